@@ -24,6 +24,7 @@ pub mod prepare;
 pub mod request;
 pub mod response;
 pub mod room;
+pub mod sending;
 pub mod settings;
 pub mod shared_zone;
 pub mod slots;

@@ -1,31 +1,31 @@
 //! Sends a body while it arrives.
 
-use http::framing::{CHUNK_END, CHUNK_HEADER_LEN_MAX, chunk_header};
 use io::Errno;
 use io::op::{SEGMENTS_MAX, Source};
 use rt::{Either, select};
 use smallvec::SmallVec;
 
 use crate::client;
-use crate::filter::flow;
 use crate::request::Request;
+use telemetry::Level;
+use transfer::body::outlet::Trailers;
 use transfer::body::stream::{Next, Stream, next};
-use transfer::body::{BodyError, SendError, Sink, turns};
+use transfer::body::{BodyError, Outlet, SendError, turns};
 
-/// Pieces of one send, so that head, framing and the last chunk have room beside them.
+/// Pieces of one send, so that the head and what frames them have room beside them.
 const PIECES_MAX: usize = SEGMENTS_MAX - 5;
 
 /// Sends `head` and the body behind it, which nothing changes on its way: its pieces are passed on without a copy.
 pub async fn send(
-    sink: &mut Sink<'_>,
+    outlet: &mut dyn Outlet,
     head: Vec<u8>,
     stream: &mut dyn Stream,
     request: &mut Request,
 ) -> Result<(), BodyError> {
-    let mut framing = Framing::of(request);
-    sink.begin(head);
+    let mut left = Left(request.response.content_length);
+    outlet.begin(head);
     // The header section of a stream of events does not wait for the first event. A body of known length is no such stream.
-    let mut waits = !stream.is_unbuffered() && matches!(framing, Framing::Length(_));
+    let mut waits = !stream.is_unbuffered() && left.0.is_some();
     if !waits {
         // The task that reads the body goes first: often the first piece is received already.
         rt::step_aside().await;
@@ -34,12 +34,12 @@ pub async fn send(
     loop {
         let takes_turns = stream.is_read_at_will() && turns::are_on();
         if takes_turns {
-            let room = turns::wait(sink, turns::TURN_BYTES).await?;
+            let room = turns::wait(outlet, turns::TURN_BYTES).await?;
             stream.set_room(room);
         }
         let gone = client::gone(request, stream.minds_client());
         // In turns nothing is read that has to wait for what is sent before it.
-        let most = if takes_turns { Some(1) } else { sink.chunk_bytes() };
+        let most = if takes_turns { Some(1) } else { outlet.chunk_bytes() };
         let gathering = Gathering { first: ahead.take(), waits, most, looks_ahead: !takes_turns };
         let gathered = select(gathering.run(stream), gone).await;
         let (pieces, state) = match gathered {
@@ -53,31 +53,28 @@ pub async fn send(
             rt::yield_now().await;
             continue;
         }
-        framing.take(sink, pieces).await?;
+        left.take(outlet, pieces).await?;
         match state {
             State::More(piece) => {
                 ahead = Some(piece);
-                sink.flush(true).await?;
+                outlet.flush(true).await?;
             }
-            State::Pause => sink.pause().await?,
+            State::Pause => outlet.pause().await?,
             State::Over => break,
             State::Broken(error) => {
                 // What came before is as good as it would have been without the error.
-                sink.pause().await?;
+                outlet.pause().await?;
                 return Err(error);
             }
         }
         waits = true;
     }
-    if !framing.is_complete() {
+    if !left.is_complete() {
         return Err(BodyError::Broken);
     }
     // A client of HTTP/1.0 does not get them. As in nginx the log shows them all the same.
     request.response.sent_trailers = stream.trailers();
-    if framing.is_chunked() {
-        sink.push(Source::Vec(flow::last_chunk(request, &request.response.sent_trailers)));
-    }
-    Ok(sink.flush(false).await?)
+    Ok(outlet.end(trailers(request)).await?)
 }
 
 /// What follows the pieces of one send.
@@ -127,68 +124,53 @@ impl Gathering {
     }
 }
 
-/// How the client finds the end of the body, and whether it was kept to.
-enum Framing {
-    /// So many bytes are left.
-    Length(u64),
-    Chunks,
-    /// By the end of the connection.
-    Close,
-}
+/// Bytes that are left of the length that the client was told; nothing where it was told none.
+struct Left(Option<u64>);
 
-impl Framing {
-    fn of(request: &Request) -> Framing {
-        match request.response.content_length {
-            _ if request.response.chunked => Framing::Chunks,
-            Some(length) => Framing::Length(length),
-            None => Framing::Close,
-        }
-    }
-
-    fn is_chunked(&self) -> bool {
-        matches!(self, Framing::Chunks)
-    }
-
+impl Left {
     fn is_complete(&self) -> bool {
-        !matches!(self, Framing::Length(1..))
+        matches!(self.0, None | Some(0))
     }
 
-    /// Adds pieces to the next send. Together they are one chunk.
-    async fn take(&mut self, sink: &mut Sink<'_>, pieces: SmallVec<[Source; 4]>) -> Result<(), BodyError> {
+    /// Adds pieces to the next send.
+    async fn take(
+        &mut self,
+        outlet: &mut dyn Outlet,
+        pieces: SmallVec<[Source; 4]>,
+    ) -> Result<(), BodyError> {
         let bytes: u64 = pieces.iter().map(|piece| piece.bytes().len() as u64).sum();
-        if bytes == 0 {
-            return Ok(());
-        }
-        match self {
-            Framing::Length(left) => *left = left.checked_sub(bytes).ok_or(BodyError::Broken)?,
-            Framing::Chunks => {
-                let mut buf = [0; CHUNK_HEADER_LEN_MAX];
-                sink.push(Source::Vec(chunk_header(bytes, &mut buf).to_vec()));
-            }
-            Framing::Close => {}
+        if let Some(left) = &mut self.0 {
+            *left = left.checked_sub(bytes).ok_or(BodyError::Broken)?;
         }
         for piece in pieces {
-            add(sink, piece).await?;
-        }
-        if self.is_chunked() {
-            sink.push(Source::Static(CHUNK_END));
+            add(outlet, piece).await?;
         }
         Ok(())
     }
 }
 
 /// Adds a piece; one that is longer than the rate allows at once goes in parts.
-async fn add(sink: &mut Sink<'_>, piece: Source) -> Result<(), BodyError> {
-    let most = sink.chunk_bytes().map_or(usize::MAX, |bytes| bytes as usize);
+async fn add(outlet: &mut dyn Outlet, piece: Source) -> Result<(), BodyError> {
+    let most = outlet.chunk_bytes().map_or(usize::MAX, |bytes| bytes as usize);
     if piece.bytes().len() <= most {
-        sink.push(piece);
+        outlet.push(piece);
         return Ok(());
     }
     for (index, part) in piece.bytes().chunks(most).enumerate() {
         if index > 0 {
-            sink.flush(true).await?;
+            outlet.flush(true).await?;
         }
-        sink.push(Source::Vec(part.to_vec()));
+        outlet.push(Source::Vec(part.to_vec()));
     }
     Ok(())
+}
+
+/// The fields that follow the body of a response; none of them where one must not be sent.
+pub fn trailers(request: &Request) -> &Trailers {
+    let fields = request.response.sent_trailers.as_slice();
+    if fields.iter().all(|(name, value)| http::response::check_field(name, value).is_ok()) {
+        return fields;
+    }
+    request.log(Level::Error, format_args!("a trailer field has a control character"));
+    &[]
 }

@@ -4,14 +4,15 @@ use std::fmt;
 use std::pin::Pin;
 
 use io::Errno;
-use rt::{Socket, Timer};
+use rt::Timer;
+use transfer::duplex::Duplex;
 
-/// Takes over a client's connection after the head of the response was sent.
+/// Takes over a client's connection, or its stream, after the head of the response was sent.
 pub trait Takeover: fmt::Debug {
     /// Runs to the end of the connection. `early` is what the client has sent behind its request.
     fn run<'a>(
         self: Box<Self>,
-        client: &'a mut Socket,
+        client: &'a mut dyn Duplex,
         timer: &'a Timer,
         early: &'a [u8],
     ) -> Pin<Box<dyn Future<Output = TakeoverEnd> + 'a>>;

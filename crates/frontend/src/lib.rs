@@ -1,7 +1,8 @@
 //! Clients: accepted connections and what they speak. Nothing here knows a module or another server.
 //!
-//! [`accept`] takes connections from the listening sockets, [`h1`] is HTTP/1.
+//! [`accept`] takes connections from the listening sockets, [`wire`] is what their bytes go through, [`h1`] is HTTP/1.
 #![forbid(unsafe_code)]
 
 pub mod accept;
 pub mod h1;
+pub mod wire;

@@ -3,8 +3,9 @@
 //!
 //! | part | holds |
 //! |---|---|
-//! | [`body`] | bodies out of files and streams, and the ways to move them to a socket |
+//! | [`body`] | bodies out of files and streams, and the ways to move them to a client |
 //! | [`coding`] | gzip, brotli and zstd |
+//! | [`duplex`] | a connection that another protocol takes over |
 //! | [`files`] | open files, kept by name, and the folders that they are opened below |
 //! | [`incoming`], [`received`] | the body of a request: while it comes, and when it is here |
 //! | [`recency`] | what was used last |
@@ -12,6 +13,7 @@
 
 pub mod body;
 pub mod coding;
+pub mod duplex;
 pub mod files;
 pub mod incoming;
 pub mod received;

@@ -3,16 +3,16 @@
 //! What waits in between is bounded: each direction holds what a few receives have brought, and receives no more before
 //! that has been sent.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use io::op::Source;
 use io::{Buf, Errno, Segments};
-use rt::net::{Reader, Writer};
-use rt::{Either, Socket, Timer, join, select};
+use rt::{Either, Timer, join, select};
 
 use crate::Settings;
 use crate::body::Live;
@@ -20,6 +20,7 @@ use crate::choice::Chosen;
 use crate::link::Link;
 use crate::state::Try;
 use exchange::takeover::{Ended, Takeover, TakeoverEnd};
+use transfer::duplex::Duplex;
 
 /// A connection that has changed its protocol.
 pub struct Tunnel {
@@ -46,18 +47,17 @@ impl Tunnel {
     }
 
     /// Passes everything on.
-    async fn pass_all(mut self, client: &mut Socket, timer: &Timer, early: &[u8]) -> TakeoverEnd {
+    async fn pass_all(mut self, client: &mut dyn Duplex, timer: &Timer, early: &[u8]) -> TakeoverEnd {
         let Some(mut link) = self.link.take() else { return TakeoverEnd { reason: Ended::Closed, sent: 0 } };
         let idle = Idle { timer, most: self.idle_max };
         idle.passed();
         let (up, down) = (Cell::new(0), Cell::new(0));
-        let (client_in, client_out) = client.split();
-        let (upstream_in, upstream_out) = link.socket.split();
+        let (client, upstream) = (End::new(client), End::new(&mut link.socket));
         let early = (!early.is_empty()).then(|| Source::Vec(early.to_vec()));
         let rest = self.rest.take().map(Source::Buf);
         let both = async {
-            let to_upstream = pass(client_in, upstream_out, early, &idle, &up);
-            let to_client = pass(upstream_in, client_out, rest, &idle, &down);
+            let to_upstream = pass(&client, &upstream, early, &idle, &up);
+            let to_client = pass(&upstream, &client, rest, &idle, &down);
             // An error of one direction ends both; an end of one leaves the other.
             let to_upstream = async {
                 match to_upstream.await {
@@ -90,7 +90,7 @@ impl Tunnel {
 impl Takeover for Tunnel {
     fn run<'a>(
         self: Box<Self>,
-        client: &'a mut Socket,
+        client: &'a mut dyn Duplex,
         timer: &'a Timer,
         early: &'a [u8],
     ) -> Pin<Box<dyn Future<Output = TakeoverEnd> + 'a>> {
@@ -107,6 +107,31 @@ enum Side {
     To,
 }
 
+/// One end, for both directions: none of them keeps it while it waits.
+struct End<'a>(RefCell<&'a mut dyn Duplex>);
+
+impl<'a> End<'a> {
+    fn new(duplex: &'a mut dyn Duplex) -> End<'a> {
+        End(RefCell::new(duplex))
+    }
+
+    async fn recv(&self) -> Result<Option<Buf>, Errno> {
+        poll_fn(|context| self.0.borrow_mut().poll_recv(context)).await
+    }
+
+    fn try_recv(&self) -> Option<Result<Option<Buf>, Errno>> {
+        self.0.borrow_mut().try_recv()
+    }
+
+    async fn send(&self, mut data: Segments) -> Result<(), Errno> {
+        poll_fn(|context| self.0.borrow_mut().poll_send(context, &mut data)).await
+    }
+
+    fn end_sending(&self) {
+        self.0.borrow_mut().end_sending();
+    }
+}
+
 /// When the tunnel is given up.
 struct Idle<'a> {
     timer: &'a Timer,
@@ -121,8 +146,8 @@ impl Idle<'_> {
 
 /// One direction, to its end, which is passed on too.
 async fn pass(
-    from: &mut Reader,
-    to: &mut Writer,
+    from: &End<'_>,
+    to: &End<'_>,
     first: Option<Source>,
     idle: &Idle<'_>,
     count: &Cell<u64>,
@@ -137,7 +162,7 @@ async fn pass(
         match received {
             Ok(Some(source)) => data.push(source),
             Ok(None) => {
-                to.shutdown();
+                to.end_sending();
                 return Ok(());
             }
             Err(errno) => return Err((Side::From, errno)),
@@ -155,8 +180,7 @@ async fn pass(
             }
         }
         let len = data.len() as u64;
-        let (sent, _) = to.send(data, false).await;
-        sent.map_err(|errno| (Side::To, errno))?;
+        to.send(data).await.map_err(|errno| (Side::To, errno))?;
         idle.passed();
         count.set(count.get() + len);
     }

@@ -11,18 +11,17 @@ use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut, Range};
 use std::time::Duration;
 
+use io::Buf;
 use io::op::Source;
-use io::{Buf, DiskVia};
 use rt::{Either, select};
 
 use crate::course;
-use crate::filter::flow::Flow;
+use crate::filter::output::FilterOutput;
 use crate::filter::{BodyFilter, FilterError, Output, Piece, SLICE_MAX};
 use crate::request::Request;
 use crate::response::Body;
 use crate::subrequest::{self, Subrequest, UnderWay};
 use telemetry::Level as LogLevel;
-use transfer::body::choose::Mover;
 use transfer::body::read::{self, Chunks};
 use transfer::body::stream::{self, Next, Stream};
 use transfer::body::{self, BodyError, FileBody, turns};
@@ -99,10 +98,10 @@ enum Purpose {
     Capture { filter: usize, body: Vec<u8> },
 }
 
-/// Passes the body of `request` through its filters into the flow.
-pub(super) async fn pass(request: &mut Request, flow: &mut Flow<'_, '_>) -> Result<(), BodyError> {
+/// Passes the body of `request` through its filters into the output.
+pub(super) async fn pass(request: &mut Request, output: &mut FilterOutput<'_>) -> Result<(), BodyError> {
     let mut levels = Levels { list: vec![Level::new(Owner::Client(request), Purpose::Send)] };
-    let done = levels.run(flow).await;
+    let done = levels.run(output).await;
     // After an error those that are left are only told.
     while levels.list.len() > 1 {
         levels.leave();
@@ -121,20 +120,20 @@ impl<'r> Levels<'r> {
     }
 
     /// Goes on until the client's request has nothing left to send.
-    async fn run(&mut self, flow: &mut Flow<'_, '_>) -> Result<(), BodyError> {
+    async fn run(&mut self, output: &mut FilterOutput<'_>) -> Result<(), BodyError> {
         loop {
             let top = self.top();
             if !top.out.is_empty() && !top.runs_ahead() {
-                self.give(flow).await?;
+                self.give(output).await?;
             } else if let Some((stage, piece)) = top.work.pop() {
-                self.take(stage, piece, flow).await?;
+                self.take(stage, piece, output).await?;
             } else if let Some((held, mut range)) = top.input.take() {
-                range.start += self.feed(&held.bytes()[range.clone()], flow).await?;
+                range.start += self.feed(&held.bytes()[range.clone()], output).await?;
                 self.top().input = (!range.is_empty()).then_some((held, range));
-            } else if self.read(flow).await? || self.top().end_filter()? {
+            } else if self.read(output).await? || self.top().end_filter()? {
                 // There is something to do again.
             } else if self.list.len() > 1 {
-                self.end(flow).await?;
+                self.end(output).await?;
             } else {
                 return Ok(());
             }
@@ -142,7 +141,7 @@ impl<'r> Levels<'r> {
     }
 
     /// Reads on in the body of the top; `false` at its end.
-    async fn read(&mut self, flow: &mut Flow<'_, '_>) -> Result<bool, BodyError> {
+    async fn read(&mut self, output: &mut FilterOutput<'_>) -> Result<bool, BodyError> {
         let top = self.top();
         let Origin::Stream(stream) = &mut top.origin else { return top.read().await };
         let mut next = stream::next(&mut **stream, false).await?;
@@ -153,7 +152,7 @@ impl<'r> Levels<'r> {
         }
         let pauses = matches!(next, Next::Nothing) && !stream.is_reading();
         if pauses {
-            flow.pause(&self.list[0].request).await?;
+            output.pause(&self.list[0].request).await?;
         }
         let top = self.top();
         let Origin::Stream(stream) = &mut top.origin else { return Ok(true) };
@@ -172,30 +171,35 @@ impl<'r> Levels<'r> {
     }
 
     /// Gives the next bytes to the first filter; how many it took.
-    async fn feed(&mut self, bytes: &[u8], flow: &mut Flow<'_, '_>) -> Result<usize, BodyError> {
+    async fn feed(&mut self, bytes: &[u8], output: &mut FilterOutput<'_>) -> Result<usize, BodyError> {
         let top = self.top();
         let slice = &bytes[..bytes.len().min(top.slice)];
         if top.filters.is_empty() {
-            self.write(slice, flow).await?;
+            self.write(slice, output).await?;
             return Ok(slice.len());
         }
         let used = top.push(0, slice)?;
-        flow.take_turns(PUSH_RUN).await;
+        output.take_turns(PUSH_RUN).await;
         Ok(used)
     }
 
     /// Takes a piece to the filter that is next for it.
-    async fn take(&mut self, stage: usize, piece: Piece, flow: &mut Flow<'_, '_>) -> Result<(), BodyError> {
+    async fn take(
+        &mut self,
+        stage: usize,
+        piece: Piece,
+        output: &mut FilterOutput<'_>,
+    ) -> Result<(), BodyError> {
         let top = self.top();
         let is_out = stage == top.filters.len();
         match piece {
-            Piece::Bytes(bytes) if is_out && top.out.is_empty() => self.write(&bytes, flow).await?,
+            Piece::Bytes(bytes) if is_out && top.out.is_empty() => self.write(&bytes, output).await?,
             Piece::Bytes(bytes) if is_out => top.out.push_back(Out::Bytes(bytes)),
-            Piece::Bytes(bytes) => self.push_on(stage, bytes, 0, flow).await?,
-            Piece::Rest { bytes, start } => self.push_on(stage, bytes, start, flow).await?,
-            Piece::Subrequest(wanted) if wanted.capture => self.capture(stage, wanted, flow).await,
+            Piece::Bytes(bytes) => self.push_on(stage, bytes, 0, output).await?,
+            Piece::Rest { bytes, start } => self.push_on(stage, bytes, start, output).await?,
+            Piece::Subrequest(wanted) if wanted.capture => self.capture(stage, wanted, output).await,
             Piece::Subrequest(wanted) if is_out => {
-                flow.take_turns(SUBREQUEST_RUN).await;
+                output.take_turns(SUBREQUEST_RUN).await;
                 let top = self.top();
                 let under_way = subrequest::begin(&top.request, &wanted);
                 top.out.extend(under_way.map(|under_way| Out::Subrequest { under_way, wanted }));
@@ -216,7 +220,7 @@ impl<'r> Levels<'r> {
         stage: usize,
         bytes: Vec<u8>,
         start: usize,
-        flow: &mut Flow<'_, '_>,
+        output: &mut FilterOutput<'_>,
     ) -> Result<(), BodyError> {
         let top = self.top();
         // The rest has its place in the list before what the filter makes, which goes first.
@@ -225,15 +229,15 @@ impl<'r> Levels<'r> {
         if start < bytes.len() {
             top.work.insert(place, (stage, Piece::Rest { bytes, start }));
         }
-        flow.take_turns(PUSH_RUN).await;
+        output.take_turns(PUSH_RUN).await;
         Ok(())
     }
 
     /// Takes bytes that no filter of their level changes any more.
-    async fn write(&mut self, bytes: &[u8], flow: &mut Flow<'_, '_>) -> Result<(), BodyError> {
+    async fn write(&mut self, bytes: &[u8], output: &mut FilterOutput<'_>) -> Result<(), BodyError> {
         // What is inside of an answer that is captured belongs to it.
         let capture = self.list.iter().rposition(|level| matches!(level.purpose, Purpose::Capture { .. }));
-        let Some(capture) = capture else { return flow.write(&mut self.list[0].request, bytes).await };
+        let Some(capture) = capture else { return output.write(&mut self.list[0].request, bytes).await };
         let Level { request, purpose, .. } = &mut self.list[capture];
         let most = request.scope().core.subrequests.output_buffer_size;
         if let Purpose::Capture { body, .. } = purpose {
@@ -244,13 +248,13 @@ impl<'r> Levels<'r> {
             }
             body.extend_from_slice(bytes);
         }
-        flow.take_turns(bytes.len()).await;
+        output.take_turns(bytes.len()).await;
         Ok(())
     }
 
     /// Carries out a subrequest up to its answer, which is the new top and goes to the filter before `stage`.
-    async fn capture(&mut self, stage: usize, wanted: Subrequest, flow: &mut Flow<'_, '_>) {
-        flow.take_turns(SUBREQUEST_RUN).await;
+    async fn capture(&mut self, stage: usize, wanted: Subrequest, output: &mut FilterOutput<'_>) {
+        output.take_turns(SUBREQUEST_RUN).await;
         let top = self.top();
         top.let_go_of_buffers();
         let filter = stage - 1;
@@ -263,17 +267,17 @@ impl<'r> Levels<'r> {
     }
 
     /// Sends the next that has passed the filters of the top. The answer of a subrequest is the new top.
-    async fn give(&mut self, flow: &mut Flow<'_, '_>) -> Result<(), BodyError> {
+    async fn give(&mut self, output: &mut FilterOutput<'_>) -> Result<(), BodyError> {
         let (under_way, wanted) = match self.top().out.pop_front() {
             Some(Out::Subrequest { under_way, wanted }) => (under_way, wanted),
-            Some(Out::Bytes(bytes)) => return self.write(&bytes, flow).await,
+            Some(Out::Bytes(bytes)) => return self.write(&bytes, output).await,
             None => return Ok(()),
         };
         if !under_way.is_done() {
             self.top().let_go_of_buffers();
             let patience = rt::sleep_until(rt::now() + SUBREQUEST_PATIENCE);
             if let Either::Right(()) = select(under_way.wait(), patience).await {
-                flow.pause(&self.list[0].request).await?;
+                output.pause(&self.list[0].request).await?;
                 under_way.wait().await;
             }
         }
@@ -285,19 +289,19 @@ impl<'r> Levels<'r> {
             let content_type = top.request.response.content_type.of(&top.request).map(str::to_owned);
             course::answer_with(&mut child, content_type, stub.take().unwrap_or_default());
         }
-        let purpose = Purpose::Include { stub, before: flow.passed() };
+        let purpose = Purpose::Include { stub, before: output.passed() };
         self.list.push(Level::new(Owner::Subrequest(child), purpose));
         Ok(())
     }
 
     /// The top is over.
-    async fn end(&mut self, flow: &mut Flow<'_, '_>) -> Result<(), BodyError> {
+    async fn end(&mut self, output: &mut FilterOutput<'_>) -> Result<(), BodyError> {
         let stub = match &mut self.top().purpose {
-            Purpose::Include { stub, before } if flow.passed() == *before => stub.take(),
+            Purpose::Include { stub, before } if output.passed() == *before => stub.take(),
             _ => None,
         };
         if let Some(stub) = stub {
-            self.write(&stub, flow).await?;
+            self.write(&stub, output).await?;
         }
         let (status, purpose) = self.leave();
         if let Purpose::Capture { filter, body } = purpose {
@@ -412,7 +416,7 @@ impl<'r> Level<'r> {
             }
             Origin::File { file, pieces, chunks } => {
                 if let Some(chunk) = chunks.as_mut().and_then(Iterator::next) {
-                    let buf = read::read_chunk(file, reader(file.mover), &chunk).await?;
+                    let buf = read::read_chunk(file, file.mover.reader(), &chunk).await?;
                     let start = chunk.skip as usize;
                     self.input = Some((Held::Buf(buf), start..start + chunk.wanted() as usize));
                     return Ok(true);
@@ -433,14 +437,6 @@ impl<'r> Level<'r> {
     fn hold(&mut self, source: Source) {
         let range = 0..source.bytes().len();
         self.input = (!range.is_empty()).then_some((Held::Source(source), range));
-    }
-}
-
-/// The engine that reads where the mover would have read, or would have used sendfile.
-fn reader(mover: Mover) -> DiskVia {
-    match mover {
-        Mover::Read { via, .. } | Mover::Sendfile(via) | Mover::Shared { via, .. } => via,
-        Mover::Resident { otherwise } => otherwise,
     }
 }
 

@@ -2,11 +2,11 @@
 //!
 //! A module's head filter puts a [`BodyFilter`] into the response; `levels` feeds it. A filter is
 //! given bytes and gives bytes, and waits for nothing itself: where the answer of a subrequest belongs into the
-//! body, it says so and the flow fetches it.
+//! body, it says so and the output fetches it.
 
 pub mod encoder;
-pub mod flow;
 mod levels;
+pub mod output;
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -16,7 +16,6 @@ use exchange::request::Request;
 use exchange::room::{DiskRoom, Waits};
 use exchange::settings::core::Core;
 use telemetry::{Level, Reason};
-use transfer::body;
 use transfer::body::choose;
 use transfer::incoming::{BodyAborted, IncomingBody, PIECE_BYTES_MAX};
 use transfer::received::BodyInFile;
@@ -154,7 +153,7 @@ impl Connection {
     /// The next body of this client is likely to be as long: its head is not received by what would take the body too.
     fn expect_body(&mut self) {
         self.had_long_body = true;
-        self.socket.set_multishot(false);
+        self.wire.set_multishot(false);
     }
 
     /// Receives more of a body whose head is here: what is known to come goes to where it stays, at most so many bytes of it,
@@ -167,7 +166,7 @@ impl Connection {
         most: usize,
     ) -> Result<Option<u64>, Errno> {
         let thread = Rc::clone(&self.thread);
-        let waiting = thread.room.waits(Waits::Body, &self.timer, self.socket.fd());
+        let waiting = thread.room.waits(Waits::Body, &self.timer, self.wire.fd());
         match self.receive_bytes(rest, body, most).await {
             Err(Errno::TIMEDOUT) if waiting.is_chosen() => Err(Errno::CANCELED),
             received => received,
@@ -191,7 +190,7 @@ impl Connection {
             return Ok(came.then_some(0));
         };
         let held = buf.len();
-        let received = self.timer.limit(self.socket.recv_behind(buf)).await;
+        let received = self.timer.limit(self.wire.recv_behind(buf)).await;
         match received.map_err(|rt::Elapsed| Errno::TIMEDOUT)?? {
             Behind::Grown(mut buf) => {
                 let count = (buf.len() - held).min((*left).min(usize::MAX as u64) as usize);
@@ -229,9 +228,8 @@ impl Connection {
         // It has nothing else to read meanwhile, so the send waits for nobody but a client that is gone.
         let mut data = Segments::new();
         data.push(Source::Static(CONTINUE_RESPONSE));
-        let sent =
-            body::send_at_once(&mut self.socket, &self.timer, core.sending.send_timeout, data, false).await;
-        sent.map(drop).map_err(|_| BodyFailure::Abandoned(400))
+        let sent = self.wire.send(&self.timer, core.sending.send_timeout, &mut data, false).await;
+        sent.map_err(|_| BodyFailure::Abandoned(400))
     }
 }
 
@@ -377,7 +375,7 @@ impl Connection {
                 return Ok(());
             }
             let here = match incoming.has_room() {
-                true => self.socket.try_recv(),
+                true => self.wire.try_recv(),
                 false => None,
             };
             match here {

@@ -1,25 +1,23 @@
 //! What a request may ask of a client that speaks HTTP/1.
 
-use std::os::fd::AsFd;
 use std::pin::Pin;
 
-use io::op::Source;
+use io::Segments;
 use io::sys::TcpInfo;
-use io::{Fd, Segments};
 
+use crate::wire::WireHandle;
 use exchange::client::{Client, Interim};
 
-/// The socket of an HTTP/1 connection.
-pub(super) struct Http1Client(pub(super) Fd);
+/// The connection as its requests may use it.
+pub(super) struct Http1Client(pub(super) WireHandle);
 
 impl Client for Http1Client {
     fn hung_up(&self) -> Pin<Box<dyn Future<Output = ()>>> {
-        let socket = self.0.clone();
-        Box::pin(async move { rt::net::hung_up(&socket).await })
+        Box::pin(self.0.hung_up())
     }
 
     fn room(&self) -> u64 {
-        rt::net::room(&self.0)
+        self.0.room()
     }
 
     fn send_interim(&self, interim: &Interim) -> Pin<Box<dyn Future<Output = ()>>> {
@@ -30,15 +28,13 @@ impl Client for Http1Client {
             let _ = http::response::push_field(&mut head, name, value);
         }
         head.extend_from_slice(b"\r\n");
-        let mut data = Segments::new();
-        data.push(Source::Vec(head));
-        let socket = self.0.clone();
+        let sending = self.0.send(Segments::from(head));
         Box::pin(async move {
-            let _ = rt::net::send_aside(&socket, data).await;
+            let _ = sending.await;
         })
     }
 
     fn tcp_info(&self) -> Option<TcpInfo> {
-        io::sys::tcp_info(self.0.as_fd()).ok()
+        self.0.tcp_info()
     }
 }

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use http::request::Progress;
 use io::op::Source;
 use io::{Buf, Errno};
-use rt::{Socket, Timer};
+use rt::Timer;
 
 use crate::h1::Connection;
+use crate::wire::Wire;
 use exchange::request::Request;
 use exchange::room::Waits;
 use exchange::{course, effect};
@@ -126,7 +127,7 @@ impl Connection {
         // From here on the head has this long, however many pieces it comes in.
         self.timer.set(rt::now() + request.scope().core.reading.client_header_timeout);
         let thread = Rc::clone(&self.thread);
-        let waiting = thread.room.waits(Waits::Head, &self.timer, self.socket.fd());
+        let waiting = thread.room.waits(Waits::Head, &self.timer, self.wire.fd());
         loop {
             match self.receive(most).await {
                 Ok(true) => {}
@@ -174,13 +175,13 @@ impl Connection {
         };
         loop {
             self.timer.set(end);
-            let waiting = self.thread.room.waits(kind, &self.timer, self.socket.fd());
-            let received = receive_in_time(&mut self.socket, &self.timer).await;
+            let waiting = self.thread.room.waits(kind, &self.timer, self.wire.fd());
+            let received = receive_in_time(&mut self.wire, &self.timer).await;
             let may_stay = !waiting.is_chosen() && !self.thread.is_draining() && rt::now() < end;
             drop(waiting);
             match received {
                 Ok(Ok(received)) => {
-                    self.socket.set_multishot(true);
+                    self.wire.set_multishot(true);
                     return Some(received.is_some_and(|buf| self.input.add(buf, usize::MAX)));
                 }
                 // Woken to let go of a configuration: without that it would live as long as the client waits.
@@ -196,19 +197,19 @@ impl Connection {
         // Many connections end with their first answer: a receive that stays armed would have to be taken back then. Where
         // long bodies come, it would take the next one in small pieces before its length is known.
         let had_body = std::mem::take(&mut self.had_long_body);
-        self.socket.set_multishot(!first && !had_body);
+        self.wire.set_multishot(!first && !had_body);
         // The kernel has held it back until its first bytes were here.
         if first
             && self.thread.calls_directly
             && self.entrance.listen(&self.generation).is_some_and(|listen| listen.spec.deferred)
-            && let Some(Ok(Some(received))) = self.socket.recv_now()
+            && let Some(Ok(Some(received))) = self.wire.recv_now()
         {
-            self.socket.set_multishot(true);
+            self.wire.set_multishot(true);
             return ControlFlow::Break(Some(self.input.add(received, usize::MAX)));
         }
         // The client had the last response and asked again before this turn got there.
-        if !first && let Some(received) = self.socket.try_recv() {
-            self.socket.set_multishot(true);
+        if !first && let Some(received) = self.wire.try_recv() {
+            self.wire.set_multishot(true);
             let received = received.ok().map(|buf| buf.is_some_and(|buf| self.input.add(buf, usize::MAX)));
             return ControlFlow::Break(received);
         }
@@ -219,7 +220,7 @@ impl Connection {
             (false, false) => self.kept.timeout,
         };
         if !first && patience == Duration::ZERO && self.thread.is_draining() {
-            if self.socket.is_quiet() {
+            if self.wire.is_quiet() {
                 return ControlFlow::Break(None);
             }
             // What is here is a request that the last answer allowed, but it may take a turn of the engine to come.
@@ -230,7 +231,7 @@ impl Connection {
 
     /// Receives more bytes of the request; `false` at the end of the stream.
     pub(super) async fn receive(&mut self, most: usize) -> Result<bool, Errno> {
-        match receive_in_time(&mut self.socket, &self.timer).await {
+        match receive_in_time(&mut self.wire, &self.timer).await {
             Err(rt::Elapsed) => Err(Errno::TIMEDOUT),
             Ok(Err(errno)) => Err(errno),
             Ok(Ok(None)) => Ok(false),
@@ -244,7 +245,7 @@ impl Connection {
     /// As [`Connection::receive`], where the connection may be given up meanwhile to make room: `ECANCELED` then.
     pub(super) async fn receive_unless_given_up(&mut self, kind: Waits, most: usize) -> Result<bool, Errno> {
         let thread = Rc::clone(&self.thread);
-        let waiting = thread.room.waits(kind, &self.timer, self.socket.fd());
+        let waiting = thread.room.waits(kind, &self.timer, self.wire.fd());
         match self.receive(most).await {
             Err(Errno::TIMEDOUT) if waiting.is_chosen() => Err(Errno::CANCELED),
             received => received,
@@ -305,10 +306,10 @@ impl Connection {
 /// What comes before the deadline. As [`Timer::limit`], but no state machine around another one: what a connection waits
 /// with is fetched anew at each request where there are many.
 fn receive_in_time(
-    socket: &mut Socket,
+    wire: &mut Wire,
     timer: &Timer,
 ) -> impl Future<Output = Result<Result<Option<Buf>, Errno>, rt::Elapsed>> {
-    poll_fn(|context| match socket.poll_recv(context) {
+    poll_fn(|context| match wire.poll_recv(context) {
         Poll::Ready(received) => Poll::Ready(Ok(received)),
         Poll::Pending => timer.poll_elapsed(context).map(Err),
     })

@@ -12,6 +12,7 @@
 mod body;
 mod client;
 pub mod input;
+mod outlet;
 mod proxy;
 mod pump;
 pub mod respond;
@@ -22,9 +23,10 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
+use rt::Timer;
 use rt::local::Counted;
-use rt::{Socket, Timer};
 
+use crate::wire::Wire;
 use client::Http1Client;
 use exchange::config::ServerId;
 use exchange::request::{Address, ConnInfo, Generation};
@@ -79,7 +81,7 @@ struct Connection {
     timer: Timer,
     /// Where it stands in the numbers of its thread.
     stage: tally::Counted,
-    socket: Socket,
+    wire: Wire,
     kept: Kept,
 }
 
@@ -112,24 +114,24 @@ pub async fn serve(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd, _cou
     // Requests that are kept for later ones still know whose they were; the socket closes with its last owner.
     connection.info.client.take();
     if connection.thread.calls_directly {
-        connection.socket.close_directly();
+        connection.wire.close_directly();
     }
 }
 
 impl Connection {
     /// `None` when the client is gone already.
     fn open(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd) -> Option<Connection> {
-        let mut socket = Socket::new(fd);
-        let peer = Address::from(socket.peer().ok()?);
+        let mut wire = Wire::plain(fd);
+        let peer = Address::from(wire.peer().ok()?);
         let local = match &entrance.bound {
             // A wildcard says nothing of the address that was reached.
             Address::Inet(bound) if !bound.ip().is_unspecified() => entrance.bound.clone(),
-            Address::Inet(_) => Address::from(socket.local().ok()?),
+            Address::Inet(_) => Address::from(wire.local().ok()?),
             Address::Unix(_) => entrance.bound.clone(),
         };
         let generation = thread.generation();
         if !is_same_machine(&peer, &local) {
-            socket.set_zero_copy(generation.config.events().zero_copy.map(|bytes| bytes as usize));
+            wire.set_zero_copy(generation.config.events().zero_copy.map(|bytes| bytes as usize));
         }
         let info = Rc::new(ConnInfo {
             thread: Rc::clone(&thread),
@@ -138,7 +140,7 @@ impl Connection {
             local,
             requests: Cell::new(0),
             opened: rt::now(),
-            client: RefCell::new(Some(Rc::new(Http1Client(socket.fd().clone())))),
+            client: RefCell::new(Some(Rc::new(Http1Client(wire.handle())))),
             proxy: OnceCell::new(),
         });
         let server = default_server(&generation, &entrance, &info.local);
@@ -156,7 +158,7 @@ impl Connection {
             body_is_fast,
             timer,
             stage,
-            socket,
+            wire,
             kept,
         })
     }
@@ -190,11 +192,10 @@ impl Connection {
             };
             match after {
                 // As in nginx not before the connection is kept: the first answer of most goes out at their end.
-                // A unix socket has no such option.
                 After::KeepAlive
                     if self.info.requests.get() == 1 && request.scope().core.sending.tcp_nodelay =>
                 {
-                    let _ = self.socket.set_nodelay(true);
+                    self.wire.set_nodelay();
                 }
                 After::KeepAlive | After::Drop => {}
                 After::Close => self.linger(&request).await,

@@ -37,8 +37,8 @@ impl Connection {
             }
             // A reload may wake it meanwhile, so the end is set each time.
             self.timer.set(end);
-            let waiting = self.thread.room.waits(Waits::First, &self.timer, self.socket.fd());
-            let received = self.timer.limit(self.socket.recv()).await;
+            let waiting = self.thread.room.waits(Waits::First, &self.timer, self.wire.fd());
+            let received = self.timer.limit(self.wire.recv()).await;
             let is_given_up = waiting.is_chosen();
             drop(waiting);
             match received {

@@ -106,7 +106,7 @@ impl Connection {
             self.input.leave_buffer();
         }
         if takes_long && rt::buffers_are_scarce() {
-            self.socket.disarm();
+            self.wire.disarm();
         }
     }
 

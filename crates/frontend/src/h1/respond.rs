@@ -3,24 +3,23 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use http::connection::{Browser, CONTINUE_RESPONSE, Expect};
+use http::connection::{Browser, Expect};
 use http::request::{HeaderId, Method, Version};
 use http::response::{ConnectionField, HeadWriter, ResponseHead};
 use http::{StatusCode, connection};
 use io::Segments;
 use io::op::Source;
 
+use crate::h1::outlet::Http1Outlet;
 use crate::h1::pump::Pending;
 use crate::h1::{After, Connection};
-use exchange::filter::flow;
 use exchange::request::Request;
 use exchange::response::Body;
 use exchange::settings::core::Core;
-use exchange::streaming;
 use exchange::takeover::{Ended, TakeoverEnd};
-use exchange::{effect, error_page, prepare};
+use exchange::{effect, error_page, prepare, sending};
 use telemetry::{Level, Reason};
-use transfer::body::{self, BodyError, Rate, SendError, Sink};
+use transfer::body::{BodyError, Outlet, Rate, SendError};
 
 /// What is known of an answer that cannot leave at once.
 pub(super) struct Held {
@@ -107,7 +106,7 @@ impl Connection {
             (may_end && !request.keepalive && self.closes_at_once(request, core), core.sending.send_timeout)
         };
         if self.is_sent_directly(request, len, ends) {
-            self.socket.send_now(&mut data, ends).map_err(SendError::Gone)?;
+            self.wire.send_now(&mut data, ends).map_err(SendError::Gone)?;
         }
         let is_sent = data.is_empty();
         let mut sending = Sending { data, len, ends, timeout };
@@ -123,9 +122,7 @@ impl Connection {
         request: &mut Request,
         sending: &mut Sending,
     ) -> Result<(), BodyError> {
-        let data = std::mem::take(&mut sending.data);
-        let (socket, timer) = (&mut self.socket, &self.timer);
-        sending.data = body::send_at_once(socket, timer, sending.timeout, data, sending.ends).await?;
+        self.wire.send(&self.timer, sending.timeout, &mut sending.data, sending.ends).await?;
         self.end_sending(request, sending);
         Ok(())
     }
@@ -138,7 +135,7 @@ impl Connection {
         if sending.ends {
             // Not left to the close: with bytes in the socket that nobody has read, that is a reset, which would
             // take the answer along.
-            self.socket.shutdown_write();
+            self.wire.shutdown_write();
         }
     }
 
@@ -159,18 +156,35 @@ impl Connection {
     ) -> Result<(), BodyError> {
         let generation = Rc::clone(&request.generation);
         let core = &generation.config.location(request.location).scope.core;
-        let mut sink = Sink::new(&mut self.socket, &self.timer, &core.sending, held.rate.map(|rate| *rate));
-        sink.call_directly(self.thread.calls_directly);
+        let (rate, chunked) = (held.rate.map(|rate| *rate), request.response.chunked);
+        let mut outlet = Http1Outlet::new(&mut self.wire, &self.timer, &core.sending, rate, chunked);
+        outlet.call_directly(self.thread.calls_directly);
         if held.go_on {
-            sink.push(Source::Static(CONTINUE_RESPONSE));
+            outlet.tell_to_go_on();
         }
-        let result = send(&mut sink, held.head, request).await;
+        let result = sending::send(&mut outlet, held.head, request).await;
+        request.sent = outlet.sent();
+        request.keep_spare(outlet.take_spare());
+        drop(outlet);
         if result.as_ref().is_err_and(|error| ends_in_reset(error, request)) {
-            sink.acknowledged().await;
+            self.acknowledged(core.sending.send_timeout).await;
         }
-        request.sent = sink.sent();
-        request.keep_spare(sink.into_spare());
         result
+    }
+
+    /// Waits until the client has acknowledged everything, but not longer than it may take nothing: what is on its way would
+    /// be lost in a reset. The kernel does not tell when that is, so it is asked again and again.
+    async fn acknowledged(&self, timeout: Duration) {
+        let mut left = self.wire.unacknowledged();
+        let mut until = rt::now() + timeout;
+        while left > 0 && rt::now() < until {
+            rt::sleep_until(rt::now() + ACKNOWLEDGED_EVERY).await;
+            let now = self.wire.unacknowledged();
+            if now < left {
+                until = rt::now() + timeout;
+            }
+            left = now;
+        }
     }
 
     /// Says that the connection goes over to another protocol, and passes that on.
@@ -178,9 +192,8 @@ impl Connection {
         let Body::Tunnel(tunnel) = std::mem::take(&mut request.response.body) else { return After::Drop };
         request.keepalive = false;
         if request.scope().core.sending.tcp_nodelay {
-            // What passes through is short and waits for no more; the upstream's connection was made so. A unix socket has
-            // no such option.
-            let _ = self.socket.set_nodelay(true);
+            // What passes through is short and waits for no more; the upstream's connection was made so.
+            self.wire.set_nodelay();
         }
         let mut data = Segments::new();
         data.push(Source::Vec(head));
@@ -192,7 +205,7 @@ impl Connection {
             return self.failed(request, &error);
         }
         let early = std::mem::take(&mut self.input);
-        let TakeoverEnd { reason, sent } = tunnel.run(&mut self.socket, &self.timer, early.bytes()).await;
+        let TakeoverEnd { reason, sent } = tunnel.run(&mut self.wire, &self.timer, early.bytes()).await;
         request.sent += sent;
         request.completed = reason == Ended::Closed;
         let doing = "while proxying upgraded connection";
@@ -237,7 +250,7 @@ impl Connection {
                     format_args!("client timed out (110: Connection timed out) while sending response to client"),
                 );
                 if request.scope().core.keeping.reset_timedout_connection {
-                    let _ = self.socket.set_reset_on_close();
+                    self.wire.set_reset_on_close();
                 }
             }
             BodyError::Send(SendError::Gone(errno)) => {
@@ -268,7 +281,7 @@ impl Connection {
             }
         }
         if ends_in_reset(error, request) {
-            let _ = self.socket.set_reset_on_close();
+            self.wire.set_reset_on_close();
         }
         After::Drop
     }
@@ -304,32 +317,8 @@ fn is_disabled(core: &Core, request: &Request) -> bool {
 /// Bytes that are sent by a call of this thread: from here on the engine may send without a copy (`zero_copy`).
 const SENT_DIRECTLY_MAX: usize = 16 << 10;
 
-async fn send(sink: &mut Sink<'_>, head: Vec<u8>, request: &mut Request) -> Result<(), BodyError> {
-    if request.method == Method::Head || request.response.has_no_content() {
-        sink.begin(head);
-        return Ok(sink.flush(false).await?);
-    }
-    let is_stream = matches!(request.response.body, Body::Stream(_));
-    if request.response.is_changed() || request.response.is_filtered() && !is_stream {
-        return flow::send(sink, head, request).await;
-    }
-    match std::mem::take(&mut request.response.body) {
-        Body::None => sink.begin(head),
-        Body::Bytes(source) => {
-            sink.begin(head);
-            sink.push(source);
-        }
-        Body::Slice(source, range) => {
-            sink.begin(head);
-            sink.push_range(source, range.start, range.end);
-        }
-        Body::File(mut file) => return body::send(sink, head, &mut file).await,
-        Body::Ranged(body) => return streaming::send(sink, head, &mut *body.into_stream(), request).await,
-        Body::Stream(mut stream) => return streaming::send(sink, head, &mut *stream, request).await,
-        Body::Tunnel(_) => unreachable!("it is not sent but run"),
-    }
-    Ok(sink.flush(false).await?)
-}
+/// Time between two looks at what a client has acknowledged: about a round trip.
+const ACKNOWLEDGED_EVERY: Duration = Duration::from_millis(10);
 
 /// Appends the head; `false`, with nothing appended, when one of its values must not be sent.
 fn write_head(request: &mut Request, core: &Core, out: &mut Vec<u8>) -> bool {

@@ -88,12 +88,12 @@ impl Connection {
     }
 
     async fn read_on(&mut self, core: &Core) {
-        self.socket.shutdown_write();
+        self.wire.shutdown_write();
         let until = rt::now() + core.keeping.lingering_time;
         while rt::now() < until {
             self.timer.set((rt::now() + core.keeping.lingering_timeout).min(until));
-            let _waiting = self.thread.room.waits(Waits::Lingering, &self.timer, self.socket.fd());
-            let received: Result<_, Errno> = match self.timer.limit(self.socket.recv()).await {
+            let _waiting = self.thread.room.waits(Waits::Lingering, &self.timer, self.wire.fd());
+            let received: Result<_, Errno> = match self.timer.limit(self.wire.recv()).await {
                 Ok(received) => received,
                 Err(rt::Elapsed) => return,
             };

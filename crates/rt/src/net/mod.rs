@@ -13,4 +13,4 @@ pub use datagram::Datagram;
 pub use listener::{Listener, Stopper};
 pub use reader::{Behind, QUEUE_DEFAULT, Reader, is_silent};
 pub use socket::{Socket, hung_up};
-pub use writer::{Sending, Writer, progress, room, send_aside, unacknowledged};
+pub use writer::{FilePart, Sending, Writer, progress, room, send_aside, unacknowledged};

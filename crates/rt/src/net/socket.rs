@@ -6,13 +6,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use io::op::{DeviceId, Interest, PeerAddr};
-use io::{Buf, DiskVia, Errno, Fd, Op, Segments};
+use io::op::{Interest, PeerAddr};
+use io::{Buf, Errno, Fd, Op, Segments};
 use rustix::net::sockopt;
 
 use super::address;
 use super::reader::{Behind, Reader};
-use super::writer::{Sending, Writer};
+use super::writer::{FilePart, Sending, Writer};
 use crate::file::File;
 use crate::ops::Running;
 use crate::runtime::{self, Inner};
@@ -128,20 +128,42 @@ impl Socket {
         self.writer.sendfile_now(file, offset, len)
     }
 
-    /// See [`Writer::sendfile`].
-    pub async fn sendfile(
+    /// See [`Writer::poll_send`].
+    pub fn poll_send(
         &mut self,
-        file: &File,
-        offset: u64,
-        len: u32,
-        device: DeviceId,
-        via: DiskVia,
-    ) -> Result<u32, Errno> {
-        self.writer.sendfile(file, offset, len, device, via).await
+        context: &mut Context<'_>,
+        data: &mut Segments,
+        more: bool,
+    ) -> Poll<Result<(), Errno>> {
+        self.writer.poll_send(context, data, more)
+    }
+
+    /// See [`Writer::poll_sendfile`].
+    pub fn poll_sendfile(
+        &mut self,
+        context: &mut Context<'_>,
+        part: &FilePart<'_>,
+    ) -> Poll<Result<u32, Errno>> {
+        self.writer.poll_sendfile(context, part)
+    }
+
+    /// See [`Writer::poll_writable`].
+    pub fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Errno>> {
+        self.writer.poll_writable(context)
+    }
+
+    /// See [`Writer::give_up`].
+    pub fn give_up_sending(&mut self) {
+        self.writer.give_up();
+    }
+
+    /// See [`Writer::sendfile`].
+    pub async fn sendfile(&mut self, part: &FilePart<'_>) -> Result<u32, Errno> {
+        self.writer.sendfile(part).await
     }
 
     /// See [`Writer::writable`].
-    pub async fn writable(&self) -> Result<(), Errno> {
+    pub async fn writable(&mut self) -> Result<(), Errno> {
         self.writer.writable().await
     }
 

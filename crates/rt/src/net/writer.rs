@@ -1,6 +1,7 @@
 //! The sending side of a connection.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -11,7 +12,7 @@ use io::{DiskVia, Errno, Fd, Op, Payload, Segments};
 use rustix::net::{SendFlags, Shutdown};
 
 use crate::file::File;
-use crate::ops::{Outcome, Running, UNLIMITED, WaitId};
+use crate::ops::{Outcome, UNLIMITED, WaitId};
 use crate::runtime::{self, Inner};
 
 /// The sending side of a [`crate::Socket`].
@@ -32,7 +33,9 @@ pub struct Writer {
 ///                  |  | EAGAIN
 ///                  |  +------> Blocked --writable--+
 ///                  +-------------------------------+
-///   an error, or a future that is dropped half-way: Torn
+///   Ready --sendfile--> Moving (to wait for room, and then to move) --count--> Ready
+///   Ready --writable--> Awaiting --> Ready
+///   an error, or what is given up half-way: Torn
 /// ```
 enum State {
     /// Nothing is on its way.
@@ -43,8 +46,27 @@ enum State {
     Returning { wait: WaitId, result: Result<u32, Errno>, more: bool },
     /// The socket is full.
     Blocked { wait: WaitId, data: Segments, more: bool },
+    /// Bytes of a file are moved; where the socket was full its room is waited for first.
+    Moving { wait: WaitId, is_full: bool },
+    /// Somebody waits until the socket takes bytes.
+    Awaiting { wait: WaitId },
     /// What has reached the peer is unknown, and nothing may follow it.
     Torn,
+}
+
+/// A part of a file that is moved without passing through user space.
+#[derive(Clone, Copy)]
+pub struct FilePart<'f> {
+    /// The file.
+    pub file: &'f File,
+    /// The first byte.
+    pub offset: u64,
+    /// How many bytes at most.
+    pub len: u32,
+    /// The device that the file is on.
+    pub device: DeviceId,
+    /// The engine that moves them.
+    pub via: DiskVia,
 }
 
 /// A send under way; made by [`Writer::send`]. Dropping it gives the operation up.
@@ -132,7 +154,9 @@ impl Writer {
                         Err(errno) => return Poll::Ready(self.tear(errno, data)),
                     }
                 }
-                State::Ready | State::Torn => panic!("a send is asked again after its result"),
+                State::Ready | State::Torn | State::Moving { .. } | State::Awaiting { .. } => {
+                    panic!("a send is asked again after its result")
+                }
             }
         }
     }
@@ -177,37 +201,122 @@ impl Writer {
         (Err(errno), data)
     }
 
-    /// Moves at most `len` bytes from a file, of the device `device`, to the socket without passing through
-    /// user space; waits while the socket is full. 0 is the end of the file.
-    pub async fn sendfile(
+    /// As [`Writer::send`] for who has no future to keep: sends all of `data`, and is polled again, with the same arguments,
+    /// until it is ready. `data` is empty meanwhile and has the segments back then.
+    pub fn poll_send(
         &mut self,
-        file: &File,
-        offset: u64,
-        len: u32,
-        device: DeviceId,
-        via: DiskVia,
-    ) -> Result<u32, Errno> {
-        if !matches!(std::mem::replace(&mut self.state, State::Torn), State::Ready) {
-            return Err(Errno::CONNABORTED);
+        context: &mut Context<'_>,
+        data: &mut Segments,
+        more: bool,
+    ) -> Poll<Result<(), Errno>> {
+        match self.state {
+            State::Ready if data.is_empty() => return Poll::Ready(Ok(())),
+            State::Ready => self.start(std::mem::take(data), more),
+            State::Sending { .. } | State::Returning { .. } | State::Blocked { .. } => {}
+            _ => return Poll::Ready(Err(Errno::CONNABORTED)),
         }
-        let result = loop {
-            let (socket, file) = (self.fd().clone(), file.fd().clone());
-            let op = Op::Sendfile { socket, file, offset, len, device, via };
-            match Running::new(&self.runtime, op).last().await.result {
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => {
-                    if let Err(errno) = self.writable().await {
-                        break Err(errno);
-                    }
+        let (result, back) = ready!(self.poll_sent(context));
+        *data = back;
+        Poll::Ready(result)
+    }
+
+    /// Moves a part of a file to the socket without passing through user space; waits while the socket is full, and answers
+    /// how many bytes went, which may be fewer. 0 is the end of the file. Polled as [`Writer::poll_send`].
+    pub fn poll_sendfile(
+        &mut self,
+        context: &mut Context<'_>,
+        part: &FilePart<'_>,
+    ) -> Poll<Result<u32, Errno>> {
+        loop {
+            let (wait, is_full) = match self.state {
+                State::Ready => {
+                    let &FilePart { file, offset, len, device, via } = part;
+                    let (socket, file) = (self.fd.clone(), file.fd().clone());
+                    let op = Op::Sendfile { socket, file, offset, len, device, via };
+                    (self.runtime.start(op, UNLIMITED), false)
                 }
-                result => break result,
-            }
-        };
-        if result.is_ok() {
-            self.state = State::Ready;
+                State::Moving { wait, is_full } => (wait, is_full),
+                _ => return Poll::Ready(Err(Errno::CONNABORTED)),
+            };
+            self.state = State::Moving { wait, is_full };
+            let result = ready!(self.poll_last(context, wait));
+            self.state = match result {
+                Err(Errno::INTR) => State::Ready,
+                Err(Errno::AGAIN) if !is_full => State::Moving { wait: self.start_to_poll(), is_full: true },
+                Ok(_) if is_full => State::Ready,
+                Ok(count) => {
+                    self.state = State::Ready;
+                    self.sent.set(self.sent.get() + u64::from(count));
+                    return Poll::Ready(Ok(count));
+                }
+                Err(errno) => {
+                    self.state = State::Torn;
+                    return Poll::Ready(Err(errno));
+                }
+            };
         }
-        self.sent.set(self.sent.get() + u64::from(result.unwrap_or(0)));
-        result
+    }
+
+    /// Waits until the socket takes bytes. Polled as [`Writer::poll_send`].
+    pub fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Errno>> {
+        loop {
+            let wait = match self.state {
+                State::Ready => self.start_to_poll(),
+                State::Awaiting { wait } => wait,
+                _ => return Poll::Ready(Err(Errno::CONNABORTED)),
+            };
+            self.state = State::Awaiting { wait };
+            let result = ready!(self.poll_last(context, wait));
+            self.state = State::Ready;
+            match result {
+                Ok(_) => return Poll::Ready(Ok(())),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Poll::Ready(Err(errno)),
+            }
+        }
+    }
+
+    /// Asks the engine to tell when the socket takes bytes.
+    fn start_to_poll(&self) -> WaitId {
+        let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Writable };
+        self.runtime.start(op, UNLIMITED)
+    }
+
+    /// The terminal result of an operation.
+    fn poll_last(&self, context: &mut Context<'_>, wait: WaitId) -> Poll<Result<u32, Errno>> {
+        loop {
+            let outcome = ready!(self.runtime.poll_wait(wait, context));
+            if !outcome.more {
+                return Poll::Ready(outcome.result);
+            }
+        }
+    }
+
+    /// Gives up what was polled and is not ready. What has reached the peer of bytes that were on their way is unknown, so
+    /// that nothing may follow them.
+    pub fn give_up(&mut self) {
+        let (wait, then) = match self.state {
+            State::Sending { wait, .. }
+            | State::Returning { wait, .. }
+            | State::Blocked { wait, .. }
+            | State::Moving { wait, .. } => (wait, State::Torn),
+            State::Awaiting { wait } => (wait, State::Ready),
+            State::Ready | State::Torn => return,
+        };
+        self.runtime.abandon(wait);
+        self.state = then;
+    }
+
+    /// See [`Writer::poll_sendfile`].
+    pub async fn sendfile(&mut self, part: &FilePart<'_>) -> Result<u32, Errno> {
+        let writer = GivenUp(self);
+        poll_fn(|context| writer.0.poll_sendfile(context, part)).await
+    }
+
+    /// See [`Writer::poll_writable`].
+    pub async fn writable(&mut self) -> Result<(), Errno> {
+        let writer = GivenUp(self);
+        poll_fn(|context| writer.0.poll_writable(context)).await
     }
 
     /// Sends by a call of this thread what the socket takes at once; what it does not take is left in `data`. For who
@@ -255,18 +364,6 @@ impl Writer {
             Err(errno) => {
                 self.state = State::Torn;
                 Err(errno)
-            }
-        }
-    }
-
-    /// Waits until the socket takes bytes.
-    pub async fn writable(&self) -> Result<(), Errno> {
-        loop {
-            let op = Op::Poll { fd: self.fd().clone(), interest: Interest::Writable };
-            match Running::new(&self.runtime, op).last().await.result {
-                Ok(_) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno),
             }
         }
     }
@@ -354,11 +451,22 @@ impl Future for Sending<'_> {
 
 impl Drop for Sending<'_> {
     fn drop(&mut self) {
-        if let State::Sending { wait, .. } | State::Returning { wait, .. } | State::Blocked { wait, .. } =
-            self.writer.state
-        {
-            self.writer.runtime.abandon(wait);
-            self.writer.state = State::Torn;
-        }
+        self.writer.give_up();
+    }
+}
+
+impl Drop for Writer {
+    /// What was polled has nobody who would take its result.
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+/// A writer whose operation ends with the future that waits for it.
+struct GivenUp<'w>(&'w mut Writer);
+
+impl Drop for GivenUp<'_> {
+    fn drop(&mut self) {
+        self.0.give_up();
     }
 }

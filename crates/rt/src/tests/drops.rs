@@ -9,6 +9,7 @@ use io::{DiskVia, Errno, Segments};
 
 use super::fake::Fake;
 use super::{pair, run, settle};
+use crate::net::FilePart;
 use crate::{Either, File, Listener, Socket, counters, file, join, mailbox, now, select, sleep_until};
 
 const DEVICE: DeviceId = DeviceId(1);
@@ -57,7 +58,11 @@ fn cases() -> Vec<Case> {
         case("connect", Socket::connect(PeerAddr::Unix("/a".into()))),
         case("send", async { Socket::new(pair().0).send(bytes(), false).await }),
         case("writable", async { Socket::new(pair().0).writable().await }),
-        case("sendfile", async { Socket::new(pair().0).sendfile(&a_file(), 0, 10, DEVICE, VIA).await }),
+        case("sendfile", async {
+            let file = a_file();
+            let part = FilePart { file: &file, offset: 0, len: 10, device: DEVICE, via: VIA };
+            Socket::new(pair().0).sendfile(&part).await
+        }),
         case("accept", async { Listener::new(pair().0, false).accept().await }),
     ]
 }

@@ -9,6 +9,7 @@ use super::common::{Pair, expect, on_each_pair};
 use io::op::{Advice, DeviceId, OpenHow, Source};
 use io::{Errno, Segments};
 use rt::file::Create;
+use rt::net::FilePart;
 use rt::{File, Socket, counters, file};
 use testkit::TempDir;
 
@@ -100,11 +101,12 @@ fn a_file_goes_to_a_socket_that_fills_up() {
             let file = open(&path, 0, pair).await.unwrap();
             rt::spawn(async move {
                 let mut socket = Socket::new(near.into());
-                let mut place = 0;
+                let mut part =
+                    FilePart { file: &file, offset: 0, len: 1 << 20, device: DEVICE, via: pair.via };
                 loop {
-                    match socket.sendfile(&file, place, 1 << 20, DEVICE, pair.via).await.unwrap() {
+                    match socket.sendfile(&part).await.unwrap() {
                         0 => break,
-                        count => place += u64::from(count),
+                        count => part.offset += u64::from(count),
                     }
                 }
             });

@@ -36,6 +36,24 @@ pub enum Mover {
     },
 }
 
+impl Mover {
+    /// The engine that reads where the mover would have read, or would have used sendfile.
+    pub fn reader(self) -> DiskVia {
+        match self {
+            Mover::Read { via, .. } | Mover::Sendfile(via) | Mover::Shared { via, .. } => via,
+            Mover::Resident { otherwise } => otherwise,
+        }
+    }
+
+    /// The mover for where no file can leave as it is ([`Outlet::takes_files`](crate::body::Outlet::takes_files)): the same
+    /// engine reads.
+    #[must_use]
+    pub fn reading(self) -> Mover {
+        let direct = matches!(self, Mover::Read { direct: true, .. } | Mover::Shared { direct: true, .. });
+        Mover::Read { via: self.reader(), direct }
+    }
+}
+
 /// The mover for a file of `size` bytes.
 pub fn mover(conf: &Sending, caps: &Caps, size: u64) -> Mover {
     let direct = conf.directio.is_some_and(|from| size >= from);

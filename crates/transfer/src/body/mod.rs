@@ -1,10 +1,12 @@
 //! Bodies that come from files, and the ways to move them to the socket.
 //!
 //! [`choose`] says which way; [`read`], [`sendfile`] and [`shared`] are the ways. Where modules change the body
-//! it goes through `exchange::filter` instead, which reads it by the same engine. All of them end in
-//! [`Sink`], which counts, limits the rate and keeps the send timeout.
+//! it goes through `exchange::filter` instead, which reads it by the same engine. All of them end in an
+//! [`Outlet`]: what the protocol of the client makes of bytes.
 
 pub mod choose;
+pub mod outlet;
+pub mod pace;
 mod past;
 pub mod ranged;
 pub mod read;
@@ -12,7 +14,6 @@ pub mod rules;
 mod sendfile;
 mod shared;
 mod short;
-mod sink;
 pub mod stream;
 pub mod turns;
 mod windows;
@@ -30,7 +31,8 @@ use smallvec::{SmallVec, smallvec};
 use crate::body::rules::FileRules;
 use crate::files::{Opened, RootFacts, Roots};
 use choose::Mover;
-pub use sink::{Rate, SendError, Sink, send as send_at_once};
+pub use outlet::{Outlet, SendError};
+pub use pace::Rate;
 
 /// A file, or pieces of one, as a body.
 pub struct FileBody {
@@ -295,45 +297,45 @@ impl From<SendError> for BodyError {
 }
 
 /// Sends all pieces behind `head`.
-pub async fn send(sink: &mut Sink<'_>, head: Vec<u8>, body: &mut FileBody) -> Result<(), BodyError> {
+pub async fn send(outlet: &mut dyn Outlet, head: Vec<u8>, body: &mut FileBody) -> Result<(), BodyError> {
     // As in nginx for sendfile alone: what is read goes out in sends that say themselves whether more follows.
     let corks = !matches!(body.mover, Mover::Read { .. });
     if corks {
-        sink.set_cork(true);
+        outlet.set_cork(true);
     }
-    let result = send_pieces(sink, head, body).await;
+    let result = send_pieces(outlet, head, body).await;
     if corks {
-        sink.set_cork(false);
+        outlet.set_cork(false);
     }
     result
 }
 
-async fn send_pieces(sink: &mut Sink<'_>, head: Vec<u8>, body: &mut FileBody) -> Result<(), BodyError> {
+async fn send_pieces(outlet: &mut dyn Outlet, head: Vec<u8>, body: &mut FileBody) -> Result<(), BodyError> {
     body.prepare();
     let pieces = body.take_pieces();
-    sink.begin(head);
+    outlet.begin(head);
     let count = pieces.len();
     for (index, piece) in pieces.into_iter().enumerate() {
         let last = index + 1 == count;
-        if !sink.has_room() {
-            sink.flush(true).await?;
+        if !outlet.has_room() {
+            outlet.flush(true).await?;
         }
         match piece {
-            Piece::Text(text) => sink.push(Source::Vec(text)),
+            Piece::Text(text) => outlet.push(Source::Vec(text)),
             Piece::Range { start, end } => match body.mover {
-                Mover::Read { via, .. } => read::send(sink, body, via, start..end, last).await?,
+                Mover::Read { via, .. } => read::send(outlet, body, via, start..end, last).await?,
                 Mover::Resident { otherwise } => match past::turn(body, &(start..end)) {
-                    Some(via) => read::send(sink, body, via, start..end, last).await?,
-                    None => sendfile::send_resident(sink, body, otherwise, start..end, last).await?,
+                    Some(via) => read::send(outlet, body, via, start..end, last).await?,
+                    None => sendfile::send_resident(outlet, body, otherwise, start..end, last).await?,
                 },
-                Mover::Sendfile(via) => sendfile::send(sink, body, via, start..end, last).await?,
+                Mover::Sendfile(via) => sendfile::send(outlet, body, via, start..end, last).await?,
                 // Boxed: the rarest way is also the one with the largest state.
                 Mover::Shared { via, chunk, .. } => {
-                    Box::pin(shared::send(sink, body, via, chunk, start..end, last)).await?;
+                    Box::pin(shared::send(outlet, body, via, chunk, start..end, last)).await?;
                 }
             },
         }
     }
-    sink.flush(false).await?;
+    outlet.flush(false).await?;
     Ok(())
 }

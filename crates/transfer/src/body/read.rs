@@ -5,7 +5,8 @@ use std::ops::Range;
 use io::op::Source;
 use io::{Buf, DiskVia, Errno, Segments};
 
-use crate::body::{BodyError, FileBody, SendError, Sink, turns};
+use crate::body::outlet::{Outlet, SendError};
+use crate::body::{BodyError, FileBody, turns};
 
 /// Bytes of the first chunk of a large file; it goes out early.
 const FIRST_CHUNK: u64 = 128 << 10;
@@ -18,26 +19,26 @@ pub const DIRECT_ALIGNMENT: u64 = 4096;
 
 /// Sends a range of the file.
 pub async fn send(
-    sink: &mut Sink<'_>,
+    outlet: &mut dyn Outlet,
     body: &FileBody,
     via: DiskVia,
     range: Range<u64>,
     last: bool,
 ) -> Result<(), BodyError> {
-    let mut chunks = Chunks::new(range, sink.chunk_bytes().unwrap_or(CHUNK), body.direct);
-    let Some(chunk) = next(sink, &mut chunks, turns::are_on()).await? else { return Ok(()) };
+    let mut chunks = Chunks::new(range, outlet.chunk_bytes().unwrap_or(CHUNK), body.direct);
+    let Some(chunk) = next(outlet, &mut chunks, turns::are_on()).await? else { return Ok(()) };
     let buf = read_chunk(body, via, &chunk).await?;
     if chunk.end == chunks.end {
-        push(sink, &chunk, buf);
-        return if last { sink.flush(false).await.map_err(BodyError::from) } else { Ok(()) };
+        push(outlet, &chunk, buf);
+        return if last { outlet.flush(false).await.map_err(BodyError::from) } else { Ok(()) };
     }
     // A connection that streams pays for its state; those that wait or send small files do not.
-    Box::pin(stream(sink, body, via, chunks, chunk, buf)).await
+    Box::pin(stream(outlet, body, via, chunks, chunk, buf)).await
 }
 
 /// Sends a chunk while the next one is read, to the end of the range; in turns, one after the other.
 async fn stream(
-    sink: &mut Sink<'_>,
+    outlet: &mut dyn Outlet,
     body: &FileBody,
     via: DiskVia,
     mut chunks: Chunks,
@@ -45,21 +46,21 @@ async fn stream(
     mut buf: Buf,
 ) -> Result<(), BodyError> {
     loop {
-        push(sink, &chunk, buf);
+        push(outlet, &chunk, buf);
         if chunks.left() == 0 {
-            return Ok(sink.flush(false).await?);
+            return Ok(outlet.flush(false).await?);
         }
         if turns::are_on() {
             // Nothing may be held while it waits, and the kernel should not wait for what comes after.
-            sink.flush(false).await?;
-            let Some(next) = next(sink, &mut chunks, true).await? else { return Ok(()) };
+            outlet.flush(false).await?;
+            let Some(next) = next(outlet, &mut chunks, true).await? else { return Ok(()) };
             buf = read_chunk(body, via, &next).await?;
             chunk = next;
             continue;
         }
-        let Some(next) = chunks.next() else { return Ok(sink.flush(false).await?) };
+        let Some(next) = chunks.next() else { return Ok(outlet.flush(false).await?) };
         // A slow client holds one chunk that is sent and one that was read.
-        let (sent, read) = rt::join(sink.flush(true), read_chunk(body, via, &next)).await;
+        let (sent, read) = rt::join(outlet.flush(true), read_chunk(body, via, &next)).await;
         sent?;
         buf = read?;
         chunk = next;
@@ -68,7 +69,7 @@ async fn stream(
 
 /// The next chunk to be read: in turns as much as the client takes, when it takes something.
 pub async fn next(
-    sink: &mut Sink<'_>,
+    outlet: &mut dyn Outlet,
     chunks: &mut Chunks,
     in_turns: bool,
 ) -> Result<Option<Chunk>, SendError> {
@@ -76,18 +77,18 @@ pub async fn next(
         return Ok(chunks.next());
     }
     // Parts before this one: who waits for a buffer holds none.
-    sink.let_go().await?;
+    outlet.let_go().await?;
     let left = chunks.left();
-    let most = turns::wait(sink, left.min(chunks.chunk)).await?;
+    let most = turns::wait(outlet, left.min(chunks.chunk)).await?;
     // The tail of a direct file is read with its last aligned block, not by itself.
     let most = if most == left { turns::TURN_BYTES } else { most };
     chunks.first = false;
     Ok(chunks.next_of(most))
 }
 
-fn push(sink: &mut Sink<'_>, chunk: &Chunk, buf: Buf) {
+fn push(outlet: &mut dyn Outlet, chunk: &Chunk, buf: Buf) {
     let start = chunk.skip as usize;
-    sink.push_range(Source::Buf(buf), start, start + chunk.wanted() as usize);
+    outlet.push_range(Source::Buf(buf), start, start + chunk.wanted() as usize);
 }
 
 /// One read: the bytes of the file that are wanted, and the aligned ones around them that are read.

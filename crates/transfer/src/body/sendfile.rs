@@ -17,11 +17,13 @@ use std::time::{Duration, Instant};
 use io::op::{Advice, Source};
 use io::residency::{self, Manner, State};
 use io::{Buf, DiskVia, Errno};
+use rt::net::FilePart;
 
+use crate::body::outlet::{Outlet, SendError};
+use crate::body::pace::CHUNK_MAX;
 use crate::body::read::{self, Chunk};
-use crate::body::sink::CHUNK_MAX;
 use crate::body::windows::Into;
-use crate::body::{BodyError, FileBody, SendError, Sink, past, turns, windows};
+use crate::body::{BodyError, FileBody, past, turns, windows};
 
 /// How long it is believed that bytes are resident which were so when they were looked at: though the client has not taken
 /// them yet, and for others who ask for the same open file. What many ask for is looked at fifty times a second, and not
@@ -30,25 +32,25 @@ const BELIEVED: Duration = Duration::from_millis(20);
 
 /// Sends a range by sendfile(2) on this engine.
 pub(super) async fn send(
-    sink: &mut Sink<'_>,
+    outlet: &mut dyn Outlet,
     body: &FileBody,
     via: DiskVia,
     range: Range<u64>,
     last: bool,
 ) -> Result<(), BodyError> {
     // The head waits in the kernel for the first bytes of the body.
-    sink.flush(!range.is_empty() || !last).await?;
-    let most = sink.sendfile_bytes(CHUNK_MAX);
+    outlet.flush(!range.is_empty() || !last).await?;
+    let most = outlet.file_bytes(CHUNK_MAX);
     let mut position = range.start;
     while position < range.end {
-        position += piece(sink, body, via, position, most.min(range.end - position)).await?;
+        position += piece(outlet, body, via, position, most.min(range.end - position)).await?;
     }
     Ok(())
 }
 
 /// Sends a range by sendfile(2) where it is resident, and has this engine see to it that it is.
 pub(super) async fn send_resident(
-    sink: &mut Sink<'_>,
+    outlet: &mut dyn Outlet,
     body: &FileBody,
     otherwise: DiskVia,
     range: Range<u64>,
@@ -57,7 +59,7 @@ pub(super) async fn send_resident(
     // A short one is read in one piece: the copy costs less than what it takes to have it brought.
     let is_long = range.end - range.start > READ_BYTES;
     let is_very_long = range.end - range.start > past::LONGEST;
-    let most = sink.sendfile_bytes(if is_very_long { VERY_LONG_MAX } else { CHUNK_MAX });
+    let most = outlet.file_bytes(if is_very_long { VERY_LONG_MAX } else { CHUNK_MAX });
     let mut position = range.start;
     // Up to where the bytes are resident, and since when that is known: to those who had the file before, too.
     let (mut resident, mut since) = body.file.seen_resident(position).unwrap_or((position, rt::now()));
@@ -72,15 +74,15 @@ pub(super) async fn send_resident(
                 body.file.note_resident(position..resident);
             } else {
                 // Boxed: a warm file pays nothing for the state of this.
-                match Box::pin(bring(sink, body, otherwise, position, len, is_long)).await? {
+                match Box::pin(bring(outlet, body, otherwise, position, len, is_long)).await? {
                     Brought::Resident(len) => {
                         (resident, since) = (position + len, rt::now());
                         begun = is_very_long.then_some(resident);
                     }
                     Brought::Read(buf) => {
                         position += buf.len() as u64;
-                        sink.push(Source::Buf(buf));
-                        sink.flush(position < range.end || !last).await?;
+                        outlet.push(Source::Buf(buf));
+                        outlet.flush(position < range.end || !last).await?;
                         continue;
                     }
                 }
@@ -92,7 +94,7 @@ pub(super) async fn send_resident(
             begun = Some(next.end);
             read_ahead(body, next);
         }
-        position += resident_piece(sink, body, position, len, is_long).await?;
+        position += resident_piece(outlet, body, position, len, is_long).await?;
         if position < range.end {
             // Calls that need not wait let nobody else have a turn.
             rt::yield_now().await;
@@ -135,7 +137,7 @@ enum Brought {
 
 /// Has the kernel read bytes into the page cache, and waits until they are there; or reads them.
 async fn bring(
-    sink: &mut Sink<'_>,
+    outlet: &mut dyn Outlet,
     body: &FileBody,
     via: DiskVia,
     at: u64,
@@ -144,9 +146,9 @@ async fn bring(
 ) -> Result<Brought, BodyError> {
     // Who waits holds no buffer, and takes a window once the client takes bytes: pages that a socket has no room for would
     // go before they are sent.
-    sink.let_go().await?;
+    outlet.let_go().await?;
     if is_long && body.calls_directly() {
-        sink.room(len).await?;
+        outlet.room(len).await?;
         // A disk that takes so long is told so by the read, which has its own patience.
         if let Some(_window) = body.in_time(windows::window(body.device, Into::PageCache, len)).await
             && let Some(len) = brought(body, via, at, len).await
@@ -155,7 +157,7 @@ async fn bring(
         }
     }
     let len = len.min(READ_BYTES);
-    let len = if turns::are_on() { turns::wait(sink, len).await? } else { len };
+    let len = if turns::are_on() { turns::wait(outlet, len).await? } else { len };
     let chunk = Chunk { offset: at, len, skip: 0, end: at + len, direct: false };
     Ok(Brought::Read(read::read_chunk(body, via, &chunk).await?))
 }
@@ -198,29 +200,30 @@ async fn wait_for(body: &FileBody, via: DiskVia, at: u64) {
 }
 
 async fn piece(
-    sink: &mut Sink<'_>,
+    outlet: &mut dyn Outlet,
     body: &FileBody,
     via: DiskVia,
     at: u64,
     len: u64,
 ) -> Result<u64, BodyError> {
-    moved(sink.sendfile(&body.file, at, len as u32, body.device, via).await?, at)
+    let part = FilePart { file: &body.file, offset: at, len: len as u32, device: body.device, via };
+    moved(outlet.file(part).await?, at)
 }
 
 async fn resident_piece(
-    sink: &mut Sink<'_>,
+    outlet: &mut dyn Outlet,
     body: &FileBody,
     at: u64,
     len: u64,
     is_long: bool,
 ) -> Result<u64, BodyError> {
     if !body.calls_directly() {
-        sink.flush(true).await?;
-        return piece(sink, body, DiskVia::Sync, at, len).await;
+        outlet.flush(true).await?;
+        return piece(outlet, body, DiskVia::Sync, at, len).await;
     }
     // A head that leaves by itself is a packet more, and wakes the client: of a long body more is then sent by its
     // acknowledgements as they come in, and less by this thread.
-    moved(sink.sendfile_now(&body.file, at, len as u32, !is_long).await?, at)
+    moved(outlet.file_now((&body.file, at, len as u32), !is_long).await?, at)
 }
 
 fn moved(result: Result<u32, Errno>, at: u64) -> Result<u64, BodyError> {

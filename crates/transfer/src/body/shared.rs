@@ -7,36 +7,38 @@
 use std::ops::Range;
 
 use io::DiskVia;
+use rt::net::FilePart;
 
+use crate::body::outlet::{Outlet, SendError};
 use crate::body::read::{self, Chunk, Chunks};
 use crate::body::windows::{self, Into, Window};
-use crate::body::{BodyError, FileBody, SendError, Sink};
+use crate::body::{BodyError, FileBody};
 
 /// Sends a range in chunks of `chunk_bytes`; the next chunk is read while one is sent, unless bodies take turns.
 pub(super) async fn send(
-    sink: &mut Sink<'_>,
+    outlet: &mut dyn Outlet,
     body: &FileBody,
     via: DiskVia,
     chunk_bytes: u32,
     range: Range<u64>,
     last: bool,
 ) -> Result<(), BodyError> {
-    sink.flush(!range.is_empty() || !last).await?;
-    let bytes = sink.chunk_bytes().unwrap_or(u64::from(chunk_bytes)).min(u64::from(chunk_bytes));
+    outlet.flush(!range.is_empty() || !last).await?;
+    let bytes = outlet.chunk_bytes().unwrap_or(u64::from(chunk_bytes)).min(u64::from(chunk_bytes));
     let mut chunks = Chunks::new(range, bytes, body.direct);
     let in_turns = || windows::are_short(body.device, Into::Shared);
-    let Some(first) = read::next(sink, &mut chunks, in_turns()).await? else { return Ok(()) };
+    let Some(first) = read::next(outlet, &mut chunks, in_turns()).await? else { return Ok(()) };
     let mut shared = read_shared(body, via, first).await?;
     loop {
         if in_turns() {
             // Nothing may be held while it waits.
-            shared.send(sink).await?;
-            let Some(next) = read::next(sink, &mut chunks, true).await? else { return Ok(()) };
+            shared.send(outlet).await?;
+            let Some(next) = read::next(outlet, &mut chunks, true).await? else { return Ok(()) };
             shared = read_shared(body, via, next).await?;
             continue;
         }
-        let Some(next) = chunks.next() else { return shared.send(sink).await };
-        let (sent, read) = rt::join(shared.send(sink), read_shared(body, via, next)).await;
+        let Some(next) = chunks.next() else { return shared.send(outlet).await };
+        let (sent, read) = rt::join(shared.send(outlet), read_shared(body, via, next)).await;
         sent?;
         shared = read?;
     }
@@ -62,13 +64,13 @@ struct Shared {
 
 impl Shared {
     /// Passes it on and gives it up.
-    async fn send(self, sink: &mut Sink<'_>) -> Result<(), BodyError> {
+    async fn send(self, outlet: &mut dyn Outlet) -> Result<(), BodyError> {
         let mut position = self.chunk.skip;
         let end = self.chunk.end - self.chunk.offset;
         while position < end {
             let len = (end - position) as u32;
-            let result = sink.sendfile(&self.file, position, len, Default::default(), DiskVia::Sync).await?;
-            match result {
+            let (file, offset, device, via) = (&self.file, position, Default::default(), DiskVia::Sync);
+            match outlet.file(FilePart { file, offset, len, device, via }).await? {
                 Ok(0) => return Err(BodyError::Shrunk { at: self.chunk.offset + position }),
                 Ok(count) => position += u64::from(count),
                 Err(errno) => return Err(SendError::Gone(errno).into()),

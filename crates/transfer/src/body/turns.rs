@@ -8,7 +8,8 @@
 
 use io::Buf;
 
-use crate::body::{BodyError, FileBody, SendError, Sink};
+use crate::body::outlet::{Outlet, SendError};
+use crate::body::{BodyError, FileBody};
 
 /// Bytes of a chunk in turns. Larger ones are fewer operations of the disk, and fewer bodies at once: of the 16 MiB that
 /// a limit of 64 MiB leaves for buffers, half a hundred.
@@ -26,9 +27,9 @@ pub fn are_on() -> bool {
 }
 
 /// Waits until the client takes bytes, and answers how many to read for it.
-pub async fn wait(sink: &mut Sink<'_>, wanted: u64) -> Result<u64, SendError> {
+pub async fn wait(outlet: &mut dyn Outlet, wanted: u64) -> Result<u64, SendError> {
     let wanted = wanted.min(TURN_BYTES);
-    Ok(Box::pin(sink.room(wanted)).await?.min(wanted))
+    Ok(Box::pin(outlet.room(wanted)).await?.min(wanted))
 }
 
 /// A buffer for a chunk. Where all are in use, others answer at this moment: one of them ends before long.

@@ -1,0 +1,80 @@
+//! Sends a response that is not in memory as a whole: its body is read, filtered or received while it leaves.
+//!
+//! What protocol it leaves by is the [`Outlet`]'s business.
+
+use http::request::Method;
+use io::Errno;
+
+use crate::files;
+use crate::filter::output;
+use crate::request::Request;
+use crate::response::Body;
+use crate::streaming;
+use telemetry::{Level, Reason};
+use transfer::body::{self, BodyError, Outlet, SendError};
+
+/// Sends `head` and the body of the response behind it, by the cheapest way there is.
+pub async fn send(outlet: &mut dyn Outlet, head: Vec<u8>, request: &mut Request) -> Result<(), BodyError> {
+    if request.method == Method::Head || request.response.has_no_content() {
+        outlet.begin(head);
+        return Ok(outlet.end(&[]).await?);
+    }
+    let is_stream = matches!(request.response.body, Body::Stream(_));
+    if request.response.is_changed() || request.response.is_filtered() && !is_stream {
+        return output::send(outlet, head, request).await;
+    }
+    match std::mem::take(&mut request.response.body) {
+        Body::None => outlet.begin(head),
+        Body::Bytes(source) => {
+            outlet.begin(head);
+            outlet.push(source);
+        }
+        Body::Slice(source, range) => {
+            outlet.begin(head);
+            outlet.push_range(source, range.start, range.end);
+        }
+        Body::File(mut file) => {
+            if !outlet.takes_files() {
+                file.mover = file.mover.reading();
+                request.mover = Some(file.mover);
+            }
+            body::send(outlet, head, &mut file).await?;
+        }
+        Body::Ranged(body) => return streaming::send(outlet, head, &mut *body.into_stream(), request).await,
+        Body::Stream(mut stream) => return streaming::send(outlet, head, &mut *stream, request).await,
+        Body::Tunnel(_) => unreachable!("it is not sent but run"),
+    }
+    Ok(outlet.end(&[]).await?)
+}
+
+/// Tells why the rest of a response was not sent.
+pub fn log_failure(request: &Request, error: &BodyError) {
+    let mut path = Vec::new();
+    files::path_of(request, &request.uri, &mut path);
+    let path = files::display(&path);
+    let doing = "while sending response to client";
+    match error {
+        BodyError::Send(SendError::TimedOut) => {
+            let why = Reason(Errno::TIMEDOUT);
+            request.log(Level::Info, format_args!("client timed out ({why}) {doing}"));
+        }
+        BodyError::Send(SendError::Gone(errno)) => {
+            request.log(Level::Info, format_args!("send() failed ({}) {doing}", Reason(*errno)));
+        }
+        BodyError::Read(errno) => {
+            let why = Reason(*errno);
+            request.log(Level::Crit, format_args!("read of \"{path}\" failed ({why}) {doing}"));
+        }
+        BodyError::Shrunk { at } => {
+            let what =
+                format_args!("\"{path}\" ends at byte {at}, it was longer when it was opened, {doing}");
+            request.log(Level::Alert, what);
+        }
+        // Said where it happened, with the reason, or by the module that passed the request on.
+        BodyError::Filter | BodyError::Broken => {}
+        BodyError::NoMemory => {
+            let what = format_args!("no buffer for \"{path}\": the pool of this thread is at its limit");
+            request.log(Level::Alert, what);
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! Where the body of a response of HTTP/1 goes: head and body are gathered into few sends, framed by chunks where the head
+//! says so (RFC 9112 section 7.1), and sent with the timeout and the rate of the location.
+
+use std::task::{Context, Poll, ready};
+
+use http::connection::CONTINUE_RESPONSE;
+use http::framing::{CHUNK_END, CHUNK_HEADER_LEN_MAX, LAST_CHUNK, chunk_header, push_last_chunk};
+use io::op::{SEGMENTS_MAX, Source};
+use io::{Errno, Segments};
+use rt::Timer;
+use rt::net::FilePart;
+
+use crate::wire::{Patience, Wire};
+use transfer::body::Rate;
+use transfer::body::outlet::{Follows, Outlet, SendError, Trailers};
+use transfer::body::pace::{self, Pace};
+use transfer::body::rules::Sending;
+
+/// Where one response goes.
+pub(super) struct Http1Outlet<'a> {
+    wire: &'a mut Wire,
+    timer: &'a Timer,
+    patience: Patience,
+    pace: Pace,
+    /// Bytes that a read is asked for, where they are configured or limited by the rate.
+    chunk_bytes: Option<u64>,
+    /// The head, until it leaves.
+    head: Vec<u8>,
+    /// Pieces of the body that wait for a flush.
+    body: Segments,
+    pieces: usize,
+    framing: Framing,
+    /// What is being sent, and has not been handed to the wire yet.
+    flushing: Option<Segments>,
+    /// What was handed to the wire last.
+    flying: Option<Flying>,
+    /// Bytes handed to the kernel.
+    sent: u64,
+    /// Memory of the head, to be used again.
+    spare: Vec<u8>,
+    /// `tcp_nopush`
+    nopush: bool,
+    /// `tcp_nodelay`
+    nodelay: bool,
+    /// `sendfile_max_chunk`, as a limit.
+    file_max: u64,
+    /// Whether the socket took less than it was offered last.
+    is_full: bool,
+    /// Whether this thread may make calls that wait for nothing.
+    calls_directly: bool,
+}
+
+/// How the client finds the end of the body.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Framing {
+    /// By its length, or by the end of the connection.
+    Plain,
+    /// By the last chunk, which is still to come.
+    Chunks,
+    /// The last chunk was written.
+    Ended,
+}
+
+/// Bytes on their way.
+struct Flying {
+    /// Empty while the kernel has them.
+    data: Segments,
+    len: u64,
+    more: bool,
+    /// Whether they are the rest of a flush, and no part that the rate lets go.
+    is_rest: bool,
+}
+
+impl<'a> Http1Outlet<'a> {
+    /// A way to this wire, for a response whose head says that it is `chunked` or not.
+    pub(super) fn new(
+        wire: &'a mut Wire,
+        timer: &'a Timer,
+        rules: &Sending,
+        rate: Option<Rate>,
+        chunked: bool,
+    ) -> Http1Outlet<'a> {
+        let chunk_bytes = pace::chunk_bytes(rules, rate.as_ref());
+        Http1Outlet {
+            wire,
+            timer,
+            patience: Patience::new(rules.send_timeout),
+            pace: Pace::new(rate),
+            chunk_bytes,
+            head: Vec::new(),
+            body: Segments::new(),
+            pieces: 0,
+            framing: if chunked { Framing::Chunks } else { Framing::Plain },
+            flushing: None,
+            flying: None,
+            sent: 0,
+            spare: Vec::new(),
+            nopush: rules.tcp_nopush,
+            nodelay: rules.tcp_nodelay,
+            file_max: if rules.sendfile_max_chunk == 0 { u64::MAX } else { rules.sendfile_max_chunk },
+            is_full: false,
+            calls_directly: false,
+        }
+    }
+
+    /// Lets this thread make calls that wait for nothing, beside the engine.
+    pub(super) fn call_directly(&mut self, calls_directly: bool) {
+        self.calls_directly = calls_directly;
+    }
+
+    /// Has the client told to send its body, before the head of the response.
+    pub(super) fn tell_to_go_on(&mut self) {
+        self.head.extend_from_slice(CONTINUE_RESPONSE);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.head.is_empty() && self.body.is_empty()
+    }
+
+    /// Takes what was added, as it is to leave.
+    fn framed(&mut self, trailers: Option<&Trailers>) -> Segments {
+        let (mut start, body) = (std::mem::take(&mut self.head), std::mem::take(&mut self.body));
+        self.pieces = 0;
+        if self.framing != Framing::Chunks {
+            let mut data = Segments::from(start);
+            data.append(body);
+            return data;
+        }
+        let len = body.len() as u64;
+        let mut end = Vec::new();
+        if len > 0 {
+            start.extend_from_slice(chunk_header(len, &mut [0; CHUNK_HEADER_LEN_MAX]));
+            end.extend_from_slice(CHUNK_END);
+        }
+        if let Some(trailers) = trailers {
+            push_last(trailers, &mut end);
+            self.framing = Framing::Ended;
+        }
+        let mut data = Segments::from(start);
+        data.append(body);
+        data.push(if end == CHUNK_END { Source::Static(CHUNK_END) } else { Source::Vec(end) });
+        data
+    }
+
+    /// Goes on with a flush.
+    fn poll_flushed(&mut self, context: &mut Context<'_>, more: bool) -> Poll<Result<(), SendError>> {
+        // With a rate, the next bytes wait for their time.
+        let more = more && !self.pace.is_limited();
+        loop {
+            if self.flying.is_some() {
+                let is_rest = ready!(self.poll_flown(context))?;
+                if is_rest {
+                    return Poll::Ready(Ok(()));
+                }
+            }
+            ready!(self.pace.poll_due(context, self.sent));
+            let Some(data) = &mut self.flushing else { return Poll::Ready(Ok(())) };
+            let flying = match self.pace.take_allowed(self.sent, data) {
+                Some(first) => {
+                    let len = first.len() as u64;
+                    Flying { data: Segments::from(first), len, more: false, is_rest: false }
+                }
+                None => {
+                    let len = data.len() as u64;
+                    if self.calls_directly && len >= SENT_DIRECTLY_MIN && self.wire.copies(data.len()) {
+                        self.wire.send_now(data, more).map_err(SendError::Gone)?;
+                    }
+                    let data = self.flushing.take().unwrap_or_default();
+                    Flying { data, len, more, is_rest: true }
+                }
+            };
+            self.flying = Some(flying);
+        }
+    }
+
+    /// Ready when what was handed to the wire has left; whether it was the rest of a flush.
+    fn poll_flown(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, SendError>> {
+        let Some(flying) = &mut self.flying else { return Poll::Ready(Ok(true)) };
+        // Segments of which nothing is left to send are done, and have memory that can be used again.
+        let polled = self.wire.poll_send(context, &mut flying.data, flying.more);
+        let progress = || self.wire.sent_progress();
+        ready!(self.patience.follow(context, self.timer, polled, progress))?;
+        self.sent += flying.len;
+        let (mut data, is_rest) = (std::mem::take(&mut flying.data), flying.is_rest);
+        self.flying = None;
+        if is_rest {
+            self.keep_spare(&mut data);
+        }
+        Poll::Ready(Ok(is_rest))
+    }
+
+    fn keep_spare(&mut self, data: &mut Segments) {
+        if let Some(mut head) = data.take_vec() {
+            head.clear();
+            self.spare = head;
+        }
+    }
+
+    /// Waits until the socket takes bytes, but not longer than the client may take none.
+    fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
+        let polled = self.wire.poll_writable(context);
+        self.patience.follow(context, self.timer, polled, || rt::net::progress(self.wire.fd(), u64::MAX))
+    }
+}
+
+/// Bytes from which on a send that copies is a call of this thread. The copy takes much longer than what the engine saves, and
+/// the buffer is free for the next read when the call ends: by a ring it would be after the sends of all others. Of a file of
+/// 100 KiB the head would be a packet of its own, for an eighth more of the processor's time.
+const SENT_DIRECTLY_MIN: u64 = 128 << 10;
+
+/// Free bytes of a socket's buffer that are worth a read of the disk; with fewer, the kernel is asked to tell when a
+/// third of the buffer is free.
+const ROOM_MIN: u64 = 64 << 10;
+
+/// What is read for a client whose socket says that it takes something, however small its buffer.
+const ROOM_LEAST: u64 = 4 << 10;
+
+/// Pieces beside those of the body in one send: the head with what opens a chunk, and what ends that.
+const FRAMING_PIECES: usize = 2;
+
+/// Writes the last chunk. Whoever ends a body has looked whether its trailers may be sent.
+fn push_last(trailers: &Trailers, out: &mut Vec<u8>) {
+    let fields: Vec<_> = trailers.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
+    if push_last_chunk(&fields, out).is_err() {
+        out.extend_from_slice(LAST_CHUNK);
+    }
+}
+
+impl Outlet for Http1Outlet<'_> {
+    fn takes_files(&self) -> bool {
+        self.framing == Framing::Plain && self.wire.takes_files()
+    }
+
+    fn chunk_bytes(&self) -> Option<u64> {
+        self.chunk_bytes
+    }
+
+    fn file_bytes(&self, most: u64) -> u64 {
+        self.chunk_bytes.unwrap_or(most).min(most).min(self.file_max)
+    }
+
+    fn begin(&mut self, mut head: Vec<u8>) {
+        match self.head.is_empty() {
+            true => self.head = head,
+            false => self.head.append(&mut head),
+        }
+    }
+
+    fn push_range(&mut self, source: Source, start: usize, end: usize) {
+        debug_assert!(self.has_room(), "callers flush");
+        self.pieces += 1;
+        self.body.push_range(source, start, end);
+    }
+
+    fn has_room(&self) -> bool {
+        self.pieces < SEGMENTS_MAX - FRAMING_PIECES
+    }
+
+    fn holds_buffers(&self) -> bool {
+        self.body.parts().any(|part| part.buf().is_some())
+    }
+
+    fn poll_flush(&mut self, context: &mut Context<'_>, follows: Follows) -> Poll<Result<(), SendError>> {
+        if self.flushing.is_none() && self.flying.is_none() {
+            if self.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            // Without `TCP_NODELAY` a short segment waits until the one before it is acknowledged, which a client may
+            // delay by 40 ms.
+            if follows == Follows::Later && self.nodelay {
+                self.wire.set_nodelay();
+            }
+            self.flushing = Some(self.framed(None));
+        }
+        // The kernel holds the last segment back for what is at hand, for 200 ms at most.
+        self.poll_flushed(context, follows == Follows::AtHand)
+    }
+
+    fn poll_room(&mut self, context: &mut Context<'_>, wanted: u64) -> Poll<Result<u64, SendError>> {
+        if !self.patience.is_running() {
+            ready!(self.pace.poll_due(context, self.sent));
+            let room = self.wire.room();
+            if room >= wanted.min(ROOM_MIN) {
+                return Poll::Ready(Ok(room));
+            }
+        }
+        ready!(self.poll_writable(context))?;
+        Poll::Ready(Ok(self.wire.room().max(ROOM_LEAST)))
+    }
+
+    fn poll_file(
+        &mut self,
+        context: &mut Context<'_>,
+        part: &FilePart<'_>,
+    ) -> Poll<Result<Result<u32, Errno>, SendError>> {
+        if !self.patience.is_running() {
+            ready!(self.pace.poll_due(context, self.sent));
+        }
+        // What a file says of itself is no end of the wait: whoever reads it knows what to make of that.
+        let polled = self.wire.poll_sendfile(context, part).map(Ok);
+        let progress = || rt::net::progress(self.wire.fd(), u64::MAX);
+        let result = ready!(self.patience.follow(context, self.timer, polled, progress))?;
+        self.sent += u64::from(result.unwrap_or(0));
+        Poll::Ready(Ok(result))
+    }
+
+    fn poll_file_now(
+        &mut self,
+        context: &mut Context<'_>,
+        part: &FilePart<'_>,
+        together: bool,
+    ) -> Poll<Result<Result<u32, Errno>, SendError>> {
+        if self.flushing.is_none() && self.flying.is_none() && !self.is_empty() {
+            ready!(self.pace.poll_due(context, self.sent));
+            // By a call too: neither waits for the other to come back from the engine.
+            let mut data = self.framed(None);
+            let before = data.len();
+            self.wire.send_now(&mut data, together).map_err(SendError::Gone)?;
+            self.sent += (before - data.len()) as u64;
+            match data.is_empty() {
+                true => self.keep_spare(&mut data),
+                false => self.flushing = Some(data),
+            }
+        }
+        if self.flushing.is_some() || self.flying.is_some() {
+            ready!(self.poll_flushed(context, together))?;
+        }
+        ready!(self.pace.poll_due(context, self.sent));
+        loop {
+            // A socket that took less than it was offered is full.
+            if self.is_full {
+                ready!(self.poll_writable(context))?;
+                self.is_full = false;
+            }
+            match self.wire.sendfile_now(part) {
+                Err(Errno::AGAIN) => self.is_full = true,
+                result => {
+                    let count = result.unwrap_or(0);
+                    self.is_full = count > 0 && count < part.len;
+                    self.sent += u64::from(count);
+                    return Poll::Ready(Ok(result));
+                }
+            }
+        }
+    }
+
+    fn set_cork(&self, on: bool) {
+        if self.nopush {
+            self.wire.set_cork(on);
+        }
+    }
+
+    fn poll_end(&mut self, context: &mut Context<'_>, trailers: &Trailers) -> Poll<Result<(), SendError>> {
+        if self.framing == Framing::Chunks {
+            self.flushing = Some(self.framed(Some(trailers)));
+        }
+        if self.flushing.is_some() || self.flying.is_some() {
+            return self.poll_flushed(context, false);
+        }
+        self.poll_flush(context, Follows::Nothing)
+    }
+
+    fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    fn take_spare(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.spare)
+    }
+}
+
+impl Drop for Http1Outlet<'_> {
+    /// A body that is given up half-way leaves nothing behind that could still be sent.
+    fn drop(&mut self) {
+        self.wire.give_up_sending();
+    }
+}

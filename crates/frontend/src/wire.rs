@@ -1,0 +1,347 @@
+//! The bytes of a client's connection, whatever lies between them and HTTP: all that a protocol of this crate does with a
+//! socket passes through here.
+//!
+//! Main types: [`Wire`], which the connection owns, and [`WireHandle`] for who may ask something of it beside. Today a wire
+//! is a socket; what encrypts becomes another variant, so that there is one branch per call and no trait object.
+
+use std::future::poll_fn;
+use std::os::fd::{AsFd, OwnedFd};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use io::op::PeerAddr;
+use io::sys::TcpInfo;
+use io::{Buf, Errno, Fd, Segments};
+use rt::net::{Behind, FilePart};
+use rt::{Socket, Timer};
+
+use transfer::body::SendError;
+use transfer::duplex::Duplex;
+
+/// A client's connection.
+pub enum Wire {
+    /// The socket itself.
+    Plain(Socket),
+}
+
+impl Wire {
+    /// The wire of a socket that was accepted.
+    pub fn plain(fd: OwnedFd) -> Wire {
+        Wire::Plain(Socket::new(fd))
+    }
+
+    /// What else may be asked of it while the connection owns it.
+    pub fn handle(&self) -> WireHandle {
+        let Wire::Plain(socket) = self;
+        WireHandle::Plain(socket.fd().clone())
+    }
+
+    /// The descriptor, to tell connections apart and to look at their buffers.
+    pub fn fd(&self) -> &Fd {
+        let Wire::Plain(socket) = self;
+        socket.fd()
+    }
+
+    /// The addresses of the other end.
+    pub fn peer(&self) -> Result<PeerAddr, Errno> {
+        let Wire::Plain(socket) = self;
+        socket.peer()
+    }
+
+    /// The address of this end.
+    pub fn local(&self) -> Result<PeerAddr, Errno> {
+        let Wire::Plain(socket) = self;
+        socket.local()
+    }
+
+    /// See [`Socket::close_directly`].
+    pub fn close_directly(&mut self) {
+        let Wire::Plain(socket) = self;
+        socket.close_directly();
+    }
+
+    /// See [`Socket::set_nodelay`]. A unix socket has no such option, and does as if it were set.
+    pub fn set_nodelay(&self) {
+        let Wire::Plain(socket) = self;
+        let _ = socket.set_nodelay(true);
+    }
+
+    /// Makes the end of the connection a reset.
+    pub fn set_reset_on_close(&self) {
+        let Wire::Plain(socket) = self;
+        let _ = socket.set_reset_on_close();
+    }
+
+    /// See [`Socket::set_zero_copy`].
+    pub fn set_zero_copy(&mut self, threshold: Option<usize>) {
+        let Wire::Plain(socket) = self;
+        socket.set_zero_copy(threshold);
+    }
+}
+
+/// Receiving.
+impl Wire {
+    /// See [`rt::net::Reader::recv`].
+    pub async fn recv(&mut self) -> Result<Option<Buf>, Errno> {
+        let Wire::Plain(socket) = self;
+        socket.recv().await
+    }
+
+    /// See [`rt::net::Reader::poll_recv`].
+    pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Errno>> {
+        let Wire::Plain(socket) = self;
+        socket.poll_recv(context)
+    }
+
+    /// See [`rt::net::Reader::try_recv`].
+    pub fn try_recv(&mut self) -> Option<Result<Option<Buf>, Errno>> {
+        let Wire::Plain(socket) = self;
+        socket.try_recv()
+    }
+
+    /// See [`rt::net::Reader::recv_now`].
+    pub fn recv_now(&mut self) -> Option<Result<Option<Buf>, Errno>> {
+        let Wire::Plain(socket) = self;
+        socket.recv_now()
+    }
+
+    /// See [`rt::net::Reader::recv_behind`].
+    pub async fn recv_behind(&mut self, buf: Buf) -> Result<Behind, Errno> {
+        let Wire::Plain(socket) = self;
+        socket.recv_behind(buf).await
+    }
+
+    /// See [`rt::net::Reader::set_multishot`].
+    pub fn set_multishot(&mut self, multishot: bool) {
+        let Wire::Plain(socket) = self;
+        socket.set_multishot(multishot);
+    }
+
+    /// See [`rt::net::Reader::disarm`].
+    pub fn disarm(&mut self) {
+        let Wire::Plain(socket) = self;
+        socket.disarm();
+    }
+
+    /// See [`rt::net::Reader::is_quiet`].
+    pub fn is_quiet(&mut self) -> bool {
+        let Wire::Plain(socket) = self;
+        socket.is_quiet()
+    }
+}
+
+/// Sending.
+impl Wire {
+    /// See [`rt::net::Writer::poll_send`].
+    pub fn poll_send(
+        &mut self,
+        context: &mut Context<'_>,
+        data: &mut Segments,
+        more: bool,
+    ) -> Poll<Result<(), Errno>> {
+        let Wire::Plain(socket) = self;
+        socket.poll_send(context, data, more)
+    }
+
+    /// Sends bytes that are at hand, and leaves in `data` the memory of those that the kernel is done with.
+    ///
+    /// # Errors
+    /// The client took nothing for `timeout`, or is gone. Nothing may follow then.
+    pub async fn send(
+        &mut self,
+        timer: &Timer,
+        timeout: Duration,
+        data: &mut Segments,
+        more: bool,
+    ) -> Result<(), SendError> {
+        let mut patience = Patience::new(timeout);
+        let sent = poll_fn(|context| {
+            let polled = self.poll_send(context, data, more);
+            patience.follow(context, timer, polled, || self.sent_progress())
+        });
+        let sent = sent.await;
+        self.give_up_sending();
+        sent
+    }
+
+    /// See [`rt::net::Writer::send_now`].
+    pub fn send_now(&mut self, data: &mut Segments, more: bool) -> Result<(), Errno> {
+        let Wire::Plain(socket) = self;
+        socket.send_now(data, more)
+    }
+
+    /// See [`rt::net::Writer::copies`].
+    pub fn copies(&self, len: usize) -> bool {
+        let Wire::Plain(socket) = self;
+        socket.copies(len)
+    }
+
+    /// Whether bytes of a file can leave as they are.
+    pub fn takes_files(&self) -> bool {
+        let Wire::Plain(_) = self;
+        true
+    }
+
+    /// See [`rt::net::Writer::poll_sendfile`].
+    pub fn poll_sendfile(
+        &mut self,
+        context: &mut Context<'_>,
+        part: &FilePart<'_>,
+    ) -> Poll<Result<u32, Errno>> {
+        let Wire::Plain(socket) = self;
+        socket.poll_sendfile(context, part)
+    }
+
+    /// See [`rt::net::Writer::sendfile_now`].
+    pub fn sendfile_now(&mut self, part: &FilePart<'_>) -> Result<u32, Errno> {
+        let Wire::Plain(socket) = self;
+        socket.sendfile_now(part.file, part.offset, part.len)
+    }
+
+    /// See [`rt::net::Writer::poll_writable`].
+    pub fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Errno>> {
+        let Wire::Plain(socket) = self;
+        socket.poll_writable(context)
+    }
+
+    /// See [`rt::net::Writer::give_up`].
+    pub fn give_up_sending(&mut self) {
+        let Wire::Plain(socket) = self;
+        socket.give_up_sending();
+    }
+
+    /// See [`rt::net::Writer::progress`].
+    pub fn sent_progress(&self) -> u64 {
+        let Wire::Plain(socket) = self;
+        socket.sent_progress()
+    }
+
+    /// Bytes that can be sent without waiting for the client; see [`rt::net::room`].
+    pub fn room(&self) -> u64 {
+        rt::net::room(self.fd())
+    }
+
+    /// Bytes that the client has not acknowledged.
+    pub fn unacknowledged(&self) -> u64 {
+        rt::net::unacknowledged(self.fd())
+    }
+
+    /// See [`Socket::set_cork`]. A unix socket knows no segments and refuses, which is as good.
+    pub fn set_cork(&self, on: bool) {
+        let Wire::Plain(socket) = self;
+        let _ = socket.set_cork(on);
+    }
+
+    /// Ends the stream towards the client.
+    pub fn shutdown_write(&self) {
+        let Wire::Plain(socket) = self;
+        socket.shutdown_write();
+    }
+}
+
+impl Duplex for Wire {
+    fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Errno>> {
+        Wire::poll_recv(self, context)
+    }
+
+    fn try_recv(&mut self) -> Option<Result<Option<Buf>, Errno>> {
+        Wire::try_recv(self)
+    }
+
+    fn poll_send(&mut self, context: &mut Context<'_>, data: &mut Segments) -> Poll<Result<(), Errno>> {
+        Wire::poll_send(self, context, data, false)
+    }
+
+    fn end_sending(&mut self) {
+        self.shutdown_write();
+    }
+}
+
+/// What may be asked of a connection beside the one who owns its [`Wire`].
+pub enum WireHandle {
+    /// The socket itself.
+    Plain(Fd),
+}
+
+impl WireHandle {
+    /// Waits until the client has closed its side, or the connection is broken.
+    pub fn hung_up(&self) -> impl Future<Output = ()> + use<> {
+        let WireHandle::Plain(socket) = self;
+        let socket = socket.clone();
+        async move { rt::net::hung_up(&socket).await }
+    }
+
+    /// See [`Wire::room`].
+    pub fn room(&self) -> u64 {
+        let WireHandle::Plain(socket) = self;
+        rt::net::room(socket)
+    }
+
+    /// Sends bytes while the wire has nothing on its way.
+    pub fn send(&self, data: Segments) -> impl Future<Output = Result<(), Errno>> + use<> {
+        let WireHandle::Plain(socket) = self;
+        let socket = socket.clone();
+        async move { rt::net::send_aside(&socket, data).await }
+    }
+
+    /// What the kernel knows of the connection; nothing where it is not TCP.
+    pub fn tcp_info(&self) -> Option<TcpInfo> {
+        let WireHandle::Plain(socket) = self;
+        io::sys::tcp_info(socket.as_fd()).ok()
+    }
+}
+
+/// Waits for something to be sent, but not longer than the timeout without progress.
+pub struct Patience {
+    timeout: Duration,
+    /// Whether somebody waits.
+    is_running: bool,
+    progress: Option<u64>,
+}
+
+impl Patience {
+    /// The patience of one who sends.
+    pub fn new(timeout: Duration) -> Patience {
+        Patience { timeout, is_running: false, progress: None }
+    }
+
+    /// Whether somebody waits.
+    pub fn is_running(&self) -> bool {
+        self.is_running
+    }
+
+    /// How long the client may take nothing.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Follows a poll: an error once the client has taken nothing for too long. A long send completes late; what counts is
+    /// whether the client takes anything, told by a number that grows with it. The first time there is nothing to compare
+    /// with: one more timeout is the price of not asking for each send.
+    pub fn follow<T>(
+        &mut self,
+        context: &Context<'_>,
+        timer: &Timer,
+        polled: Poll<Result<T, Errno>>,
+        progress: impl Fn() -> u64,
+    ) -> Poll<Result<T, SendError>> {
+        if let Poll::Ready(result) = polled {
+            self.is_running = false;
+            return Poll::Ready(result.map_err(SendError::Gone));
+        }
+        if !self.is_running {
+            (self.is_running, self.progress) = (true, None);
+            timer.set(rt::now() + self.timeout);
+        }
+        loop {
+            ready!(timer.poll_elapsed(context));
+            let now = Some(progress());
+            if now == self.progress {
+                self.is_running = false;
+                return Poll::Ready(Err(SendError::TimedOut));
+            }
+            self.progress = now;
+            timer.set(rt::now() + self.timeout);
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! A connection with bytes in both directions and nothing else: what is left of a client's connection, or of one stream of
+//! it, when another protocol takes it over.
+
+use std::task::{Context, Poll};
+
+use io::{Buf, Errno, Segments};
+use rt::Socket;
+
+/// Both directions. Each may be polled while the other waits.
+pub trait Duplex {
+    /// The next bytes; `None` at the end of what comes. Dropping who polls loses nothing.
+    fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Errno>>;
+
+    /// Bytes that are here already.
+    fn try_recv(&mut self) -> Option<Result<Option<Buf>, Errno>>;
+
+    /// Sends all of `data`; polled again, with the same segments, until it is ready.
+    fn poll_send(&mut self, context: &mut Context<'_>, data: &mut Segments) -> Poll<Result<(), Errno>>;
+
+    /// Tells the other end that nothing follows.
+    fn end_sending(&mut self);
+}
+
+impl Duplex for Socket {
+    fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Errno>> {
+        Socket::poll_recv(self, context)
+    }
+
+    fn try_recv(&mut self) -> Option<Result<Option<Buf>, Errno>> {
+        Socket::try_recv(self)
+    }
+
+    fn poll_send(&mut self, context: &mut Context<'_>, data: &mut Segments) -> Poll<Result<(), Errno>> {
+        Socket::poll_send(self, context, data, false)
+    }
+
+    fn end_sending(&mut self) {
+        self.shutdown_write();
+    }
+}
