@@ -1,8 +1,8 @@
-//! What is settled about a response before its first byte leaves: filters, framing, and whether all of it is in memory.
+//! What is settled about a response before its first byte leaves: filters, and whether all of it is in memory.
 
 use std::rc::Rc;
 
-use http::request::{HeaderId, Method, Version};
+use http::request::{HeaderId, Method};
 use io::Segments;
 use io::op::Source;
 
@@ -35,24 +35,6 @@ pub fn filter(request: &mut Request) -> Option<u16> {
         }
     }
     None
-}
-
-/// Decides how the client finds the end of the body. Where its length is not known, or fields follow it, it
-/// goes out in chunks; clients of HTTP/1.0 know none, and then only the end of the connection tells.
-pub fn frame(request: &mut Request, core: &Core) {
-    let response = &request.response;
-    if !response.is_filtered() || response.has_no_content() || request.method == Method::Head {
-        return;
-    }
-    let has_length = response.content_length.is_some();
-    if has_length && response.trailers.is_empty() {
-        return;
-    }
-    if core.answering.chunked_transfer_encoding && request.head.version() != Version::Http10 {
-        (request.response.chunked, request.response.content_length) = (true, None);
-    } else if !has_length {
-        request.keepalive = false;
-    }
 }
 
 /// Head and body, when both are in memory; otherwise the head is given back.

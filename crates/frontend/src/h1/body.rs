@@ -1,8 +1,6 @@
 //! Reading the body of a request for a handler that asked for it.
 
-use std::convert::Infallible;
 use std::rc::Rc;
-use std::time::Duration;
 
 use http::connection::{CONTINUE_RESPONSE, Expect};
 use io::op::Source;
@@ -13,30 +11,22 @@ use crate::h1::Connection;
 use crate::h1::rest::Rest;
 use exchange::course;
 use exchange::request::Request;
-use exchange::room::{DiskRoom, Waits};
+use exchange::request_body::{BodyFailure, Feed, spill};
+use exchange::room::Waits;
 use exchange::settings::core::Core;
-use telemetry::{Level, Reason};
-use transfer::body::choose;
+use telemetry::Level;
 use transfer::incoming::{BodyAborted, IncomingBody, PIECE_BYTES_MAX};
 use transfer::received::BodyInFile;
 use transfer::received::ReceivedBody;
 
-/// Why a body was not read.
-pub(super) enum BodyFailure {
-    /// This status answers the request.
-    Refused(u16),
-    /// As in nginx the connection ends without an answer, and this status is logged.
-    Abandoned(u16),
-}
-
 impl Connection {
     /// Reads the whole body: into memory up to `client_body_buffer_size`, and what is larger into a file. Where that file
     /// fails and the handler can do with pieces, what has come and the rest are handed out to be fed to it.
-    pub(super) async fn read_body(
+    pub(super) async fn receive_whole_body(
         &mut self,
         request: &mut Request,
         takes_pieces: bool,
-    ) -> Result<Option<Box<Feed>>, BodyFailure> {
+    ) -> Result<Option<Box<Feed<Rest>>>, BodyFailure> {
         let generation = Rc::clone(&request.generation);
         let core = &generation.config.location(request.location).scope.core;
         // A second handler that asks, or one behind the error page of a body that could not be read.
@@ -70,7 +60,7 @@ impl Connection {
     }
 
     /// Whether all of the body is here, and in memory as a whole.
-    pub(super) fn has_whole_body(&self, request: &Request) -> bool {
+    pub(super) fn holds_whole_body(&self, request: &Request) -> bool {
         let (here, held_max) = (self.input.bytes(), request.scope().core.reading.client_body_buffer_size);
         let is_whole = |mut rest: Rest| matches!(rest.take(here, |_| {}), Ok((_, true)));
         here.len() as u64 <= held_max && Rest::of(request).is_none_or(is_whole)
@@ -241,19 +231,6 @@ enum Received {
     Part { has_rest: bool },
 }
 
-/// A body on its way to a handler that takes it piece by piece.
-pub(super) struct Feed {
-    incoming: Rc<IncomingBody>,
-    /// What was received before, and goes first.
-    held: Option<ReceivedBody>,
-    /// What is still to come, where there is a body.
-    rest: Option<Rest>,
-    /// `client_max_body_size`
-    most: u64,
-    /// `client_body_timeout`
-    patience: Duration,
-}
-
 /// Bytes of one receive that tell a client which sends as fast as it is read: half of an engine's buffer, since a head may
 /// be the other half. For one that takes its time no buffer waits.
 const FAST_BYTES: usize = 2 << 10;
@@ -312,36 +289,9 @@ impl Collect for Rc<IncomingBody> {
     }
 }
 
-impl Feed {
-    /// One of nothing.
-    fn of(core: &Core) -> Feed {
-        let (most, patience) = (core.reading.client_max_body_size, core.reading.client_body_timeout);
-        Feed { incoming: Rc::default(), held: None, rest: None, most, patience }
-    }
-
-    /// Where the handler takes it.
-    pub(super) fn incoming(&self) -> &Rc<IncomingBody> {
-        &self.incoming
-    }
-
-    /// Hands out what was received before, at the pace at which it is taken.
-    async fn give_held(&mut self) -> Result<(), BodyAborted> {
-        let Some(mut held) = self.held.take() else { return Ok(()) };
-        held.seal();
-        let mut taken = 0;
-        while let Some(piece) = held.next_piece(&mut taken).await.map_err(BodyAborted::Lost)? {
-            self.incoming.add_source(piece);
-            if !self.incoming.has_room() {
-                self.incoming.taken().await;
-            }
-        }
-        Ok(())
-    }
-}
-
 impl Connection {
-    /// Makes everything ready for [`Connection::feed`].
-    pub(super) async fn begin_feed(&mut self, request: &mut Request) -> Result<Feed, BodyFailure> {
+    /// What is to be fed to a handler.
+    pub(super) async fn prepare_feed(&mut self, request: &mut Request) -> Result<Feed<Rest>, BodyFailure> {
         if course::too_large(request).is_some() {
             return Err(BodyFailure::Refused(413));
         }
@@ -354,14 +304,8 @@ impl Connection {
         Ok(Feed { rest, ..Feed::of(core) })
     }
 
-    /// Reads the body as fast as it is taken. It never comes back: whoever takes the body is done first.
-    pub(super) async fn feed(&mut self, mut feed: Feed) -> Infallible {
-        let result = self.feed_to_end(&mut feed).await;
-        feed.incoming.end(result);
-        std::future::pending().await
-    }
-
-    async fn feed_to_end(&mut self, feed: &mut Feed) -> Result<(), BodyAborted> {
+    /// Reads the body as fast as it is taken.
+    pub(super) async fn feed_to_end(&mut self, feed: &mut Feed<Rest>) -> Result<(), BodyAborted> {
         feed.give_held().await?;
         let Feed { incoming, rest: Some(rest), most, patience, .. } = feed else { return Ok(()) };
         self.body_is_fast = self.input.bytes().len() >= FAST_BYTES;
@@ -418,44 +362,4 @@ fn check(rest: &Rest, request: &Request, most: u64) -> Result<(), BodyFailure> {
 fn invalid(request: &Request) -> BodyFailure {
     request.log(Level::Error, format_args!("client sent invalid chunked body"));
     BodyFailure::Refused(400)
-}
-
-/// Moves what was read to a file, and says so the first time: it is slower than a larger buffer. `false` where that failed
-/// and the request does without.
-async fn spill(
-    request: &Request,
-    core: &Core,
-    body: &mut ReceivedBody,
-    does_without: bool,
-) -> Result<bool, BodyFailure> {
-    let is_first = body.path().is_none();
-    let via = choose::path_engine(core.sending.aio, &rt::caps());
-    let mut room = DiskRoom::new(&request.conn.thread, &core.body_files.temp_path.0);
-    let mut spilled = body.spill(&core.body_files, via).await;
-    while let Err((_, _, errno)) = &spilled
-        && room.make(*errno).await
-    {
-        spilled = body.spill(&core.body_files, via).await;
-    }
-    if let Err((call, path, errno)) = spilled {
-        if let Some(more) = request.conn.thread.room.alarms.temp_files.due(rt::now()) {
-            let (path, reason) = (path.display(), Reason(errno));
-            let then = match does_without {
-                true => "; the body goes on without a temporary file, and its client waits for the upstream",
-                false => "",
-            };
-            let what = format_args!(
-                "{call}() \"{path}\" failed ({reason}) while reading client request body{then}{more}"
-            );
-            request.log(Level::Crit, what);
-        }
-        return if does_without { Ok(false) } else { Err(BodyFailure::Refused(500)) };
-    }
-    if let (true, Some(path)) = (is_first, body.path()) {
-        let is_asked = core.body_files.in_file_only != BodyInFile::Off;
-        let level = if is_asked { Level::Notice } else { Level::Warn };
-        let path = path.display();
-        request.log(level, format_args!("a client request body is buffered to a temporary file {path}"));
-    }
-    Ok(true)
 }

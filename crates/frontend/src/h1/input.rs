@@ -17,6 +17,7 @@ use crate::h1::Connection;
 use crate::wire::Wire;
 use exchange::request::Request;
 use exchange::room::Waits;
+use exchange::transport::Received;
 use exchange::{course, effect};
 use telemetry::{Level, Reason};
 
@@ -26,19 +27,6 @@ pub(super) struct Input {
     held: Option<Source>,
     /// Where the unused ones start.
     start: usize,
-}
-
-/// How reading a head ended.
-pub(super) enum Head {
-    /// It is in the request.
-    Complete,
-    /// It is wrong; this is the status to answer with.
-    Refused(u16),
-    /// It did not come in time, or the client went away in the middle of it. As in nginx that is logged with this
-    /// status and not answered.
-    Abandoned(u16),
-    /// The client is gone, or it was time to end.
-    Closed,
 }
 
 impl Input {
@@ -105,7 +93,7 @@ const HERE_MAX: Duration = Duration::from_secs(1);
 
 impl Connection {
     /// Takes the head of a request, as far as it is here, into the request; `None` while it is not whole.
-    pub(super) fn parse_head(&mut self, request: &mut Request) -> Option<Head> {
+    pub(super) fn parse_head(&mut self, request: &mut Request) -> Option<Received> {
         let policy = effect::policy(&request.scope().core);
         match http::request::parse(&mut request.head, self.input.bytes(), &policy) {
             Ok(Progress::Complete { head_len }) => Some(self.take_head(request, head_len as usize)),
@@ -116,13 +104,13 @@ impl Connection {
                     Level::Info,
                     format_args!("{} while reading client request headers", error.message()),
                 );
-                Some(Head::Refused(error.status().code()))
+                Some(Received::Refused(error.status().code()))
             }
         }
     }
 
     /// Reads what is missing of a head.
-    pub(super) async fn read_rest_of_head(&mut self, request: &mut Request) -> Head {
+    pub(super) async fn read_rest_of_head(&mut self, request: &mut Request) -> Received {
         let most = effect::policy(&request.scope().core).head_max as usize;
         // From here on the head has this long, however many pieces it comes in.
         self.timer.set(rt::now() + request.scope().core.reading.client_header_timeout);
@@ -148,7 +136,7 @@ impl Connection {
                     return self.give_up_head(request, 408, why);
                 }
                 // Of our own making: there was no memory for more.
-                Err(Errno::NOBUFS) => return Head::Closed,
+                Err(Errno::NOBUFS) => return Received::Closed,
                 Err(errno) => {
                     let reason = Reason(errno);
                     let why = format_args!("recv() failed ({})", reason);
@@ -253,14 +241,14 @@ impl Connection {
     }
 
     /// Gives the head's bytes to the request; what follows them stays.
-    fn take_head(&mut self, request: &mut Request, head_len: usize) -> Head {
+    fn take_head(&mut self, request: &mut Request, head_len: usize) -> Received {
         let Input { held, start } = std::mem::take(&mut self.input);
         let mut held = held.expect("a head was parsed in it");
         let rest = start + head_len;
         let left = &held.bytes()[rest..];
         if !left.is_empty() {
             // Bytes of a body or of the next request came along: they move to a buffer of their own.
-            let Some(mut own) = rt::pool().get(left.len()) else { return Head::Closed };
+            let Some(mut own) = rt::pool().get(left.len()) else { return Received::Closed };
             own.append(left);
             self.input = Input { held: Some(Source::Buf(own)), start: 0 };
         }
@@ -275,17 +263,17 @@ impl Connection {
             let line = line.of(request.bytes()).escape_ascii();
             request.log(Level::Info, format_args!("client sent invalid header line: \"{line}\""));
         }
-        Head::Complete
+        Received::Head
     }
 
     /// Tells why a head will not be whole.
-    fn give_up_head(&mut self, request: &mut Request, status: u16, why: fmt::Arguments<'_>) -> Head {
+    fn give_up_head(&mut self, request: &mut Request, status: u16, why: fmt::Arguments<'_>) -> Received {
         self.keep_for_messages(request);
         // What came of the last line is not counted.
         request.received = request.received.min(request.head.line_start().into());
         let part = if request.head.in_request_line() { "line" } else { "headers" };
         request.log(Level::Info, format_args!("{why} while reading client request {part}"));
-        Head::Abandoned(status)
+        Received::Abandoned(status)
     }
 
     /// Lets the log show what was received of a head that is not whole: as in nginx the request line as far as it

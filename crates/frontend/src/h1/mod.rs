@@ -1,4 +1,4 @@
-//! One HTTP/1 connection: reads a request, lets the phases decide, sends the answer, and again.
+//! One HTTP/1 connection: reads a request, lets the phases decide, sends the response, and again.
 //!
 //! ```text
 //! wait for a head --> phases --> filters --> send head and body --> log --> discard what is left --+
@@ -6,17 +6,20 @@
 //!        +------------------------------------- keep-alive ----------------------------------------+
 //! ```
 //!
-//! [`proxy`] reads what a proxy says first, [`exchange`] takes a request to its answer, for which [`input`] reads heads,
-//! `exchange::course` runs the phases and [`respond`] writes; [`rest`] deals with request bodies that nobody wanted and with the end of the connection.
+//! [`proxy`] reads what a proxy says first, [`input`] heads and [`body`] the bodies of requests. `exchange::pump` takes a
+//! request to its response, for which [`transport`] is what HTTP/1 has to offer: [`head`] and [`respond`] write, [`outlet`]
+//! takes bodies that are not in memory. [`rest`] deals with request bodies that nobody wanted and with the end of the
+//! connection.
 
 mod body;
 mod client;
-pub mod input;
+mod head;
+mod input;
 mod outlet;
 mod proxy;
-mod pump;
-pub mod respond;
+mod respond;
 mod rest;
+mod transport;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::os::fd::OwnedFd;
@@ -29,10 +32,12 @@ use rt::local::Counted;
 use crate::wire::Wire;
 use client::Http1Client;
 use exchange::config::ServerId;
-use exchange::request::{Address, ConnInfo, Generation};
+use exchange::pump;
+use exchange::request::{Address, ConnInfo, Generation, Request};
 use exchange::settings::core::Core;
 use exchange::settings::listen::{Listen, ListenAddr};
 use exchange::thread::Thread;
+use exchange::transport::{After, Received};
 use input::Input;
 use telemetry::tally::{self, Stage};
 
@@ -92,17 +97,6 @@ struct Kept {
     timeout: Duration,
     /// `keepalive_min_timeout`
     min_timeout: Duration,
-}
-
-/// What follows an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum After {
-    /// Another request may come.
-    KeepAlive,
-    /// The connection ends, after the client had time to read.
-    Close,
-    /// The connection ends at once.
-    Drop,
 }
 
 /// Serves a connection to its end.
@@ -184,7 +178,16 @@ impl Connection {
             }
             let mut request = self.thread.take_request(&self.generation, &self.info, self.server);
             request.pipelined = pipelined;
-            after = self.exchange(&mut request).await;
+            let received = match self.begin(&mut request) {
+                Some(received) => received,
+                // Boxed: most heads are here as a whole.
+                None => Box::pin(self.read_rest_of_head(&mut request)).await,
+            };
+            if received == Received::Head {
+                self.stage.set(Stage::Writing);
+                request.keepalive = self.may_keep_alive(&request);
+            }
+            after = pump::run(self, &mut request, received).await;
             let core = &request.scope().core;
             self.kept = Kept {
                 timeout: core.keeping.keepalive_timeout,
@@ -210,6 +213,14 @@ impl Connection {
             }
             self.thread.keep_request(request);
         }
+    }
+
+    /// Takes what is here of a request; nothing while its head is not whole.
+    fn begin(&mut self, request: &mut Request) -> Option<Received> {
+        self.stage.set(Stage::Reading);
+        // Also one that turns out to be none counts, as in nginx.
+        self.info.requests.set(self.info.requests.get() + 1);
+        self.parse_head(request)
     }
 
     /// The settings that hold before a request says which server it wants.

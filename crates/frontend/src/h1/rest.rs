@@ -13,7 +13,7 @@ use telemetry::Level;
 
 impl Connection {
     /// Reads the rest of the request's body and throws it away; `false` when the connection cannot go on.
-    pub(super) async fn discard_body(&mut self, request: &mut Request) -> bool {
+    pub(super) async fn receive_and_discard(&mut self, request: &mut Request) -> bool {
         let core = &request.scope().core;
         let (patience, most) = (core.keeping.lingering_timeout, core.reading.client_max_body_size);
         let until = rt::now() + core.keeping.lingering_time;
@@ -45,7 +45,7 @@ impl Connection {
 
     /// Whether the part of a chunked body that came with the head breaks the framing: 400 then, where a body
     /// that breaks it later can only end the connection.
-    pub(super) fn body_is_broken(&self, request: &Request) -> bool {
+    pub(super) fn begins_badly(&self, request: &Request) -> bool {
         // Bytes of a known number cannot break anything.
         let rest = Rest::of(request);
         let broken = rest.is_some_and(|mut rest| rest.take(self.input.bytes(), |_| ()).is_err());
@@ -106,7 +106,9 @@ impl Connection {
 
 /// What of a body is still to come.
 pub(super) enum Rest {
+    /// So many bytes.
     Bytes(u64),
+    /// Chunks up to the last one.
     Chunks(ChunkedDecoder),
 }
 

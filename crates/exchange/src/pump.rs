@@ -1,0 +1,403 @@
+//! One request and its response, from a head that was read to what follows: one loop for all protocols of clients.
+//!
+//! ```text
+//! head --> phases --> filters --> response in memory --------------------> Transport::send --+--> log --> what is left
+//!           |  ^                  `-> body that is read or comes meanwhile --> Outlet -------+            of the body
+//!           `--+ waits: a handler, the request's body
+//! ```
+//!
+//! All that waits for nothing is done on the stack, by plain functions that return what is [`Pending`]: the state of a
+//! connection is small, and where there are many each line of it is fetched anew for a response.
+
+use std::pin::Pin;
+use std::rc::Rc;
+
+use io::{Errno, Segments};
+use rt::{Either, select};
+
+use crate::course::{self, Outcome, PhaseCursor, Progress, Waiting, Wants};
+use crate::phases::Step;
+use crate::request::Request;
+use crate::request_body::{BodyFailure, Feed};
+use crate::response::Body;
+use crate::takeover::Ended;
+use crate::transport::{After, Received, Transport};
+use crate::{effect, error_page, prepare, sending};
+use telemetry::{Level, Reason};
+use transfer::body::{BodyError, Outlet, Rate};
+
+/// What a request still needs. `R` is [`Transport::Rest`].
+enum Pending<R> {
+    /// Nothing: this follows.
+    Nothing(After),
+    /// What its phases wait for.
+    Step(PhaseCursor, Waiting),
+    /// The request's body, before its way goes on.
+    Body(PhaseCursor),
+    /// An error in the place of the response.
+    Error(u16),
+    /// The client's time to take the rest of a response in memory.
+    Sending(R),
+    /// A read that brings all of the response's body, and puts it behind its head.
+    Read(Pin<Box<dyn Future<Output = Result<Segments, BodyError>>>>),
+    /// A response piece after piece.
+    Pieces(Held),
+    /// Another protocol, after this head.
+    Takeover(Vec<u8>),
+    /// What comes behind the response, and then this.
+    Afterwards(After),
+}
+
+/// What is known of a response that cannot leave at once.
+struct Held {
+    head: Vec<u8>,
+    rate: Option<Box<Rate>>,
+    /// Whether the client is told to send its body first.
+    tells_to_go_on: bool,
+}
+
+/// Takes a request whose head was received, or was not, to its end.
+pub async fn run<T: Transport>(transport: &mut T, request: &mut Request, received: Received) -> After {
+    let mut pump = Pump { transport, request };
+    let mut pending = pump.received(received);
+    // Boxed: what is large, which most requests do without.
+    loop {
+        pump.leave_buffers(&pending);
+        pending = match pending {
+            Pending::Nothing(after) => return after,
+            Pending::Step(mut cursor, waiting) => {
+                let step = waiting.step(pump.request).await;
+                match cursor.take(pump.request, step) {
+                    Some(outcome) => pump.decided(outcome),
+                    None => pump.advance(cursor),
+                }
+            }
+            Pending::Body(mut cursor) => {
+                let outcome = Box::pin(pump.decide_with_body(&mut cursor)).await;
+                pump.decided(outcome)
+            }
+            Pending::Error(status) => match Box::pin(course::replace(pump.request, status)).await {
+                Outcome::Answer => pump.answer(),
+                Outcome::Drop => dropped(pump.request),
+            },
+            Pending::Sending(mut rest) => {
+                let sent = pump.transport.send_rest(pump.request, &mut rest).await;
+                pump.sent(sent)
+            }
+            Pending::Read(read) => match read.await {
+                Ok(data) => pump.send(data),
+                Err(error) => pump.sent(Err(error)),
+            },
+            Pending::Pieces(held) => {
+                let sent = Box::pin(pump.send_in_pieces(held)).await;
+                pump.sent(sent)
+            }
+            Pending::Takeover(head) => {
+                let after = Box::pin(pump.take_over(head)).await;
+                pump.answered(after)
+            }
+            Pending::Afterwards(after) => return Box::pin(pump.end(after)).await,
+        }
+    }
+}
+
+/// A request and what it came by.
+struct Pump<'p, T> {
+    transport: &'p mut T,
+    request: &'p mut Request,
+}
+
+/// The way to a decision.
+impl<T: Transport> Pump<'_, T> {
+    /// A request that waits for others, or whose client may read slowly, leaves the buffers that it was received in to
+    /// those that come: thousands of slow downloads held all of them.
+    fn leave_buffers(&mut self, pending: &Pending<T::Rest>) {
+        let takes_long = match pending {
+            Pending::Nothing(_) => false,
+            Pending::Pieces(_) | Pending::Takeover(_) => true,
+            _ => rt::buffers_are_scarce(),
+        };
+        if takes_long {
+            self.request.leave_buffer();
+            self.transport.leave_buffers();
+        }
+    }
+
+    /// What was received of a head is in the request.
+    fn received(&mut self, received: Received) -> Pending<T::Rest> {
+        match received {
+            Received::Head => {}
+            Received::Refused(status) => {
+                self.request.keepalive = false;
+                return Pending::Error(status);
+            }
+            Received::Abandoned(status) => {
+                self.request.response.status = status;
+                return dropped(self.request);
+            }
+            Received::Closed => return Pending::Nothing(After::Drop),
+        }
+        let generation = Rc::clone(&self.request.generation);
+        match PhaseCursor::begin(self.request, self.transport.listen(&generation)) {
+            (_, Some(outcome)) => self.decided(outcome),
+            (cursor, None) if wants_early_body(self.request) => Pending::Body(cursor),
+            (cursor, None) => self.advance(cursor),
+        }
+    }
+
+    /// Takes the request through its phases, as far as they do not wait.
+    fn advance(&mut self, mut cursor: PhaseCursor) -> Pending<T::Rest> {
+        match cursor.advance(self.request) {
+            Progress::Decided(outcome) => self.decided(outcome),
+            Progress::Waits(waiting) => Pending::Step(cursor, waiting),
+            Progress::WantsBody => Pending::Body(cursor),
+        }
+    }
+
+    fn decided(&mut self, outcome: Outcome) -> Pending<T::Rest> {
+        if outcome == Outcome::Drop {
+            return dropped(self.request);
+        }
+        if !self.request.body_is_taken && self.transport.body_is_broken(self.request) {
+            self.request.keepalive = false;
+            return Pending::Error(400);
+        }
+        self.answer()
+    }
+
+    /// Reads the body that is wanted, and goes on with it.
+    async fn decide_with_body(&mut self, cursor: &mut PhaseCursor) -> Outcome {
+        loop {
+            let wants = cursor.take_wants();
+            let is_in_pieces = wants == Wants::Pieces && self.request.body.is_none();
+            // As in nginx a body that came along with the head is a whole one (`$request_body`).
+            if is_in_pieces && !self.transport.has_whole_body(self.request) {
+                let feed = self.transport.begin_feed(self.request).await;
+                if let Some(outcome) = self.decide_with_pieces(cursor, feed).await {
+                    return outcome;
+                }
+                continue;
+            }
+            let outcome = match self.transport.read_body(self.request, wants == Wants::Buffered).await {
+                Ok(None) => None,
+                Ok(Some(feed)) => match self.decide_with_pieces(cursor, Ok(*feed)).await {
+                    None => continue,
+                    outcome => outcome,
+                },
+                Err(failure) => failed(cursor, self.request, failure),
+            };
+            let decided = match outcome {
+                None => course::run(cursor, self.request).await,
+                outcome => outcome,
+            };
+            if let Some(outcome) = decided {
+                return outcome;
+            }
+        }
+    }
+
+    /// Goes on while the body is read for the handler that takes it.
+    async fn decide_with_pieces(
+        &mut self,
+        cursor: &mut PhaseCursor,
+        feed: Result<Feed<T::BodyRest>, BodyFailure>,
+    ) -> Option<Outcome> {
+        let Pump { transport, request } = self;
+        let feed = match feed {
+            Ok(feed) => feed,
+            Err(failure) => {
+                (request.body_is_taken, request.keepalive) = (true, false);
+                request.body.get_or_insert_default();
+                return match failed(cursor, request, failure) {
+                    None => course::run(cursor, request).await,
+                    outcome => outcome,
+                };
+            }
+        };
+        let incoming = Rc::clone(&feed.incoming);
+        request.incoming = Some(Rc::clone(&incoming));
+        let outcome = match select(course::run(cursor, request), transport.feed(feed)).await {
+            Either::Left(outcome) => outcome,
+            Either::Right(never) => match never {},
+        };
+        request.incoming = None;
+        request.received += incoming.received();
+        // What is left of it is not to be told from a request that would follow.
+        request.body_is_taken = true;
+        if !incoming.is_whole() {
+            request.keepalive = false;
+        }
+        // A handler that asks later finds nothing, and can tell that from a body that was empty.
+        request.body_was_streamed = true;
+        request.body.get_or_insert_default();
+        outcome
+    }
+}
+
+/// The way of a response.
+impl<T: Transport> Pump<'_, T> {
+    /// Sends what was decided.
+    fn answer(&mut self) -> Pending<T::Rest> {
+        if let Some(status) = prepare::filter(self.request) {
+            return Pending::Error(status);
+        }
+        match self.prepare() {
+            Ok(data) => self.send(data),
+            Err(pending) => pending,
+        }
+    }
+
+    /// Writes the head: all of the response, where that is in memory, or what its body needs.
+    fn prepare(&mut self) -> Result<Segments, Pending<T::Rest>> {
+        let Pump { transport, request } = self;
+        let generation = Rc::clone(&request.generation);
+        let core = &generation.config.location(request.location).scope.core;
+        let tells_to_go_on = transport.begin_response(request, core);
+        let mut head = std::mem::take(&mut request.spare);
+        if !transport.write_head(request, core, &mut head) {
+            request.log(Level::Error, format_args!("a response header field has a control character"));
+            request.keepalive = false;
+            // Whichever field it was, none of them comes again.
+            request.response.clear();
+            error_page::respond(request, 500);
+            transport.write_head(request, core, &mut head);
+        }
+        request.sent_head = head.len() as u64;
+        if let Body::Tunnel(_) = request.response.body {
+            return Err(Pending::Takeover(head));
+        }
+        let rate = effect::rate(core, request);
+        if rate.is_some() || tells_to_go_on {
+            return Err(Pending::Pieces(Held { head, rate: rate.map(Box::new), tells_to_go_on }));
+        }
+        prepare::at_hand(request, core, head).map_err(|head| match prepare::in_one_read(request, core) {
+            Some((file, read)) => Pending::Read(Box::pin(file.read_behind(head, read))),
+            None => Pending::Pieces(Held { head, rate: None, tells_to_go_on }),
+        })
+    }
+
+    /// Sends a response that is in memory as a whole.
+    fn send(&mut self, data: Segments) -> Pending<T::Rest> {
+        match self.transport.send(self.request, data) {
+            Ok(Some(rest)) => Pending::Sending(rest),
+            sent => self.sent(sent.map(drop)),
+        }
+    }
+
+    /// Sends a response piece after piece.
+    async fn send_in_pieces(&mut self, held: Held) -> Result<(), BodyError> {
+        let Pump { transport, request } = self;
+        let generation = Rc::clone(&request.generation);
+        let core = &generation.config.location(request.location).scope.core;
+        let Held { head, rate, tells_to_go_on } = held;
+        let mut outlet = transport.outlet(request, core, rate.map(|rate| *rate), tells_to_go_on);
+        let sent = sending::send(&mut outlet, head, request).await;
+        request.sent = outlet.sent();
+        request.keep_spare(outlet.take_spare());
+        drop(outlet);
+        if let Err(error) = &sent {
+            transport.settle(request, core, error).await;
+        }
+        sent
+    }
+
+    /// Says that the connection goes over to another protocol, and passes that on.
+    async fn take_over(&mut self, head: Vec<u8>) -> After {
+        let Pump { transport, request } = self;
+        if let Body::Tunnel(by) = std::mem::take(&mut request.response.body) {
+            request.keepalive = false;
+            match transport.take_over(request, head, by).await {
+                Ok(end) => {
+                    request.sent += end.sent;
+                    request.completed = end.reason == Ended::Closed;
+                    log_end(request, end.reason);
+                }
+                Err(error) => self.failed(&error),
+            }
+        }
+        After::Drop
+    }
+
+    /// The response was sent, or could not be.
+    fn sent(&mut self, sent: Result<(), BodyError>) -> Pending<T::Rest> {
+        self.request.completed = sent.is_ok();
+        let after = match sent {
+            Ok(()) if self.request.keepalive => After::KeepAlive,
+            Ok(()) => After::Close,
+            Err(error) => {
+                self.failed(&error);
+                After::Drop
+            }
+        };
+        self.answered(after)
+    }
+
+    /// The client has a part of the response at most.
+    fn failed(&mut self, error: &BodyError) {
+        sending::log_failure(self.request, error);
+        self.transport.break_off(self.request, error);
+    }
+
+    /// Writes the logs, where nothing else comes before that.
+    fn answered(&mut self, after: After) -> Pending<T::Rest> {
+        let has_post_action = self.request.scope().core.subrequests.post_action.is_some();
+        if has_post_action || has_rest(self.request, after) {
+            return Pending::Afterwards(after);
+        }
+        self.request.end();
+        Pending::Nothing(after)
+    }
+
+    /// What comes behind the response.
+    async fn end(&mut self, after: After) -> After {
+        course::post_action(self.request).await;
+        self.request.end();
+        match has_rest(self.request, after) {
+            true if self.transport.discard_body(self.request).await => after,
+            true => After::Close,
+            false => after,
+        }
+    }
+}
+
+/// The connection ends without a response.
+fn dropped<R>(request: &mut Request) -> Pending<R> {
+    request.end();
+    Pending::Nothing(After::Drop)
+}
+
+/// A body could not be read.
+fn failed(cursor: &mut PhaseCursor, request: &mut Request, failure: BodyFailure) -> Option<Outcome> {
+    match failure {
+        BodyFailure::Refused(status) => cursor.take(request, Step::Status(status)),
+        BodyFailure::Abandoned(status) => {
+            request.response.status = status;
+            Some(Outcome::Drop)
+        }
+    }
+}
+
+/// Tells why a connection ended that another protocol had taken over, where that is worth a line.
+fn log_end(request: &Request, reason: Ended) {
+    let doing = "while proxying upgraded connection";
+    let (level, what, errno) = match reason {
+        Ended::Closed => return,
+        Ended::Idle => (Level::Error, "upstream timed out", Errno::TIMEDOUT),
+        Ended::Upstream(errno) => (Level::Error, "upstream connection failed", errno),
+        Ended::Client(errno) => (Level::Info, "client connection failed", errno),
+    };
+    request.log(level, format_args!("{what} ({}) {doing}", Reason(errno)));
+}
+
+/// Whether a body that nobody wanted stands between this request and the next.
+fn has_rest(request: &Request, after: After) -> bool {
+    after == After::KeepAlive && !request.body_is_taken && request.head.body().has_body()
+}
+
+/// Whether the body is to be read before a location is chosen (`client_body_early_read`).
+fn wants_early_body(request: &Request) -> bool {
+    let texts = request.scope().core.reading.client_body_early_read.items();
+    !texts.is_empty()
+        && request.head.body().has_body()
+        && texts.iter().any(|text| !matches!(text.rendered(request).as_slice(), b"" | b"0"))
+}

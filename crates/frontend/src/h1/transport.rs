@@ -1,0 +1,131 @@
+//! HTTP/1 as what requests come by: the connection is the transport of the one request that it has at a time.
+
+use std::convert::Infallible;
+
+use io::Segments;
+
+use crate::h1::outlet::Http1Outlet;
+use crate::h1::respond::{self, Sending};
+use crate::h1::rest::Rest;
+use crate::h1::{Connection, head};
+use exchange::request::{Generation, Request};
+use exchange::request_body::{BodyFailure, Feed};
+use exchange::settings::core::Core;
+use exchange::settings::listen::Listen;
+use exchange::takeover::{Takeover, TakeoverEnd};
+use exchange::transport::Transport;
+use transfer::body::{BodyError, Rate, SendError};
+
+impl Transport for Connection {
+    type Rest = Sending;
+    type BodyRest = Rest;
+    type Outlet<'a> = Http1Outlet<'a>;
+
+    fn listen<'g>(&self, generation: &'g Generation) -> Option<&'g Listen> {
+        self.entrance.listen(generation)
+    }
+
+    fn leave_buffers(&mut self) {
+        self.input.leave_buffer();
+        if rt::buffers_are_scarce() {
+            self.wire.disarm();
+        }
+    }
+
+    fn body_is_broken(&self, request: &Request) -> bool {
+        self.begins_badly(request)
+    }
+
+    fn has_whole_body(&self, request: &Request) -> bool {
+        self.holds_whole_body(request)
+    }
+
+    fn read_body(
+        &mut self,
+        request: &mut Request,
+        takes_pieces: bool,
+    ) -> impl Future<Output = Result<Option<Box<Feed<Rest>>>, BodyFailure>> {
+        self.receive_whole_body(request, takes_pieces)
+    }
+
+    async fn begin_feed(&mut self, request: &mut Request) -> Result<Feed<Rest>, BodyFailure> {
+        self.prepare_feed(request).await
+    }
+
+    async fn feed(&mut self, mut feed: Feed<Rest>) -> Infallible {
+        let result = self.feed_to_end(&mut feed).await;
+        feed.incoming.end(result);
+        std::future::pending().await
+    }
+
+    fn discard_body(&mut self, request: &mut Request) -> impl Future<Output = bool> {
+        self.receive_and_discard(request)
+    }
+
+    fn begin_response(&mut self, request: &mut Request, core: &Core) -> bool {
+        self.settle_connection(request, core)
+    }
+
+    fn write_head(&mut self, request: &mut Request, core: &Core, out: &mut Vec<u8>) -> bool {
+        head::write(request, core, out)
+    }
+
+    fn send(&mut self, request: &mut Request, data: Segments) -> Result<Option<Sending>, BodyError> {
+        self.begin_to_send(request, data, true)
+    }
+
+    fn send_rest(
+        &mut self,
+        request: &mut Request,
+        rest: &mut Sending,
+    ) -> impl Future<Output = Result<(), BodyError>> {
+        self.go_on_sending(request, rest)
+    }
+
+    fn outlet<'a>(
+        &'a mut self,
+        request: &Request,
+        core: &Core,
+        rate: Option<Rate>,
+        tells_to_go_on: bool,
+    ) -> Http1Outlet<'a> {
+        let chunked = request.response.chunked;
+        let mut outlet = Http1Outlet::new(&mut self.wire, &self.timer, &core.sending, rate, chunked);
+        outlet.call_directly(self.thread.calls_directly);
+        if tells_to_go_on {
+            outlet.tell_to_go_on();
+        }
+        outlet
+    }
+
+    async fn settle(&mut self, request: &Request, core: &Core, error: &BodyError) {
+        if respond::ends_in_reset(error, request) {
+            self.acknowledged(core.sending.send_timeout).await;
+        }
+    }
+
+    fn break_off(&mut self, request: &Request, error: &BodyError) {
+        let is_timeout = *error == BodyError::Send(SendError::TimedOut);
+        let resets = is_timeout && request.scope().core.keeping.reset_timedout_connection;
+        if resets || respond::ends_in_reset(error, request) {
+            self.wire.set_reset_on_close();
+        }
+    }
+
+    async fn take_over(
+        &mut self,
+        request: &mut Request,
+        head: Vec<u8>,
+        by: Box<dyn Takeover>,
+    ) -> Result<TakeoverEnd, BodyError> {
+        if request.scope().core.sending.tcp_nodelay {
+            // What passes through is short and waits for no more; the upstream's connection was made so.
+            self.wire.set_nodelay();
+        }
+        if let Some(mut sending) = self.begin_to_send(request, Segments::from(head), false)? {
+            self.go_on_sending(request, &mut sending).await?;
+        }
+        let early = std::mem::take(&mut self.input);
+        Ok(by.run(&mut self.wire, &self.timer, early.bytes()).await)
+    }
+}

@@ -1,0 +1,333 @@
+//! The pump with a protocol that is not HTTP/1, as later versions are not: heads come as parts, responses have no text, no
+//! chunks and no connection of their own, files have to be read, and trailers are fields.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::convert::Infallible;
+use std::net::Ipv4Addr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::request::{Composer, Policy, Version};
+use io::engine::{EngineConfig, NetKind};
+use io::op::Source;
+use io::{Errno, Segments};
+use rt::Runtime;
+use rt::net::FilePart;
+use testkit::TempDir;
+
+use exchange::config::ServerId;
+use exchange::pump;
+use exchange::request::{Address, ConnInfo, Generation, Request};
+use exchange::request_body::{BodyFailure, Feed};
+use exchange::settings::core::Core;
+use exchange::settings::listen::Listen;
+use exchange::takeover::{Takeover, TakeoverEnd};
+use exchange::thread::{ConfigVersion, Thread};
+use exchange::transport::{After, Received, Transport};
+use modules::testing;
+use telemetry::files::{LogFiles, Opened};
+use telemetry::shared::Shared;
+use transfer::body::outlet::{Follows, Outlet, SendError, Trailers};
+use transfer::body::{BodyError, Rate};
+use transfer::received::ReceivedBody;
+
+/// One stream: a request's body, and what its client has got.
+#[derive(Default)]
+struct Stream {
+    request_body: Vec<u8>,
+    got: Got,
+}
+
+/// A response as its client sees it.
+#[derive(Default)]
+struct Got {
+    status: u16,
+    length: Option<u64>,
+    body: Vec<u8>,
+    trailers: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Frames that the body came in.
+    frames: usize,
+    is_ended: bool,
+}
+
+/// Takes a body as frames. Each flush has the client take them only when it is polled again.
+struct Frames<'a> {
+    got: &'a mut Got,
+    head: Vec<u8>,
+    added: Vec<u8>,
+    pieces: usize,
+    sent: u64,
+    is_taken: bool,
+}
+
+impl Frames<'_> {
+    fn poll_taken(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
+        if !std::mem::replace(&mut self.is_taken, true) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        self.is_taken = false;
+        self.sent += (self.head.len() + self.added.len()) as u64;
+        self.got.frames += 1;
+        self.got.body.append(&mut self.added);
+        self.head.clear();
+        self.pieces = 0;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Outlet for Frames<'_> {
+    fn takes_files(&self) -> bool {
+        false
+    }
+
+    fn chunk_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    fn file_bytes(&self, _: u64) -> u64 {
+        panic!("no file leaves as it is")
+    }
+
+    fn begin(&mut self, head: Vec<u8>) {
+        self.head = head;
+    }
+
+    fn push_range(&mut self, source: Source, start: usize, end: usize) {
+        self.pieces += 1;
+        self.added.extend_from_slice(&source.bytes()[start..end]);
+    }
+
+    fn has_room(&self) -> bool {
+        self.pieces < 8
+    }
+
+    fn holds_buffers(&self) -> bool {
+        false
+    }
+
+    fn poll_flush(&mut self, context: &mut Context<'_>, _: Follows) -> Poll<Result<(), SendError>> {
+        self.poll_taken(context)
+    }
+
+    fn poll_room(&mut self, _: &mut Context<'_>, wanted: u64) -> Poll<Result<u64, SendError>> {
+        Poll::Ready(Ok(wanted))
+    }
+
+    fn poll_file(
+        &mut self,
+        _: &mut Context<'_>,
+        _: &FilePart<'_>,
+    ) -> Poll<Result<Result<u32, Errno>, SendError>> {
+        panic!("no file leaves as it is")
+    }
+
+    fn poll_file_now(
+        &mut self,
+        context: &mut Context<'_>,
+        part: &FilePart<'_>,
+        _: bool,
+    ) -> Poll<Result<Result<u32, Errno>, SendError>> {
+        self.poll_file(context, part)
+    }
+
+    fn set_cork(&self, _: bool) {}
+
+    fn poll_end(&mut self, context: &mut Context<'_>, trailers: &Trailers) -> Poll<Result<(), SendError>> {
+        std::task::ready!(self.poll_taken(context))?;
+        self.got.trailers = trailers.to_vec();
+        self.got.is_ended = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    fn take_spare(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.head)
+    }
+}
+
+impl Transport for Stream {
+    type Rest = Segments;
+    type BodyRest = ();
+    type Outlet<'a> = Frames<'a>;
+
+    fn listen<'g>(&self, generation: &'g Generation) -> Option<&'g Listen> {
+        generation.config.http.listens.first()
+    }
+
+    fn leave_buffers(&mut self) {}
+
+    fn body_is_broken(&self, _: &Request) -> bool {
+        false
+    }
+
+    fn has_whole_body(&self, _: &Request) -> bool {
+        true
+    }
+
+    async fn read_body(
+        &mut self,
+        request: &mut Request,
+        _: bool,
+    ) -> Result<Option<Box<Feed<()>>>, BodyFailure> {
+        let mut body = ReceivedBody::default();
+        body.add(&self.request_body);
+        body.seal();
+        (request.body, request.body_is_taken) = (Some(Rc::new(body)), true);
+        Ok(None)
+    }
+
+    async fn begin_feed(&mut self, _: &mut Request) -> Result<Feed<()>, BodyFailure> {
+        Err(BodyFailure::Refused(500))
+    }
+
+    async fn feed(&mut self, _: Feed<()>) -> Infallible {
+        std::future::pending().await
+    }
+
+    async fn discard_body(&mut self, _: &mut Request) -> bool {
+        self.request_body.clear();
+        true
+    }
+
+    fn begin_response(&mut self, request: &mut Request, _: &Core) -> bool {
+        // A stream ends alone.
+        request.keepalive = true;
+        false
+    }
+
+    fn write_head(&mut self, request: &mut Request, _: &Core, out: &mut Vec<u8>) -> bool {
+        let response = &request.response;
+        (self.got.status, self.got.length) = (response.status, response.content_length);
+        out.extend_from_slice(b"\x00head");
+        true
+    }
+
+    fn send(&mut self, request: &mut Request, data: Segments) -> Result<Option<Segments>, BodyError> {
+        request.sent = data.len() as u64;
+        Ok(Some(data))
+    }
+
+    async fn send_rest(&mut self, request: &mut Request, rest: &mut Segments) -> Result<(), BodyError> {
+        rt::yield_now().await;
+        rest.advance(request.sent_head as usize);
+        rest.parts().for_each(|part| self.got.body.extend_from_slice(part.bytes()));
+        self.got.is_ended = true;
+        Ok(())
+    }
+
+    fn outlet<'a>(&'a mut self, _: &Request, _: &Core, _: Option<Rate>, _: bool) -> Frames<'a> {
+        let got = &mut self.got;
+        Frames { got, head: Vec::new(), added: Vec::new(), pieces: 0, sent: 0, is_taken: false }
+    }
+
+    async fn settle(&mut self, _: &Request, _: &Core, _: &BodyError) {}
+
+    fn break_off(&mut self, _: &Request, _: &BodyError) {
+        self.got.is_ended = false;
+    }
+
+    async fn take_over(
+        &mut self,
+        _: &mut Request,
+        _: Vec<u8>,
+        _: Box<dyn Takeover>,
+    ) -> Result<TakeoverEnd, BodyError> {
+        Err(BodyError::Broken)
+    }
+}
+
+/// What is asked for.
+struct Asked<'t> {
+    method: &'t str,
+    target: &'t str,
+    body: &'t [u8],
+}
+
+fn get(target: &str) -> Asked<'_> {
+    Asked { method: "GET", target, body: b"" }
+}
+
+/// Asks a server with this configuration by a stream of HTTP/2; all of it is one thread.
+fn ask(server: &str, asked: &Asked<'_>) -> (Got, After) {
+    let config = testing::loaded(&format!("access_log off; server {{ listen 127.0.0.1:80; {server} }}"));
+    let engine = io::build(EngineConfig { net: NetKind::Epoll, ..EngineConfig::default() });
+    let mut runtime = Runtime::new(engine.expect("epoll is everywhere"));
+    runtime.block_on(async {
+        let version = ConfigVersion::new(&config, 1, Arc::new(()));
+        let logs = LogFiles::new(None, 1);
+        let thread = Rc::new(Thread::new(Arc::new(Shared::default()), version, logs, Opened::default()));
+        let here = Address::Inet((Ipv4Addr::LOCALHOST, 80).into());
+        let info = Rc::new(ConnInfo {
+            thread: Rc::clone(&thread),
+            requests: Cell::new(1),
+            opened: rt::now(),
+            number: 1,
+            client: RefCell::new(None),
+            peer: here.clone(),
+            local: here,
+            proxy: OnceCell::new(),
+        });
+        let mut request = thread.take_request(&thread.generation(), &info, ServerId(0));
+        let (mut raw, policy) = (Vec::new(), Policy::default());
+        let line = (asked.method.as_bytes(), asked.target.as_bytes());
+        let mut composer =
+            Composer::begin(&mut request.head, &mut raw, &policy, Version::Http2, line).expect("a good line");
+        composer.field(b"host", b"here").expect("a good field");
+        composer.finish(!asked.body.is_empty()).expect("a good head");
+        request.take_head(Source::Vec(raw), 0);
+        let mut stream = Stream { request_body: asked.body.to_vec(), ..Stream::default() };
+        let after = pump::run(&mut stream, &mut request, Received::Head).await;
+        (stream.got, after)
+    })
+}
+
+#[test]
+fn a_response_in_memory_needs_no_outlet() {
+    let (got, after) = ask("location / { return 200 '$server_protocol|$request|$host'; }", &get("/a?b"));
+    assert_eq!(String::from_utf8_lossy(&got.body), "HTTP/2.0|GET /a?b HTTP/2.0|here");
+    assert_eq!((got.status, got.length, got.frames), (200, Some(31), 0));
+    assert!(got.is_ended && after == After::KeepAlive);
+}
+
+/// Whatever was configured for how files leave, an outlet that takes none has them read.
+#[test]
+fn files_are_read_where_none_can_leave_as_it_is() {
+    let folder = TempDir::new("transport");
+    let content: Vec<u8> = (0..700_001_u32).map(|place| (place % 251) as u8).collect();
+    std::fs::write(folder.path().join("file"), &content).expect("a file in a folder of its own");
+    for settings in
+        ["", "sendfile on;", "sendfile on; aio threads;", "sendfile on; aio off;", "aio_sendfile 512k;"]
+    {
+        let server = format!("root {}; {settings}", folder.path().display());
+        let (got, _) = ask(&server, &get("/file"));
+        assert_eq!((got.status, got.length), (200, Some(content.len() as u64)), "{settings}");
+        assert!(got.body == content && got.is_ended && got.frames > 1, "{settings}");
+        let (got, _) = ask(&server, &Asked { method: "HEAD", ..get("/file") });
+        assert_eq!((got.length, got.body.len(), got.is_ended), (Some(content.len() as u64), 0, true));
+    }
+}
+
+#[test]
+fn filtered_bodies_have_no_chunks_and_their_trailers_are_fields() {
+    let server =
+        "add_trailer X-One $server_protocol; sub_filter a bb; sub_filter_types *; sub_filter_once off;
+        location / { return 200 'xaya'; }";
+    let (got, _) = ask(server, &get("/"));
+    assert_eq!((got.body.as_slice(), got.length), (&b"xbbybb"[..], None));
+    assert_eq!(got.trailers, [(b"X-One".to_vec(), b"HTTP/2.0".to_vec())]);
+    assert!(got.is_ended);
+}
+
+#[test]
+fn a_body_is_read_where_it_is_wanted_and_else_thrown_away() {
+    let asked = Asked { method: "POST", target: "/", body: b"hello" };
+    let (got, _) = ask("client_body_early_read 1; location / { return 200 '[$request_body]'; }", &asked);
+    assert_eq!(got.body, b"[hello]");
+    let (got, after) = ask("location / { return 200 'no'; }", &asked);
+    assert_eq!((got.body.as_slice(), after), (&b"no"[..], After::KeepAlive));
+}
