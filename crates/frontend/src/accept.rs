@@ -9,7 +9,8 @@ use rt::Listener;
 use rt::local::Gauge;
 use rt::net::Stopper;
 
-use crate::h1::{self, Entrance};
+use crate::entrance::Entrance;
+use crate::h1;
 use exchange::error_log;
 use exchange::request::Address;
 use exchange::settings::listen::ListenAddr;

@@ -3,6 +3,16 @@
 //!
 //! Main types: [`Wire`], which the connection owns, and [`WireHandle`] for who may ask something of it beside. Today a wire
 //! is a socket; what encrypts becomes another variant, so that there is one branch per call and no trait object.
+//!
+//! ```text
+//!   head, body, response of a protocol      what takes a connection over      requests, from aside
+//!                |                                      | Duplex                    | Client
+//!                +------------------- Wire -------------+                       WireHandle
+//!                                      |                                            |
+//!                                      +---------------- socket --------------------+
+//! ```
+//! A send takes what the caller owns, and gives back what is left of it. Methods that are named `poll_` keep their state
+//! in the wire: they are polled again until they are ready, or given up.
 
 use std::future::poll_fn;
 use std::os::fd::{AsFd, OwnedFd};
@@ -36,7 +46,7 @@ impl Wire {
         WireHandle::Plain(socket.fd().clone())
     }
 
-    /// The descriptor, to tell connections apart and to look at their buffers.
+    /// The descriptor, to tell connections apart and to look at their buffers. Nothing is sent or received by it.
     pub fn fd(&self) -> &Fd {
         let Wire::Plain(socket) = self;
         socket.fd()
@@ -143,25 +153,25 @@ impl Wire {
         socket.poll_send(context, data, more)
     }
 
-    /// Sends bytes that are at hand, and leaves in `data` the memory of those that the kernel is done with.
+    /// Sends bytes that are at hand, and leaves in `data` the memory of those that the kernel is done with. No state machine
+    /// around another one: it lies in the state of every connection.
     ///
     /// # Errors
     /// The client took nothing for `timeout`, or is gone. Nothing may follow then.
-    pub async fn send(
-        &mut self,
-        timer: &Timer,
+    pub fn send<'a>(
+        &'a mut self,
+        timer: &'a Timer,
         timeout: Duration,
-        data: &mut Segments,
+        data: &'a mut Segments,
         more: bool,
-    ) -> Result<(), SendError> {
+    ) -> impl Future<Output = Result<(), SendError>> + 'a {
         let mut patience = Patience::new(timeout);
-        let sent = poll_fn(|context| {
+        poll_fn(move |context| {
             let polled = self.poll_send(context, data, more);
-            patience.follow(context, timer, polled, || self.sent_progress())
-        });
-        let sent = sent.await;
-        self.give_up_sending();
-        sent
+            let sent = ready!(patience.follow(context, timer, polled, || self.sent_progress()));
+            self.give_up_sending();
+            Poll::Ready(sent)
+        })
     }
 
     /// See [`rt::net::Writer::send_now`].
@@ -214,6 +224,11 @@ impl Wire {
     pub fn sent_progress(&self) -> u64 {
         let Wire::Plain(socket) = self;
         socket.sent_progress()
+    }
+
+    /// A number that grows as the client takes bytes, of a file among them; see [`rt::net::progress`].
+    pub fn progress(&self) -> u64 {
+        rt::net::progress(self.fd(), u64::MAX)
     }
 
     /// Bytes that can be sent without waiting for the client; see [`rt::net::room`].
@@ -294,25 +309,29 @@ impl WireHandle {
 /// Waits for something to be sent, but not longer than the timeout without progress.
 pub struct Patience {
     timeout: Duration,
-    /// Whether somebody waits.
-    is_running: bool,
-    progress: Option<u64>,
+    state: Waiting,
+}
+
+/// How long somebody waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waiting {
+    /// Nobody does.
+    No,
+    /// For less than the timeout.
+    Begun,
+    /// For longer; this was the progress when it was looked at last.
+    Since(u64),
 }
 
 impl Patience {
     /// The patience of one who sends.
     pub fn new(timeout: Duration) -> Patience {
-        Patience { timeout, is_running: false, progress: None }
+        Patience { timeout, state: Waiting::No }
     }
 
     /// Whether somebody waits.
     pub fn is_running(&self) -> bool {
-        self.is_running
-    }
-
-    /// How long the client may take nothing.
-    pub fn timeout(&self) -> Duration {
-        self.timeout
+        self.state != Waiting::No
     }
 
     /// Follows a poll: an error once the client has taken nothing for too long. A long send completes late; what counts is
@@ -326,21 +345,21 @@ impl Patience {
         progress: impl Fn() -> u64,
     ) -> Poll<Result<T, SendError>> {
         if let Poll::Ready(result) = polled {
-            self.is_running = false;
+            self.state = Waiting::No;
             return Poll::Ready(result.map_err(SendError::Gone));
         }
-        if !self.is_running {
-            (self.is_running, self.progress) = (true, None);
+        if self.state == Waiting::No {
+            self.state = Waiting::Begun;
             timer.set(rt::now() + self.timeout);
         }
         loop {
             ready!(timer.poll_elapsed(context));
-            let now = Some(progress());
-            if now == self.progress {
-                self.is_running = false;
+            let now = Waiting::Since(progress());
+            if now == self.state {
+                self.state = Waiting::No;
                 return Poll::Ready(Err(SendError::TimedOut));
             }
-            self.progress = now;
+            self.state = now;
             timer.set(rt::now() + self.timeout);
         }
     }

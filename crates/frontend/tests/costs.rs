@@ -14,7 +14,8 @@ use exchange::config::Config;
 use exchange::request::Address;
 use exchange::settings::listen::ListenAddr;
 use exchange::thread::{ConfigVersion, Thread};
-use frontend::h1::{Entrance, serve};
+use frontend::entrance::Entrance;
+use frontend::h1::serve;
 use modules::testing;
 use telemetry::files::{LogFiles, Opened};
 use telemetry::shared::Shared;
@@ -137,5 +138,5 @@ fn a_connection_is_small() {
     fn bytes<A, B, C, D, F: Future>(_: fn(A, B, C, D) -> F) -> usize {
         size_of::<F>()
     }
-    assert!(bytes(serve) <= 768, "{} bytes", bytes(serve));
+    assert!(bytes(serve) <= 664, "{} bytes", bytes(serve));
 }

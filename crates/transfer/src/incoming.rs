@@ -1,6 +1,6 @@
 //! The body of a request while it comes, for a handler that passes it on without having it whole.
 //!
-//! The connection reads (`connection::body`) and the handler takes, side by side in one task. One piece at most lies in
+//! The transport reads (`exchange::transport`) and the handler takes, side by side in one task. One piece at most lies in
 //! between, so a client is read no faster than its body goes away. A handler asks for this with
 //! `exchange::phases::Step::StreamBody`.
 

@@ -1,6 +1,6 @@
 //! The body of a request, where something asked for it: in memory, or in a temporary file when it is large.
 //!
-//! Reading it is the connection's (`connection::body`); a handler asks for it with `exchange::phases::Step::ReadBody`.
+//! Reading it is the transport's (`exchange::transport`); a handler asks for it with `exchange::phases::Step::ReadBody`.
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;

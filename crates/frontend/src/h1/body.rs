@@ -1,4 +1,12 @@
 //! Reading the body of a request for a handler that asked for it.
+//!
+//! ```text
+//!   came along with the head --+                       +--> ReceivedBody --above client_body_buffer_size--> temporary file
+//!                              +--> Rest (its framing) +                                   | which fails
+//!   received for it -----------+                       +--> IncomingBody <----- Feed ------+
+//!                                                              `--> a handler that takes it piece by piece
+//! ```
+//! Bytes of a body whose length is known are received where they stay; chunks are taken apart on their way.
 
 use std::rc::Rc;
 

@@ -1,4 +1,10 @@
 //! The head of a response of HTTP/1 in nginx's order, and what it says of the end of the body and of the connection.
+//!
+//! | body | how its end is told |
+//! |---|---|
+//! | of a known length | `Content-Length` |
+//! | of another, or with trailers, to HTTP/1.1 | chunks; [`outlet`](super::outlet) frames them |
+//! | the same to HTTP/1.0, or with `chunked_transfer_encoding off` | the end of the connection |
 
 use http::StatusCode;
 use http::request::{Method, Version};
@@ -67,6 +73,7 @@ pub(super) fn write(request: &mut Request, core: &Core, out: &mut Vec<u8>) -> bo
             && request.scope().core.answering.gzip_clients.vary,
         ..ResponseHead::new(status, &date)
     };
+    // Most heads of a second begin alike: how the last one did is kept.
     let mut opening = request.conn.thread.opening.borrow_mut();
     let Ok(mut writer) = HeadWriter::begin(out, &head, &mut opening) else { return false };
     let ok = write_fields(response, &mut writer);

@@ -1,5 +1,12 @@
 //! Reading request heads: from the bytes that came with the last request on, into a buffer that grows as
 //! `large_client_header_buffers` allows.
+//!
+//! ```text
+//!   a buffer of the engine:  [ used | head of this request | body, or the next request ]
+//!                              start ^                       `--> a buffer of its own, once the head is whole
+//!                                    `--> with its buffer to the request, whose spans point into it
+//! ```
+//! A head that comes in pieces moves to larger buffers, and is never parsed twice.
 
 use std::fmt;
 use std::future::poll_fn;

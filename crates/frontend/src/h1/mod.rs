@@ -29,45 +29,17 @@ use std::time::Duration;
 use rt::Timer;
 use rt::local::Counted;
 
+use crate::entrance::Entrance;
 use crate::wire::Wire;
 use client::Http1Client;
 use exchange::config::ServerId;
 use exchange::pump;
 use exchange::request::{Address, ConnInfo, Generation, Request};
 use exchange::settings::core::Core;
-use exchange::settings::listen::{Listen, ListenAddr};
 use exchange::thread::Thread;
 use exchange::transport::{After, Received};
 use input::Input;
 use telemetry::tally::{self, Stage};
-
-/// What a connection came in through: one per listening socket and thread.
-#[derive(Debug)]
-pub struct Entrance {
-    /// The address as it was configured, by which it is found in each configuration.
-    pub address: ListenAddr,
-    /// The address that was bound.
-    pub bound: Address,
-    /// Where it stands in the configuration of this number.
-    place: Cell<(u64, usize)>,
-}
-
-impl Entrance {
-    /// What is told apart by the address in the configuration and the one that is bound.
-    pub fn new(address: ListenAddr, bound: Address) -> Entrance {
-        Entrance { address, bound, place: Cell::new((0, 0)) }
-    }
-
-    /// The servers behind this address; `None` when a reload took it away.
-    fn listen<'g>(&self, generation: &'g Generation) -> Option<&'g Listen> {
-        let listens = &generation.config.http.listens;
-        if self.place.get().0 != generation.number {
-            let place = listens.iter().position(|listen| listen.spec.addr == self.address);
-            self.place.set((generation.number, place.unwrap_or(usize::MAX)));
-        }
-        listens.get(self.place.get().1)
-    }
-}
 
 /// One connection. While it waits it is small: a request with its memory is taken when the first bytes of one
 /// are here, and given back with its end, so that a few of them serve many connections and stay in the cache.
@@ -137,7 +109,7 @@ impl Connection {
             client: RefCell::new(Some(Rc::new(Http1Client(wire.handle())))),
             proxy: OnceCell::new(),
         });
-        let server = default_server(&generation, &entrance, &info.local);
+        let server = entrance.default_server(&generation, &info.local);
         let (input, timer, stage) = (Input::default(), Timer::new(), thread.tally.connection());
         let (had_long_body, body_is_fast) = (false, false);
         let kept = Kept::default();
@@ -234,7 +206,7 @@ impl Connection {
         let is_old = !self.thread.is_in_force(&self.generation);
         if is_old {
             self.generation = self.thread.generation();
-            self.server = default_server(&self.generation, &self.entrance, &self.info.local);
+            self.server = self.entrance.default_server(&self.generation, &self.info.local);
         }
         is_old
     }
@@ -246,9 +218,4 @@ fn is_same_machine(peer: &Address, local: &Address) -> bool {
         (Address::Inet(peer), Address::Inet(local)) => peer.ip().is_loopback() || peer.ip() == local.ip(),
         _ => true,
     }
-}
-
-/// The server that answers before a host is known.
-fn default_server(generation: &Generation, entrance: &Entrance, local: &Address) -> ServerId {
-    entrance.listen(generation).map_or(ServerId(0), |listen| listen.lookup(local).0)
 }

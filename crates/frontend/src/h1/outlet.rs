@@ -1,5 +1,14 @@
 //! Where the body of a response of HTTP/1 goes: head and body are gathered into few sends, framed by chunks where the head
 //! says so (RFC 9112 section 7.1), and sent with the timeout and the rate of the location.
+//!
+//! ```text
+//!   begin, push_range          framed                       the rate lets all of it go
+//!   head + body   --poll_flush--> flushing ------------------------------------------> flying --sent--> (ready)
+//!                                    |  ^                                                |
+//!                                    |  `------------------ sent ------------------------+
+//!                                    `--- a part of it may go, as a copy --------> flying
+//! ```
+//! Parts of files go past all that: what was added is flushed before them, and they have no frames.
 
 use std::task::{Context, Poll, ready};
 
@@ -28,7 +37,9 @@ pub(super) struct Http1Outlet<'a> {
     head: Vec<u8>,
     /// Pieces of the body that wait for a flush.
     body: Segments,
+    /// How many these are.
     pieces: usize,
+    /// How the client finds the end of the body, and whether it was told.
     framing: Framing,
     /// What is being sent, and has not been handed to the wire yet.
     flushing: Option<Segments>,
@@ -65,7 +76,9 @@ enum Framing {
 struct Flying {
     /// Empty while the kernel has them.
     data: Segments,
+    /// All of them, for the count.
     len: u64,
+    /// Whether others follow at once.
     more: bool,
     /// Whether they are the rest of a flush, and no part that the rate lets go.
     is_rest: bool,
@@ -113,6 +126,7 @@ impl<'a> Http1Outlet<'a> {
         self.head.extend_from_slice(CONTINUE_RESPONSE);
     }
 
+    /// Whether nothing was added since the last flush.
     fn is_empty(&self) -> bool {
         self.head.is_empty() && self.body.is_empty()
     }
@@ -122,12 +136,14 @@ impl<'a> Http1Outlet<'a> {
         let (mut start, body) = (std::mem::take(&mut self.head), std::mem::take(&mut self.body));
         self.pieces = 0;
         if self.framing != Framing::Chunks {
+            // Bytes as they are: the head has told the length, or the end of the connection will.
             let mut data = Segments::from(start);
             data.append(body);
             return data;
         }
         let len = body.len() as u64;
         let mut end = Vec::new();
+        // A chunk of nothing would be the last one.
         if len > 0 {
             start.extend_from_slice(chunk_header(len, &mut [0; CHUNK_HEADER_LEN_MAX]));
             end.extend_from_slice(CHUNK_END);
@@ -189,6 +205,7 @@ impl<'a> Http1Outlet<'a> {
         Poll::Ready(Ok(is_rest))
     }
 
+    /// Keeps the memory of the head, which comes back with what was sent.
     fn keep_spare(&mut self, data: &mut Segments) {
         if let Some(mut head) = data.take_vec() {
             head.clear();
@@ -199,7 +216,7 @@ impl<'a> Http1Outlet<'a> {
     /// Waits until the socket takes bytes, but not longer than the client may take none.
     fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
         let polled = self.wire.poll_writable(context);
-        self.patience.follow(context, self.timer, polled, || rt::net::progress(self.wire.fd(), u64::MAX))
+        self.patience.follow(context, self.timer, polled, || self.wire.progress())
     }
 }
 
@@ -298,7 +315,7 @@ impl Outlet for Http1Outlet<'_> {
         }
         // What a file says of itself is no end of the wait: whoever reads it knows what to make of that.
         let polled = self.wire.poll_sendfile(context, part).map(Ok);
-        let progress = || rt::net::progress(self.wire.fd(), u64::MAX);
+        let progress = || self.wire.progress();
         let result = ready!(self.patience.follow(context, self.timer, polled, progress))?;
         self.sent += u64::from(result.unwrap_or(0));
         Poll::Ready(Ok(result))

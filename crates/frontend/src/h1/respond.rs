@@ -1,4 +1,11 @@
-//! Writing a response of HTTP/1: what becomes of its connection, and how the bytes leave.
+//! Writing a response of HTTP/1: what becomes of its connection, and how the bytes leave that are in memory as a whole.
+//!
+//! | what | how it leaves |
+//! |---|---|
+//! | the last response of a connection | a call of this thread, in one segment with the end of the stream |
+//! | where the engine would make the call itself (epoll) | the same call, at once |
+//! | others (a ring) | by the engine, which sends many with one entry into the kernel |
+//! | above [`SENT_DIRECTLY_MAX`], or to a client that does not wait for its responses | by the engine |
 
 use std::time::Duration;
 

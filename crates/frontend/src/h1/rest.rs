@@ -1,4 +1,10 @@
-//! Request bodies that nobody wanted, and closing so that the client still reads its answer.
+//! Request bodies that nobody wanted, and closing so that the client still reads its response.
+//!
+//! ```text
+//!   kept:   response --> rest of the body, thrown away --> next request
+//!   closed: response --> our side ends --> what still comes, thrown away for lingering_time --> close
+//! ```
+//! A close with bytes in the socket that were not read is a reset, and a reset takes the response back on its way.
 
 use http::framing::{ChunkedDecoder, Event};
 use http::request::BodyLength;

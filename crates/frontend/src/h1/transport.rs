@@ -1,4 +1,7 @@
 //! HTTP/1 as what requests come by: the connection is the transport of the one request that it has at a time.
+//!
+//! Each method is a few lines over what the siblings hold: [`input`](super::input) and [`body`](super::body) for what comes,
+//! [`head`](super::head), [`respond`](super::respond) and [`outlet`](super::outlet) for what goes.
 
 use std::convert::Infallible;
 
@@ -54,6 +57,7 @@ impl Transport for Connection {
 
     async fn feed(&mut self, mut feed: Feed<Rest>) -> Infallible {
         let result = self.feed_to_end(&mut feed).await;
+        // The handler learns how it ended, and decides what comes of the request.
         feed.incoming.end(result);
         std::future::pending().await
     }
@@ -99,12 +103,14 @@ impl Transport for Connection {
     }
 
     async fn settle(&mut self, request: &Request, core: &Core, error: &BodyError) {
+        // The reset would overtake what the client has not acknowledged.
         if respond::ends_in_reset(error, request) {
             self.acknowledged(core.sending.send_timeout).await;
         }
     }
 
     fn break_off(&mut self, request: &Request, error: &BodyError) {
+        // A reset frees at once what the kernel still holds for a client that takes nothing.
         let is_timeout = *error == BodyError::Send(SendError::TimedOut);
         let resets = is_timeout && request.scope().core.keeping.reset_timedout_connection;
         if resets || respond::ends_in_reset(error, request) {
@@ -125,6 +131,7 @@ impl Transport for Connection {
         if let Some(mut sending) = self.begin_to_send(request, Segments::from(head), false)? {
             self.go_on_sending(request, &mut sending).await?;
         }
+        // What the client has sent behind its request is the other protocol's already.
         let early = std::mem::take(&mut self.input);
         Ok(by.run(&mut self.wire, &self.timer, early.bytes()).await)
     }

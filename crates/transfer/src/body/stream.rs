@@ -1,7 +1,7 @@
 //! A body that arrives while it is sent: from another server, or while another request fetches it.
 //!
 //! Main type: [`Stream`], the source behind `exchange::response::Body::Stream`. What makes one is elsewhere
-//! (`upstream`, `caching`), and so is sending it (`exchange::streaming`).
+//! (`upstream`), and so is sending it (`exchange::streaming`).
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};

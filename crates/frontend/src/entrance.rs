@@ -1,0 +1,42 @@
+//! The way in: what connections of one listening socket have in common, whatever protocol they speak.
+//!
+//! Main type: [`Entrance`]. A reload may take an address away while connections are open, or give it other servers.
+
+use std::cell::Cell;
+
+use exchange::config::ServerId;
+use exchange::request::{Address, Generation};
+use exchange::settings::listen::{Listen, ListenAddr};
+
+/// What a connection came in through: one per listening socket and thread.
+#[derive(Debug)]
+pub struct Entrance {
+    /// The address as it was configured, by which it is found in each configuration.
+    pub address: ListenAddr,
+    /// The address that was bound.
+    pub bound: Address,
+    /// Where it stands in the configuration of this number.
+    place: Cell<(u64, usize)>,
+}
+
+impl Entrance {
+    /// What is told apart by the address in the configuration and the one that is bound.
+    pub fn new(address: ListenAddr, bound: Address) -> Entrance {
+        Entrance { address, bound, place: Cell::new((0, 0)) }
+    }
+
+    /// The servers behind this address; `None` when a reload took it away.
+    pub(crate) fn listen<'g>(&self, generation: &'g Generation) -> Option<&'g Listen> {
+        let listens = &generation.config.http.listens;
+        if self.place.get().0 != generation.number {
+            let place = listens.iter().position(|listen| listen.spec.addr == self.address);
+            self.place.set((generation.number, place.unwrap_or(usize::MAX)));
+        }
+        listens.get(self.place.get().1)
+    }
+
+    /// The server that answers before a host is known.
+    pub(crate) fn default_server(&self, generation: &Generation, local: &Address) -> ServerId {
+        self.listen(generation).map_or(ServerId(0), |listen| listen.lookup(local).0)
+    }
+}
