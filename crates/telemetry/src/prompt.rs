@@ -44,6 +44,10 @@ impl Prompt {
             return None;
         }
         let began = Instant::now();
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a copy into the page cache; a slow one is the last for a time"
+        )]
         let written = rustix::io::write(file.fd(), lines);
         self.note(began, Instant::now());
         // A signal came before the first byte.
