@@ -240,7 +240,7 @@ impl Store {
                 Some(chunks) => chunks,
                 None => Box::pin(self.table(file, &header, way.reads_of(file))).await?,
             };
-            if way.evades && !io::residency::is_resident(file.fd(), layout.body, header.length) {
+            if way.evades && !io::page_cache::is_resident(file.fd(), layout.body, header.length) {
                 self.evade(file, way);
             }
             return Ok(Read { buf, header, chunks: Some(chunks), seen });

@@ -57,7 +57,7 @@ impl Holding {
         if self.resident_until.get().is_some_and(|until| now < until) {
             return true;
         }
-        let is_resident = io::residency::is_resident(self.file.fd(), start, bytes);
+        let is_resident = io::page_cache::is_resident(self.file.fd(), start, bytes);
         self.resident_until.set(is_resident.then(|| now + RESIDENT_FOR));
         is_resident
     }

@@ -16,7 +16,7 @@ use crate::store::Store;
 /// What an [`Access`] comes to for one file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
-    /// What tells the file from others: see [`Retention`](io::retention::Retention).
+    /// What tells the file from others: see [`PageCacheAdmission`](io::page_cache::PageCacheAdmission).
     name: u64,
     /// What opens it.
     pub(crate) opens: DiskVia,
@@ -96,7 +96,7 @@ impl Store {
         let is_left_to_us = access.direct_from.is_none() && access.calls_directly && reads != DiskVia::Sync;
         let name = name_of(key);
         let evades =
-            is_left_to_us && known.is_some_and(|known| known.asked) && !self.retention.lets_in(name, 0);
+            is_left_to_us && known.is_some_and(|known| known.asked) && !self.admission.admit(name, rt::now());
         Way {
             name,
             opens: access.via,
@@ -133,7 +133,7 @@ impl Store {
             return Some(held);
         }
         let in_memory = in_memory();
-        self.retention.note(way.name, in_memory);
+        self.admission.note(way.name, in_memory, rt::now());
         in_memory.then_some(held)
     }
 
@@ -176,7 +176,7 @@ impl Store {
         let read = file.read_resident(0, bytes as u32, &mut buf);
         self.data.note(read.is_ok());
         if way.evades {
-            self.retention.note(way.name, read.is_ok());
+            self.admission.note(way.name, read.is_ok(), rt::now());
         }
         match read {
             Ok(count) if count > 0 => Ok(buf),

@@ -10,8 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockRea
 use std::time::{Instant, UNIX_EPOCH};
 
 use io::op::DeviceId;
-use io::residency::Hunch;
-use io::retention::Retention;
+use io::page_cache::{PageCacheAdmission, TryPredictor};
 use io::{DiskVia, Errno};
 use rt::file::Lock;
 use rustix::fs::{CWD, Mode, OFlags};
@@ -68,11 +67,11 @@ pub struct Store {
     pub(crate) is_measured: AtomicBool,
     is_stopping: AtomicBool,
     /// Whether paths of entries lately were in the kernel's lookup cache.
-    pub(crate) names: Hunch,
+    pub(crate) names: TryPredictor,
     /// Whether entries lately were in the page cache.
-    pub(crate) data: Hunch,
+    pub(crate) data: TryPredictor,
     /// Whether entries that were not in the page cache, and were let in, stay there.
-    pub(crate) retention: Retention,
+    pub(crate) admission: PageCacheAdmission,
     /// Removals under way.
     pub(crate) removals: AtomicUsize,
     /// Wakes the manager: it is to stop, or room is short.
@@ -157,9 +156,9 @@ impl Store {
             lock: Mutex::new(lock),
             is_loaded: AtomicBool::new(false),
             is_measured: AtomicBool::new(false),
-            names: Hunch::default(),
-            data: Hunch::default(),
-            retention: Retention::new(LET_IN_OF_MIN),
+            names: TryPredictor::default(),
+            data: TryPredictor::default(),
+            admission: PageCacheAdmission::new(LET_IN_OF_MIN),
             is_stopping: AtomicBool::new(false),
             removals: AtomicUsize::new(0),
             bell: crate::bell::Bell::default(),

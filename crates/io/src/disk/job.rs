@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 use crate::disk::{folder, owner};
 use crate::op::{Advice, Completion, DirEntry, EntryLook, Op, OpId, OpenHow, Payload};
 use crate::op::{READ_DIR_BYTES_MIN, SEGMENTS_MAX, Segment, Space, Stat, StatTarget};
+use crate::page_cache::UNCACHED;
 use crate::slot::Slots;
 
 /// What a blocked thread needs to know of an operation.
@@ -305,9 +306,6 @@ fn write(file: BorrowedFd<'_>, slices: &[IoSlice<'_>], offset: u64, uncached: bo
     };
     Outcome { refused_uncached: uncached, ..Outcome::count(answer) }
 }
-
-/// `RWF_DONTCACHE` (Linux 6.14); a kernel or file system without it answers EOPNOTSUPP.
-const UNCACHED: ReadWriteFlags = ReadWriteFlags::from_bits_retain(libc::RWF_DONTCACHE as u32);
 
 /// Gives an open file a name. By the descriptor itself, which needs a privilege before Linux 6.10 and answers
 /// ENOENT without it; then by its entry in /proc, as open(2) shows it for `O_TMPFILE`.

@@ -11,7 +11,6 @@ pub(crate) mod seen;
 use std::cell::Cell;
 use std::ffi::{CStr, CString};
 use std::future::Future;
-use std::io::IoSliceMut;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
@@ -21,7 +20,6 @@ use std::time::{Duration, Instant};
 use io::op::{Advice, DeviceId, DirEntry, EntryLook, OpenHow, Space, Stat, StatTarget};
 use io::{Buf, DiskVia, Errno, Fd, Op, Payload, Segments};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
-use rustix::io::ReadWriteFlags;
 
 use crate::ops::{Outcome, Running};
 use crate::runtime::{self, Inner};
@@ -41,9 +39,6 @@ const PAUSE_FIRST: Duration = Duration::from_millis(1);
 
 /// The longest pause before a disk operation is tried again.
 const PAUSE_MAX: Duration = Duration::from_millis(128);
-
-/// `RWF_DONTCACHE` (Linux 6.14).
-const UNCACHED: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
 /// An open file. Clones share it; it is closed through the engine with the last one, without waiting.
 #[derive(Clone)]
@@ -170,16 +165,8 @@ impl File {
     pub fn read_resident(&self, offset: u64, len: u32, buf: &mut Buf) -> Result<u32, Errno> {
         let start = buf.len();
         let len = (len as usize).min(buf.capacity() - start);
-        let mut parts = [IoSliceMut::new(&mut buf.space()[start..start + len])];
-        // What a try that finds nothing reads ahead is not to stay either.
-        let uncached = if self.fd().is_uncached() { UNCACHED } else { ReadWriteFlags::empty() };
-        let count =
-            match rustix::io::preadv2(self.fd(), &mut parts, offset, ReadWriteFlags::NOWAIT | uncached) {
-                Err(Errno::OPNOTSUPP) => {
-                    rustix::io::preadv2(self.fd(), &mut parts, offset, ReadWriteFlags::NOWAIT)?
-                }
-                answer => answer?,
-            };
+        let space = &mut buf.space()[start..start + len];
+        let count = io::page_cache::read_cached(self.fd(), offset, space)?;
         buf.set_len(start + count);
         Ok(count as u32)
     }

@@ -107,7 +107,7 @@ impl FileBody {
     /// The whole file that was opened for this request.
     pub fn new(opened: Opened, mover: Mover, at: Place) -> FileBody {
         let Opened { file, stat, device } = opened;
-        let name = past::name(&stat);
+        let name = io::page_cache::name_of_file(&stat);
         FileBody { name, ..FileBody::over(at, file, device, mover, 0..stat.size) }
     }
 

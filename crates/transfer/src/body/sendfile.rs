@@ -12,10 +12,9 @@
 //! buffer only where the pages do not stay, or the file system has no way to begin reading without waiting.
 
 use std::ops::Range;
-use std::time::{Duration, Instant};
 
 use io::op::{Advice, Source};
-use io::residency::{self, Manner, State};
+use io::page_cache::{self, ProbeOptions, Residency};
 use io::{Buf, DiskVia, Errno};
 use rt::net::FilePart;
 
@@ -24,11 +23,6 @@ use crate::body::pace::CHUNK_MAX;
 use crate::body::read::{self, Chunk};
 use crate::body::windows::Into;
 use crate::body::{BodyError, FileBody, past, turns, windows};
-
-/// How long it is believed that bytes are resident which were so when they were looked at: though the client has not taken
-/// them yet, and for others who ask for the same open file. What many ask for is looked at fifty times a second, and not
-/// with each answer: to count the pages of 1 MiB costs a tenth of what sending them does.
-const BELIEVED: Duration = Duration::from_millis(20);
 
 /// Sends a range by sendfile(2) on this engine.
 pub(super) async fn send(
@@ -67,9 +61,9 @@ pub(super) async fn send_resident(
     let mut begun: Option<u64> = None;
     while position < range.end {
         let len = most.min(range.end - position);
-        if position + len > resident || !is_believed(since) {
+        if position + len > resident || !page_cache::is_believed(since, rt::now()) {
             (resident, since) = (position, rt::now());
-            if find(body, position, len) == State::Resident {
+            if find(body, position, len) == Residency::Resident {
                 resident += len;
                 body.file.note_resident(position..resident);
             } else {
@@ -107,24 +101,19 @@ pub(super) async fn send_resident(
 /// questions whether they are there.
 const VERY_LONG_MAX: u64 = 2 * CHUNK_MAX;
 
-/// Whether it is believed that what was resident then is so now.
-pub(super) fn is_believed(since: Instant) -> bool {
-    rt::now().duration_since(since) <= BELIEVED
-}
-
 /// Begins to read what is sent next, so that the disk works while the bytes before it are sent: sendfile(2) itself reads on
 /// only where it comes to a page that was marked for that. Of few files at a time: it takes no window.
 fn read_ahead(body: &FileBody, next: Range<u64>) {
     if !next.is_empty() && body.calls_directly() && !turns::are_on() {
-        residency::begin_reading(body.file.fd(), next.start, next.end - next.start);
+        page_cache::begin_reading(body.file.fd(), next.start, next.end - next.start);
     }
 }
 
 /// Where bytes are. Where only looking at pages can tell, reading is begun with the first look, unless bodies take turns.
-fn find(body: &FileBody, at: u64, len: u64) -> State {
+fn find(body: &FileBody, at: u64, len: u64) -> Residency {
     let is_local = body.calls_directly();
     let ahead = if is_local && !turns::are_on() { len } else { 1 };
-    residency::find(body.file.fd(), at, len, Manner { is_local, ahead })
+    page_cache::residency(body.file.fd(), at, len, ProbeOptions { is_local, ahead })
 }
 
 /// What became of bytes that were not resident.
@@ -165,10 +154,10 @@ async fn bring(
 /// Begins to read what is missing, and waits for it; how much came, and stayed: all, or what comes before the first hole.
 async fn brought(body: &FileBody, via: DiskVia, at: u64, mut len: u64) -> Option<u64> {
     let file = body.file.fd();
-    if residency::begin_reading(file, at, len) && find(body, at, len) == State::Missing {
+    if page_cache::begin_reading(file, at, len) && find(body, at, len) == Residency::Missing {
         // Its start is there, so that the reading began with none of the rest. The next window begins at the hole, and the
         // kernel reads on from there by large pieces; told to fill it, it would read page by page.
-        match residency::cached_start(file, at, len) {
+        match page_cache::cached_start(file, at, len) {
             // Nobody can tell, so holes are filled, in another thread.
             0 => drop(body.file.advise(at, len as u32, Advice::WillNeed, body.device, via).await),
             start => len = start,
@@ -178,9 +167,9 @@ async fn brought(body: &FileBody, via: DiskVia, at: u64, mut len: u64) -> Option
     for _ in 0..WAITS_MAX {
         wait_for(body, via, place).await;
         match find(body, at, len) {
-            State::Resident => return Some(len),
-            State::Coming { at } => place = at,
-            State::Missing => return None,
+            Residency::Resident => return Some(len),
+            Residency::InFlight { at } => place = at,
+            Residency::Missing => return None,
         }
     }
     None

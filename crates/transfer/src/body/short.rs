@@ -8,20 +8,19 @@
 
 use std::ops::Range;
 
-use io::residency::{self, Hunch};
-use io::retention::Retention;
+use io::page_cache::{self, PageCacheAdmission, TryPredictor};
 use io::{DiskVia, Segments};
 
 use crate::body::{FileBody, Mover, choose, past, read};
 
-/// What all threads have seen of short files. Of them there may be very many, each asked for once in many seconds.
-static FILES: Retention = Retention::keeping(1, KEPT_MS);
+/// Shared by all threads. There may be very many short files, each requested once in many seconds.
+static FILES: PageCacheAdmission = PageCacheAdmission::keeping(1, KEPT_MS);
 
-/// For so long a file is remembered that was let in and is not asked for again.
+/// How long an admitted file is remembered without a request for it.
 const KEPT_MS: u64 = 60_000;
 
 /// Whether pages may be counted, of files that mostly have one owner.
-static COUNTS: Hunch = Hunch::new();
+static COUNTS: TryPredictor = TryPredictor::new();
 
 /// As [`read::at_hand`], where it matters by way of a count.
 pub(super) fn at_hand(body: &mut FileBody, head: &mut Vec<u8>, range: Range<u64>) -> Option<Segments> {
@@ -29,7 +28,7 @@ pub(super) fn at_hand(body: &mut FileBody, head: &mut Vec<u8>, range: Range<u64>
         return read::at_hand(body, head, range);
     }
     let is_likely = body.root().finds_data();
-    if FILES.is_choosy() || !is_likely {
+    if FILES.is_selective() || !is_likely {
         body.in_memory = counted(body, &range);
         if body.in_memory == Some(false) {
             return None;
@@ -37,7 +36,7 @@ pub(super) fn at_hand(body: &mut FileBody, head: &mut Vec<u8>, range: Range<u64>
     }
     let data = read::at_hand(body, head, range);
     if data.is_some() {
-        FILES.note(body.name, true);
+        FILES.note(body.name, true, rt::now());
     } else if is_likely && COUNTS.is_confident() {
         // Now it is on its way, which a count would not tell from being there.
         body.in_memory = Some(false);
@@ -47,9 +46,7 @@ pub(super) fn at_hand(body: &mut FileBody, head: &mut Vec<u8>, range: Range<u64>
 
 /// Has a file that is not at hand read past the page cache where that is better.
 pub(super) fn turn(body: &mut FileBody) {
-    if body
-        .in_memory
-        .is_some_and(|in_memory| !past::goes_through(&FILES, body.name, in_memory, past::now_ms()))
+    if body.in_memory.is_some_and(|in_memory| !FILES.goes_through(body.name, in_memory, rt::now()))
         && past::become_direct(body)
     {
         let via = choose::direct_engine(body.at.rules.aio, &rt::caps());
@@ -70,7 +67,7 @@ fn counted(body: &FileBody, range: &Range<u64>) -> Option<bool> {
     if !COUNTS.is_worth_trying() {
         return None;
     }
-    let answer = residency::are_counted(body.file.fd(), range.start, range.end - range.start);
+    let answer = page_cache::are_counted(body.file.fd(), range.start, range.end - range.start);
     COUNTS.note(answer.is_some());
     answer
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use io::Errno;
 use io::op::{DeviceId, OpenHow, Stat, is_local};
-use io::residency::Hunch;
+use io::page_cache::TryPredictor;
 use rustix::fs::{Mode, OFlags};
 
 /// What is known about the root of one location.
@@ -26,11 +26,11 @@ pub struct RootFacts {
     /// are injected, which such calls would not meet.
     direct_calls: bool,
     /// Whether paths lately were in the kernel's lookup cache.
-    names: Hunch,
+    names: TryPredictor,
     /// Whether files lately were in the page cache.
-    data: Hunch,
+    data: TryPredictor,
     /// Whether files lately could be opened with `O_DIRECT`.
-    direct: Hunch,
+    direct: TryPredictor,
     /// The root itself, held open where nothing outside of it may be reached.
     beneath: Option<OwnedFd>,
 }
@@ -61,9 +61,9 @@ impl RootFacts {
             local,
             real,
             direct_calls: local && direct_calls,
-            names: Hunch::default(),
-            data: Hunch::default(),
-            direct: Hunch::default(),
+            names: TryPredictor::default(),
+            data: TryPredictor::default(),
+            direct: TryPredictor::default(),
             beneath: beneath.then(open).flatten(),
         }
     }
@@ -165,9 +165,10 @@ mod tests {
 
     #[test]
     fn what_fails_is_tried_seldom_and_what_succeeds_always() {
-        let hunch = Hunch::default();
-        let trials =
-            |hit: bool| (0..1300).filter(|_| hunch.is_worth_trying()).map(|_| hunch.note(hit)).count();
+        let predictor = TryPredictor::default();
+        let trials = |hit: bool| {
+            (0..1300).filter(|_| predictor.is_worth_trying()).map(|_| predictor.note(hit)).count()
+        };
         assert_eq!(trials(true), 1300);
         let misses = trials(false);
         assert!((80..120).contains(&misses), "{misses} of 1300");

@@ -1,8 +1,8 @@
-//! Whether bytes of a file are in the page cache: the question that decides between `sendfile` on the worker
-//! thread and a read by a disk engine.
+//! Where bytes of a file are: in the page cache, on their way to it, or on the device. The result decides between
+//! `sendfile` on the worker thread and a read by a disk engine.
 //!
 //! [`is_resident`] never waits for a device. It is a snapshot: the kernel may drop a page right after the
-//! answer, which costs one wait and no wrong byte. Nothing here reads content.
+//! answer, which costs one wait and no wrong byte. Only [`read_cached`] reads content.
 //!
 //! Two calls answer together. A read of one byte with `RWF_NOWAIT` (preadv2(2), Linux 4.14) fails with
 //! EAGAIN where a page is missing or still being read. The kernel may start to read the missing page (6.18
@@ -11,7 +11,7 @@
 
 use std::io::IoSliceMut;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::{Errno, ReadWriteFlags};
 
@@ -34,53 +34,9 @@ const SPACING_PAGES: u64 = 8;
 /// call that copies a byte, the chunk that it is about has a hundred thousand of them to be sent.
 const LOOKS_MAX: u64 = 16;
 
-/// Whether trying something cheap first is likely to pay: what succeeds lately is tried, what fails is left
-/// alone for a while. All threads share it; a steady state writes nothing.
-#[derive(Debug)]
-pub struct Hunch(AtomicU8);
-
-/// Below this nothing is tried.
-const CONFIDENT: u8 = 64;
-
-impl Default for Hunch {
-    fn default() -> Hunch {
-        Hunch::new()
-    }
-}
-
-impl Hunch {
-    /// It is worth trying as long as nothing is known.
-    pub const fn new() -> Hunch {
-        Hunch(AtomicU8::new(CONFIDENT))
-    }
-
-    /// Whether to try. Each time it is not, the next trial comes nearer: one in about thirteen.
-    pub fn is_worth_trying(&self) -> bool {
-        let confidence = self.0.load(Ordering::Relaxed);
-        if confidence < CONFIDENT {
-            self.0.store(confidence + 4, Ordering::Relaxed);
-        }
-        confidence >= CONFIDENT
-    }
-
-    /// Whether what was tried lately succeeded.
-    pub fn is_confident(&self) -> bool {
-        self.0.load(Ordering::Relaxed) >= CONFIDENT
-    }
-
-    /// Says how it went.
-    pub fn note(&self, success: bool) {
-        let before = self.0.load(Ordering::Relaxed);
-        let after = if success { before.saturating_add(16) } else { before / 4 };
-        if after != before {
-            self.0.store(after, Ordering::Relaxed);
-        }
-    }
-}
-
-/// What a question may do beside answering.
+/// What a probe may do beside its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Manner {
+pub struct ProbeOptions {
     /// Whether the file is on a disk of this machine, so that the pages may be counted before one was looked at: the count
     /// starts no reading.
     pub is_local: bool,
@@ -88,30 +44,25 @@ pub struct Manner {
     pub ahead: u64,
 }
 
-impl Manner {
+impl ProbeOptions {
     /// For any file: a page after the other is looked at, and no other one is read.
-    pub const CAREFUL: Manner = Manner { is_local: false, ahead: 1 };
+    pub const CAREFUL: ProbeOptions = ProbeOptions { is_local: false, ahead: 1 };
 }
 
 /// Whether all pages of `len` bytes at `offset`, which must lie inside the file, are in the page cache.
 /// Where the file system cannot tell without waiting (FUSE, NFS), and for files open with `O_DIRECT`, the
 /// answer is no.
 pub fn is_resident(file: &Fd, offset: u64, len: u64) -> bool {
-    is_resident_by(file, offset, len, Manner::CAREFUL)
-}
-
-/// As [`is_resident`], in this manner.
-pub fn is_resident_by(file: &Fd, offset: u64, len: u64, manner: Manner) -> bool {
-    find(file, offset, len, manner) == State::Resident
+    residency(file, offset, len, ProbeOptions::CAREFUL) == Residency::Resident
 }
 
 /// Where bytes of a file are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum Residency {
     /// All in the page cache.
     Resident,
     /// Not yet there at this place, and on their way as far as is known.
-    Coming {
+    InFlight {
         /// Byte offset of a page that is not there.
         at: u64,
     },
@@ -120,20 +71,20 @@ pub enum State {
 }
 
 /// Where `len` bytes at `offset`, which must lie inside the file, are: see [`is_resident`].
-pub fn find(file: &Fd, offset: u64, len: u64, manner: Manner) -> State {
+pub fn residency(file: &Fd, offset: u64, len: u64, options: ProbeOptions) -> Residency {
     let count = if NO_CACHESTAT.load(Ordering::Relaxed) { None } else { Some(cached_pages as Count) };
-    let answer = look(file, offset, len, count, manner);
+    let answer = probe(file, offset, len, count, options);
     let answer = if answer == Err(Errno::NOSYS) {
         NO_CACHESTAT.store(true, Ordering::Relaxed);
-        look(file, offset, len, None, manner)
+        probe(file, offset, len, None, options)
     } else {
         answer
     };
-    answer.unwrap_or(State::Missing)
+    answer.unwrap_or(Residency::Missing)
 }
 
 /// Whether all pages of `len` bytes at `offset`, which must lie inside the file, are in the page cache or on their way
-/// there; `None` where that may not be counted. Unlike [`find`] it reads nothing, wherever the pages are; a file of another
+/// there; `None` where that may not be counted. Unlike [`residency`] it reads nothing, wherever the pages are; a file of another
 /// machine may have that asked for the right to count.
 pub fn are_counted(file: &Fd, offset: u64, len: u64) -> Option<bool> {
     if NO_CACHESTAT.load(Ordering::Relaxed) {
@@ -182,6 +133,23 @@ fn first_hole(
     Ok(there)
 }
 
+/// `RWF_DONTCACHE` (Linux 6.14); a kernel or file system without it answers EOPNOTSUPP.
+pub(crate) const UNCACHED: ReadWriteFlags = ReadWriteFlags::from_bits_retain(libc::RWF_DONTCACHE as u32);
+
+/// Reads now what is in the page cache; `EAGAIN` where the first byte is not, without waiting for the device
+/// (`RWF_NOWAIT`, preadv2(2)). Not for files open with `O_DIRECT`, which would wait.
+pub fn read_cached(file: &Fd, offset: u64, space: &mut [u8]) -> Result<usize, Errno> {
+    let parts = &mut [IoSliceMut::new(space)];
+    if file.is_uncached() {
+        // A failed try starts a read-ahead, which must not stay either.
+        match rustix::io::preadv2(file, parts, offset, ReadWriteFlags::NOWAIT | UNCACHED) {
+            Err(Errno::OPNOTSUPP) => {}
+            result => return result,
+        }
+    }
+    rustix::io::preadv2(file, parts, offset, ReadWriteFlags::NOWAIT)
+}
+
 /// Counts the cached pages of a byte range.
 type Count = fn(&Fd, u64, u64) -> Result<u64, Errno>;
 
@@ -190,48 +158,54 @@ fn cached_pages(file: &Fd, offset: u64, len: u64) -> Result<u64, Errno> {
 }
 
 /// The answer, or ENOSYS when `count` is not there.
-fn look(file: &Fd, offset: u64, len: u64, count: Option<Count>, manner: Manner) -> Result<State, Errno> {
+fn probe(
+    file: &Fd,
+    offset: u64,
+    len: u64,
+    count: Option<Count>,
+    options: ProbeOptions,
+) -> Result<Residency, Errno> {
     if len == 0 {
-        return Ok(State::Resident);
+        return Ok(Residency::Resident);
     }
     // Nothing of it is read through the page cache, and what the looks find there says nothing.
     if file.is_direct() {
-        return Ok(State::Missing);
+        return Ok(Residency::Missing);
     }
     let page_bytes = rustix::param::page_size() as u64;
     let (first, last) = (offset / page_bytes, (offset + len - 1) / page_bytes);
     let pages = last - first + 1;
     let is_long = pages > SINGLE_PAGES_MAX;
-    let early = if is_long && manner.is_local { counted(file, offset, len, count)? } else { None };
+    let early = if is_long && options.is_local { counted(file, offset, len, count)? } else { None };
     if early.is_some_and(|counted| counted < pages) {
-        return Ok(State::Missing);
+        return Ok(Residency::Missing);
     }
     // The first page decides whether a file of somewhere else can be looked at. It comes before the count there, because
     // that checks permissions, for which NFS asks its server.
-    match sys::begin_reading(file, first * page_bytes, manner.ahead.max(1)) {
+    match sys::begin_reading(file, first * page_bytes, options.ahead.max(1)) {
         Ok(true) => {}
-        Ok(false) => return Ok(State::Coming { at: first * page_bytes }),
+        Ok(false) => return Ok(Residency::InFlight { at: first * page_bytes }),
         Err(Errno::OPNOTSUPP) if is_in_memory(file) => {
             // A file in memory (tmpfs, memfd) has no `RWF_NOWAIT`; what is not there was swapped out, or is a hole and
             // costs nothing. Where the kernel does not count either, it counts as memory.
             let is_whole = counted(file, offset, len, count)?.is_none_or(|counted| counted >= pages);
-            return Ok(if is_whole { State::Resident } else { State::Missing });
+            return Ok(if is_whole { Residency::Resident } else { Residency::Missing });
         }
-        Err(_) => return Ok(State::Missing),
+        Err(_) => return Ok(Residency::Missing),
     }
     let looks = match (is_long, early) {
         (false, _) => pages,
         // All are there, or on their way: a device brings the middle and the end of a range last.
         (true, Some(_)) => SINGLE_PAGES_MAX,
-        (true, None) => match if manner.is_local { None } else { counted(file, offset, len, count)? } {
-            Some(counted) if counted < pages => return Ok(State::Missing),
+        (true, None) => match if options.is_local { None } else { counted(file, offset, len, count)? } {
+            Some(counted) if counted < pages => return Ok(Residency::Missing),
             Some(_) => SINGLE_PAGES_MAX,
             None => (pages / SPACING_PAGES + 1).clamp(SINGLE_PAGES_MAX, LOOKS_MAX),
         },
     };
     let place = |number: u64| (first + (pages - 1) * number / (looks - 1).max(1)) * page_bytes;
     let missing = (1..looks).map(place).find(|&at| is_page_there(file, at) != Ok(true));
-    Ok(missing.map_or(State::Resident, |at| State::Coming { at }))
+    Ok(missing.map_or(Residency::Resident, |at| Residency::InFlight { at }))
 }
 
 /// How many of the pages are cached, where the kernel tells; ENOSYS where it knows no such question.
@@ -329,8 +303,8 @@ mod tests {
             assert!(is_resident(&file.1, offset, len), "{len} bytes at {offset}");
             for count in WAYS {
                 assert_eq!(
-                    look(&file.1, offset, len, count, Manner::CAREFUL),
-                    Ok(State::Resident),
+                    probe(&file.1, offset, len, count, ProbeOptions::CAREFUL),
+                    Ok(Residency::Resident),
                     "{len} bytes at {offset}"
                 );
             }
@@ -340,8 +314,8 @@ mod tests {
     /// Asks about bytes of which a part is missing. The kernel may have started to read it for the question,
     /// and a quick device may have brought it before the call ended; then, and only then, yes is true.
     fn assert_missing(file: &Fd, offset: u64, len: u64, count: Option<Count>) {
-        let answer = look(file, offset, len, count, Manner::CAREFUL);
-        if answer == Ok(State::Resident) {
+        let answer = probe(file, offset, len, count, ProbeOptions::CAREFUL);
+        if answer == Ok(Residency::Resident) {
             let page_bytes = rustix::param::page_size() as u64;
             let pages = (offset + len - 1) / page_bytes - offset / page_bytes + 1;
             let there = sys::cachestat(file, offset, len).map(|found| found.cached);
@@ -365,8 +339,8 @@ mod tests {
             if !prepare() {
                 return false;
             }
-            match look(file, offset, len, count, Manner::CAREFUL) {
-                Ok(State::Resident) => return true,
+            match probe(file, offset, len, count, ProbeOptions::CAREFUL) {
+                Ok(Residency::Resident) => return true,
                 other => answers.push(other),
             }
         }
@@ -457,7 +431,7 @@ mod tests {
     fn a_kernel_without_the_count_is_asked_no_second_time() {
         let file = Scratch::new("resident-nosys");
         let missing: Count = |_, _, _| Err(Errno::NOSYS);
-        assert_eq!(look(&file.1, 0, BYTES as u64, Some(missing), Manner::CAREFUL), Err(Errno::NOSYS));
+        assert_eq!(probe(&file.1, 0, BYTES as u64, Some(missing), ProbeOptions::CAREFUL), Err(Errno::NOSYS));
         // The flag is the whole process's, so that other tests see it too; the answers stay the same.
         NO_CACHESTAT.store(true, Ordering::Relaxed);
         assert!(is_resident(&file.1, 0, BYTES as u64));
@@ -482,6 +456,6 @@ mod tests {
         rustix::io::write(&memory, &[7; 20_000]).unwrap();
         let file = Fd::from(memory);
         assert!(is_resident(&file, 0, 20_000));
-        assert_eq!(look(&file, 0, 20_000, None, Manner::CAREFUL), Ok(State::Resident));
+        assert_eq!(probe(&file, 0, 20_000, None, ProbeOptions::CAREFUL), Ok(Residency::Resident));
     }
 }

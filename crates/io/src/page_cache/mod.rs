@@ -1,0 +1,34 @@
+//! The policy of the page cache: which files are read through it and which past it, for the server's files and for caches
+//! alike.
+//!
+//! [`probe`] finds out where bytes are, [`PageCacheAdmission`] decides what may enter, [`TryPredictor`] tells whether a
+//! cheap try is likely to succeed. Nothing here submits operations.
+
+mod admission;
+mod predictor;
+mod probe;
+
+use std::time::{Duration, Instant};
+
+pub use admission::PageCacheAdmission;
+pub use predictor::TryPredictor;
+pub(crate) use probe::UNCACHED;
+pub use probe::{
+    ProbeOptions, Residency, are_counted, begin_reading, cached_start, is_resident, read_cached, residency,
+};
+
+/// How long bytes that were found in the page cache are taken to be there still. One probe then serves every request for
+/// the same open file: to count the pages of 1 MiB costs a tenth of what sending them does. The sender notices when the
+/// bytes have left.
+pub const BELIEVED: Duration = Duration::from_millis(20);
+
+/// Whether bytes that were in the page cache at `since` are taken to be there at `now`.
+pub fn is_believed(since: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(since) <= BELIEVED
+}
+
+/// A number that tells a file from others, nearly always: its bits are spread, as admission needs them.
+pub fn name_of_file(stat: &crate::op::Stat) -> u64 {
+    // By Fibonacci hashing: the upper half says where it belongs.
+    (stat.inode ^ stat.device.0.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
