@@ -1,5 +1,6 @@
 //! How files are found, listed and kept open, asked over a socket. What the directives set, and the errors of wrong
 //! ones, are tested beside each module.
+#![expect(clippy::disallowed_methods, reason = "a test may wait")]
 
 mod support;
 

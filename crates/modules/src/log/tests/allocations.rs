@@ -1,4 +1,5 @@
 //! What a line costs: in the steady state no allocation, whatever the target and the format.
+#![expect(clippy::disallowed_methods, reason = "a test may wait")]
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::os::fd::OwnedFd;
