@@ -259,7 +259,7 @@ fn ask(server: &str, asked: &Asked<'_>) -> (Got, After) {
     let mut runtime = Runtime::new(engine.expect("epoll is everywhere"));
     runtime.block_on(async {
         let version = ConfigVersion::new(&config, 1, Arc::new(()));
-        let logs = LogFiles::new(None, 1);
+        let logs = LogFiles::new(None, 1, false);
         let thread = Rc::new(Thread::new(Arc::new(Shared::default()), version, logs, Opened::default()));
         let here = Address::Inet((Ipv4Addr::LOCALHOST, 80).into());
         let info = Rc::new(ConnInfo {
