@@ -136,7 +136,7 @@ impl Course {
             |name| Ok((folder.join(name), OwnedFd::from(File::options().append(true).open("/dev/null")?)));
         let logs: io::Result<Vec<_>> = ["access.log", "error.log"].into_iter().map(log).collect();
         let version = ConfigVersion::new(&config, 1, Arc::new(()));
-        let files = LogFiles::new(None, 1);
+        let files = LogFiles::new(None, 1, false);
         let thread = Rc::new(Thread::new(Arc::new(Shared::default()), version, files, logs?));
         let origin = listener(&folder.join("origin"))?;
         let mut doors = Doors::new(&thread, true);
