@@ -72,6 +72,11 @@ impl Charsets {
         name
     }
 
+    /// Whether a directive names any charset.
+    pub(super) fn is_any(&self) -> bool {
+        !self.names.is_empty()
+    }
+
     /// Whether a directive names this charset.
     pub(super) fn has(&self, name: &[u8]) -> bool {
         self.names.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name))

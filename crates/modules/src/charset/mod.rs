@@ -29,10 +29,14 @@ use telemetry::Level;
 /// The module.
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
-    // Everywhere: another server may say the charset (`X-Accel-Charset`) of what it leads to.
     settings: &[SettingsType::of::<Conf>()],
     http: &[HttpType::of::<Charsets>()],
-    take_part: |_, scope, plan| plan.filter(scope.shared::<Conf>(), filter),
+    take_part: |http, scope, plan| {
+        // In all locations where a charset is known: another server may name it (`X-Accel-Charset`) for what it leads to.
+        if http.of::<Charsets>().is_any() {
+            plan.filter(scope.shared::<Conf>(), filter);
+        }
+    },
     subrequest: SubrequestHooks { begin: Some(hand_down), detach: None },
     check: |http, _| check(http),
     ..Module::named("http_charset")
@@ -228,11 +232,7 @@ fn filter(conf: &Conf, request: &mut Request) {
     }
     let named = named(request);
     let wanted = match request.depth {
-        0 => wanted(request, conf, named.is_some()).unwrap_or_else(|unknown| {
-            let unknown = unknown.escape_ascii();
-            request.log(Level::Error, format_args!("unknown charset \"{unknown}\" to override"));
-            None
-        }),
+        0 => wanted(request, conf, named.is_some()),
         _ => request.extensions.get::<Wanted>().map(|Wanted(name)| name.clone()),
     };
     let Some(wanted) = wanted else { return };
@@ -261,11 +261,23 @@ fn filter(conf: &Conf, request: &mut Request) {
     name(request, wanted);
 }
 
+/// The charset that another server wants (`X-Accel-Charset`), where a directive names it; the log says where none does.
+pub(crate) fn of_upstream(request: &Request, name: &[u8]) -> Option<Box<[u8]>> {
+    if name.is_empty() {
+        return None;
+    }
+    let is_known = request.config().http.of::<Charsets>().has(name);
+    if !is_known {
+        request.log(Level::Error, format_args!("unknown charset \"{}\" to override", name.escape_ascii()));
+    }
+    is_known.then(|| Box::from(name))
+}
+
 /// Whether the answer, whose type is known, will go out as UTF-8.
 pub(crate) fn is_utf8(request: &Request) -> bool {
     let conf = request.scope().of::<Conf>();
     let named = named(request);
-    let charset = wanted(request, conf, named.is_some()).ok().flatten().or(named);
+    let charset = wanted(request, conf, named.is_some()).or(named);
     charset.is_some_and(|charset| charset.eq_ignore_ascii_case(Charset::UTF8.as_bytes()))
 }
 
@@ -280,24 +292,14 @@ fn named(request: &Request) -> Option<Cow<'static, [u8]>> {
 }
 
 /// The charset that the client is to get.
-///
-/// # Errors
-/// Another server has asked for one (`X-Accel-Charset`) that the configuration does not know.
-fn wanted<'r>(
-    request: &'r Request,
-    conf: &Conf,
-    is_named: bool,
-) -> Result<Option<Cow<'static, [u8]>>, &'r [u8]> {
-    if request.response.content_type.of(request).is_none() {
-        return Ok(None);
-    }
+fn wanted(request: &Request, conf: &Conf, is_named: bool) -> Option<Cow<'static, [u8]>> {
+    request.response.content_type.of(request)?;
     if let Some(name) = &request.response.charset_override {
-        let is_known = request.config().http.of::<Charsets>().has(name);
-        return if is_known { Ok(Some(Cow::Owned(name.to_vec()))) } else { Err(name) };
+        return Some(Cow::Owned(name.to_vec()));
     }
     // A charset that came with the answer is left alone, whatever the type, unless the configuration insists.
     let concerned = if is_named { conf.overrides } else { conf.types.matches(request) };
-    Ok(conf.charset.as_ref().filter(|_| concerned).and_then(|charset| charset.name(request)))
+    conf.charset.as_ref().filter(|_| concerned).and_then(|charset| charset.name(request))
 }
 
 /// Puts the charset behind the type, in the place of one that is there.

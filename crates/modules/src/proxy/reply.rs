@@ -21,6 +21,7 @@ use http::hop_by_hop::ConnectionOptions;
 use http::reply::{FieldLine, ReplyHead};
 use http::request::HeaderId;
 
+use crate::charset;
 use crate::proxy::conf::Conf;
 use crate::proxy::request::Context;
 use crate::proxy::{rewrites, store};
@@ -187,8 +188,7 @@ fn steer<'h>(request: &mut Request, conf: &Conf, heading: &'h Heading) -> Steeri
         request.limit_rate = Some(rate);
     }
     if let Some(charset) = get(HeaderId::XAccelCharset) {
-        request.response.charset_override =
-            Some(charset).filter(|charset| !charset.is_empty()).map(Box::from);
+        request.response.charset_override = charset::of_upstream(request, charset);
     }
     let buffering = match get(HeaderId::XAccelBuffering) {
         Some(value) if value.eq_ignore_ascii_case(b"no") => false,
