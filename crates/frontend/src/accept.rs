@@ -20,6 +20,10 @@ use telemetry::{Level, Reason};
 /// How long accepting pauses when descriptors or memory have run out (nginx: `accept_mutex_delay`).
 const PAUSE: Duration = Duration::from_millis(500);
 
+/// Connections that are taken by calls behind one that an accept has brought: as many as a multishot accept may bring before
+/// the others have their turn.
+const AT_ONCE_MAX: usize = 64;
+
 /// The listening sockets of one thread.
 pub struct Doors {
     thread: Rc<Thread>,
@@ -110,9 +114,12 @@ async fn accept(thread: Rc<Thread>, mut listener: Listener, address: ListenAddr,
         listener.set_multishot(own && thread.room.is_wide());
         match listener.accept().await {
             Ok(fd) => {
-                // Counted before its task first runs: a thread that ends must not overlook it.
-                let counted = thread.enter();
-                rt::spawn(h1::serve(Rc::clone(&thread), Rc::clone(&entrance), fd, counted));
+                begin(&thread, &entrance, fd);
+                // One accept brings one connection where the whole queue would be too many: of the others as many are taken
+                // as there is room for, by calls that cost less than an operation each.
+                if own && !thread.room.is_wide() && thread.calls_directly {
+                    take_more(&thread, &entrance, &listener);
+                }
             }
             Err(Errno::CANCELED) => return,
             Err(Errno::CONNABORTED | Errno::INTR | Errno::AGAIN) => {}
@@ -124,6 +131,25 @@ async fn accept(thread: Rc<Thread>, mut listener: Listener, address: ListenAddr,
                 }
             }
         }
+    }
+}
+
+/// Serves a connection.
+fn begin(thread: &Rc<Thread>, entrance: &Rc<Entrance>, fd: OwnedFd) {
+    thread.room.count_accepted();
+    // Counted before its task first runs: a thread that ends must not overlook it.
+    let counted = thread.enter();
+    rt::spawn(h1::serve(Rc::clone(thread), Rc::clone(entrance), fd, counted));
+}
+
+/// Takes what waits in the kernel's queue while there is room. An error is met again by the next accept.
+fn take_more(thread: &Rc<Thread>, entrance: &Rc<Entrance>, listener: &Listener) {
+    for _ in 0..AT_ONCE_MAX {
+        if thread.room.lacks().is_some() {
+            return;
+        }
+        let Ok(Some(fd)) = listener.accept_now() else { return };
+        begin(thread, entrance, fd);
     }
 }
 

@@ -4,8 +4,10 @@
 
 mod common;
 
+use rustix::process::Signal;
 use testkit::burst::{Outcome, assert_all_right};
 use testkit::client::request_bytes;
+use testkit::program::signal_process;
 use testkit::{Burst, Client, Content, Deadline, Gate, Origin, Reply, Server};
 
 /// `worker_connections` of these tests, and connections that are more than that.
@@ -69,6 +71,51 @@ fn silent_connections_make_room_for_clients_the_oldest_first() {
         assert_bounded(server, before, net);
         silent[0].expect_end();
         assert_eq!(silent[CROWD - 1].get("/ok").text(), "ok", "{net}: the newest one is still there");
+    });
+}
+
+/// Whether all threads of a process are stopped.
+fn stands_still(process: i32) -> Option<()> {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
+    let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(thread.expect("procfs").path().join("stat"));
+        stat.is_ok_and(|stat| stat.contains(") T "))
+    };
+    threads.into_iter().all(is_stopped).then_some(())
+}
+
+/// A worker that was held up has a queue of connections. With few `worker_connections` one accept brings one of them, and
+/// the others are taken behind it before the first is answered: as many as there is room for, and no more.
+#[test]
+fn a_queue_is_accepted_at_once_as_far_as_there_is_room() {
+    let active = "location = /active { return 200 $connections_active; } keepalive_timeout 60s;";
+    on_each_engine(active, "", LIMIT, |server, net| {
+        let before = descriptors(server);
+        // Of what waits in the queue of a worker that is stopped, the answers.
+        let ask = |count: usize| -> Vec<Client> {
+            let worker = server.workers()[0];
+            signal_process(worker, Signal::STOP).expect("it is ours");
+            testkit::wait::until("the stop", Deadline::default(), || stands_still(worker)).expect("a signal");
+            let connect = |_| {
+                let mut client = Client::connect(server.addr(0));
+                client.send(request_bytes("GET", "/active", &[]));
+                client
+            };
+            let clients = (0..count).map(connect).collect();
+            signal_process(worker, Signal::CONT).expect("it is ours");
+            clients
+        };
+        let mut clients = ask(LIMIT / 2);
+        for client in &mut clients {
+            assert_eq!(client.response().text(), (LIMIT / 2).to_string(), "{net}");
+        }
+        // Of these, a half has room beside those that are there, and the rest takes the place of idle ones.
+        let mut more = ask(LIMIT);
+        for client in &mut more {
+            let active: usize = client.response().text().parse().expect("a number");
+            assert!(active <= LIMIT + 1, "{net}: {active}");
+        }
+        assert_bounded(server, before, net);
     });
 }
 

@@ -85,6 +85,8 @@ pub struct Room {
     listeners: RefCell<Vec<Stopper>>,
     /// Requests for room on a file system that are under way.
     making: Gauge,
+    /// Bodies of requests that are in memory for want of a temporary file.
+    pub bodies: Gauge,
     /// The log lines about them.
     pub alarms: Alarms,
 }
@@ -121,6 +123,7 @@ impl Room {
             changed: Event::new(),
             listeners: RefCell::default(),
             making: Gauge::new(),
+            bodies: Gauge::new(),
             alarms: Alarms::default(),
         }
     }
@@ -175,14 +178,18 @@ impl Room {
         rt::yield_now().await;
     }
 
-    /// What one more accepted connection would lack.
+    /// A connection was accepted.
+    pub fn count_accepted(&self) {
+        self.accepted_since.set(self.accepted_since.get() + 1);
+    }
+
+    /// What one more accepted connection would lack. Asks the kernel how many descriptors are free where that is not sure.
     pub fn lacks(&self) -> Option<Want> {
         if self.free_places() == 0 {
             return Some(Want::Connection);
         }
-        self.accepted_since.set(self.accepted_since.get() + 1);
         let Some(descriptors) = &self.descriptors else { return None };
-        let needed = self.accepted_since.get() * DESCRIPTORS_EACH * self.threads;
+        let needed = (self.accepted_since.get() + 1) * DESCRIPTORS_EACH * self.threads;
         if self.free_then.get() < self.reserve() + needed {
             self.free_then.set(descriptors.free());
             self.accepted_since.set(0);
