@@ -60,8 +60,46 @@ impl<R> Feed<R> {
     }
 }
 
-/// Moves what was read to a file, and says so the first time: it is slower than a larger buffer. `false` where that failed
-/// and the request does without.
+/// What becomes of a body whose temporary file fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WithoutFile {
+    /// Nothing: 500, as nginx answers each of them.
+    Fails,
+    /// The handler takes it piece by piece.
+    Pieces,
+    /// It is kept in memory.
+    Memory,
+}
+
+impl WithoutFile {
+    /// What becomes of a body of this location, whose handler may take it in pieces.
+    pub fn of(core: &Core, takes_pieces: bool) -> WithoutFile {
+        match core.body_files.in_file_only {
+            BodyInFile::Off if takes_pieces => WithoutFile::Pieces,
+            BodyInFile::Off => WithoutFile::Memory,
+            // The file itself is wanted.
+            BodyInFile::On | BodyInFile::Clean => WithoutFile::Fails,
+        }
+    }
+}
+
+/// Bytes of a body that is kept in memory for want of a file: the default of `client_max_body_size`.
+pub const WITHOUT_FILE_BYTES_MAX: usize = 1 << 20;
+
+/// Such bodies of one thread: an eighth of the default `worker_connections`, 64 MiB at most.
+const WITHOUT_FILE_BODIES_MAX: usize = 64;
+
+/// Keeps a body in memory; `false` where it is too large, or there are too many of them.
+async fn keep(request: &Request, body: &mut ReceivedBody, left: u64) -> bool {
+    let bodies = &request.conn.thread.room.bodies;
+    let has_room = body.byte_count() + left <= WITHOUT_FILE_BYTES_MAX as u64
+        && bodies.count() < WITHOUT_FILE_BODIES_MAX
+        && !rt::buffers_are_scarce();
+    has_room && body.leave_file(bodies.enter()).await.is_ok()
+}
+
+/// Moves what was read to a file, and says so the first time: it is slower than a larger buffer. Where that failed: how the
+/// request does without, of which `left` bytes are known to come.
 ///
 /// # Errors
 /// The file failed, and the request cannot do without.
@@ -69,8 +107,8 @@ pub async fn spill(
     request: &Request,
     core: &Core,
     body: &mut ReceivedBody,
-    does_without: bool,
-) -> Result<bool, BodyFailure> {
+    (without, left): (WithoutFile, u64),
+) -> Result<WithoutFile, BodyFailure> {
     let is_first = body.path().is_none();
     let via = choose::path_engine(core.sending.aio, &rt::caps());
     let mut room = DiskRoom::new(&request.conn.thread, &core.body_files.temp_path.0);
@@ -81,18 +119,28 @@ pub async fn spill(
         spilled = body.spill(&core.body_files, via).await;
     }
     if let Err((call, path, errno)) = spilled {
+        let without = match without {
+            WithoutFile::Memory if !keep(request, body, left).await => WithoutFile::Fails,
+            without => without,
+        };
         if let Some(more) = request.conn.thread.room.alarms.temp_files.due(rt::now()) {
             let (path, reason) = (path.display(), Reason(errno));
-            let then = match does_without {
-                true => "; the body goes on without a temporary file, and its client waits for the upstream",
-                false => "",
+            let then = match without {
+                WithoutFile::Pieces => {
+                    "; the body goes on without a temporary file, and its client waits for the upstream"
+                }
+                WithoutFile::Memory => "; the body goes on without a temporary file, and is kept in memory",
+                WithoutFile::Fails => "",
             };
             let what = format_args!(
                 "{call}() \"{path}\" failed ({reason}) while reading client request body{then}{more}"
             );
             request.log(Level::Crit, what);
         }
-        return if does_without { Ok(false) } else { Err(BodyFailure::Refused(500)) };
+        return match without {
+            WithoutFile::Fails => Err(BodyFailure::Refused(500)),
+            without => Ok(without),
+        };
     }
     if let (true, Some(path)) = (is_first, body.path()) {
         let is_asked = core.body_files.in_file_only != BodyInFile::Off;
@@ -100,5 +148,5 @@ pub async fn spill(
         let path = path.display();
         request.log(level, format_args!("a client request body is buffered to a temporary file {path}"));
     }
-    Ok(true)
+    Ok(WithoutFile::Fails)
 }

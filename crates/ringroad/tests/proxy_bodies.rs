@@ -13,6 +13,7 @@ http {
   log_format up '$status|$upstream_status|$upstream_bytes_sent|$request_length';
   access_log logs/access.log up;
   proxy_temp_path @DATA@;
+  proxy_cache_path @CACHE@ keys_zone=bodies:1m;
   client_body_buffer_size 8k;
   client_max_body_size 1m;
   proxy_http_version 1.1;
@@ -33,6 +34,11 @@ http {
     location /zip/ { gzip on; gzip_types *; gzip_min_length 1; proxy_pass http://@ORIGIN@; }
     location /trailers/ { proxy_pass http://@ORIGIN@; proxy_pass_trailers on; }
     location /full/ { proxy_pass http://@ORIGIN@; client_body_temp_path @TEMP@; @WHOLE@ }
+    location /whole/ { client_body_temp_path @TEMP@; client_max_body_size 4m; proxy_pass http://@ORIGIN@;
+       location /whole/mirrored/ { mirror /mirror; proxy_pass http://@ORIGIN@; }
+       location /whole/cached/ { proxy_cache bodies; proxy_cache_methods POST GET;
+          proxy_cache_key $request_uri; proxy_cache_valid 1m; proxy_pass http://@ORIGIN@; }
+       location /whole/set/ { proxy_set_body '<$request_body>'; proxy_pass http://@ORIGIN@; } }
     location /slow/ { proxy_pass http://@ORIGIN@; proxy_limit_rate 200k; }
   }
 }
@@ -114,6 +120,47 @@ fn an_upload_goes_on_when_the_file_system_of_its_temporary_file_is_full() {
     let folder = disk.path().display().to_string();
     let server = start_with(&origin, &folder, "");
     assert_arrives_without_a_file(&server, &origin, &format!("write() \"{folder}/"));
+}
+
+/// Whoever needs the whole body: it is kept in memory up to a megabyte, and what is longer is refused.
+fn assert_is_kept_whole(server: &Server, origin: &Origin, failed: &str) {
+    let mut client = Client::connect(server.addr(0));
+    let body = Content::new(4, 900_000).bytes(0..900_000);
+    let pieces = [&body[..1], &body[1..470_000], &body[470_000..]];
+    for what in ["mirrored", "cached"] {
+        assert_eq!(upload(&mut client, &format!("/whole/{what}/1"), &body).body, body, "{what}");
+        assert_eq!(upload_chunked(&mut client, &format!("/whole/{what}/2"), &pieces).body, body, "{what}");
+    }
+    let set = upload(&mut client, "/whole/set/", &body).body;
+    assert!(set.starts_with(b"<") && set.ends_with(b">") && set[1..=body.len()] == body);
+    let before = origin.stats().requests;
+    let long = Content::new(5, 1_040_000).bytes(0..1_040_000);
+    assert_eq!(upload(&mut client, "/whole/set/", &long).body.len(), 1_040_002);
+    let long = Content::new(5, 1_100_000).bytes(0..1_100_000);
+    let status = |response: testkit::Response| response.status;
+    assert_eq!(status(upload(&mut Client::connect(server.addr(0)), "/whole/cached/3", &long)), 500);
+    let pieces = [&long[..500_000], &long[500_000..]];
+    assert_eq!(status(upload_chunked(&mut Client::connect(server.addr(0)), "/whole/cached/4", &pieces)), 500);
+    assert_eq!(origin.stats().requests, before + 1);
+    let line = server.wait_for_log("is kept in memory", Deadline::default());
+    assert!(line.contains("[crit]") && line.contains(failed), "{line}");
+}
+
+#[test]
+fn a_body_that_must_be_whole_is_kept_in_memory_where_no_file_can_be_made() {
+    let origin = Origin::start(|request| Reply::text(&request.body));
+    let server = start(&origin);
+    assert_is_kept_whole(&server, &origin, "open() \"/proc/none/");
+}
+
+#[test]
+fn a_body_that_must_be_whole_is_kept_in_memory_where_the_file_system_is_full() {
+    let Some(disk) = Filesystem::new(4) else { return };
+    disk.fill(300 << 10);
+    let origin = Origin::start(|request| Reply::text(&request.body));
+    let folder = disk.path().display().to_string();
+    let server = start_with(&origin, &folder, "");
+    assert_is_kept_whole(&server, &origin, &format!("write() \"{folder}/"));
 }
 
 /// A file that is asked for cannot be done without.

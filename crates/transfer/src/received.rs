@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use io::op::{DeviceId, SEGMENTS_MAX, Source};
 use io::{Buf, DiskVia, Errno, Frozen, Segments};
+use rt::local::Counted;
 use rustix::fs::{Mode, OFlags};
 use smallvec::SmallVec;
 
@@ -53,6 +54,8 @@ pub struct ReceivedBody {
     file: Option<TempFile>,
     /// Bytes in the file.
     in_file: u64,
+    /// Counts it among those that are in memory for want of a file.
+    _counted: Option<Counted>,
 }
 
 /// A temporary file.
@@ -172,6 +175,25 @@ impl ReceivedBody {
         let path = file.path.clone();
         self.file = Some(file);
         done.map_err(|errno| ("write", path, errno))
+    }
+
+    /// Has all of it in memory, for want of a file: what the file has taken is read back. `counted` goes with the body.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub async fn leave_file(&mut self, counted: Counted) -> Result<(), Errno> {
+        self.seal();
+        let behind = std::mem::take(&mut self.pieces);
+        let mut taken = 0;
+        while taken < self.in_file
+            && let Some(Source::Buf(buf)) = self.next_piece(&mut taken).await?
+        {
+            self.held += buf.len();
+            self.pieces.push(buf.freeze());
+        }
+        self.pieces.extend(behind);
+        (self.file, self.in_file, self._counted) = (None, 0, Some(counted));
+        Ok(())
     }
 
     /// Gives it away piece by piece, from its start: what is in the file first.

@@ -19,7 +19,7 @@ use crate::h1::Connection;
 use crate::h1::rest::Rest;
 use exchange::course;
 use exchange::request::Request;
-use exchange::request_body::{BodyFailure, Feed, spill};
+use exchange::request_body::{BodyFailure, Feed, WITHOUT_FILE_BYTES_MAX, WithoutFile, spill};
 use exchange::room::Waits;
 use exchange::settings::core::Core;
 use telemetry::Level;
@@ -82,8 +82,9 @@ impl Connection {
         body: &mut ReceivedBody,
         takes_pieces: bool,
     ) -> Result<Received, BodyFailure> {
-        let held_max = usize::try_from(core.reading.client_body_buffer_size).unwrap_or(usize::MAX);
-        let in_file = core.body_files.in_file_only != BodyInFile::Off;
+        let mut held_max = usize::try_from(core.reading.client_body_buffer_size).unwrap_or(usize::MAX);
+        let without = WithoutFile::of(core, takes_pieces);
+        let in_file = without == WithoutFile::Fails;
         self.tell_to_go_on(request, core).await?;
         self.body_is_fast = self.input.bytes().len() >= FAST_BYTES;
         loop {
@@ -94,10 +95,11 @@ impl Connection {
             check(rest, request, core.reading.client_max_body_size)?;
             // A body that has a file is in it as a whole: nobody has to put two parts together.
             if body.held() > held_max || done && (in_file || body.path().is_some()) {
-                // With `client_body_in_file_only` the file itself is wanted.
-                let does_without = takes_pieces && !in_file;
-                if !spill(request, core, body, does_without).await? {
-                    return Ok(Received::Part { has_rest: !done });
+                let left = rest.left().unwrap_or_default();
+                match spill(request, core, body, (without, left)).await? {
+                    WithoutFile::Fails => {}
+                    WithoutFile::Pieces => return Ok(Received::Part { has_rest: !done }),
+                    WithoutFile::Memory => held_max = WITHOUT_FILE_BYTES_MAX,
                 }
             }
             if done {

@@ -1,6 +1,5 @@
 //! What the tests in this folder share: a server on worker threads, asked over a socket.
 #![expect(clippy::disallowed_methods, reason = "a test may wait")]
-
 // Each test program uses a part of it.
 #![allow(dead_code)]
 
