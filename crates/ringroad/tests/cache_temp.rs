@@ -121,7 +121,10 @@ fn a_folder_that_cannot_be_had_is_told_once_and_done_without() {
     gate.open();
     let origin = held(&gate);
     let (_setup, server) = start(&origin, "use_temp_path=on", &gone, &gone);
-    std::fs::remove_dir_all(&gone).expect("the master has made it");
+    // A master that runs as root has made it for its workers.
+    if gone.exists() {
+        std::fs::remove_dir_all(&gone).expect("it is ours");
+    }
     folder.write("gone", "a file");
     for target in ["/first", "/other", "/small"] {
         get_until(&server, target, "HIT");

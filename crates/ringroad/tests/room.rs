@@ -14,12 +14,16 @@ use testkit::{Burst, Client, Content, Deadline, Gate, Origin, Reply, Server};
 const LIMIT: usize = 64;
 const CROWD: usize = 200;
 
+/// Descriptors of this process: the tests run side by side, each with its crowds.
+const DESCRIPTORS: u64 = 8192;
+
 /// A server with one thread for each network engine that this machine has.
 fn on_each_engine(server: &str, shell: &str, connections: usize, test: impl Fn(&Server, &str)) {
     on_each_engine_with(&format!("worker_connections {connections};"), server, shell, test);
 }
 
 fn on_each_engine_with(events: &str, server: &str, shell: &str, test: impl Fn(&Server, &str)) {
+    testkit::burst::allow_fds(DESCRIPTORS);
     for net in ["epoll", "io_uring"] {
         let conf = format!(
             "worker_processes 1; error_log logs/error.log info; \

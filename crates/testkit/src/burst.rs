@@ -446,8 +446,8 @@ fn finish(one: One) -> Outcome {
     outcome
 }
 
-/// Raises the soft limit of this process when it has to be raised; where that fails, the clients say so.
-fn allow_fds(count: u64) {
+/// Raises the soft limit of this process when it has to be raised, 1024 for most users; where that fails, the clients say so.
+pub fn allow_fds(count: u64) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < count) {
         let current = limit.maximum.map_or(count, |maximum| maximum.min(count));
