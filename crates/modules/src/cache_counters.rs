@@ -38,7 +38,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "cache_counters",
         Contexts::SERVER.or(Contexts::LOCATION),
         Args::None,
-        "Answers with the numbers of all caches, in the text format of Prometheus.",
+        "Serves the numbers of all caches in the text format of Prometheus.",
     ),
     |scope, _| {
         scope.own::<Conf>().on = true;
@@ -132,7 +132,7 @@ const METRICS: &[Metric] = &[
         "status",
         counter(
             "requests_total",
-            "Requests that were answered, by the value of $upstream_cache_status.",
+            "Responses, by the value of $upstream_cache_status.",
             |numbers, take| {
                 STATUSES.iter().zip(numbers.totals.statuses).for_each(|(to, count)| take(to.name(), count));
             },
@@ -140,19 +140,19 @@ const METRICS: &[Metric] = &[
     ),
     counter(
         "collapsed_total",
-        "Requests that got the answer which another request fetched, while it came.",
+        "Requests coalesced onto a fetch in flight.",
         |numbers, take| take("", numbers.totals.collapsed),
     ),
     counter(
         "unavailable_total",
-        "Requests that passed through because the cache could not be opened.",
+        "Requests that bypassed the cache because it could not be opened.",
         |numbers, take| take("", numbers.totals.unavailable),
     ),
     labelled(
         "reason",
         counter(
             "unstored_total",
-            "Answers that were not stored by the rules of caching.md, by reason.",
+            "Responses that the rules of caching.md do not store, by reason.",
             |numbers, take| {
                 let name = |reason: &_| match reason {
                     upstream::caching::record::Unstored::Vary(_) => "Vary".to_owned(),
@@ -166,7 +166,7 @@ const METRICS: &[Metric] = &[
         "reason",
         counter(
             "refused_total",
-            "Answers that might have been stored and that the store did not take, by reason.",
+            "Storable responses that the store refused, by reason.",
             |numbers, take| {
                 if let Some(stats) = &numbers.stats {
                     Refused::NAMES.iter().zip(stats.refused).for_each(|(reason, count)| take(reason, count));
@@ -192,7 +192,7 @@ const METRICS: &[Metric] = &[
         "state",
         counter(
             "fills_total",
-            "Fills that were begun, that became entries or parts of one, and that came to nothing.",
+            "Fills that were started, completed (an entry or a part of one) and abandoned.",
             |numbers, take| {
                 some(
                     numbers,
@@ -206,22 +206,22 @@ const METRICS: &[Metric] = &[
             },
         ),
     ),
-    gauge("fetches", "Fetches under way that other requests can join.", |numbers, take| {
+    gauge("fetches", "Fetches in flight that requests can join.", |numbers, take| {
         take("", numbers.fetches)
     }),
     gauge(
         "marks",
-        "Keys that are marked because their answers are for one request each.",
+        "Keys marked as not shareable: each response is for one request.",
         |numbers, take| take("", numbers.marks),
     ),
     counter(
         "marked_total",
-        "Requests that did not wait for another one because of a mark.",
+        "Requests that did not wait for a fetch because their key is marked.",
         |numbers, take| take("", numbers.marked),
     ),
     labelled(
         "reason",
-        counter("removed_total", "Entries that were removed, by reason.", |numbers, take| {
+        counter("removed_total", "Removed entries, by reason.", |numbers, take| {
             some(
                 numbers,
                 take,
@@ -234,15 +234,15 @@ const METRICS: &[Metric] = &[
             );
         }),
     ),
-    counter("purges_total", "Purges that were carried out, whatever they hit.", |numbers, take| {
+    counter("purges_total", "Completed purges, with or without matching entries.", |numbers, take| {
         stat(numbers, take, |stats| stats.purges);
     }),
-    gauge("purges_kept", "Purges that some entry may still be older than.", |numbers, take| {
+    gauge("purges_kept", "Purges that are kept because an entry may be older.", |numbers, take| {
         stat(numbers, take, |stats| stats.purges_kept);
     }),
     labelled(
         "direction",
-        counter("disk_errors_total", "Reads and writes of the disk that failed.", |numbers, take| {
+        counter("disk_errors_total", "Failed reads and writes of the disk.", |numbers, take| {
             some(
                 numbers,
                 take,
@@ -252,22 +252,22 @@ const METRICS: &[Metric] = &[
     ),
     counter(
         "degradations_total",
-        "Times that the disk was given up for a while, so that answers passed through.",
+        "Times that the cache stopped using its disk for a while.",
         |numbers, take| stat(numbers, take, |stats| stats.pass_throughs),
     ),
     gauge(
         "degraded",
-        "1 while the cache could not be opened, or its disk takes no entries; otherwise 0.",
+        "1 while the cache cannot be opened or does not use its disk, else 0.",
         |numbers, take| take("", u64::from(numbers.stats.is_none_or(|stats| stats.is_pass_through))),
     ),
-    counter("verified_chunks_total", "Chunks that were compared with their checksums.", |numbers, take| {
+    counter("verified_chunks_total", "Chunks verified against their checksums.", |numbers, take| {
         stat(numbers, take, |stats| stats.verified_chunks);
     }),
-    gauge("objects", "Entries that are known.", |numbers, take| stat(numbers, take, |stats| stats.entries)),
-    gauge("objects_max", "Entries that can be known, by the size of keys_zone.", |numbers, take| {
+    gauge("objects", "Entries in the index.", |numbers, take| stat(numbers, take, |stats| stats.entries)),
+    gauge("objects_max", "Most entries of the index, from the size of keys_zone.", |numbers, take| {
         stat(numbers, take, |stats| stats.entries_max);
     }),
-    gauge("bytes", "Bytes on the disk of entries and of fills under way.", |numbers, take| {
+    gauge("bytes", "Bytes on disk of entries and of fills in flight.", |numbers, take| {
         stat(numbers, take, |stats| stats.bytes);
     }),
     gauge("bytes_max", "max_size in bytes, where it is set.", |numbers, take| {
@@ -275,24 +275,24 @@ const METRICS: &[Metric] = &[
             take("", bytes);
         }
     }),
-    gauge("memory_bytes", "Bytes of entries that are held in memory.", |numbers, take| {
+    gauge("memory_bytes", "Bytes of entries kept in memory.", |numbers, take| {
         stat(numbers, take, |stats| stats.memory_bytes);
     }),
     gauge(
         "loaded",
-        "1 when all entries on the disk are known; until then lookups ask it.",
+        "1 when the index has all entries on disk; until then lookups check the disk.",
         |numbers, take| {
             stat(numbers, take, |stats| u64::from(stats.is_loaded));
         },
     ),
     gauge(
         "measured",
-        "1 when the sizes of all entries are known; until then max_size lets nothing in, as it may be used up.",
+        "1 when the sizes of all entries are known; until then a cache with max_size admits no entry.",
         |numbers, take| {
             stat(numbers, take, |stats| u64::from(stats.is_measured));
         },
     ),
-    gauge("owner", "1 when this process fills the folder; 0 while another one does.", |numbers, take| {
+    gauge("owner", "1 when this process owns the directory, 0 while another process does.", |numbers, take| {
         stat(numbers, take, |stats| u64::from(stats.is_owner));
     }),
 ];
