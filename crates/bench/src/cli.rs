@@ -94,7 +94,7 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
     tool::check_named(&common.peer)?;
     if name == LOAD {
         signals::block();
-        return load::command::run(own, common.seconds, common.repeat);
+        return load::command::run(own, common.seconds);
     }
     let prepared = prepare(name, own)?;
     let command = args.iter().map(|word| word.to_string_lossy().into_owned()).collect();

@@ -319,8 +319,6 @@ fn wrong_use_is_one_line() {
         (&["http://127.0.0.1/", "--cpus", "4095x"], "cpus"),
         (&["http://127.0.0.1/", "--pipeline", "0"], "pipeline"),
         (&["http://127.0.0.1/", "--pipeline", "2", "--close"], "--close"),
-        (&["http://127.0.0.1/{0-9}", "--against-wrk"], "patterns"),
-        (&["http://127.0.0.1/", "--against-wrk", "--rate", "5"], "--against-wrk"),
         (&["http://127.0.0.1/", "-H", "no colon"], "NAME: VALUE"),
         (&["http://127.0.0.1/", "-X", "GE T"], "method"),
         (&["http://127.0.0.1/", "--expect-crc32c", "x"], "hexadecimal"),
@@ -329,23 +327,5 @@ fn wrong_use_is_one_line() {
     ] {
         let said = refused(args);
         assert!(said.contains(part), "{args:?}: {said}");
-    }
-}
-
-#[test]
-fn both_generators_are_measured_where_wrk_is_there() {
-    if std::process::Command::new("wrk").arg("-v").output().is_err() {
-        return;
-    }
-    let origin = Origin::start(|_| Reply::text("x"));
-    let target = url(&origin, "/");
-    let args =
-        ["bench", "load", "--against-wrk", "--json", "--seconds", "1", "--repeat", "1", "-c", "4", &target];
-    let Finished { status, stdout, stderr } = program::run(BINARY, &args);
-    assert!(status.success(), "{stderr}");
-    let outcome: serde_json::Value = serde_json::from_str(&stdout).unwrap();
-    for path in ["/pairs/0/wrk/answers", "/pairs/0/ringroad/answers", "/ratio/median"] {
-        let figure = outcome.pointer(path).and_then(serde_json::Value::as_f64);
-        assert!(figure.is_some_and(|figure| figure > 0.0), "{path}: {stdout}");
     }
 }

@@ -171,11 +171,6 @@ fn expected_plots(json: &Path) -> Vec<(String, u32)> {
 /// Looks at a page in every view and compares what is drawn with what the JSON file has; nothing touches, nothing is too
 /// wide.
 fn check(browser: &Path, folder: &TempDir, page: &str, json: &Path) {
-    check_views(browser, folder, page, json, true);
-}
-
-/// As [`check`]; with `places` also that nothing touches.
-fn check_views(browser: &Path, folder: &TempDir, page: &str, json: &Path, places: bool) {
     let plots = expected_plots(json);
     assert!(!plots.is_empty());
     for view in VIEWS {
@@ -184,7 +179,7 @@ fn check_views(browser: &Path, folder: &TempDir, page: &str, json: &Path, places
             |line: &String| line.contains("reaches") && figure(line, "reaches") > figure(&lines[0], "width");
         let wrong: Vec<&String> =
             lines.iter().filter(|line| line.starts_with("label") || wide(line)).collect();
-        assert!(wrong.is_empty() || !places, "{view:?}: {wrong:#?}\n{}", lines[0]);
+        assert!(wrong.is_empty(), "{view:?}: {wrong:#?}\n{}", lines[0]);
         for (id, series) in &plots {
             let start = format!("plot {id} ");
             let line = lines.iter().find(|line| line.starts_with(&start)).expect("a line for each plot");
@@ -233,33 +228,8 @@ fn a_report_of_this_machine_is_drawn_as_well() {
     let page = std::fs::read_to_string(folder.path().join("out/report.html")).expect("the page");
     check(&browser, &folder, &page, &json);
     let scenarios = scenarios(&json);
-    let all = ["nop", "disk", "echo", "http", "crowd", "cold", "fill", "large", "isolate", "stream"];
+    let all = ["nop", "disk", "echo", "http", "crowd", "cold", "fill", "cache", "large", "isolate", "stream"];
     assert_eq!(scenarios, all, "{}", program.stderr());
-}
-
-/// The reports of whole runs that are kept with the source, as they are and as they would be written today.
-#[test]
-fn the_reports_of_whole_runs_are_drawn() {
-    let Some(browser) = browser() else {
-        println!("skipped: no chromium in PATH");
-        return;
-    };
-    let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/results");
-    let folders = std::fs::read_dir(results).expect("the results").flatten().map(|entry| entry.path());
-    let reports: Vec<PathBuf> = folders.filter(|path| path.join("report.html").is_file()).collect();
-    assert!(!reports.is_empty());
-    for report in reports {
-        let folder = TempDir::new("page");
-        let json = report.join("report.json");
-        let page = std::fs::read_to_string(report.join("report.html")).expect("the page");
-        // Where labels stand is a matter of the program that wrote the page.
-        check_views(&browser, &folder, &page, &json, false);
-        let out = folder.path().join("out").display().to_string();
-        let finished = run(BINARY, &["bench", "report", &json.display().to_string(), "--out", &out]);
-        assert!(finished.status.success(), "{}", finished.stderr);
-        let page = std::fs::read_to_string(folder.path().join("out/report.html")).expect("the page");
-        check(&browser, &folder, &page, &json);
-    }
 }
 
 #[test]

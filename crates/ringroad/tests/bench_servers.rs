@@ -194,9 +194,12 @@ fn assert_complete(report: &serde_json::Value, scenario: &str) {
 fn assert_proxied_requests(report: &serde_json::Value) {
     let section = &report["sections"][0];
     let tables = section["tables"].as_array().expect("tables");
-    for (case, response_bytes) in
-        [("response of 10k", 10240.0), ("upload of 16k", 9.0), ("upload of 256k", 9.0)]
-    {
+    for (case, response_bytes) in [
+        ("response of 10k", 10240.0),
+        ("hit of a cache of 10k", 10240.0),
+        ("upload of 16k", 9.0),
+        ("upload of 256k", 9.0),
+    ] {
         let title = format!("Proxied, {case}, ");
         let table = tables
             .iter()
@@ -262,6 +265,7 @@ fn scenarios_run_without_peers_and_name_them() {
         ("http", &["--connections", "2"][..]),
         ("crowd", &[]),
         ("fill", &[]),
+        ("cache", &[]),
         ("isolate", &[]),
         ("large", &["--clients", "1,2"]),
         ("stream", &["--streams", "2"]),

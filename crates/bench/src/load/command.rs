@@ -10,10 +10,9 @@ use clap::{ArgMatches, Args, FromArgMatches, ValueEnum, value_parser};
 use io::engine::NetKind;
 use serde::Serialize;
 
-use super::against;
 use super::outcome::Second;
 use super::plan::{Expect, Length, PIPELINE_MAX, Pace, Plan, Reuse};
-use super::run::{allowed_cpus, run_watched};
+use super::run::run_watched;
 use super::show::{show_second, to_json, to_text};
 use super::target::{Target, parse_crc32c};
 use crate::failure::Failure;
@@ -80,9 +79,6 @@ pub(crate) struct Options {
     /// Random numbers follow from it
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Measures what a request costs this generator and wrk at the same rate, in turns of both
-    #[arg(long, conflicts_with_all = ["warm_up", "requests"])]
-    against_wrk: bool,
     /// The outcome as JSON
     #[arg(long)]
     json: bool,
@@ -90,9 +86,6 @@ pub(crate) struct Options {
 
 /// Longest grain: a tenth of a second, so that a load ends when it should and what is late is found.
 const GRAIN_US_MAX: u64 = 100_000;
-/// Turns of both with --against-wrk where --repeat says nothing.
-const PAIRS: u32 = 3;
-
 /// The engines by their names on the command line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum EngineName {
@@ -159,12 +152,9 @@ fn checksum(text: &str) -> Result<u32, String> {
 }
 
 /// Carries out what the command line asks for.
-pub(crate) fn run(matches: &ArgMatches, seconds: Option<f64>, repeat: Option<u32>) -> Result<(), Failure> {
+pub(crate) fn run(matches: &ArgMatches, seconds: Option<f64>) -> Result<(), Failure> {
     let options = Options::from_arg_matches(matches).map_err(|error| crate::failure::usage(&error))?;
     let plan = options.plan(seconds)?;
-    if options.against_wrk {
-        return options.compare(&plan, repeat.unwrap_or(PAIRS));
-    }
     let is_watched = !options.json && std::io::stderr().is_terminal();
     let mut watch = |second: &Second| {
         if is_watched {
@@ -228,16 +218,6 @@ impl Options {
             grain: self.grain.map(Duration::from_micros),
             ..Plan::new(targets)
         })
-    }
-}
-
-impl Options {
-    /// Measures both generators, and prints what came of it.
-    fn compare(&self, plan: &Plan, pairs: u32) -> Result<(), Failure> {
-        let cpus = if plan.cpus.is_empty() { allowed_cpus()? } else { plan.cpus.clone() };
-        let comparison = against::compare(plan, &cpus, pairs)?;
-        print(&if self.json { json(&comparison)? } else { comparison.to_text() });
-        Ok(())
     }
 }
 

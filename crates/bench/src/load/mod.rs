@@ -2,10 +2,8 @@
 //!
 //! [`run`] carries out a [`Plan`] and answers with an [`Outcome`]. Each thread has an engine of its own ([`worker`]),
 //! its share of the connections ([`link`]) and of the requests ([`request`], [`schedule`]); answers are told apart by
-//! [`reader`]. URLs and their patterns are read by [`target`], the command line by [`command`];
-//! [`against`] compares with wrk.
+//! [`reader`]. URLs and their patterns are read by [`target`], the command line by [`command`].
 
-mod against;
 pub(crate) mod command;
 mod link;
 mod outcome;

@@ -23,6 +23,9 @@ const READY_TIMEOUT_INSTANT: Duration = Duration::from_secs(8);
 /// How long one attempt to get an answer may take.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How long a server may take to finish in order, with what it saves then.
+const QUIT_TIMEOUT: Duration = Duration::from_secs(15);
+
 /// Which server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
@@ -185,6 +188,24 @@ impl Server {
             None => Ok(()),
             Some(_) => Err(self.failed(self.child.problem("ended while it was measured"))),
         }
+    }
+
+    /// What it answers to a request of its own connection, header section and body; none where it does not.
+    pub(crate) fn get(&self, path: &str) -> Option<String> {
+        let mut socket = TcpStream::connect_timeout(&self.address(), PROBE_TIMEOUT).ok()?;
+        socket.set_read_timeout(Some(PROBE_TIMEOUT)).ok()?;
+        let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n");
+        socket.write_all(request.as_bytes()).ok()?;
+        let mut said = Vec::new();
+        socket.read_to_end(&mut said).ok()?;
+        Some(String::from_utf8_lossy(&said).into_owned())
+    }
+
+    /// Asks it to finish in order (SIGQUIT), gives it time for that, and ends it.
+    pub(crate) fn quit(mut self) {
+        self.child.signal(rustix::process::Signal::QUIT);
+        self.child.wait(QUIT_TIMEOUT);
+        self.child.end();
     }
 
     /// Ends it with all its processes.

@@ -22,13 +22,11 @@ pub(crate) enum Peer {
     H2o,
     /// Checks the figures of `bench disk`.
     Fio,
-    /// Checks the generator.
-    Wrk,
 }
 
 impl Peer {
     /// In the order of the report.
-    pub(crate) const ALL: [Peer; 5] = [Peer::Nginx, Peer::Lighttpd, Peer::H2o, Peer::Fio, Peer::Wrk];
+    pub(crate) const ALL: [Peer; 4] = [Peer::Nginx, Peer::Lighttpd, Peer::H2o, Peer::Fio];
 
     /// Of the program, and of Debian's package.
     pub(crate) fn name(self) -> &'static str {
@@ -37,7 +35,6 @@ impl Peer {
             Peer::Lighttpd => "lighttpd",
             Peer::H2o => "h2o",
             Peer::Fio => "fio",
-            Peer::Wrk => "wrk",
         }
     }
 
@@ -46,7 +43,6 @@ impl Peer {
         match self {
             Peer::Nginx | Peer::Lighttpd => "-V",
             Peer::Fio | Peer::H2o => "--version",
-            Peer::Wrk => "-v",
         }
     }
 

@@ -1,5 +1,6 @@
 //! What can be measured: one module for each command of the suite, in one table.
 
+mod cache;
 mod cold;
 mod crowd;
 mod disk;
@@ -78,6 +79,12 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         help: "A proxy cache that is being filled: misses of three sizes, and what is written to the disk for them",
         augment: fill::Options::augment_args,
         prepare: |matches| prepare(matches, |_| Ok(()), fill::run),
+    },
+    Scenario {
+        name: "cache",
+        help: "A cache's own work: one fetch for a thousand clients, a start and an end of many entries",
+        augment: cache::Options::augment_args,
+        prepare: |matches| prepare(matches, |_| Ok(()), cache::run),
     },
     Scenario {
         name: "large",

@@ -1,6 +1,7 @@
 //! An origin within this process: it accepts connections, and a thread serves each of them. What it answers is given by
 //! the scenario.
 
+use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,6 +45,17 @@ impl Origin {
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
+}
+
+/// A request without a body; none at the end of the connection.
+pub(crate) fn read_head(socket: &mut TcpStream) -> Option<Vec<u8>> {
+    let mut head = Vec::new();
+    let mut part = [0; 4096];
+    while !head.ends_with(b"\r\n\r\n") {
+        let count = socket.read(&mut part).ok().filter(|&count| count > 0)?;
+        head.extend_from_slice(&part[..count]);
+    }
+    Some(head)
 }
 
 impl Drop for Origin {

@@ -99,6 +99,20 @@ impl Shown {
     }
 }
 
+/// Columns of percentiles alone, beside something that may disturb, and the ratio of both, by the label `when`.
+pub(crate) fn alone_and_beside(percentiles: &[Figure]) -> Vec<Shown> {
+    let when = |when: &str| at([("when", &when)]);
+    let columns = |figure: &Figure| {
+        let name = |words: &str| format!("{} {words}", figure.name);
+        [
+            figure.at(&name("alone"), when("alone")),
+            figure.at(&name("beside"), when("beside")),
+            figure.over(&name("beside / alone"), when("alone")).where_(when("beside")),
+        ]
+    };
+    percentiles.iter().flat_map(columns).collect()
+}
+
 /// The measurements of a scenario, and what it left out.
 #[derive(Clone, Copy)]
 pub(crate) struct Sheet<'a> {

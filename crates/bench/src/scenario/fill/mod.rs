@@ -115,8 +115,8 @@ fn configuration(way: &Way, place: &Place, origin: u16) -> String {
 
 /// Entries of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Entries {
-    count: u64,
+pub(super) struct Entries {
+    pub(super) count: u64,
     bytes: u64,
 }
 
@@ -347,7 +347,7 @@ fn settled(folder: &Path, wanted: u64) -> Entries {
 }
 
 /// Regular files below a folder. What servers keep beside entries is small, and there before the first.
-fn entries(folder: &Path) -> Entries {
+pub(super) fn entries(folder: &Path) -> Entries {
     let mut sum = Entries::default();
     let Ok(listed) = fs::read_dir(folder) else { return sum };
     for entry in listed.flatten() {

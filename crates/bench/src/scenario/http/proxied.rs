@@ -1,4 +1,5 @@
-//! Requests that are passed on with `proxy_pass`: a response of 10 KiB, and uploads of 16 and 256 KiB. No write-up has these
+//! Requests that are passed on with `proxy_pass`: a response of 10 KiB, the same as a hit of a cache, and uploads of 16 and
+//! 256 KiB. No write-up has these
 //! rows. They repeat the measurement in `docs/experiments/raw/proxied-20261123`.
 //!
 //! ```text
@@ -41,16 +42,20 @@ const RECEIVED: &[u8] = b"received\n";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Case {
     Response,
+    /// The same out of a proxy cache whose entries are in memory.
+    Hit,
     /// A request body: its name and its bytes.
     Upload(&'static str, usize),
 }
 
 impl Case {
-    const ALL: [Case; 3] = [Case::Response, Case::Upload("16k", 16 << 10), Case::Upload("256k", 256 << 10)];
+    const ALL: [Case; 4] =
+        [Case::Response, Case::Hit, Case::Upload("16k", 16 << 10), Case::Upload("256k", 256 << 10)];
 
     fn name(self) -> String {
         match self {
             Case::Response => "response of 10k".to_owned(),
+            Case::Hit => "hit of a cache of 10k".to_owned(),
             Case::Upload(name, _) => format!("upload of {name}"),
         }
     }
@@ -61,7 +66,8 @@ impl Case {
 
     /// The load on one server.
     fn plan(self, bench: &Bench, server: &Server, split: &Split) -> Result<Plan, Failure> {
-        let mut plan = served::plan(bench, &server.url("/"), split, CONNECTIONS)?;
+        let path = if self == Case::Hit { "/hit" } else { "/" };
+        let mut plan = served::plan(bench, &server.url(path), split, CONNECTIONS)?;
         plan.length = Length::Time(bench.length(LENGTH));
         plan.expect.status = Some(200);
         plan.expect.length = Some(RESPONSE_BYTES as u64);
@@ -83,10 +89,16 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
     })?;
     let ways = (&SERVERS[..], ", proxied");
     let mut servers = lineup::start(bench, section, (&place, None), ways, |way, place| {
-        let http = format!("upstream origin {{ server 127.0.0.1:{}; keepalive 256; }}", origin.port());
+        let (port, folder) = (origin.port(), place.folder.display());
+        let http = format!(
+            "upstream origin {{ server 127.0.0.1:{port}; keepalive 256; }}\n\
+             proxy_cache_path {folder}/cache keys_zone=bench:1m use_temp_path=off;"
+        );
+        let pass = "proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection \"\";";
         let server = format!(
-            "{READY}\nlocation / {{\n    client_body_buffer_size 1m;\n    \
-             proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection \"\";\n}}"
+            "{READY}\nlocation = /hit {{\n    {pass}\n    \
+             proxy_cache bench; proxy_cache_key $uri; proxy_cache_valid 200 1d;\n}}\n\
+             location / {{ client_body_buffer_size 1m; {pass} }}"
         );
         way.configuration(place, &Text { http, server, ..Text::default() })
     })?;

@@ -23,7 +23,7 @@ use clap::Args;
 use self::slow::{SlowDisk, Stuck};
 use super::lineup::{self, READY, Text, Way};
 use super::served::{self, P50, P99, P999, RATE, ServerCpus};
-use super::sheet::{Figure, Labels, Of, Rows, Sheet, at, figure, finding, named, under};
+use super::sheet::{Figure, Labels, Of, Rows, Sheet, alone_and_beside, at, figure, finding, named, under};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{Length, Plan};
@@ -194,13 +194,7 @@ fn of(way: &Way, what: What, when: &str) -> Labels {
 /// Each percentile alone, beside the stuck clients, and the ratio of both, round by round.
 fn table(sheet: Sheet<'_>, what: What, stuck: u32) -> Table {
     let when = |when: &str| at([("when", &when)]);
-    let mut columns = Vec::new();
-    for percentile in [P50, P99, P999] {
-        let name = |words: &str| format!("{} {words}", percentile.name);
-        columns.push(percentile.at(&name("alone"), when("alone")));
-        columns.push(percentile.at(&name("beside"), when("beside")));
-        columns.push(percentile.over(&name("beside / alone"), when("alone")).where_(when("beside")));
-    }
+    let mut columns = alone_and_beside(&[P50, P99, P999]);
     columns.push(RATE.at("requests alone", when("alone")));
     columns.push(RATE.at("requests beside", when("beside")));
     columns.push(ANSWERED.at(ANSWERED.name, when("beside")));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
 use crate::method::pause;
-use crate::scenario::origin::Origin;
+use crate::scenario::origin::{Origin, read_head};
 
 /// What stands before the time in each piece.
 pub(super) const MARK: &str = "data: ";
@@ -45,17 +45,6 @@ fn serve(mut socket: TcpStream, epoch: Instant, pieces: usize) {
             return;
         }
     }
-}
-
-/// A request without a body; none at the end of the connection.
-fn read_head(socket: &mut TcpStream) -> Option<Vec<u8>> {
-    let mut head = Vec::new();
-    let mut part = [0; 4096];
-    while !head.ends_with(b"\r\n\r\n") {
-        let count = socket.read(&mut part).ok().filter(|&count| count > 0)?;
-        head.extend_from_slice(&part[..count]);
-    }
-    Some(head)
 }
 
 /// The header section at once, then a piece after each pause.

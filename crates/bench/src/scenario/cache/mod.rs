@@ -1,0 +1,402 @@
+//! `bench cache`: what a cache does by itself, and what its clients notice of it.
+//!
+//! * **One fetch for many.** Many clients ask at once for one object of 1 MiB that is not stored, which the origin sends over
+//!   some seconds. The last byte of the last client is compared with that of a client alone.
+//! * **A start with many entries**, the page cache dropped where that is allowed: from the snapshot that the server saved,
+//!   and without it, by reading its directories. Until then lookups ask the disk.
+//! * **The end of many entries.** They pass out of use at once (`inactive=`) and are removed while requests that need no
+//!   cache are served at a set rate. Their latency is compared with the one before.
+//!
+//! The entries are made by the server itself, of responses of 1 000 bytes.
+
+use std::fs;
+use std::io::Write;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use super::fill::entries;
+use super::lineup::{self, NGINX, READY, RING, SERVERS, Text, Way};
+use super::origin::{Origin, read_head};
+use super::served::{self, P50, P99, P999, ServerCpus};
+use super::sheet::{Figure, Labels, Of, Rows, Sheet, alone_and_beside, at, figure, judged, named, under};
+use crate::context::{Bench, Scale};
+use crate::failure::Failure;
+use crate::load::{Length, Pace, Plan};
+use crate::method::pin::{self, Split};
+use crate::method::{page_cache, pause};
+use crate::peers::server::{Place, Program, Server};
+use crate::report::model::{Run, Section, Table};
+
+/// Options of `bench cache`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// Clients that ask at once for one object
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..=10_000))]
+    clients: u32,
+    /// Entries of a start, and of an end [default: 100000; 20000 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(100..=4_000_000))]
+    entries: Option<u64>,
+    /// Requests a second beside the removal
+    #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rate: u32,
+}
+
+const OBJECT_BYTES: usize = 1 << 20;
+/// Pieces of the object, with a pause before each.
+const PIECES: u32 = 100;
+/// How long entries may take to be known, and removals to begin.
+const KNOWN_TIMEOUT: Duration = Duration::from_secs(120);
+/// Connections that fill a cache, and those that are measured beside removals.
+const CONNECTIONS: u32 = 64;
+const CONNECTIONS_BESIDE: u32 = 16;
+/// What an entry of 1 000 bytes takes at the most.
+const ENTRY_BYTES: u64 = 8 << 10;
+
+const LAST: Figure = figure("last byte", "s", 2, Of::Value("last_byte_seconds", 1.0));
+const FETCHES: Figure = figure("requests to the origin", "", 0, Of::Value("origin_requests", 1.0));
+const KNOWN: Figure = figure("entries known", "s", 2, Of::Value("known_seconds", 1.0));
+const MEASURED: Figure = figure("sizes known", "s", 2, Of::Value("measured_seconds", 1.0));
+const REMOVED: Figure =
+    figure("removed meanwhile", "1/s", 0, Of::Quotient("removed_entries", "seconds", 1.0));
+
+/// One run of the scenario.
+struct Life<'a> {
+    bench: &'a Bench,
+    options: &'a Options,
+    place: ServerCpus,
+    entries: u64,
+}
+
+pub(super) fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
+    served::raise_descriptors();
+    let entries = options.entries.unwrap_or(match bench.scale {
+        Scale::Instant => 300,
+        Scale::Quick => 20_000,
+        Scale::Normal | Scale::Full => 100_000,
+    });
+    bench.workspace.need_space(entries * ENTRY_BYTES * SERVERS.len() as u64)?;
+    let mut section = Section {
+        scenario: "cache".to_owned(),
+        title: "A cache's own work: one fetch for many, a start and an end of many entries".to_owned(),
+        question: "How many requests reach the origin, how soon is a cache known after a start, and who notices removals?"
+            .to_owned(),
+        ..Section::default()
+    };
+    if !bench.is_root() {
+        section.skip("dropping the page cache", "needs root: a start finds directories in memory");
+    }
+    let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
+    place.note(&mut section);
+    let life = Life { bench, options, place, entries };
+    life.shared(&mut section)?;
+    let mut ways = lineup::programs(bench, &mut section, [RING, NGINX], "");
+    let mut kept = Section::default();
+    for (way, program) in &ways {
+        bench.progress(format_args!("cache: {entries} entries of {}", way.name));
+        life.fill(way, program)?;
+    }
+    lineup::measure(bench, &mut section, &mut STARTS.to_vec(), started_labels, |how, _| {
+        life.start(&ways[0], how, &mut kept).map(Ok)
+    })?;
+    // Once: what is removed is gone.
+    for (way, program) in &mut ways {
+        for (when, run) in life.ended(way, program, &mut kept)? {
+            lineup::file(&mut section, run, &ended_labels(way, when), 0);
+        }
+    }
+    kept.configurations.iter().for_each(|fact| section.configure(&fact.name, &fact.value));
+    life.tell(&mut section);
+    Ok(section)
+}
+
+/// A measurement alone or beside removals.
+type Timed = (&'static str, Result<Run, String>);
+
+/// What a start finds.
+const STARTS: [&str; 2] = ["from its snapshot", "by reading its directories"];
+
+fn started_labels(how: &&'static str) -> Labels {
+    at([("part", &"start"), ("how", how)])
+}
+
+fn ended_labels(way: &Way, when: &str) -> Labels {
+    at([("part", &"end"), ("server", &way.name), ("when", &when)])
+}
+
+fn shared_labels(way: &Way, clients: u32) -> Labels {
+    at([("part", &"one fetch"), ("server", &way.name), ("clients", &clients)])
+}
+
+/// A server that is its own origin, over entries in a folder.
+fn configuration(way: &Way, place: &Place, folder: &Path, inactive: Duration) -> String {
+    let (folder, inactive, port) = (folder.display(), inactive.as_secs(), place.port);
+    // nginx reads and removes in processes of its own, in pauses by default: without them, as this server does.
+    let pace = match way.peer {
+        Some(_) => {
+            " loader_files=1000000 loader_sleep=1 manager_files=1000000 manager_sleep=1 manager_threshold=60s"
+        }
+        None => "",
+    };
+    let http = format!(
+        "proxy_cache_path {folder} levels=2 keys_zone=entries:512m use_temp_path=off inactive={inactive}s{pace};"
+    );
+    let counters = if way.peer.is_none() { "location = /counters { cache_counters; }\n" } else { "" };
+    let server = format!(
+        "{READY}\n{counters}location = /plain {{ return 200 \"a small answer\"; }}\n\
+         location /origin/ {{ add_header Cache-Control max-age=86400; return 200 \"{body}\"; }}\n\
+         location /kept/ {{\n    proxy_pass http://127.0.0.1:{port}/origin/; proxy_cache entries; \
+         proxy_cache_key $uri;\n}}",
+        body = "x".repeat(1000)
+    );
+    way.configuration(place, &Text { http, server, ..Text::default() })
+}
+
+impl Life<'_> {
+    fn folder(&self, way: &Way) -> PathBuf {
+        self.bench.workspace.path().join(format!("cache-of-{}", way.name))
+    }
+
+    fn server(&self, way: &Way, program: &Program, inactive: Duration) -> Result<Server, Failure> {
+        let folder = self.folder(way);
+        Server::start(self.bench, way.name, program, &self.place.conditions(), |place| {
+            configuration(way, place, &folder, inactive)
+        })
+    }
+
+    /// Many clients of one object, beside one alone. Each round has an object of its own.
+    fn shared(&self, section: &mut Section) -> Result<(), Failure> {
+        let length = self.bench.length(Duration::from_secs(5));
+        let count = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&count);
+        let origin = Origin::start(self.place.split.load_cpu(), move |socket| {
+            // An error ends the connection: its other side is gone.
+            let _ = send_slowly(socket, length, &counted);
+        })?;
+        let ways = (&SERVERS[..], ", one fetch");
+        let mut servers = lineup::start(self.bench, section, (&self.place, None), ways, |way, place| {
+            let folder = place.folder.display();
+            let http = format!("proxy_cache_path {folder}/cache keys_zone=entries:1m use_temp_path=off;");
+            let lock = "proxy_cache_lock on; proxy_cache_lock_timeout 60s; proxy_cache_lock_age 60s;";
+            let port = origin.port();
+            let server = format!(
+                "{READY}\nlocation / {{ proxy_pass http://127.0.0.1:{port}; proxy_cache entries; \
+                 proxy_cache_key $uri; {lock} }}"
+            );
+            way.configuration(place, &Text { http, server, ..Text::default() })
+        })?;
+        let clients = if self.bench.scale == Scale::Instant { 20 } else { self.options.clients };
+        for number in [1, clients] {
+            self.bench.progress(format_args!("cache: one object to {number} clients"));
+            let labels = |(way, _): &(Way, Server)| shared_labels(way, number);
+            lineup::measure(self.bench, section, &mut servers, labels, |(_, server), round| {
+                count.store(0, Ordering::Relaxed);
+                let url = server.url(&format!("/{number}-{round}"));
+                let mut plan = served::plan(self.bench, &url, &self.place.split, number)?;
+                plan.length = Length::Requests(u64::from(number));
+                plan.timeout = length + Duration::from_secs(30);
+                plan.expect.length = Some(OBJECT_BYTES as u64);
+                let served = served::measure(self.bench, server, &plan)?;
+                let last = served.outcome.latency_us(100.0) / 1e6;
+                Ok(served.without_errors().map(|served| {
+                    let mut run = served.run();
+                    run.set("last_byte_seconds", last);
+                    run.set("origin_requests", count.load(Ordering::Relaxed) as f64);
+                    run
+                }))
+            })?;
+        }
+        lineup::end(servers);
+        Ok(())
+    }
+
+    /// Makes the entries of a server, and ends it in order, so that it saves what it knows.
+    fn fill(&self, way: &Way, program: &Program) -> Result<(), Failure> {
+        let mut server = self.server(way, program, Duration::from_secs(86_400))?;
+        let url = server.url(&format!("/kept/{{0..{}}}", self.entries - 1));
+        let mut plan = served::plan(self.bench, &url, &self.place.split, CONNECTIONS)?;
+        plan.length = Length::Requests(self.entries);
+        served::measure(self.bench, &mut server, &plan)?;
+        server.quit();
+        Ok(())
+    }
+
+    /// A start, until all entries are known, and their sizes.
+    fn start(&self, ours: &(Way, Program), how: &str, kept: &mut Section) -> Result<Run, Failure> {
+        let (way, program) = ours;
+        if how == STARTS[1] {
+            remove_snapshot(&self.folder(way))?;
+        }
+        if self.bench.is_root() {
+            page_cache::drop_all()?;
+        }
+        let begun = Instant::now();
+        let server = self.server(way, program, Duration::from_secs(86_400))?;
+        kept.configure(way.name, server.configuration());
+        let known = self.until(&server, "ringroad_cache_loaded{zone=\"entries\"} 1", begun)?;
+        let measured = self.until(&server, "ringroad_cache_measured{zone=\"entries\"} 1", begun)?;
+        server.quit();
+        Ok(Run::of([("known_seconds", known), ("measured_seconds", measured)]))
+    }
+
+    /// Seconds until the counters say so.
+    fn until(&self, server: &Server, line: &str, begun: Instant) -> Result<f64, Failure> {
+        while !server.get("/counters").is_some_and(|said| said.contains(line)) {
+            self.bench.check_interrupted()?;
+            if begun.elapsed() > KNOWN_TIMEOUT {
+                return Err(Failure::Other(format!("the cache does not say {line}")));
+            }
+            pause(Duration::from_millis(10));
+        }
+        Ok(begun.elapsed().as_secs_f64())
+    }
+
+    /// Latencies before entries are removed, and meanwhile.
+    fn ended(&self, way: &Way, program: &Program, kept: &mut Section) -> Result<Vec<Timed>, Failure> {
+        let folder = self.folder(way);
+        // It says when entries were used last, which may be too long ago: they would go before the first look.
+        remove_snapshot(&folder)?;
+        let length = self.bench.length(Duration::from_secs(5));
+        let inactive = length * 2 + Duration::from_secs(3);
+        let mut server = self.server(way, program, inactive)?;
+        kept.configure(&format!("{}, removals", way.name), server.configuration());
+        let plan = Plan {
+            pace: Pace::Open { rate: f64::from(self.options.rate) },
+            length: Length::Time(length),
+            ..served::plan(self.bench, &server.url("/plain"), &self.place.split, CONNECTIONS_BESIDE)?
+        };
+        served::warm_up(self.bench, &plan)?;
+        let alone = served::measure(self.bench, &mut server, &plan)?.run();
+        let (before, begun) = (entries(&folder).count, Instant::now());
+        self.bench.progress(format_args!("cache: waiting until entries of {} pass out of use", way.name));
+        while entries(&folder).count > before - before / 20 {
+            self.bench.check_interrupted()?;
+            if begun.elapsed() > inactive + KNOWN_TIMEOUT {
+                server.end();
+                return Ok(vec![("alone", Ok(alone)), ("beside", Err("nothing was removed".to_owned()))]);
+            }
+            pause(Duration::from_millis(100));
+        }
+        let at_first = entries(&folder).count;
+        let mut beside = served::measure(self.bench, &mut server, &plan)?.run();
+        beside.set("removed_entries", at_first.saturating_sub(entries(&folder).count) as f64);
+        server.end();
+        Ok(vec![("alone", Ok(alone)), ("beside", Ok(beside))])
+    }
+
+    /// Three tables, the latencies beside removals, and what was found.
+    fn tell(&self, section: &mut Section) {
+        let sheet = Sheet::of(section);
+        let clients = if self.bench.scale == Scale::Instant { 20 } else { self.options.clients };
+        let ended: Rows = under(&named("server", [RING.name, NGINX.name]), &at([("part", &"end")]));
+        let tables =
+            vec![shared_table(sheet, clients), self.start_table(sheet), self.end_table(sheet, &ended)];
+        let line = |way: &Way, when: &str| (format!("{}, {when}", way.name), ended_labels(way, when));
+        let lines: Rows =
+            [RING, NGINX].iter().flat_map(|way| [line(way, "alone"), line(way, "beside")]).collect();
+        let title = "Latency of requests that need no cache, alone and beside removals";
+        let plot = sheet.curves(("cache-removals", title), "ms", &lines);
+        let fetches = SERVERS.iter().filter(|way| way.peer.is_none()).filter_map(|way| {
+            let fetches = sheet.middle(FETCHES, &shared_labels(way, clients))?;
+            Some((format!("{} {fetches:.0}", way.name), fetches == 1.0))
+        });
+        let fetched = judged(
+            format!("{clients} clients that ask for one object that is not stored cause one request."),
+            "Requests to the origin: ",
+            &fetches.collect::<Vec<_>>(),
+            "It was not measured.",
+        );
+        let noticed = [RING, NGINX].iter().filter_map(|way| {
+            let ratio = sheet.ratio(P99, &ended_labels(way, "beside"), &ended_labels(way, "alone"))?.median;
+            Some((format!("{} {ratio:.2}", way.name), ratio <= 2.0))
+        });
+        let noticed = judged(
+            "Removals are not felt by other requests (99th percentile at most doubled).",
+            "p99 beside removals, of its value without them: ",
+            &noticed.collect::<Vec<_>>(),
+            "It was not measured.",
+        );
+        (section.tables, section.plots, section.findings) = (tables, vec![plot], vec![fetched, noticed]);
+    }
+
+    fn start_table(&self, sheet: Sheet<'_>) -> Table {
+        let cold = if self.bench.is_root() { "a dropped page cache" } else { "a warm page cache" };
+        let title = format!("A start with {} entries and {cold}", self.entries);
+        let rows: Rows = STARTS.map(|how| (how.to_owned(), started_labels(&how))).into();
+        sheet.table(&title, &rows, &[KNOWN.shown(), MEASURED.shown()])
+    }
+
+    fn end_table(&self, sheet: Sheet<'_>, rows: &Rows) -> Table {
+        let when = |when: &str| at([("when", &when)]);
+        let mut columns = alone_and_beside(&[P50, P99, P999]);
+        columns.push(REMOVED.at(REMOVED.name, when("beside")));
+        let (entries, rate) = (self.entries, self.options.rate);
+        let title = format!("{entries} entries pass out of use: requests without a cache, {rate} a second");
+        sheet.table(&title, rows, &columns)
+    }
+}
+
+fn shared_table(sheet: Sheet<'_>, clients: u32) -> Table {
+    let of = |clients: u32| at([("clients", &clients)]);
+    let columns = [
+        LAST.at("alone", of(1)),
+        LAST.at("last of all", of(clients)),
+        LAST.over("last / alone", of(1)).where_(of(clients)),
+        FETCHES.at(FETCHES.name, of(clients)),
+    ];
+    let rows = under(&named("server", SERVERS.map(|way| way.name)), &at([("part", &"one fetch")]));
+    sheet.table(
+        &format!("One object of 1 MiB that is not stored, to {clients} clients at once"),
+        &rows,
+        &columns,
+    )
+}
+
+/// What a server saved of its entries at its end.
+fn remove_snapshot(folder: &Path) -> Result<(), Failure> {
+    let listed = fs::read_dir(folder).map_err(Failure::file("read", folder))?;
+    for path in listed.flatten().map(|entry| entry.path()) {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.starts_with("ringroad.index") {
+            fs::remove_file(&path).map_err(Failure::file("remove", &path))?;
+        }
+    }
+    Ok(())
+}
+
+/// The object to each request of a connection, over so long.
+fn send_slowly(mut socket: TcpStream, length: Duration, count: &AtomicU64) -> std::io::Result<()> {
+    let piece = vec![b'o'; OBJECT_BYTES / PIECES as usize];
+    while read_head(&mut socket).is_some() {
+        count.fetch_add(1, Ordering::Relaxed);
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nCache-Control: max-age=3600\r\nContent-Length: {OBJECT_BYTES}\r\n\r\n"
+        );
+        socket.write_all(head.as_bytes())?;
+        let mut left = OBJECT_BYTES;
+        while left > 0 {
+            pause(length / PIECES);
+            let part = piece.len().min(left);
+            socket.write_all(&piece[..part])?;
+            left -= part;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_ours_and_a_pace_is_nginxs() {
+        let place = Place { port: 8080, folder: "/x".into() };
+        let text = |way: Way| configuration(&way, &place, Path::new("/c"), Duration::from_secs(9));
+        assert!(text(RING).contains("cache_counters") && text(RING).contains("inactive=9s;"));
+        assert!(!text(NGINX).contains("cache_counters") && text(NGINX).contains("manager_sleep"));
+    }
+}
