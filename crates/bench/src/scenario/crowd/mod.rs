@@ -280,7 +280,8 @@ fn half_load(
 fn halves(sheet: Sheet<'_>, of: &str, rate: f64, rows: &[(String, Labels)]) -> Table {
     let mut columns = vec![RATE.shown()];
     for percentile in [P50, P99, P999] {
-        columns.extend([percentile.shown(), percentile.over("of nginx's", at([("server", &NGINX.name)]))]);
+        let over = percentile.over(&format!("{} of nginx's", percentile.name), at([("server", &NGINX.name)]));
+        columns.extend([percentile.shown(), over]);
     }
     columns.push(CPU.shown());
     let title = format!(

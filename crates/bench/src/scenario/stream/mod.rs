@@ -98,9 +98,9 @@ impl Kind {
 }
 
 const FIRST_P50: Figure = figure("first byte, p50", "us", 0, Of::Value("first_byte_p50_us", 1.0));
-const FIRST_P99: Figure = figure("p99", "us", 0, Of::Value("first_byte_p99_us", 1.0));
+const FIRST_P99: Figure = figure("first byte, p99", "us", 0, Of::Value("first_byte_p99_us", 1.0));
 const DELAY_P50: Figure = figure("delay of a piece, p50", "us", 0, Of::Value("delay_p50_us", 1.0));
-const DELAY_P99: Figure = figure("p99", "us", 0, Of::Value("delay_p99_us", 1.0));
+const DELAY_P99: Figure = figure("delay of a piece, p99", "us", 0, Of::Value("delay_p99_us", 1.0));
 
 /// Everything but the engine is the same.
 fn configuration(way: &Way, place: &Place, origin: u16) -> String {
