@@ -45,13 +45,15 @@ impl AsFd for Doorbell {
 }
 
 impl Wake for Doorbell {
-    fn wake(&self) {
-        if self.bell.ring() {
+    fn wake(&self) -> bool {
+        let was_asleep = self.bell.ring();
+        if was_asleep {
             // The counter is never read: each write is an edge of its own, for epoll's edge trigger and for
             // a multishot poll alike. It fails only when it is full after 2^64 - 2 writes, and then the
             // descriptor is readable anyway.
             let _full = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
+        was_asleep
     }
 }
 

@@ -40,6 +40,13 @@ pub trait Engine {
 
     /// Takes an operation without blocking; the result comes from a later [`Engine::turn`], never from
     /// here. `Err` gives the operation back when the table of operations is full.
+    ///
+    /// A slot is not used again before the terminal completion of its operation was shown, that is returned by
+    /// [`Engine::turn`], or its operation was abandoned. A caller that looks at a whole batch before it submits finds at
+    /// most one operation of its own at each slot.
+    ///
+    /// A receive into the pool ([`crate::op::RecvInto`]) never ends with `ENOBUFS`: without a buffer the engine parks it
+    /// and starts it again once there is one.
     fn submit(&mut self, op: Op) -> Result<OpId, Op>;
 
     /// Asks for an early end. The terminal completion still comes: `ECANCELED`, or what happened first.
@@ -99,8 +106,9 @@ pub struct Waker(Arc<dyn Wake>);
 
 /// What is behind a [`Waker`].
 pub trait Wake: Send + Sync {
-    /// Makes the current or the next wait end at once.
-    fn wake(&self);
+    /// Makes the current or the next wait end at once; whether the engine was waiting. What the caller left for the
+    /// engine's thread before the call is visible there when the wait has ended.
+    fn wake(&self) -> bool;
 }
 
 impl Waker {
@@ -109,9 +117,9 @@ impl Waker {
         Waker(wake)
     }
 
-    /// Makes the current or the next wait of the engine end at once.
-    pub fn wake(&self) {
-        self.0.wake();
+    /// Makes the current or the next wait of the engine end at once; see [`Wake::wake`].
+    pub fn wake(&self) -> bool {
+        self.0.wake()
     }
 }
 
@@ -137,6 +145,8 @@ pub struct Caps {
     pub pools: u8,
     /// Whether zero-copy sends can be had.
     pub send_zero_copy: bool,
+    /// Bytes of the buffers of [`crate::op::RecvInto::Pool`].
+    pub recv_buffer_bytes: u32,
 }
 
 impl Caps {

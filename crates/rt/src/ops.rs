@@ -51,7 +51,8 @@ pub(crate) struct Waits {
     free: Vec<u32>,
     /// Of waits that are made: above those of waits that were given back.
     first_generation: u32,
-    names: Names,
+    /// The wait of each of the engine's slots. The contract says that a slot has one operation at a time.
+    by_slot: Vec<u32>,
     outcomes: Outcomes,
     backlog: VecDeque<(WaitId, Op)>,
     pub(crate) live: usize,
@@ -133,7 +134,7 @@ impl Waits {
         self.waits.shrink_to_fit();
         let is_free = |place: &u32| self.waits[*place as usize].stage == Stage::Free;
         self.free = (0..self.waits.len() as u32).rev().filter(is_free).collect();
-        self.names.trim();
+        self.by_slot.shrink_to_fit();
         self.outcomes.trim();
     }
 
@@ -185,15 +186,30 @@ impl Waits {
 
     /// The engine has taken the operation of this wait.
     fn bind(&mut self, id: WaitId, op: OpId) {
-        self.names.insert(op, id);
+        let slot = op.slot as usize;
+        if slot >= self.by_slot.len() {
+            self.by_slot.resize(slot + 1, u32::MAX);
+        }
+        let before = std::mem::replace(&mut self.by_slot[slot], id.index) as usize;
+        let same_slot = |stage| matches!(stage, Stage::Flying(known) if known.slot == op.slot);
+        assert!(
+            !self.waits.get(before).is_some_and(|wait| same_slot(wait.stage)),
+            "the engine used a slot again before it showed the completion"
+        );
         self.waits[id.index as usize].stage = Stage::Flying(op);
+    }
+
+    /// The wait of an operation that the engine has.
+    fn known(&self, op: OpId) -> Option<WaitId> {
+        let index = *self.by_slot.get(op.slot as usize)?;
+        let wait = self.waits.get(index as usize).filter(|wait| wait.stage == Stage::Flying(op))?;
+        Some(WaitId { index, generation: wait.generation })
     }
 
     /// Files a completion with the wait that it belongs to.
     pub(crate) fn file(&mut self, completion: Completion) -> Filed {
         let Completion { id: op, result, more, payload } = completion;
-        let known = if more { self.names.get(op) } else { self.names.remove(op) };
-        let Some(id) = known else {
+        let Some(id) = self.known(op) else {
             self.stray += 1;
             return Filed::default();
         };
@@ -217,53 +233,6 @@ impl Waits {
             }
         }
         filed
-    }
-}
-
-/// Which wait an operation of the engine belongs to.
-///
-/// An engine that carries an operation out at once may use its slot again before the result is shown, so
-/// that one slot has several names at a time. Those beyond the first lie in `others`, in the order in
-/// which their results come as a rule: the search ends at the front.
-#[derive(Default)]
-struct Names {
-    by_slot: Vec<Option<(u32, WaitId)>>,
-    others: VecDeque<(OpId, WaitId)>,
-}
-
-impl Names {
-    fn insert(&mut self, op: OpId, id: WaitId) {
-        let place = op.slot as usize;
-        if place >= self.by_slot.len() {
-            self.by_slot.resize(place + 1, None);
-        }
-        match &mut self.by_slot[place] {
-            Some(_) => self.others.push_back((op, id)),
-            free => *free = Some((op.generation, id)),
-        }
-    }
-
-    fn trim(&mut self) {
-        while self.by_slot.pop_if(|name| name.is_none()).is_some() {}
-        self.by_slot.shrink_to_fit();
-    }
-
-    fn get(&self, op: OpId) -> Option<WaitId> {
-        match self.by_slot.get(op.slot as usize) {
-            Some(&Some((generation, id))) if generation == op.generation => Some(id),
-            _ => self.others.iter().find(|(name, _)| *name == op).map(|(_, id)| *id),
-        }
-    }
-
-    fn remove(&mut self, op: OpId) -> Option<WaitId> {
-        let direct = self.by_slot.get_mut(op.slot as usize);
-        if let Some((_, id)) =
-            direct.and_then(|name| name.take_if(|(generation, _)| *generation == op.generation))
-        {
-            return Some(id);
-        }
-        let place = self.others.iter().position(|(name, _)| *name == op)?;
-        self.others.remove(place).map(|(_, id)| id)
     }
 }
 
@@ -359,7 +328,6 @@ impl Inner {
         let mut waits = self.waits.borrow_mut();
         let Some(wait) = waits.get(id) else { return };
         if let Stage::Flying(op) = wait.stage {
-            waits.names.remove(op);
             self.engine.borrow_mut().abandon(op);
         }
         waits.release(id);

@@ -1,21 +1,14 @@
-//! The part of a runtime that other threads may touch: a list of tasks to wake, and the doorbell that
-//! ends the engine's wait when, and only when, the thread sleeps.
+//! The part of a runtime that other threads may touch: a list of tasks to wake, and the waker of its engine.
 //!
-//! ```text
-//!   other thread                      the runtime's thread
-//!   push the task                     state = Sleeping
-//!   fence                             fence
-//!   state Sleeping -> Awake: ring     list empty? wait : do not wait
-//! ```
-//! Whoever comes second sees what the other wrote: either the bell rings or the thread does not wait. The
-//! two fences are what makes that hold; `tests/loom_mailbox.rs` is the model of it. The state is changed
-//! by swaps only, never by stores, so that its changes have one order that all threads agree on.
+//! A thread that wakes a task puts it on the list, then wakes the engine. The engine's doorbell is the one handshake about
+//! sleep: it writes to its descriptor only while the engine waits, and an engine whose bell rang does not begin to wait.
+//! The runtime looks at the list after each turn. `tests/loom_mailbox.rs` is the model.
 //!
 //! Public only for that model; [`RemoteHandle`] is what others use.
 
 use std::sync::Arc;
 
-use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
 /// Names a task of one runtime.
@@ -27,14 +20,11 @@ pub struct TaskId {
     pub generation: u32,
 }
 
-/// The thread looks at the list before it waits next.
-const AWAKE: u8 = 0;
-/// The thread waits in its engine, or is about to.
-const SLEEPING: u8 = 1;
+/// The name of the future that `block_on` runs, which has no slot.
+pub(crate) const MAIN: TaskId = TaskId { slot: u32::MAX, generation: 0 };
 
 /// What other threads share with a runtime.
 pub struct Remote {
-    state: AtomicU8,
     /// Whether there is something to look for in `woken`, so that a turn without news takes no lock.
     news: AtomicBool,
     woken: Mutex<Vec<TaskId>>,
@@ -45,13 +35,7 @@ pub struct Remote {
 impl Remote {
     /// The shared part of a runtime whose engine is woken by `bell`.
     pub fn new(bell: io::engine::Waker) -> Remote {
-        Remote {
-            state: AtomicU8::new(AWAKE),
-            news: AtomicBool::new(false),
-            woken: Mutex::new(Vec::new()),
-            bell,
-            rung: AtomicU64::new(0),
-        }
+        Remote { news: AtomicBool::new(false), woken: Mutex::new(Vec::new()), bell, rung: AtomicU64::new(0) }
     }
 
     /// Wakes a task from another thread. A task that has ended meanwhile is ignored later on.
@@ -68,31 +52,10 @@ impl Remote {
         self.ring();
     }
 
-    /// Ends the wait of the runtime's thread if it sleeps.
-    pub fn ring(&self) {
-        fence(Ordering::SeqCst);
-        if self.state.load(Ordering::Relaxed) == SLEEPING
-            && self.state.swap(AWAKE, Ordering::AcqRel) == SLEEPING
-        {
+    fn ring(&self) {
+        if self.bell.wake() {
             self.rung.fetch_add(1, Ordering::Relaxed);
-            self.bell.wake();
         }
-    }
-
-    /// Announces that the thread is about to wait; `false` when there is news, and it must not.
-    pub fn begin_sleep(&self) -> bool {
-        self.state.swap(SLEEPING, Ordering::AcqRel);
-        fence(Ordering::SeqCst);
-        if self.news.load(Ordering::Relaxed) {
-            self.end_sleep();
-            return false;
-        }
-        true
-    }
-
-    /// The wait is over.
-    pub fn end_sleep(&self) {
-        self.state.swap(AWAKE, Ordering::AcqRel);
     }
 
     /// Moves the tasks to wake to `into`, which is empty and whose memory is kept for the next time.
@@ -102,7 +65,7 @@ impl Remote {
         }
     }
 
-    /// How often the bell was rung.
+    /// How often a wait of the engine was ended.
     pub fn rung(&self) -> u64 {
         self.rung.load(Ordering::Relaxed)
     }
@@ -120,6 +83,6 @@ pub struct RemoteHandle(pub(crate) Arc<Remote>);
 impl RemoteHandle {
     /// Has the future that `block_on` runs polled again.
     pub fn wake(&self) {
-        self.0.push(crate::task::MAIN);
+        self.0.push(MAIN);
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!   +-> poll the future of block_on, if woken
 //!   |   poll ready tasks, up to a budget
-//!   |   submit closes that gathered, let one starved receiver try again, lend buffers to those who wait for them
+//!   |   submit closes that gathered, lend buffers to those who wait for them
 //!   |   one turn of the engine: not at all / until the next timer / for ever
 //!   |   read the clock
 //!   |   file completions, which wakes tasks
@@ -34,8 +34,8 @@ use crate::buffers;
 use crate::file::seen::Seen;
 use crate::local::Event;
 use crate::ops::{Filed, Waits};
-use crate::remote::{Remote, RemoteHandle, TaskId};
-use crate::task::{Header, MAIN, Tasks, Waiter};
+use crate::remote::{MAIN, Remote, RemoteHandle, TaskId};
+use crate::task::{Header, Tasks, Waiter};
 use crate::timer::Timers;
 
 /// Polls of tasks before the engine is asked for news: a burst of wake-ups must not keep completions
@@ -67,9 +67,6 @@ pub(crate) struct Inner {
     pub(crate) running: Cell<Option<(TaskId, *const ())>>,
     /// Tasks that yielded: ready in the next turn, not in this one.
     pub(crate) yielded: RefCell<Vec<Waiter>>,
-    /// Receivers that found no buffer, and the size that receivers need.
-    pub(crate) starved: RefCell<VecDeque<Waiter>>,
-    pub(crate) receive_bytes: Cell<usize>,
     /// What calls have seen of files in this turn.
     pub(crate) seen: RefCell<Seen>,
     /// Whether buffers are scarce in this turn, once asked for.
@@ -246,8 +243,6 @@ impl Inner {
             main_ready: Cell::new(false),
             running: Cell::new(None),
             yielded: RefCell::default(),
-            starved: RefCell::default(),
-            receive_bytes: Cell::new(io::buf::CLASS_BYTES[0] as usize),
             seen: RefCell::default(),
             scarce: Cell::new(None),
             shortage: Event::new(),
@@ -364,16 +359,10 @@ impl Inner {
     /// One turn of the engine and what follows from it.
     fn turn(&self) {
         self.submit_closes();
-        self.wake_starved();
         self.hungry.serve(&self.pool).into_iter().for_each(|waiter| self.wake(waiter));
         let wait = self.how_long();
-        let sleeps = wait != Wait::No && self.remote.begin_sleep();
-        let wait = if sleeps { wait } else { Wait::No };
         let mut batch = self.batch.take();
         let turned = self.engine.borrow_mut().turn(wait, &mut batch);
-        if sleeps {
-            self.remote.end_sleep();
-        }
         if let Err(errno) = turned {
             panic!("the engine of this thread has failed: {errno}");
         }
@@ -427,16 +416,6 @@ impl Inner {
         self.remote.take(&mut woken);
         woken.drain(..).for_each(|id| self.wake_task(id));
         self.woken.replace(woken);
-    }
-
-    /// Lets one receiver try again when there is a buffer for it. One at a time, and only with memory at
-    /// hand: receivers that are armed at once without it fail at once, all of them (liburing issue 1275).
-    fn wake_starved(&self) {
-        if self.starved.borrow().is_empty() || self.pool.get(self.receive_bytes.get()).is_none() {
-            return;
-        }
-        let waiter = self.starved.borrow_mut().pop_front().unwrap_or_default();
-        self.wake(waiter);
     }
 
     /// The end: drops all tasks, lets their descriptors close and drains the engine. Once only.

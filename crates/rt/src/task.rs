@@ -12,9 +12,6 @@ use std::task::{Context, Wake, Waker};
 use crate::remote::{Remote, TaskId};
 use crate::runtime;
 
-/// The name of the future that `block_on` runs, which has no slot.
-pub(crate) const MAIN: TaskId = TaskId { slot: u32::MAX, generation: 0 };
-
 /// What a [`Waker`] of a task points at.
 pub(crate) struct Header {
     pub(crate) id: TaskId,

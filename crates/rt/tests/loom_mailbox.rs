@@ -1,37 +1,51 @@
-//! Model of the hand-over between threads: no message and no end is missed, whatever the interleaving.
+//! Model of the hand-over between threads, over the engine's own doorbell: no message and no end is missed, whatever the
+//! interleaving.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p rt --test loom_mailbox --release`
 
 #![cfg(loom)]
 
+#[path = "../../io/src/doorbell/bell.rs"]
+mod bell;
+
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
+use bell::Bell;
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use rt::mailbox::{Receiver, Sender, channel};
 use rt::remote::{Remote, TaskId};
 
-/// A stand-in for the engine: a wait that ends when the bell is rung, before or meanwhile.
-struct Bell {
-    rung: Mutex<bool>,
-    heard: Condvar,
+/// A stand-in for the engine: its own doorbell, over a counter instead of a descriptor.
+struct Engine {
+    bell: Bell,
+    writes: Mutex<u32>,
+    written: Condvar,
 }
 
-impl io::engine::Wake for Bell {
-    fn wake(&self) {
-        *self.rung.lock().unwrap() = true;
-        self.heard.notify_one();
+impl io::engine::Wake for Engine {
+    fn wake(&self) -> bool {
+        let was_asleep = self.bell.ring();
+        if was_asleep {
+            *self.writes.lock().unwrap() += 1;
+            self.written.notify_one();
+        }
+        was_asleep
     }
 }
 
-impl Bell {
-    fn wait(&self) {
-        let mut rung = self.rung.lock().unwrap();
-        while !*rung {
-            rung = self.heard.wait(rung).unwrap();
+impl Engine {
+    /// A turn that may wait.
+    fn turn(&self) {
+        if self.bell.fall_asleep() {
+            let mut writes = self.writes.lock().unwrap();
+            while *writes == 0 {
+                writes = self.written.wait(writes).unwrap();
+            }
+            *writes = 0;
         }
-        *rung = false;
+        self.bell.wake_up();
     }
 }
 
@@ -46,7 +60,7 @@ impl Wake for Header {
 
 /// The runtime's loop around a task that adds up messages until there is no sender left. A lost wake-up
 /// leaves it in the wait for ever, which loom reports as a deadlock.
-fn read_all(mut receiver: Receiver<u32>, remote: &Arc<Remote>, bell: &Bell) -> u32 {
+fn read_all(mut receiver: Receiver<u32>, remote: &Arc<Remote>, engine: &Engine) -> u32 {
     let waker = Waker::from(Arc::new(Header(Arc::clone(remote))));
     let (mut sum, mut woken) = (0, Vec::new());
     loop {
@@ -59,10 +73,7 @@ fn read_all(mut receiver: Receiver<u32>, remote: &Arc<Remote>, bell: &Bell) -> u
             Poll::Pending => {}
         }
         while woken.is_empty() {
-            if remote.begin_sleep() {
-                bell.wait();
-            }
-            remote.end_sleep();
+            engine.turn();
             remote.take(&mut woken);
         }
         woken.clear();
@@ -73,15 +84,16 @@ fn model(senders: u32, messages: u32) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(move || {
-        let bell = Arc::new(Bell { rung: Mutex::new(false), heard: Condvar::new() });
-        let remote = Arc::new(Remote::new(io::engine::Waker::new(Arc::clone(&bell) as _)));
+        let (writes, written) = (Mutex::new(0), Condvar::new());
+        let engine = Arc::new(Engine { bell: Bell::new(), writes, written });
+        let remote = Arc::new(Remote::new(io::engine::Waker::new(Arc::clone(&engine) as _)));
         let (sender, receiver) = channel::<u32>(8);
         let send = |sender: Sender<u32>| {
             thread::spawn(move || (1..=messages).for_each(|message| sender.send(message).unwrap()))
         };
         let threads: Vec<_> = (0..senders).map(|_| send(sender.clone())).collect();
         drop(sender);
-        let sum = read_all(receiver, &remote, &bell);
+        let sum = read_all(receiver, &remote, &engine);
         assert_eq!(sum, senders * (1..=messages).sum::<u32>());
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     });

@@ -48,6 +48,7 @@ pub(super) struct Backends {
     done: Vec<Completion>,
     doorbell: Arc<Doorbell>,
     pool: Pool,
+    recv_buffer_bytes: u32,
     device_share: u32,
     try_resident: bool,
     table_full: u64,
@@ -96,6 +97,7 @@ impl Backends {
             done: Vec::new(),
             doorbell: Arc::clone(doorbell),
             pool: pool.clone(),
+            recv_buffer_bytes: config.recv_buffer_bytes,
             device_share: config.device_share,
             try_resident: config.pool_tries_resident,
             table_full: 0,
@@ -117,6 +119,7 @@ impl Backends {
             disk_libaio: self.libaio.is_some(),
             pools: self.pools.len().min(u8::MAX as usize) as u8,
             send_zero_copy,
+            recv_buffer_bytes: self.recv_buffer_bytes,
         }
     }
 

@@ -30,6 +30,9 @@ use table::Table;
 /// Smallest piece of a direct read: the alignment that every device accepts.
 const DIRECT_BYTES_MIN: u32 = 4096;
 
+/// How long a turn may wait while a receive is parked.
+const PARKED_FOR: Duration = Duration::from_millis(1);
+
 /// An engine with faults.
 pub struct FaultEngine {
     inner: Box<dyn Engine>,
@@ -47,6 +50,8 @@ pub struct FaultEngine {
     batch: Vec<Completion>,
     /// Operations that never reached the inner engine.
     injected: u64,
+    /// Receives without a buffer: they begin in a later turn, as an engine begins them again.
+    parked: Vec<(OpId, Op)>,
 }
 
 /// One operation of the caller.
@@ -71,6 +76,8 @@ enum LeftOver {
     All(Result<u32, Errno>, Payload),
     /// A stream brings this first.
     First(Buf),
+    /// There are bytes, and no buffer for them.
+    NoBuffer,
 }
 
 /// What was changed in an operation and has to be as before when it comes back.
@@ -94,6 +101,7 @@ impl FaultEngine {
             carried: Carried::default(),
             batch: Vec::new(),
             injected: 0,
+            parked: Vec::new(),
         }
     }
 
@@ -169,7 +177,7 @@ impl FaultEngine {
         };
         let Some(mut buf) = buf else {
             self.carried.put(socket, &bytes);
-            return Some(LeftOver::All(Err(Errno::NOBUFS), Payload::None));
+            return Some(LeftOver::NoBuffer);
         };
         let count = buf.append(&bytes);
         self.carried.put(socket, &bytes[count..]);
@@ -177,6 +185,54 @@ impl FaultEngine {
             true => LeftOver::First(buf),
             false => LeftOver::All(Ok(count as u32), Payload::Buf(buf)),
         })
+    }
+
+    /// Keeps a receive until there may be a buffer for it.
+    fn park(&mut self, live: Live, op: Op) -> OpId {
+        self.injected += 1;
+        let id = self.table.insert(live);
+        self.parked.push((id, op));
+        id
+    }
+
+    /// Begins the receives that were parked in an earlier turn, where there is a buffer for left-over bytes.
+    fn begin_parked(&mut self) {
+        for (id, mut op) in std::mem::take(&mut self.parked) {
+            let left_over = match &mut op {
+                Op::Recv { socket, into } => self.left_over(socket, into),
+                _ => None,
+            };
+            let first = match left_over {
+                Some(LeftOver::NoBuffer) => {
+                    self.parked.push((id, op));
+                    continue;
+                }
+                Some(LeftOver::All(result, payload)) => {
+                    self.ready.push_back(Completion { id, result, more: false, payload });
+                    continue;
+                }
+                Some(LeftOver::First(buf)) => Some(buf),
+                None => None,
+            };
+            match (self.inner.submit(op), self.table.get(id)) {
+                (Ok(inner), Some(live)) => {
+                    live.inner = Some(inner);
+                    self.table.join(inner, id);
+                    self.injected -= 1;
+                }
+                (Ok(inner), None) => self.inner.abandon(inner),
+                (Err(op), _) => self.parked.push((id, op)),
+            }
+            self.deliver_first(id, first);
+        }
+    }
+
+    /// Left-over bytes come before those that a stream receives itself.
+    fn deliver_first(&mut self, id: OpId, first: Option<Buf>) {
+        self.ready.extend(first.map(|buf| {
+            let (result, payload) = (Ok(buf.len() as u32), Payload::Buf(buf));
+            Completion { id, result, more: true, payload }
+        }));
     }
 
     /// Takes a completion of the inner engine.
@@ -283,7 +339,9 @@ impl FaultEngine {
 
     /// How long the inner engine may wait.
     fn wait(&self, wait: Wait) -> Wait {
-        let next = self.late.iter().map(|(due, _)| *due).min();
+        // A buffer comes back without a sign.
+        let parked = (!self.parked.is_empty()).then(|| Instant::now() + PARKED_FOR);
+        let next = self.late.iter().map(|(due, _)| *due).chain(parked).min();
         match (wait, next) {
             (Wait::No, _) => Wait::No,
             _ if !self.ready.is_empty() => Wait::No,
@@ -328,7 +386,9 @@ impl Engine for FaultEngine {
         if let Op::Recv { socket, .. } = &op {
             live.socket = live.shortens.then(|| socket.clone());
         }
+        let into_pool = matches!(&op, Op::Recv { into, .. } if !matches!(into, RecvInto::Owned(_)));
         match fault {
+            Some(Fault::Error(Errno::NOBUFS)) if into_pool => return Ok(self.park(live, op)),
             Some(Fault::Error(errno)) => return Ok(self.inject(live, Err(errno), op.into_payload())),
             Some(Fault::Delay(delay)) => live.delay = Some(delay),
             Some(Fault::Short) => live.mend = shorten(&mut op),
@@ -339,6 +399,7 @@ impl Engine for FaultEngine {
             _ => None,
         };
         let first = match left_over {
+            Some(LeftOver::NoBuffer) => return Ok(self.park(live, op)),
             Some(LeftOver::All(result, payload)) => return Ok(self.inject(live, result, payload)),
             Some(LeftOver::First(buf)) => Some(buf),
             None => None,
@@ -348,10 +409,7 @@ impl Engine for FaultEngine {
                 live.inner = Some(inner);
                 let id = self.table.insert(live);
                 self.table.join(inner, id);
-                self.ready.extend(first.map(|buf| {
-                    let (result, payload) = (Ok(buf.len() as u32), Payload::Buf(buf));
-                    Completion { id, result, more: true, payload }
-                }));
+                self.deliver_first(id, first);
                 Ok(id)
             }
             Err(mut op) => {
@@ -365,6 +423,11 @@ impl Engine for FaultEngine {
     }
 
     fn cancel(&mut self, id: OpId) {
+        if let Some(place) = self.parked.iter().position(|(parked, _)| *parked == id) {
+            let (_, op) = self.parked.remove(place);
+            let (result, payload) = (Err(Errno::CANCELED), op.into_payload());
+            return self.ready.push_back(Completion { id, result, more: false, payload });
+        }
         if let Some(inner) = self.table.get(id).and_then(|live| live.inner) {
             self.inner.cancel(inner);
         }
@@ -373,6 +436,7 @@ impl Engine for FaultEngine {
     fn abandon(&mut self, id: OpId) {
         self.ready.retain(|completion| completion.id != id);
         self.late.retain(|(_, completion)| completion.id != id);
+        self.parked.retain(|(parked, _)| *parked != id);
         if let Some(inner) = self.table.remove(id).and_then(|live| live.inner) {
             self.table.part(inner);
             self.inner.abandon(inner);
@@ -380,6 +444,7 @@ impl Engine for FaultEngine {
     }
 
     fn turn(&mut self, wait: Wait, batch: &mut Vec<Completion>) -> Result<(), Errno> {
+        self.begin_parked();
         let mut brought = std::mem::take(&mut self.batch);
         let turned = self.inner.turn(self.wait(wait), &mut brought);
         let now = Instant::now();
@@ -396,6 +461,7 @@ impl Engine for FaultEngine {
     }
 
     fn drain(&mut self, deadline: Instant) -> Drained {
+        self.parked.clear();
         self.ready.clear();
         self.late.clear();
         match (self.inner.drain(deadline), self.lost.len()) {

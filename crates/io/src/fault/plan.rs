@@ -8,7 +8,8 @@
 //!           | "write" | "sendfile" | "readdir" | "unlink" | "rename" | "mkdir" | "link" | "truncate"
 //!           | "allocate" | "advise" | "space" | "sync" | "any"
 //! fault     = "short"                    ; half of the bytes, at least one
-//!           | "error=" errno             ; the call is not made, as EINTR, EAGAIN, EIO
+//!           | "error=" errno             ; the call is not made, as EINTR, EAGAIN, EIO; ENOBUFS of a receive into
+//!                                        ; the pool parks it until the next turn, as an engine without buffers
 //!           | "end"                      ; a multishot operation ends at this completion
 //!           | "delay=" number ("ms"|"s") ; the completion comes that much later
 //!           | "lost"                     ; the completion never comes; a drain leaks

@@ -110,7 +110,7 @@ fn spread(pair: Pair) -> Vec<usize> {
         assert_eq!(end.expect("the connection was accepted and closed"), 0);
     }
     stop.store(true, Ordering::Release);
-    wakers.iter().for_each(Waker::wake);
+    wakers.iter().for_each(|waker| _ = waker.wake());
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use io::fault::FaultPlan;
-use io::op::{DeviceId, EntryLook, NewFile, RecvInto, Source};
+use io::op::{DeviceId, EntryLook, NewFile, RecvInto, Source, StatTarget};
 use io::{Drained, Errno, Fd, Op, Payload, Segments};
 
 use crate::harness::{
@@ -115,6 +115,43 @@ fn the_same_bytes_arrive_in_spite_of_faults() {
             assert!(sender.join().unwrap() == bytes, "mode {mode}: other bytes arrived");
         }
         drop(file);
+        bench.assert_drains();
+    });
+}
+
+#[test]
+fn a_receive_into_the_pool_waits_for_a_buffer_and_never_fails_for_want_of_one() {
+    on_each_pair_with_faults("recv error=ENOBUFS", |bench| {
+        let (ours, mut peer) = connection();
+        peer.write_all(b"abcd").unwrap();
+        let mut received = Vec::new();
+        while received.len() < 4 {
+            let completion = bench.recv(&ours, RecvInto::Pool);
+            assert!(completion.result.is_ok(), "{completion:?}");
+            let Payload::Buf(buf) = completion.payload else { panic!("no buffer") };
+            received.extend_from_slice(&buf);
+        }
+        assert_eq!(received, b"abcd");
+        // One that is parked ends when that is asked for.
+        let id = bench.submit(Op::Recv { socket: ours.clone(), into: RecvInto::Pool });
+        bench.engine.cancel(id);
+        assert_eq!(bench.next(id).result, Err(Errno::CANCELED));
+        bench.assert_drains();
+    });
+}
+
+#[test]
+fn a_slot_is_not_used_again_before_its_completion_was_shown() {
+    on_each_pair_with_faults("stat error=ENOENT", |bench| {
+        let ended = || Op::Close { fd: std::fs::File::open("/dev/null").unwrap().into() };
+        let injected = |via| Op::Stat { target: StatTarget::Path(c"/".into()), device: DEVICE, via };
+        let via = bench.pair.via();
+        let ids: Vec<_> = (0..8)
+            .map(|number| bench.submit(if number % 2 == 0 { ended() } else { injected(via) }))
+            .collect();
+        let slots: std::collections::HashSet<u32> = ids.iter().map(|id| id.slot).collect();
+        assert_eq!(slots.len(), ids.len(), "{ids:?}");
+        ids.into_iter().for_each(|id| drop(bench.next(id)));
         bench.assert_drains();
     });
 }
@@ -331,7 +368,7 @@ fn one_folder_fails_while_its_switch_is_on() {
         assert_eq!(bench.read(&inside, 0, 10), Ok(b"bytes".to_vec()), "only writes fail");
         assert_eq!(bench.open(&cache, libc::O_RDWR | libc::O_TMPFILE).err(), Some(Errno::ROFS));
         let (a, b) = (c_path(&dir.path("cache/a")), c_path(&dir.path("cache/b")));
-        let (device, space) = (DEVICE, io::op::StatTarget::Path(c_path(&cache)));
+        let (device, space) = (DEVICE, StatTarget::Path(c_path(&cache)));
         let (from, file) = (c_path(&dir.path("other/a")), outside.clone());
         let new = |to| NewFile {
             temp: from.clone(),

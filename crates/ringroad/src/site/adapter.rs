@@ -188,6 +188,7 @@ pub(crate) fn explain(config: &Config) -> String {
         // Which pools there are was checked when the configuration was read.
         pools: u8::MAX,
         send_zero_copy: probe.send_zero_copy(),
+        recv_buffer_bytes: io::engine::EngineConfig::default().recv_buffer_bytes,
     };
     server::explain(config, &caps)
 }

@@ -2,10 +2,9 @@
 //!
 //! ```text
 //!   Idle --recv--> Armed --terminal result--> Idle --end of stream--> (recv answers None for ever)
-//!                   | EAGAIN      ENOBUFS |
-//!                   v                     v
-//!                Polling              Starved --a buffer is free--> Idle
-//!                   +--readable--> Idle
+//!                   | EAGAIN
+//!                   v
+//!                Polling --readable--> Idle
 //! ```
 //! The operation belongs to the reader, not to the future of `recv`: a `recv` that is dropped, because a
 //! timer won, loses nothing.
@@ -20,7 +19,6 @@ use rustix::net::RecvFlags;
 
 use crate::ops::{Outcome, UNLIMITED, WaitId};
 use crate::runtime::Inner;
-use crate::task::Waiter;
 
 /// Buffers of received bytes that wait for the connection's task before the peer is made to wait. A
 /// pipelining client fills one or two; a flood must not take the thread's buffers.
@@ -39,8 +37,6 @@ pub struct Reader {
     multishot: bool,
     /// Whether single receives take large buffers.
     large: bool,
-    /// Whether the armed receive has a buffer of another size than the engine's usual ones.
-    is_unusual: bool,
     queue: u32,
 }
 
@@ -53,8 +49,6 @@ enum State {
     Armed(WaitId),
     /// Readiness, where the engine said that the receive would block.
     Polling(WaitId),
-    /// A free buffer.
-    Starved,
 }
 
 /// Where the next bytes are wanted when no receive is armed.
@@ -87,7 +81,6 @@ impl Reader {
             closes: true,
             multishot: true,
             large: false,
-            is_unusual: false,
             queue: QUEUE_DEFAULT,
         }
     }
@@ -151,7 +144,7 @@ impl Reader {
         match self.state {
             State::Armed(_) => true,
             State::Polling(wait) if self.runtime.has_result(wait) => false,
-            State::Polling(_) | State::Idle | State::Starved => is_silent(&self.fd),
+            State::Polling(_) | State::Idle => is_silent(&self.fd),
         }
     }
 
@@ -188,7 +181,7 @@ impl Reader {
         if !matches!(self.state, State::Idle) || self.end || self.kept.is_some() {
             return None;
         }
-        let mut buf = self.runtime.pool.get(self.runtime.receive_bytes.get())?;
+        let mut buf = self.runtime.pool.get(self.runtime.caps.recv_buffer_bytes as usize)?;
         self.runtime.seen.borrow_mut().forget();
         match rustix::net::recv(&self.fd, buf.space(), RecvFlags::DONTWAIT) {
             Ok((0, _)) => {
@@ -214,7 +207,7 @@ impl Reader {
     /// Leaves the close to the last owner of the descriptor, who makes the call on this thread; where an operation is
     /// still on its way, nothing changes.
     pub(super) fn close_directly(&mut self) {
-        self.closes = !matches!(self.state, State::Idle | State::Starved);
+        self.closes = !matches!(self.state, State::Idle);
     }
 
     /// Whether one receive stays armed (the default) or each `recv` asks once: cheaper for a connection
@@ -274,14 +267,6 @@ impl Reader {
                         return Poll::Ready(Err(errno));
                     }
                 }
-                // Woken by the runtime when there is memory, but another reader may have been quicker.
-                State::Starved => {
-                    if self.runtime.pool.get(self.runtime.receive_bytes.get()).is_none() {
-                        self.wait_for_buffer(context);
-                        return Poll::Pending;
-                    }
-                    self.state = State::Idle;
-                }
             }
         }
     }
@@ -297,7 +282,6 @@ impl Reader {
                 None => (RecvInto::Pool, UNLIMITED),
             },
         };
-        self.is_unusual = matches!(into, RecvInto::Owned(_) | RecvInto::Large);
         let socket = self.fd.clone();
         self.state = State::Armed(self.runtime.start(Op::Recv { socket, into }, limit));
     }
@@ -312,14 +296,7 @@ impl Reader {
                 self.end = true;
                 Some(Ok(None))
             }
-            (Ok(_), Payload::Buf(buf)) => {
-                let bytes = self.runtime.receive_bytes.get();
-                // The size of the engine's usual buffers is told by what comes out of them.
-                if !self.is_unusual && buf.capacity() > bytes {
-                    self.runtime.receive_bytes.set(buf.capacity());
-                }
-                Some(Ok(Some(buf)))
-            }
+            (Ok(_), Payload::Buf(buf)) => Some(Ok(Some(buf))),
             (Ok(_), _) => Some(Err(Errno::IO)),
             // The runtime stopped the receive because its queue was full, or for a bulk buffer.
             (Err(Errno::INTR | Errno::CANCELED), _) => None,
@@ -328,19 +305,8 @@ impl Reader {
                 self.state = State::Polling(self.runtime.start(op, UNLIMITED));
                 None
             }
-            (Err(Errno::NOBUFS), _) => {
-                self.state = State::Starved;
-                None
-            }
             (Err(errno), _) => Some(Err(errno)),
         }
-    }
-
-    /// Lines up for a free buffer; see [`Inner::wake_starved`].
-    fn wait_for_buffer(&self, context: &Context<'_>) {
-        let mut waiter = Waiter::Nobody;
-        waiter.register(self.runtime.running.get(), context);
-        self.runtime.starved.borrow_mut().push_back(waiter);
     }
 
     /// Ends the operation that is still armed and drops what it brings.
@@ -367,7 +333,7 @@ impl Drop for Reader {
         match self.state {
             _ if !self.closes => {}
             State::Armed(wait) | State::Polling(wait) => self.runtime.close_after(wait, self.fd.clone()),
-            State::Idle | State::Starved => self.runtime.close(self.fd.clone()),
+            State::Idle => self.runtime.close(self.fd.clone()),
         }
     }
 }

@@ -20,6 +20,8 @@ struct State {
     bell: Arc<Bell>,
     /// Operations in flight by slot, with the slot's generation.
     slots: Vec<(u32, Option<Op>)>,
+    /// Slots whose terminal completion was not shown yet.
+    hidden: Vec<u32>,
     capacity: usize,
     ready: Vec<Completion>,
     cancelled: Vec<OpId>,
@@ -37,9 +39,10 @@ struct Bell {
 }
 
 impl Wake for Bell {
-    fn wake(&self) {
-        *self.rung.lock().unwrap() = true;
+    fn wake(&self) -> bool {
+        let was_asleep = !std::mem::replace(&mut *self.rung.lock().unwrap(), true);
         self.heard.notify_all();
+        was_asleep
     }
 }
 
@@ -66,10 +69,12 @@ impl Fake {
             disk_libaio: false,
             pools: 0,
             send_zero_copy: true,
+            recv_buffer_bytes: 4096,
         };
         let state = State {
             bell: Arc::default(),
             slots: Vec::new(),
+            hidden: Vec::new(),
             capacity: 1000,
             ready: Vec::new(),
             cancelled: Vec::new(),
@@ -163,6 +168,7 @@ impl State {
         let op = slot.1.take()?;
         slot.0 += 1;
         self.counters.completed += 1;
+        self.hidden.push(id.slot);
         self.ready.push(Completion { id, result, more: false, payload });
         Some(op)
     }
@@ -184,7 +190,10 @@ impl Engine for Fake {
             return Err(op);
         }
         state.counters.submitted += 1;
-        let place = state.slots.iter().position(|slot| slot.1.is_none()).unwrap_or_else(|| {
+        let is_free = |(place, slot): (usize, &(u32, Option<Op>))| {
+            (slot.1.is_none() && !state.hidden.contains(&(place as u32))).then_some(place)
+        };
+        let place = state.slots.iter().enumerate().find_map(is_free).unwrap_or_else(|| {
             state.slots.push((0, None));
             state.slots.len() - 1
         });
@@ -223,6 +232,7 @@ impl Engine for Fake {
             state.counters.kernel_entries += 1;
             let quiet = state.ready.is_empty();
             batch.append(&mut state.ready);
+            state.hidden.clear();
             if !quiet {
                 return Ok(());
             }

@@ -80,25 +80,6 @@ fn receives_that_would_block_wait_for_readiness() {
 }
 
 #[test]
-fn a_receive_without_buffers_waits_for_one() {
-    run(|fake| async move {
-        let mut held: Vec<_> = std::iter::from_fn(|| fake.pool.get(1)).collect();
-        let mut socket = Socket::new(pair().0);
-        give_up(&mut socket).await;
-        fake.complete(fake.only("Recv"), Err(Errno::NOBUFS), Payload::None);
-        let received = watch(async move { socket.recv().await.map(|buf| buf.map(|buf| buf.to_vec())) });
-        settle().await;
-        assert!(fake.flying().is_empty(), "not armed again without a buffer");
-        held.clear();
-        fake.pool.trim(|_| true);
-        settle().await;
-        fake.complete(fake.only("Recv"), Ok(1), fake.bytes(b"x"));
-        settle().await;
-        assert_eq!(received.take(), Some(Ok(Some(b"x".to_vec()))));
-    });
-}
-
-#[test]
 fn a_bulk_receive_takes_what_came_before_and_then_its_own_buffer() {
     run(|fake| async move {
         let mut socket = Socket::new(pair().0);

@@ -136,8 +136,14 @@ mod tests {
 
     use super::*;
 
-    const ALL: Caps =
-        Caps { net: NetKind::Uring, disk_ring: true, disk_libaio: true, pools: 2, send_zero_copy: true };
+    const ALL: Caps = Caps {
+        net: NetKind::Uring,
+        disk_ring: true,
+        disk_libaio: true,
+        pools: 2,
+        send_zero_copy: true,
+        recv_buffer_bytes: 4096,
+    };
     const NO_RING: Caps = Caps { net: NetKind::Epoll, disk_ring: false, ..ALL };
     const POOL_ONLY: Caps = Caps { disk_libaio: false, ..NO_RING };
 
