@@ -24,7 +24,6 @@ use exchange::room::Waits;
 use exchange::settings::core::Core;
 use telemetry::Level;
 use transfer::incoming::{BodyAborted, IncomingBody, PIECE_BYTES_MAX};
-use transfer::received::BodyInFile;
 use transfer::received::ReceivedBody;
 
 impl Connection {
