@@ -25,6 +25,7 @@ pub mod pump;
 pub mod request;
 pub mod request_body;
 pub mod response;
+pub mod response_head;
 pub mod room;
 pub mod sending;
 pub mod settings;

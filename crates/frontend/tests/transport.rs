@@ -20,6 +20,7 @@ use exchange::config::ServerId;
 use exchange::pump;
 use exchange::request::{Address, ConnInfo, Generation, Request};
 use exchange::request_body::{BodyFailure, Feed};
+use exchange::response_head;
 use exchange::settings::core::Core;
 use exchange::settings::listen::Listen;
 use exchange::takeover::{Takeover, TakeoverEnd};
@@ -39,13 +40,18 @@ struct Stream {
     got: Got,
 }
 
+/// Names and values.
+type Fields = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// A response as its client sees it.
 #[derive(Default)]
 struct Got {
     status: u16,
     length: Option<u64>,
+    content_type: Option<Vec<u8>>,
+    fields: Fields,
     body: Vec<u8>,
-    trailers: Vec<(Vec<u8>, Vec<u8>)>,
+    trailers: Fields,
     /// Frames that the body came in.
     frames: usize,
     is_ended: bool,
@@ -200,9 +206,14 @@ impl Transport for Stream {
         false
     }
 
-    fn write_head(&mut self, request: &mut Request, _: &Core, out: &mut Vec<u8>) -> bool {
-        let response = &request.response;
-        (self.got.status, self.got.length) = (response.status, response.content_length);
+    fn write_head(&mut self, request: &mut Request, core: &Core, out: &mut Vec<u8>) -> bool {
+        response_head::with(request, core, |head| {
+            (self.got.status, self.got.length) = (head.status.code(), head.content_length);
+            self.got.content_type = head.content_type.map(<[u8]>::to_vec);
+        });
+        response_head::each_other_field(&request.response, |name, value| {
+            self.got.fields.push((name.to_vec(), value.to_vec()));
+        });
         out.extend_from_slice(b"\x00head");
         true
     }
@@ -288,9 +299,13 @@ fn ask(server: &str, asked: &Asked<'_>) -> (Got, After) {
 
 #[test]
 fn a_response_in_memory_needs_no_outlet() {
-    let (got, after) = ask("location / { return 200 '$server_protocol|$request|$host'; }", &get("/a?b"));
+    let server = "default_type text/plain; add_header X-One 1;
+        location / { return 200 '$server_protocol|$request|$host'; }";
+    let (got, after) = ask(server, &get("/a?b"));
     assert_eq!(String::from_utf8_lossy(&got.body), "HTTP/2.0|GET /a?b HTTP/2.0|here");
     assert_eq!((got.status, got.length, got.frames), (200, Some(31), 0));
+    assert_eq!(got.content_type.as_deref(), Some(&b"text/plain"[..]));
+    assert_eq!(got.fields, [(b"X-One".to_vec(), b"1".to_vec())]);
     assert!(got.is_ended && after == After::KeepAlive);
 }
 

@@ -392,3 +392,129 @@ impl Drop for Http1Outlet<'_> {
         self.wire.give_up_sending();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::os::unix::net::UnixStream;
+
+    use io::engine::{EngineConfig, NetKind};
+    use rt::{Runtime, Socket};
+
+    use super::*;
+
+    /// What a client gets of a response that `write` sends, whose head says that it is `chunked` or not.
+    fn got(chunked: bool, rate: Option<u64>, write: impl AsyncFnOnce(&mut dyn Outlet)) -> String {
+        let engine = io::build(EngineConfig { net: NetKind::Epoll, ..EngineConfig::default() });
+        let mut runtime = Runtime::new(engine.expect("epoll is everywhere"));
+        let (near, far) = UnixStream::pair().expect("sockets");
+        for socket in [&near, &far] {
+            socket.set_nonblocking(true).expect("a socket");
+        }
+        runtime.block_on(async {
+            let (mut wire, timer) = (Wire::plain(near.into()), Timer::new());
+            let rate = rate.map(|bytes_per_second| Rate { bytes_per_second, after: 0, since: rt::now() });
+            let mut outlet = Http1Outlet::new(&mut wire, &timer, &Sending::default(), rate, chunked);
+            write(&mut outlet).await;
+            let sent = outlet.sent();
+            drop(outlet);
+            drop(wire);
+            let (mut far, mut all) = (Socket::new(far.into()), Vec::new());
+            while let Some(buf) = far.recv().await.expect("a response") {
+                all.extend_from_slice(&buf);
+            }
+            assert_eq!(sent, all.len() as u64, "what is counted is what was sent");
+            String::from_utf8(all).expect("text")
+        })
+    }
+
+    fn text(bytes: &str) -> Source {
+        Source::Vec(bytes.into())
+    }
+
+    fn trailers() -> Vec<(Vec<u8>, Vec<u8>)> {
+        vec![(b"A".to_vec(), b"1".to_vec())]
+    }
+
+    #[test]
+    fn pieces_of_one_send_are_one_chunk_and_trailers_follow_the_last() {
+        let write = async |outlet: &mut dyn Outlet| {
+            outlet.begin(b"HEAD\r\n".to_vec());
+            outlet.push(text("abc"));
+            outlet.push_range(text("xdefx"), 1, 4);
+            outlet.flush(true).await.expect("a client");
+            outlet.pause().await.expect("a client");
+            outlet.push(text("ghi"));
+            outlet.end(&trailers()).await.expect("a client");
+        };
+        assert_eq!(got(true, None, write), "HEAD\r\n6\r\nabcdef\r\n3\r\nghi\r\n0\r\nA: 1\r\n\r\n");
+        assert_eq!(got(false, None, write), "HEAD\r\nabcdefghi", "a client of HTTP/1.0 gets no trailers");
+    }
+
+    #[test]
+    fn a_body_of_nothing_is_the_last_chunk_alone() {
+        let write = async |outlet: &mut dyn Outlet| {
+            outlet.begin(b"HEAD\r\n".to_vec());
+            outlet.end(&[]).await.expect("a client");
+        };
+        assert_eq!(got(true, None, write), "HEAD\r\n0\r\n\r\n");
+        assert_eq!(got(false, None, write), "HEAD\r\n");
+    }
+
+    /// Of ten bytes a second, the first second's worth goes at once, and the rest byte by byte as its time comes.
+    #[test]
+    fn a_rate_cuts_sends_and_not_chunks() {
+        let write = async |outlet: &mut dyn Outlet| {
+            outlet.begin(b"HEAD\r\n".to_vec());
+            outlet.push(text(&"x".repeat(64)));
+            outlet.end(&[]).await.expect("a client");
+        };
+        let whole = format!("HEAD\r\n40\r\n{}\r\n0\r\n\r\n", "x".repeat(64));
+        assert_eq!(got(true, Some(70), write), whole);
+    }
+
+    /// A file goes behind what was added, whichever call moves it.
+    #[test]
+    fn a_file_goes_behind_what_was_added() {
+        let dir = testkit::TempDir::new("outlet");
+        std::fs::write(dir.path().join("file"), b"0123456789").expect("a file in a folder of its own");
+        let write = async |outlet: &mut dyn Outlet| {
+            let file = std::fs::File::open(dir.path().join("file")).expect("the file");
+            let file = rt::File::new(std::os::fd::OwnedFd::from(file));
+            assert!(outlet.takes_files());
+            outlet.begin(b"HEAD\r\n".to_vec());
+            let (device, via) = (Default::default(), io::DiskVia::Sync);
+            let part = FilePart { file: &file, offset: 2, len: 3, device, via };
+            let now = poll_fn(|context| outlet.poll_file_now(context, &part, true)).await;
+            assert_eq!(now, Ok(Ok(3)));
+            let part = FilePart { offset: 8, len: 9, ..part };
+            let moved = poll_fn(|context| outlet.poll_file(context, &part)).await;
+            assert_eq!(moved, Ok(Ok(2)), "up to the end of the file");
+            outlet.push(text("end"));
+            outlet.end(&[]).await.expect("a client");
+        };
+        assert_eq!(got(false, None, write), "HEAD\r\n23489end");
+    }
+
+    /// What is on its way when a response is given up is taken back: nothing may follow it on this wire.
+    #[test]
+    fn what_is_given_up_half_way_ends_the_wire() {
+        let engine = io::build(EngineConfig { net: NetKind::Epoll, ..EngineConfig::default() });
+        let mut runtime = Runtime::new(engine.expect("epoll is everywhere"));
+        let (near, _far) = UnixStream::pair().expect("sockets");
+        near.set_nonblocking(true).expect("a socket");
+        runtime.block_on(async {
+            let (mut wire, timer) = (Wire::plain(near.into()), Timer::new());
+            let mut outlet = Http1Outlet::new(&mut wire, &timer, &Sending::default(), None, false);
+            outlet.begin(vec![0; 8 << 20]);
+            let first = poll_fn(|context| Poll::Ready(outlet.poll_end(context, &[]).is_pending())).await;
+            rt::yield_now().await;
+            let second = poll_fn(|context| Poll::Ready(outlet.poll_end(context, &[]).is_pending())).await;
+            assert!(first && second, "a socket takes less, and nobody reads");
+            drop(outlet);
+            let mut data = Segments::from(b"more".to_vec());
+            let after = poll_fn(|context| wire.poll_send(context, &mut data, false)).await;
+            assert_eq!(after, Err(Errno::CONNABORTED));
+        });
+    }
+}

@@ -1,0 +1,64 @@
+//! What the head of a response says, whatever protocol it leaves by: the fields that the server itself writes as values,
+//! and all others in nginx's order. How that becomes text or a table of another kind is the protocol's business.
+
+use http::StatusCode;
+use http::response::ResponseHead;
+
+use crate::effect;
+use crate::request::Request;
+use crate::response::Response;
+use crate::settings::core::Core;
+
+/// Hands the server's own fields to `write`. What only HTTP/1 says, of chunks and of its connection, is not among them.
+pub fn with<R>(request: &Request, core: &Core, write: impl FnOnce(ResponseHead<'_>) -> R) -> R {
+    let response = &request.response;
+    let status = StatusCode::new(response.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let location = response.location.as_deref().map(|location| effect::location(core, request, location));
+    let signature = effect::signature(&core.answering.server_tokens, request);
+    let mut date = *request.conn.thread.dates().http();
+    if let Some(theirs) = response.date.as_deref().and_then(http::date::parse_http) {
+        date = http::date::http(theirs);
+    }
+    // 204 has no content, so neither has it a length (RFC 9110 section 8.6). A type is of no use then, but what another
+    // server says is passed on, as in nginx.
+    let has_content = response.status != 204;
+    let has_type = has_content || response.reason.is_some();
+    write(ResponseHead {
+        reason: reason(response),
+        server: response.server.as_deref().or(signature.as_deref()).filter(|server| !server.is_empty()),
+        content_type: response.content_type.of(request).map(str::as_bytes).filter(|_| has_type),
+        charset: response.charset.as_deref(),
+        content_length: response.content_length.filter(|_| has_content),
+        last_modified: response.last_modified,
+        location: location.as_deref(),
+        vary_accept_encoding: response.vary_accept_encoding
+            && request.scope().core.answering.gzip_clients.vary,
+        ..ResponseHead::new(status, &date)
+    })
+}
+
+/// What another server said behind the number of the status, where it is still that status.
+fn reason(response: &Response) -> Option<&[u8]> {
+    let reason = response.reason.as_ref().filter(|reason| reason.status == response.status)?;
+    reason.text.as_deref()
+}
+
+/// Hands the fields to `field` that not every response has. They come behind the server's own.
+pub fn each_other_field(response: &Response, mut field: impl FnMut(&[u8], &[u8])) {
+    // Where nginx has it: the access phase is behind it when other fields are made.
+    for value in &response.www_authenticate {
+        field(b"WWW-Authenticate", value);
+    }
+    if let Some(etag) = &response.etag {
+        field(b"ETag", etag.as_bytes());
+    }
+    for (name, value) in &response.fields {
+        field(name, value);
+    }
+    if response.allow_ranges {
+        field(b"Accept-Ranges", b"bytes");
+    }
+    if let Some(range) = &response.content_range {
+        field(b"Content-Range", range);
+    }
+}
