@@ -130,19 +130,13 @@ fn some(numbers: &Numbers, take: Take<'_>, get: &[Part<'_>]) {
 const METRICS: &[Metric] = &[
     labelled(
         "status",
-        counter(
-            "requests_total",
-            "Responses, by the value of $upstream_cache_status.",
-            |numbers, take| {
-                STATUSES.iter().zip(numbers.totals.statuses).for_each(|(to, count)| take(to.name(), count));
-            },
-        ),
+        counter("requests_total", "Responses, by the value of $upstream_cache_status.", |numbers, take| {
+            STATUSES.iter().zip(numbers.totals.statuses).for_each(|(to, count)| take(to.name(), count));
+        }),
     ),
-    counter(
-        "collapsed_total",
-        "Requests coalesced onto a fetch in flight.",
-        |numbers, take| take("", numbers.totals.collapsed),
-    ),
+    counter("collapsed_total", "Requests coalesced onto a fetch in flight.", |numbers, take| {
+        take("", numbers.totals.collapsed)
+    }),
     counter(
         "unavailable_total",
         "Requests that bypassed the cache because it could not be opened.",
@@ -164,15 +158,11 @@ const METRICS: &[Metric] = &[
     ),
     labelled(
         "reason",
-        counter(
-            "refused_total",
-            "Storable responses that the store refused, by reason.",
-            |numbers, take| {
-                if let Some(stats) = &numbers.stats {
-                    Refused::NAMES.iter().zip(stats.refused).for_each(|(reason, count)| take(reason, count));
-                }
-            },
-        ),
+        counter("refused_total", "Storable responses that the store refused, by reason.", |numbers, take| {
+            if let Some(stats) = &numbers.stats {
+                Refused::NAMES.iter().zip(stats.refused).for_each(|(reason, count)| take(reason, count));
+            }
+        }),
     ),
     labelled(
         "found",
@@ -206,14 +196,10 @@ const METRICS: &[Metric] = &[
             },
         ),
     ),
-    gauge("fetches", "Fetches in flight that requests can join.", |numbers, take| {
-        take("", numbers.fetches)
+    gauge("fetches", "Fetches in flight that requests can join.", |numbers, take| take("", numbers.fetches)),
+    gauge("marks", "Keys marked as not shareable: each response is for one request.", |numbers, take| {
+        take("", numbers.marks)
     }),
-    gauge(
-        "marks",
-        "Keys marked as not shareable: each response is for one request.",
-        |numbers, take| take("", numbers.marks),
-    ),
     counter(
         "marked_total",
         "Requests that did not wait for a fetch because their key is marked.",
@@ -292,9 +278,13 @@ const METRICS: &[Metric] = &[
             stat(numbers, take, |stats| u64::from(stats.is_measured));
         },
     ),
-    gauge("owner", "1 when this process owns the directory, 0 while another process does.", |numbers, take| {
-        stat(numbers, take, |stats| u64::from(stats.is_owner));
-    }),
+    gauge(
+        "owner",
+        "1 when this process owns the directory, 0 while another process does.",
+        |numbers, take| {
+            stat(numbers, take, |stats| u64::from(stats.is_owner));
+        },
+    ),
 ];
 
 /// The page. Names of zones are the operator's, and quoted as the format wants it.
