@@ -479,6 +479,7 @@ mod tests {
         let dir = testkit::TempDir::new("outlet");
         std::fs::write(dir.path().join("file"), b"0123456789").expect("a file in a folder of its own");
         let write = async |outlet: &mut dyn Outlet| {
+            #[expect(clippy::disallowed_methods, reason = "a test may wait")]
             let file = std::fs::File::open(dir.path().join("file")).expect("the file");
             let file = rt::File::new(std::os::fd::OwnedFd::from(file));
             assert!(outlet.takes_files());
