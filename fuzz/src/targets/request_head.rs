@@ -1,6 +1,5 @@
 //! The header section of a request: [`http::request::parse`] (RFC 9112 sections 2 to 5).
 
-use http::framing::BodyFraming;
 use http::request::{Head, ParseError, Policy, Progress, parse};
 
 use super::take_byte;
@@ -115,11 +114,11 @@ fn digest(head: &Head, buf: &[u8]) -> String {
         head.target(),
         head.path(),
         head.request_line().of(buf),
-        (head.version(), head.minor_version()),
+        head.version(),
         head.fields(),
         head.host(),
         head.host_text(),
-        (head.content_length(), head.is_chunked()),
+        head.body(),
         (head.ignored_count(), head.first_ignored()),
     )
 }
@@ -140,11 +139,6 @@ fn check_complete(head: &Head, head_len: u32, data: &[u8], policy: &Policy) {
         );
     }
     assert!(!head.request_line().of(data).contains(&b'\n'), "the request line is one line");
-    assert!(!(head.is_chunked() && head.content_length().is_some()), "two lengths are a smuggling vector");
-    assert_eq!(
-        BodyFraming::of(head).has_body(),
-        head.is_chunked() || head.content_length().is_some_and(|n| n > 0)
-    );
     let again = parse_whole(&data[..len], policy);
     assert_eq!(
         again.map(|(other, _)| digest(&other, data)),

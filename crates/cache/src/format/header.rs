@@ -106,7 +106,7 @@ impl Layout {
                 && self.body == table_end;
         }
         let before = self.table == 2 * room && table_end <= self.body;
-        let behind = self.table == self.body.saturating_add(length).next_multiple_of(ALIGN);
+        let behind = self.body.saturating_add(length).checked_next_multiple_of(ALIGN) == Some(self.table);
         used <= room
             && room.is_multiple_of(SECTOR_BYTES)
             && self.body.is_multiple_of(ALIGN)
@@ -443,6 +443,17 @@ mod tests {
         assert_eq!(known.settle(1 << 30), known);
         assert_eq!((known.room, known.table, known.body), (1024, 2048, 4096 + (8 << 14)));
         assert_eq!(Layout::large(1000, Some(16 << 20), false).body, 8192, "one read of a usual prefix");
+    }
+
+    /// Found by the fuzz target `entry_header`: the sum passed the largest number.
+    #[test]
+    fn a_body_at_the_end_of_all_numbers_is_damage() {
+        let used = used_bytes(b"the key", b"the head", &meta());
+        let layout = Layout { body: u64::MAX - 5, ..Layout::large(used, Some(200_000), false) };
+        let mut file = Vec::new();
+        encode(&identity(layout, 1), b"the key", b"the head", &meta(), &mut file);
+        file.resize(2 * layout.room as usize, 0);
+        assert_eq!(decode(&file), Err(Unread::Damaged(Damage::Layout)));
     }
 
     proptest! {
