@@ -88,7 +88,7 @@ pub enum EngineKind {
     /// A file for each entry, in nginx's layout of folders.
     #[default]
     Files,
-    /// A few large files; not built yet.
+    /// A few large files; not supported yet.
     Segments,
 }
 
@@ -97,7 +97,9 @@ impl EngineKind {
     pub fn refusal(self) -> Option<&'static str> {
         match self {
             EngineKind::Files => None,
-            EngineKind::Segments => Some("\"store=segments\" is not built yet; remedy: use \"store=files\""),
+            EngineKind::Segments => {
+                Some("\"store=segments\" is not supported yet; remedy: use \"store=files\"")
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::format::Damage;
 /// Why a cache cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenError {
-    /// The engine is not built.
+    /// The engine is not supported.
     Engine(&'static str),
     /// The folder cannot be made or opened.
     Folder {

@@ -63,13 +63,13 @@ impl Scope<'_> {
         Err(Error::new(kind, statement))
     }
 
-    /// Why this table has no entry: not built yet, not here, or unknown.
+    /// Why this table has no entry: not supported yet, not here, or unknown.
     fn absent(&self, statement: &Statement) -> Error {
         let name = statement.name.text.as_str();
         if let Some(known) = self.table.not_built(name, self.context) {
             // `include` is known to the reader of the tree, which leaves only the malformed ones behind.
             let fault = self.check_form(statement, known.args, known.has_block).err();
-            let not_built = ErrorKind::NotBuilt { name: known.name, module: known.module };
+            let not_built = ErrorKind::NotSupported { name: known.name, module: known.module };
             return fault.unwrap_or_else(|| Error::new(not_built, statement));
         }
         let allowed = self.table.contexts_of(name);
@@ -136,7 +136,7 @@ pub struct Visit<'a> {
 pub enum Verdict {
     /// Admitted; [`Spec::state`] tells how well it is served.
     Known(&'static Spec),
-    /// Refused: unknown, not built, misplaced, malformed, or unreadable text.
+    /// Refused: unknown, not supported, misplaced, malformed, or unreadable text.
     Fault(Error),
     /// A row in a block of rows.
     Row,
@@ -238,7 +238,7 @@ mod tests {
             ("evnets {}", "unknown directive \"evnets\" in /n.conf:1; did you mean \"events\"?"),
             (
                 "http { gzip on; }",
-                "\"gzip\" directive is not built yet in /n.conf:1; nginx 1.31.5 has it in module http_gzip",
+                "\"gzip\" directive is not supported yet in /n.conf:1; nginx 1.31.5 has it in module http_gzip",
             ),
             (
                 "http { gzip on off; }",
@@ -274,8 +274,7 @@ mod tests {
 
     #[test]
     fn same_name_means_something_else_elsewhere() {
-        let expected =
-            "\"server\" directive is not built yet in /n.conf:1; nginx 1.31.5 has it in module stream_core";
+        let expected = "\"server\" directive is not supported yet in /n.conf:1; nginx 1.31.5 has it in module stream_core";
         let tree = read("stream { server { } }");
         let mut errors = Vec::new();
         visit(&tree, &Table::new(&[&SPECS]), &mut |visit| {
@@ -298,7 +297,7 @@ mod tests {
                 Verdict::Unjudged => "unjudged",
                 Verdict::Fault(error) => match error.kind() {
                     ErrorKind::Unknown { .. } => "unknown",
-                    ErrorKind::NotBuilt { .. } => "not built",
+                    ErrorKind::NotSupported { .. } => "not supported",
                     ErrorKind::Duplicate(_) => "duplicate",
                     ErrorKind::ArgumentCount { .. } => "count",
                     _ => "syntax",
@@ -313,13 +312,13 @@ mod tests {
             "-root unjudged",
             "http known",
             "-root known",
-            "-gzip not built",
+            "-gzip not supported",
             "-root duplicate",
             "-types known",
             "--a/b row",
             "--d syntax",
             "---e unjudged",
-            "-map not built",
+            "-map not supported",
             "--f row",
             "-root count",
             "- syntax",

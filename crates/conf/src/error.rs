@@ -156,7 +156,7 @@ pub enum ErrorKind {
         similar: Option<&'static str>,
     },
     /// nginx has this directive, this server does not yet.
-    NotBuilt {
+    NotSupported {
         /// The directive.
         name: &'static str,
         /// nginx's module.
@@ -232,7 +232,7 @@ impl fmt::Display for ErrorKind {
                 write!(f, "{call} \"{}\" failed ({reason})", path.display())
             }
             ErrorKind::Unknown { name, .. } => write!(f, "unknown directive \"{name}\""),
-            ErrorKind::NotBuilt { name, .. } => write!(f, "\"{name}\" directive is not built yet"),
+            ErrorKind::NotSupported { name, .. } => write!(f, "\"{name}\" directive is not supported yet"),
             ErrorKind::NotAllowedHere { name, .. } => write!(f, "\"{name}\" directive is not allowed here"),
             ErrorKind::NotTerminated(name) => write!(f, "directive \"{name}\" is not terminated by \";\""),
             ErrorKind::NoOpening(name) => write!(f, "directive \"{name}\" has no opening \"{{\""),
@@ -260,7 +260,7 @@ impl ErrorKind {
                 f.write_str("; the file starts with a byte order mark, save it without")
             }
             ErrorKind::Unknown { similar: Some(similar), .. } => write!(f, "; did you mean \"{similar}\"?"),
-            ErrorKind::NotBuilt { module, .. } => {
+            ErrorKind::NotSupported { module, .. } => {
                 write!(f, "; nginx {} has it in module {module}", crate::nginx::VERSION)
             }
             ErrorKind::NotAllowedHere { allowed, .. } => write!(f, "; it is allowed in {allowed}"),

@@ -1,7 +1,7 @@
-//! Every directive of nginx, from a data file: to tell "not built yet" from "unknown", and to hold the tables of
+//! Every directive of nginx, from a data file: to tell "not supported yet" from "unknown", and to hold the tables of
 //! this server against.
 //!
-//! The insides of its blocks are here too, so that a walk can go on inside a block that is not built.
+//! The insides of its blocks are here too, so that a walk can go on inside a block that is not supported.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;

@@ -34,11 +34,11 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
 const DIRECTIVES: &[Directive] = &[
     // An empty text is how nginx lets a location do without what it inherits.
     Directive::scope(
-        spec("add_before_body", Args::Exactly(1), "A URI whose answer is put before bodies; empty for none."),
+        spec("add_before_body", Args::Exactly(1), "A URI whose response precedes bodies; empty for none."),
         |scope, cx| set(&mut scope.own::<Conf>().before, cx),
     ),
     Directive::scope(
-        spec("add_after_body", Args::Exactly(1), "A URI whose answer is put behind bodies; empty for none."),
+        spec("add_after_body", Args::Exactly(1), "A URI whose response follows bodies; empty for none."),
         |scope, cx| set(&mut scope.own::<Conf>().after, cx),
     ),
     Directive::scope(

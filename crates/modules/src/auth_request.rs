@@ -49,7 +49,7 @@ const DIRECTIVES: &[Directive] = &[
             "auth_request_set",
             LEVELS,
             Args::Exactly(2),
-            "Gives a variable a value when the subrequest was answered, with the variables of that answer.",
+            "Sets a variable after the subrequest, from the variables of its response.",
         )
         .many(),
         add_variable,

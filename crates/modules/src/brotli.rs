@@ -38,7 +38,7 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
     Spec::new("http_brotli_filter", name, LEVELS, args, help)
 }
 
-const BUFFERS_WHY: &str = "what was compressed is sent as soon as it fills a send";
+const BUFFERS_WHY: &str = "compressed data is sent as soon as it fills a send";
 
 const DIRECTIVES: &[Directive] = &[
     // In an `if` too, for clients that are known by something else than what they accept.
@@ -87,7 +87,7 @@ const DIRECTIVES: &[Directive] = &[
     ),
     // Without effect in the module for nginx as well.
     Directive::scope(
-        spec("brotli_buffers", Args::Exactly(2), "Number and bytes of the buffers for what is compressed.")
+        spec("brotli_buffers", Args::Exactly(2), "Number and bytes of the buffers for compressed data.")
             .state(State::Accepted(BUFFERS_WHY)),
         |_, cx| cx.statement.buffers().map(drop),
     ),

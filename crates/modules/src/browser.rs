@@ -30,7 +30,7 @@ const DIRECTIVES: &[Directive] = &[
             "modern_browser",
             LEVELS,
             Args::Between(1, 2),
-            "A browser that is modern from this version on; `unlisted` makes those modern that no rule names.",
+            "A browser that is modern from this version on; `unlisted` makes browsers without a rule modern.",
         )
         .many(),
         add_modern,

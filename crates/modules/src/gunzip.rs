@@ -27,7 +27,7 @@ pub(crate) static MODULE: Module = Module {
     ..Module::named("http_gunzip")
 };
 
-const BUFFERS_WHY: &str = "what was decompressed is sent before more is";
+const BUFFERS_WHY: &str = "decompressed data is sent before more is produced";
 
 const DIRECTIVES: &[Directive] = &[
     Directive::scope(
@@ -47,7 +47,7 @@ const DIRECTIVES: &[Directive] = &[
             "gunzip_buffers",
             LEVELS,
             Args::Exactly(2),
-            "Number and bytes of the buffers for what is decompressed.",
+            "Number and bytes of the buffers for decompressed data.",
         )
         .default("32 4k")
         .state(State::Accepted(BUFFERS_WHY)),

@@ -81,8 +81,8 @@ const DIRECTIVES: &[Directive] = &[
 
 // Why some directives have nothing to do, for the reference page.
 const HASH_WHY: &str = "the tables of the encoder have one size";
-const BUFFERS_WHY: &str = "what was compressed is sent as soon as it fills a send";
-const POSTPONE_WHY: &str = "encoders are kept for the next body, so none has to be saved";
+const BUFFERS_WHY: &str = "compressed data is sent as soon as it fills a send";
+const POSTPONE_WHY: &str = "encoders are reused, so none has to be saved";
 
 /// Read, and their values looked at as nginx does, but there is nothing here that they could tune.
 const ACCEPTED: &[Directive] = &[
@@ -93,7 +93,7 @@ const ACCEPTED: &[Directive] = &[
         |_, cx| power_of_two(cx, 9, 17, "must be 512, 1k, 2k, 4k, 8k, 16k, 32k, 64k, or 128k").map(drop),
     ),
     Directive::scope(
-        spec("gzip_buffers", Args::Exactly(2), "Number and bytes of the buffers for what is compressed.")
+        spec("gzip_buffers", Args::Exactly(2), "Number and bytes of the buffers for compressed data.")
             .default("32 4k")
             .state(State::Accepted(BUFFERS_WHY)),
         |_, cx| cx.statement.buffers().map(drop),

@@ -31,7 +31,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "index",
         LEVELS,
         Args::AtLeast(1),
-        "Files that stand for a folder, the first that is there.",
+        "Index files of a directory; the first existing one is used.",
     )
     .many()
     .default("index.html"),

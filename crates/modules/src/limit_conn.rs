@@ -65,7 +65,7 @@ const DIRECTIVES: &[Directive] = &[
         |scope, cx| scope.own::<Conf>().set_level(cx),
     ),
     Directive::scope(
-        spec("limit_conn_status", LEVELS, Args::Exactly(1), "Status of the answer to a refused request.")
+        spec("limit_conn_status", LEVELS, Args::Exactly(1), "Status of the response to a refused request.")
             .default("503"),
         |scope, cx| scope.own::<Conf>().set_status(cx),
     ),

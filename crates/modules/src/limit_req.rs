@@ -79,13 +79,13 @@ const DIRECTIVES: &[Directive] = &[
             "limit_req_log_level",
             LEVELS,
             Args::Exactly(1),
-            "Level of lines about refused requests; delays are told one level below.",
+            "Log level of refused requests; delays are logged one level lower.",
         )
         .default("error"),
         |scope, cx| scope.own::<Conf>().set_level(cx),
     ),
     Directive::scope(
-        spec("limit_req_status", LEVELS, Args::Exactly(1), "Status of the answer to a refused request.")
+        spec("limit_req_status", LEVELS, Args::Exactly(1), "Status of the response to a refused request.")
             .default("503"),
         |scope, cx| scope.own::<Conf>().set_status(cx),
     ),

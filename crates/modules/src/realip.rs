@@ -41,7 +41,7 @@ const DIRECTIVES: &[Directive] = &[
             "set_real_ip_from",
             LEVELS,
             Args::Exactly(1),
-            "Trusts what proxies of this address, network or name say of their clients.",
+            "Trusts the client address from proxies of this address, network or name.",
         )
         .many(),
         trust,

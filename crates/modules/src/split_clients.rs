@@ -20,7 +20,7 @@ const DIRECTIVES: &[Directive] = &[Directive::http(
         "split_clients",
         Contexts::HTTP,
         Args::Exactly(2),
-        "Defines a variable that has its values for shares of the clients, told apart by a text with variables.",
+        "Defines a variable whose values apply to shares of the clients, chosen by a text with variables.",
     )
     .raw()
     .many(),

@@ -63,7 +63,7 @@ const DIRECTIVES: &[Directive] = &[
             "resolver",
             Contexts::UPSTREAM,
             Args::AtLeast(1),
-            "Name servers that servers with `resolve` are looked up by, in place of those of `http`.",
+            "Name servers for servers with `resolve`, instead of those of `http`.",
         ),
         |scope, cx| {
             let draft = scope.own::<Draft>();

@@ -40,8 +40,12 @@ pub(crate) static MODULE: Module = Module {
 const DIRECTIVES: &[Directive] = &[
     // Off, because a cookie is personal data where the law says so.
     Directive::scope(
-        spec("userid", Args::Exactly(1), "Whether clients get a cookie, or only those that come are logged.")
-            .default("off"),
+        spec(
+            "userid",
+            Args::Exactly(1),
+            "Whether clients get a cookie, or only received cookies are logged.",
+        )
+        .default("off"),
         |scope, cx| {
             const NAMES: &[(&str, Mode)] =
                 &[("off", Mode::Off), ("log", Mode::Log), ("v1", Mode::V1), ("on", Mode::On)];

@@ -39,7 +39,7 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
     Spec::new("http_zstd_filter", name, LEVELS, args, help)
 }
 
-const BUFFERS_WHY: &str = "what was compressed is sent as soon as it fills a send";
+const BUFFERS_WHY: &str = "compressed data is sent as soon as it fills a send";
 
 const DIRECTIVES: &[Directive] = &[
     // In an `if` too, for clients that are known by something else than what they accept.
@@ -100,7 +100,7 @@ const DIRECTIVES: &[Directive] = &[
         },
     ),
     Directive::scope(
-        spec("zstd_buffers", Args::Exactly(2), "Number and bytes of the buffers for what is compressed.")
+        spec("zstd_buffers", Args::Exactly(2), "Number and bytes of the buffers for compressed data.")
             .default("32 4k")
             .state(State::Accepted(BUFFERS_WHY)),
         |_, cx| cx.statement.buffers().map(drop),

@@ -85,13 +85,13 @@ fn check_judges_every_directive_and_each_location() {
     let said = run(BINARY, &["check", &path]);
     assert_eq!(said.status.code(), Some(1));
     for line in [
-        format!("{path}:3: not built yet fastcgi_buffering: of module http_fastcgi\n"),
+        format!("{path}:3: not supported yet fastcgi_buffering: of module http_fastcgi\n"),
         format!("{path}:4: unknown sendfil: did you mean \"sendfile\"?\n"),
         format!("{path}:5: wrong root: invalid number of arguments"),
         // Each of them, where a start names the first one.
         format!("{path}:6: wrong autoindex: invalid value \"yes\" in \"autoindex\" directive"),
         format!("{path}:6: wrong etag: invalid value \"1\" in \"etag\" directive"),
-        format!("{path}:8: not built yet stream: "),
+        format!("{path}:8: not supported yet stream: "),
     ] {
         assert!(said.stdout.contains(&line), "{line}{}", said.stdout);
     }
@@ -106,7 +106,7 @@ fn the_reference_has_a_row_for_each_directive() {
     for name in ["worker_processes", "sendfile", "root_beneath", "aio_sendfile", "access_log"] {
         assert!(said.stdout.contains(&format!("| `{name} ")), "{name}");
     }
-    // What is not built is listed too, and what is built is not among it.
+    // Unsupported directives are listed too, supported ones are not among them.
     assert!(said.stdout.contains("\n| http_fastcgi | `fastcgi_pass` | location, "), "{}", said.stdout);
     assert!(!said.stdout.contains("`sendfile` |") && !said.stdout.contains("`include` |"));
 }

@@ -150,7 +150,7 @@ fn what_needs_a_gateway_names_it() {
         let (status, message) = prepared(BINARY, &own(), &more, [0, 0]).arg("-t").run_to_end();
         assert!(!status.success());
         assert!(
-            message.contains(&format!("[emerg] \"{directive}\" directive is not built yet in ")),
+            message.contains(&format!("[emerg] \"{directive}\" directive is not supported yet in ")),
             "{message}"
         );
         assert!(message.contains(&format!("/conf/{file}:")), "{message}");

@@ -11,11 +11,11 @@ use modules::{Directive, MODULES, Module};
 pub fn reference() -> String {
     let mut page = String::from(
         "# Directives and variables\n\n\
-         Made from the tables in the code; do not edit. Directives of module `ringroad` are this server's own, \
-         the others are nginx's and work as nginx documents them unless it says otherwise here. `include FILE;` is \
-         no directive of a module: it stands in every block, and FILE may be a pattern. A directive is built, or \
-         accepted without effect, or [not built](#directives-that-are-not-built): then a configuration that has it is \
-         refused. `ringroad check` goes by the same tables.\n",
+         Generated from the tables in the code; do not edit. Directives of module `ringroad` exist only here; the others \
+         follow nginx's documentation except as noted. `include FILE;` belongs to no module: every block may contain \
+         it, and FILE may be a pattern. A directive is supported, accepted without effect, or \
+         [not supported](#directives-that-are-not-supported): a configuration that contains it is refused. `ringroad check` \
+         uses the same tables.\n",
     );
     // By name and not by the order of the tables: a moved row must not move half of the page.
     let mut names: Vec<&str> = specs().map(|spec| spec.module).collect();
@@ -24,7 +24,7 @@ pub fn reference() -> String {
     for name in names {
         write_module(&mut page, name);
     }
-    write_not_built(&mut page);
+    write_not_supported(&mut page);
     page.push_str("\n# Variables\n\n| variable | value | can be set |\n|---|---|---|\n");
     for (name, help, set) in variables() {
         line(&mut page, format_args!("| `${name}` | {help} | {} |", if set { "yes" } else { "" }));
@@ -42,7 +42,7 @@ fn write_module(page: &mut String, name: &str) {
     line(
         page,
         format_args!(
-            "\n## {name}\n\n| directive | stands in | default | what it does | state |\n|---|---|---|---|---|"
+            "\n## {name}\n\n| directive | context | default | effect | state |\n|---|---|---|---|---|"
         ),
     );
     // The sort is stable, so that a directive of two contexts keeps its rows in order.
@@ -51,8 +51,8 @@ fn write_module(page: &mut String, name: &str) {
     for spec in here {
         let default = spec.default.map(|default| format!("`{}`", cell(default))).unwrap_or_default();
         let (note, state) = match spec.state {
-            State::Honoured => (String::new(), "built"),
-            State::Differs(how) => (format!(" *Differs from nginx: {how}.*"), "built"),
+            State::Honoured => (String::new(), "supported"),
+            State::Differs(how) => (format!(" *Differs from nginx: {how}.*"), "supported"),
             State::Accepted(why) => (format!(" *Accepted without effect: {why}.*"), "accepted"),
         };
         line(
@@ -67,23 +67,23 @@ fn write_module(page: &mut String, name: &str) {
     }
 }
 
-/// What nginx has beside that, by module: the rows that make a refusal say "not built yet".
-fn write_not_built(page: &mut String) {
+/// What nginx has beside that, by module: the rows that make a refusal say "not supported yet".
+fn write_not_supported(page: &mut String) {
     page.push_str(
-        "\n# Directives that are not built\n\n| module | directive | stands in | state |\n|---|---|---|---|\n",
+        "\n# Directives that are not supported\n\n| module | directive | context | state |\n|---|---|---|---|\n",
     );
-    // A name may be built in one place and not in another, as `server` outside of `http`.
-    let is_built = |row: &&NginxDirective| {
+    // A name may be supported in one place and not in another, as `server` outside of `http`.
+    let is_supported = |row: &&NginxDirective| {
         specs().any(|spec| spec.name == row.name && spec.contexts.intersects(row.contexts))
     };
     let mut rows: Vec<&NginxDirective> = nginx_directives()
         .iter()
         // What reads files, among them `include`, is no module here.
-        .filter(|row| row.module != "conf_file" && !is_built(row))
+        .filter(|row| row.module != "conf_file" && !is_supported(row))
         .collect();
     rows.sort_by_key(|row| (row.module, row.name));
     for NginxDirective { module, name, contexts, .. } in rows {
-        line(page, format_args!("| {module} | `{name}` | {contexts} | not built |"));
+        line(page, format_args!("| {module} | `{name}` | {contexts} | not supported |"));
     }
 }
 

@@ -93,7 +93,7 @@ impl<'a> Cx<'a> {
     /// An argument that nginx knows and this server does not yet.
     pub fn not_built(&self, argument: &str) -> Error {
         let name = &self.statement.name.text;
-        self.error(format_args!("\"{argument}\" in \"{name}\" directive is not built yet"))
+        self.error(format_args!("\"{argument}\" in \"{name}\" directive is not supported yet"))
     }
 
     /// Reads the first argument into `field`.

@@ -33,7 +33,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         event(
             "worker_connections",
             Args::Exactly(1),
-            "Most connections of one thread, those to upstreams included.",
+            "Most connections of one thread, including those to upstreams.",
         )
         .default("512"),
         set_worker_connections,

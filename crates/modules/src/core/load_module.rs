@@ -79,7 +79,7 @@ fn first_use<'t>(cx: &Cx<'t>, module: &str) -> Option<(&'t str, &'t Span)> {
     conf::visit(cx.tree, cx.modules.specs(), &mut |visit| {
         let Verdict::Fault(error) = &visit.verdict else { return };
         let is_of_it = match error.kind() {
-            ErrorKind::NotBuilt { module: of, .. } => is_part(of, module),
+            ErrorKind::NotSupported { module: of, .. } => is_part(of, module),
             ErrorKind::Unknown { name, .. } => is_foreign(name, module),
             _ => false,
         };

@@ -88,13 +88,9 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // Before everything that needs a module, as in nginx.
     Directive::main(
-        nginx(
-            "load_module",
-            Args::Exactly(1),
-            "A module in a file: passed over, or an error where it is needed.",
-        )
-        .many()
-        .state(conf::State::Differs("modules are built in")),
+        nginx("load_module", Args::Exactly(1), "A module file: ignored, or an error where it is needed.")
+            .many()
+            .state(conf::State::Differs("modules are built in")),
         |_, cx| load_module::read(cx),
     ),
     Directive::nothing(

@@ -38,13 +38,13 @@ const DIRECTIVES: &[Directive] = &[
         spec(
             "expires",
             Args::Between(1, 2),
-            "How long answers may be kept, as `Expires` and `Cache-Control`.",
+            "How long clients may cache responses, as `Expires` and `Cache-Control`.",
         )
         .default("off"),
         expires::set,
     ),
     Directive::scope(
-        spec("add_header", Args::Between(2, 3), "Adds a field to answers; `always` to errors too.").many(),
+        spec("add_header", Args::Between(2, 3), "Adds a field to responses; `always` to errors too.").many(),
         |scope, cx| add(|conf| &mut conf.headers, scope, cx),
     ),
     Directive::scope(
@@ -53,7 +53,7 @@ const DIRECTIVES: &[Directive] = &[
         |scope, cx| cx.choice(&mut scope.own::<Conf>().headers.inherit, INHERIT),
     ),
     Directive::scope(
-        spec("add_trailer", Args::Between(2, 3), "Adds a field behind the body of answers.").many(),
+        spec("add_trailer", Args::Between(2, 3), "Adds a trailer field to responses.").many(),
         |scope, cx| add(|conf| &mut conf.trailers, scope, cx),
     ),
     Directive::scope(

@@ -19,7 +19,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "gzip_http_version",
             LEVELS,
             Args::Exactly(1),
-            "The lowest version that gets compressed answers.",
+            "The lowest HTTP version that gets compressed responses.",
         )
         .default("1.1"),
         |scope, cx| {
@@ -31,7 +31,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // A request with `Via` came through a proxy, which may hand its answer to clients that cannot read it.
     Directive::scope(
-        core("gzip_proxied", LEVELS, Args::AtLeast(1), "Which answers are compressed for proxies.")
+        core("gzip_proxied", LEVELS, Args::AtLeast(1), "Responses that are compressed for proxied requests.")
             .many()
             .default("off"),
         set_proxied,
@@ -52,7 +52,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "gzip_disable",
             LEVELS,
             Args::AtLeast(1),
-            "Patterns of User-Agent that get no compressed answers, or msie6 for old browsers of that name.",
+            "Patterns of User-Agent that get no compressed responses, or msie6 for old Internet Explorer.",
         )
         .many(),
         set_disable,

@@ -20,7 +20,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "open_file_cache",
             LEVELS,
             Args::Between(1, 2),
-            "Keeps files open, and what is known of paths, for so many of them.",
+            "Caches open files and information about paths; the number of entries.",
         )
         .default("off"),
         set_cache,
@@ -66,7 +66,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "disable_symlinks",
             LEVELS,
             Args::Between(1, 2),
-            "Symbolic links that are not followed: none, all, or those of another owner than what they lead to.",
+            "Symbolic links that are not followed: none, all, or links whose owner differs from that of the target.",
         )
         .default("off"),
         set_links,

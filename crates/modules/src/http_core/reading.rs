@@ -18,7 +18,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "keepalive_timeout",
             LEVELS,
             Args::Between(1, 2),
-            "How long an idle connection stays open; what the client is told.",
+            "How long an idle connection stays open; the time sent to the client.",
         )
         .default("75s"),
         set_keepalive_timeout,
@@ -54,7 +54,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     // Browsers that fail on POST over kept connections; nobody has met one for years, but the header is cheap
     // to look at.
     Directive::scope(
-        core("keepalive_disable", LEVELS, Args::Between(1, 2), "Browsers whose connections are never kept.")
+        core("keepalive_disable", LEVELS, Args::Between(1, 2), "Browsers without keep-alive connections.")
             .default("msie6"),
         set_keepalive_disable,
     ),
@@ -65,7 +65,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "lingering_close",
             LEVELS,
             Args::Exactly(1),
-            "Whether to read on what a client still sends before closing.",
+            "Whether to read further data of a client before closing.",
         )
         .default("on"),
         |scope, cx| {
@@ -106,7 +106,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "client_header_timeout",
             SERVER_LEVELS,
             Args::Exactly(1),
-            "How long a client may take to send a head.",
+            "Time within which a client must send a header section.",
         )
         .default("60s"),
         |scope, cx| cx.milliseconds(&mut scope.core.reading.client_header_timeout),
@@ -117,7 +117,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "client_header_buffer_size",
             SERVER_LEVELS,
             Args::Exactly(1),
-            "Bytes of the first buffer for a head.",
+            "Bytes of the first buffer for a header section.",
         )
         .default("1k"),
         |scope, cx| cx.size(&mut scope.core.reading.client_header_buffer_size),
@@ -128,7 +128,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "large_client_header_buffers",
             SERVER_LEVELS,
             Args::Exactly(2),
-            "Number and bytes of further buffers for a head; no line may be longer than one.",
+            "Number and bytes of further buffers for a header section; no line may be longer than one.",
         )
         .default("4 8k"),
         |scope, cx| {
@@ -138,7 +138,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // Each line costs work in every module that looks for one.
     Directive::scope(
-        core("max_headers", SERVER_LEVELS, Args::Exactly(1), "Header lines that a request may have; one with more is answered with 431.")
+        core("max_headers", SERVER_LEVELS, Args::Exactly(1), "Most header lines of a request; one with more gets 431.")
             .default("1000"),
         |scope, cx| cx.number(&mut scope.core.reading.max_headers),
     ),
@@ -268,7 +268,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "client_body_temp_path",
             LEVELS,
             Args::Between(1, 4),
-            "Where files with request bodies go, and digits for folders in it.",
+            "The directory of files with request bodies, and the digits of its levels.",
         )
         .default("client_body_temp"),
         |scope, cx| {

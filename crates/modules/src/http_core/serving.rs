@@ -20,7 +20,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     // A path without variables is put behind the prefix once, here; one that starts with a variable is taken
     // as it comes out for each request.
     Directive::scope(
-        core("root", LEVELS_AND_IF, Args::Exactly(1), "The folder that URIs are looked up in.")
+        core("root", LEVELS_AND_IF, Args::Exactly(1), "The directory of the files of URIs.")
             .default("html"),
         |scope, cx| set_root(scope, cx, false),
     ),
@@ -31,7 +31,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "alias",
             Contexts::LOCATION,
             Args::Exactly(1),
-            "The folder that stands for the location's prefix.",
+            "The directory that replaces the location's prefix.",
         ),
         |scope, cx| set_root(scope, cx, true),
     ),
@@ -211,9 +211,9 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // Waiting for a number of bytes is how nginx joins what its filters hand on one by one.
     Directive::scope(
-        core("postpone_output", LEVELS, Args::Exactly(1), "Bytes to collect before something is sent.")
+        core("postpone_output", LEVELS, Args::Exactly(1), "Bytes to collect before a send.")
             .default("1460")
-            .state(conf::State::Accepted("what is at hand goes out together, and nothing waits for a number of bytes")),
+            .state(conf::State::Accepted("available bytes are sent together, and none wait for a number of bytes")),
         |_, cx| cx.size(&mut 0),
     ),
     // May depend on the request, so its value is only looked at here when it is a constant.
@@ -361,7 +361,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "subrequest_output_buffer_size",
             LEVELS,
             Args::Exactly(1),
-            "Bytes that an answer may have which is kept in memory.",
+            "Most bytes of a response that is kept in memory.",
         )
         .default("4k"),
         |scope, cx| cx.size(&mut scope.core.subrequests.output_buffer_size),
@@ -372,7 +372,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "post_action",
             LEVELS_AND_IF,
             Args::Exactly(1),
-            "A URI or named location that is run when the answer was sent; nobody gets its answer.",
+            "A URI or named location that runs after the response; its own response is dropped.",
         ),
         |scope, cx| {
             scope.core.subrequests.post_action = Some(cx.arg(0).into());

@@ -172,7 +172,7 @@ impl std::fmt::Display for SchemeFault {
         f.write_str(match self {
             SchemeFault::Unknown => "invalid URL prefix",
             SchemeFault::NoTls => {
-                "\"https\" in \"proxy_pass\" directive is not built yet: there is no TLS to upstreams"
+                "\"https\" in \"proxy_pass\" directive is not supported yet: there is no TLS to upstreams"
             }
         })
     }

@@ -37,12 +37,7 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
 const DIRECTIVES: &[Directive] = &[
     // Both parts may have variables; those of the first make the search a new one for each request.
     Directive::scope(
-        spec(
-            "sub_filter",
-            Args::Exactly(2),
-            "A text in bodies, letters' case aside, and what takes its place.",
-        )
-        .many(),
+        spec("sub_filter", Args::Exactly(2), "A text in bodies, ignoring case, and its replacement.").many(),
         add,
     ),
     Directive::scope(

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! /etc/nginx/nginx.conf:7: honoured worker_connections
-//! /etc/nginx/sites-enabled/a:12: not built yet proxy_pass: of module http_proxy
+//! /etc/nginx/sites-enabled/a:12: not supported yet proxy_pass: of module http_proxy
 //! ```
 //! Then comes which way bodies go in each location, and a sum. The exit status is 1 when the configuration would
 //! not load.
@@ -33,7 +33,7 @@ enum Fate {
     /// Is accepted and does nothing; the remark says why that is well.
     NoEffect,
     /// nginx has it, this server does not yet.
-    NotBuilt,
+    NotSupported,
     /// Nobody has it.
     Unknown,
     /// Stands in the wrong place, or has the wrong arguments.
@@ -47,7 +47,7 @@ impl Fate {
             Fate::Honoured => "honoured",
             Fate::Differs => "differs",
             Fate::NoEffect => "no effect",
-            Fate::NotBuilt => "not built yet",
+            Fate::NotSupported => "not supported yet",
             Fate::Unknown => "unknown",
             Fate::Wrong => "wrong",
         }
@@ -135,7 +135,9 @@ fn judge(visit: &Visit<'_>) -> Option<(Fate, Option<String>)> {
             State::Accepted(why) => (Fate::NoEffect, Some(why.to_owned())),
         },
         Verdict::Fault(error) => match error.kind() {
-            ErrorKind::NotBuilt { module, .. } => (Fate::NotBuilt, Some(format!("of module {module}"))),
+            ErrorKind::NotSupported { module, .. } => {
+                (Fate::NotSupported, Some(format!("of module {module}")))
+            }
             ErrorKind::Unknown { similar, .. } => {
                 (Fate::Unknown, similar.map(|similar| format!("did you mean \"{similar}\"?")))
             }

@@ -58,7 +58,10 @@ impl fmt::Display for Unservable {
         match self {
             Unservable::Usage => f.write_str("usage: ringroad serve DIR [--listen ADDR]"),
             Unservable::Address(text) => {
-                write!(f, "\"{text}\" is no address; write IP:PORT, such as {DEFAULT_LISTEN} or [::1]:8080")
+                write!(
+                    f,
+                    "\"{text}\" is not an address; write IP:PORT, such as {DEFAULT_LISTEN} or [::1]:8080"
+                )
             }
             Unservable::Folder { folder, reason } => {
                 write!(f, "cannot serve \"{}\": {reason}", folder.display())
@@ -181,7 +184,7 @@ mod tests {
             assert_eq!(read(line), usage, "{line}");
         }
         let wrong = read("site --listen 8080").expect_err("a port alone says too little");
-        assert!(wrong.starts_with("\"8080\" is no address"), "{wrong}");
+        assert!(wrong.starts_with("\"8080\" is not an address"), "{wrong}");
     }
 
     #[test]

@@ -45,9 +45,9 @@ Options:
   -g directives : set global directives out of configuration file
 
 Commands:
-  serve DIR     : serve the files of a folder, without a configuration
-  check FILE    : tell which directives of an nginx configuration are honoured
-  engines       : tell which I/O engines this machine offers
+  serve DIR     : serve the files of a directory, without a configuration
+  check FILE    : show the state of each directive of an nginx configuration
+  engines       : show the I/O engines of this machine
   reference     : print all directives as Markdown
 
 "

@@ -259,7 +259,7 @@ fn wrong_values_are_refused_as_in_nginx() {
         ("error_page x /x;", "invalid value \"x\""),
         ("error_page 404 $;", "invalid variable name"),
         ("aio foo;", "\"aio\" directive invalid value"),
-        ("aio threads=$x;", "\"threads=$x\" in \"aio\" directive is not built yet"),
+        ("aio threads=$x;", "\"threads=$x\" in \"aio\" directive is not supported yet"),
         ("aio_sendfile 100;", "value must be equal to or greater than 4096"),
         ("directio x;", "\"directio\" directive invalid value"),
         ("output_buffers 0 1k;", "\"output_buffers\" directive invalid value"),

@@ -136,7 +136,7 @@ fn wrong_statements_are_refused() {
         ),
         (
             "proxy_cache_path /x keys_zone=a:1m store=segments;",
-            "\"store=segments\" in \"proxy_cache_path\" directive is not built yet",
+            "\"store=segments\" in \"proxy_cache_path\" directive is not supported yet",
         ),
         (
             "proxy_cache_path /x keys_zone=a:1m store=x;",

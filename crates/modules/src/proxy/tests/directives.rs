@@ -191,15 +191,15 @@ fn wrong_statements_are_refused() {
         ("location / {\nproxy_pass a; }", "invalid URL prefix"),
         (
             "location / {\nproxy_pass https://a; }",
-            "\"https\" in \"proxy_pass\" directive is not built yet: there is no TLS to upstreams",
+            "\"https\" in \"proxy_pass\" directive is not supported yet: there is no TLS to upstreams",
         ),
         (
             "location / {\nproxy_pass https://$host; }",
-            "\"https\" in \"proxy_pass\" directive is not built yet: there is no TLS to upstreams",
+            "\"https\" in \"proxy_pass\" directive is not supported yet: there is no TLS to upstreams",
         ),
         (
             "set $to https://a; location / {\nproxy_pass $to/b; }",
-            "\"https\" in \"proxy_pass\" directive is not built yet: there is no TLS to upstreams, and \"$to\" has no \
+            "\"https\" in \"proxy_pass\" directive is not supported yet: there is no TLS to upstreams, and \"$to\" has no \
              other value",
         ),
         ("location / {\nproxy_pass http://; }", "no host in upstream \"\""),
@@ -220,7 +220,7 @@ fn wrong_statements_are_refused() {
             "\"proxy_pass\" directive is duplicate",
         ),
         ("\nproxy_http_version 3;", "invalid value \"3\""),
-        ("\nproxy_http_version 2;", "\"2\" in \"proxy_http_version\" directive is not built yet"),
+        ("\nproxy_http_version 2;", "\"2\" in \"proxy_http_version\" directive is not supported yet"),
         ("\nproxy_bind x;", "invalid address \"x\""),
         ("\nproxy_bind 127.0.0.1 x;", "invalid parameter \"x\""),
         ("\nproxy_next_upstream x;", "invalid value \"x\""),
