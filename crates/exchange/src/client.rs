@@ -1,12 +1,11 @@
 //! What a request may ask of its client's connection, whatever protocol that speaks.
 
 use std::pin::Pin;
+use std::rc::Rc;
 use std::time::Duration;
 
 use http::StatusCode;
 use io::sys::TcpInfo;
-
-use crate::request::Request;
 
 /// The client's side of a connection. A response that leaves at once asks nothing of it.
 pub trait Client {
@@ -35,11 +34,10 @@ pub struct Interim {
 /// How long an upstream has before it is looked whether the client still waits.
 const WATCH_AFTER: Duration = Duration::from_millis(20);
 
-/// Waits until the client of a request has gone, where that matters, but not before the upstream had a little time: most
+/// Waits until this client has gone, where there is one that matters, but not before the upstream had a little time: most
 /// answers are here before that, and to watch costs an operation of the engine.
-pub async fn gone(request: &Request, matters: bool) {
-    let client = request.conn.client.borrow().clone();
-    let Some(client) = client.filter(|_| matters) else { return std::future::pending().await };
+pub async fn gone(client: Option<Rc<dyn Client>>) {
+    let Some(client) = client else { return std::future::pending().await };
     rt::sleep_until(rt::now() + WATCH_AFTER).await;
     client.hung_up().await;
 }

@@ -5,6 +5,7 @@
 //! [`facts`] are what modules have found out about it, [`client`] is what a request may ask of its connection, [`takeover`] is for connections that change their protocol.
 #![forbid(unsafe_code)]
 
+pub mod address;
 pub mod base64;
 pub mod client;
 pub mod config;

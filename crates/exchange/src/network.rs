@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::address::Address;
 use crate::config::Cx;
-use crate::request::Address;
 
 /// Addresses that share their first bits. The bits that do not count are stored cleared, so that one comparison
 /// does.

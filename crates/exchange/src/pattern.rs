@@ -3,12 +3,8 @@
 //! Named groups become variables when the configuration is read; a match puts them, and the numbered ones,
 //! into the request.
 
-use conf::Error;
+use conf::{Error, Statement};
 use pcre2::bytes::{CaptureLocations, Regex, RegexBuilder};
-
-use crate::config::Cx;
-use crate::request::Request;
-use telemetry::Level;
 
 /// A compiled pattern.
 #[derive(Debug)]
@@ -28,15 +24,22 @@ pub struct Match<'p> {
 }
 
 impl Pattern {
-    /// Compiles `text`; an error says what PCRE found, in nginx's words.
-    pub fn compile(text: &str, caseless: bool, cx: &mut Cx<'_>) -> Result<Pattern, Error> {
+    /// Compiles `text`; an error says what PCRE found, in nginx's words. `slot_of` defines a variable for each named group
+    /// and says its slot.
+    pub fn compile(
+        text: &str,
+        caseless: bool,
+        jit: bool,
+        statement: &Statement,
+        mut slot_of: impl FnMut(&str) -> Result<u32, Error>,
+    ) -> Result<Pattern, Error> {
         let mut builder = RegexBuilder::new();
-        builder.caseless(caseless).jit_if_available(cx.jit);
-        let regex = builder.build(text).map_err(|error| cx.error(Complaint { text, error }))?;
+        builder.caseless(caseless).jit_if_available(jit);
+        let regex = builder.build(text).map_err(|error| Error::at(statement, Complaint { text, error }))?;
         let mut named = Vec::new();
         for (group, name) in regex.capture_names().iter().enumerate() {
             if let Some(name) = name {
-                named.push((cx.http.registry.define_group(name, cx.statement)?, group));
+                named.push((slot_of(name)?, group));
             }
         }
         Ok(Pattern { regex, text: text.into(), named })
@@ -70,24 +73,23 @@ pub struct GaveUp<'p> {
 }
 
 impl GaveUp<'_> {
-    /// Tells the log, in nginx's words.
-    pub fn tell(&self, subject: &[u8], request: &Request) {
+    /// What the log says of it, in nginx's words.
+    pub(crate) fn words(&self, subject: &[u8]) -> String {
         let (code, subject, text) = (self.code, subject.escape_ascii(), &self.pattern.text);
-        let what = format_args!("pcre2_match() failed: {code} on \"{subject}\" using \"{text}\"");
-        request.log(Level::Alert, what);
+        format!("pcre2_match() failed: {code} on \"{subject}\" using \"{text}\"")
     }
 }
 
 impl Match<'_> {
-    /// Makes the groups known to the request as `$1` and by name.
-    pub fn store(&self, subject: &[u8], request: &Request) {
-        let spans = (0..self.locations.len()).map(|group| self.locations.get(group));
-        request.set_captures(subject, spans);
-        for &(slot, group) in &self.pattern.named {
-            // A group that took no part is empty, as in nginx.
-            let (start, end) = self.locations.get(group).unwrap_or_default();
-            request.set_slot(slot, subject[start..end].to_vec());
-        }
+    /// Start and end of the match and of each group.
+    pub(crate) fn spans(&self) -> impl Iterator<Item = Option<(usize, usize)>> {
+        (0..self.locations.len()).map(|group| self.locations.get(group))
+    }
+
+    /// The slot of each named group with its start and end. A group that took no part is empty, as in nginx.
+    pub(crate) fn named(&self) -> impl Iterator<Item = (u32, (usize, usize))> {
+        let named = self.pattern.named.iter();
+        named.map(|&(slot, group)| (slot, self.locations.get(group).unwrap_or_default()))
     }
 }
 

@@ -7,8 +7,6 @@ use std::any::Any;
 use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
-use std::io::Write;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -17,6 +15,7 @@ use http::request::{Head, HeaderId, Method};
 use io::op::Source;
 use rt::local::Gauge;
 
+pub use crate::address::Address;
 use crate::client::Client;
 use crate::config::{Config, Location, LocationId, Scope, Server, ServerId};
 use crate::extensions::Extensions;
@@ -75,46 +74,6 @@ pub struct ConnInfo {
     pub local: Address,
     /// What a proxy said before the first request (`listen … proxy_protocol`).
     pub proxy: OnceCell<Box<http::proxy_protocol::Header>>,
-}
-
-/// One end of a connection.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Address {
-    /// An address of IPv4 or IPv6.
-    Inet(SocketAddr),
-    /// A unix socket with the path it is bound to; empty for a client's.
-    Unix(Vec<u8>),
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Address::Inet(address) => address.ip().fmt(f),
-            Address::Unix(_) => f.write_str("unix:"),
-        }
-    }
-}
-
-impl Address {
-    /// Appends it as `$remote_addr` has it.
-    pub fn show_address(&self, out: &mut Vec<u8>) -> bool {
-        // A vector takes every write.
-        let _ = match self {
-            Address::Inet(address) => write!(out, "{}", address.ip()),
-            Address::Unix(path) => write!(out, "unix:").and_then(|()| out.write_all(path)),
-        };
-        true
-    }
-
-    /// Appends its port, which a unix socket does not have, nor an address that a proxy names without one.
-    pub fn show_port(&self, out: &mut Vec<u8>) -> bool {
-        if let Address::Inet(address) = self
-            && address.port() != 0
-        {
-            http::push_decimal(out, address.port().into());
-        }
-        true
-    }
 }
 
 /// One request.
@@ -392,6 +351,11 @@ impl Request {
     /// counts or logs clients asks this.
     pub fn client(&self) -> &Address {
         self.real_client.as_ref().unwrap_or(&self.conn.peer)
+    }
+
+    /// The client's side of its connection, where it matters and is still there.
+    pub fn client_if(&self, matters: bool) -> Option<Rc<dyn Client>> {
+        self.conn.client.borrow().clone().filter(|_| matters)
     }
 
     /// The settings that hold.

@@ -6,6 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 
+use crate::pattern::{GaveUp, Match};
 use crate::request::Request;
 use crate::variables::Origin;
 use telemetry::Level;
@@ -168,5 +169,22 @@ impl Request {
     /// Forgets the last match, as conditions and rewrites do that find none.
     pub fn clear_captures(&self) {
         self.captures.0.borrow_mut().spans.clear();
+    }
+}
+
+impl GaveUp<'_> {
+    /// Tells the log.
+    pub fn tell(&self, subject: &[u8], request: &Request) {
+        request.log(Level::Alert, format_args!("{}", self.words(subject)));
+    }
+}
+
+impl Match<'_> {
+    /// Makes the groups known to the request as `$1` and by name.
+    pub fn store(&self, subject: &[u8], request: &Request) {
+        request.set_captures(subject, self.spans());
+        for (slot, (start, end)) in self.named() {
+            request.set_slot(slot, subject[start..end].to_vec());
+        }
     }
 }

@@ -37,7 +37,7 @@ pub async fn send(
             let room = turns::wait(outlet, turns::TURN_BYTES).await?;
             stream.set_room(room);
         }
-        let gone = client::gone(request, stream.minds_client());
+        let gone = client::gone(request.client_if(stream.minds_client()));
         // In turns nothing is read that has to wait for what is sent before it.
         let most = if takes_turns { Some(1) } else { outlet.chunk_bytes() };
         let gathering = Gathering { first: ahead.take(), waits, most, looks_ahead: !takes_turns };

@@ -5,6 +5,8 @@
 //! configuration with the request that made it. It passes the phases from the server's rewrites on, but is not
 //! asked for access, and ends with an answer that whoever made it may use or throw away.
 
+mod wanted;
+
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -16,23 +18,7 @@ use rt::{Either, select};
 use crate::request::Request;
 use crate::{course, effect};
 use telemetry::Level;
-
-/// What is asked of the server itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Subrequest {
-    /// The path, decoded.
-    pub uri: Vec<u8>,
-    /// The query without question mark.
-    pub args: Vec<u8>,
-    /// Whether the filter that asks wants to see the answer instead of having it in the body.
-    pub capture: bool,
-    /// What takes the place of an answer that is empty or an error.
-    pub stub: Option<Vec<u8>>,
-    /// Whether it is made with the method of the request, and not fetched.
-    pub keeps_method: bool,
-    /// Whether nothing that follows it in the body is looked at before its response is here.
-    pub waits: bool,
-}
+pub use wanted::Subrequest;
 
 /// A subrequest that is carried out up to its response, beside whatever else is done. To drop it is to give it up.
 pub struct UnderWay {

@@ -13,7 +13,6 @@ use rt::local::{Counted, Event, Gauge};
 
 use crate::config::{Config, ServerId};
 use crate::extensions::Extensions;
-use crate::files::{RootFacts, root_facts};
 use crate::request::{ConnInfo, Generation, Request};
 use crate::room::{Room, Waits};
 use telemetry::clock::Clock;
@@ -22,8 +21,8 @@ use telemetry::named::NamedLogs;
 use telemetry::shared::Shared;
 use telemetry::tally::Tally;
 use transfer::coding::pool::Pool;
-use transfer::files::Roots;
 use transfer::files::cache::Caches;
+use transfer::files::{RootFacts, Roots};
 
 /// A configuration with what goes with it, on its way into force.
 #[derive(Clone)]
@@ -39,10 +38,15 @@ pub struct ConfigVersion {
 }
 
 impl ConfigVersion {
-    /// The version of this number; `in_force` is dropped when nothing uses it any more.
-    pub fn new(config: &Arc<Config>, number: u64, in_force: Arc<dyn Any + Send + Sync>) -> ConfigVersion {
-        let roots = Arc::new(root_facts(config));
-        ConfigVersion { config: Arc::clone(config), roots, number, in_force }
+    /// The version of this number, with the facts of its roots by location; `in_force` is dropped when nothing uses it
+    /// any more.
+    pub fn new(
+        config: &Arc<Config>,
+        roots: Vec<RootFacts>,
+        number: u64,
+        in_force: Arc<dyn Any + Send + Sync>,
+    ) -> ConfigVersion {
+        ConfigVersion { config: Arc::clone(config), roots: Arc::new(roots), number, in_force }
     }
 }
 
@@ -79,7 +83,7 @@ pub struct Thread {
     #[expect(clippy::vec_box, reason = "a request is lent and comes back: its box moves, it does not")]
     spare_requests: RefCell<Vec<Box<Request>>>,
     /// Encoders that wait for a body.
-    pub encoders: Pool,
+    pub encoders: Rc<Pool>,
     /// What modules keep on this thread.
     locals: Extensions,
 }
@@ -111,7 +115,7 @@ impl Thread {
             fetches: Gauge::new(),
             room,
             opening: RefCell::default(),
-            encoders: Pool::default(),
+            encoders: Rc::default(),
             locals,
             spare_requests: RefCell::default(),
         }

@@ -3,7 +3,18 @@
 //! Which lines get in, and what a second one of a name means, is the parsers'. Main type: [`FieldTable`].
 
 use crate::Span;
-use crate::request::{Field, HeaderId};
+use crate::request::HeaderId;
+
+/// One field line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// The name as received.
+    pub name: Span,
+    /// The value without white space at its ends.
+    pub value: Span,
+    /// The name as a number.
+    pub id: HeaderId,
+}
 
 /// Fields in order. All spans point into the buffer that was parsed.
 #[derive(Clone, Debug)]

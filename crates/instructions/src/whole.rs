@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use ::io::engine::{DRAIN_DEFAULT, EngineConfig, NetKind};
 use conf::{MapLoader, Source};
+use exchange::files::root_facts;
 use exchange::settings::listen::ListenAddr;
 use exchange::shared_zone::Zones;
 use exchange::thread::{ConfigVersion, Thread};
@@ -135,7 +136,7 @@ impl Course {
         let log =
             |name| Ok((folder.join(name), OwnedFd::from(File::options().append(true).open("/dev/null")?)));
         let logs: io::Result<Vec<_>> = ["access.log", "error.log"].into_iter().map(log).collect();
-        let version = ConfigVersion::new(&config, 1, Arc::new(()));
+        let version = ConfigVersion::new(&config, root_facts(&config), 1, Arc::new(()));
         let files = LogFiles::new(None, 1, false);
         let thread = Rc::new(Thread::new(Arc::new(Shared::default()), version, files, logs?));
         let origin = listener(&folder.join("origin"))?;

@@ -218,7 +218,12 @@ async fn watched<F: Future>(
     settings: &Settings,
     future: Pin<&mut F>,
 ) -> Option<F::Output> {
-    match select(future, client::gone(request, !settings.ignore_client_abort && !request.is_detached)).await {
+    match select(
+        future,
+        client::gone(request.client_if(!settings.ignore_client_abort && !request.is_detached)),
+    )
+    .await
+    {
         Either::Left(output) => Some(output),
         Either::Right(()) => {
             request.log(

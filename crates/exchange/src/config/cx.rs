@@ -190,6 +190,7 @@ impl<'a> Cx<'a> {
 
     /// A regular expression whose named groups become variables.
     pub fn pattern(&mut self, text: &str, caseless: bool) -> Result<Pattern, Error> {
-        Pattern::compile(text, caseless, self)
+        let (registry, statement) = (&mut self.http.registry, self.statement);
+        Pattern::compile(text, caseless, self.jit, statement, |name| registry.define_group(name, statement))
     }
 }

@@ -6,6 +6,7 @@
 //! here; they belong to the modules.
 
 mod cx;
+mod ids;
 mod resolve;
 mod scope;
 mod settings;
@@ -17,8 +18,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use crate::settings::listen::Listen;
+pub use crate::settings::pools::Pools;
 pub use conf::Layered;
 pub use cx::Cx;
+pub use ids::{LocationId, ServerId};
 pub use resolve::load;
 pub use scope::Scope;
 pub use settings::{HttpType, Inner, Settings, SettingsType, Start};
@@ -27,7 +30,7 @@ pub use words::Words;
 
 use crate::module::{ModuleTable, SubrequestHooks};
 use crate::phases::Plan;
-use crate::room::disk::GivesRoom;
+use crate::room::GivesRoom;
 use crate::settings::events::EventsConf;
 use crate::settings::listen::ListenSpec;
 use crate::settings::locations::Locations;
@@ -112,49 +115,6 @@ impl Http {
         self.values.own()
     }
 }
-
-/// Names of thread pools, numbered as they are first used.
-#[derive(Debug)]
-pub struct Pools(Vec<(String, Option<conf::Span>)>);
-
-impl Default for Pools {
-    fn default() -> Pools {
-        Pools(vec![(Pools::DEFAULT.to_owned(), None)])
-    }
-}
-
-impl Pools {
-    /// The pool that is always there.
-    pub const DEFAULT: &'static str = "default";
-
-    /// The number of this pool; `None` above what a number can hold.
-    pub fn number(&mut self, name: &str, span: conf::Span) -> Option<u8> {
-        let known = self.0.iter().position(|(known, _)| known == name);
-        let place = known.unwrap_or_else(|| {
-            self.0.push((name.to_owned(), Some(span)));
-            self.0.len() - 1
-        });
-        u8::try_from(place).ok()
-    }
-
-    /// The names in the order of their numbers.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|(name, _)| name.as_str())
-    }
-
-    /// The names with the places where they were first used.
-    pub fn uses(&self) -> impl Iterator<Item = (&str, &conf::Span)> {
-        self.0.iter().filter_map(|(name, span)| Some((name.as_str(), span.as_ref()?)))
-    }
-}
-
-/// Place of a server in [`Http::servers`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct ServerId(pub u32);
-
-/// Place of a location in [`Http::locations`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct LocationId(pub u32);
 
 /// One `server` block.
 #[derive(Debug)]

@@ -12,19 +12,9 @@ use rustix::fs::OFlags;
 
 use crate::files::open::{Via, open_path};
 use crate::request::Request;
-use crate::template::Template;
-use telemetry::links::{Refused, Rule};
+use telemetry::links::Rule;
 use transfer::files::Failure;
 use transfer::files::root::RootFacts;
-
-/// `disable_symlinks`
-#[derive(Clone, Debug, PartialEq)]
-pub struct Links {
-    /// Which links are refused.
-    pub refused: Refused,
-    /// `from=`: the beginning of paths in which links are followed.
-    pub from: Option<Template>,
-}
 
 /// The rule for a path.
 pub fn rule_of(request: &Request, path: &[u8]) -> Rule {

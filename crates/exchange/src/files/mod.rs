@@ -10,9 +10,9 @@ mod open;
 mod paths;
 
 use std::path::Path;
-use std::sync::Arc;
 
-pub use open::{Folder, close_unused, look, open, open_at_once, open_by_engine, open_folder, stat_anywhere};
+pub use crate::settings::files::{Links, Opening};
+pub use open::{Folder, look, open, open_at_once, open_by_engine, open_folder, stat_anywhere};
 pub use paths::{alias_is_lost, path_of, put_behind, root_len, root_of, set_found_below_alias};
 pub use transfer::files::{
     Failure, Found, Kind, Opened, RootFacts, display, is_dir, is_file, is_on_local_disk, status_of,
@@ -21,25 +21,8 @@ pub use transfer::files::{
 use crate::config::Config;
 use crate::request::Request;
 use crate::settings::core::Core;
-use links::Links;
 use transfer::body::Place;
 use transfer::body::rules::FileRules;
-use transfer::files::cache::{CacheId, Terms};
-
-/// How files are opened, as blocks inherit it.
-#[derive(Clone, Debug, Default)]
-pub struct Opening {
-    /// `root_beneath`: never follow anything out of the root.
-    pub beneath: bool,
-    /// `disable_symlinks`, where it is not off.
-    pub links: Option<Arc<Links>>,
-    /// `open_file_cache`
-    pub cache: Option<CacheId>,
-    /// `open_file_cache off` written out: no file stays open, not even for a moment.
-    pub lets_go: bool,
-    /// What is asked of the cache.
-    pub terms: Terms,
-}
 
 /// The facts of the root of each location, in their order. Blocks on the disk: for start and reload.
 pub fn root_facts(config: &Config) -> Vec<RootFacts> {

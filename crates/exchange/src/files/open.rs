@@ -389,19 +389,6 @@ async fn make_room(request: &Request) -> bool {
     request.conn.thread.give_up_descriptors(&request.generation).await
 }
 
-/// Closes cached files that no response uses, so that another descriptor can be opened; whether there were any.
-pub async fn close_unused(generation: &Generation) -> bool {
-    let files = generation.open_files.give_up(ROOM);
-    let any = !files.is_empty();
-    for file in files {
-        file.close().await;
-    }
-    any
-}
-
-/// Descriptors that are given up at once when there are no more: enough for the requests of the next moment.
-const ROOM: usize = 16;
-
 /// A folder that is open to be listed.
 pub struct Folder {
     file: rt::File,

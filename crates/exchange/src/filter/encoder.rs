@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use crate::request::Request;
-use crate::thread::Thread;
+use transfer::coding::pool::Pool;
 use transfer::coding::{CodingError, Settings, State};
 
 /// Compresses the body of one answer.
@@ -35,7 +35,8 @@ pub struct Encoder {
     /// Bytes of the body that came, and that went.
     taken: u64,
     given: u64,
-    thread: Rc<Thread>,
+    /// Where its memory goes at its end.
+    pool: Rc<Pool>,
 }
 
 /// Work after which other tasks have their turn, and what one call should stay below.
@@ -58,9 +59,9 @@ struct Ratio {
 impl Encoder {
     /// For the answer of `request` as it is: with its length, if that is known.
     pub fn new(settings: Settings, request: &Request) -> Encoder {
-        let thread = Rc::clone(&request.conn.thread);
+        let pool = Rc::clone(&request.conn.thread.encoders);
         let size = request.response.content_length;
-        let kept = thread.encoders.take(&settings);
+        let kept = pool.take(&settings);
         let aside = settings.is_long_work(size) || (kept.is_none() && settings.is_slow_to_start());
         Encoder {
             aside,
@@ -74,7 +75,7 @@ impl Encoder {
             is_dirty: false,
             taken: 0,
             given: 0,
-            thread,
+            pool,
         }
     }
 
@@ -188,7 +189,7 @@ impl Drop for Encoder {
     /// The memory stays with the thread, also of a body that was given up.
     fn drop(&mut self) {
         if let Some(state) = self.state.take().or(self.kept.take()) {
-            self.thread.encoders.put(self.settings.clone(), state);
+            self.pool.put(self.settings.clone(), state);
         }
     }
 }

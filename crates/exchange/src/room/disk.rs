@@ -1,21 +1,11 @@
 //! Room on a file system that is full: the caches of the configuration that are there give some to temporary files.
 
 use std::path::Path;
-use std::pin::Pin;
 use std::rc::Rc;
 
 use io::Errno;
 
 use crate::thread::Thread;
-
-/// What can remove files to make room for others.
-pub trait GivesRoom: std::fmt::Debug + Send + Sync {
-    /// The device that its files are on, if it has any.
-    fn device(&self) -> Option<u64>;
-
-    /// Removes files of so many bytes; whether it could.
-    fn give(&self, bytes: u64) -> Pin<Box<dyn Future<Output = bool> + '_>>;
-}
 
 /// Bytes that a cache gives at once: several writes' worth, since each one asks only after it has failed.
 const GIVEN_BYTES: u64 = 4 << 20;

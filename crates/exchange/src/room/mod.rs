@@ -8,6 +8,7 @@
 //! an upstream ends soon, and gives its place back. Without that, a proxy that passes to itself waits for itself.
 
 pub mod disk;
+mod giver;
 mod waiting;
 
 use std::cell::{Cell, RefCell};
@@ -21,10 +22,10 @@ use rt::local::{Counted, Event, Gauge};
 use rt::net::Stopper;
 
 use crate::error_log;
-use crate::files;
 use crate::request::Generation;
 use crate::thread::Thread;
 pub use disk::DiskRoom;
+pub use giver::GivesRoom;
 use telemetry::Level;
 use telemetry::limited::Limited;
 pub use waiting::Waits;
@@ -241,7 +242,7 @@ impl Thread {
 
     /// Gives up what holds descriptors: first files that are open for later requests only, which costs no client anything.
     pub async fn give_up_descriptors(&self, generation: &Generation) -> bool {
-        files::close_unused(generation).await || self.give_up(Want::Descriptor).await
+        close_unused(generation).await || self.give_up(Want::Descriptor).await
     }
 
     /// Waits until a connection may be accepted. What cannot be served waits in the kernel's queue.
@@ -350,3 +351,16 @@ impl Drop for Waiting<'_> {
         self.room.lists.remove(self.entry);
     }
 }
+
+/// Closes cached files that no response uses, so that another descriptor can be opened; whether there were any.
+async fn close_unused(generation: &Generation) -> bool {
+    let files = generation.open_files.give_up(ROOM);
+    let any = !files.is_empty();
+    for file in files {
+        file.close().await;
+    }
+    any
+}
+
+/// Descriptors that are given up at once when there are no more: enough for the requests of the next moment.
+const ROOM: usize = 16;

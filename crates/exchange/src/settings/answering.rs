@@ -1,8 +1,8 @@
 //! What responses look like: what the directives of `http_core` say, with nginx's defaults.
 
+use conf::Layered;
 use http::conditional::IfModifiedSince;
 
-use crate::config::Layered;
 use crate::settings::gzip_clients::GzipClients;
 use crate::template::Template;
 

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::files::Opening;
 use crate::settings::types::Types;
 use crate::template::Template;
+use telemetry::links::Refused;
+use transfer::files::cache::{CacheId, Terms};
 
 /// `root` or `alias`.
 #[derive(Clone, Debug)]
@@ -22,6 +23,30 @@ impl Root {
             Root::Root(path) | Root::Alias(path) => path,
         }
     }
+}
+
+/// How files are opened, as blocks inherit it.
+#[derive(Clone, Debug, Default)]
+pub struct Opening {
+    /// `root_beneath`: never follow anything out of the root.
+    pub beneath: bool,
+    /// `disable_symlinks`, where it is not off.
+    pub links: Option<Arc<Links>>,
+    /// `open_file_cache`
+    pub cache: Option<CacheId>,
+    /// `open_file_cache off` written out: no file stays open, not even for a moment.
+    pub lets_go: bool,
+    /// What is asked of the cache.
+    pub terms: Terms,
+}
+
+/// `disable_symlinks`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Links {
+    /// Which links are refused.
+    pub refused: Refused,
+    /// `from=`: the beginning of paths in which links are followed.
+    pub from: Option<Template>,
 }
 
 /// Where files are, and what is known of them.

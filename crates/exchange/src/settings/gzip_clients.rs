@@ -1,8 +1,8 @@
 //! Which clients get compressed responses: what `gzip_http_version`, `gzip_proxied`, `gzip_vary` and `gzip_disable` say.
 
+use conf::Layered;
 use std::sync::Arc;
 
-use crate::config::Layered;
 use crate::pattern::Pattern;
 
 /// What these directives say.

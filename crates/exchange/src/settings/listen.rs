@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 use conf::{Error, Span, value};
 
+use crate::address::Address;
 use crate::config::{Cx, ServerId};
-use crate::request::Address;
 use crate::settings::main::started_as_root;
 use crate::settings::names::{NameTable, ServerName};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use conf::Error;
 
-use crate::config::Pools;
+use crate::settings::pools::Pools;
 use telemetry::ErrorLog;
 
 /// Settings of the `main` context.

@@ -11,5 +11,6 @@ pub mod locations;
 pub mod main;
 pub mod media_types;
 pub mod names;
+pub mod pools;
 pub mod reading;
 pub mod types;

@@ -1,8 +1,8 @@
 //! How requests are read: what the directives of `http_core` say, with nginx's defaults.
 
+use conf::Layered;
 use std::time::Duration;
 
-use crate::config::Layered;
 use crate::template::Template;
 
 /// How requests are read.

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use conf::{Error, Level};
+use conf::{Error, Level, Statement};
 use http::media_type;
-
-use crate::config::Cx;
 
 /// Media types by file extension, the letters' case aside.
 #[derive(Clone, Debug)]
@@ -35,12 +33,17 @@ impl Types {
     }
 
     /// `types { … }`: replaces what was inherited; a second one in the same block adds.
-    pub fn read(types: &mut Arc<Types>, cx: &mut Cx<'_>) -> Result<(), Error> {
+    pub fn read(
+        types: &mut Arc<Types>,
+        block: u32,
+        statement: &Statement,
+        warnings: &mut Vec<Error>,
+    ) -> Result<(), Error> {
         let types = Arc::make_mut(types);
-        if types.block != cx.block {
-            *types = Types { rows: Vec::new(), block: cx.block };
+        if types.block != block {
+            *types = Types { rows: Vec::new(), block };
         }
-        for row in cx.statement.rows() {
+        for row in statement.rows() {
             let row = row?;
             let name: Arc<str> = row.name.text.as_str().into();
             for extension in row.texts() {
@@ -54,7 +57,7 @@ impl Types {
                             "duplicate extension \"{extension}\", content type: \"{name}\", \
                              previous content type: \"{before}\""
                         );
-                        cx.warnings.push(Error::at(row, message).with_level(Level::Warn));
+                        warnings.push(Error::at(row, message).with_level(Level::Warn));
                     }
                 }
             }

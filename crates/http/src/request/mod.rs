@@ -21,6 +21,7 @@ pub use parse::parse;
 pub use target::Target;
 
 use crate::Span;
+pub use crate::fields::Field;
 use crate::fields::FieldTable;
 use crate::host::Host;
 
@@ -82,17 +83,6 @@ impl BodyLength {
     pub fn has_body(self) -> bool {
         !matches!(self, Self::None | Self::Exactly(0))
     }
-}
-
-/// One field line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field {
-    /// The name as received.
-    pub name: Span,
-    /// The value without white space at its ends.
-    pub value: Span,
-    /// The name as a number.
-    pub id: HeaderId,
 }
 
 /// How tolerant the parser is, and its limits.

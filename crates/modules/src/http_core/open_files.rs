@@ -9,7 +9,7 @@ use conf::{Args, Error, State};
 use crate::Directive;
 use crate::http_core::{LEVELS, core};
 use exchange::config::{Cx, Scope};
-use exchange::files::links::Links;
+use exchange::files::Links;
 use telemetry::links::Refused;
 use transfer::files::cache::{CacheId, Limits};
 

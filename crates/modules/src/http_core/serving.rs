@@ -44,7 +44,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     // The default is three types, as in nginx: whoever serves more includes a file of them.
     Directive::scope(
         core("types", LEVELS, Args::None, "Media types by file extension.").raw().many(),
-        |scope, cx| Types::read(&mut scope.core.files.types, cx),
+        |scope, cx| Types::read(&mut scope.core.files.types, cx.block, cx.statement, cx.warnings),
     ),
     // nginx's default, too: a browser shows it, and does not run it.
     Directive::scope(

@@ -24,6 +24,7 @@ use crate::process::notes::Written;
 pub use engine::Choice;
 use events::{Events, InForce, Running};
 use exchange::config::Config;
+use exchange::files::root_facts;
 use exchange::settings::listen::ListenAddr;
 use exchange::shared_zone::Zones;
 use exchange::thread::ConfigVersion;
@@ -115,7 +116,7 @@ pub struct Worker {
 
 /// A version of the configuration, whose last user is reported by these events.
 fn version(config: &Arc<Config>, number: u64, events: &Arc<Events>) -> ConfigVersion {
-    ConfigVersion::new(config, number, InForce::new(number, events))
+    ConfigVersion::new(config, root_facts(config), number, InForce::new(number, events))
 }
 
 /// Orders that may wait for a thread; more means that it is stuck.

@@ -672,7 +672,7 @@ enum Waited {
 /// Waits for something, or until the client is gone. What others wait for too is not given up with it: fetches are tasks
 /// of their own.
 pub async fn or_gone<T>(request: &Request, future: impl Future<Output = T>) -> Result<T, Failure> {
-    match select(future, client::gone(request, true)).await {
+    match select(future, client::gone(request.client_if(true))).await {
         Either::Left(value) => Ok(value),
         Either::Right(()) => Err(Failure::Gone),
     }

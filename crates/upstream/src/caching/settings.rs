@@ -12,7 +12,7 @@ use http::freshness::Heuristic;
 use crate::caching::LONGEST_WAIT;
 use crate::caching::tasks::Cache;
 use exchange::config::{Layered, Words};
-use exchange::room::disk::GivesRoom;
+use exchange::room::GivesRoom;
 use exchange::shared_zone::{self, Kind};
 use exchange::template::Template;
 

@@ -15,6 +15,7 @@ use testkit::TempDir;
 
 use crate::testing;
 use exchange::config::{Config, ServerId};
+use exchange::files::root_facts;
 use exchange::request::{Address, ConnInfo, Request};
 use exchange::thread::{ConfigVersion, Thread};
 use telemetry::files::{LogFiles, Opened};
@@ -30,7 +31,7 @@ const HEAD: &[u8] =
 
 /// A request that was read, on a thread of its own configuration.
 fn request(config: &Arc<Config>, files: Opened) -> Box<Request> {
-    let version = ConfigVersion::new(config, 1, Arc::new(()));
+    let version = ConfigVersion::new(config, root_facts(config), 1, Arc::new(()));
     let thread =
         Rc::new(Thread::new(Arc::new(Shared::default()), version, LogFiles::new(None, 1, true), files));
     let address = |port| Address::Inet(([127, 0, 0, 1], port).into());

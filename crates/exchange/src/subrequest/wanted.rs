@@ -1,0 +1,18 @@
+//! A subrequest before it is made.
+
+/// What is asked of the server itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Subrequest {
+    /// The path, decoded.
+    pub uri: Vec<u8>,
+    /// The query without question mark.
+    pub args: Vec<u8>,
+    /// Whether the filter that asks wants to see the answer instead of having it in the body.
+    pub capture: bool,
+    /// What takes the place of an answer that is empty or an error.
+    pub stub: Option<Vec<u8>>,
+    /// Whether it is made with the method of the request, and not fetched.
+    pub keeps_method: bool,
+    /// Whether nothing that follows it in the body is looked at before its response is here.
+    pub waits: bool,
+}
