@@ -110,3 +110,13 @@ fn the_reference_has_a_row_for_each_directive() {
     assert!(said.stdout.contains("\n| http_fastcgi | `fastcgi_pass` | location, "), "{}", said.stdout);
     assert!(!said.stdout.contains("`sendfile` |") && !said.stdout.contains("`include` |"));
 }
+
+#[test]
+fn the_reference_has_a_row_for_each_counter() {
+    let said = run(BINARY, &["reference", "counters"]);
+    assert!(said.status.success());
+    for name in ["cache_unstored_total", "cache_owner", "connections", "requests_total"] {
+        assert!(said.stdout.contains(&format!("| `ringroad_{name}` |")), "{name}");
+    }
+    assert!(said.stdout.contains("\n* `stale_preferred`: "), "{}", said.stdout);
+}

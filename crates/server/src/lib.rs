@@ -4,11 +4,13 @@
 //! blocking call lives here; bytes move through `rt`'s handles.
 #![forbid(unsafe_code)]
 
+mod counters;
 mod explain;
 mod memory;
 pub mod process;
 mod reference;
 
+pub use counters::counters;
 pub use exchange::{config, settings};
 pub use explain::explain;
 pub use reference::{configure_arguments, reference};

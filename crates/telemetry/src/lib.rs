@@ -16,6 +16,7 @@ mod json;
 pub mod limited;
 pub mod links;
 mod losses;
+pub mod metric;
 pub mod named;
 mod printable;
 mod prompt;

@@ -1,6 +1,5 @@
 //! What all worker threads of a process share: a few counters, and the way to those that each keeps.
 
-use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -31,7 +30,7 @@ impl Shared {
     /// The sums over all threads.
     pub fn totals(&self) -> Totals {
         let tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
-        tallies.iter().map(|tally| tally.totals()).fold(Totals::default(), Add::add)
+        Totals::of(tallies.iter())
     }
 
     /// The next boundary of a multipart answer.

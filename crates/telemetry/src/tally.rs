@@ -3,22 +3,47 @@
 //! Each thread counts for itself, in memory that no other thread writes to; whoever asks adds up what all of
 //! them have. Numbers that are read while others change may be a moment apart, as they are in nginx.
 
-use std::ops::Add;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What one thread has counted. Aligned so that counting never takes a cache line away from another thread.
+use crate::metric::{Cells, Label, Metric, Series};
+
+const ACCEPTED: Series = Series::first(Metric::counter(
+    "connections_accepted_total",
+    "connections",
+    "Connections that were accepted.",
+));
+
+const CLOSED: Series = ACCEPTED.after(Metric::counter(
+    "connections_closed_total",
+    "connections",
+    "Connections that have ended.",
+));
+
+const REQUESTS: Series =
+    CLOSED.after(Metric::counter("requests_total", "requests", "Requests that clients have begun to send."));
+
+const CONNECTIONS: Series = REQUESTS.after(
+    Metric::gauge("connections", "connections", "Open connections, by what they do.").labelled(&[Label {
+        name: "state",
+        values: &[
+            ("waiting", "no request has begun"),
+            ("reading", "the head of a request is on its way"),
+            ("writing", "a request is being answered"),
+        ],
+    }]),
+);
+
+/// All of them, in the order of the documents.
+pub const METRICS: &[&Metric] = &[&ACCEPTED.metric, &CLOSED.metric, &REQUESTS.metric, &CONNECTIONS.metric];
+
+/// The numbers of one thread, or of all.
+const CELLS: usize = CONNECTIONS.end();
+
+/// What one thread has counted.
 #[derive(Debug, Default)]
-#[repr(align(128))]
-pub struct Tally {
-    accepted: AtomicU64,
-    ended: AtomicU64,
-    requests: AtomicU64,
-    /// Connections by [`Stage`].
-    stages: [AtomicU64; 3],
-}
+pub struct Tally(Cells<CELLS>);
 
-/// What a connection is doing.
+/// What a connection is doing, in the order of the values of `state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Nothing: its first or next request has not begun.
@@ -49,19 +74,24 @@ pub struct Totals {
 impl Tally {
     /// A connection of this thread, which counts until the answer is dropped.
     pub fn connection(self: &Arc<Tally>) -> Counted {
-        add(&self.accepted, 1);
-        add(&self.stages[Stage::Waiting as usize], 1);
+        self.0.add(&ACCEPTED, 0);
+        self.0.add(&CONNECTIONS, Stage::Waiting as usize);
         Counted { tally: Arc::clone(self), stage: Stage::Waiting }
     }
+}
 
-    /// The numbers of now.
-    pub fn totals(&self) -> Totals {
-        let [waiting, reading, writing] = [0, 1, 2].map(|stage| get(&self.stages[stage]));
-        // Ends are read first: a connection that ends meanwhile is still open, and not less than none are.
-        let ended = get(&self.ended);
-        let accepted = get(&self.accepted);
-        let active = accepted.saturating_sub(ended);
-        Totals { active, accepted, requests: get(&self.requests), reading, writing, waiting }
+impl Totals {
+    /// The sums over these threads.
+    pub(crate) fn of<'a>(tallies: impl Iterator<Item = &'a Arc<Tally>>) -> Totals {
+        let (mut sums, mut closed) = ([0; CELLS], 0);
+        for tally in tallies {
+            // Ends are read first: a connection that ends meanwhile is still open, and not less than none are.
+            closed += tally.0.get(&CLOSED, 0);
+            tally.0.add_to(&mut sums);
+        }
+        let [waiting, reading, writing] = [0, 1, 2].map(|state| CONNECTIONS.of(&sums)[state]);
+        let (accepted, requests) = (ACCEPTED.of(&sums)[0], REQUESTS.of(&sums)[0]);
+        Totals { active: accepted.saturating_sub(closed), accepted, requests, reading, writing, waiting }
     }
 }
 
@@ -79,47 +109,22 @@ impl Counted {
             return;
         }
         if stage == Stage::Reading {
-            add(&self.tally.requests, 1);
+            self.tally.0.add(&REQUESTS, 0);
         }
         self.leave();
-        add(&self.tally.stages[stage as usize], 1);
+        self.tally.0.add(&CONNECTIONS, stage as usize);
         self.stage = stage;
     }
 
     fn leave(&self) {
-        let stage = &self.tally.stages[self.stage as usize];
-        stage.store(get(stage).saturating_sub(1), Ordering::Relaxed);
+        self.tally.0.take(&CONNECTIONS, self.stage as usize);
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
         self.leave();
-        add(&self.tally.ended, 1);
-    }
-}
-
-/// Only one thread writes, so that neither a lock nor an atomic addition is needed.
-fn add(number: &AtomicU64, more: u64) {
-    number.store(get(number).wrapping_add(more), Ordering::Relaxed);
-}
-
-fn get(number: &AtomicU64) -> u64 {
-    number.load(Ordering::Relaxed)
-}
-
-impl Add for Totals {
-    type Output = Totals;
-
-    fn add(self, other: Totals) -> Totals {
-        Totals {
-            active: self.active + other.active,
-            accepted: self.accepted + other.accepted,
-            requests: self.requests + other.requests,
-            reading: self.reading + other.reading,
-            writing: self.writing + other.writing,
-            waiting: self.waiting + other.waiting,
-        }
+        self.tally.0.add(&CLOSED, 0);
     }
 }
 

@@ -62,7 +62,7 @@ Usage: cargo xtask COMMAND
   loom                  the models of how threads meet, in every order
   toolchains            the oldest compiler that is promised, and the pure crates for wasm32
   sample [SEED]         comments, paragraphs, messages and subjects at random, for a test by readers
-  reference [--check]   writes docs/directives.md from the directive tables, or checks that it is current
+  reference [--check]   writes docs/directives.md and docs/counters.md from the tables, or checks them
 ";
 
 fn main() -> ExitCode {

@@ -35,7 +35,8 @@ pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
         "check" => check::run(rest()),
         "engines" => engines::run(rest()),
         "reference" => {
-            print(site::reference());
+            let is_counters = args.get(1).is_some_and(|page| page == "counters");
+            print(if is_counters { site::counters() } else { site::reference() });
             ExitCode::SUCCESS
         }
         "--help" => help(),

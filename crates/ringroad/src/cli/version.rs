@@ -28,7 +28,7 @@ pub(crate) fn usage() -> String {
        ringroad serve DIR [--listen ADDR]
        ringroad check FILE
        ringroad engines [--json]
-       ringroad reference
+       ringroad reference [counters]
 
 Options:
   -?,-h         : this help
@@ -48,7 +48,7 @@ Commands:
   serve DIR     : serve the files of a directory, without a configuration
   check FILE    : show the state of each directive of an nginx configuration
   engines       : show the I/O engines of this machine
-  reference     : print all directives as Markdown
+  reference     : print all directives, or all counters, as Markdown
 
 "
     )

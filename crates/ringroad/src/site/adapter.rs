@@ -22,7 +22,7 @@ use server::settings::listen;
 pub(crate) use server::config::Config;
 pub(crate) use server::directives as table;
 pub(crate) use server::process::ProcessKey;
-pub(crate) use server::{configure_arguments, missing_names, reference};
+pub(crate) use server::{configure_arguments, counters, missing_names, reference};
 
 use super::{Files, Refused, Resources, Settings, Site};
 use crate::limits::ProcessLimits;

@@ -17,6 +17,7 @@ pub mod filling;
 pub mod flight;
 pub mod following;
 pub mod holes;
+pub mod metrics;
 pub mod parts;
 pub mod pending;
 pub mod policy;

@@ -1,75 +1,106 @@
-//! What a cache did, counted by each thread for itself and added up by whoever asks: [`Tally`], [`Totals`].
+//! What a cache did, counted by each thread for itself and added up by whoever asks: the rows are in [`METRICS`].
 //!
 //! A request that is served from memory takes a few microseconds, so a counter that threads share would be felt. These are
 //! written by one thread each, with a load and a store. What the store counts itself (its fills, what it refuses and
-//! removes) is not here; `modules/cache_counters.rs` shows both.
+//! removes) has its rows in `metrics`.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use http::freshness::store::NotStored;
-use http::vary::VaryError;
 
-use crate::caching::record::{self, Status, Unstored};
+use crate::caching::record::{self, Unstored};
 use crate::caching::tasks::Cache;
 use exchange::request::Request;
+use telemetry::metric::{Cells, Label, Metric, Series};
 
-/// All of `$upstream_cache_status`, in the order of their numbers.
-pub const STATUSES: [Status; 7] = [
-    Status::Miss,
-    Status::Bypass,
-    Status::Expired,
-    Status::Stale,
-    Status::Updating,
-    Status::Revalidated,
-    Status::Hit,
-];
+const ZONE: Label = Label { name: "zone", values: &[] };
 
-/// Why answers are not stored, but for what the store refuses, which counts that itself. What is wrong with `Vary` counts
-/// as one.
-pub const REASONS: [Unstored; 17] = [
-    Unstored::Rules(NotStored::Interim),
-    Unstored::Rules(NotStored::NotModified),
-    Unstored::Rules(NotStored::Partial),
-    Unstored::Rules(NotStored::AccelOff),
-    Unstored::Rules(NotStored::NoStore),
-    Unstored::Rules(NotStored::Private),
-    Unstored::Rules(NotStored::NoCache),
-    Unstored::Rules(NotStored::StatusNotUnderstood),
-    Unstored::Rules(NotStored::SetCookie),
-    Unstored::Rules(NotStored::VaryAny),
-    Unstored::Rules(NotStored::Authorization),
-    Unstored::Rules(NotStored::NoLifetime),
-    Unstored::Rules(NotStored::Expired),
-    Unstored::Configured,
-    Unstored::TooFewUses,
-    Unstored::Vary(VaryError::Any),
-    Unstored::Worse,
-];
+/// By [`Status`], in the order of their numbers.
+const REQUESTS: Series = Series::first(
+    Metric::counter(
+        "cache_requests_total",
+        "requests",
+        "Requests with a response, by $upstream_cache_status.",
+    )
+    .labelled(&[
+        ZONE,
+        Label {
+            name: "status",
+            values: &[
+                ("miss", ""),
+                ("bypass", ""),
+                ("expired", ""),
+                ("stale", ""),
+                ("updating", ""),
+                ("revalidated", ""),
+                ("hit", ""),
+            ],
+        },
+    ]),
+);
 
-/// What one thread has counted of one cache. Aligned so that counting never takes a cache line away from another thread.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub struct Tally {
-    statuses: [AtomicU64; STATUSES.len()],
-    collapsed: AtomicU64,
-    unavailable: AtomicU64,
-    unstored: [AtomicU64; REASONS.len()],
-}
+const COLLAPSED: Series = REQUESTS.after(
+    Metric::counter(
+        "cache_collapsed_total",
+        "requests",
+        "Requests that received the response which another request was fetching.",
+    )
+    .labelled(&[ZONE]),
+);
 
-/// Sums over the threads of a process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Requests in the order of [`STATUSES`].
-    pub statuses: [u64; STATUSES.len()],
-    /// Of them, those that waited for another one's answer and read along.
-    pub collapsed: u64,
-    /// Requests that passed because the cache could not be opened.
-    pub unavailable: u64,
-    /// Answers that were not stored, in the order of [`REASONS`].
-    pub unstored: [u64; REASONS.len()],
-}
+const UNAVAILABLE: Series = COLLAPSED.after(
+    Metric::counter(
+        "cache_unavailable_total",
+        "requests",
+        "Requests that bypassed the cache because it could not be opened.",
+    )
+    .labelled(&[ZONE]),
+);
+
+/// In the order of [`place_of`]. What the store refuses it counts itself.
+const UNSTORED: Series = UNAVAILABLE.after(
+    Metric::counter(
+        "cache_unstored_total",
+        "responses",
+        "Responses that were not stored by the rules of caching.md.",
+    )
+    .labelled(&[
+        ZONE,
+        Label {
+            name: "reason",
+            values: &[
+                ("interim", "1xx"),
+                ("not_modified", "304"),
+                ("partial", "206, where parts are not stored"),
+                ("accel_off", "`X-Accel-Expires: off`"),
+                ("no_store", ""),
+                ("private", ""),
+                ("no_cache", ""),
+                ("status_not_understood", "`must-understand`"),
+                ("set_cookie", ""),
+                ("vary_any", "`Vary: *`"),
+                ("authorization", "the request has the field"),
+                ("no_lifetime", ""),
+                ("expired", "stale when it came"),
+                ("no_cache_configured", "`proxy_no_cache`"),
+                ("too_few_uses", "`proxy_cache_min_uses`"),
+                ("vary", "too many or too long values for `Vary`"),
+                ("stale_preferred", "a stale response is used in its place"),
+            ],
+        },
+    ]),
+);
+
+/// What threads count of a cache, in the order of the page.
+pub const METRICS: [&Series; 4] = [&REQUESTS, &COLLAPSED, &UNAVAILABLE, &UNSTORED];
+
+/// The numbers of one thread, or of all.
+const CELLS: usize = UNSTORED.end();
+
+/// What one thread has counted of one cache.
+type Tally = Cells<CELLS>;
 
 /// The tallies of one cache.
 #[derive(Debug)]
@@ -90,18 +121,12 @@ impl Tallies {
         Tallies { number: NEXT.fetch_add(1, Ordering::Relaxed), all: Mutex::default() }
     }
 
-    /// Their sums. Numbers that are read while others change may be a moment apart.
-    pub fn totals(&self) -> Totals {
+    /// The sums over all threads, of which [`METRICS`] have theirs.
+    pub fn sums(&self) -> [u64; CELLS] {
+        let mut sums = [0; CELLS];
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut totals = Totals::default();
-        for tally in all.iter() {
-            let pairs = totals.statuses.iter_mut().zip(&tally.statuses);
-            let more = totals.unstored.iter_mut().zip(&tally.unstored);
-            pairs.chain(more).for_each(|(sum, number)| *sum += get(number));
-            totals.collapsed += get(&tally.collapsed);
-            totals.unavailable += get(&tally.unavailable);
-        }
-        totals
+        all.iter().for_each(|tally| tally.add_to(&mut sums));
+        sums
     }
 
     fn begin(&self) -> Arc<Tally> {
@@ -131,46 +156,66 @@ pub fn count(request: &mut Request, cache: &Cache) {
     let (status, collapsed, unstored) = (record.status, record.collapsed, record.unstored);
     request.conn.thread.local::<Own>().with(cache.tallies(), |tally| {
         match status {
-            Some(status) => add(&tally.statuses[status as usize]),
-            None => add(&tally.unavailable),
+            Some(status) => tally.add(&REQUESTS, status as usize),
+            None => tally.add(&UNAVAILABLE, 0),
         }
         if collapsed {
-            add(&tally.collapsed);
+            tally.add(&COLLAPSED, 0);
         }
         if let Some(place) = unstored.and_then(place_of) {
-            add(&tally.unstored[place]);
+            tally.add(&UNSTORED, place);
         }
     });
 }
 
+/// The place of a reason among the values of [`UNSTORED`].
 fn place_of(reason: Unstored) -> Option<usize> {
-    let reason = match reason {
-        Unstored::Vary(_) => Unstored::Vary(VaryError::Any),
-        reason => reason,
-    };
-    REASONS.iter().position(|known| *known == reason)
-}
-
-/// Only one thread writes, so that neither a lock nor an atomic addition is needed.
-fn add(number: &AtomicU64) {
-    number.store(get(number).wrapping_add(1), Ordering::Relaxed);
-}
-
-fn get(number: &AtomicU64) -> u64 {
-    number.load(Ordering::Relaxed)
+    Some(match reason {
+        Unstored::Rules(reason) => match reason {
+            NotStored::Interim => 0,
+            NotStored::NotModified => 1,
+            NotStored::Partial => 2,
+            NotStored::AccelOff => 3,
+            NotStored::NoStore => 4,
+            NotStored::Private => 5,
+            NotStored::NoCache => 6,
+            NotStored::StatusNotUnderstood => 7,
+            NotStored::SetCookie => 8,
+            NotStored::VaryAny => 9,
+            NotStored::Authorization => 10,
+            NotStored::NoLifetime => 11,
+            NotStored::Expired => 12,
+        },
+        Unstored::Configured => 13,
+        Unstored::TooFewUses => 14,
+        Unstored::Vary(_) => 15,
+        Unstored::Worse => 16,
+        Unstored::Refused(_) => return None,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::caching::record::Status;
+    use http::vary::VaryError;
 
     #[test]
-    fn places_are_numbers() {
-        for (place, status) in STATUSES.into_iter().enumerate() {
-            assert_eq!(status as usize, place, "{}", status.name());
+    fn the_places_of_values_are_those_that_count() {
+        for status in [Status::Miss, Status::Bypass, Status::Expired, Status::Stale, Status::Updating] {
+            let (value, _) = REQUESTS.metric.values()[status as usize];
+            assert_eq!(value, status.name().to_ascii_lowercase());
         }
-        for (place, reason) in REASONS.into_iter().enumerate() {
-            assert_eq!(place_of(reason), Some(place), "{reason}");
+        for (reason, value) in [
+            (Unstored::Rules(NotStored::Interim), "interim"),
+            (Unstored::Rules(NotStored::NoStore), "no_store"),
+            (Unstored::Rules(NotStored::Expired), "expired"),
+            (Unstored::Configured, "no_cache_configured"),
+            (Unstored::Vary(VaryError::Any), "vary"),
+            (Unstored::Worse, "stale_preferred"),
+        ] {
+            let place = place_of(reason).expect("threads count it");
+            assert_eq!(UNSTORED.metric.values()[place].0, value, "{reason}");
         }
         assert_eq!(place_of(Unstored::Refused(cache::Refused::Busy)), None, "the store counts it");
     }
@@ -180,18 +225,18 @@ mod tests {
         let (first, second) = (Tallies::start(), Tallies::start());
         let threads = [Own::default(), Own::default()];
         for _ in 0..3 {
-            threads[0].with(&first, |tally| add(&tally.collapsed));
+            threads[0].with(&first, |tally| tally.add(&COLLAPSED, 0));
         }
-        threads[1].with(&first, |tally| add(&tally.statuses[Status::Hit as usize]));
-        threads[1].with(&second, |tally| add(&tally.unavailable));
-        let totals = first.totals();
-        assert_eq!((totals.collapsed, totals.unavailable), (3, 0));
-        assert_eq!(totals.statuses, [0, 0, 0, 0, 0, 0, 1]);
-        assert_eq!(second.totals(), Totals { unavailable: 1, ..Totals::default() });
+        threads[1].with(&first, |tally| tally.add(&REQUESTS, Status::Hit as usize));
+        threads[1].with(&second, |tally| tally.add(&UNAVAILABLE, 0));
+        let sums = first.sums();
+        assert_eq!((COLLAPSED.of(&sums), UNAVAILABLE.of(&sums)), (&[3][..], &[0][..]));
+        assert_eq!(REQUESTS.of(&sums), [0, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(second.sums().iter().sum::<u64>(), 1);
         // What is gone is forgotten when the next one comes.
         drop(first);
-        threads[0].with(&second, |tally| add(&tally.unavailable));
+        threads[0].with(&second, |tally| tally.add(&UNAVAILABLE, 0));
         assert_eq!(threads[0].0.borrow().len(), 1);
-        assert_eq!(second.totals().unavailable, 2);
+        assert_eq!(UNAVAILABLE.of(&second.sums()), [2]);
     }
 }

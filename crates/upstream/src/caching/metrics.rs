@@ -1,0 +1,340 @@
+//! What a store and the fetches of a cache count themselves, as rows, and the page with the numbers of all caches.
+//!
+//! What threads count is in [`tally`]; its rows come first.
+
+use ::cache::Stats;
+use telemetry::metric::{Label, Metric};
+
+use crate::caching::tally;
+use crate::caching::tasks::Cache;
+
+/// What is known of one cache at a moment.
+struct Numbers {
+    /// Of a cache that could not be opened there is nothing.
+    stats: Option<Stats>,
+    max_size: Option<u64>,
+    marks: u64,
+    marked: u64,
+    fetches: u64,
+}
+
+impl Numbers {
+    fn of(cache: &Cache) -> Numbers {
+        let flights = cache.flights();
+        Numbers {
+            stats: cache.store().map(|store| store.stats()),
+            max_size: cache.store().and_then(|store| store.config().max_size),
+            marks: flights.marks(),
+            marked: flights.passed(),
+            fetches: flights.under_way_now(),
+        }
+    }
+}
+
+/// A metric that is read where it is asked for.
+struct Row {
+    metric: Metric,
+    /// Appends a number for each value of the last label, or one; nothing where it is not known.
+    read: fn(&Numbers, &mut Vec<u64>),
+}
+
+const ZONE: Label = Label { name: "zone", values: &[] };
+
+/// One that threads or the fetches count.
+const fn own(metric: Metric, read: fn(&Numbers, &mut Vec<u64>)) -> Row {
+    Row { metric: metric.labelled(&[ZONE]), read }
+}
+
+/// Reads numbers of a store that could be opened.
+fn store<const N: usize>(numbers: &Numbers, out: &mut Vec<u64>, read: fn(&Stats) -> [u64; N]) {
+    if let Some(stats) = &numbers.stats {
+        out.extend(read(stats));
+    }
+}
+
+const FETCHES: Row = own(
+    Metric::gauge("cache_fetches", "fetches", "Fetches in flight that requests can join."),
+    |numbers, out| out.push(numbers.fetches),
+);
+
+const MARKS: Row = own(
+    Metric::gauge(
+        "cache_marks",
+        "keys",
+        "Keys that are marked because their responses are for one request each.",
+    ),
+    |numbers, out| out.push(numbers.marks),
+);
+
+const MARKED: Row = own(
+    Metric::counter(
+        "cache_marked_total",
+        "requests",
+        "Requests that a mark kept from waiting for another one.",
+    ),
+    |numbers, out| out.push(numbers.marked),
+);
+
+const REFUSED: Row = Row {
+    metric: Metric::counter(
+        "cache_refused_total",
+        "responses",
+        "Cacheable responses that the store did not take.",
+    )
+    .labelled(&[
+        ZONE,
+        Label {
+            name: "reason",
+            values: &[
+                ("not_owner", "another process owns the directory"),
+                ("pass_through", "the disk is left alone for a while"),
+                ("no_room", "`max_size`"),
+                ("too_large", "more than a quarter of `max_size`"),
+                ("disk_full", "`min_free`"),
+                ("not_admitted", "a full cache admits a key at its second request"),
+                ("busy", "another request changes the entry"),
+                ("unstorable", "key, head or tags exceed their limits"),
+                ("head_too_long", "the new head does not fit in the place of the old one"),
+                ("gone", "the entry to be changed does not exist any more"),
+                ("no_memory", ""),
+                ("disk", "it failed at this moment"),
+                ("stopping", ""),
+                ("behind", "64 entries wait for the disk, and it took none for a second"),
+                ("older", "a response that was requested later is complete"),
+            ],
+        },
+    ]),
+    read: |numbers, out| store(numbers, out, |stats| stats.refused),
+};
+
+const LOOKUPS: Row = Row {
+    metric: Metric::counter("cache_lookups_total", "lookups", "Lookups, by where the entry was found.")
+        .labelled(&[ZONE, Label { name: "found", values: &[("memory", ""), ("disk", ""), ("nowhere", "")] }]),
+    read: |numbers, out| store(numbers, out, |stats| [stats.hits_memory, stats.hits_disk, stats.misses]),
+};
+
+const FILLS: Row = Row {
+    metric: Metric::counter("cache_fills_total", "fills", "Fills, by how far they came.").labelled(&[
+        ZONE,
+        Label {
+            name: "state",
+            values: &[
+                ("begun", ""),
+                ("stored", "became an entry or a part of one"),
+                ("dropped", "came to nothing"),
+            ],
+        },
+    ]),
+    read: |numbers, out| store(numbers, out, |stats| [stats.fills, stats.commits, stats.aborts]),
+};
+
+const REMOVED: Row = Row {
+    metric: Metric::counter("cache_removed_total", "entries", "Entries that were removed.").labelled(&[
+        ZONE,
+        Label {
+            name: "reason",
+            values: &[
+                ("evicted", "to make room"),
+                ("inactive", "not requested for the time of `inactive`"),
+                ("purged", ""),
+                ("damaged", "a checksum was wrong"),
+            ],
+        },
+    ]),
+    read: |numbers, out| {
+        store(numbers, out, |stats| [stats.evicted, stats.inactive, stats.purged, stats.damaged]);
+    },
+};
+
+const PURGES: Row =
+    own(Metric::counter("cache_purges_total", "purges", "Purges, whatever they hit."), |numbers, out| {
+        store(numbers, out, |stats| [stats.purges]);
+    });
+
+const PURGES_KEPT: Row = own(
+    Metric::gauge("cache_purges_kept", "purges", "Purges that are kept because an entry may be older."),
+    |numbers, out| store(numbers, out, |stats| [stats.purges_kept]),
+);
+
+const DISK_ERRORS: Row = Row {
+    metric: Metric::counter("cache_disk_errors_total", "operations", "Operations of the disk that failed.")
+        .labelled(&[ZONE, Label { name: "direction", values: &[("read", ""), ("write", "")] }]),
+    read: |numbers, out| store(numbers, out, |stats| [stats.read_errors, stats.write_errors]),
+};
+
+const DEGRADATIONS: Row = own(
+    Metric::counter(
+        "cache_degradations_total",
+        "times",
+        "Times that the disk was left alone for a while, so that responses passed through.",
+    ),
+    |numbers, out| store(numbers, out, |stats| [stats.pass_throughs]),
+);
+
+const DEGRADED: Row = own(
+    Metric::gauge(
+        "cache_degraded",
+        "1",
+        "1 while the cache could not be opened, or its disk takes no entries.",
+    ),
+    |numbers, out| out.push(u64::from(numbers.stats.is_none_or(|stats| stats.is_pass_through))),
+);
+
+const VERIFIED: Row = own(
+    Metric::counter("cache_verified_chunks_total", "chunks", "Chunks verified against their checksums."),
+    |numbers, out| store(numbers, out, |stats| [stats.verified_chunks]),
+);
+
+const OBJECTS: Row =
+    own(Metric::gauge("cache_objects", "entries", "Entries in the index."), |numbers, out| {
+        store(numbers, out, |stats| [stats.entries]);
+    });
+
+const OBJECTS_MAX: Row = own(
+    Metric::gauge("cache_objects_max", "entries", "Most entries of the index, from the size of keys_zone."),
+    |numbers, out| store(numbers, out, |stats| [stats.entries_max]),
+);
+
+const BYTES: Row = own(
+    Metric::gauge("cache_bytes", "bytes", "Bytes on disk of entries and of fills in flight."),
+    |numbers, out| store(numbers, out, |stats| [stats.bytes]),
+);
+
+const BYTES_MAX: Row =
+    own(Metric::gauge("cache_bytes_max", "bytes", "max_size in bytes, where it is set."), |numbers, out| {
+        out.extend(numbers.max_size)
+    });
+
+const MEMORY: Row =
+    own(Metric::gauge("cache_memory_bytes", "bytes", "Bytes of entries kept in memory."), |numbers, out| {
+        store(numbers, out, |stats| [stats.memory_bytes])
+    });
+
+const LOADED: Row = own(
+    Metric::gauge(
+        "cache_loaded",
+        "1",
+        "1 when all entries on the disk are known; until then lookups ask the disk.",
+    ),
+    |numbers, out| store(numbers, out, |stats| [stats.is_loaded.into()]),
+);
+
+const MEASURED: Row = own(
+    Metric::gauge(
+        "cache_measured",
+        "1",
+        "1 when the sizes of all entries are known; until then max_size lets nothing in.",
+    ),
+    |numbers, out| store(numbers, out, |stats| [stats.is_measured.into()]),
+);
+
+const OWNER: Row = own(
+    Metric::gauge("cache_owner", "1", "1 when this process fills the directory; 0 while another one does."),
+    |numbers, out| store(numbers, out, |stats| [stats.is_owner.into()]),
+);
+
+/// All of them, in the order of the page.
+const ROWS: &[Row] = &[
+    REFUSED,
+    LOOKUPS,
+    FILLS,
+    FETCHES,
+    MARKS,
+    MARKED,
+    REMOVED,
+    PURGES,
+    PURGES_KEPT,
+    DISK_ERRORS,
+    DEGRADATIONS,
+    DEGRADED,
+    VERIFIED,
+    OBJECTS,
+    OBJECTS_MAX,
+    BYTES,
+    BYTES_MAX,
+    MEMORY,
+    LOADED,
+    MEASURED,
+    OWNER,
+];
+
+/// The metrics of the page, in its order.
+pub fn metrics() -> Vec<&'static Metric> {
+    let counted = tally::METRICS.iter().map(|series| &series.metric);
+    counted.chain(ROWS.iter().map(|row| &row.metric)).collect()
+}
+
+/// The page with the numbers of these caches, by the names of their zones.
+pub fn page<'a>(caches: impl Iterator<Item = (&'a str, &'a Cache)>) -> String {
+    let all: Vec<_> =
+        caches.map(|(zone, cache)| (zone, cache.tallies().sums().to_vec(), Numbers::of(cache))).collect();
+    render(&all)
+}
+
+fn render(caches: &[(&str, Vec<u64>, Numbers)]) -> String {
+    let mut page = String::new();
+    for series in tally::METRICS {
+        series.metric.write_head(&mut page);
+        for (zone, sums, _) in caches {
+            write(&series.metric, zone, series.of(sums), &mut page);
+        }
+    }
+    let mut numbers = Vec::new();
+    for Row { metric, read } in ROWS {
+        metric.write_head(&mut page);
+        for (zone, _, known) in caches {
+            numbers.clear();
+            read(known, &mut numbers);
+            write(metric, zone, &numbers, &mut page);
+        }
+    }
+    page
+}
+
+/// The numbers of one cache: one, or one for each value of the last label.
+fn write(metric: &Metric, zone: &str, numbers: &[u64], page: &mut String) {
+    match (metric.values(), numbers) {
+        ([], numbers) => numbers.iter().for_each(|&number| metric.write_number(&[zone], number, page)),
+        (values, numbers) => {
+            for ((value, _), &number) in values.iter().zip(numbers) {
+                metric.write_number(&[zone, value], number, page);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ::cache::Refused;
+
+    fn numbers(stats: Option<Stats>) -> Numbers {
+        Numbers { stats, max_size: None, marks: 1, marked: 2, fetches: 3 }
+    }
+
+    #[test]
+    fn what_is_not_known_is_left_out() {
+        let sums: Vec<u64> = (0..tally::METRICS[3].end() as u64).collect();
+        let closed = ("a", sums.clone(), numbers(None));
+        let text = render(&[closed, ("b", sums, numbers(Some(Stats::default())))]);
+        for line in [
+            "ringroad_cache_requests_total{zone=\"a\",status=\"hit\"} 6\n",
+            "ringroad_cache_collapsed_total{zone=\"a\"} 7\n",
+            "ringroad_cache_degraded{zone=\"a\"} 1\n",
+            "ringroad_cache_degraded{zone=\"b\"} 0\n",
+            "ringroad_cache_refused_total{zone=\"b\",reason=\"no_room\"} 0\n",
+        ] {
+            assert!(text.contains(line), "{line}{text}");
+        }
+        assert_eq!(text.matches("ringroad_cache_objects{").count(), 1, "{text}");
+        assert_eq!(text.matches("ringroad_cache_bytes_max{").count(), 0, "{text}");
+        let heads = text.lines().filter(|line| line.starts_with("# HELP")).count();
+        assert_eq!(heads, metrics().len(), "each once, however many caches there are");
+    }
+
+    #[test]
+    fn the_store_and_the_row_have_the_same_reasons() {
+        let values: Vec<&str> = REFUSED.metric.values().iter().map(|(value, _)| *value).collect();
+        assert_eq!(values, Refused::NAMES);
+    }
+}
