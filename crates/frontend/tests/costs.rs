@@ -11,6 +11,7 @@ use rt::{Runtime, Socket};
 use testkit::TempDir;
 
 use exchange::config::Config;
+use exchange::files::root_facts;
 use exchange::request::Address;
 use exchange::settings::listen::ListenAddr;
 use exchange::thread::{ConfigVersion, Thread};
@@ -36,7 +37,7 @@ impl Client {
     /// Connects, asks once, and learns how long the answer is.
     #[expect(clippy::disallowed_methods, reason = "to a listening socket of this test")]
     async fn connect(config: &Arc<Config>, request: &'static [u8], body_len: usize) -> Client {
-        let version = ConfigVersion::new(config, 1, Arc::new(()));
+        let version = ConfigVersion::new(config, root_facts(config), 1, Arc::new(()));
         let logs = LogFiles::new(None, 1, true);
         let thread = Rc::new(Thread::new(Arc::new(Shared::default()), version, logs, Opened::default()));
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");

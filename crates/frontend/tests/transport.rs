@@ -17,6 +17,7 @@ use rt::net::FilePart;
 use testkit::TempDir;
 
 use exchange::config::ServerId;
+use exchange::files::root_facts;
 use exchange::pump;
 use exchange::request::{Address, ConnInfo, Generation, Request};
 use exchange::request_body::{BodyFailure, Feed};
@@ -269,7 +270,7 @@ fn ask(server: &str, asked: &Asked<'_>) -> (Got, After) {
     let engine = io::build(EngineConfig { net: NetKind::Epoll, ..EngineConfig::default() });
     let mut runtime = Runtime::new(engine.expect("epoll is everywhere"));
     runtime.block_on(async {
-        let version = ConfigVersion::new(&config, 1, Arc::new(()));
+        let version = ConfigVersion::new(&config, root_facts(&config), 1, Arc::new(()));
         let logs = LogFiles::new(None, 1, false);
         let thread = Rc::new(Thread::new(Arc::new(Shared::default()), version, logs, Opened::default()));
         let here = Address::Inet((Ipv4Addr::LOCALHOST, 80).into());
