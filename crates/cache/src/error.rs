@@ -12,8 +12,8 @@ use crate::format::Damage;
 pub enum OpenError {
     /// The engine is not supported.
     Engine(&'static str),
-    /// The folder cannot be made or opened.
-    Folder {
+    /// The directory cannot be made or opened.
+    Directory {
         /// Which one.
         path: PathBuf,
         /// What the system answered.
@@ -34,7 +34,7 @@ impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             OpenError::Engine(reason) => f.write_str(reason),
-            OpenError::Folder { path, errno } | OpenError::Lock { path, errno } => {
+            OpenError::Directory { path, errno } | OpenError::Lock { path, errno } => {
                 write!(
                     f,
                     "\"{}\" cannot be used for a cache: {}",
@@ -70,7 +70,7 @@ pub enum StoreError {
         /// The first byte that is missing.
         at: u64,
     },
-    /// Another process owns the folder.
+    /// Another process owns the directory.
     NotOwner,
 }
 
@@ -86,7 +86,7 @@ impl fmt::Display for StoreError {
             StoreError::NoMemory => f.write_str("no buffer could be had"),
             StoreError::Damaged(damage) => write!(f, "the entry is damaged: {damage}"),
             StoreError::Missing { at } => write!(f, "the entry lacks the bytes from {at} on"),
-            StoreError::NotOwner => f.write_str("another process owns the cache's folder"),
+            StoreError::NotOwner => f.write_str("another process owns the cache's directory"),
         }
     }
 }
@@ -96,7 +96,7 @@ impl std::error::Error for StoreError {}
 /// Why a response is not stored. It is passed on all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refused {
-    /// Another process owns the folder.
+    /// Another process owns the directory.
     NotOwner,
     /// The disk has failed and is left alone for a while.
     PassThrough,

@@ -2,8 +2,8 @@
 //! file: the formats themselves stay private.
 
 use crate::crc32c;
-use crate::fifo::KeyBytes;
 use crate::format::header::{self, Header, Identity, Unread};
+use crate::index::s3fifo::KeyBytes;
 use crate::purge::{Fate, Log, Purge, Purges, Scope, Subject, encode};
 
 /// The header of an entry: decodes raw bytes, and the same bytes behind a valid start and with a valid checksum.

@@ -119,7 +119,7 @@ fn digit(byte: u8) -> Option<u8> {
     }
 }
 
-/// How many digits name each level of folders, as nginx's `levels=`: up to three levels of one or two digits, taken
+/// How many digits name each level of directories, as nginx's `levels=`: up to three levels of one or two digits, taken
 /// from the end of the name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Levels {
@@ -148,36 +148,36 @@ impl Levels {
 
     /// Bytes of the path that [`Levels::push_path`] appends.
     pub(crate) fn path_len(&self) -> usize {
-        let folders = self.digits().iter().map(|&count| 1 + usize::from(count));
-        folders.sum::<usize>() + 1 + HEX_LEN
+        let directories = self.digits().iter().map(|&count| 1 + usize::from(count));
+        directories.sum::<usize>() + 1 + HEX_LEN
     }
 
-    /// Appends the path of a key's file below the cache's folder, and answers where each of its folders ends in `path`.
-    pub(crate) fn push_path(&self, path: &mut Vec<u8>, key: &Key) -> Folders {
+    /// Appends the path of a key's file below the cache's folder, and answers where each of its directories ends in `path`.
+    pub(crate) fn push_path(&self, path: &mut Vec<u8>, key: &Key) -> Parents {
         let hex = key.hex();
-        let mut folders = Folders::default();
+        let mut directories = Parents::default();
         let mut end = HEX_LEN;
         for &count in self.digits() {
             path.push(b'/');
             path.extend_from_slice(&hex[end - usize::from(count)..end]);
             end -= usize::from(count);
-            folders.ends[usize::from(folders.count)] = path.len();
-            folders.count += 1;
+            directories.ends[usize::from(directories.count)] = path.len();
+            directories.count += 1;
         }
         path.push(b'/');
         path.extend_from_slice(&hex);
-        folders
+        directories
     }
 }
 
-/// Where the folders of an entry's path end in it, the outermost first.
+/// Where the directories of an entry's path end in it, the outermost first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Folders {
+pub(crate) struct Parents {
     ends: [usize; Levels::DEPTH_MAX],
     count: u8,
 }
 
-impl Folders {
+impl Parents {
     /// The ends.
     pub(crate) fn ends(&self) -> &[usize] {
         &self.ends[..usize::from(self.count)]
@@ -193,11 +193,11 @@ mod tests {
         // The example of nginx's documentation of proxy_cache_path, levels=1:2.
         let key = Key::from_hex(b"b7f54b2df7773722d382f4809d65029c").unwrap();
         let mut path = b"/data/nginx/cache".to_vec();
-        let folders = Levels::new(&[1, 2]).unwrap().push_path(&mut path, &key);
+        let directories = Levels::new(&[1, 2]).unwrap().push_path(&mut path, &key);
         assert_eq!(path, b"/data/nginx/cache/c/29/b7f54b2df7773722d382f4809d65029c");
         assert_eq!(path.len(), b"/data/nginx/cache".len() + Levels::new(&[1, 2]).unwrap().path_len());
-        let folders: Vec<&[u8]> = folders.ends().iter().map(|&end| &path[..end]).collect();
-        assert_eq!(folders, [&b"/data/nginx/cache/c"[..], b"/data/nginx/cache/c/29"]);
+        let directories: Vec<&[u8]> = directories.ends().iter().map(|&end| &path[..end]).collect();
+        assert_eq!(directories, [&b"/data/nginx/cache/c"[..], b"/data/nginx/cache/c/29"]);
         let mut flat = Vec::new();
         Levels::default().push_path(&mut flat, &key);
         assert_eq!(flat, b"/b7f54b2df7773722d382f4809d65029c");

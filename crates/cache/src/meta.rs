@@ -1,10 +1,4 @@
-//! What a cache knows of a stored response beside its head and body: [`Meta`].
-
-use std::sync::Arc;
-
-use crate::key::Key;
-use crate::order::Ticket;
-use crate::settling::Asked;
+//! The facts of a stored response beside its head and body: [`Meta`].
 
 /// Facts about a stored response. Times of day are in seconds since 1970, as freshness counts them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,33 +31,6 @@ pub struct Meta {
     pub variant: Vec<u8>,
     /// Tags that a purge can name, parted by blanks.
     pub tags: Vec<u8>,
-}
-
-/// What a new entry is made of.
-#[derive(Clone, Debug)]
-pub struct New {
-    /// The primary key.
-    pub key: Key,
-    /// Its text.
-    pub text: Vec<u8>,
-    /// The facts; `length` when it is known.
-    pub meta: Arc<Meta>,
-    /// The response head as it is to be stored; the store does not look into it.
-    pub head: Arc<[u8]>,
-    /// Whether only parts of the body will come (status 206): needs `meta.length`, and what is missing at the commit
-    /// stays missing. Without it a commit with less than `meta.length` is refused.
-    pub is_partial: bool,
-    /// The question to the upstream ([`crate::Store::ask`]): a purge since then hits the entry too.
-    pub asked: Arc<Asked>,
-    /// The order of the response among others to the same key: an older one is refused. Without it the last one stays.
-    pub ticket: Option<Arc<Ticket>>,
-}
-
-impl New {
-    /// Whether no newer response to the key is complete.
-    pub(crate) fn is_newest(&self) -> bool {
-        self.ticket.as_ref().is_none_or(|ticket| ticket.is_newest(&self.meta.variant))
-    }
 }
 
 /// Longest key text. nginx has no limit but that of a request line; an entry with more is not stored.

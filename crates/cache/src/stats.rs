@@ -71,11 +71,7 @@ pub(crate) struct Counters {
     pub(crate) evicted: Counter,
     pub(crate) inactive: Counter,
     pub(crate) purged: Counter,
-    pub(crate) purges: Counter,
     pub(crate) damaged: Counter,
-    pub(crate) read_errors: Counter,
-    pub(crate) write_errors: Counter,
-    pub(crate) pass_throughs: Counter,
     pub(crate) verified_chunks: Counter,
     pub(crate) refused: [Counter; Refused::NAMES.len()],
 }
@@ -122,11 +118,7 @@ impl Counters {
             evicted: self.evicted.get(),
             inactive: self.inactive.get(),
             purged: self.purged.get(),
-            purges: self.purges.get(),
             damaged: self.damaged.get(),
-            read_errors: self.read_errors.get(),
-            write_errors: self.write_errors.get(),
-            pass_throughs: self.pass_throughs.get(),
             verified_chunks: self.verified_chunks.get(),
             refused,
             ..Stats::default()

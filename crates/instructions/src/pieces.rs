@@ -259,7 +259,7 @@ fn index_hit(repetitions: u32) {
 fn prepared_index(used: &Used) -> (Index, Vec<Key>) {
     let (index, keys) = (index(used), keys());
     for key in &keys {
-        index.insert(&key.0, used.found(1), Origin::Written { epoch: 1 }, 1);
+        index.insert(&key.0, used.adopt(1), Origin::Written { epoch: 1 }, 1);
     }
     (index, keys)
 }
@@ -273,7 +273,7 @@ fn index_insert(repetitions: u32) {
     for at in 0..repetitions as usize {
         black_box(index.insert(
             black_box(&keys[at % keys.len()].0),
-            used.found(2),
+            used.adopt(2),
             Origin::Written { epoch: 1 },
             7,
         ));

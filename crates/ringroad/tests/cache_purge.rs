@@ -241,7 +241,7 @@ fn a_purge_that_cannot_be_carried_out_says_so() {
     for target in all {
         assert_eq!(purge(&other, target), 503, "{target}");
     }
-    other.wait_for_log("cache purge failed: another process owns the cache's folder", Deadline::default());
+    other.wait_for_log("cache purge failed: another process owns the cache's directory", Deadline::default());
     assert_eq!(get(&mut client, "/three", &[]).0, "HIT");
     drop((client, server));
     // Its folder is free now.

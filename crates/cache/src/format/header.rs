@@ -132,7 +132,14 @@ pub(crate) struct Header {
     pub(crate) head: Range<usize>,
 }
 
-/// What is told to [`encode`] beside the facts and texts.
+impl Header {
+    /// Where the body lies in the file.
+    pub(crate) fn body_range(&self) -> Range<u64> {
+        self.layout.body..self.layout.body + self.length
+    }
+}
+
+/// The rest of [`encode`]'s input, beside the facts and texts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity {
     pub(crate) layout: Layout,

@@ -139,7 +139,7 @@ impl Filler {
     async fn take(&mut self, piece: Frozen, flights: &Arc<Flights>) {
         let at = self.filling.arrived();
         let written = match &mut self.fill {
-            Some(fill) => fill.put(at, &piece).await.is_ok(),
+            Some(fill) => fill.write_shared(at, &piece).await.is_ok(),
             None => false,
         };
         if !written && self.fill.is_some() {

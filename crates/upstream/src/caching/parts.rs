@@ -307,7 +307,7 @@ async fn pump(filling: Arc<Filling>, mut body: Coming, writing: Writing, object:
             Ok(Some(piece)) if at + piece.len() as u64 > wanted => break None,
             Ok(Some(piece)) => {
                 if let Some(writing) = &mut fill
-                    && writing.put(at, &piece).await.is_err()
+                    && writing.write_shared(at, &piece).await.is_err()
                 {
                     // Told before what it has is dropped, so that readers that come now find their way.
                     filling.lose_disk();

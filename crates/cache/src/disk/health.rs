@@ -1,0 +1,189 @@
+//! Whether the disk works: after failures the cache passes through for a while, and tries again.
+//!
+//! ```text
+//!            a write fails, or reads fail in a row
+//!   working ---------------------------------------> passing through
+//!      ^                                              |   ^
+//!      |                     time is up               v   | it fails again: twice as long
+//!      +------- it works ------------------------- on trial
+//! ```
+//! On trial the manager writes and removes a small file; reads are their own trial.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use io::Errno;
+
+/// The first time that the disk is left alone; doubled with each failed trial.
+const PAUSE_FIRST_MS: u64 = 1000;
+
+/// The longest time that it is left alone.
+const PAUSE_MAX_MS: u64 = 30_000;
+
+/// How long a staging directory that has failed is left alone.
+const STAGING_PAUSE_MS: u64 = 30_000;
+
+/// Reads that fail in a row before reading is given up for a while: one bad sector is one entry's fault.
+const READ_ERRORS_MAX: u32 = 3;
+
+/// What is known of the disk. Times are milliseconds of the caller's clock.
+#[derive(Debug, Default)]
+pub(crate) struct Health {
+    writes: Direction,
+    reads: Direction,
+    read_errors: AtomicU32,
+    /// A staging directory outside of the cache is left alone until then; 0 when it works.
+    staging_until_ms: AtomicU64,
+}
+
+/// Reading or writing.
+#[derive(Debug, Default)]
+struct Direction {
+    /// Left alone until then; 0 when it works.
+    until_ms: AtomicU64,
+    pause_ms: AtomicU64,
+}
+
+impl Direction {
+    /// It failed; answers whether it was thought to work.
+    fn fail(&self, now_ms: u64) -> bool {
+        let pause = match self.pause_ms.load(Ordering::Relaxed) {
+            0 => PAUSE_FIRST_MS,
+            pause => (pause * 2).min(PAUSE_MAX_MS),
+        };
+        let until = self.until_ms.load(Ordering::Relaxed);
+        // Operations that were on their way when it failed say nothing new.
+        if until > now_ms {
+            return false;
+        }
+        self.pause_ms.store(pause, Ordering::Relaxed);
+        self.until_ms.swap(now_ms + pause, Ordering::Relaxed) == 0
+    }
+
+    /// It works; answers whether it did not before.
+    fn recover(&self) -> bool {
+        if self.until_ms.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        self.pause_ms.store(0, Ordering::Relaxed);
+        self.until_ms.swap(0, Ordering::Relaxed) != 0
+    }
+}
+
+/// What a failed call says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The disk, the file system or the folder.
+    Disk,
+    /// This process, for a moment: no descriptors or memory.
+    Process,
+}
+
+/// Whose fault an error is.
+pub(crate) fn fault_of(errno: Errno) -> Fault {
+    match errno {
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::INTR | Errno::CANCELED => {
+            Fault::Process
+        }
+        _ => Fault::Disk,
+    }
+}
+
+impl Health {
+    /// Whether entries may be written.
+    pub(crate) fn can_write(&self) -> bool {
+        self.writes.until_ms.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether entries may be read: also once the time is up, which is the trial.
+    pub(crate) fn can_read(&self, now_ms: u64) -> bool {
+        self.reads.until_ms.load(Ordering::Relaxed) <= now_ms
+    }
+
+    /// Whether the manager should try to write.
+    pub(crate) fn wants_trial(&self, now_ms: u64) -> bool {
+        let until = self.writes.until_ms.load(Ordering::Relaxed);
+        until != 0 && until <= now_ms
+    }
+
+    /// A write failed; answers whether it is news.
+    pub(crate) fn write_failed(&self, errno: Errno, now_ms: u64) -> bool {
+        fault_of(errno) == Fault::Disk && self.writes.fail(now_ms)
+    }
+
+    /// A trial succeeded; answers whether it is news.
+    pub(crate) fn write_worked(&self) -> bool {
+        self.writes.recover()
+    }
+
+    /// A read failed; answers whether it is news.
+    pub(crate) fn read_failed(&self, errno: Errno, now_ms: u64) -> bool {
+        if fault_of(errno) == Fault::Process {
+            return false;
+        }
+        let count = self.read_errors.fetch_add(1, Ordering::Relaxed) + 1;
+        count >= READ_ERRORS_MAX && self.reads.fail(now_ms)
+    }
+
+    /// A read succeeded; answers whether it is news.
+    pub(crate) fn read_worked(&self) -> bool {
+        if self.read_errors.load(Ordering::Relaxed) != 0 {
+            self.read_errors.store(0, Ordering::Relaxed);
+        }
+        self.reads.recover()
+    }
+
+    /// Whether files may be made in a staging directory outside of the cache.
+    pub(crate) fn staging_works(&self, now_ms: u64) -> bool {
+        self.staging_until_ms.load(Ordering::Relaxed) <= now_ms
+    }
+
+    /// A staging directory failed; returns whether it was thought to work.
+    pub(crate) fn staging_failed(&self, now_ms: u64) -> bool {
+        self.staging_until_ms.swap(now_ms + STAGING_PAUSE_MS, Ordering::Relaxed) == 0
+    }
+
+    /// A file of a staging directory has come into the cache.
+    pub(crate) fn staging_worked(&self) {
+        self.staging_until_ms.store(0, Ordering::Relaxed);
+    }
+
+    /// How long from `now_ms` until a trial is due.
+    pub(crate) fn trial_in(&self, now_ms: u64) -> Option<Duration> {
+        let until = self.writes.until_ms.load(Ordering::Relaxed);
+        (until != 0).then(|| Duration::from_millis(until.saturating_sub(now_ms)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writing_pauses_longer_each_time_and_recovers() {
+        let health = Health::default();
+        assert!(!health.write_failed(Errno::MFILE, 0) && health.can_write(), "that is no disk's fault");
+        assert!(health.write_failed(Errno::NOSPC, 100));
+        assert!(!health.write_failed(Errno::NOSPC, 200), "said once");
+        assert!(!health.can_write() && !health.wants_trial(1099) && health.wants_trial(1100));
+        assert!(!health.write_failed(Errno::NOSPC, 1100));
+        assert!(!health.wants_trial(3099) && health.wants_trial(3100));
+        for _ in 0..10 {
+            let due = 3100 + health.trial_in(3100).unwrap().as_millis() as u64;
+            health.write_failed(Errno::IO, due);
+        }
+        assert!(health.trial_in(0).unwrap() < Duration::from_secs(400));
+        assert!(health.write_worked() && health.can_write() && !health.write_worked());
+    }
+
+    #[test]
+    fn one_bad_sector_does_not_stop_reading() {
+        let health = Health::default();
+        assert!(!health.read_failed(Errno::IO, 0) && !health.read_failed(Errno::IO, 0));
+        assert!(health.can_read(0));
+        assert!(health.read_failed(Errno::IO, 0), "three in a row");
+        assert!(!health.can_read(999) && health.can_read(1000));
+        assert!(health.read_worked() && health.can_read(0));
+        assert!(!health.read_failed(Errno::IO, 0), "counted anew");
+    }
+}

@@ -1,0 +1,89 @@
+//! Who may change the file of a key: one at a time, in whatever thread.
+//!
+//! A commit renames a file into place and an eviction removes one. Without an order between them a removal could hit the
+//! file that has just come. Readers need no lock: what they have opened stays.
+
+use std::collections::hash_map::Entry;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+use crate::key::{Key, KeyMap};
+
+/// KeyLocks in use.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KeyLocks(Arc<Mutex<KeyMap<Vec<Waker>>>>);
+
+/// The right to change the file of one key, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct KeyLock {
+    locks: KeyLocks,
+    key: Key,
+}
+
+impl KeyLocks {
+    /// The lock if nobody has it.
+    pub(crate) fn try_lock(&self, key: &Key) -> Option<KeyLock> {
+        match self.map().entry(*key) {
+            Entry::Occupied(_) => None,
+            Entry::Vacant(free) => {
+                free.insert(Vec::new());
+                Some(KeyLock { locks: self.clone(), key: *key })
+            }
+        }
+    }
+
+    /// Waits for the lock; whoever has it needs it for a call or two of the file system.
+    pub(crate) async fn lock(&self, key: &Key) -> KeyLock {
+        poll_fn(|context| match self.map().entry(*key) {
+            Entry::Occupied(mut taken) => {
+                taken.get_mut().push(context.waker().clone());
+                Poll::Pending
+            }
+            Entry::Vacant(free) => {
+                free.insert(Vec::new());
+                Poll::Ready(KeyLock { locks: self.clone(), key: *key })
+            }
+        })
+        .await
+    }
+
+    /// Whether nobody has one.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.map().is_empty()
+    }
+
+    fn map(&self) -> MutexGuard<'_, KeyMap<Vec<Waker>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for KeyLock {
+    fn drop(&mut self) {
+        // All are woken and race: there are seldom two.
+        let waiting = self.locks.map().remove(&self.key);
+        waiting.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::Context;
+
+    use super::*;
+
+    #[test]
+    fn one_has_it_and_the_next_is_woken() {
+        let locks = KeyLocks::default();
+        let (one, other) = (Key::of(b"1"), Key::of(b"2"));
+        let held = locks.try_lock(&one).unwrap();
+        assert!(locks.try_lock(&one).is_none() && locks.try_lock(&other).is_some());
+        let mut waits = pin!(locks.lock(&one));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(waits.as_mut().poll(&mut context).is_pending());
+        drop(held);
+        assert!(waits.as_mut().poll(&mut context).is_ready());
+        assert!(locks.try_lock(&one).is_some(), "the answer was dropped with its lock");
+    }
+}

@@ -1,0 +1,225 @@
+//! Files that are no entries yet: [`TempFile`], in the cache's own staging directory or in another one
+//! (`use_temp_path=on`).
+//!
+//! A file in another directory has no name (`O_TMPFILE` of open(2)), so that nothing is left of it when the process dies.
+//! Once complete it gets one in the cache's directory, or is copied there where the two are not on one file system. A
+//! staging directory that fails is no failure of the cache's disk: for a while files are made inside of the cache, and the
+//! operator is told once.
+
+use std::ffi::{CStr, CString, OsString};
+use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
+
+use io::op::DeviceId;
+use io::{Buf, DiskVia, Errno, Segments};
+use rt::File;
+use rt::file::Create;
+
+use crate::disk::directory::{Directory, now_ms};
+use crate::error::Refused;
+use crate::key::Parents;
+use crate::note::Note;
+
+/// A directory for files that are not complete yet, other than the cache's own.
+pub(crate) type StagingDir = Arc<CStr>;
+
+/// Bytes that are copied at once: a buffer of the pool.
+const COPY_BYTES: u64 = 256 << 10;
+
+/// Permissions of a staging directory and of the files in it, as those of the cache.
+const MODES: (u32, u32) = (0o700, 0o600);
+
+/// A file that is no entry yet; removed when it is dropped.
+pub(crate) struct TempFile {
+    dir: Arc<Directory>,
+    file: File,
+    /// `None` once it has another name, and for one that has none yet.
+    path: Option<CString>,
+    /// Where it is, when that is not inside of the cache: it has no name then.
+    staging: Option<StagingDir>,
+}
+
+impl TempFile {
+    /// Makes one in this staging directory, where that works, else inside of the cache.
+    pub(crate) async fn create_in(
+        dir: &Arc<Directory>,
+        staging: Option<&StagingDir>,
+    ) -> Result<TempFile, Refused> {
+        if let Some(staging) = staging.filter(|_| dir.health.staging_works(now_ms())) {
+            match unnamed(staging, dir.via()).await {
+                Ok(file) => {
+                    let (dir, staging) = (Arc::clone(dir), Some(Arc::clone(staging)));
+                    return Ok(TempFile { dir, file, path: None, staging });
+                }
+                Err(errno) => staging_failed(dir, staging, "making a file", errno),
+            }
+        }
+        TempFile::create(dir).await
+    }
+
+    /// Makes one inside of the cache, and the cache's staging directory when that was removed by hand.
+    pub(crate) async fn create(dir: &Arc<Directory>) -> Result<TempFile, Refused> {
+        let path = dir.temp_path();
+        let mut made = dir.create(path.clone(), Create::New).await;
+        if made.as_ref().err() == Some(&Errno::NOENT) {
+            // The second try says how that went.
+            let _ = dir.make_dir(dir.staging_path()).await;
+            made = dir.create(path.clone(), Create::New).await;
+        }
+        match made {
+            Ok(file) => Ok(TempFile::named(dir, file, path)),
+            Err(errno) => {
+                dir.write_failed("making a file", errno);
+                Err(Refused::Disk(errno))
+            }
+        }
+    }
+
+    fn named(dir: &Arc<Directory>, file: File, path: CString) -> TempFile {
+        TempFile { dir: Arc::clone(dir), file, path: Some(path), staging: None }
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Whether it is outside of the cache.
+    pub(crate) fn is_outside(&self) -> bool {
+        self.staging.is_some()
+    }
+
+    /// The directory that it is in, when that is not inside of the cache.
+    pub(crate) fn staging(&self) -> Option<&StagingDir> {
+        self.staging.as_ref()
+    }
+
+    /// Writes all of `data` at `offset`.
+    pub(crate) async fn write(&self, offset: u64, data: Segments) -> Result<(), Refused> {
+        self.dir.write(&self.file, offset, data).await.map_err(|errno| self.failed(errno))
+    }
+
+    /// The same for a buffer.
+    pub(crate) async fn write_buf(&self, offset: u64, buf: Buf) -> Result<(), Refused> {
+        self.dir.write_buf(&self.file, offset, buf).await.map_err(|errno| self.failed(errno))
+    }
+
+    fn failed(&self, errno: Errno) -> Refused {
+        write_failed(&self.dir, self.staging.as_ref(), errno)
+    }
+
+    /// Writes `start` at its start and gives it the name of an entry.
+    pub(crate) async fn publish(
+        mut self,
+        to: (CString, Parents),
+        start: Option<Segments>,
+    ) -> Result<(), Errno> {
+        let path = self.path.clone().ok_or(Errno::NOENT)?;
+        let data = start.into_iter().collect();
+        self.dir.publish(to, path, Some(&self.file), data).await?;
+        self.path = None;
+        Ok(())
+    }
+
+    /// Moves a complete file into the cache's own directory, under a temporary name.
+    pub(crate) async fn move_into_cache(self) -> Result<TempFile, Refused> {
+        let Some(staging) = self.staging.clone() else { return Ok(self) };
+        let dir = Arc::clone(&self.dir);
+        let path = dir.temp_path();
+        let mut linked = self.link(&path).await;
+        if linked == Err(Errno::NOENT) {
+            let _ = dir.make_dir(dir.staging_path()).await;
+            linked = self.link(&path).await;
+        }
+        let moved = match linked {
+            Ok(()) => TempFile::named(&dir, self.file.clone(), path),
+            Err(Errno::XDEV) => self.copy(&staging).await?,
+            Err(errno) => {
+                dir.write_failed("moving an entry into the cache", errno);
+                return Err(Refused::Disk(errno));
+            }
+        };
+        dir.health.staging_worked();
+        Ok(moved)
+    }
+
+    async fn link(&self, path: &CStr) -> Result<(), Errno> {
+        self.file.link(path.to_owned(), self.dir.device(), self.dir.via()).await
+    }
+
+    /// Copies it from another file system. Chunks that a partial entry lacks stay holes.
+    async fn copy(&self, staging: &StagingDir) -> Result<TempFile, Refused> {
+        let (dir, via) = (&self.dir, self.dir.via());
+        let failed = |errno| {
+            staging_failed(dir, staging, "reading a file", errno);
+            Refused::Disk(errno)
+        };
+        let len = self.file.stat(DeviceId::default(), via).await.map_err(failed)?.size;
+        let copy = TempFile::create(dir).await?;
+        if dir.is_uncached() {
+            copy.file.set_uncached();
+        }
+        let mut at = 0;
+        while at < len {
+            let most = (len - at).min(COPY_BYTES);
+            let buf = rt::pool().get(most as usize).ok_or(Refused::NoMemory)?;
+            let (read, buf) = self.file.read_at(at, most as u32, buf, DeviceId::default(), via).await;
+            let (Ok(count @ 1..), Some(mut buf)) = (read, buf) else {
+                return Err(failed(read.err().unwrap_or(Errno::IO)));
+            };
+            buf.set_len(count as usize);
+            let end = at + u64::from(count);
+            // The last piece gives the file its length.
+            let is_hole = end < len && buf.iter().all(|&byte| byte == 0);
+            if !is_hole {
+                copy.write_buf(at, buf).await?;
+            }
+            at = end;
+        }
+        Ok(copy)
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        let Some(path) = self.path.take() else { return };
+        let dir = Arc::clone(&self.dir);
+        rt::spawn(async move {
+            match dir.unlink(path).await {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => dir.write_failed("removing a file", errno),
+            }
+        });
+    }
+}
+
+/// Writing the file of an entry failed, in this staging directory or inside of the cache.
+pub(crate) fn write_failed(dir: &Directory, staging: Option<&StagingDir>, errno: Errno) -> Refused {
+    let doing = "writing an entry";
+    match staging {
+        Some(staging) => staging_failed(dir, staging, doing, errno),
+        None => dir.write_failed(doing, errno),
+    }
+    Refused::Disk(errno)
+}
+
+/// A call on a file of this staging directory failed.
+fn staging_failed(dir: &Directory, staging: &StagingDir, doing: &'static str, errno: Errno) {
+    dir.errors.writes.count();
+    if dir.health.staging_failed(now_ms()) {
+        let path = OsString::from_vec(staging.to_bytes().to_vec()).into();
+        dir.note(|name| Note::TempElsewhere { name, path, doing, errno });
+    }
+}
+
+/// A file without a name in a directory, which is made where it is missing.
+async fn unnamed(staging: &StagingDir, via: DiskVia) -> Result<File, Errno> {
+    let path = || CString::from(&**staging);
+    let (device, (dir_mode, mode)) = (DeviceId::default(), MODES);
+    let made = File::create(path(), Create::Unnamed, mode, device, via).await;
+    if made.as_ref().err() != Some(&Errno::NOENT) {
+        return made;
+    }
+    // The result is that of the second try.
+    let _ = rt::file::mkdir(path(), dir_mode, device, via).await;
+    File::create(path(), Create::Unnamed, mode, device, via).await
+}

@@ -1,0 +1,45 @@
+//! Wakes the manager from any thread: [`Wakeup`].
+
+use std::future::poll_fn;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+/// Any thread wakes; one task waits. A wake before the wait is not lost.
+#[derive(Debug, Default)]
+pub(crate) struct Wakeup(Mutex<Pending>);
+
+#[derive(Debug, Default)]
+struct Pending {
+    is_woken: bool,
+    waiter: Option<Waker>,
+}
+
+impl Wakeup {
+    /// The waiter goes on, or does not wait next time.
+    pub(crate) fn wake(&self) {
+        let mut pending = self.pending();
+        pending.is_woken = true;
+        let waiter = pending.waiter.take();
+        drop(pending);
+        if let Some(waiter) = waiter {
+            waiter.wake();
+        }
+    }
+
+    /// Waits for a wake since the last one that was waited for.
+    pub(crate) async fn woken(&self) {
+        poll_fn(|context| {
+            let mut pending = self.pending();
+            if std::mem::take(&mut pending.is_woken) {
+                return Poll::Ready(());
+            }
+            pending.waiter = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

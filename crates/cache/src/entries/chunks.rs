@@ -1,0 +1,295 @@
+//! Which chunks of a large entry are there, and which of those were compared with their checksums: [`Chunks`], shared
+//! by all who read the entry, and [`RecentChunks`], which keeps it from one lookup to the next.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::format::table::{RECORD_BYTES, checksum};
+use crate::format::{CHUNK_BYTES, chunks_of};
+
+/// The chunks of one entry.
+#[derive(Debug)]
+pub(crate) struct Chunks {
+    /// Tells this entry from a later one of the key.
+    pub(crate) nonce: u64,
+    length: u64,
+    checksums: Box<[AtomicU32]>,
+    present: Bits,
+    verified: Bits,
+    /// The epoch in which the bits of `verified` were set ([`crate::Config::verify`]); 0 before the first lookup.
+    epoch: AtomicU16,
+}
+
+impl Chunks {
+    /// An entry of which nothing is there yet.
+    pub(crate) fn new(nonce: u64, length: u64) -> Chunks {
+        let count = chunks_of(length) as usize;
+        let checksums = (0..count).map(|_| AtomicU32::new(0)).collect();
+        let (present, verified) = (Bits::new(count), Bits::new(count));
+        Chunks { nonce, length, checksums, present, verified, epoch: AtomicU16::new(0) }
+    }
+
+    /// The same chunks, none of them compared yet.
+    pub(crate) fn unverified(&self, epoch: u16) -> Chunks {
+        let copy = Chunks::new(self.nonce, self.length);
+        for index in 0..self.count() {
+            if let Some(crc) = self.checksum(index) {
+                copy.checksums[index as usize].store(crc, Ordering::Relaxed);
+                copy.present.set(index);
+            }
+        }
+        copy.begin_epoch(epoch);
+        copy
+    }
+
+    /// Forgets what was compared in an earlier epoch.
+    pub(crate) fn begin_epoch(&self, epoch: u16) {
+        if self.epoch.load(Ordering::Acquire) != epoch {
+            // Before the epoch is changed: whoever sees the new one sees no old bit. Two threads may do this at once;
+            // a bit that is lost costs a comparison.
+            self.verified.clear();
+            self.epoch.store(epoch, Ordering::Release);
+        }
+    }
+
+    /// The epoch in which chunks were compared.
+    pub(crate) fn epoch(&self) -> u16 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Takes over the records from chunk `first` on.
+    pub(crate) fn take_records(&self, first: u64, records: &[u8]) {
+        let records = records.chunks_exact(RECORD_BYTES as usize);
+        for (index, record) in (first..self.count()).zip(records) {
+            if let Some(crc) = checksum(self.nonce, index, record) {
+                self.checksums[index as usize].store(crc, Ordering::Relaxed);
+                self.present.set(index);
+            }
+        }
+    }
+
+    /// A chunk is there, and agrees with its checksum as it was made from it.
+    pub(crate) fn add(&self, index: u64, crc: u32) {
+        let Some(place) = self.checksums.get(index as usize) else { return };
+        place.store(crc, Ordering::Relaxed);
+        self.verified.set(index);
+        self.present.set(index);
+    }
+
+    /// Number of chunks of the whole body.
+    pub(crate) fn count(&self) -> u64 {
+        self.checksums.len() as u64
+    }
+
+    /// The checksum of a chunk that is there.
+    pub(crate) fn checksum(&self, index: u64) -> Option<u32> {
+        // The bit is set after the checksum was stored.
+        self.present.has(index).then(|| self.checksums[index as usize].load(Ordering::Relaxed))
+    }
+
+    /// Whether a chunk was compared with its checksum.
+    pub(crate) fn is_verified(&self, index: u64) -> bool {
+        self.verified.has(index)
+    }
+
+    /// Notes that a chunk agreed with its checksum; answers whether it was the last of all.
+    pub(crate) fn set_verified(&self, index: u64) -> bool {
+        self.verified.set(index) && self.verified.is_full()
+    }
+
+    /// Takes the word of the index for all that are there.
+    pub(crate) fn set_all_verified(&self) {
+        (0..self.count()).filter(|&index| self.present.has(index)).for_each(|index| {
+            self.verified.set(index);
+        });
+    }
+
+    /// The first chunk without a valid record.
+    pub(crate) fn first_absent(&self) -> Option<u64> {
+        (0..self.count()).find(|&index| !self.present.has(index))
+    }
+
+    /// The chunks that a range of bytes touches.
+    fn touched(&self, range: &Range<u64>) -> Range<u64> {
+        let end = range.end.min(self.length);
+        if range.start >= end {
+            return 0..0;
+        }
+        range.start / CHUNK_BYTES..end.div_ceil(CHUNK_BYTES)
+    }
+
+    /// The first hole in a range, in whole chunks.
+    pub(crate) fn missing(&self, range: &Range<u64>) -> Option<Range<u64>> {
+        let touched = self.touched(range);
+        let first = touched.clone().find(|&index| !self.present.has(index))?;
+        let end = (first..touched.end).find(|&index| self.present.has(index)).unwrap_or(touched.end);
+        Some(first * CHUNK_BYTES..(end * CHUNK_BYTES).min(self.length))
+    }
+
+    /// Whether all of a range was compared.
+    pub(crate) fn all_verified(&self, range: &Range<u64>) -> bool {
+        self.touched(range).all(|index| self.verified.has(index))
+    }
+
+    /// Bytes that are there.
+    pub(crate) fn present_bytes(&self) -> u64 {
+        let last = self.count().saturating_sub(1);
+        let short = if self.count() > 0 && self.present.has(last) {
+            self.count() * CHUNK_BYTES - self.length
+        } else {
+            0
+        };
+        self.present.count() * CHUNK_BYTES - short
+    }
+}
+
+/// A bit for each chunk, set by any thread.
+#[derive(Debug)]
+struct Bits {
+    words: Box<[AtomicU64]>,
+    count: u64,
+}
+
+impl Bits {
+    fn new(count: usize) -> Bits {
+        let words = (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        Bits { words, count: count as u64 }
+    }
+
+    fn has(&self, index: u64) -> bool {
+        let word = self.words.get((index / 64) as usize);
+        word.is_some_and(|word| word.load(Ordering::Acquire) & (1 << (index % 64)) != 0)
+    }
+
+    /// Answers whether it was not set before.
+    fn set(&self, index: u64) -> bool {
+        let bit = 1 << (index % 64);
+        self.words[(index / 64) as usize].fetch_or(bit, Ordering::AcqRel) & bit == 0
+    }
+
+    fn clear(&self) {
+        self.words.iter().for_each(|word| word.store(0, Ordering::Release));
+    }
+
+    fn count(&self) -> u64 {
+        self.words.iter().map(|word| u64::from(word.load(Ordering::Acquire).count_ones())).sum()
+    }
+
+    fn is_full(&self) -> bool {
+        self.count() == self.count
+    }
+}
+
+/// Entries whose chunks are remembered: reading a table again costs a read, comparing a chunk again a pass over it.
+const RECENT_ENTRIES_MAX: usize = 4096;
+
+/// Chunks of all remembered entries; each takes about four bytes. 4 MiB in all.
+const RECENT_CHUNKS_MAX: u64 = 1 << 20;
+
+/// The chunks of entries that were used lately, the oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct RecentChunks(Mutex<Remembered>);
+
+#[derive(Debug, Default)]
+struct Remembered {
+    entries: HashMap<u64, Arc<Chunks>>,
+    order: VecDeque<u64>,
+    chunks: u64,
+}
+
+impl RecentChunks {
+    /// What is remembered of the entry with this nonce.
+    pub(crate) fn get(&self, nonce: u64, length: u64) -> Option<Arc<Chunks>> {
+        self.state().entries.get(&nonce).filter(|chunks| chunks.length == length).map(Arc::clone)
+    }
+
+    /// Remembers an entry, unless another reader was first: all share one.
+    pub(crate) fn put(&self, chunks: Arc<Chunks>) -> Arc<Chunks> {
+        let mut state = self.state();
+        if let Some(known) = state.entries.get(&chunks.nonce).filter(|known| known.length == chunks.length) {
+            return Arc::clone(known);
+        }
+        state.chunks += chunks.count();
+        match state.entries.insert(chunks.nonce, Arc::clone(&chunks)) {
+            Some(old) => state.chunks -= old.count(),
+            None => state.order.push_back(chunks.nonce),
+        }
+        while state.order.len() > RECENT_ENTRIES_MAX || state.chunks > RECENT_CHUNKS_MAX {
+            let Some(oldest) = state.order.pop_front() else { break };
+            if let Some(old) = state.entries.remove(&oldest) {
+                state.chunks -= old.count();
+            }
+        }
+        chunks
+    }
+
+    fn state(&self) -> MutexGuard<'_, Remembered> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::table::record;
+
+    #[test]
+    fn holes_are_whole_chunks() {
+        let chunks = Chunks::new(1, 10 * CHUNK_BYTES + 5);
+        assert_eq!(chunks.missing(&(0..3)), Some(0..CHUNK_BYTES));
+        for index in [0, 1, 4, 10] {
+            chunks.add(index, 0);
+        }
+        assert_eq!(chunks.missing(&(0..2 * CHUNK_BYTES)), None);
+        assert_eq!(chunks.missing(&(0..u64::MAX)), Some(2 * CHUNK_BYTES..4 * CHUNK_BYTES));
+        assert_eq!(
+            chunks.missing(&(5 * CHUNK_BYTES + 7..7 * CHUNK_BYTES)),
+            Some(5 * CHUNK_BYTES..7 * CHUNK_BYTES)
+        );
+        assert_eq!(chunks.missing(&(10 * CHUNK_BYTES..u64::MAX)), None, "the last one is short and there");
+        assert_eq!(chunks.present_bytes(), 3 * CHUNK_BYTES + 5);
+        assert!(
+            chunks.all_verified(&(0..2 * CHUNK_BYTES)) && !chunks.all_verified(&(0..2 * CHUNK_BYTES + 1))
+        );
+        assert_eq!(Chunks::new(1, 0).missing(&(0..9)), None);
+    }
+
+    #[test]
+    fn records_tell_what_is_there() {
+        let chunks = Chunks::new(9, 3 * CHUNK_BYTES);
+        let mut table = [record(9, 0, 7), [0; 8], record(9, 2, 8)].concat();
+        chunks.take_records(0, &table);
+        assert_eq!([0, 1, 2, 3].map(|index| chunks.checksum(index)), [Some(7), None, Some(8), None]);
+        assert_eq!(chunks.first_absent(), Some(1));
+        assert!(!chunks.is_verified(0));
+        chunks.set_all_verified();
+        assert!(chunks.is_verified(0) && !chunks.is_verified(1) && chunks.is_verified(2));
+        chunks.begin_epoch(1);
+        assert!(!chunks.is_verified(0) && !chunks.set_verified(0), "an epoch begins without comparisons");
+        chunks.begin_epoch(1);
+        assert!(chunks.is_verified(0) && !chunks.unverified(1).is_verified(0));
+        assert_eq!([0, 1, 2].map(|index| chunks.unverified(1).checksum(index)), [Some(7), None, Some(8)]);
+        table.rotate_left(8);
+        let moved = Chunks::new(9, 3 * CHUNK_BYTES);
+        moved.take_records(0, &table);
+        assert_eq!(moved.present_bytes(), 0, "records are about one place");
+    }
+
+    #[test]
+    fn the_oldest_are_forgotten() {
+        let recent = RecentChunks::default();
+        for number in 0..RECENT_ENTRIES_MAX as u64 + 10 {
+            recent.put(Arc::new(Chunks::new(number, 100)));
+        }
+        assert!(recent.get(0, 100).is_none());
+        assert!(recent.get(10, 100).is_some());
+        assert!(recent.get(10, 101).is_none(), "another entry");
+        let first = recent.get(10, 100).unwrap();
+        assert!(Arc::ptr_eq(&first, &recent.put(Arc::new(Chunks::new(10, 100)))));
+        recent.put(Arc::new(Chunks::new(1, RECENT_CHUNKS_MAX * CHUNK_BYTES)));
+        assert_eq!(recent.state().order.len(), 1, "a large one takes the place of many");
+        assert_eq!(recent.state().chunks, RECENT_CHUNKS_MAX);
+    }
+}

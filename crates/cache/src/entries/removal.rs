@@ -1,0 +1,127 @@
+//! Taking entries out: the index first, so that nobody finds what is about to go, then the file by the engine.
+//!
+//! Each removal is a task of its own thread and holds the key's lock, and the manager keeps so many under way at
+//! most: deleting a million files must not stand before anybody's read.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use io::Errno;
+
+use crate::entries::Entries;
+use crate::index::Victim;
+use crate::key::Key;
+
+/// Removals under way that eviction adds to; above, the manager waits. A file system does one at a time in a folder.
+pub(crate) const REMOVALS_MAX: usize = 16;
+
+/// Counts a removal until it is done, or its task dropped.
+struct Removal {
+    entries: Arc<Entries>,
+    victim: Victim,
+    is_gone: bool,
+}
+
+impl Removal {
+    fn begin(entries: &Arc<Entries>, victim: Victim) -> Removal {
+        entries.removals.fetch_add(1, Ordering::AcqRel);
+        entries.space.removing(&victim.blocks);
+        entries.settling.begin_removal(&Key(victim.key));
+        Removal { entries: Arc::clone(entries), victim, is_gone: false }
+    }
+
+    async fn done(mut self) {
+        self.is_gone = self.entries.remove_now(&Key(self.victim.key)).await;
+    }
+}
+
+impl Drop for Removal {
+    fn drop(&mut self) {
+        let (entries, key) = (&self.entries, Key(self.victim.key));
+        entries.space.removed(&mut self.victim.blocks);
+        let under_way = entries.removals.fetch_sub(1, Ordering::AcqRel);
+        assert!(under_way > 0, "a removal ends once");
+        if let Some(purge) = entries.settling.end_removal(&key, self.is_gone) {
+            entries.settle(&key, purge);
+        }
+    }
+}
+
+impl Entries {
+    /// Forgets an entry whose file is not there.
+    pub(crate) fn forget(&self, key: &Key, version: u32) {
+        self.memory.remove(&key.0);
+        self.index.remove(&key.0, Some(version));
+    }
+
+    /// Removes an entry that a purge has hit.
+    pub(crate) fn forget_purged(self: &Arc<Entries>, key: &Key, version: u32) {
+        if self.remove_entry(key, version) {
+            self.counters.purged.count();
+        }
+    }
+
+    /// Removes the file of an entry that a purge has hit and the index does not know.
+    pub(crate) fn remove_purged_file(self: &Arc<Entries>, key: &Key) {
+        if self.dir.is_owner() {
+            self.counters.purged.count();
+            self.remove_file(key);
+        }
+    }
+
+    /// Removes an entry, unless it is another one by now. Only the owner removes files.
+    pub(crate) fn remove_entry(self: &Arc<Entries>, key: &Key, version: u32) -> bool {
+        self.memory.remove(&key.0);
+        if !self.dir.is_owner() {
+            return false;
+        }
+        let victim = self.index.remove(&key.0, Some(version));
+        let found = victim.is_some();
+        self.remove_victims(victim);
+        found
+    }
+
+    /// Removes the files of entries that have left the index.
+    pub(crate) fn remove_victims(self: &Arc<Entries>, victims: impl IntoIterator<Item = Victim>) {
+        for victim in victims {
+            self.memory.remove(&victim.key);
+            if self.dir.is_owner() {
+                rt::spawn(Removal::begin(self, victim).done());
+            }
+        }
+    }
+
+    /// Removes a file that the index does not know.
+    pub(crate) fn remove_file(self: &Arc<Entries>, key: &Key) {
+        self.remove_victims([Victim { key: key.0, blocks: self.space.none() }]);
+    }
+
+    /// Removes the files of some entries and waits for that: for a fill that needs their room.
+    pub(crate) async fn remove_and_wait(self: &Arc<Entries>, victims: Vec<Victim>) {
+        let gauge = rt::local::Gauge::new();
+        for victim in victims {
+            self.memory.remove(&victim.key);
+            let (removal, counted) = (Removal::begin(self, victim), gauge.enter());
+            rt::spawn(async move {
+                removal.done().await;
+                drop(counted);
+            });
+        }
+        gauge.none_left().await;
+    }
+
+    /// Removes a file, unless an entry has come to its place meanwhile; answers whether it is gone.
+    async fn remove_now(self: &Arc<Entries>, key: &Key) -> bool {
+        let _lock = self.dir.locks.lock(key).await;
+        if self.index.peek(&key.0).is_some_and(|known| known.blocks > 0) {
+            return true;
+        }
+        match self.dir.unlink(self.dir.path_of(key).0).await {
+            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => true,
+            Err(errno) => {
+                self.dir.write_failed("removing an entry", errno);
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Room for new entries: space is reserved before bytes are written, and entries are evicted for it.
+
+use std::sync::Arc;
+
+use crate::entries::Entries;
+use crate::error::Refused;
+use crate::index::space::{NoRoom, blocks_of};
+use crate::index::{SpaceReservation, Victim};
+use crate::key::Key;
+
+/// Entries that one fill removes to get its room; a fill that needs more passes through, and the manager goes on.
+const EVICTED_MAX: usize = 32;
+
+/// How often a fill removes entries before it gives up: others may take the room that it made.
+const TRIES: usize = 3;
+
+/// Entries that are removed at once for files that are no entries.
+const GIVEN_MAX: usize = 32;
+
+impl Entries {
+    /// Reserves blocks for an entry of this key. When the cache is as good as full, a key that is asked for the first time
+    /// pushes nothing out.
+    pub(crate) async fn reserve(
+        self: &Arc<Entries>,
+        key: &Key,
+        blocks: u64,
+    ) -> Result<SpaceReservation, Refused> {
+        if blocks > self.space.max() {
+            return Err(Refused::TooLarge);
+        }
+        let is_short = self.space.above_watermark(blocks) > 0;
+        let is_known = || self.index.peek(&key.0).is_some_and(|known| known.blocks > 0);
+        if is_short && !is_known() && !self.index.admits(&key.0) {
+            self.dir.manager.wake();
+            return Err(Refused::NotAdmitted);
+        }
+        let mut reserved = self.no_space();
+        self.grow(&mut reserved, blocks).await?;
+        assert!(reserved.count() == blocks, "{} of {blocks} blocks are reserved", reserved.count());
+        Ok(reserved)
+    }
+
+    /// Reserves so many more as well, and removes entries for them when there is no room.
+    pub(crate) async fn grow(
+        self: &Arc<Entries>,
+        reserved: &mut SpaceReservation,
+        more: u64,
+    ) -> Result<(), Refused> {
+        if reserved.count() + more > self.space.max() {
+            return Err(Refused::TooLarge);
+        }
+        for _ in 0..TRIES {
+            let (short, refused) = match self.space.reserve(more) {
+                Ok(more) => {
+                    reserved.join(more);
+                    return Ok(());
+                }
+                Err(NoRoom::Unmeasured) => return Err(Refused::NoRoom),
+                Err(NoRoom::Size(short)) => (short, Refused::NoRoom),
+                Err(NoRoom::Free(short)) => (short, Refused::DiskFull),
+            };
+            // The manager makes room for those who come next.
+            self.dir.manager.wake();
+            let victims = self.evict(short, EVICTED_MAX);
+            if victims.is_empty() {
+                return Err(refused);
+            }
+            self.remove_and_wait(victims).await;
+        }
+        Err(Refused::NoRoom)
+    }
+
+    /// Takes out entries for so many blocks, at most `count_max`, and counts them.
+    pub(crate) fn evict(&self, blocks: u64, count_max: usize) -> Vec<Victim> {
+        let mut victims = Vec::new();
+        self.index.evict(blocks, count_max, &mut victims);
+        debug_assert!(victims.len() <= count_max);
+        self.counters.evicted.add(victims.len() as u64);
+        victims
+    }
+
+    /// Gives up about so many bytes of the file system to others that write there. A bounded number of the entries that
+    /// are worth least goes. Returns whether any went.
+    pub(crate) async fn give_room(self: &Arc<Entries>, bytes: u64) -> bool {
+        if !self.dir.is_owner() || self.dir.is_stopping() {
+            return false;
+        }
+        let victims = self.evict(blocks_of(bytes), GIVEN_MAX);
+        let is_any = !victims.is_empty();
+        self.remove_and_wait(victims).await;
+        is_any
+    }
+}

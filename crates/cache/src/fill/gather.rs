@@ -1,0 +1,56 @@
+//! [`Gather`]: the bytes of one chunk as they come, with their checksum.
+
+use io::op::Source;
+use io::{Frozen, Segments};
+
+use crate::crc32c;
+use crate::format::CHUNK_BYTES;
+
+/// Bytes of one chunk from its start, as the pieces that they came in.
+pub(crate) struct Gather {
+    pub(crate) index: u64,
+    pub(crate) data: Segments,
+    pub(crate) len: u64,
+    pub(crate) crc: u32,
+}
+
+/// Pieces of a chunk that are written as they came.
+const PIECES_MAX: usize = io::op::SEGMENTS_MAX - 1;
+
+impl Gather {
+    pub(crate) fn new(index: u64) -> Gather {
+        Gather { index, data: Segments::new(), len: 0, crc: 0 }
+    }
+
+    /// Adds a piece; `false` where there is no memory to join the many pieces before it.
+    pub(crate) fn push(&mut self, piece: Frozen) -> bool {
+        if self.data.parts().count() == PIECES_MAX && !self.join() {
+            return false;
+        }
+        self.len += piece.len() as u64;
+        assert!(self.len <= CHUNK_BYTES, "chunk {} has {} bytes", self.index, self.len);
+        self.crc = crc32c::append(self.crc, &piece);
+        self.data.push(Source::Frozen(piece));
+        true
+    }
+
+    /// Copies the pieces into one buffer: an upstream sends as little at once as it likes.
+    fn join(&mut self) -> bool {
+        let Some(mut buf) = rt::pool().get(CHUNK_BYTES as usize) else { return false };
+        self.data.parts().for_each(|part| _ = buf.append(part.bytes()));
+        debug_assert_eq!(buf.len() as u64, self.len);
+        self.data = Segments::new();
+        self.data.push(Source::Buf(buf));
+        true
+    }
+}
+
+/// One part in so many of a thread's buffers is not for chunks that wait to be written: where the disk is slower than the
+/// upstreams, bytes are passed on unstored, and readers need buffers then too.
+const SPARED_PART: u64 = 16;
+
+/// Whether the buffers that are left are not for chunks that wait to be written.
+pub(crate) fn is_scarce() -> bool {
+    let pool = rt::pool();
+    pool.spare_bytes() < pool.bytes_max() / SPARED_PART
+}

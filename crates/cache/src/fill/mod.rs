@@ -1,0 +1,622 @@
+//! Fills: [`Fill`] becomes an entry when it is committed, and leaves nothing behind when it is dropped.
+//!
+//! ```text
+//!   begin: room is reserved                         write: bytes gather to chunks
+//!     buffered: a few chunks -- nothing on disk until the commit: file, write and rename in one operation
+//!     streamed: more of them -- a temporary file -- chunks, some in flight -- commit: table, header, rename
+//!               parts of an entry -- the entry's own file -- each chunk, then its record
+//! ```
+//! The header is written last, so a file that is not complete has none. For parts an entry without content is made first,
+//! and all fills that have a part of it add to that one. The checksum of a chunk is made once, from the bytes that came.
+//!
+//! [`gather`] joins pieces to chunks, [`chunk_writer`] writes chunks, [`publish`] gives a complete file its name,
+//! [`refresh`] changes an entry that is there, [`backlog`] limits fills that wait for the disk, [`order`] knows the newest
+//! response to a key.
+
+pub(crate) mod backlog;
+pub(crate) mod chunk_writer;
+pub(crate) mod gather;
+pub(crate) mod new;
+pub(crate) mod order;
+pub(crate) mod publish;
+pub(crate) mod refresh;
+pub(crate) mod start;
+
+use std::sync::Arc;
+
+use io::op::Source;
+use io::{Frozen, Segments};
+
+use crate::disk::key_locks::KeyLocks;
+use crate::disk::staging::{StagingDir, TempFile};
+use crate::entries::Entries;
+use crate::entries::chunks::Chunks;
+use crate::error::{FillError, Refused, StoreError};
+use crate::fill::backlog::{Backlog, BacklogGuard};
+use crate::fill::chunk_writer::{ChunkWriter, Kind, Progress, WRITES_MAX};
+use crate::fill::gather::{Gather, is_scarce};
+use crate::fill::new::New;
+use crate::fill::publish::{CompletedFile, Condition, Publication, publish};
+use crate::fill::refresh::open_to_change;
+use crate::fill::start::{file_start, identity, slot, table};
+use crate::format::header::{Layout, is_storable, used_bytes};
+use crate::format::{CHUNK_BYTES, chunk_len, chunks_of};
+use crate::index::SpaceReservation;
+use crate::index::space::blocks_of;
+use crate::key::Key;
+use crate::lookup::hit::{Hit, Located};
+use crate::lookup::{Lookup, Selector};
+use crate::purge::settling::Asked;
+use crate::purge::{Fate, Subject};
+
+/// The part of a cache that makes entries.
+pub(crate) struct Fills {
+    entries: Arc<Entries>,
+    lookup: Arc<Lookup>,
+    /// Chunks that are being added to entries, and keys whose parts begin.
+    extending: KeyLocks,
+    /// Keys whose variants choose the names of their files.
+    variants: KeyLocks,
+    /// Entries that are complete and wait for the disk.
+    pub(crate) backlog: Backlog,
+}
+
+/// An entry that is being written, or parts that are added to one. Belongs to the thread that began it. It may be dropped
+/// at any time, also while one of its calls is awaited: then there is an entry or there is nothing.
+///
+/// Bytes are gathered into chunks, and a body of a few chunks is written with its head at the commit. The caller keeps the
+/// bytes that have not got to the file ([`FillReader::on_disk`]) for as long as others want them from here. That
+/// is never more than [`Fill::BEHIND_BYTES_MAX`].
+pub struct Fill {
+    fills: Arc<Fills>,
+    new: New,
+    /// Where the bytes came to, or will go on.
+    next: u64,
+    gather: Option<Gather>,
+    state: State,
+    /// Where its file is made, when that is not inside of the cache.
+    staging: Option<StagingDir>,
+    /// Space on the disk that no entry has yet.
+    reserved: SpaceReservation,
+    /// A write was dropped on its way or has failed: bytes may be missing.
+    is_broken: bool,
+    is_done: bool,
+}
+
+/// Where chunks go that are complete.
+enum State {
+    /// Nowhere until the commit, or until there are too many.
+    Buffered(Vec<Gather>),
+    /// To a file: a temporary one, or without one that of the entry that they are a part of.
+    Streamed { writer: ChunkWriter, temp: Option<TempFile> },
+}
+
+/// Bytes of a body that is written as a whole: bytes that slow clients have not taken stay in memory with their requests.
+const BUFFERED_BYTES_MAX: u64 = 2 * CHUNK_BYTES;
+
+const _: () = assert!(BUFFERED_BYTES_MAX <= Fill::BEHIND_BYTES_MAX);
+
+impl Fill {
+    /// Most bytes that were given to [`Fill::write`] and cannot be read from the file yet.
+    pub const BEHIND_BYTES_MAX: u64 = (WRITES_MAX as u64 + 2) * CHUNK_BYTES;
+
+    /// Adds bytes of the body at `offset`, which is where the last piece ended or, in a partial entry, anywhere; bytes of
+    /// a chunk that does not come whole are not stored then. Waits only when writes are behind. After an error, and after a
+    /// call that was dropped, the fill is over and can only be dropped.
+    pub async fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FillError> {
+        self.write_shared(offset, &Frozen::copy(bytes)).await
+    }
+
+    /// The same for bytes that others share, which are not copied.
+    pub async fn write_shared(&mut self, offset: u64, piece: &Frozen) -> Result<(), FillError> {
+        let end = offset + piece.len() as u64;
+        if self.new.meta.length.is_some_and(|length| end > length) || end > crate::format::LENGTH_MAX {
+            return Err(FillError::TooLong);
+        }
+        if self.is_broken || (offset != self.next && !self.new.is_partial) {
+            return Err(FillError::Incomplete { got: self.next, wanted: offset });
+        }
+        if offset != self.next {
+            self.gather = None;
+        }
+        self.is_broken = true;
+        let mut at = offset;
+        while at < end {
+            let chunk_end = (at / CHUNK_BYTES + 1) * CHUNK_BYTES;
+            let part = (at - offset) as usize..(end.min(chunk_end) - offset) as usize;
+            self.gather(at, piece.part(part)).await?;
+            at = end.min(chunk_end);
+        }
+        self.next = end;
+        self.is_broken = false;
+        Ok(())
+    }
+
+    /// Adds bytes to a chunk and writes it when it is whole.
+    async fn gather(&mut self, at: u64, piece: Frozen) -> Result<(), FillError> {
+        let (index, is_start) = (at / CHUNK_BYTES, at.is_multiple_of(CHUNK_BYTES));
+        if self.gather.as_ref().is_none_or(|gather| gather.index != index) {
+            // The rest of a chunk whose start did not come cannot be checked later, so it is not stored.
+            if !is_start {
+                return Ok(());
+            }
+            self.begin_chunk(index).await?;
+        }
+        let gather = self.gather.as_mut().expect("it was made above or matched");
+        if !gather.push(piece) {
+            return Err(self.refuse(Refused::NoMemory));
+        }
+        let is_whole = match self.new.meta.length {
+            Some(length) => gather.len == chunk_len(index, length),
+            None => gather.len == CHUNK_BYTES,
+        };
+        if is_whole
+            && matches!(self.state, State::Streamed { .. })
+            && let Some(gather) = self.gather.take()
+        {
+            self.flush(gather).await?;
+        }
+        Ok(())
+    }
+
+    async fn begin_chunk(&mut self, index: u64) -> Result<(), FillError> {
+        if let State::Buffered(chunks) = &mut self.state
+            && let Some(last) = self.gather.take()
+        {
+            if is_buffered(&self.new) {
+                chunks.push(last);
+            } else {
+                // There is more than one chunk after all.
+                Box::pin(self.open()).await?;
+                self.flush(last).await?;
+            }
+        }
+        if is_scarce()
+            && let State::Streamed { writer, .. } = &self.state
+        {
+            // Its chunks in flight are memory that comes back.
+            writer.settle().await;
+        }
+        if is_scarce() {
+            return Err(self.refuse(Refused::NoMemory));
+        }
+        self.gather = Some(Gather::new(index));
+        Ok(())
+    }
+
+    /// Makes the temporary file of a large entry, or the entry that parts are added to.
+    async fn open(&mut self) -> Result<(), FillError> {
+        let (text, meta) = (&self.new.text, &self.new.meta);
+        let used = used_bytes(text, &self.new.head, meta);
+        let layout = Layout::large(used, meta.length, self.new.is_partial);
+        if meta.length.is_none() || self.new.is_partial {
+            self.grow_to(blocks_of(layout.body)).await?;
+        }
+        let staging = self.staging.as_ref().filter(|_| !self.new.is_partial);
+        let dir = &self.entries().dir;
+        let temp = TempFile::create_in(dir, staging).await.map_err(|r| self.refuse(r))?;
+        if dir.is_uncached() {
+            // Chunks leave the page cache as they get to the disk.
+            temp.file().set_uncached();
+        }
+        let nonce = dir.nonce();
+        if self.new.is_partial {
+            return self.open_parts(temp, layout, nonce).await;
+        }
+        let kind = Kind::New { staging: temp.staging().cloned() };
+        let writer = ChunkWriter::new(self.entries(), temp.file(), layout, nonce, kind);
+        self.state = State::Streamed { writer, temp: Some(temp) };
+        Ok(())
+    }
+
+    /// Publishes an entry without content.
+    async fn open_parts(&mut self, temp: TempFile, layout: Layout, nonce: u64) -> Result<(), FillError> {
+        self.check_purged()?;
+        let length = self.new.meta.length.ok_or(FillError::Empty)?;
+        let (file, entries) = (temp.file().clone(), Arc::clone(self.entries()));
+        let start = file_start(&identity(&self.new, layout, nonce, length), &self.new, &[]);
+        let chunks = Chunks::new(nonce, length);
+        chunks.begin_epoch(entries.epoch());
+        let chunks = entries.recent.put(Arc::new(chunks));
+        let completed = CompletedFile::File(temp, Some(start.into()));
+        let (key, version) = self.publish(completed, None).await?;
+        let kind = Kind::Parts { key, version, chunks, locks: self.fills.extending.clone() };
+        let writer = ChunkWriter::new(&entries, &file, layout, nonce, kind);
+        self.state = State::Streamed { writer, temp: None };
+        Ok(())
+    }
+
+    /// Starts the write of a chunk.
+    async fn flush(&mut self, gather: Gather) -> Result<(), FillError> {
+        let is_part = matches!(self.state, State::Streamed { temp: None, .. });
+        if self.new.meta.length.is_none() || is_part {
+            self.grow(blocks_of(gather.len)).await?;
+        }
+        // The entry that parts belong to is there, and grows by each chunk.
+        let room = is_part.then(|| self.reserved.take());
+        // Chunks are flushed when there is a file.
+        let State::Streamed { writer, .. } = &mut self.state else { return Ok(()) };
+        let started = writer.write(gather, room).await;
+        started.map_err(|refused| self.refuse(refused))
+    }
+
+    /// Reserves so many blocks more.
+    async fn grow(&mut self, more: u64) -> Result<(), FillError> {
+        let entries = &self.fills.entries;
+        entries
+            .grow(&mut self.reserved, more)
+            .await
+            .map_err(|refused| entries.counters.refuse(refused).into())
+    }
+
+    /// Reserves so many blocks in all.
+    async fn grow_to(&mut self, blocks: u64) -> Result<(), FillError> {
+        self.grow(blocks.saturating_sub(self.reserved.count())).await
+    }
+
+    fn refuse(&self, refused: Refused) -> FillError {
+        FillError::Refused(self.entries().counters.refuse(refused))
+    }
+
+    fn entries(&self) -> &Arc<Entries> {
+        &self.fills.entries
+    }
+
+    /// Reads the bytes that have been written so far, on any thread; it outlives the fill. `None` while there is no file.
+    pub fn reader(&self) -> Option<FillReader> {
+        let State::Streamed { writer, .. } = &self.state else { return None };
+        Some(FillReader {
+            entries: Arc::clone(self.entries()),
+            progress: Arc::clone(writer.progress()),
+            offset: writer.layout().body,
+        })
+    }
+
+    /// Makes it an entry, in place of an earlier one. The body is at its end now. Dropped on the way it has become an entry,
+    /// becomes one in a task of this thread, or leaves nothing.
+    pub async fn commit(mut self) -> Result<(), FillError> {
+        let length = self.new.meta.length.unwrap_or(self.next);
+        if self.is_broken || (!self.new.is_partial && length != self.next) {
+            return Err(FillError::Incomplete { got: self.next, wanted: length });
+        }
+        // From here on only the disk is waited for.
+        let backlog = self.fills.backlog.enter();
+        // The last chunk of a body whose length was not known.
+        if matches!(self.state, State::Streamed { .. }) {
+            let last = self.gather.take().filter(|last| {
+                last.len == chunk_len(last.index, length) && last.index + 1 == chunks_of(length)
+            });
+            if let Some(gather) = last {
+                self.flush(gather).await?;
+            }
+        }
+        if self.new.meta.length.is_none() {
+            Arc::make_mut(&mut self.new.meta).length = Some(length);
+        }
+        self.check_purged()?;
+        match std::mem::replace(&mut self.state, State::Buffered(Vec::new())) {
+            State::Buffered(chunks) => self.commit_buffered(chunks, length, backlog).await,
+            State::Streamed { writer, temp: Some(temp) } => {
+                Box::pin(self.commit_streamed(writer, temp, length, backlog)).await
+            }
+            State::Streamed { writer, temp: None } => self.commit_parts(writer).await,
+        }
+    }
+
+    fn check_purged(&self) -> Result<(), FillError> {
+        let subject = Subject {
+            primary: &self.new.key.0,
+            key: &self.new.text,
+            tags: &self.new.meta.tags,
+            sequence: self.new.asked.number(),
+        };
+        let fate = self.entries().purges.set().fate(&subject);
+        if fate == Some(Fate::Gone) { Err(FillError::Purged) } else { Ok(()) }
+    }
+
+    /// All of a file in one write.
+    async fn commit_buffered(
+        &mut self,
+        mut chunks: Vec<Gather>,
+        length: u64,
+        backlog: BacklogGuard,
+    ) -> Result<(), FillError> {
+        chunks.extend(self.gather.take());
+        let got = chunks.iter().map(|chunk| chunk.len).sum::<u64>();
+        if self.new.is_partial && got < length {
+            return Err(FillError::Empty);
+        }
+        assert!(got == length, "{got} of {length} bytes of a body that came in order");
+        let used = used_bytes(&self.new.text, &self.new.head, &self.new.meta);
+        let layout = match length <= CHUNK_BYTES {
+            true => Layout::small(used, length),
+            false => Layout::large(used, Some(length), false),
+        };
+        let nonce = self.entries().dir.nonce();
+        let records: Vec<(u64, u32)> = chunks.iter().map(|chunk| (chunk.index, chunk.crc)).collect();
+        let mut start = file_start(&identity(&self.new, layout, nonce, length), &self.new, &records);
+        start.resize(layout.body as usize, 0);
+        let mut first = Segments::new();
+        first.push(Source::Vec(start));
+        let data = if layout.is_small {
+            chunks.into_iter().for_each(|chunk| first.append(chunk.data));
+            vec![first]
+        } else {
+            self.remember(nonce, length, &records);
+            [first].into_iter().chain(chunks.into_iter().map(|chunk| chunk.data)).collect()
+        };
+        self.publish_bytes(data, layout.file_bytes(length), backlog).await
+    }
+
+    /// All of a file that is `total` bytes long, none of them on the disk.
+    async fn publish_bytes(
+        &mut self,
+        data: Vec<Segments>,
+        total: u64,
+        backlog: BacklogGuard,
+    ) -> Result<(), FillError> {
+        let given = data.iter().map(Segments::len).sum::<usize>() as u64;
+        assert!(given == total, "{given} of {total} bytes of a file");
+        self.grow_to(blocks_of(total)).await?;
+        let Some(staging) = &self.staging else {
+            return self.publish(CompletedFile::Bytes(data), Some(backlog)).await.map(drop);
+        };
+        let dir = &self.entries().dir;
+        let temp = TempFile::create_in(dir, Some(staging)).await.map_err(|r| self.refuse(r))?;
+        let mut at = 0;
+        for part in data {
+            let next = at + part.len() as u64;
+            temp.write(at, part).await.map_err(|refused| self.refuse(refused))?;
+            at = next;
+        }
+        self.publish(CompletedFile::File(temp, None), Some(backlog)).await.map(drop)
+    }
+
+    /// The table, then the header.
+    async fn commit_streamed(
+        &mut self,
+        writer: ChunkWriter,
+        temp: TempFile,
+        length: u64,
+        backlog: BacklogGuard,
+    ) -> Result<(), FillError> {
+        let (layout, nonce) = (writer.layout().settle(length), writer.nonce());
+        let records = writer.finish().await.map_err(|refused| self.refuse(refused))?;
+        assert!(records.len() as u64 == chunks_of(length), "all chunks of {length} bytes are in the file");
+        let identity = identity(&self.new, layout, nonce, length);
+        self.remember(nonce, length, &records);
+        if layout.table < layout.body && !temp.is_outside() {
+            let start = Segments::from(file_start(&identity, &self.new, &records));
+            let completed = CompletedFile::File(temp, Some(start));
+            return self.publish(completed, Some(backlog)).await.map(drop);
+        }
+        let refuse = |refused| self.refuse(refused);
+        temp.write(layout.table, table(nonce, &records).into()).await.map_err(refuse)?;
+        temp.write(0, slot(&identity, &self.new).into()).await.map_err(refuse)?;
+        self.publish(CompletedFile::File(temp, None), Some(backlog)).await.map(drop)
+    }
+
+    /// Waits for the chunks of an entry that is there.
+    async fn commit_parts(&mut self, writer: ChunkWriter) -> Result<(), FillError> {
+        let finished = writer.finish().await;
+        self.state = State::Streamed { writer, temp: None };
+        if finished.map_err(|refused| self.refuse(refused))?.is_empty() {
+            return Err(FillError::Empty);
+        }
+        self.is_done = true;
+        self.entries().counters.commits.count();
+        Ok(())
+    }
+
+    /// Spares the first reader of an entry a look at chunks that were just written.
+    fn remember(&self, nonce: u64, length: u64, records: &[(u64, u32)]) {
+        let chunks = Chunks::new(nonce, length);
+        chunks.begin_epoch(self.entries().epoch());
+        records.iter().for_each(|(index, crc)| chunks.add(*index, *crc));
+        self.entries().recent.put(Arc::new(chunks));
+    }
+
+    /// Gives the file its name; returns the key of the file and its version.
+    async fn publish(
+        &mut self,
+        file: CompletedFile,
+        backlog: Option<BacklogGuard>,
+    ) -> Result<(Key, u32), FillError> {
+        let (fills, new) = (Arc::clone(&self.fills), &self.new);
+        // Of several variants that come at once one lies at the primary key, and the others know of it.
+        let variants = match new.meta.vary.is_empty() {
+            true => None,
+            false => Some(fills.variants.lock(&new.key).await),
+        };
+        let key = self.file_key().await;
+        let publication = Publication {
+            file,
+            key,
+            reserved: self.reserved.take(),
+            condition: Condition::newest(new),
+            asked: Arc::clone(&new.asked),
+            variants,
+            backlog,
+        };
+        // From here on it goes its way without this fill.
+        self.is_done = publication.backlog.is_some();
+        let published = publish(&fills.entries, publication).await;
+        self.is_done &= published.is_ok();
+        published.map(|version| (key, version)).map_err(|refused| self.refuse(refused))
+    }
+
+    /// The key of the file: the primary key, unless another variant lies there.
+    async fn file_key(&self) -> Key {
+        let (key, meta) = (self.new.key, &self.new.meta);
+        if meta.vary.is_empty() {
+            return key;
+        }
+        match Box::pin(self.fills.lookup.variant_at(&key, &self.new.text)).await {
+            Some(first) if first.vary == meta.vary && first.variant != meta.variant => {
+                // Before its file is there.
+                self.entries().settling.add_variant(&key);
+                key.variant(&meta.variant)
+            }
+            _ => key,
+        }
+    }
+}
+
+impl Drop for Fill {
+    fn drop(&mut self) {
+        if self.is_done {
+            return;
+        }
+        self.entries().counters.aborts.count();
+        if let State::Streamed { writer, temp: None } = &self.state
+            && let Some((key, version)) = writer.empty_entry()
+        {
+            self.entries().remove_entry(&key, version);
+        }
+    }
+}
+
+/// Whether all of it is written at the commit.
+fn is_buffered(new: &New) -> bool {
+    !new.is_partial && new.meta.length.is_some_and(|length| length <= BUFFERED_BYTES_MAX)
+}
+
+impl Fills {
+    pub(crate) fn new(lookup: &Arc<Lookup>) -> Fills {
+        Fills {
+            entries: Arc::clone(&lookup.entries),
+            lookup: Arc::clone(lookup),
+            extending: KeyLocks::default(),
+            variants: KeyLocks::default(),
+            backlog: Backlog::default(),
+        }
+    }
+
+    /// Begins an entry: reserves its bytes and its place.
+    pub(crate) async fn begin(
+        self: &Arc<Fills>,
+        new: New,
+        staging: Option<StagingDir>,
+    ) -> Result<Fill, Refused> {
+        self.begin_new(new, staging).await.map_err(|refused| self.entries.counters.refuse(refused))
+    }
+
+    /// Begins to store parts of something, or adds to the entry that another fill has begun or stored meanwhile, where
+    /// `joins` says that both are of the same bytes. `selector` finds the one for the request that the parts are for.
+    pub(crate) async fn begin_parts(
+        self: &Arc<Fills>,
+        new: New,
+        staging: Option<StagingDir>,
+        selector: Selector<'_>,
+        joins: impl Fn(&Hit) -> bool,
+    ) -> Result<Fill, Refused> {
+        // One after the other, so that the second finds the entry that the first has begun.
+        let _lock = self.extending.lock(&new.key).await;
+        let found = self.lookup.find_uncounted(&new.key, &new.text, selector).await;
+        if let Some(hit) = found.filter(joins) {
+            match self.extend(&hit).await {
+                // Removed a moment ago.
+                Err(Refused::Gone) => {}
+                extended => return extended,
+            }
+        }
+        self.begin(new, staging).await
+    }
+
+    async fn begin_new(self: &Arc<Fills>, new: New, staging: Option<StagingDir>) -> Result<Fill, Refused> {
+        self.entries.dir.may_write()?;
+        let length = new.meta.length;
+        if !is_storable(&new.text, &new.head, &new.meta) || (new.is_partial && length.is_none()) {
+            return Err(Refused::Unstorable);
+        }
+        let used = used_bytes(&new.text, &new.head, &new.meta);
+        let bytes = match length {
+            Some(length) if length <= CHUNK_BYTES => Layout::small(used, length).file_bytes(length),
+            Some(_) if new.is_partial => used as u64,
+            Some(length) => Layout::large(used, Some(length), false).file_bytes(length),
+            None => used as u64,
+        };
+        self.backlog.room().await?;
+        let reserved = self.entries.reserve(&new.key, blocks_of(bytes)).await?;
+        let is_streamed = length.is_some_and(|length| length > CHUNK_BYTES) && !is_buffered(&new);
+        let mut fill = self.fill(new, State::Buffered(Vec::new()), reserved);
+        fill.staging = staging;
+        if is_streamed {
+            Box::pin(fill.open()).await.map_err(|error| match error {
+                FillError::Refused(refused) => refused,
+                _ => Refused::Gone,
+            })?;
+        }
+        Ok(fill)
+    }
+
+    /// Begins to add parts to a partial entry; others may do so at the same time.
+    pub(crate) async fn extend(self: &Arc<Fills>, hit: &Hit) -> Result<Fill, Refused> {
+        self.extend_entry(hit).await.map_err(|refused| self.entries.counters.refuse(refused))
+    }
+
+    async fn extend_entry(self: &Arc<Fills>, hit: &Hit) -> Result<Fill, Refused> {
+        let entries = &self.entries;
+        entries.dir.may_write()?;
+        let located = hit.located().ok_or(Refused::Unstorable)?;
+        let chunks = located.chunks.clone().ok_or(Refused::Unstorable)?;
+        self.backlog.room().await?;
+        let file = open_to_change(&entries.dir, &hit.key, &hit.header).await?.0;
+        let header = &hit.header;
+        let (key, version, locks) = (hit.key, hit.version, self.extending.clone());
+        let kind = Kind::Parts { key, version, chunks, locks };
+        let writer = ChunkWriter::new(entries, &file, header.layout, header.nonce, kind);
+        let new = New {
+            key: header.primary,
+            text: hit.image.bytes()[header.text.clone()].to_vec(),
+            meta: Arc::clone(&hit.meta),
+            head: Arc::default(),
+            is_partial: true,
+            // Purges that came since have taken the entry out of the index, which its chunks notice.
+            asked: Asked::before(header.sequence),
+            ticket: None,
+        };
+        let reserved = entries.reserve(&hit.key, 0).await?;
+        Ok(self.fill(new, State::Streamed { writer, temp: None }, reserved))
+    }
+
+    fn fill(self: &Arc<Fills>, new: New, state: State, reserved: SpaceReservation) -> Fill {
+        self.entries.counters.fills.count();
+        let (fills, gather, staging) = (Arc::clone(self), None, None);
+        Fill { fills, new, next: 0, gather, state, staging, reserved, is_broken: false, is_done: false }
+    }
+}
+
+/// Reads a fill under way, on any thread.
+#[derive(Clone)]
+pub struct FillReader {
+    entries: Arc<Entries>,
+    progress: Arc<Progress>,
+    offset: u64,
+}
+
+impl FillReader {
+    /// Where the readable bytes of the body end. They begin with the first chunk that was written whole, which is the start
+    /// of the body unless a part of it is written.
+    pub fn on_disk(&self) -> u64 {
+        self.progress.on_disk()
+    }
+
+    /// The body so far as this thread's file. Of a part nothing is content but the bytes up to [`FillReader::on_disk`].
+    pub fn located(&self) -> Result<Located, StoreError> {
+        let doing = "sharing a file under way";
+        let fd = self.progress.share().map_err(|errno| StoreError::Disk { doing, errno })?;
+        let dir = &self.entries.dir;
+        Ok(Located {
+            file: rt::File::new(fd),
+            device: dir.device(),
+            via: dir.via(),
+            offset: self.offset,
+            length: self.on_disk(),
+            key: Key([0; 16]),
+            version: 0,
+            chunks: None,
+            entries: Arc::clone(&self.entries),
+        })
+    }
+}

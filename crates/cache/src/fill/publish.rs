@@ -1,0 +1,152 @@
+//! Gives a [`CompletedFile`] its name: the rename is one operation with the last write, and the index follows.
+//!
+//! [`publish`] may be dropped at any time. Before its first poll nothing happens; after it the work goes on in a task of
+//! the thread, so that no file gets a name that the index does not know.
+
+use std::ffi::CString;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use io::{Errno, Segments};
+
+use crate::disk::directory::{Directory, now_s};
+use crate::disk::key_locks::KeyLock;
+use crate::disk::staging::TempFile;
+use crate::entries::Entries;
+use crate::error::Refused;
+use crate::fill::backlog::BacklogGuard;
+use crate::fill::new::New;
+use crate::fill::order::Ticket;
+use crate::index::{Origin, SpaceReservation};
+use crate::key::{Key, Parents};
+use crate::meta::Meta;
+use crate::purge::settling::Asked;
+
+/// An entry that is complete but for its name.
+pub(crate) enum CompletedFile {
+    /// All of its bytes, none of them on the disk.
+    Bytes(Vec<Segments>),
+    /// A file, and its start where that is not written yet.
+    File(TempFile, Option<Segments>),
+}
+
+impl CompletedFile {
+    /// Gives it its name, and makes the directories on the way where they are missing.
+    async fn publish(self, dir: &Directory, to: (CString, Parents)) -> Result<(), Errno> {
+        match self {
+            CompletedFile::Bytes(data) => dir.publish(to, dir.temp_path(), None, data).await,
+            CompletedFile::File(temp, start) => temp.publish(to, start).await,
+        }
+    }
+}
+
+/// A complete entry and the place that it is to take.
+pub(crate) struct Publication {
+    pub(crate) file: CompletedFile,
+    /// The key of its file.
+    pub(crate) key: Key,
+    pub(crate) reserved: SpaceReservation,
+    pub(crate) condition: Condition,
+    /// The question that it answers stays open until it has its place.
+    pub(crate) asked: Arc<Asked>,
+    /// Held where the key was chosen among those of several variants.
+    pub(crate) variants: Option<KeyLock>,
+    /// Of a fill's commit, until the disk has it.
+    pub(crate) backlog: Option<BacklogGuard>,
+}
+
+/// Must hold when an entry takes its place.
+pub(crate) enum Condition {
+    /// The entry in that place has this version.
+    Version(u32),
+    /// No newer response to the same key is complete.
+    Newest(Option<Arc<Ticket>>, Arc<Meta>),
+}
+
+impl Condition {
+    /// The condition of a new response.
+    pub(crate) fn newest(new: &New) -> Condition {
+        Condition::Newest(new.ticket.clone(), Arc::clone(&new.meta))
+    }
+
+    fn check(&self, entries: &Entries, key: &Key) -> Result<(), Refused> {
+        match self {
+            Condition::Version(version) => {
+                let known = entries.index.peek(&key.0);
+                known.filter(|known| known.version == *version).map(drop).ok_or(Refused::Gone)
+            }
+            Condition::Newest(Some(ticket), meta) if !ticket.is_newest(&meta.variant) => Err(Refused::Older),
+            Condition::Newest(..) => Ok(()),
+        }
+    }
+}
+
+/// Makes a complete file the entry of a key: the rename and the index are one step for all others. Returns the new version.
+pub(crate) fn publish(entries: &Arc<Entries>, publication: Publication) -> Finishing<Result<u32, Refused>> {
+    Finishing::new(publish_now(Arc::clone(entries), publication))
+}
+
+async fn publish_now(entries: Arc<Entries>, publication: Publication) -> Result<u32, Refused> {
+    let Publication { mut file, key, reserved, condition, asked, variants, backlog } = publication;
+    let dir = &entries.dir;
+    // Before others wait for this key: it may be a copy of all of it.
+    if let CompletedFile::File(temp, start) = file {
+        let temp = if temp.is_outside() { Box::pin(temp.move_into_cache()).await? } else { temp };
+        file = CompletedFile::File(temp, start);
+    }
+    let lock = dir.locks.lock(&key).await;
+    // Under the lock: no other response takes the place between the look and the rename.
+    condition.check(&entries, &key)?;
+    dir.may_finish()?;
+    if let Err(errno) = file.publish(dir, dir.path_of(&key)).await {
+        dir.write_failed("putting an entry in place", errno);
+        return Err(Refused::Disk(errno));
+    }
+    let origin = Origin::Written { epoch: entries.epoch() };
+    let (version, victim) = entries.index.insert(&key.0, reserved, origin, now_s());
+    entries.memory.remove(&key.0);
+    if backlog.is_some() {
+        entries.counters.commits.count();
+    }
+    drop((lock, variants, asked, backlog));
+    entries.remove_victims(victim);
+    Ok(version)
+}
+
+/// A future that goes on to its end in a task when it is dropped after its first poll.
+pub(crate) struct Finishing<T: 'static> {
+    future: Option<Pin<Box<dyn Future<Output = T>>>>,
+    is_begun: bool,
+}
+
+impl<T: 'static> Finishing<T> {
+    pub(crate) fn new(future: impl Future<Output = T> + 'static) -> Finishing<T> {
+        Finishing { future: Some(Box::pin(future)), is_begun: false }
+    }
+}
+
+impl<T: 'static> Future for Finishing<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        self.is_begun = true;
+        let future = self.future.as_mut().expect("it is not polled after its end");
+        let polled = future.as_mut().poll(context);
+        if polled.is_ready() {
+            self.future = None;
+        }
+        polled
+    }
+}
+
+impl<T: 'static> Drop for Finishing<T> {
+    fn drop(&mut self) {
+        if let Some(future) = self.future.take().filter(|_| self.is_begun) {
+            rt::spawn(async move {
+                future.await;
+            });
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Changing an entry that is there: a new head after a 304, and access to its file for new parts.
+//!
+//! A small entry is written anew and renamed into its place. Of a large one only a slot is written, the one that does not
+//! count, with a higher generation: a reader sees the old head or the new one, and so does a start after a crash.
+
+use std::sync::Arc;
+
+use io::op::Source;
+use io::{Errno, Segments};
+use rt::File;
+use rustix::fs::OFlags;
+
+use crate::crc32c;
+use crate::disk::directory::Directory;
+use crate::disk::read::{ReadError, extend_to, read_prefix};
+use crate::entries::Entries;
+use crate::error::Refused;
+use crate::fill::new::New;
+use crate::fill::publish::{CompletedFile, Condition, Publication, publish};
+use crate::fill::start::{file_start, identity, slot};
+use crate::format::header::{Header, Identity, Layout, decode, is_storable, used_bytes};
+use crate::index::space::blocks_of;
+use crate::key::Key;
+use crate::lookup::hit::{Hit, Placed};
+use crate::meta::Meta;
+use crate::purge::Fate;
+
+/// Gives an entry new facts and a new head, after a 304. Its key, length, variant and tags stay as they are. A purge since
+/// its lookup holds for it too.
+pub(crate) async fn refresh(
+    entries: &Arc<Entries>,
+    hit: &Hit,
+    meta: Meta,
+    head: &[u8],
+) -> Result<(), Refused> {
+    entries.dir.may_write()?;
+    let header = &hit.header;
+    let text = hit.image.bytes()[header.text.clone()].to_vec();
+    let old = &hit.meta;
+    let meta = Meta {
+        length: Some(header.length),
+        vary: old.vary.clone(),
+        variant: old.variant.clone(),
+        tags: old.tags.clone(),
+        ..meta
+    };
+    let new = New {
+        key: header.primary,
+        text,
+        meta: Arc::new(meta),
+        head: head.into(),
+        is_partial: header.layout.is_partial,
+        // A soft purge that came before the lookup was followed by this question.
+        asked: entries.settling.ask(|| hit.sequence),
+        ticket: None,
+    };
+    if !is_storable(&new.text, &new.head, &new.meta) {
+        return Err(Refused::Unstorable);
+    }
+    let subject = Header { meta: Arc::clone(&hit.meta), ..Header::clone(header) };
+    if entries.fate(&subject, &new.text) == Some(Fate::Gone) {
+        return Err(Refused::Gone);
+    }
+    match &hit.body {
+        // A large one may have been read whole, and gets its new head in place all the same.
+        Placed::Image(range) if hit.header.layout.is_small => {
+            let body = &hit.image.bytes()[range.clone()];
+            refresh_small(entries, hit, &new, body).await
+        }
+        Placed::Image(_) | Placed::File(_) => refresh_large(&entries.dir, hit, &new).await,
+    }
+}
+
+async fn refresh_small(entries: &Arc<Entries>, hit: &Hit, new: &New, body: &[u8]) -> Result<(), Refused> {
+    let length = body.len() as u64;
+    let layout = Layout::small(used_bytes(&new.text, &new.head, &new.meta), length);
+    let identity = identity(new, layout, entries.dir.nonce(), length);
+    let record = (!body.is_empty()).then(|| (0, crc32c::of(body)));
+    let mut bytes = file_start(&identity, new, record.as_slice());
+    bytes.extend_from_slice(body);
+    assert!(bytes.len() as u64 == layout.file_bytes(length), "a small entry is written whole");
+    let reserved = entries.reserve(&hit.key, blocks_of(bytes.len() as u64)).await?;
+    let mut data = Segments::new();
+    data.push(Source::Vec(bytes));
+    let publication = Publication {
+        file: CompletedFile::Bytes(vec![data]),
+        key: hit.key,
+        reserved,
+        condition: Condition::Version(hit.version),
+        asked: Arc::clone(&new.asked),
+        variants: None,
+        backlog: None,
+    };
+    publish(entries, publication).await.map(drop)
+}
+
+async fn refresh_large(dir: &Directory, hit: &Hit, new: &New) -> Result<(), Refused> {
+    let used = used_bytes(&new.text, &new.head, &new.meta);
+    if used > hit.header.layout.room as usize {
+        return Err(Refused::HeadTooLong);
+    }
+    // One at a time: two would write the same slot.
+    let lock = dir.locks.try_lock(&hit.key).ok_or(Refused::Busy)?;
+    let (file, header) = open_to_change(dir, &hit.key, &hit.header).await?;
+    let identity = Identity {
+        generation: header.generation.wrapping_add(1),
+        primary: header.primary,
+        ..identity(new, header.layout, header.nonce, header.length)
+    };
+    let at = if header.is_second { 0 } else { u64::from(header.layout.room) };
+    let written = dir.write(&file, at, slot(&identity, new).into()).await;
+    drop(lock);
+    written.map_err(|errno| {
+        dir.write_failed("writing a head", errno);
+        Refused::Disk(errno)
+    })
+}
+
+/// Opens an entry's file for writing and reads its header, which has to be that of the same entry.
+pub(crate) async fn open_to_change(
+    dir: &Directory,
+    key: &Key,
+    header: &Header,
+) -> Result<(File, Header), Refused> {
+    let (device, via) = (dir.device(), dir.via());
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = match dir.open_file(dir.path_of(key).0, flags).await {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Err(Refused::Gone),
+        Err(errno) => {
+            dir.write_failed("opening an entry", errno);
+            return Err(Refused::Disk(errno));
+        }
+    };
+    let wanted = 2 * u64::from(header.layout.room);
+    let read = async {
+        let buf = read_prefix(&file, wanted, device, via).await?;
+        extend_to(&file, buf, wanted, device, via).await
+    };
+    let buf = match read.await {
+        Ok(buf) => buf,
+        Err(ReadError::Disk(errno)) => {
+            dir.read_failed("reading an entry", errno);
+            return Err(Refused::Disk(errno));
+        }
+        Err(ReadError::NoMemory) => return Err(Refused::NoMemory),
+        Err(ReadError::Damaged(_)) => return Err(Refused::Gone),
+    };
+    match decode(&buf) {
+        Ok(found) if found.nonce == header.nonce && found.layout == header.layout => Ok((file, found)),
+        _ => Err(Refused::Gone),
+    }
+}

@@ -1,0 +1,37 @@
+//! The start of an entry's file: slot, records, and the padding between them. Pure.
+
+use crate::fill::new::New;
+use crate::format::header::{Identity, Layout, encode};
+use crate::format::table::record;
+
+/// The identity of a new entry.
+pub(crate) fn identity(new: &New, layout: Layout, nonce: u64, length: u64) -> Identity {
+    let (sequence, primary) = (new.asked.number(), new.key);
+    Identity { layout, generation: 1, nonce, sequence, length, primary }
+}
+
+/// One slot.
+pub(crate) fn slot(identity: &Identity, new: &New) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode(identity, &new.text, &new.head, &new.meta, &mut bytes);
+    assert!(bytes.len() <= identity.layout.room as usize, "a slot fits into its room");
+    bytes
+}
+
+/// Records of chunks.
+pub(crate) fn table(nonce: u64, records: &[(u64, u32)]) -> Vec<u8> {
+    records.iter().flat_map(|(index, crc)| record(nonce, *index, *crc)).collect()
+}
+
+/// The slots and the table of an entry whose table lies behind them; the checksums of its chunks are `records`.
+pub(crate) fn file_start(identity: &Identity, new: &New, records: &[(u64, u32)]) -> Vec<u8> {
+    let layout = identity.layout;
+    let mut bytes = Vec::with_capacity(layout.body as usize);
+    encode(identity, &new.text, &new.head, &new.meta, &mut bytes);
+    bytes.resize(layout.table as usize, 0);
+    for (index, crc) in records {
+        bytes.extend_from_slice(&record(identity.nonce, *index, *crc));
+    }
+    assert!(bytes.len() as u64 <= layout.body, "the table ends where the body begins, or before");
+    bytes
+}

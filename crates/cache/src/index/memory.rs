@@ -1,0 +1,187 @@
+//! Small objects that are asked for often, whole in memory: the tier above the disk (`memory=`), with a limit of its own.
+//!
+//! Files that are read with direct I/O leave nothing in the page cache, so this is all the memory that hot objects
+//! take, and a container's limit can be met.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::s3fifo::{KeyBytes, S3Fifo, Short};
+
+/// Shards, each with a lock of its own.
+const SHARDS: usize = 16;
+
+/// What one object takes beside its bytes: the node, the counts of its `Arc`, and what the allocator rounds up.
+const OVERHEAD_BYTES: u64 = 192;
+
+/// One object takes at most this part of a shard: a few large ones would push out all others.
+const LARGEST_PART: u64 = 16;
+
+/// Objects in memory, of a type that the store chooses.
+pub(crate) struct MemoryTier<T> {
+    shards: Box<[Mutex<S3Fifo<Slot<T>>>]>,
+    shard_bytes: u64,
+    bytes: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    object: Option<Arc<T>>,
+    version: u32,
+}
+
+impl<T> Default for Slot<T> {
+    fn default() -> Self {
+        Slot { object: None, version: 0 }
+    }
+}
+
+impl<T> MemoryTier<T> {
+    /// A tier of at most `bytes`; of 0 nothing is kept. `seed` is not to be known to clients.
+    pub(crate) fn new(bytes: u64, seed: [u64; 2]) -> MemoryTier<T> {
+        let shard_bytes = bytes / SHARDS as u64;
+        // Room for objects of a few hundred bytes: what is smaller runs out of places before it runs out of bytes.
+        let places = (shard_bytes / 512) as usize;
+        let count = if bytes == 0 { 0 } else { SHARDS };
+        let shards = (0..count).map(|_| Mutex::new(S3Fifo::new(places, seed))).collect();
+        MemoryTier { shards, shard_bytes, bytes: AtomicU64::new(0) }
+    }
+
+    /// Bytes that an object may have to be kept here.
+    pub(crate) fn object_max(&self) -> u64 {
+        (self.shard_bytes / LARGEST_PART).saturating_sub(OVERHEAD_BYTES)
+    }
+
+    /// Bytes in use, with what keeping them costs.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// The object, of this version.
+    pub(crate) fn get(&self, key: &KeyBytes, version: u32) -> Option<Arc<T>> {
+        let mut shard = self.shard(key)?;
+        let (slot, _) = shard.touch(key)?;
+        slot.object.as_ref().filter(|_| slot.version == version).map(Arc::clone)
+    }
+
+    /// Keeps an object of so many bytes, where it is worth a place: not the first time that it is asked for when others
+    /// would have to go.
+    pub(crate) fn offer(&self, key: &KeyBytes, version: u32, bytes: u64, object: &Arc<T>) {
+        let Some(mut shard) = self.shard(key).filter(|_| bytes <= self.object_max()) else { return };
+        let weight = (bytes + OVERHEAD_BYTES) as u32;
+        let is_short = shard.is_full() || shard.weight() + u64::from(weight) > self.shard_bytes;
+        if is_short && shard.get(key).is_none() && !shard.remembers(key) {
+            shard.remember(key);
+            return;
+        }
+        let before = shard.weight();
+        // Its own place is given up first, so that what is evicted is another one.
+        shard.remove(key);
+        let mut dropped = Vec::new();
+        while shard.is_full() || shard.weight() + u64::from(weight) > self.shard_bytes {
+            let short = if shard.is_full() { Short::Places } else { Short::Weight };
+            match shard.evict(short) {
+                Some(taken) => dropped.push(taken.value),
+                None => break,
+            }
+        }
+        let _ = shard.insert(*key, weight, Slot { object: Some(Arc::clone(object)), version });
+        let after = shard.weight();
+        // The lock is for the list, not for giving memory back.
+        drop(shard);
+        drop(dropped);
+        self.bytes.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+    }
+
+    /// Lets go of an object.
+    pub(crate) fn remove(&self, key: &KeyBytes) {
+        let taken = self.shard(key).and_then(|mut shard| shard.remove(key));
+        if let Some(taken) = taken {
+            self.bytes.fetch_sub(u64::from(taken.weight), Ordering::Relaxed);
+        }
+    }
+
+    /// Lets go of everything.
+    pub(crate) fn clear(&self) {
+        for shard in &self.shards {
+            loop {
+                // One at a time: others wait for the lock.
+                let taken = lock(shard).evict(Short::Places);
+                let Some(taken) = taken else { break };
+                self.bytes.fetch_sub(u64::from(taken.weight), Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn shard(&self, key: &KeyBytes) -> Option<MutexGuard<'_, S3Fifo<Slot<T>>>> {
+        self.shards.get(usize::from(key[15]) % SHARDS).map(lock)
+    }
+}
+
+fn lock<T>(shard: &Mutex<S3Fifo<Slot<T>>>) -> MutexGuard<'_, S3Fifo<Slot<T>>> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<T> std::fmt::Debug for MemoryTier<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryTier").field("bytes", &self.bytes()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(number: u64) -> KeyBytes {
+        u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835).to_be_bytes()
+    }
+
+    #[test]
+    fn the_limit_holds_whatever_comes() {
+        let memory = MemoryTier::new(1 << 20, [3, 5]);
+        for number in 0..20_000u64 {
+            let bytes = number % (memory.object_max() + 10);
+            // Twice, so that what is full takes it.
+            for _ in 0..2 {
+                memory.offer(&key(number), 1, bytes, &Arc::new(number));
+            }
+            assert!(memory.bytes() <= 1 << 20);
+        }
+        let kept = (0..20_000).filter(|&number| memory.get(&key(number), 1).is_some()).count();
+        assert!(kept > 100, "{kept}");
+        memory.clear();
+        assert_eq!(memory.bytes(), 0);
+    }
+
+    #[test]
+    fn an_object_is_of_one_version() {
+        let memory = MemoryTier::new(1 << 20, [3, 5]);
+        memory.offer(&key(1), 1, 100, &Arc::new("old"));
+        assert_eq!(memory.get(&key(1), 1).as_deref(), Some(&"old"));
+        assert_eq!(memory.get(&key(1), 2), None);
+        memory.offer(&key(1), 2, 200, &Arc::new("new"));
+        assert_eq!((memory.get(&key(1), 1), memory.get(&key(1), 2).as_deref()), (None, Some(&"new")));
+        assert_eq!(memory.bytes(), 200 + OVERHEAD_BYTES);
+        memory.remove(&key(1));
+        assert_eq!((memory.get(&key(1), 2), memory.bytes()), (None, 0));
+    }
+
+    #[test]
+    fn what_is_hot_stays_when_others_pass() {
+        let memory = MemoryTier::new(1 << 20, [3, 5]);
+        memory.offer(&key(0), 1, 1000, &Arc::new(0));
+        for number in 1..10_000u64 {
+            memory.offer(&key(number), 1, 1000, &Arc::new(number));
+            assert!(memory.get(&key(0), 1).is_some(), "{number}");
+        }
+    }
+
+    #[test]
+    fn without_memory_nothing_is_kept() {
+        let memory = MemoryTier::new(0, [3, 5]);
+        memory.offer(&key(1), 1, 0, &Arc::new(()));
+        assert_eq!((memory.get(&key(1), 1), memory.object_max()), (None, 0));
+        memory.remove(&key(1));
+        memory.clear();
+    }
+}

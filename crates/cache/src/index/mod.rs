@@ -1,0 +1,502 @@
+//! What a cache has on its disk, in memory: a few words for each object, in shards with a lock each that is held for
+//! some ten nanoseconds.
+//!
+//! The index never says that an object is there when it is not for long: what is deleted leaves the index first. It
+//! may say that one is not there that is, until loading has come to it (the store asks the disk then).
+
+pub(crate) mod memory;
+pub(crate) mod s3fifo;
+pub(crate) mod space;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use self::s3fifo::{KeyBytes, S3Fifo, Short, Taken};
+pub use self::space::{SpaceReservation, Used};
+
+/// Bytes of index memory that an object takes at most, with its share of buckets and ghosts.
+pub const OBJECT_BYTES: u64 = 64;
+
+/// Shards: far more than threads, so that two of them rarely meet.
+const SHARDS: usize = 64;
+
+/// Disk space is counted in blocks of this size: what file systems give at least.
+pub const BLOCK_BYTES: u64 = 4096;
+
+/// What is known of an object without asking the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Blocks of its file, so that a small one is read at once; 0 for a key that has none yet. A guess, and never 0, as
+    /// long as it is not measured.
+    pub blocks: u32,
+    /// Whether its size was looked at.
+    pub measured: bool,
+    /// Tells this object from the next one under the same key.
+    pub version: u32,
+    /// The epoch ([`crate::Config::verify`]) in which it was last compared with its checksums, or written; 0 for never.
+    pub verified: u16,
+    /// Whether it was asked for before, since it was found or written.
+    pub asked: bool,
+    /// How often the key was asked for before it got a file (`proxy_cache_min_uses`).
+    pub uses: u8,
+    /// When it was asked for last, in seconds of the store's clock.
+    pub accessed_s: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Facts {
+    accessed_s: u32,
+    version: u32,
+    verified: u16,
+    /// [`ASKED`] and [`MEASURED`]: one byte for both, as there is one of these for each object.
+    marks: u8,
+    uses: u8,
+}
+
+/// See [`Known::asked`].
+const ASKED: u8 = 1;
+
+/// See [`Known::measured`].
+const MEASURED: u8 = 2;
+
+impl Facts {
+    fn known(self, blocks: u32) -> Known {
+        let Facts { accessed_s, version, verified, marks, uses } = self;
+        let (asked, measured) = (marks & ASKED != 0, marks & MEASURED != 0);
+        Known { blocks, measured, version, verified, asked, uses, accessed_s }
+    }
+}
+
+/// An object whose file is to be deleted.
+#[derive(Debug)]
+pub struct Victim {
+    /// Its name.
+    pub key: KeyBytes,
+    /// Blocks of its file.
+    pub blocks: SpaceReservation,
+}
+
+/// What an object was put into the index for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// It was written: its checksums were made from what is there.
+    Written {
+        /// The epoch in which it was.
+        epoch: u16,
+    },
+    /// It was found on the disk.
+    Found,
+    /// Its name was found on the disk; its size is a guess until [`Index::measure`].
+    Named,
+}
+
+/// The index of one cache.
+pub struct Index {
+    shards: Box<[Mutex<S3Fifo<Facts>>]>,
+    /// Blocks of all files, and of others that are not in here.
+    used: Used,
+    version: AtomicU64,
+    /// Where eviction looks next.
+    next: AtomicU64,
+}
+
+impl Index {
+    /// An index that takes at most `bytes` (`keys_zone`) and counts the blocks of its files in `used`. `seed` is not to be
+    /// known to clients.
+    pub fn new(bytes: u64, seed: [u64; 2], used: Used) -> Index {
+        let per_shard = (bytes / OBJECT_BYTES / SHARDS as u64).max(1) as usize;
+        let shards = (0..SHARDS).map(|_| Mutex::new(S3Fifo::new(per_shard, seed))).collect();
+        Index { shards, used, version: AtomicU64::new(1), next: AtomicU64::new(0) }
+    }
+
+    /// The version of the latest object: what is put in from here on has a higher one.
+    pub fn version(&self) -> u32 {
+        (self.version.load(Ordering::Relaxed) as u32).wrapping_sub(1)
+    }
+
+    /// Objects, with keys that were only asked for.
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| lock(shard).len()).sum()
+    }
+
+    /// Whether nothing is known.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What is known of an object that is asked for.
+    pub fn touch(&self, key: &KeyBytes, now_s: u32) -> Option<Known> {
+        let mut shard = self.shard(key);
+        let (facts, blocks) = shard.touch(key)?;
+        let known = Facts { accessed_s: now_s, ..*facts }.known(blocks);
+        facts.accessed_s = now_s;
+        facts.marks |= ASKED;
+        Some(known)
+    }
+
+    /// What is known of an object, without counting that.
+    pub fn peek(&self, key: &KeyBytes) -> Option<Known> {
+        self.shard(key).get(key).map(|(facts, blocks)| facts.known(blocks))
+    }
+
+    /// Counts that a key without a file was asked for; how often by now. Where there is no room to count, it was once.
+    pub fn count_use(&self, key: &KeyBytes, now_s: u32) -> u8 {
+        let mut shard = self.shard(key);
+        if let Some((facts, _)) = shard.touch(key) {
+            facts.accessed_s = now_s;
+            facts.uses = facts.uses.saturating_add(1);
+            return facts.uses;
+        }
+        if shard.is_full() {
+            // The one that goes may have a file, which is not this function's to delete.
+            return 1;
+        }
+        let facts = Facts { accessed_s: now_s, uses: 1, ..Facts::default() };
+        let _ = shard.insert(*key, 0, facts);
+        1
+    }
+
+    /// Whether an object that comes while the disk is full may push another one out: when its key was asked for before,
+    /// not too long ago. It is remembered that it was now.
+    pub fn admits(&self, key: &KeyBytes) -> bool {
+        let mut shard = self.shard(key);
+        let known = shard.remembers(key) || shard.get(key).is_some_and(|(facts, _)| facts.uses > 1);
+        if !known {
+            shard.remember(key);
+        }
+        known
+    }
+
+    /// Puts an object in, in the place of an earlier one of the key, whose file it replaces. Answers its version, and
+    /// another object that had to go because the index is full.
+    pub fn insert(
+        &self,
+        key: &KeyBytes,
+        blocks: SpaceReservation,
+        origin: Origin,
+        accessed_s: u32,
+    ) -> (u32, Option<Victim>) {
+        let version = self.version.fetch_add(1, Ordering::Relaxed) as u32;
+        let mut shard = self.shard(key);
+        let uses = shard.get(key).map_or(0, |(facts, _)| facts.uses);
+        let (verified, marks) = match origin {
+            Origin::Written { epoch } => (epoch, MEASURED),
+            Origin::Found => (0, MEASURED),
+            Origin::Named => (0, 0),
+        };
+        let facts = Facts { accessed_s, version, verified, marks, uses };
+        let weight = weight_of(&blocks);
+        let mut victim = None;
+        let replaced = match shard.insert(*key, weight, facts) {
+            Ok(replaced) => replaced,
+            Err(facts) => {
+                victim = shard.evict(Short::Places);
+                // It has room for at least one, which has just gone.
+                shard.insert(*key, weight, facts).unwrap_or_default()
+            }
+        };
+        drop(shard);
+        blocks.commit();
+        drop(replaced.and_then(|taken| self.victim_of(taken)));
+        (version, victim.and_then(|taken| self.victim_of(taken)))
+    }
+
+    /// As [`Index::insert`] of an object that loading has found: one that was written meanwhile stays, and so does
+    /// `false`.
+    pub fn insert_found(&self, key: &KeyBytes, blocks: u32, accessed_s: u32) -> (bool, Option<Victim>) {
+        if self.peek(key).is_some_and(|known| known.blocks > 0) {
+            return (false, None);
+        }
+        let blocks = self.used.adopt(u64::from(blocks));
+        let (_, victim) = self.insert(key, blocks, Origin::Found, accessed_s);
+        (true, victim)
+    }
+
+    /// Notes that the file has so many blocks more; `false` when the object is another one by now.
+    pub fn grow(&self, key: &KeyBytes, version: u32, more: SpaceReservation) -> bool {
+        let mut shard = self.shard(key);
+        let Some((&facts, old)) = shard.get(key).filter(|(facts, _)| facts.version == version) else {
+            return false;
+        };
+        let _ = shard.insert(*key, old.saturating_add(weight_of(&more)), facts);
+        more.commit();
+        true
+    }
+
+    /// Notes the size of an object that was only named so far; of any other it is known already.
+    pub fn measure(&self, key: &KeyBytes, blocks: u32) {
+        let mut shard = self.shard(key);
+        let Some((&facts, old)) =
+            shard.get(key).filter(|(facts, weight)| *weight > 0 && facts.marks & MEASURED == 0)
+        else {
+            return;
+        };
+        let _ = shard.insert(*key, blocks, Facts { marks: facts.marks | MEASURED, ..facts });
+        self.used.adopt(u64::from(blocks)).commit();
+        drop(self.used.release_of(u64::from(old)));
+    }
+
+    /// Notes that an object agreed with its checksums in this epoch.
+    pub fn set_verified(&self, key: &KeyBytes, version: u32, epoch: u16) {
+        if let Some(facts) = self.shard(key).get_mut(key).filter(|facts| facts.version == version) {
+            facts.verified = epoch;
+        }
+    }
+
+    /// Takes out the object of this version, or of whichever there is; its file is to be deleted.
+    pub fn remove(&self, key: &KeyBytes, version: Option<u32>) -> Option<Victim> {
+        let mut shard = self.shard(key);
+        if let Some(version) = version
+            && shard.get(key).is_none_or(|(facts, _)| facts.version != version)
+        {
+            return None;
+        }
+        let taken = shard.remove(key)?;
+        drop(shard);
+        self.victim_of(taken)
+    }
+
+    /// Takes out what is worth least, until so many blocks are free or so many objects went. Shards have their turn
+    /// one after the other.
+    pub fn evict(&self, blocks: u64, objects_max: usize, victims: &mut Vec<Victim>) -> u64 {
+        let (mut freed, mut looked, mut idle) = (0, 0, 0);
+        while freed < blocks && looked < objects_max && idle < SHARDS {
+            let number = self.next.fetch_add(1, Ordering::Relaxed) as usize % SHARDS;
+            let Some(taken) = lock(&self.shards[number]).evict(Short::Weight) else {
+                idle += 1;
+                continue;
+            };
+            (idle, looked) = (0, looked + 1);
+            freed += u64::from(taken.weight);
+            victims.extend(self.victim_of(taken));
+        }
+        freed
+    }
+
+    /// Takes out what was not asked for since `before_s` among some objects behind a cursor; answers where to go on,
+    /// `None` at the end.
+    pub fn expire(
+        &self,
+        cursor: Cursor,
+        count: usize,
+        before_s: u32,
+        victims: &mut Vec<Victim>,
+    ) -> Option<Cursor> {
+        let mut old = Vec::new();
+        let next = self.scan(cursor, count, |key, known| {
+            if known.accessed_s < before_s {
+                old.push((*key, known.version));
+            }
+        });
+        for (key, version) in old {
+            // It may have been asked for since: one look again, under the lock.
+            if self.peek(&key).is_some_and(|known| known.accessed_s < before_s) {
+                victims.extend(self.remove(&key, Some(version)));
+            }
+        }
+        next
+    }
+
+    /// Looks at some objects behind a cursor, under the lock of one shard.
+    pub fn scan(
+        &self,
+        cursor: Cursor,
+        count: usize,
+        mut look: impl FnMut(&KeyBytes, Known),
+    ) -> Option<Cursor> {
+        let shard = self.shards.get(cursor.shard)?;
+        let place =
+            lock(shard).scan(cursor.place, count, |key, blocks, facts| look(key, facts.known(blocks)));
+        match place {
+            0 => {
+                Some(cursor.shard + 1).filter(|&shard| shard < SHARDS).map(|shard| Cursor { shard, place: 0 })
+            }
+            place => Some(Cursor { place, ..cursor }),
+        }
+    }
+
+    /// A key that was only counted has no file.
+    fn victim_of(&self, taken: Taken<Facts>) -> Option<Victim> {
+        let blocks = u64::from(taken.weight);
+        (blocks > 0).then(|| Victim { key: taken.key, blocks: self.used.release_of(blocks) })
+    }
+
+    fn shard(&self, key: &KeyBytes) -> MutexGuard<'_, S3Fifo<Facts>> {
+        // The last byte: folders are named by it too, but nothing else here is.
+        lock(&self.shards[usize::from(key[15]) % SHARDS])
+    }
+}
+
+/// Where a walk through the index has come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    shard: usize,
+    place: usize,
+}
+
+impl Cursor {
+    /// The start of some part of the index, told by a random number.
+    pub(crate) fn anywhere(random: u64) -> Cursor {
+        Cursor { shard: (random % SHARDS as u64) as usize, place: 0 }
+    }
+}
+
+fn weight_of(blocks: &SpaceReservation) -> u32 {
+    u32::try_from(blocks.count()).unwrap_or(u32::MAX)
+}
+
+/// A panic in another thread leaves nothing half-done that a look could not live with.
+fn lock(shard: &Mutex<S3Fifo<Facts>>) -> MutexGuard<'_, S3Fifo<Facts>> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl std::fmt::Debug for Index {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Index")
+            .field("len", &self.len())
+            .field("used", &self.used.get())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(number: u64) -> KeyBytes {
+        let spread = u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+        spread.to_be_bytes()
+    }
+
+    fn index(objects: u64) -> Index {
+        Index::new(objects * OBJECT_BYTES, [3, 5], Used::default())
+    }
+
+    /// Blocks that the scan finds, which the sum has to agree with.
+    fn counted(index: &Index) -> u64 {
+        let (mut sum, mut cursor) = (0, Some(Cursor::default()));
+        while let Some(at) = cursor {
+            cursor = index.scan(at, 7, |_, known| sum += u64::from(known.blocks));
+        }
+        sum
+    }
+
+    #[test]
+    fn an_object_comes_and_goes() {
+        let index = index(1000);
+        assert_eq!(index.touch(&key(1), 5), None);
+        let (version, victim) = index.insert(&key(1), index.used.adopt(3), Origin::Found, 7);
+        assert!(victim.is_none());
+        let known = index.touch(&key(1), 9).expect("it is there");
+        assert_eq!(
+            known,
+            Known { blocks: 3, measured: true, version, verified: 0, asked: false, uses: 0, accessed_s: 9 }
+        );
+        index.set_verified(&key(1), version + 1, 5);
+        assert_eq!(index.peek(&key(1)).expect("it is there").verified, 0, "that was another object");
+        index.set_verified(&key(1), version, 5);
+        assert_eq!(index.peek(&key(1)).expect("it is there").verified, 5);
+        let grow = |version, more| index.grow(&key(1), version, index.used.adopt(more));
+        assert!(grow(version, 5) && !grow(version + 1, 9));
+        assert_eq!((index.used.get(), counted(&index)), (8, 8));
+        let (newer, _) = index.insert(&key(1), index.used.adopt(2), Origin::Written { epoch: 1 }, 9);
+        assert!(index.remove(&key(1), Some(version)).is_none(), "that one is replaced");
+        let victim = index.remove(&key(1), Some(newer)).expect("it is there");
+        assert_eq!((victim.key, victim.blocks.count()), (key(1), 2));
+        assert_eq!((index.len(), index.used.get()), (0, 2), "its file is there");
+        drop(victim);
+        assert_eq!(index.used.get(), 0);
+    }
+
+    #[test]
+    fn uses_are_counted_before_there_is_a_file() {
+        let index = index(1000);
+        assert_eq!([1, 2, 3].map(|now| index.count_use(&key(1), now)), [1, 2, 3]);
+        assert!(index.remove(&key(1), None).is_none(), "there is no file to delete");
+        for _ in 0..300 {
+            index.count_use(&key(2), 1);
+        }
+        assert_eq!(index.count_use(&key(2), 1), u8::MAX);
+    }
+
+    #[test]
+    fn loading_does_not_replace_what_was_written_meanwhile() {
+        let index = index(1000);
+        let (version, _) = index.insert(&key(1), index.used.adopt(4), Origin::Written { epoch: 1 }, 1);
+        assert!(!index.insert_found(&key(1), 9, 1).0);
+        assert_eq!(index.peek(&key(1)).map(|known| (known.blocks, known.version)), Some((4, version)));
+        index.count_use(&key(2), 1);
+        assert!(matches!(index.insert_found(&key(2), 9, 1), (true, None)));
+        assert_eq!(index.used.get(), 13);
+    }
+
+    #[test]
+    fn a_size_is_measured_once_and_of_nothing_newer() {
+        let index = index(1000);
+        let (version, _) = index.insert(&key(1), index.used.adopt(1), Origin::Named, 7);
+        assert!(!index.touch(&key(1), 9).expect("it is named").measured);
+        index.measure(&key(1), 5);
+        let known = index.peek(&key(1)).expect("it is there");
+        assert_eq!((known.blocks, known.measured, known.version), (5, true, version));
+        assert!(known.asked && known.accessed_s == 9, "what was noted meanwhile stays");
+        index.insert(&key(1), index.used.adopt(2), Origin::Written { epoch: 1 }, 9);
+        index.measure(&key(1), 7);
+        index.measure(&key(2), 7);
+        index.count_use(&key(3), 1);
+        index.measure(&key(3), 7);
+        assert_eq!((index.used.get(), counted(&index)), (2, 2));
+    }
+
+    #[test]
+    fn memory_is_bounded_and_what_has_to_go_is_told() {
+        let index = index(640);
+        let mut deleted = 0;
+        for number in 0..5000 {
+            let (_, victim) =
+                index.insert(&key(number), index.used.adopt(2), Origin::Written { epoch: 1 }, 1);
+            deleted += victim.map_or(0, |victim| victim.blocks.count());
+        }
+        assert!(index.len() <= 640, "{}", index.len());
+        assert_eq!(index.used.get() + deleted, 10_000, "what is not there any more was told");
+        assert_eq!(counted(&index), index.used.get());
+        assert!(size_of::<Facts>() <= 12);
+    }
+
+    #[test]
+    fn eviction_frees_what_is_asked_for() {
+        let index = index(1000);
+        for number in 0..500 {
+            index.insert(&key(number), index.used.adopt(4), Origin::Written { epoch: 1 }, 1);
+        }
+        let mut victims = Vec::new();
+        assert!(index.evict(100, usize::MAX, &mut victims) >= 100);
+        assert_eq!((victims.len(), index.used.get(), counted(&index)), (25, 2000, 1900));
+        assert_eq!(index.evict(u64::MAX, 10, &mut victims), 40, "no more than it may look at");
+        index.evict(u64::MAX, usize::MAX, &mut victims);
+        assert_eq!((victims.len(), index.len(), index.used.get()), (500, 0, 2000));
+        victims.clear();
+        assert_eq!(index.used.get(), 0);
+    }
+
+    #[test]
+    fn what_nobody_asked_for_expires() {
+        let index = index(1000);
+        for number in 0..200 {
+            index.insert(&key(number), index.used.adopt(1), Origin::Found, number as u32);
+        }
+        index.touch(&key(5), 300);
+        let (mut victims, mut cursor) = (Vec::new(), Some(Cursor::default()));
+        while let Some(at) = cursor {
+            cursor = index.expire(at, 3, 100, &mut victims);
+        }
+        assert_eq!((victims.len(), index.len()), (99, 101));
+        assert!(index.peek(&key(5)).is_some());
+    }
+
+    #[test]
+    fn a_full_disk_admits_what_comes_twice() {
+        let index = index(1000);
+        assert!(!index.admits(&key(1)) && index.admits(&key(1)));
+        assert!(!index.admits(&key(2)));
+    }
+}

@@ -1,0 +1,564 @@
+//! Which objects stay when there is no room for all: S3-FIFO (Yang and others, SOSP 2023) over a slab.
+//!
+//! ```text
+//!            asked for again while it was there, or known from before
+//!   new --> small (a tenth) ----------------------------------------> main --> out
+//!               |                                                      ^  |
+//!               +--> out, its fingerprint to the ghosts                +--+ asked for since
+//! ```
+//! A hit sets two bits and moves nothing. The same structure orders what is on disk ([`crate::index`]) and what is held
+//! in memory ([`crate::index::memory`]); they differ in what a weight is and in what is kept with a key.
+
+/// Name of an object: a digest, so its bits are as good as random, but not secret.
+pub(crate) type KeyBytes = [u8; 16];
+
+/// Objects of one shard.
+#[derive(Debug)]
+pub(crate) struct S3Fifo<V> {
+    nodes: Vec<Node<V>>,
+    /// The first node of each bucket of keys.
+    buckets: Vec<u32>,
+    seed: [u64; 2],
+    /// The first node that is not in use, chained as buckets are.
+    free: u32,
+    small: Queue,
+    main: Queue,
+    ghosts: Ghosts,
+    nodes_max: usize,
+}
+
+#[derive(Debug)]
+struct Node<V> {
+    key: KeyBytes,
+    weight: u32,
+    /// The next node of the bucket, or the next that is not in use.
+    chain: u32,
+    newer: u32,
+    older: u32,
+    place: Place,
+    /// How often it was asked for lately, at most [`FREQUENCY_MAX`].
+    frequency: u8,
+    value: V,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Nowhere,
+    Small,
+    Main,
+}
+
+/// No node.
+const NONE: u32 = u32::MAX;
+
+/// Two bits, as published: more would keep what was once popular for too long.
+const FREQUENCY_MAX: u8 = 3;
+
+/// What is asked for more often than this while it is small is worth a place in main.
+const PROMOTED_ABOVE: u8 = 1;
+
+/// The small queue gets one part in so many.
+const SMALL_PART: u64 = 10;
+
+/// Objects that one eviction looks at. Each look moves an object or takes a bit of it, so there is always an end, but
+/// when all were popular it is far away, and the lock of a shard is held meanwhile.
+const LOOKS_MAX: usize = 64;
+
+#[derive(Debug)]
+struct Queue {
+    newest: u32,
+    oldest: u32,
+    weight: u64,
+    count: usize,
+}
+
+/// What there is too little of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Short {
+    /// What weights are the measure of: bytes of disk or memory.
+    Weight,
+    /// Places for objects. Those without weight take them too.
+    Places,
+}
+
+/// What was taken out.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Taken<V> {
+    pub(crate) key: KeyBytes,
+    pub(crate) weight: u32,
+    pub(crate) value: V,
+}
+
+impl<V: Default> S3Fifo<V> {
+    /// Room for so many objects. Memory is reserved, and used as objects come.
+    pub(crate) fn new(nodes_max: usize, seed: [u64; 2]) -> S3Fifo<V> {
+        let nodes_max = nodes_max.clamp(1, NONE as usize - 1);
+        let mut nodes = Vec::new();
+        // Where so much cannot be had at once, it comes with the objects.
+        let _ = nodes.try_reserve_exact(nodes_max);
+        S3Fifo {
+            nodes,
+            buckets: vec![NONE_STORED; nodes_max.next_power_of_two()],
+            // An even factor would lose bits.
+            seed: [seed[0] | 1, seed[1] | 1],
+            free: NONE,
+            small: Queue::empty(),
+            main: Queue::empty(),
+            ghosts: Ghosts::new(nodes_max / 2),
+            nodes_max,
+        }
+    }
+
+    /// Objects here.
+    pub(crate) fn len(&self) -> usize {
+        self.small.count + self.main.count
+    }
+
+    /// Their weights together.
+    pub(crate) fn weight(&self) -> u64 {
+        self.small.weight + self.main.weight
+    }
+
+    /// Whether there is room for another object.
+    pub(crate) fn is_full(&self) -> bool {
+        self.len() >= self.nodes_max
+    }
+
+    /// What is kept with a key, and the object's weight.
+    pub(crate) fn get(&self, key: &KeyBytes) -> Option<(&V, u32)> {
+        let node = self.node(self.find(key)?);
+        Some((&node.value, node.weight))
+    }
+
+    /// As [`S3Fifo::get`], to change it; not counted as being asked for.
+    pub(crate) fn get_mut(&mut self, key: &KeyBytes) -> Option<&mut V> {
+        let place = self.find(key)?;
+        Some(&mut self.nodes[place as usize].value)
+    }
+
+    /// As [`S3Fifo::get`], of an object that is asked for.
+    pub(crate) fn touch(&mut self, key: &KeyBytes) -> Option<(&mut V, u32)> {
+        let place = self.find(key)?;
+        let node = &mut self.nodes[place as usize];
+        node.frequency = (node.frequency + 1).min(FREQUENCY_MAX);
+        Some((&mut node.value, node.weight))
+    }
+
+    /// Whether the key was here not long ago, or was remembered.
+    pub(crate) fn remembers(&self, key: &KeyBytes) -> bool {
+        self.ghosts.has(self.hash(key))
+    }
+
+    /// Remembers a key that gets no place yet.
+    pub(crate) fn remember(&mut self, key: &KeyBytes) {
+        let hash = self.hash(key);
+        self.ghosts.insert(hash);
+    }
+
+    /// Puts an object in, or in the place of an earlier one, which is answered. `Err` when there is no room: something
+    /// has to be evicted first.
+    pub(crate) fn insert(&mut self, key: KeyBytes, weight: u32, value: V) -> Result<Option<Taken<V>>, V> {
+        if let Some(place) = self.find(&key) {
+            let node = &mut self.nodes[place as usize];
+            let old = std::mem::replace(&mut node.weight, weight);
+            let value = std::mem::replace(&mut node.value, value);
+            let queue = if node.place == Place::Small { &mut self.small } else { &mut self.main };
+            queue.weight = queue.weight - u64::from(old) + u64::from(weight);
+            return Ok(Some(Taken { key, weight: old, value }));
+        }
+        if self.is_full() {
+            return Err(value);
+        }
+        let hash = self.hash(&key);
+        let to = if self.ghosts.has(hash) { Place::Main } else { Place::Small };
+        let bucket = self.bucket(hash);
+        let chain = unstored(self.buckets[bucket]);
+        let node =
+            Node { key, weight, chain, newer: NONE, older: NONE, place: Place::Nowhere, frequency: 0, value };
+        let place = match self.free {
+            NONE => {
+                self.nodes.push(node);
+                self.nodes.len() as u32 - 1
+            }
+            place => {
+                self.free = self.node(place).chain;
+                self.nodes[place as usize] = node;
+                place
+            }
+        };
+        self.buckets[bucket] = stored(place);
+        self.link(place, to);
+        Ok(None)
+    }
+
+    /// Takes an object out.
+    pub(crate) fn remove(&mut self, key: &KeyBytes) -> Option<Taken<V>> {
+        let place = self.find(key)?;
+        Some(self.take(place))
+    }
+
+    /// Takes out what is worth least, to make room of the kind that is short; `None` when nothing is here.
+    pub(crate) fn evict(&mut self, short: Short) -> Option<Taken<V>> {
+        for _ in 0..LOOKS_MAX {
+            if self.small_is_next(short) {
+                let place = self.small.oldest;
+                if self.node(place).frequency <= PROMOTED_ABOVE {
+                    return Some(self.evict_small());
+                }
+                self.nodes[place as usize].frequency = 0;
+                self.move_to(place, Place::Main);
+            } else {
+                let place = self.main.oldest;
+                let node = self.nodes.get_mut(place as usize)?;
+                if node.frequency == 0 {
+                    return Some(self.take(place));
+                }
+                node.frequency -= 1;
+                self.move_to(place, Place::Main);
+            }
+        }
+        // Everything seen was asked for lately: the oldest has to go all the same.
+        if self.small_is_next(short) { Some(self.evict_small()) } else { Some(self.take(self.main.oldest)) }
+    }
+
+    /// Looks at the next `count` objects behind `cursor`, in no order that means anything; answers where to go on, 0 at
+    /// the end. Objects that come and go meanwhile may be missed.
+    pub(crate) fn scan(
+        &self,
+        cursor: usize,
+        count: usize,
+        mut look: impl FnMut(&KeyBytes, u32, &V),
+    ) -> usize {
+        let end = cursor.saturating_add(count).min(self.nodes.len());
+        for node in self.nodes.get(cursor..end).unwrap_or_default() {
+            if node.place != Place::Nowhere {
+                look(&node.key, node.weight, &node.value);
+            }
+        }
+        if end == self.nodes.len() { 0 } else { end }
+    }
+
+    fn small_is_next(&self, short: Short) -> bool {
+        let (small, all) = match short {
+            Short::Weight => (self.small.weight, self.weight()),
+            Short::Places => (self.small.count as u64, self.len() as u64),
+        };
+        self.small.count > 0 && (self.main.count == 0 || small * SMALL_PART > all)
+    }
+
+    fn evict_small(&mut self) -> Taken<V> {
+        let place = self.small.oldest;
+        let hash = self.hash(&self.node(place).key);
+        self.ghosts.insert(hash);
+        self.take(place)
+    }
+
+    fn take(&mut self, place: u32) -> Taken<V> {
+        self.unlink(place);
+        let key = self.node(place).key;
+        let bucket = self.bucket(self.hash(&key));
+        let next = self.node(place).chain;
+        let mut at = unstored(self.buckets[bucket]);
+        if at == place {
+            self.buckets[bucket] = stored(next);
+        } else {
+            while self.node(at).chain != place {
+                at = self.node(at).chain;
+            }
+            self.nodes[at as usize].chain = next;
+        }
+        let free = std::mem::replace(&mut self.free, place);
+        let node = &mut self.nodes[place as usize];
+        node.chain = free;
+        Taken { key, weight: node.weight, value: std::mem::take(&mut node.value) }
+    }
+
+    fn find(&self, key: &KeyBytes) -> Option<u32> {
+        let mut at = unstored(self.buckets[self.bucket(self.hash(key))]);
+        while at != NONE && self.node(at).key != *key {
+            at = self.node(at).chain;
+        }
+        (at != NONE).then_some(at)
+    }
+
+    /// Clients choose the text that a key is the digest of; with secret factors they cannot fill a bucket.
+    fn hash(&self, key: &KeyBytes) -> u64 {
+        let (low, high) = key.split_at(8);
+        let part = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("a half of sixteen bytes"));
+        let mixed =
+            part(low).wrapping_mul(self.seed[0]) ^ part(high).wrapping_mul(self.seed[1]).rotate_left(32);
+        mixed ^ (mixed >> 29)
+    }
+
+    fn bucket(&self, hash: u64) -> usize {
+        (hash.wrapping_mul(SPREAD) >> 32) as usize & (self.buckets.len() - 1)
+    }
+
+    fn node(&self, place: u32) -> &Node<V> {
+        &self.nodes[place as usize]
+    }
+
+    fn queue(&mut self, place: Place) -> &mut Queue {
+        match place {
+            Place::Small => &mut self.small,
+            Place::Main => &mut self.main,
+            Place::Nowhere => unreachable!("a node in use is in a queue"),
+        }
+    }
+
+    fn move_to(&mut self, place: u32, to: Place) {
+        self.unlink(place);
+        self.link(place, to);
+    }
+
+    fn link(&mut self, place: u32, to: Place) {
+        let weight = self.node(place).weight;
+        let queue = self.queue(to);
+        let older = std::mem::replace(&mut queue.newest, place);
+        queue.weight += u64::from(weight);
+        queue.count += 1;
+        if older == NONE {
+            queue.oldest = place;
+        } else {
+            self.nodes[older as usize].newer = place;
+        }
+        let node = &mut self.nodes[place as usize];
+        (node.place, node.older, node.newer) = (to, older, NONE);
+    }
+
+    fn unlink(&mut self, place: u32) {
+        let node = &mut self.nodes[place as usize];
+        let (newer, older, weight, from) = (node.newer, node.older, node.weight, node.place);
+        node.place = Place::Nowhere;
+        if newer != NONE {
+            self.nodes[newer as usize].older = older;
+        }
+        if older != NONE {
+            self.nodes[older as usize].newer = newer;
+        }
+        let queue = self.queue(from);
+        queue.weight -= u64::from(weight);
+        queue.count -= 1;
+        if newer == NONE {
+            queue.newest = older;
+        }
+        if older == NONE {
+            queue.oldest = newer;
+        }
+    }
+}
+
+impl Queue {
+    fn empty() -> Queue {
+        Queue { newest: NONE, oldest: NONE, weight: 0, count: 0 }
+    }
+}
+
+/// Buckets hold one more than a node's number, so that memory from the kernel, which is zero, means that there is
+/// none and need not be touched at the start.
+const NONE_STORED: u32 = 0;
+
+fn stored(place: u32) -> u32 {
+    place.wrapping_add(1)
+}
+
+fn unstored(number: u32) -> u32 {
+    number.wrapping_sub(1)
+}
+
+/// Spreads a hash over its upper half (the golden ratio).
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Fingerprints of keys that went, or that came for the first time: as many as there is room, older ones are written
+/// over. One is taken for another once in 2^32 / [`WAYS`] looks.
+#[derive(Debug)]
+struct Ghosts {
+    /// Fingerprint above, the time of its coming below; 0 is none.
+    sets: Vec<[u64; WAYS]>,
+    /// Counts those that came.
+    time: u32,
+}
+
+/// Fingerprints of a set.
+const WAYS: usize = 4;
+
+impl Ghosts {
+    fn new(count: usize) -> Ghosts {
+        Ghosts { sets: vec![[0; WAYS]; (count / WAYS).next_power_of_two()], time: 1 }
+    }
+
+    fn set(&self, hash: u64) -> usize {
+        hash as usize & (self.sets.len() - 1)
+    }
+
+    fn has(&self, hash: u64) -> bool {
+        let most = (self.sets.len() * WAYS) as u32;
+        let same = |&ghost: &u64| ghost >> 32 == hash >> 32 && self.time.wrapping_sub(ghost as u32) <= most;
+        self.sets[self.set(hash)].iter().any(|ghost| *ghost != 0 && same(ghost))
+    }
+
+    fn insert(&mut self, hash: u64) {
+        let (set, time) = (self.set(hash), self.time);
+        self.time = time.wrapping_add(1);
+        let ghost = (hash >> 32) << 32 | u64::from(time);
+        let ways = &mut self.sets[set];
+        let same = ways.iter().position(|known| known >> 32 == hash >> 32);
+        let age = |known: &u64| if *known == 0 { u32::MAX } else { time.wrapping_sub(*known as u32) };
+        let oldest = (0..WAYS).max_by_key(|&way| age(&ways[way])).unwrap_or(0);
+        ways[same.unwrap_or(oldest)] = ghost;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key(number: u32) -> KeyBytes {
+        // As a digest would: neighbours have nothing in common.
+        let spread = u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+        spread.to_le_bytes()
+    }
+
+    fn filled(count: u32) -> S3Fifo<u32> {
+        let mut fifo = S3Fifo::new(count as usize, [3, 5]);
+        for number in 0..count {
+            assert_eq!(fifo.insert(key(number), 1, number), Ok(None));
+        }
+        fifo
+    }
+
+    #[test]
+    fn what_was_never_asked_for_goes_in_order() {
+        let mut fifo = filled(10);
+        let order: Vec<u32> =
+            std::iter::from_fn(|| fifo.evict(Short::Weight)).map(|taken| taken.value).collect();
+        assert_eq!(order, (0..10).collect::<Vec<_>>());
+        assert_eq!((fifo.len(), fifo.weight()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_asked_for_stays_and_a_scan_does_not_push_it_out() {
+        let mut fifo = filled(100);
+        for number in 0..20 {
+            for _ in 0..2 {
+                fifo.touch(&key(number)).expect("it is there");
+            }
+        }
+        // Ten times as many pass that are asked for once.
+        for number in 1000..2000 {
+            if fifo.is_full() {
+                fifo.evict(Short::Places).expect("there is something");
+            }
+            fifo.insert(key(number), 1, number).expect("there is room");
+        }
+        let kept = (0..20).filter(|&number| fifo.get(&key(number)).is_some()).count();
+        assert_eq!(kept, 20);
+    }
+
+    #[test]
+    fn what_comes_back_goes_to_main() {
+        let mut fifo = filled(10);
+        assert_eq!(fifo.evict(Short::Weight).map(|taken| taken.value), Some(0));
+        assert!(fifo.remembers(&key(0)) && !fifo.remembers(&key(500)));
+        fifo.insert(key(0), 1, 0).expect("there is room");
+        assert_eq!(fifo.main.count, 1);
+        fifo.remember(&key(500));
+        assert!(fifo.remembers(&key(500)));
+    }
+
+    #[test]
+    fn ghosts_are_forgotten_when_others_come() {
+        let mut ghosts = Ghosts::new(64);
+        let hash = |number: u64| number.wrapping_mul(SPREAD);
+        for number in 1..=1000 {
+            ghosts.insert(hash(number));
+            assert!(ghosts.has(hash(number)));
+        }
+        let known = (1..=1000).filter(|&number| ghosts.has(hash(number))).count();
+        assert!((32..=64).contains(&known), "{known} of 64 places");
+    }
+
+    #[test]
+    fn everything_popular_is_no_endless_search() {
+        let mut fifo = filled(1000);
+        for number in 0..1000 {
+            for _ in 0..3 {
+                fifo.touch(&key(number));
+            }
+        }
+        assert!(fifo.evict(Short::Weight).is_some());
+    }
+
+    #[test]
+    fn what_has_no_weight_makes_way_when_places_are_short() {
+        let mut fifo = S3Fifo::new(20, [3, 5]);
+        for number in 0..10 {
+            fifo.remember(&key(number));
+            fifo.insert(key(number), 1, number).expect("there is room");
+            fifo.insert(key(100 + number), 0, number).expect("there is room");
+        }
+        assert_eq!(fifo.evict(Short::Weight).map(|taken| taken.weight), Some(1));
+        assert_eq!(fifo.evict(Short::Places).map(|taken| taken.weight), Some(0));
+    }
+
+    #[test]
+    fn a_weight_may_change() {
+        let mut fifo = filled(2);
+        let old = fifo.insert(key(1), 5, 7).expect("it has a place").expect("there was one");
+        assert_eq!((old.weight, old.value, fifo.weight(), fifo.len()), (1, 1, 6, 2));
+        assert_eq!(fifo.insert(key(2), 1, 9), Err(9), "there is no room");
+    }
+
+    /// 12 bytes of its own leave the index at 64 bytes for an object with bucket and ghost.
+    #[test]
+    fn a_node_is_small() {
+        assert!(size_of::<Node<[u32; 3]>>() <= 52);
+    }
+
+    proptest! {
+        /// Whatever happens in whatever order: the same objects as a map has, and sums that fit.
+        #[test]
+        fn holds_what_a_map_holds(steps in prop::collection::vec((0u32..40, 0u8..5, 1u32..9), 0..400)) {
+            let mut fifo = S3Fifo::new(16, [7, 11]);
+            let mut map: HashMap<KeyBytes, (u32, u32)> = HashMap::new();
+            for (number, what, weight) in steps {
+                match what {
+                    0 => prop_assert_eq!(
+                        fifo.remove(&key(number)).map(|taken| (taken.weight, taken.value)),
+                        map.remove(&key(number))
+                    ),
+                    1 => prop_assert_eq!(
+                        fifo.touch(&key(number)).map(|(value, weight)| (weight, *value)),
+                        map.get(&key(number)).copied()
+                    ),
+                    2 => if let Some(taken) = fifo.evict(Short::Weight) {
+                        prop_assert_eq!(map.remove(&taken.key), Some((taken.weight, taken.value)));
+                    } else {
+                        prop_assert!(map.is_empty());
+                    },
+                    _ => if fifo.insert(key(number), weight, number).is_ok() {
+                        map.insert(key(number), (weight, number));
+                    } else {
+                        prop_assert_eq!(map.len(), 16);
+                    },
+                }
+                prop_assert_eq!(fifo.len(), map.len());
+                prop_assert_eq!(fifo.weight(), map.values().map(|(weight, _)| u64::from(*weight)).sum::<u64>());
+            }
+            let (mut seen, mut cursor) = (0, 0);
+            loop {
+                cursor = fifo.scan(cursor, 3, |key, _, _| {
+                    seen += usize::from(map.contains_key(key));
+                });
+                if cursor == 0 {
+                    break;
+                }
+            }
+            prop_assert_eq!(seen, map.len());
+        }
+    }
+}

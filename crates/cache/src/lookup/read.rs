@@ -1,0 +1,213 @@
+//! Reads an entry's file: the header, and the body of an entry that is read whole or the table of another one. Each part is
+//! compared with its checksum.
+
+use std::sync::Arc;
+
+use io::Buf;
+use io::op::Stat;
+use rt::File;
+
+use crate::crc32c;
+use crate::disk::read::{ReadError, buffer, extend_to, read_into, read_prefix, read_whole};
+use crate::entries::Entries;
+use crate::entries::chunks::Chunks;
+use crate::format::header::{Header, Unread, decode};
+use crate::format::table::{RECORD_BYTES, checksum};
+use crate::format::{CHUNK_BYTES, Damage, chunks_of};
+use crate::index::Known;
+use crate::key::Key;
+use crate::lookup::open::Opener;
+use crate::lookup::plan::{FirstRead, ReadPlan};
+
+/// How often a header that is torn is read again: a new one may be on its way.
+const HEADER_TRIES: u32 = 3;
+
+/// The parts of a file that were read.
+pub(crate) struct Read {
+    pub(crate) buf: Buf,
+    pub(crate) header: Arc<Header>,
+    /// Of a large entry.
+    pub(crate) chunks: Option<Arc<Chunks>>,
+    /// The file before its header was read.
+    pub(crate) seen: Option<Stat>,
+}
+
+/// Where the body lies in the file of an entry that was read whole.
+pub(crate) fn body_of(header: &Header) -> std::ops::Range<usize> {
+    let range = header.body_range();
+    range.start as usize..range.end as usize
+}
+
+/// Reads the entry of a key from its file.
+pub(crate) async fn read_entry(
+    entries: &Entries,
+    opener: &Opener,
+    file: &File,
+    key: &Key,
+    known: Option<Known>,
+    plan: ReadPlan,
+) -> Result<Read, ReadError> {
+    let dir = &entries.dir;
+    // Before the header is read, so that a new one that is written meanwhile shows. Of an open file, so it is in memory.
+    let seen = match plan.first {
+        FirstRead::Prefix => Some(file.stat_inline().map_err(ReadError::Disk)?),
+        FirstRead::Whole(_) => None,
+    };
+    let (mut buf, header) = read_header(entries, opener, file, plan.first.bytes(), plan).await?;
+    let layout = header.layout;
+    let end = header.body_range().end;
+    let is_whole = layout.is_small || (matches!(plan.first, FirstRead::Whole(_)) && !layout.is_partial);
+    if !is_whole {
+        let table_end = layout.table + chunks_of(header.length) * RECORD_BYTES;
+        if file.fd().is_direct() && table_end > buf.len() as u64 {
+            // Direct reads start at blocks alone.
+            buf = Box::pin(extend_to(file, buf, table_end, dir.device(), plan.reads_of(file))).await?;
+        }
+        let chunks = match table_at_hand(entries, file, &buf, &header, seen)? {
+            Some(chunks) => chunks,
+            None => Box::pin(read_table(entries, file, &header, plan)).await?,
+        };
+        if plan.bypass_page_cache && !io::page_cache::is_resident(file.fd(), layout.body, header.length) {
+            opener.bypass(file, plan);
+        }
+        return Ok(Read { buf, header, chunks: Some(chunks), seen });
+    }
+    if (buf.len() as u64) < end {
+        opener.bypass(file, plan);
+        buf = Box::pin(extend_to(file, buf, end, dir.device(), plan.reads_of(file))).await?;
+        if (buf.len() as u64) < end {
+            let index = (buf.len() as u64).saturating_sub(layout.body) / CHUNK_BYTES;
+            return Err(ReadError::Damaged(Damage::Truncated { index }));
+        }
+    }
+    let known = known.filter(|_| dir.is_owner());
+    let epoch = entries.epoch();
+    if layout.is_small || known.is_none_or(|known| known.verified != epoch) {
+        verify(entries, &buf, &header)?;
+        if let Some(known) = known.filter(|_| !layout.is_small) {
+            entries.index.set_verified(&key.0, known.version, epoch);
+        }
+    }
+    Ok(Read { buf, header, chunks: None, seen })
+}
+
+/// Compares all chunks of an entry that was read whole with their checksums.
+fn verify(entries: &Entries, buf: &Buf, header: &Header) -> Result<(), ReadError> {
+    let body = body_of(header);
+    assert!(body.end <= buf.len(), "all of the body was read");
+    // A table behind the body may not have been read; entries that are read whole have none there.
+    let records = buf.get(header.layout.table as usize..).unwrap_or_default();
+    let mut records = records.chunks_exact(RECORD_BYTES as usize);
+    for (index, chunk) in (0..).zip(buf[body].chunks(CHUNK_BYTES as usize)) {
+        entries.counters.verified_chunks.count();
+        let record = records.next().unwrap_or_default();
+        if checksum(header.nonce, index, record) != Some(crc32c::of(chunk)) {
+            return Err(ReadError::Damaged(Damage::Chunk { index }));
+        }
+    }
+    Ok(())
+}
+
+/// Reads the header, and with it as much of the file as the first read brings.
+pub(crate) async fn read_header(
+    entries: &Entries,
+    opener: &Opener,
+    file: &File,
+    bytes: u64,
+    plan: ReadPlan,
+) -> Result<(Buf, Arc<Header>), ReadError> {
+    let device = entries.dir.device();
+    // Decided when there is a buffer: until then pages that are in memory now may have left it.
+    let mut buf = match opener.read_resident(file, bytes, plan, buffer(bytes).await?) {
+        Ok(buf) => buf,
+        Err(buf) => {
+            opener.bypass(file, plan);
+            read_into(buf, file, 0, bytes, device, plan.reads_of(file)).await?
+        }
+    };
+    let via = plan.reads_of(file);
+    let mut tries = 1;
+    loop {
+        match decode(&buf) {
+            Ok(header) => return Ok((buf, Arc::new(header))),
+            Err(Unread::More(wanted)) => {
+                let before = buf.len();
+                buf = Box::pin(extend_to(file, buf, wanted as u64, device, via)).await?;
+                if buf.len() < wanted && buf.len() == before {
+                    return Err(ReadError::Damaged(Damage::Short));
+                }
+            }
+            Err(Unread::Damaged(Damage::Header)) if tries < HEADER_TRIES => {
+                tries += 1;
+                rt::yield_now().await;
+                buf = Box::pin(read_prefix(file, buf.len() as u64, device, via)).await?;
+            }
+            Err(Unread::Damaged(damage)) => return Err(ReadError::Damaged(damage)),
+        }
+    }
+}
+
+/// The records of a large entry where they need no further read: they are remembered, or lie in `prefix`, the start of
+/// its file.
+fn table_at_hand(
+    entries: &Entries,
+    file: &File,
+    prefix: &Buf,
+    header: &Header,
+    seen: Option<Stat>,
+) -> Result<Option<Arc<Chunks>>, ReadError> {
+    if !header.layout.is_partial {
+        // A file that was cut since it was verified must not be begun.
+        let size = seen.map_or_else(|| file.stat_inline(), Ok).map_err(ReadError::Disk)?.size;
+        if size < header.layout.file_bytes(header.length) {
+            let index = size.saturating_sub(header.layout.body) / CHUNK_BYTES;
+            return Err(ReadError::Damaged(Damage::Truncated { index }));
+        }
+    }
+    if let Some(chunks) = entries.recent.get(header.nonce, header.length) {
+        return Ok(Some(chunks));
+    }
+    let start = header.layout.table;
+    let end = start + chunks_of(header.length) * RECORD_BYTES;
+    if end > prefix.len() as u64 {
+        return Ok(None);
+    }
+    let chunks = Chunks::new(header.nonce, header.length);
+    chunks.take_records(0, &prefix[start as usize..end as usize]);
+    with_records(entries, header, chunks).map(Some)
+}
+
+/// The records of a large entry, read.
+async fn read_table(
+    entries: &Entries,
+    file: &File,
+    header: &Header,
+    plan: ReadPlan,
+) -> Result<Arc<Chunks>, ReadError> {
+    let (device, via) = (entries.dir.device(), plan.reads_of(file));
+    let chunks = Chunks::new(header.nonce, header.length);
+    let start = header.layout.table;
+    let end = start + chunks_of(header.length) * RECORD_BYTES;
+    let mut at = start;
+    while at < end {
+        // A table that a partial entry has not written to its end reads as no records. One read may end amid
+        // a record, so each part is read whole.
+        let wanted = (end - at).min(CHUNK_BYTES);
+        let part = read_whole(file, at, wanted, device, via).await?;
+        let part = &part[..part.len().min(wanted as usize)];
+        chunks.take_records((at - start) / RECORD_BYTES, part);
+        if (part.len() as u64) < wanted {
+            break;
+        }
+        at += wanted;
+    }
+    with_records(entries, header, chunks)
+}
+
+/// Remembers the chunks of an entry whose records are known; none may be missing of one that was stored whole.
+fn with_records(entries: &Entries, header: &Header, chunks: Chunks) -> Result<Arc<Chunks>, ReadError> {
+    match chunks.first_absent().filter(|_| !header.layout.is_partial) {
+        Some(index) => Err(ReadError::Damaged(Damage::Truncated { index })),
+        None => Ok(entries.recent.put(Arc::new(chunks))),
+    }
+}

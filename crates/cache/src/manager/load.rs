@@ -1,0 +1,282 @@
+//! Loading: all directories are read side by side, so that a start knows every entry soon. Until then lookups ask the disk.
+//!
+//! Nothing is opened: a name is a key, and what an entry is, its first lookup finds out. Names come first, as all
+//! lookups need no more than these; sizes, which the limits and the snapshot need, come after them (`measure`).
+//! Leftovers of fills that a crash has ended are removed on the way. A directory that cannot be read is not taken for an empty one: it is tried again, and
+//! until it was read the cache counts as not loaded, so that lookups go on asking the disk.
+
+use std::cell::RefCell;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStringExt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use io::Errno;
+use io::op::DirEntry;
+use rt::local::{Gauge, Semaphore};
+use rustix::fs::FileType;
+
+use crate::config::Pace;
+use crate::disk::directory::{Directory, now_s};
+use crate::entries::Entries;
+use crate::index::{BLOCK_BYTES, Cursor};
+use crate::key::Key;
+use crate::manager::pace::{Paced, SCAN_MAX};
+use crate::manager::sizes::{Named, SIZES_LEFT_MAX, measure};
+use crate::manager::snapshot::{Loaded, confirm, load_snapshot};
+use crate::note::Note;
+
+/// Folders that are read at once. Reading one is the work of a thread, of which a device has some.
+const READS_MAX: usize = 16;
+
+/// A walk under way.
+struct Walk {
+    entries: Arc<Entries>,
+    reads: Semaphore,
+    gauge: Gauge,
+    pace: Paced,
+    unconfirmed_up_to: u32,
+    unread: RefCell<Vec<(Subdirectory, Errno)>>,
+    /// Entries whose sizes are still to be looked at.
+    named: RefCell<Vec<Named>>,
+    /// One list of them is looked at at a time.
+    measuring: Semaphore,
+}
+
+/// A directory of entries, or of such directories.
+#[derive(Debug)]
+struct Subdirectory {
+    path: CString,
+    /// The names of the directories that lead to it.
+    digits: Vec<Vec<u8>>,
+}
+
+/// Folders that could not be read. What lies in them is neither known nor counted.
+#[derive(Debug)]
+pub(crate) struct Unread {
+    directories: Vec<Subdirectory>,
+    /// What was known before this version is known from a snapshot only.
+    unconfirmed_up_to: u32,
+    begun: Instant,
+    pause: Duration,
+    /// When they are tried again.
+    pub(crate) due: Instant,
+}
+
+/// The pause before directories that could not be read are tried again, doubled each time.
+const UNREAD_FIRST: Duration = Duration::from_secs(1);
+
+/// The longest such pause: a few calls a minute harm nobody.
+const UNREAD_MAX: Duration = Duration::from_secs(60);
+
+/// Makes all entries known; returns the directories for which that has to be tried again.
+pub(crate) async fn load(entries: &Arc<Entries>, pace: Pace) -> Option<Unread> {
+    let dir = &entries.dir;
+    let begun = rt::now();
+    remove_leftovers(dir).await;
+    if load_snapshot(entries).await == Loaded::All {
+        all_known(entries, begun, true);
+        all_measured(entries);
+        return None;
+    }
+    if dir.is_stopping() {
+        return None;
+    }
+    // Entries that were written since the start have versions above this one, which belongs to nothing.
+    let unconfirmed_up_to = entries.index.version();
+    let top = Subdirectory { path: dir.path(), digits: Vec::new() };
+    let unread =
+        Unread { directories: vec![top], unconfirmed_up_to, begun, pause: UNREAD_FIRST / 2, due: begun };
+    let (first, errno, unread) = walk(entries, pace, unread).await?;
+    dir.note(|name| Note::Unreadable {
+        name,
+        path: std::ffi::OsString::from_vec(first.path.as_bytes().to_vec()).into(),
+        errno,
+        folders: unread.directories.len() as u64,
+    });
+    // The limits hold for the entries that are known, and the log says so: a cache that stores nothing because of one
+    // directory would help no client.
+    entries.space.loaded();
+    Some(unread)
+}
+
+/// Tries directories again that could not be read.
+pub(crate) async fn load_rest(entries: &Arc<Entries>, pace: Pace, unread: Unread) -> Option<Unread> {
+    walk(entries, pace, unread).await.map(|(_, _, unread)| unread)
+}
+
+/// Reads directories and everything in them; returns those that could not be read, and the first of them with the reason.
+async fn walk(entries: &Arc<Entries>, pace: Pace, wanted: Unread) -> Option<(Subdirectory, Errno, Unread)> {
+    let dir = &entries.dir;
+    let walk = Rc::new(Walk {
+        entries: Arc::clone(entries),
+        reads: Semaphore::new(READS_MAX),
+        gauge: Gauge::new(),
+        pace: Paced::new(pace),
+        unconfirmed_up_to: wanted.unconfirmed_up_to,
+        unread: RefCell::default(),
+        named: RefCell::default(),
+        measuring: Semaphore::new(1),
+    });
+    wanted.directories.into_iter().for_each(|directory| walk.begin_directory(directory));
+    walk.gauge.none_left().await;
+    if dir.is_stopping() {
+        return None;
+    }
+    let (unread, named) = (walk.unread.take(), walk.named.take());
+    if let Some((first, errno)) = unread.first() {
+        let first = Subdirectory { path: first.path.clone(), digits: Vec::new() };
+        let (errno, pause) = (*errno, (wanted.pause * 2).min(UNREAD_MAX));
+        let directories = unread.into_iter().map(|(directory, _)| directory).collect();
+        measure(entries, named).await;
+        let due = rt::now() + pause;
+        return Some((first, errno, Unread { directories, pause, due, ..wanted }));
+    }
+    forget_unconfirmed(entries, wanted.unconfirmed_up_to);
+    all_known(entries, wanted.begun, false);
+    measure(entries, named).await;
+    if !dir.is_stopping() {
+        all_measured(entries);
+        let bytes = entries.space.used() * BLOCK_BYTES;
+        dir.note(|name| Note::Measured { name, bytes, time_ms: since_ms(wanted.begun) });
+    }
+    None
+}
+
+/// From here on an entry that is not in the index is not there.
+fn all_known(entries: &Entries, begun: Instant, from_snapshot: bool) {
+    if entries.dir.is_stopping() {
+        return;
+    }
+    if entries.index.is_empty() {
+        entries.settling.surveyed();
+    }
+    entries.is_loaded.store(true, Ordering::Release);
+    let (count, time_ms) = (entries.index.len() as u64, since_ms(begun));
+    entries.dir.note(|name| Note::Loaded { name, entries: count, time_ms, from_snapshot });
+}
+
+/// From here on the limits hold for the entries that are known.
+fn all_measured(entries: &Entries) {
+    entries.space.loaded();
+    entries.is_measured.store(true, Ordering::Release);
+}
+
+/// Forgets entries that only the snapshot knew: all directories were read, and they are in none of them.
+fn forget_unconfirmed(entries: &Entries, unconfirmed_up_to: u32) {
+    let mut cursor = Some(Cursor::default());
+    while let Some(here) = cursor {
+        let mut gone = Vec::new();
+        cursor = entries.index.scan(here, SCAN_MAX, |key, known| {
+            if known.blocks > 0 && known.version <= unconfirmed_up_to {
+                gone.push((*key, known.version));
+            }
+        });
+        for (key, version) in gone {
+            entries.index.remove(&key, Some(version));
+        }
+    }
+}
+
+/// Removes temporary files of processes that are gone.
+async fn remove_leftovers(dir: &Directory) {
+    let Ok(staging) = dir.open_dir(dir.staging_path()).await else { return };
+    loop {
+        let Ok(found) = dir.read_dir(&staging).await else { return };
+        if found.is_empty() {
+            return;
+        }
+        for entry in found.into_iter().filter(|entry| dir.is_leftover(&entry.name)) {
+            if let Ok(path) = CString::new([dir.staging_path().as_bytes(), b"/", &entry.name].concat()) {
+                // One that cannot be removed is tried again at the next start.
+                let _ = dir.unlink(path).await;
+            }
+        }
+    }
+}
+
+impl Walk {
+    /// Starts a task that reads a directory.
+    fn begin_directory(self: &Rc<Walk>, directory: Subdirectory) {
+        let (walk, counted) = (Rc::clone(self), self.gauge.enter());
+        rt::spawn(async move {
+            let permit = walk.reads.acquire().await;
+            match walk.read_directory(&directory).await {
+                // It has gone since its name was read, with all that was in it.
+                Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => {}
+                Err(errno) => walk.unread.borrow_mut().push((directory, errno)),
+            }
+            drop(permit);
+            drop(counted);
+        });
+    }
+
+    async fn read_directory(
+        self: &Rc<Walk>,
+        Subdirectory { path, digits }: &Subdirectory,
+    ) -> Result<(), Errno> {
+        let dir = &self.entries.dir;
+        let levels = dir.levels();
+        let is_leaf = digits.len() == levels.digits().len();
+        let opened = dir.open_dir(path.clone()).await?;
+        let mut inner = Vec::new();
+        loop {
+            let found = dir.read_dir(&opened).await?;
+            if found.is_empty() || dir.is_stopping() {
+                break;
+            }
+            let (count, now_s) = (found.len() as u32, now_s());
+            for entry in found {
+                if is_leaf {
+                    self.enter(&entry, digits, now_s);
+                } else if is_directory(&entry) && is_digits(&entry.name, levels.digits()[digits.len()]) {
+                    let path = CString::new([path.as_bytes(), b"/", &entry.name].concat());
+                    let mut digits = digits.clone();
+                    digits.push(entry.name.to_vec());
+                    inner.push(Subdirectory { path: path.map_err(|_| Errno::INVAL)?, digits });
+                }
+            }
+            self.pace.worked(count).await;
+            if self.named.borrow().len() >= SIZES_LEFT_MAX {
+                let _turn = self.measuring.acquire().await;
+                // Whoever had the turn before may have taken it.
+                let is_full = self.named.borrow().len() >= SIZES_LEFT_MAX;
+                let named = if is_full { self.named.take() } else { Vec::new() };
+                measure(&self.entries, named).await;
+            }
+        }
+        // Not before it was read to its end: what is tried again as a whole must not be under way in parts.
+        inner.into_iter().for_each(|directory| self.begin_directory(directory));
+        Ok(())
+    }
+
+    /// Enters a file that lies where the file of its key has to lie.
+    fn enter(&self, entry: &DirEntry, digits: &[Vec<u8>], now_s: u32) {
+        let Some(key) = Key::from_hex(&entry.name) else { return };
+        let mut end = entry.name.len();
+        for parent in digits {
+            if entry.name[end - parent.len()..end] != **parent {
+                return;
+            }
+            end -= parent.len();
+        }
+        let is_file = FileType::from_raw_mode(entry.kind) == FileType::RegularFile;
+        if is_file && confirm(&self.entries, &key, self.unconfirmed_up_to, now_s) {
+            self.named.borrow_mut().push(Named { inode: entry.inode, key });
+        }
+    }
+}
+
+fn since_ms(begun: Instant) -> u64 {
+    rt::now().saturating_duration_since(begun).as_millis() as u64
+}
+
+fn is_directory(entry: &DirEntry) -> bool {
+    FileType::from_raw_mode(entry.kind) == FileType::Directory
+}
+
+fn is_digits(name: &[u8], count: u8) -> bool {
+    name.len() == usize::from(count) && name.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}

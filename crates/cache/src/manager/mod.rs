@@ -1,0 +1,301 @@
+//! [`Manager`]: the work of a cache that no request asks for. It becomes the owner of the directory, loads, keeps the limits,
+//! drops entries that are not used, tries a disk that has failed, works off purges, and saves the index.
+//!
+//! ```text
+//!   not owner --lock--> loading --> managing: room, inactive, trial, purger, snapshot --stop--> saved, unlocked
+//! ```
+
+pub(crate) mod load;
+pub(crate) mod pace;
+pub(crate) mod purger;
+pub(crate) mod scrub;
+pub(crate) mod sizes;
+pub(crate) mod snapshot;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::config::Config;
+use crate::disk::directory::{now_ms, now_s};
+use crate::disk::staging::TempFile;
+use crate::entries::Entries;
+use crate::entries::removal::REMOVALS_MAX;
+use crate::fill::backlog::Backlog;
+use crate::index::Cursor;
+use crate::lookup::Lookup;
+use crate::manager::load::{Unread, load, load_rest};
+use crate::manager::pace::{NAP, Paced, SCAN_MAX};
+use crate::manager::purger::{UNHURRIED_MAX, settle_pending, work_off_purges};
+use crate::manager::scrub::Scrub;
+use crate::manager::snapshot::{save_snapshot, set_aside};
+use crate::note::Note;
+
+/// How often the file system is asked for its free space where `min_free` is set; between, what is reserved counts.
+const FREE_EVERY: Duration = Duration::from_secs(1);
+
+/// How often the whole index is looked through for what nobody used, at most and at least.
+const INACTIVE_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+
+/// How often the index is saved while the cache is in use.
+const SNAPSHOT_EVERY: Duration = Duration::from_secs(300);
+
+/// Purges above which they are worked off without `purger=on`, at least and at most. Between, one for every
+/// [`ENTRIES_PER_PURGE`] entries: all of those are read for it, so that the work for one purge stays the same.
+const PURGES_MANY: (usize, usize) = (1 << 10, 1 << 16);
+
+/// See [`PURGES_MANY`].
+const ENTRIES_PER_PURGE: usize = 16;
+
+/// How often purges are looked at that wait for a question to be answered.
+const SETTLE_EVERY: Duration = Duration::from_secs(1);
+
+/// The longest that a stop waits for what is being put in place or removed.
+const STOP_MAX: Duration = Duration::from_secs(5);
+
+/// When something is due next.
+struct Due {
+    free: Instant,
+    inactive: Instant,
+    snapshot: Instant,
+    /// The last purge that was worked off.
+    purged: u64,
+    /// Purges that were kept then all the same.
+    kept: usize,
+    /// Folders that could not be read so far.
+    unread: Option<Unread>,
+}
+
+/// The manager of one cache: one task.
+pub(crate) struct Manager {
+    pub(crate) config: Config,
+    pub(crate) entries: Arc<Entries>,
+    pub(crate) lookup: Arc<Lookup>,
+    pub(crate) backlog: Backlog,
+}
+
+impl Manager {
+    /// Owns the directory as soon as it can, loads the index and keeps the cache within its limits, until the stop.
+    pub(crate) async fn run(self) {
+        let dir = &self.entries.dir;
+        if !dir.is_owner() {
+            self.wait_to_own().await;
+        }
+        let loads = !dir.is_stopping();
+        let unread = if loads { load(&self.entries, self.config.loader).await } else { None };
+        // Beside: entries are removed while the scrub reads or pauses.
+        rt::select(self.keep_in_order(unread), Box::pin(self.scrub())).await;
+        if dir.is_owner() {
+            self.finish().await;
+        }
+    }
+
+    async fn scrub(&self) {
+        match self.config.scrub {
+            Some(pass) => Scrub { lookup: &self.lookup, pass }.run().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Does everything that is due, until the stop.
+    async fn keep_in_order(&self, unread: Option<Unread>) {
+        let (dir, now) = (&self.entries.dir, rt::now());
+        let mut due =
+            Due { free: now, inactive: now, snapshot: now + SNAPSHOT_EVERY, purged: 0, kept: 0, unread };
+        while !dir.is_stopping() {
+            self.manage(&mut due).await;
+            if !dir.is_stopping() {
+                rt::select(dir.manager.woken(), rt::sleep_until(self.next_look(&due))).await;
+            }
+        }
+    }
+
+    /// Waits until the process that owns the directory is gone, and takes over from it.
+    async fn wait_to_own(&self) {
+        let dir = &self.entries.dir;
+        loop {
+            if dir.is_stopping() {
+                return;
+            }
+            let waiting = Arc::clone(dir);
+            if rt::offload(move || waiting.try_lock()).await == Some(true) {
+                break;
+            }
+            rt::select(dir.manager.woken(), rt::sleep_until(rt::now() + NAP)).await;
+        }
+        // The other process has changed the files that this one had seen.
+        self.forget_all();
+        self.entries.purges.follow().await;
+        let owned = Arc::clone(dir);
+        rt::offload(move || set_aside(&owned)).await;
+        dir.begin_owning();
+        dir.note(|name| Note::Owner { name });
+    }
+
+    fn forget_all(&self) {
+        let index = &self.entries.index;
+        let mut cursor = Some(Cursor::default());
+        while let Some(here) = cursor {
+            let mut keys = Vec::new();
+            cursor = index.scan(here, SCAN_MAX, |key, _| keys.push(*key));
+            keys.iter().for_each(|key| {
+                index.remove(key, None);
+            });
+        }
+        self.entries.memory.clear();
+    }
+
+    fn next_look(&self, due: &Due) -> Instant {
+        let mut next = due.inactive.min(due.snapshot);
+        if let Some(unread) = &due.unread {
+            next = next.min(unread.due);
+        }
+        if self.entries.space.has_min_free() {
+            next = next.min(due.free);
+        }
+        if self.entries.settling.is_pending() {
+            next = next.min(rt::now() + SETTLE_EVERY);
+        }
+        match self.entries.dir.health.trial_in(now_ms()) {
+            Some(trial) => next.min(rt::now() + trial.max(Duration::from_millis(1))),
+            None => next,
+        }
+    }
+
+    async fn manage(&self, due: &mut Due) {
+        let entries = &self.entries;
+        let dir = &entries.dir;
+        if dir.health.wants_trial(now_ms()) {
+            self.try_disk().await;
+        }
+        if rt::now() >= due.free {
+            due.free = rt::now() + FREE_EVERY;
+            self.ask_free().await;
+        }
+        self.make_room().await;
+        if let Some(unread) = due.unread.take_if(|unread| rt::now() >= unread.due) {
+            due.unread = load_rest(entries, self.config.loader, unread).await;
+        }
+        if rt::now() >= due.inactive {
+            let (least, most) = INACTIVE_EVERY;
+            due.inactive = rt::now() + (self.config.inactive / 4).clamp(least, most);
+            self.drop_inactive().await;
+        }
+        settle_pending(&self.lookup).await;
+        self.forget_purges(due).await;
+        if entries.purges.is_long() {
+            entries.purges.rewrite().await;
+        }
+        if rt::now() >= due.snapshot {
+            due.snapshot = rt::now() + SNAPSHOT_EVERY;
+            if dir.health.can_write()
+                && let Err(errno) = save_snapshot(entries, false).await
+            {
+                dir.write_failed("saving the index", errno);
+            }
+        }
+    }
+
+    /// Writes a small file and removes it: the disk that has failed may work again.
+    async fn try_disk(&self) {
+        let dir = &self.entries.dir;
+        let Ok(temp) = TempFile::create(dir).await else { return };
+        if temp.write(0, vec![0; 4096].into()).await.is_err() {
+            return;
+        }
+        if let Err(errno) = dir.sync(temp.file()).await {
+            return dir.write_failed("writing to the disk", errno);
+        }
+        if dir.health.write_worked() {
+            dir.note(|name| Note::Recovered { name });
+        }
+    }
+
+    async fn ask_free(&self) {
+        let (dir, space) = (&self.entries.dir, &self.entries.space);
+        // A number that cannot be had is taken to be as before.
+        if space.has_min_free()
+            && let Ok(free) = dir.space().await
+        {
+            space.set_free(free.available_bytes);
+        }
+    }
+
+    /// Evicts until there is room for the fills to come, so many removals at once.
+    async fn make_room(&self) {
+        let pace = Paced::new(self.config.manager);
+        loop {
+            let short = self.entries.space.above_watermark(0);
+            if short == 0 || self.entries.dir.is_stopping() {
+                return;
+            }
+            let victims = self.entries.evict(short, REMOVALS_MAX);
+            if victims.is_empty() {
+                return;
+            }
+            let count = victims.len() as u32;
+            self.entries.remove_and_wait(victims).await;
+            pace.worked(count).await;
+        }
+    }
+
+    /// Removes entries that were not asked for in `inactive`.
+    async fn drop_inactive(&self) {
+        let entries = &self.entries;
+        let before_s = now_s().saturating_sub(self.config.inactive.as_secs() as u32);
+        let pace = Paced::new(self.config.manager);
+        let mut cursor = Some(Cursor::default());
+        while let Some(here) = cursor {
+            let mut victims = Vec::new();
+            cursor = entries.index.expire(here, SCAN_MAX, before_s, &mut victims);
+            entries.counters.inactive.add(victims.len() as u64);
+            while !victims.is_empty() {
+                let rest = victims.split_off(victims.len().min(UNHURRIED_MAX));
+                let count = victims.len() as u32;
+                entries.remove_and_wait(std::mem::replace(&mut victims, rest)).await;
+                pace.worked(count).await;
+            }
+            if entries.dir.is_stopping() {
+                return;
+            }
+            // Others have their turn between two locks.
+            rt::yield_now().await;
+        }
+    }
+
+    /// Works purges off where there are many, or `purger=on` is written.
+    async fn forget_purges(&self, due: &mut Due) {
+        let entries = &self.entries;
+        let kept = entries.purges.set().len();
+        // Entries of older questions may still come.
+        let sequence = entries.sequence().min(entries.settling.settled());
+        let (least, most) = PURGES_MANY;
+        let many = (entries.index.len() / ENTRIES_PER_PURGE).clamp(least, most);
+        let is_wanted = self.config.purger || kept.saturating_sub(due.kept) > many;
+        // An entry that is not known is not looked at, so a purge is needed as long as directories are unread.
+        if kept > 0 && is_wanted && sequence > due.purged && entries.is_loaded() {
+            let pace = if self.config.purger { self.config.purger_pace } else { self.config.manager };
+            work_off_purges(&self.lookup, sequence, pace).await;
+            (due.purged, due.kept) = (sequence, entries.purges.set().len());
+        }
+    }
+
+    /// Ends the work on the directory, saves the index and lets another process have it.
+    async fn finish(&self) {
+        let (entries, dir) = (&self.entries, &self.entries.dir);
+        let deadline = rt::now() + STOP_MAX;
+        // Entries that clients have had as stored, and only the disk has not.
+        while !self.backlog.is_empty() && rt::now() < deadline {
+            rt::sleep_until(rt::now() + Duration::from_millis(1)).await;
+        }
+        dir.end_owning();
+        // Work that had begun before may still change an entry.
+        while !entries.is_quiet() && rt::now() < deadline {
+            rt::sleep_until(rt::now() + Duration::from_millis(1)).await;
+        }
+        if entries.is_measured() && dir.health.can_write() {
+            // Where it cannot be saved, the next start walks.
+            let _ = save_snapshot(entries, entries.is_quiet()).await;
+        }
+        dir.unlock();
+    }
+}

@@ -1,0 +1,37 @@
+//! How fast background work goes: [`Paced`].
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use crate::config::Pace;
+
+/// The longest time that a part of the manager sleeps without a look whether it is to stop.
+pub(crate) const NAP: Duration = Duration::from_millis(500);
+
+/// Entries that are looked at under the lock of a shard.
+pub(crate) const SCAN_MAX: usize = 512;
+
+/// Keeps a pace: files at a time and time at a time, then a pause.
+pub(crate) struct Paced {
+    pace: Pace,
+    files: Cell<u32>,
+    begun: Cell<Instant>,
+}
+
+impl Paced {
+    pub(crate) fn new(pace: Pace) -> Paced {
+        Paced { pace, files: Cell::new(0), begun: Cell::new(rt::now()) }
+    }
+
+    /// Counts files that were worked on, and pauses when it is time.
+    pub(crate) async fn worked(&self, files: u32) {
+        self.files.set(self.files.get().saturating_add(files));
+        let took = rt::now().saturating_duration_since(self.begun.get());
+        if self.pace.sleep.is_zero() || (self.files.get() < self.pace.files && took < self.pace.threshold) {
+            return;
+        }
+        self.files.set(0);
+        rt::sleep_until(rt::now() + self.pace.sleep).await;
+        self.begun.set(rt::now());
+    }
+}

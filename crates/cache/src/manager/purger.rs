@@ -1,0 +1,86 @@
+//! Works purges off: reads every entry, removes those that a purge has hit, and forgets the purges.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rt::local::Gauge;
+
+use crate::config::Pace;
+use crate::index::Cursor;
+use crate::key::Key;
+use crate::lookup::{Judged, Lookup};
+use crate::manager::pace::{Paced, SCAN_MAX};
+use crate::purge::Purges;
+
+/// Removals under way at once that no request waits for. Each is a piece of work of a kernel thread, which has as much of the
+/// processor as a serving thread: sixteen of them have sixteen seventeenths. A second one is there for when the first waits
+/// for the disk.
+pub(crate) const UNHURRIED_MAX: usize = 2;
+
+/// Forgets purges that are pending and younger than no open question.
+pub(crate) async fn settle_pending(lookup: &Lookup) {
+    let entries = &lookup.entries;
+    while let Some((key, purge)) = entries.settling.next_pending() {
+        match entries.index.peek(&key.0).filter(|known| known.blocks > 0) {
+            None => entries.settle(&key, purge),
+            // Stored since the purge, or a moment before it by a fill that did not hear of it any more.
+            Some(known) => {
+                let is_judged = lookup.judge_purged(&key, known).await != Judged::Unknown;
+                let has_variants = entries.settling.may_have_variants(&key);
+                // An entry that is neither removed nor younger is left to the sweep.
+                if is_judged && !has_variants && entries.settling.is_removed(&key, purge) {
+                    entries.purges.set_mut().forget_key(&key.0, purge);
+                }
+            }
+        }
+    }
+}
+
+/// Looks at every entry, removes those that purges have hit, and forgets the purges up to this number. They are
+/// remembered on where one entry could not be looked at or removed: it would come back otherwise.
+pub(crate) async fn work_off_purges(lookup: &Arc<Lookup>, sequence: u64, pace: Pace) {
+    let entries = &lookup.entries;
+    let pace = Paced::new(pace);
+    let (unjudged, stale) = (Rc::new(Cell::new(0_u64)), Rc::new(Cell::new(false)));
+    let mut cursor = Some(Cursor::default());
+    while let Some(here) = cursor {
+        let mut keys = Vec::new();
+        cursor = entries.index.scan(here, SCAN_MAX, |key, known| {
+            if known.blocks > 0 {
+                keys.push((Key(*key), known));
+            }
+        });
+        for some in keys.chunks(UNHURRIED_MAX) {
+            let gauge = Gauge::new();
+            for (key, known) in some.iter().copied() {
+                let (lookup, counted) = (Arc::clone(lookup), gauge.enter());
+                let (unjudged, stale) = (Rc::clone(&unjudged), Rc::clone(&stale));
+                rt::spawn(async move {
+                    match lookup.judge_purged(&key, known).await {
+                        Judged::Outlived => {}
+                        Judged::Stale => stale.set(true),
+                        Judged::Unknown => unjudged.set(unjudged.get() + 1),
+                    }
+                    drop(counted);
+                });
+            }
+            gauge.none_left().await;
+            pace.worked(some.len() as u32).await;
+            if entries.dir.is_stopping() {
+                return;
+            }
+        }
+    }
+    if unjudged.get() > 0 {
+        return;
+    }
+    entries.settling.surveyed();
+    if !entries.settling.all_removed().await {
+        return;
+    }
+    for part in 0..Purges::PARTS {
+        entries.purges.set_mut().forget_part(part, sequence, stale.get());
+        rt::yield_now().await;
+    }
+}

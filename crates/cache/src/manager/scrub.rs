@@ -1,0 +1,123 @@
+//! The scrub (`scrub=TIME`): reads every entry and compares it with its checksums, at a pace that spreads one pass over the
+//! whole time. It finds damage in entries that no request reads, before the last good copy upstream is gone.
+//!
+//! Entries are read past the page cache where the file system can do that: the disk is looked at, and hot pages stay.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rt::File;
+
+use crate::config::Access;
+use crate::disk::directory::now_ms;
+use crate::disk::read::ReadError;
+use crate::entries::chunks::Chunks;
+use crate::format::CHUNK_BYTES;
+use crate::format::header::Header;
+use crate::index::space::blocks_of;
+use crate::index::{Cursor, Known};
+use crate::key::Key;
+use crate::lookup::Lookup;
+use crate::lookup::hit::Located;
+use crate::lookup::plan::ReadPlan;
+use crate::lookup::read::{Read, read_entry};
+use crate::manager::pace::SCAN_MAX;
+
+/// Longest pause between two reads. An entry that is removed meanwhile keeps its space until the pause is over.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// The scrub of one cache.
+pub(crate) struct Scrub<'a> {
+    pub(crate) lookup: &'a Lookup,
+    /// The time that one pass takes.
+    pub(crate) pass: Duration,
+}
+
+impl Scrub<'_> {
+    /// Compares one entry after the other with its checksums. Ends with the task that it runs in.
+    pub(crate) async fn run(&self) {
+        let entries = &self.lookup.entries;
+        // Servers that start more often than a pass takes come to all entries too.
+        let mut cursor = Some(Cursor::anywhere(entries.dir.nonce()));
+        loop {
+            let began = rt::now();
+            while let Some(here) = cursor {
+                let mut keys = Vec::new();
+                cursor = entries.index.scan(here, SCAN_MAX, |key, _| keys.push(Key(*key)));
+                for key in keys {
+                    self.entry(&key).await;
+                }
+                rt::yield_now().await;
+            }
+            // A small cache is not read more often than a large one.
+            rt::sleep_until((began + self.pass).max(rt::now() + Duration::from_millis(1))).await;
+            cursor = Some(Cursor::default());
+        }
+    }
+
+    async fn entry(&self, key: &Key) {
+        let (entries, opener) = (&self.lookup.entries, &self.lookup.opener);
+        // A key that was only asked for has no file. The rest was noted a while ago.
+        let Some(known) = entries.index.peek(&key.0).filter(|known| known.blocks > 0) else { return };
+        if entries.dir.health.can_read(now_ms()) {
+            let access = Access {
+                direct_from: Some(0),
+                calls_directly: false,
+                // One chunk is held at a time.
+                has_room: false,
+                ..self.lookup.access()
+            };
+            let plan = opener.plan(key, access, Some(known));
+            let Ok(file) = opener.open(key, plan).await else { return };
+            match read_entry(entries, opener, &file, key, None, plan).await {
+                Ok(Read { chunks: Some(chunks), header, .. }) => {
+                    return self.chunks(key, known, (file, plan), (&header, &chunks)).await;
+                }
+                Ok(_) | Err(ReadError::Disk(_) | ReadError::NoMemory) => {}
+                Err(ReadError::Damaged(damage)) => entries.drop_damaged(key, Some(known.version), damage),
+            }
+        }
+        self.pause(u64::from(known.blocks)).await;
+    }
+
+    /// Compares the chunks of a large entry that are there. A damaged one drops the entry.
+    async fn chunks(
+        &self,
+        key: &Key,
+        known: Known,
+        (file, plan): (File, ReadPlan),
+        (header, chunks): (&Header, &Chunks),
+    ) {
+        let entries = &self.lookup.entries;
+        let chunks = Arc::new(chunks.unverified(entries.epoch()));
+        let located = Located {
+            device: entries.dir.device(),
+            via: plan.reads_of(&file),
+            file,
+            offset: header.layout.body,
+            length: header.length,
+            key: *key,
+            version: known.version,
+            chunks: Some(Arc::clone(&chunks)),
+            entries: Arc::clone(entries),
+        };
+        for index in (0..chunks.count()).filter(|&index| chunks.checksum(index).is_some()) {
+            let start = index * CHUNK_BYTES;
+            // The buffer goes back before the pause.
+            if located.read(start..start + CHUNK_BYTES, 1).next().await.is_err() {
+                return;
+            }
+            self.pause(blocks_of(CHUNK_BYTES)).await;
+            if entries.index.peek(&key.0).is_none_or(|now| now.version != known.version) {
+                return;
+            }
+        }
+    }
+
+    /// Waits for the part of a pass that so many blocks are of the cache.
+    async fn pause(&self, blocks: u64) {
+        let used = self.lookup.entries.space.used().max(blocks).max(1);
+        let share = self.pass.mul_f64(blocks as f64 / used as f64);
+        rt::sleep_until(rt::now() + share.min(PAUSE_MAX)).await;
+    }
+}

@@ -1,0 +1,442 @@
+//! Purges on disk: [`PurgeLog`], which is written before a purge is confirmed, and read before anything else at a start.
+//!
+//! ```text
+//!   purge -- its number, and its record in the group --+--> waits for its group --> confirmed
+//!                                                      |         ^
+//!                  one task: takes the group, one write, one fdatasync; meanwhile the next group gathers
+//!
+//!   rewriting (manager): records are gathered beside from here on -- what is kept, in parts -- file system synchronised --
+//!                        the records from beside -- fdatasync -- rename
+//! ```
+//! The log is a file of records ([`crate::purge::encode`]) with zeroes behind them. Each group is written behind the last one
+//! that was whole, so that one which was torn is written over. The work for a purge does not depend on how many are kept: when
+//! the log has become twice as long as it was written anew, it is written anew beside, while purges go on.
+
+use std::ffi::{CStr, CString};
+use std::future::poll_fn;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::task::{Poll, Waker};
+use std::time::{Duration, UNIX_EPOCH};
+
+use io::Errno;
+use io::op::Stat;
+use rt::File;
+use rt::file::{self, Create};
+use rustix::fs::OFlags;
+
+use crate::crc32c;
+use crate::disk::directory::Directory;
+use crate::disk::read::read_all;
+use crate::error::{OpenError, StoreError};
+use crate::key::Key;
+use crate::purge::{Fate, Log, Purges, Scope, encode};
+use crate::stats::Counter;
+
+/// The log in the cache's directory.
+pub(crate) const LOG_NAME: &str = "ringroad.purges";
+
+/// A log that is shorter is never written anew.
+const REWRITE_BYTES: u64 = 1 << 20;
+
+/// Longest log that is read: [`crate::purge::NAMES_MAX`] tags of usual length, several times over.
+const LOG_BYTES_MAX: u64 = 1 << 30;
+
+/// Zeroes that are written behind a group when it needs room: a write into a file that does not grow is on the device in
+/// a fraction of the time. Some thousands of records.
+const ROOM_BYTES: usize = 256 << 10;
+
+/// Bytes of a write while the log is written anew.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// A log that was changed a moment ago may be changed again without a change of its times, which may be as coarse as a tick
+/// of the kernel's clock.
+const TICK: Duration = Duration::from_millis(100);
+
+/// The purges of a cache and their log.
+pub(crate) struct PurgeLog {
+    dir: Arc<Directory>,
+    set: RwLock<Purges>,
+    /// Purges that were confirmed.
+    pub(crate) confirmed: Counter,
+    /// Bytes of whole records.
+    good: AtomicU64,
+    /// Above this many it is to be written anew.
+    rewrite_at: AtomicU64,
+    /// Whether its name is on the device.
+    is_named: AtomicBool,
+    group: Mutex<Group>,
+    /// The log as a process saw it that does not own it.
+    seen: Mutex<Option<Seen>>,
+}
+
+/// Purges that are written next, together.
+#[derive(Debug, Default)]
+struct Group {
+    records: Vec<u8>,
+    count: u64,
+    batch: Arc<Batch>,
+    /// Whether a task writes.
+    is_written: bool,
+    /// What was written since the log began to be written anew.
+    beside: Option<Vec<u8>>,
+}
+
+/// How those that wait for one group hear of it.
+#[derive(Debug, Default)]
+struct Batch(Mutex<BatchState>);
+
+#[derive(Debug, Default)]
+struct BatchState {
+    result: Option<Result<(), StoreError>>,
+    waiting: Vec<Waker>,
+}
+
+impl Batch {
+    async fn done(&self) -> Result<(), StoreError> {
+        poll_fn(|context| {
+            let mut state = self.state();
+            match &state.result {
+                Some(result) => Poll::Ready(result.clone()),
+                None => {
+                    state.waiting.push(context.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    fn finish(&self, result: Result<(), StoreError>) {
+        let mut state = self.state();
+        state.result = Some(result);
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    fn state(&self) -> MutexGuard<'_, BatchState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The task that writes groups. Dropped on the way, as when its thread ends, it fails those that wait.
+struct Writer {
+    log: Arc<PurgeLog>,
+    /// Those that wait for the group that is being written.
+    batch: Option<Arc<Batch>>,
+    is_done: bool,
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if self.is_done {
+            return;
+        }
+        let mut group = self.log.group();
+        group.is_written = false;
+        group.records.clear();
+        let next = std::mem::take(&mut group.batch);
+        drop(group);
+        let result = Err(StoreError::Disk { doing: WRITING, errno: Errno::CANCELED });
+        self.batch.take().into_iter().chain([next]).for_each(|batch| batch.finish(result.clone()));
+    }
+}
+
+/// What is done, in messages.
+const WRITING: &str = "writing a purge";
+
+/// Size, change and number of the log's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    size: u64,
+    changed: (i64, u32),
+    inode: u64,
+}
+
+impl From<Stat> for Seen {
+    fn from(stat: Stat) -> Seen {
+        Seen { size: stat.size, changed: stat.changed, inode: stat.inode }
+    }
+}
+
+/// Reads the log at a start; returns its bytes. These calls wait for the disk.
+fn read(directory: &Path) -> Result<Vec<u8>, OpenError> {
+    let path = directory.join(LOG_NAME);
+    let failed = |errno| OpenError::Directory { path: path.clone(), errno };
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = match rustix::fs::open(path.as_os_str().as_bytes(), flags, rustix::fs::Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(Vec::new()),
+        // A cache whose purges cannot be read must not be used: what was purged could come back.
+        Err(errno) => return Err(failed(errno)),
+    };
+    let size = rustix::fs::fstat(&file).map_err(failed)?.st_size as u64;
+    let mut bytes = vec![0; size.min(LOG_BYTES_MAX) as usize];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match rustix::io::pread(&file, &mut bytes[filled..], filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(failed(errno)),
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
+}
+
+/// Follows all whole records; answers their bytes.
+fn apply(purges: &mut Purges, bytes: &[u8]) -> u64 {
+    let mut log = Log::new(bytes, crc32c::of);
+    for purge in log.by_ref() {
+        purges.apply(&purge);
+    }
+    log.good as u64
+}
+
+impl PurgeLog {
+    /// Reads the log at a start. These calls wait for the disk.
+    pub(crate) fn open(path: &Path, dir: &Arc<Directory>) -> Result<PurgeLog, OpenError> {
+        let mut purges = Purges::default();
+        let good = apply(&mut purges, &read(path)?);
+        Ok(PurgeLog {
+            dir: Arc::clone(dir),
+            set: RwLock::new(purges),
+            confirmed: Counter::default(),
+            good: AtomicU64::new(good),
+            rewrite_at: AtomicU64::new(REWRITE_BYTES),
+            is_named: AtomicBool::new(false),
+            group: Mutex::default(),
+            seen: Mutex::default(),
+        })
+    }
+
+    /// The purges that are kept.
+    pub(crate) fn set(&self) -> RwLockReadGuard<'_, Purges> {
+        self.set.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, to forget some.
+    pub(crate) fn set_mut(&self) -> RwLockWriteGuard<'_, Purges> {
+        self.set.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is to be written anew.
+    pub(crate) fn is_long(&self) -> bool {
+        self.good.load(Ordering::Relaxed) > self.rewrite_at.load(Ordering::Relaxed)
+    }
+
+    /// Purges. Returns when the purge holds after a crash too, with its number.
+    pub(crate) async fn add(self: &Arc<PurgeLog>, scope: Scope, fate: Fate) -> Result<u64, StoreError> {
+        if !self.dir.is_owner() {
+            return Err(StoreError::NotOwner);
+        }
+        let (number, batch) = self.gather(scope, fate)?;
+        batch.done().await?;
+        Ok(number)
+    }
+
+    /// Gives a purge its number and its place in the group that is written next.
+    fn gather(self: &Arc<PurgeLog>, scope: Scope, fate: Fate) -> Result<(u64, Arc<Batch>), StoreError> {
+        // One lock for both, so that numbers come in the order of the log.
+        let mut group = self.group();
+        let purge = self.set_mut().add(scope, fate);
+        if !encode(&purge, crc32c::of, &mut group.records) {
+            return Err(StoreError::Disk { doing: WRITING, errno: Errno::INVAL });
+        }
+        group.count += 1;
+        let batch = Arc::clone(&group.batch);
+        let is_first = !std::mem::replace(&mut group.is_written, true);
+        drop(group);
+        if is_first {
+            let writer = Writer { log: Arc::clone(self), batch: None, is_done: false };
+            rt::spawn(writer.write_groups());
+        }
+        Ok((purge.sequence, batch))
+    }
+
+    fn group(&self) -> MutexGuard<'_, Group> {
+        self.group.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Option<Seen>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds records to the log and brings them to the device.
+    async fn append(&self, mut records: Vec<u8>) -> Result<(), Errno> {
+        let dir = &self.dir;
+        let good = self.good.load(Ordering::Relaxed);
+        let file = dir.create(self.path(), Create::Keep).await?;
+        let size = file.stat_inline()?.size;
+        if size < good {
+            // It was cut or removed by hand: all that is kept is written again, these records with it.
+            return self.write_anew().await;
+        }
+        let end = good + records.len() as u64;
+        if end > size {
+            records.resize(records.len() + ROOM_BYTES, 0);
+        }
+        dir.write(&file, good, records.into()).await?;
+        dir.sync(&file).await?;
+        if !self.is_named.load(Ordering::Relaxed) {
+            dir.sync_names().await?;
+            self.is_named.store(true, Ordering::Relaxed);
+        }
+        self.good.store(end, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Writes the log anew while purges go on: what is forgotten leaves the disk.
+    pub(crate) async fn rewrite(&self) {
+        self.group().beside = Some(Vec::new());
+        let result = self.write_beside().await;
+        self.group().beside = None;
+        if let Err(errno) = result {
+            // Not at once again.
+            self.rewrite_at.store(2 * self.good.load(Ordering::Relaxed), Ordering::Relaxed);
+            self.dir.write_failed(WRITING, errno);
+        }
+    }
+
+    async fn write_beside(&self) -> Result<(), Errno> {
+        let beside = self.dir.temp_path();
+        let written = async {
+            let (file, len) = self.write_kept(&beside).await?;
+            // A purge that is forgotten must not be outlived by its file where the power fails.
+            self.dir.sync_all().await?;
+            self.dir.sync(&file).await?;
+            // No group is written from here on.
+            let _lock = self.dir.locks.lock(&log_key()).await;
+            let since = self.group().beside.take().unwrap_or_default();
+            self.replace(&file, len, since, &beside).await
+        };
+        let result = written.await;
+        if result.is_err() {
+            let _ = self.dir.unlink(beside).await;
+        }
+        result
+    }
+
+    /// The same for the task that writes groups, in the place of a log that has been lost.
+    async fn write_anew(&self) -> Result<(), Errno> {
+        let beside = self.dir.temp_path();
+        let (file, len) = Box::pin(self.write_kept(&beside)).await?;
+        self.replace(&file, len, Vec::new(), &beside).await
+    }
+
+    /// Writes all purges that are kept to a new file; returns it and its length.
+    async fn write_kept(&self, path: &CStr) -> Result<(File, u64), Errno> {
+        let file = self.dir.create(path.to_owned(), Create::New).await?;
+        let (mut at, mut text) = (0, Vec::new());
+        for part in 0..Purges::PARTS {
+            // A lock for each part: lookups and purges go on between.
+            for purge in self.set().part(part) {
+                // One that is too long was never taken.
+                encode(&purge, crc32c::of, &mut text);
+            }
+            if text.len() >= PIECE_BYTES || part + 1 == Purges::PARTS {
+                let len = text.len() as u64;
+                self.dir.write(&file, at, std::mem::take(&mut text).into()).await?;
+                at += len;
+            } else {
+                rt::yield_now().await;
+            }
+        }
+        Ok((file, at))
+    }
+
+    /// Puts a new log in the place of the old one, with these records at its end.
+    async fn replace(&self, file: &File, len: u64, since: Vec<u8>, path: &CStr) -> Result<(), Errno> {
+        let dir = &self.dir;
+        let end = len + since.len() as u64;
+        dir.write(file, len, since.into()).await?;
+        dir.sync(file).await?;
+        dir.rename(path.to_owned(), self.path()).await?;
+        self.good.store(end, Ordering::Relaxed);
+        self.rewrite_at.store((2 * end).max(REWRITE_BYTES), Ordering::Relaxed);
+        // Without this a crash could bring the old log back, which lacks what comes from now on.
+        self.is_named.store(false, Ordering::Relaxed);
+        dir.sync_names().await?;
+        self.is_named.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Follows the purges of the process that owns the directory. The look at the log is a call that finds it in memory.
+    pub(crate) async fn follow(&self) {
+        let dir = &self.dir;
+        let Ok(stat) = file::stat_now(&self.path()) else { return };
+        let seen = *self.seen();
+        if seen == Some(stat.into()) {
+            return;
+        }
+        let Ok(file) = dir.open_file(self.path(), OFlags::RDONLY).await else { return };
+        let Ok(stat) = file.stat_inline() else { return };
+        // The same file has grown behind what was read of it.
+        let is_same = seen.is_some_and(|seen| seen.inode == stat.inode);
+        let from = if is_same { self.good.load(Ordering::Relaxed) } else { 0 };
+        let to = stat.size.min(LOG_BYTES_MAX);
+        let Ok(bytes) = read_all(&file, from, to, dir.device(), dir.via()).await else { return };
+        let good = from + apply(&mut self.set_mut(), &bytes);
+        self.good.store(good, Ordering::Relaxed);
+        let changed = UNIX_EPOCH + Duration::new(stat.changed.0.max(0) as u64, stat.changed.1);
+        // A log that may change without a sign of it is read again the next time.
+        let is_settled = rt::wall().duration_since(changed).is_ok_and(|age| age >= TICK);
+        let seen = Seen { size: if is_settled { stat.size } else { u64::MAX }, ..stat.into() };
+        *self.seen() = Some(seen);
+    }
+
+    fn path(&self) -> CString {
+        self.dir.path_in(LOG_NAME.as_bytes())
+    }
+}
+
+impl Writer {
+    /// Writes one group after the other, until none has come meanwhile.
+    async fn write_groups(mut self) {
+        let log = Arc::clone(&self.log);
+        let dir = &log.dir;
+        let _lock = dir.locks.lock(&log_key()).await;
+        while let Some((records, count)) = self.take_group() {
+            let result = match dir.is_owner() {
+                true => log.append(records).await.map_err(|errno| {
+                    dir.write_failed(WRITING, errno);
+                    StoreError::Disk { doing: WRITING, errno }
+                }),
+                // Another process may write the log by now.
+                false => Err(StoreError::NotOwner),
+            };
+            if result.is_ok() {
+                log.confirmed.add(count);
+            }
+            if let Some(batch) = self.batch.take() {
+                batch.finish(result);
+            }
+            dir.manager.wake();
+        }
+    }
+
+    /// The records of the next group; without one the task has ended, and the next purge begins another.
+    fn take_group(&mut self) -> Option<(Vec<u8>, u64)> {
+        let mut group = self.log.group();
+        let group = &mut *group;
+        if group.records.is_empty() {
+            group.is_written = false;
+            self.is_done = true;
+            return None;
+        }
+        if let Some(beside) = &mut group.beside {
+            beside.extend_from_slice(&group.records);
+        }
+        self.batch = Some(std::mem::take(&mut group.batch));
+        Some((std::mem::take(&mut group.records), std::mem::take(&mut group.count)))
+    }
+}
+
+/// The lock on the log: a key that no text is known to have.
+fn log_key() -> Key {
+    Key([0; 16])
+}

@@ -1,0 +1,609 @@
+//! What was purged: by key, by prefix or pattern, by tag, or all. A purge is a number in a row, and each object has the
+//! number that was current when it was stored: what is older than a purge that fits it is gone, or stale.
+//!
+//! A purge takes the same work however many objects it hits. It is written to a log before it is answered
+//! ([`encode`], [`Log`]), so that it holds after a crash too; what it hit is deleted later, as it is found.
+//! This file does no I/O: [`log`] brings purges to the disk, [`settling`] says which may be forgotten.
+
+pub(crate) mod log;
+pub(crate) mod settling;
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+
+use crate::index::s3fifo::KeyBytes;
+
+/// What is purged.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// The object of a key with all its variants.
+    Key(KeyBytes),
+    /// Keys that fit a pattern: `*` stands for any text, also none. Without one in it, the whole key.
+    Pattern(Box<[u8]>),
+    /// Objects whose answer had this tag.
+    Tag(Box<[u8]>),
+    /// Everything.
+    All,
+}
+
+/// What becomes of an object that was purged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fate {
+    /// It is stale: asked for again before it is used, and kept for when nobody answers.
+    Stale,
+    /// It is never used again.
+    Gone,
+}
+
+/// One purge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Purge {
+    /// What.
+    pub scope: Scope,
+    /// How.
+    pub fate: Fate,
+    /// Objects with a smaller number are meant.
+    pub sequence: u64,
+}
+
+/// What is asked about an object.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// The key by which the object and all its variants are purged.
+    pub primary: &'a KeyBytes,
+    /// The text of the key.
+    pub key: &'a [u8],
+    /// Its tags, each behind a blank.
+    pub tags: &'a [u8],
+    /// Its number.
+    pub sequence: u64,
+}
+
+/// The purges that some object may still be older than.
+#[derive(Debug, Default)]
+pub struct Purges {
+    /// The number of the last one.
+    sequence: u64,
+    all: Numbers,
+    names: Names,
+    patterns: Vec<(Box<[u8]>, Numbers)>,
+}
+
+/// The last soft and the last hard purge of a name; 0 for none.
+type Numbers = [u64; 2];
+
+/// Keys and tags in shards: a purge adds to one of them, and a log that is written anew reads one at a time. Neither may
+/// take longer because others are kept.
+#[derive(Debug)]
+struct Names {
+    shards: Box<[Shard]>,
+    hasher: RandomState,
+    count: usize,
+}
+
+#[derive(Debug)]
+struct Shard {
+    keys: HashMap<KeyBytes, Numbers>,
+    tags: HashMap<Box<[u8]>, Numbers>,
+}
+
+/// Shards of the names: with a million of them one has some 4000, which are read in less than a millisecond.
+const SHARDS: usize = 256;
+
+impl Default for Names {
+    fn default() -> Names {
+        let hasher = RandomState::new();
+        let shard = || Shard {
+            keys: HashMap::with_hasher(hasher.clone()),
+            tags: HashMap::with_hasher(hasher.clone()),
+        };
+        Names { shards: (0..SHARDS).map(|_| shard()).collect(), hasher: hasher.clone(), count: 0 }
+    }
+}
+
+impl Names {
+    /// A key is a digest, so that any byte of it says where it is.
+    fn shard_of_key(key: &KeyBytes) -> usize {
+        usize::from(key[0]) % SHARDS
+    }
+
+    fn shard_of_tag(&self, tag: &[u8]) -> usize {
+        // Not the bits by which a table places it.
+        (self.hasher.hash_one(tag) >> 32) as usize % SHARDS
+    }
+
+    fn key(&self, key: &KeyBytes) -> Option<&Numbers> {
+        self.shards[Names::shard_of_key(key)].keys.get(key)
+    }
+
+    fn tag(&self, tag: &[u8]) -> Option<&Numbers> {
+        self.shards[self.shard_of_tag(tag)].tags.get(tag)
+    }
+
+    /// The numbers of a key; `None` when it is not kept and there is no room.
+    fn key_mut(&mut self, key: &KeyBytes) -> Option<&mut Numbers> {
+        let keys = &mut self.shards[Names::shard_of_key(key)].keys;
+        if !keys.contains_key(key) {
+            if self.count == NAMES_MAX {
+                return None;
+            }
+            self.count += 1;
+        }
+        Some(keys.entry(*key).or_default())
+    }
+
+    /// The same for a tag.
+    fn tag_mut(&mut self, tag: &[u8]) -> Option<&mut Numbers> {
+        let shard = self.shard_of_tag(tag);
+        let tags = &mut self.shards[shard].tags;
+        if !tags.contains_key(tag) {
+            if self.count == NAMES_MAX {
+                return None;
+            }
+            self.count += 1;
+        }
+        Some(tags.entry(tag.into()).or_default())
+    }
+}
+
+/// Patterns that are kept at once: each lookup tries all of them. With more of them the oldest are made into one that
+/// fits everything, which purges too much and never too little.
+pub const PATTERNS_MAX: usize = 256;
+
+/// Keys and tags that are kept at once, about 64 bytes each; what is above becomes a purge of everything. A name goes
+/// when nothing that it names is stored, so that this is a limit for what is purged within minutes.
+pub const NAMES_MAX: usize = 1 << 22;
+
+impl Purges {
+    /// The number of objects that are stored now.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// The next purge: its number is to be logged before it is answered. It holds from here on.
+    pub fn add(&mut self, scope: Scope, fate: Fate) -> Purge {
+        let purge = Purge { scope, fate, sequence: self.sequence + 1 };
+        self.apply(&purge);
+        purge
+    }
+
+    /// Follows a purge of the log.
+    pub fn apply(&mut self, purge: &Purge) {
+        let Purge { scope, fate, sequence } = purge;
+        self.sequence = self.sequence.max(*sequence);
+        let named = match scope {
+            Scope::All => None,
+            Scope::Key(key) => self.names.key_mut(key),
+            Scope::Tag(tag) => self.names.tag_mut(tag),
+            // It fits no key, as keys are not empty: it tells a number and nothing else ([`Purges::part`]).
+            Scope::Pattern(pattern) if pattern.is_empty() => return,
+            Scope::Pattern(pattern) => Some(self.pattern(pattern)),
+        };
+        let numbers = match named {
+            Some(numbers) => numbers,
+            None => &mut self.all,
+        };
+        numbers[*fate as usize] = numbers[*fate as usize].max(*sequence);
+    }
+
+    fn pattern(&mut self, pattern: &[u8]) -> &mut Numbers {
+        let known = self.patterns.iter().position(|(text, _)| **text == *pattern);
+        let place = known.unwrap_or_else(|| {
+            if self.patterns.len() == PATTERNS_MAX {
+                let (_, oldest) = self.patterns.remove(0);
+                raise(&mut self.all, &oldest);
+            }
+            self.patterns.push((pattern.into(), [0; 2]));
+            self.patterns.len() - 1
+        });
+        &mut self.patterns[place].1
+    }
+
+    /// What has become of an object; `None` when no purge has hit it.
+    pub fn fate(&self, subject: &Subject<'_>) -> Option<Fate> {
+        // Most objects are younger than every purge.
+        if subject.sequence >= self.sequence {
+            return None;
+        }
+        let mut hit = self.all;
+        let mut add = |purged: &Numbers| raise(&mut hit, purged);
+        if self.names.count > 0 {
+            self.names.key(subject.primary).inspect(|purged| add(purged));
+            let tags = subject.tags.split(|byte| *byte == b' ').filter(|tag| !tag.is_empty());
+            tags.filter_map(|tag| self.names.tag(tag)).for_each(&mut add);
+        }
+        let fitting = self.patterns.iter().filter(|(pattern, _)| fits(pattern, subject.key));
+        fitting.for_each(|(_, purged)| add(purged));
+        [Fate::Gone, Fate::Stale].into_iter().find(|fate| hit[*fate as usize] > subject.sequence)
+    }
+
+    /// Parts of [`Purges::part`] and [`Purges::forget_part`].
+    pub const PARTS: usize = SHARDS + 1;
+
+    /// Forgets the purges up to this number: no object is older than them any more. With `keeps_soft` some objects are
+    /// that soft ones have hit.
+    pub fn forget(&mut self, sequence: u64, keeps_soft: bool) {
+        (0..Purges::PARTS).for_each(|part| self.forget_part(part, sequence, keeps_soft));
+    }
+
+    /// The same for one part of what is kept: together they take as long as there are names.
+    pub fn forget_part(&mut self, part: usize, sequence: u64, keeps_soft: bool) {
+        let keep = |purged: &mut Numbers| {
+            let is_over = |fate: Fate| !(keeps_soft && fate == Fate::Stale);
+            for fate in [Fate::Stale, Fate::Gone].into_iter().filter(|fate| is_over(*fate)) {
+                if purged[fate as usize] <= sequence {
+                    purged[fate as usize] = 0;
+                }
+            }
+            *purged != [0; 2]
+        };
+        let Some(Shard { keys, tags }) = self.names.shards.get_mut(part) else {
+            self.patterns.retain_mut(|(_, purged)| keep(purged));
+            keep(&mut self.all);
+            return;
+        };
+        let before = keys.len() + tags.len();
+        keys.retain(|_, purged| keep(purged));
+        tags.retain(|_, purged| keep(purged));
+        self.names.count -= before - keys.len() - tags.len();
+    }
+
+    /// Forgets the purges of a key up to this number: nothing is stored under it that is older.
+    pub fn forget_key(&mut self, key: &KeyBytes, sequence: u64) {
+        let keys = &mut self.names.shards[Names::shard_of_key(key)].keys;
+        if keys.get(key).is_some_and(|purged| purged.iter().all(|number| *number <= sequence)) {
+            keys.remove(key);
+            self.names.count -= 1;
+        }
+    }
+
+    /// Purges that are kept.
+    pub fn len(&self) -> usize {
+        self.names.count + self.patterns.len() + usize::from(self.all != [0; 2])
+    }
+
+    /// Whether none is kept.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A part of what is kept, for a log that is written anew. The last part tells the last number too, also when no
+    /// purge is left: it must never go back.
+    pub fn part(&self, part: usize) -> Vec<Purge> {
+        let mut list = Vec::new();
+        let mut add = |scope: Scope, purged: &Numbers| {
+            for fate in [Fate::Stale, Fate::Gone].into_iter().filter(|fate| purged[*fate as usize] > 0) {
+                list.push(Purge { scope: scope.clone(), fate, sequence: purged[fate as usize] });
+            }
+        };
+        match self.names.shards.get(part) {
+            Some(Shard { keys, tags }) => {
+                keys.iter().for_each(|(key, purged)| add(Scope::Key(*key), purged));
+                tags.iter().for_each(|(tag, purged)| add(Scope::Tag(tag.clone()), purged));
+            }
+            None => {
+                self.patterns.iter().for_each(|(text, purged)| add(Scope::Pattern(text.clone()), purged));
+                add(Scope::All, &self.all);
+                let number = Scope::Pattern(Box::default());
+                list.push(Purge { scope: number, fate: Fate::Stale, sequence: self.sequence });
+            }
+        }
+        list
+    }
+}
+
+/// Takes the later of two purges, for each fate.
+fn raise(numbers: &mut Numbers, others: &Numbers) {
+    for (number, other) in numbers.iter_mut().zip(others) {
+        *number = (*number).max(*other);
+    }
+}
+
+/// Whether a text fits a pattern with `*` in it. The work is bounded by their lengths: each star takes the first place
+/// where what follows it fits, and never another.
+fn fits(pattern: &[u8], text: &[u8]) -> bool {
+    let mut parts = pattern.split(|byte| *byte == b'*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = text.strip_prefix(first) else { return false };
+    let Some(last) = parts.next_back() else { return rest.is_empty() };
+    for part in parts.filter(|part| !part.is_empty()) {
+        let Some(place) = memchr::memmem::find(rest, part) else { return false };
+        rest = &rest[place + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+/// Longest pattern or tag.
+pub const TEXT_MAX: usize = 4096;
+
+/// Bytes of a record before its text: length, checksum, number, kind and fate.
+const RECORD_HEAD: usize = 4 + 4 + 8 + 2;
+
+/// Appends a purge as a record of the log; the text of one that is too long is `false`.
+///
+/// ```text
+///   length of what follows the checksum u32 | crc32c of it u32 | number u64 | kind u8 | fate u8 | text
+/// ```
+pub fn encode(purge: &Purge, checksum: fn(&[u8]) -> u32, out: &mut Vec<u8>) -> bool {
+    let (kind, text) = match &purge.scope {
+        Scope::Key(key) => (0, &key[..]),
+        Scope::Pattern(text) => (1, &text[..]),
+        Scope::Tag(text) => (2, &text[..]),
+        Scope::All => (3, &[][..]),
+    };
+    if text.len() > TEXT_MAX {
+        return false;
+    }
+    let start = out.len();
+    out.extend_from_slice(&((RECORD_HEAD - 8 + text.len()) as u32).to_le_bytes());
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&purge.sequence.to_le_bytes());
+    out.extend_from_slice(&[kind, purge.fate as u8]);
+    out.extend_from_slice(text);
+    let sum = checksum(&out[start + 8..]);
+    out[start + 4..start + 8].copy_from_slice(&sum.to_le_bytes());
+    true
+}
+
+/// The records of a log, up to the first that is not whole: that one was never answered.
+#[derive(Debug)]
+pub struct Log<'a> {
+    rest: &'a [u8],
+    checksum: fn(&[u8]) -> u32,
+    /// Bytes of whole records so far: what follows them is to be cut off before the log goes on.
+    pub good: usize,
+}
+
+impl<'a> Log<'a> {
+    /// A log that was read.
+    pub fn new(bytes: &'a [u8], checksum: fn(&[u8]) -> u32) -> Log<'a> {
+        Log { rest: bytes, checksum, good: 0 }
+    }
+}
+
+impl Iterator for Log<'_> {
+    type Item = Purge;
+
+    fn next(&mut self) -> Option<Purge> {
+        let word = |at: usize| self.rest.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+        let len = u32::from_le_bytes(word(0)?) as usize;
+        let sum = u32::from_le_bytes(word(4)?);
+        let record = self.rest.get(8..8usize.checked_add(len)?)?;
+        if len < RECORD_HEAD - 8 || (self.checksum)(record) != sum {
+            return None;
+        }
+        let (head, text) = record.split_at(RECORD_HEAD - 8);
+        // No such record is ever written, and it could not be written again.
+        if text.len() > TEXT_MAX {
+            return None;
+        }
+        let sequence = u64::from_le_bytes(head[..8].try_into().ok()?);
+        // The number that would follow it does not exist.
+        if sequence == u64::MAX {
+            return None;
+        }
+        let scope = match head[8] {
+            0 => Scope::Key(text.try_into().ok()?),
+            1 => Scope::Pattern(text.into()),
+            2 => Scope::Tag(text.into()),
+            3 if text.is_empty() => Scope::All,
+            _ => return None,
+        };
+        let fate = match head[9] {
+            0 => Fate::Stale,
+            1 => Fate::Gone,
+            _ => return None,
+        };
+        self.rest = &self.rest[8 + len..];
+        self.good += 8 + len;
+        Some(Purge { scope, fate, sequence })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const KEY: KeyBytes = [7; 16];
+
+    fn subject(key: &'static str, tags: &'static str, sequence: u64) -> Subject<'static> {
+        Subject { primary: &KEY, key: key.as_bytes(), tags: tags.as_bytes(), sequence }
+    }
+
+    fn pattern(text: &str) -> Scope {
+        Scope::Pattern(text.as_bytes().into())
+    }
+
+    fn tag(text: &str) -> Scope {
+        Scope::Tag(text.as_bytes().into())
+    }
+
+    fn all(purges: &Purges) -> Vec<Purge> {
+        (0..Purges::PARTS).flat_map(|part| purges.part(part)).collect()
+    }
+
+    #[test]
+    fn a_key_that_was_purged_again_is_not_forgotten() {
+        let mut purges = Purges::default();
+        let first = purges.add(Scope::Key(KEY), Fate::Gone).sequence;
+        let second = purges.add(Scope::Key(KEY), Fate::Gone).sequence;
+        purges.forget_key(&KEY, first);
+        assert_eq!(purges.fate(&subject("x", "", first)), Some(Fate::Gone));
+        purges.forget_key(&KEY, second);
+        assert!(purges.is_empty());
+    }
+
+    #[test]
+    fn a_purge_hits_what_is_older_and_fits() {
+        for (scope, hit, missed) in [
+            (Scope::Key(KEY), Some(subject("x", "", 0)), None),
+            (Scope::Key([8; 16]), None, Some(subject("x", "", 0))),
+            (pattern("http/a/*"), Some(subject("http/a/b", "", 0)), Some(subject("http/b", "", 0))),
+            (tag("news"), Some(subject("x", "old news", 0)), Some(subject("x", "newspaper", 0))),
+            (Scope::All, Some(subject("x", "", 0)), None),
+        ] {
+            let mut purges = Purges::default();
+            let purge = purges.add(scope.clone(), Fate::Gone);
+            assert_eq!(purge.sequence, 1);
+            if let Some(hit) = hit {
+                assert_eq!(purges.fate(&hit), Some(Fate::Gone), "{scope:?}");
+                assert_eq!(purges.fate(&Subject { sequence: 1, ..hit }), None, "{scope:?}: stored since");
+            }
+            if let Some(missed) = missed {
+                assert_eq!(purges.fate(&missed), None, "{scope:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn soft_and_hard_ones_go_together() {
+        let mut purges = Purges::default();
+        purges.add(tag("a"), Fate::Gone);
+        purges.add(tag("a"), Fate::Stale);
+        assert_eq!(purges.fate(&subject("x", "a", 0)), Some(Fate::Gone));
+        assert_eq!(purges.fate(&subject("x", "a", 1)), Some(Fate::Stale));
+        assert_eq!(purges.fate(&subject("x", "a", 2)), None);
+    }
+
+    #[test]
+    fn what_is_too_much_to_keep_purges_more_and_not_less() {
+        let mut purges = Purges::default();
+        for number in 0..=PATTERNS_MAX {
+            purges.add(pattern(&format!("p{number}-*")), Fate::Gone);
+        }
+        assert_eq!(purges.patterns.len(), PATTERNS_MAX);
+        assert_eq!(purges.fate(&subject("p0-x", "", 0)), Some(Fate::Gone), "by everything of that time");
+        assert_eq!(purges.fate(&subject("other", "", 1)), None, "it is younger than that");
+        assert_eq!(purges.fate(&subject("p9-x", "", 1)), Some(Fate::Gone));
+    }
+
+    #[test]
+    fn purges_that_nothing_is_older_than_are_forgotten() {
+        let mut purges = Purges::default();
+        purges.add(Scope::Key(KEY), Fate::Gone);
+        purges.add(Scope::All, Fate::Stale);
+        purges.add(tag("a"), Fate::Gone);
+        purges.forget(2, true);
+        assert_eq!((purges.len(), purges.sequence()), (2, 3), "the soft one is kept");
+        purges.forget(2, false);
+        assert_eq!((purges.len(), purges.sequence()), (1, 3));
+        purges.forget(3, false);
+        assert!(purges.is_empty());
+        let mut next = Purges::default();
+        all(&purges).iter().for_each(|purge| next.apply(purge));
+        assert!(next.is_empty());
+        assert_eq!(next.sequence(), 3, "numbers never go back");
+        assert_eq!(next.fate(&subject("x", "a", 0)), None);
+    }
+
+    #[test]
+    fn patterns() {
+        for (text, fitting, other) in [
+            ("abc", &["abc"][..], &["abcd", "xabc", ""][..]),
+            ("abc*", &["abc", "abcd"], &["ab", "xabc"]),
+            ("*abc", &["abc", "xabc"], &["abcx"]),
+            ("a*b*c", &["abc", "axbxc", "abbcc"], &["acb", "ab", "abcx"]),
+            ("a**c", &["ac", "axc"], &["a"]),
+            ("*", &["", "x"], &[]),
+            ("ab*ba", &["abba", "abxba"], &["aba"]),
+        ] {
+            for key in fitting {
+                assert!(fits(text.as_bytes(), key.as_bytes()), "{text} {key}");
+            }
+            for key in other {
+                assert!(!fits(text.as_bytes(), key.as_bytes()), "{text} {key}");
+            }
+        }
+    }
+
+    fn sum(bytes: &[u8]) -> u32 {
+        bytes.iter().fold(17, |sum: u32, byte| sum.wrapping_mul(31).wrapping_add(u32::from(*byte)))
+    }
+
+    fn some_purge() -> impl Strategy<Value = Purge> {
+        let text = prop::collection::vec(any::<u8>(), 0..40);
+        (0u8..4, text, any::<bool>(), 1u64..1000).prop_map(|(kind, text, soft, sequence)| {
+            let scope = match kind {
+                0 => Scope::Key([text.len() as u8; 16]),
+                1 => Scope::Pattern(text.into()),
+                2 => Scope::Tag(text.into()),
+                _ => Scope::All,
+            };
+            Purge { scope, fate: if soft { Fate::Stale } else { Fate::Gone }, sequence }
+        })
+    }
+
+    /// Found by the fuzz target `purge_log`.
+    #[test]
+    fn a_record_that_is_never_written_ends_the_log() {
+        let record = |sequence: u64, kind: u8, text: &[u8]| {
+            let content = [&sequence.to_le_bytes()[..], &[kind, 1], text].concat();
+            [&(content.len() as u32).to_le_bytes()[..], &sum(&content).to_le_bytes(), &content].concat()
+        };
+        let count = |bytes: &[u8]| Log::new(bytes, sum).count();
+        assert_eq!(count(&record(1, 3, b"")), 1);
+        assert_eq!(count(&record(1, 3, b"x")), 0, "everything has no text");
+        assert_eq!(count(&record(1, 2, &[b'x'; TEXT_MAX])), 1);
+        assert_eq!(count(&record(1, 2, &[b'x'; TEXT_MAX + 1])), 0, "too long to be written again");
+        assert_eq!(count(&record(u64::MAX, 3, b"")), 0, "no purge could follow");
+    }
+
+    proptest! {
+        /// A log that ends anywhere gives back the whole records before that place, and nothing else.
+        #[test]
+        fn a_log_that_is_torn(purges in prop::collection::vec(some_purge(), 0..8), cut in any::<prop::sample::Index>()) {
+            let (mut bytes, mut ends) = (Vec::new(), vec![0]);
+            for purge in &purges {
+                prop_assert!(encode(purge, sum, &mut bytes));
+                ends.push(bytes.len());
+            }
+            let cut = cut.index(bytes.len() + 1);
+            let whole = ends.iter().filter(|end| **end <= cut).count() - 1;
+            let mut log = Log::new(&bytes[..cut], sum);
+            let read: Vec<Purge> = log.by_ref().collect();
+            prop_assert_eq!(&read[..], &purges[..whole]);
+            prop_assert_eq!(log.good, ends[whole]);
+        }
+
+        /// The room behind the last record has zeroes: they end the log.
+        #[test]
+        fn zeroes_end_a_log(purges in prop::collection::vec(some_purge(), 0..8), zeroes in 0usize..100) {
+            let mut bytes = Vec::new();
+            purges.iter().for_each(|purge| assert!(encode(purge, sum, &mut bytes)));
+            let whole = bytes.len();
+            bytes.resize(whole + zeroes, 0);
+            let mut log = Log::new(&bytes, sum);
+            prop_assert_eq!(&log.by_ref().collect::<Vec<_>>()[..], &purges[..]);
+            prop_assert_eq!(log.good, whole);
+        }
+
+        /// Nobody but us writes it, but disks make garbage of it.
+        #[test]
+        fn garbage_is_no_purge(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let mut log = Log::new(&bytes, sum);
+            let count = log.by_ref().count();
+            prop_assert!(log.good <= bytes.len() && (count > 0) == (log.good > 0));
+        }
+
+        /// What is kept says the same as all that was ever purged.
+        #[test]
+        fn the_list_is_as_good_as_the_history(scopes in prop::collection::vec((0u8..3, any::<bool>()), 0..12)) {
+            let mut purges = Purges::default();
+            for (kind, soft) in scopes {
+                let scope = [tag("a"), pattern("x*"), Scope::All][usize::from(kind)].clone();
+                purges.add(scope, if soft { Fate::Stale } else { Fate::Gone });
+            }
+            let mut again = Purges::default();
+            all(&purges).iter().for_each(|purge| again.apply(purge));
+            prop_assert_eq!(again.sequence(), purges.sequence());
+            for sequence in 0..12 {
+                for (key, tags) in [("x1", "a"), ("y", "a b"), ("x", ""), ("y", "")] {
+                    let subject = subject(key, tags, sequence);
+                    prop_assert_eq!(again.fate(&subject), purges.fate(&subject));
+                }
+            }
+        }
+    }
+}

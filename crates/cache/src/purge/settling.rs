@@ -1,0 +1,279 @@
+//! When a purge may be forgotten: once nothing that it names is stored, nor may be stored by a fill whose upstream was asked
+//! before it.
+//!
+//! ```text
+//!   purge of a key --entry in the index--> its file is removed --+--> no older question is open, no variant --> forgotten
+//!                  \-------------------------- none -------------+           `--> pending, or kept for the sweep
+//!   tags, patterns, variants, what a start has found in the log --many of them--> sweep: every entry is read --> forgotten
+//! ```
+//! A key costs nothing once it is settled. The other purges are forgotten by a sweep, which begins when there are as many as
+//! make it worth its reads.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::key::{Key, KeyMap};
+
+/// A question to an upstream: the number of the last purge when it was asked. What is stored of the answer is as old.
+/// Purges that are younger are remembered until it is dropped.
+#[derive(Debug)]
+pub struct Asked {
+    number: u64,
+    /// `None` of a number that nothing new is stored with.
+    open: Option<Arc<Questions>>,
+}
+
+/// Questions that are open.
+#[derive(Debug, Default)]
+pub(crate) struct Questions {
+    /// How many of each number.
+    open: Mutex<BTreeMap<u64, usize>>,
+}
+
+impl Asked {
+    /// The number of an entry that is there already.
+    pub(crate) fn before(number: u64) -> Arc<Asked> {
+        Arc::new(Asked { number, open: None })
+    }
+
+    /// The number of the last purge when it was asked.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        let Some(questions) = &self.open else { return };
+        if let std::collections::btree_map::Entry::Occupied(mut count) = questions.open().entry(self.number) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+}
+
+impl Questions {
+    fn ask(self: &Arc<Questions>, number: impl FnOnce() -> u64) -> Arc<Asked> {
+        let mut open = self.open();
+        // Read under the lock: a purge that comes now is not forgotten before this question is known.
+        let number = number();
+        *open.entry(number).or_default() += 1;
+        Arc::new(Asked { number, open: Some(Arc::clone(self)) })
+    }
+
+    /// Purges up to this number are younger than no open question.
+    fn settled(&self) -> u64 {
+        self.open().keys().next().copied().unwrap_or(u64::MAX)
+    }
+
+    fn open(&self) -> MutexGuard<'_, BTreeMap<u64, usize>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Bits of [`Families`]: 128 KiB. With a million keys that have variants most purges wait for the sweep.
+const FAMILY_BITS: usize = 1 << 20;
+
+/// Keys that have variants in files of other names: a bit for each, which several keys may share.
+#[derive(Debug)]
+struct Families(Box<[AtomicU64]>);
+
+impl Families {
+    fn bit(&self, key: &Key) -> (&AtomicU64, u64) {
+        let number =
+            u64::from_le_bytes(key.0[..8].try_into().expect("eight of sixteen bytes")) as usize % FAMILY_BITS;
+        (&self.0[number / 64], 1 << (number % 64))
+    }
+
+    fn add(&self, key: &Key) {
+        let (word, bit) = self.bit(key);
+        word.fetch_or(bit, Ordering::AcqRel);
+    }
+
+    fn may_have(&self, key: &Key) -> bool {
+        let (word, bit) = self.bit(key);
+        word.load(Ordering::Acquire) & bit != 0
+    }
+}
+
+/// The longest that a sweep waits for removals; after it the purges are kept until the next one.
+const REMOVAL_MAX: Duration = Duration::from_secs(30);
+
+/// Files that are being removed.
+#[derive(Debug, Default)]
+struct Removing {
+    /// How many removals of a key are under way, and the purge that they settle, or 0.
+    under_way: KeyMap<(u32, u64)>,
+    /// Files that could not be removed: the index does not know them, and the next start will.
+    left: KeyMap<()>,
+}
+
+/// What is known of purges that may be forgotten.
+#[derive(Debug)]
+pub(crate) struct Settling {
+    questions: Arc<Questions>,
+    families: Families,
+    removing: Mutex<Removing>,
+    /// Purges of keys that an open question is older than, in the order in which they came.
+    pending: Mutex<VecDeque<(Key, u64)>>,
+    /// Whether every entry was looked at, so that all variants are among the families.
+    is_surveyed: AtomicBool,
+}
+
+impl Default for Settling {
+    fn default() -> Settling {
+        let families = (0..FAMILY_BITS / 64).map(|_| AtomicU64::new(0)).collect();
+        Settling {
+            questions: Arc::default(),
+            families: Families(families),
+            removing: Mutex::default(),
+            pending: Mutex::default(),
+            is_surveyed: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Settling {
+    /// A question that is asked now; `number` is the last purge by then.
+    pub(crate) fn ask(&self, number: impl FnOnce() -> u64) -> Arc<Asked> {
+        self.questions.ask(number)
+    }
+
+    /// An entry lies at another name than its primary key.
+    pub(crate) fn add_variant(&self, primary: &Key) {
+        self.families.add(primary);
+    }
+
+    /// Every entry was looked at.
+    pub(crate) fn surveyed(&self) {
+        self.is_surveyed.store(true, Ordering::Release);
+    }
+
+    /// Whether entries of this key may lie at other names.
+    pub(crate) fn may_have_variants(&self, key: &Key) -> bool {
+        self.families.may_have(key)
+    }
+
+    /// Whether this purge of a key could be forgotten if nothing is stored under the key.
+    pub(crate) fn may_forget(&self, key: &Key, purge: u64) -> bool {
+        let is_surveyed = self.is_surveyed.load(Ordering::Acquire);
+        is_surveyed && !self.families.may_have(key) && self.is_removed(key, purge)
+    }
+
+    /// Keeps a purge of a key until no older question is open.
+    pub(crate) fn postpone(&self, key: &Key, purge: u64) {
+        self.pending().push_back((*key, purge));
+    }
+
+    /// Purges up to this number are younger than no open question.
+    pub(crate) fn settled(&self) -> u64 {
+        self.questions.settled()
+    }
+
+    /// The file of a key is about to be removed.
+    pub(crate) fn begin_removal(&self, key: &Key) {
+        self.removing().under_way.entry(*key).or_default().0 += 1;
+    }
+
+    /// It was removed, or could not be; answers the purge that this settles.
+    pub(crate) fn end_removal(&self, key: &Key, is_gone: bool) -> Option<u64> {
+        let mut removing = self.removing();
+        match is_gone {
+            true => removing.left.remove(key),
+            false => removing.left.insert(*key, ()),
+        };
+        let Entry::Occupied(mut entry) = removing.under_way.entry(*key) else { return None };
+        entry.get_mut().0 -= 1;
+        let (count, purge) = *entry.get();
+        if count > 0 {
+            return None;
+        }
+        entry.remove();
+        Some(purge).filter(|purge| is_gone && *purge > 0)
+    }
+
+    /// Whether the file of a key is gone for certain. A removal that is under way settles this purge later.
+    pub(crate) fn is_removed(&self, key: &Key, purge: u64) -> bool {
+        let mut removing = self.removing();
+        if let Some((_, later)) = removing.under_way.get_mut(key) {
+            *later = purge.max(*later);
+            return false;
+        }
+        !removing.left.contains_key(key)
+    }
+
+    /// Waits for the removals that are under way; answers whether all files are gone that were to be removed.
+    pub(crate) async fn all_removed(&self) -> bool {
+        let mut keys: Vec<Key> = self.removing().under_way.keys().copied().collect();
+        let deadline = rt::now() + REMOVAL_MAX;
+        while !keys.is_empty() && rt::now() < deadline {
+            rt::sleep_until(rt::now() + Duration::from_millis(1)).await;
+            let removing = self.removing();
+            keys.retain(|key| removing.under_way.contains_key(key));
+        }
+        keys.is_empty() && self.removing().left.is_empty()
+    }
+
+    fn removing(&self) -> MutexGuard<'_, Removing> {
+        self.removing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pending(&self) -> MutexGuard<'_, VecDeque<(Key, u64)>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The first pending purge that no open question is older than.
+    pub(crate) fn next_pending(&self) -> Option<(Key, u64)> {
+        let settled = self.settled();
+        let mut pending = self.pending();
+        pending.front().filter(|(_, purge)| *purge <= settled)?;
+        pending.pop_front()
+    }
+
+    /// Whether a purge waits for a question to be answered.
+    pub(crate) fn is_pending(&self) -> bool {
+        !self.pending().is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_open_question_says_what_is_settled() {
+        let questions = Arc::new(Questions::default());
+        assert_eq!(questions.settled(), u64::MAX);
+        let first = questions.ask(|| 3);
+        let (again, second) = (questions.ask(|| 3), questions.ask(|| 7));
+        drop(first);
+        assert_eq!(questions.settled(), 3);
+        drop(again);
+        assert_eq!(questions.settled(), 7);
+        drop(Asked::before(1));
+        assert_eq!((questions.settled(), second.number()), (7, 7));
+        drop(second);
+        assert_eq!(questions.settled(), u64::MAX);
+    }
+
+    #[test]
+    fn a_purge_is_settled_by_the_last_removal_and_by_none_that_failed() {
+        let settling = Settling::default();
+        let key = Key([1; 16]);
+        settling.begin_removal(&key);
+        settling.begin_removal(&key);
+        assert!(!settling.is_removed(&key, 5));
+        assert_eq!(settling.end_removal(&key, true), None);
+        assert_eq!(settling.end_removal(&key, true), Some(5));
+        assert!(settling.is_removed(&key, 6));
+        settling.begin_removal(&key);
+        assert!(!settling.is_removed(&key, 7));
+        assert_eq!(settling.end_removal(&key, false), None);
+        assert!(!settling.is_removed(&key, 8), "its file may be there");
+    }
+}
