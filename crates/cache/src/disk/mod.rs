@@ -2,6 +2,7 @@
 //! the state of the disk ([`health`]), locks of keys ([`key_locks`]). Nothing here knows what an entry is.
 
 pub(crate) mod directory;
+pub(crate) mod finishing;
 pub(crate) mod health;
 pub(crate) mod key_locks;
 pub(crate) mod read;

@@ -16,6 +16,7 @@ use rt::File;
 use rt::file::Create;
 
 use crate::disk::directory::{Directory, now_ms};
+use crate::disk::finishing::Finishing;
 use crate::error::Refused;
 use crate::key::Parents;
 use crate::note::Note;
@@ -59,6 +60,11 @@ impl TempFile {
 
     /// Makes one inside of the cache, and the cache's staging directory when that was removed by hand.
     pub(crate) async fn create(dir: &Arc<Directory>) -> Result<TempFile, Refused> {
+        // A caller that is dropped must not leave the name of a file that is made a moment later.
+        Finishing::new(TempFile::make(Arc::clone(dir))).await
+    }
+
+    async fn make(dir: Arc<Directory>) -> Result<TempFile, Refused> {
         let path = dir.temp_path();
         let mut made = dir.create(path.clone(), Create::New).await;
         if made.as_ref().err() == Some(&Errno::NOENT) {
@@ -67,7 +73,7 @@ impl TempFile {
             made = dir.create(path.clone(), Create::New).await;
         }
         match made {
-            Ok(file) => Ok(TempFile::named(dir, file, path)),
+            Ok(file) => Ok(TempFile::named(&dir, file, path)),
             Err(errno) => {
                 dir.write_failed("making a file", errno);
                 Err(Refused::Disk(errno))

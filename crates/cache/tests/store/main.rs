@@ -6,6 +6,7 @@
 mod common;
 mod crowd;
 mod damage;
+mod dropped;
 mod elsewhere;
 mod entries;
 mod limits;
