@@ -266,17 +266,23 @@ impl PurgeLog {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds records to the log and brings them to the device.
-    async fn append(&self, mut records: Vec<u8>) -> Result<(), Errno> {
+    /// Adds records to the log and brings them to the device. `open` is the log as the group before left it.
+    async fn append(&self, open: &mut Option<File>, mut records: Vec<u8>) -> Result<(), Errno> {
         let dir = &self.dir;
         let good = self.good.load(Ordering::Relaxed);
-        let file = dir.create(self.path(), Create::Keep).await?;
+        // It may have been removed, or another one may have its name by now.
+        let is_named = |file: &File| file.stat_inline().is_ok_and(|stat| stat.links > 0);
+        let file = match open.take().filter(is_named) {
+            Some(file) => file,
+            None => dir.create(self.path(), Create::Keep).await?,
+        };
         let size = file.stat_inline()?.size;
         if size < good {
             // It was cut or removed by hand: all that is kept is written again, these records with it.
             return self.write_anew().await;
         }
         let end = good + records.len() as u64;
+        debug_assert!(end > good, "a group has records");
         if end > size {
             records.resize(records.len() + ROOM_BYTES, 0);
         }
@@ -287,6 +293,7 @@ impl PurgeLog {
             self.is_named.store(true, Ordering::Relaxed);
         }
         self.good.store(end, Ordering::Relaxed);
+        *open = Some(file);
         Ok(())
     }
 
@@ -400,9 +407,10 @@ impl Writer {
         let log = Arc::clone(&self.log);
         let dir = &log.dir;
         let _lock = dir.locks.lock(&log_key()).await;
+        let mut open = None;
         while let Some((records, count)) = self.take_group() {
             let result = match dir.is_owner() {
-                true => log.append(records).await.map_err(|errno| {
+                true => log.append(&mut open, records).await.map_err(|errno| {
                     dir.write_failed(WRITING, errno);
                     StoreError::Disk { doing: WRITING, errno }
                 }),
