@@ -16,7 +16,7 @@ use crate::note::Note;
 pub struct Config {
     /// Name of the zone, for logs.
     pub name: String,
-    /// The folder; made when it does not exist, its parents are not.
+    /// The directory; made when it does not exist, its parents are not.
     pub path: PathBuf,
     /// `levels`.
     pub levels: Levels,
@@ -28,7 +28,7 @@ pub struct Config {
     pub min_free: u64,
     /// `inactive`: an entry that was not used for so long goes.
     pub inactive: Duration,
-    /// `use_temp_path`: whether entries are written in the folder that [`crate::Store::begin_in`] is given before they are
+    /// `use_temp_path`: whether entries are written in the directory that [`crate::Store::begin_in`] is given before they are
     /// whole. Else it is one inside of the cache, from where a rename always leads to their places.
     pub use_temp_path: bool,
     /// `keys_zone` in bytes, for the index.
@@ -85,7 +85,7 @@ impl Pace {
 /// Which engine keeps the entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EngineKind {
-    /// A file for each entry, in nginx's layout of folders.
+    /// A file for each entry, in nginx's layout of directories.
     #[default]
     Files,
     /// A few large files; not supported yet.

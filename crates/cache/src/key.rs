@@ -152,7 +152,7 @@ impl Levels {
         directories.sum::<usize>() + 1 + HEX_LEN
     }
 
-    /// Appends the path of a key's file below the cache's folder, and answers where each of its directories ends in `path`.
+    /// Appends the path of a key's file below the cache's directory, and returns where each of its directories ends in `path`.
     pub(crate) fn push_path(&self, path: &mut Vec<u8>, key: &Key) -> Parents {
         let hex = key.hex();
         let mut directories = Parents::default();

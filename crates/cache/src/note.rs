@@ -22,23 +22,23 @@ pub enum Note {
         /// The zone.
         name: String,
     },
-    /// Another process fills the folder; this one reads only.
+    /// Another process fills the directory; this one reads only.
     NotOwner {
         /// The zone.
         name: String,
-        /// The folder.
+        /// The directory.
         path: PathBuf,
     },
-    /// The folder is this process's own now.
+    /// The directory is this process's own now.
     Owner {
         /// The zone.
         name: String,
     },
-    /// The folder that entries are written in first fails; for a while they are written inside of the cache.
+    /// The directory that entries are written in first fails; for a while they are written inside of the cache.
     TempElsewhere {
         /// The zone.
         name: String,
-        /// The folder.
+        /// The directory.
         path: PathBuf,
         /// What was done.
         doing: &'static str,
@@ -73,7 +73,7 @@ pub enum Note {
         entries: u64,
         /// How long it took in milliseconds.
         time_ms: u64,
-        /// Whether a snapshot made it unnecessary to look at every folder.
+        /// Whether a snapshot made it unnecessary to look at every directory.
         from_snapshot: bool,
     },
     /// The sizes of all entries are known.
@@ -119,7 +119,7 @@ impl fmt::Display for Note {
             Note::Owner { name } => write!(f, "cache \"{name}\": this process fills it"),
             Note::TempElsewhere { name, path, doing, errno } => write!(
                 f,
-                "cache \"{name}\": {doing} in \"{}\" failed: {}; entries are written inside of the cache's folder \
+                "cache \"{name}\": {doing} in \"{}\" failed: {}; entries are written inside of the cache's directory \
                  until that works again",
                 path.display(),
                 os(errno)

@@ -19,7 +19,7 @@ pub struct Stats {
     pub is_loaded: bool,
     /// Whether their sizes are known too.
     pub is_measured: bool,
-    /// Whether this process owns the folder.
+    /// Whether this process owns the directory.
     pub is_owner: bool,
     /// Whether the disk is left alone for a while.
     pub is_pass_through: bool,
@@ -98,7 +98,7 @@ impl Counter {
 }
 
 impl Counters {
-    /// Counts a refusal and answers it.
+    /// Counts a refusal and returns it.
     pub(crate) fn refuse(&self, refused: Refused) -> Refused {
         self.refused[refused.index()].count();
         refused

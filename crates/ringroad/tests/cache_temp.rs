@@ -129,7 +129,7 @@ fn a_folder_that_cannot_be_had_is_told_once_and_done_without() {
     for target in ["/first", "/other", "/small"] {
         get_until(&server, target, "HIT");
     }
-    let told = "entries are written inside of the cache's folder until that works again";
+    let told = "entries are written inside of the cache's directory until that works again";
     let line = server.wait_for_log(told, Deadline::default());
     assert!(line.contains("[error]") && line.contains(&gone.display().to_string()), "{line}");
     assert_eq!(server.error_log().matches(told).count(), 1);

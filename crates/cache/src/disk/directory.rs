@@ -171,6 +171,7 @@ impl Directory {
         let mut path = Vec::with_capacity(self.base.len() + self.levels.path_len() + 1);
         path.extend_from_slice(&self.base);
         let parents = self.levels.push_path(&mut path, key);
+        debug_assert!(path.len() == self.base.len() + self.levels.path_len());
         (checked(path), parents)
     }
 
@@ -419,6 +420,7 @@ impl Directory {
 
     /// From here on this process may write.
     pub(crate) fn begin_owning(&self) {
+        assert!(self.lock_guard().is_some(), "the owner has the lock");
         self.is_owner.store(true, Ordering::Release);
     }
 
@@ -429,6 +431,7 @@ impl Directory {
 
     /// Gives the directory to another process.
     pub(crate) fn unlock(&self) {
+        assert!(!self.is_owner(), "nothing is written without the lock");
         let lock = self.lock_guard().take();
         drop(lock);
     }

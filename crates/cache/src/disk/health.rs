@@ -45,7 +45,7 @@ struct Direction {
 }
 
 impl Direction {
-    /// It failed; answers whether it was thought to work.
+    /// It failed; returns whether it was thought to work.
     fn fail(&self, now_ms: u64) -> bool {
         let pause = match self.pause_ms.load(Ordering::Relaxed) {
             0 => PAUSE_FIRST_MS,
@@ -56,11 +56,12 @@ impl Direction {
         if until > now_ms {
             return false;
         }
+        debug_assert!((PAUSE_FIRST_MS..=PAUSE_MAX_MS).contains(&pause));
         self.pause_ms.store(pause, Ordering::Relaxed);
         self.until_ms.swap(now_ms + pause, Ordering::Relaxed) == 0
     }
 
-    /// It works; answers whether it did not before.
+    /// It works; returns whether it did not before.
     fn recover(&self) -> bool {
         if self.until_ms.load(Ordering::Relaxed) == 0 {
             return false;
@@ -73,7 +74,7 @@ impl Direction {
 /// What a failed call says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The disk, the file system or the folder.
+    /// The disk, the file system or the directory.
     Disk,
     /// This process, for a moment: no descriptors or memory.
     Process,
@@ -106,17 +107,17 @@ impl Health {
         until != 0 && until <= now_ms
     }
 
-    /// A write failed; answers whether it is news.
+    /// A write failed; returns whether it is news.
     pub(crate) fn write_failed(&self, errno: Errno, now_ms: u64) -> bool {
         fault_of(errno) == Fault::Disk && self.writes.fail(now_ms)
     }
 
-    /// A trial succeeded; answers whether it is news.
+    /// A trial succeeded; returns whether it is news.
     pub(crate) fn write_worked(&self) -> bool {
         self.writes.recover()
     }
 
-    /// A read failed; answers whether it is news.
+    /// A read failed; returns whether it is news.
     pub(crate) fn read_failed(&self, errno: Errno, now_ms: u64) -> bool {
         if fault_of(errno) == Fault::Process {
             return false;
@@ -125,7 +126,7 @@ impl Health {
         count >= READ_ERRORS_MAX && self.reads.fail(now_ms)
     }
 
-    /// A read succeeded; answers whether it is news.
+    /// A read succeeded; returns whether it is news.
     pub(crate) fn read_worked(&self) -> bool {
         if self.read_errors.load(Ordering::Relaxed) != 0 {
             self.read_errors.store(0, Ordering::Relaxed);

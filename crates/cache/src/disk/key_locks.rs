@@ -62,6 +62,7 @@ impl Drop for KeyLock {
     fn drop(&mut self) {
         // All are woken and race: there are seldom two.
         let waiting = self.locks.map().remove(&self.key);
+        debug_assert!(waiting.is_some(), "a lock is given back once");
         waiting.into_iter().flatten().for_each(Waker::wake);
     }
 }

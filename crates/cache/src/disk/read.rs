@@ -51,7 +51,9 @@ pub(crate) async fn read_into(
 ) -> Result<Buf, ReadError> {
     let bytes = bytes.min(BUF_BYTES_MAX);
     let (result, buf) = file.read_at(at, bytes as u32, buf, device, via).await;
-    result.map_err(ReadError::Disk)?;
+    let count = result.map_err(ReadError::Disk)?;
+    assert!(u64::from(count) <= bytes, "{count} of {bytes} bytes were read");
+    debug_assert!(buf.as_ref().is_none_or(|buf| buf.len() == count as usize));
     buf.ok_or(ReadError::NoMemory)
 }
 
@@ -193,5 +195,6 @@ pub(crate) async fn read_all(
         }
         all.extend_from_slice(&part);
     }
+    assert!(all.len() as u64 <= to.saturating_sub(from), "no more than was asked for");
     Ok(all)
 }

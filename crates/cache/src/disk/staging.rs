@@ -119,6 +119,7 @@ impl TempFile {
         to: (CString, Parents),
         start: Option<Segments>,
     ) -> Result<(), Errno> {
+        debug_assert!(!self.is_outside(), "it was moved into the cache");
         let path = self.path.clone().ok_or(Errno::NOENT)?;
         let data = start.into_iter().collect();
         self.dir.publish(to, path, Some(&self.file), data).await?;

@@ -41,6 +41,7 @@ impl Chunks {
             }
         }
         copy.begin_epoch(epoch);
+        debug_assert!(copy.present_bytes() <= self.present_bytes() && copy.epoch() == epoch);
         copy
     }
 
@@ -94,7 +95,7 @@ impl Chunks {
         self.verified.has(index)
     }
 
-    /// Notes that a chunk agreed with its checksum; answers whether it was the last of all.
+    /// Notes that a chunk agreed with its checksum; returns whether it was the last of all.
     pub(crate) fn set_verified(&self, index: u64) -> bool {
         self.verified.set(index) && self.verified.is_full()
     }
@@ -125,6 +126,7 @@ impl Chunks {
         let touched = self.touched(range);
         let first = touched.clone().find(|&index| !self.present.has(index))?;
         let end = (first..touched.end).find(|&index| self.present.has(index)).unwrap_or(touched.end);
+        debug_assert!(first < end && end <= self.count());
         Some(first * CHUNK_BYTES..(end * CHUNK_BYTES).min(self.length))
     }
 
@@ -141,7 +143,9 @@ impl Chunks {
         } else {
             0
         };
-        self.present.count() * CHUNK_BYTES - short
+        let bytes = self.present.count() * CHUNK_BYTES - short;
+        debug_assert!(bytes <= self.length, "{bytes} of {} bytes", self.length);
+        bytes
     }
 }
 
@@ -163,8 +167,9 @@ impl Bits {
         word.is_some_and(|word| word.load(Ordering::Acquire) & (1 << (index % 64)) != 0)
     }
 
-    /// Answers whether it was not set before.
+    /// Returns whether it was not set before.
     fn set(&self, index: u64) -> bool {
+        assert!(index < self.count, "chunk {index} of {}", self.count);
         let bit = 1 << (index % 64);
         self.words[(index / 64) as usize].fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
@@ -222,6 +227,7 @@ impl RecentChunks {
                 state.chunks -= old.count();
             }
         }
+        debug_assert_eq!(state.order.len(), state.entries.len());
         chunks
     }
 

@@ -12,7 +12,7 @@ use crate::entries::Entries;
 use crate::index::Victim;
 use crate::key::Key;
 
-/// Removals under way that eviction adds to; above, the manager waits. A file system does one at a time in a folder.
+/// Removals under way that eviction adds to; above, the manager waits. A file system does one at a time in a directory.
 pub(crate) const REMOVALS_MAX: usize = 16;
 
 /// Counts a removal until it is done, or its task dropped.
@@ -110,7 +110,7 @@ impl Entries {
         gauge.none_left().await;
     }
 
-    /// Removes a file, unless an entry has come to its place meanwhile; answers whether it is gone.
+    /// Removes a file, unless an entry has come to its place meanwhile; returns whether it is gone.
     async fn remove_now(self: &Arc<Entries>, key: &Key) -> bool {
         let _lock = self.dir.locks.lock(key).await;
         if self.index.peek(&key.0).is_some_and(|known| known.blocks > 0) {

@@ -162,10 +162,11 @@ impl ChunkWriter {
         }
     }
 
-    /// Waits for all chunks and answers their checksums in order.
+    /// Waits for all chunks and returns their checksums in order.
     pub(crate) async fn finish(&self) -> Result<Vec<(u64, u32)>, Refused> {
         self.settle().await;
         self.check()?;
+        debug_assert!(self.shared.flying.borrow().is_empty());
         let written = self.shared.written.borrow();
         Ok(written.iter().map(|(index, (crc, _))| (*index, *crc)).collect())
     }
@@ -218,6 +219,7 @@ impl Shared {
     }
 
     fn landed_in_file(&self, index: u64, crc: u32, len: u64) {
+        assert!(len > 0 && len <= CHUNK_BYTES, "chunk {index} has {len} bytes");
         self.written.borrow_mut().insert(index, (crc, len));
         self.advance();
     }
@@ -230,6 +232,7 @@ impl Shared {
             (next, bytes) = (next + 1, bytes + len);
         }
         self.prefix.set(Some((next, bytes)));
+        debug_assert!(bytes <= next * CHUNK_BYTES && bytes >= self.progress.on_disk());
         self.progress.on_disk.store(bytes, Ordering::Release);
     }
 

@@ -127,6 +127,7 @@ impl Fill {
             self.gather(at, piece.part(part)).await?;
             at = end.min(chunk_end);
         }
+        debug_assert!(at == end.max(offset), "all of the piece was taken");
         self.next = end;
         self.is_broken = false;
         Ok(())

@@ -79,6 +79,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if let Entry::Occupied(mut record) = self.orders.records().entry(self.key) {
+            assert!(record.get().held > 0, "a ticket is given back once");
             record.get_mut().held -= 1;
             if record.get().held == 0 {
                 record.remove();

@@ -88,6 +88,7 @@ pub(crate) fn publish(entries: &Arc<Entries>, publication: Publication) -> Finis
 
 async fn publish_now(entries: Arc<Entries>, publication: Publication) -> Result<u32, Refused> {
     let Publication { mut file, key, reserved, condition, asked, variants, backlog } = publication;
+    assert!(reserved.count() > 0, "an entry takes a block at least");
     let dir = &entries.dir;
     // Before others wait for this key: it may be a copy of all of it.
     if let CompletedFile::File(temp, start) = file {

@@ -62,7 +62,9 @@ impl Layout {
     pub(crate) fn small(used: usize, length: u64) -> Layout {
         let room = (used as u64).next_multiple_of(8);
         let body = room + chunks_of(length) * RECORD_BYTES;
-        Layout { room: room as u32, is_small: true, is_partial: false, table: room, body }
+        let layout = Layout { room: room as u32, is_small: true, is_partial: false, table: room, body };
+        debug_assert!(layout.is_sound(used as u64, length), "{layout:?}");
+        layout
     }
 
     /// The layout of a large entry. Slots have a quarter to spare for the fields that a 304 brings, and share no sector:
@@ -72,6 +74,7 @@ impl Layout {
         let records = length.map_or(RECORDS_UNKNOWN, chunks_of);
         let table = 2 * room;
         let body = (table + records * RECORD_BYTES).next_multiple_of(ALIGN);
+        debug_assert!(used as u64 <= room && table + records * RECORD_BYTES <= body);
         Layout { room: room as u32, is_small: false, is_partial, table, body }
     }
 
@@ -80,6 +83,7 @@ impl Layout {
         if self.table + chunks_of(length) * RECORD_BYTES <= self.body {
             return self;
         }
+        debug_assert!(!self.is_small && !self.is_partial, "its length was told when it was begun");
         Layout { table: (self.body + length).next_multiple_of(ALIGN), ..self }
     }
 
@@ -171,6 +175,7 @@ pub(crate) fn is_storable(text: &[u8], head: &[u8], meta: &Meta) -> bool {
 pub(crate) fn encode(identity: &Identity, text: &[u8], head: &[u8], meta: &Meta, out: &mut Vec<u8>) {
     let start = out.len();
     let used = used_bytes(text, head, meta) as u32;
+    assert!(used <= identity.layout.room, "{used} bytes of a slot of {}", identity.layout.room);
     let texts: [&[u8]; TEXTS] = [text, &meta.variant, &meta.vary, head, &meta.tags, &meta.etag];
     out.reserve(used as usize);
     out.extend_from_slice(&MAGIC);
@@ -200,6 +205,7 @@ pub(crate) fn encode(identity: &Identity, text: &[u8], head: &[u8], meta: &Meta,
     texts.iter().for_each(|text| out.extend_from_slice(&(text.len() as u32).to_le_bytes()));
     debug_assert_eq!(out.len() - start, FIXED_BYTES);
     texts.iter().for_each(|text| out.extend_from_slice(text));
+    assert!(out.len() - start == used as usize, "the texts fill the slot");
     let crc = checksum(&out[start..]);
     out[start + 16..start + 20].copy_from_slice(&crc.to_le_bytes());
 }

@@ -50,6 +50,7 @@ pub(crate) fn chunks_of(length: u64) -> u64 {
 
 /// Bytes of a chunk of a body.
 pub(crate) fn chunk_len(index: u64, length: u64) -> u64 {
+    assert!(index * CHUNK_BYTES <= length, "chunk {index} of {length} bytes");
     (length - index * CHUNK_BYTES).min(CHUNK_BYTES)
 }
 

@@ -87,6 +87,7 @@ impl<T> MemoryTier<T> {
         }
         let _ = shard.insert(*key, weight, Slot { object: Some(Arc::clone(object)), version });
         let after = shard.weight();
+        debug_assert!(after <= self.shard_bytes, "{after} of {} bytes", self.shard_bytes);
         // The lock is for the list, not for giving memory back.
         drop(shard);
         drop(dropped);
@@ -97,7 +98,8 @@ impl<T> MemoryTier<T> {
     pub(crate) fn remove(&self, key: &KeyBytes) {
         let taken = self.shard(key).and_then(|mut shard| shard.remove(key));
         if let Some(taken) = taken {
-            self.bytes.fetch_sub(u64::from(taken.weight), Ordering::Relaxed);
+            let before = self.bytes.fetch_sub(u64::from(taken.weight), Ordering::Relaxed);
+            debug_assert!(taken.weight as u64 >= OVERHEAD_BYTES && before > 0);
         }
     }
 

@@ -167,7 +167,7 @@ impl Index {
         known
     }
 
-    /// Puts an object in, in the place of an earlier one of the key, whose file it replaces. Answers its version, and
+    /// Puts an object in, in the place of an earlier one of the key, whose file it replaces. Returns its version, and
     /// another object that had to go because the index is full.
     pub fn insert(
         &self,
@@ -231,6 +231,7 @@ impl Index {
         else {
             return;
         };
+        debug_assert!(blocks > 0, "a file takes a block at least");
         let _ = shard.insert(*key, blocks, Facts { marks: facts.marks | MEASURED, ..facts });
         self.used.adopt(u64::from(blocks)).commit();
         drop(self.used.release_of(u64::from(old)));
@@ -270,10 +271,11 @@ impl Index {
             freed += u64::from(taken.weight);
             victims.extend(self.victim_of(taken));
         }
+        debug_assert!(looked <= objects_max);
         freed
     }
 
-    /// Takes out what was not asked for since `before_s` among some objects behind a cursor; answers where to go on,
+    /// Takes out what was not asked for since `before_s` among some objects behind a cursor; returns where to go on,
     /// `None` at the end.
     pub fn expire(
         &self,
@@ -304,6 +306,7 @@ impl Index {
         count: usize,
         mut look: impl FnMut(&KeyBytes, Known),
     ) -> Option<Cursor> {
+        debug_assert!(cursor.shard < SHARDS);
         let shard = self.shards.get(cursor.shard)?;
         let place =
             lock(shard).scan(cursor.place, count, |key, blocks, facts| look(key, facts.known(blocks)));
@@ -322,7 +325,7 @@ impl Index {
     }
 
     fn shard(&self, key: &KeyBytes) -> MutexGuard<'_, S3Fifo<Facts>> {
-        // The last byte: folders are named by it too, but nothing else here is.
+        // The last byte: directories are named by it too, but nothing else here is.
         lock(&self.shards[usize::from(key[15]) % SHARDS])
     }
 }

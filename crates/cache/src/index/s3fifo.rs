@@ -141,6 +141,7 @@ impl<V: Default> S3Fifo<V> {
         let place = self.find(key)?;
         let node = &mut self.nodes[place as usize];
         node.frequency = (node.frequency + 1).min(FREQUENCY_MAX);
+        debug_assert!(node.place != Place::Nowhere && node.frequency <= FREQUENCY_MAX);
         Some((&mut node.value, node.weight))
     }
 
@@ -163,6 +164,7 @@ impl<V: Default> S3Fifo<V> {
             let old = std::mem::replace(&mut node.weight, weight);
             let value = std::mem::replace(&mut node.value, value);
             let queue = if node.place == Place::Small { &mut self.small } else { &mut self.main };
+            assert!(queue.weight >= u64::from(old), "a queue weighs what its objects do");
             queue.weight = queue.weight - u64::from(old) + u64::from(weight);
             return Ok(Some(Taken { key, weight: old, value }));
         }
@@ -188,6 +190,7 @@ impl<V: Default> S3Fifo<V> {
         };
         self.buckets[bucket] = stored(place);
         self.link(place, to);
+        debug_assert!(self.len() <= self.nodes_max && self.find(&key) == Some(place));
         Ok(None)
     }
 
@@ -221,7 +224,7 @@ impl<V: Default> S3Fifo<V> {
         if self.small_is_next(short) { Some(self.evict_small()) } else { Some(self.take(self.main.oldest)) }
     }
 
-    /// Looks at the next `count` objects behind `cursor`, in no order that means anything; answers where to go on, 0 at
+    /// Looks at the next `count` objects behind `cursor`, in no order that means anything; returns where to go on, 0 at
     /// the end. Objects that come and go meanwhile may be missed.
     pub(crate) fn scan(
         &self,
@@ -229,6 +232,7 @@ impl<V: Default> S3Fifo<V> {
         count: usize,
         mut look: impl FnMut(&KeyBytes, u32, &V),
     ) -> usize {
+        debug_assert!(self.nodes.len() <= self.nodes_max);
         let end = cursor.saturating_add(count).min(self.nodes.len());
         for node in self.nodes.get(cursor..end).unwrap_or_default() {
             if node.place != Place::Nowhere {
@@ -270,6 +274,7 @@ impl<V: Default> S3Fifo<V> {
         let free = std::mem::replace(&mut self.free, place);
         let node = &mut self.nodes[place as usize];
         node.chain = free;
+        debug_assert!(node.place == Place::Nowhere);
         Taken { key, weight: node.weight, value: std::mem::take(&mut node.value) }
     }
 
@@ -313,6 +318,7 @@ impl<V: Default> S3Fifo<V> {
 
     fn link(&mut self, place: u32, to: Place) {
         let weight = self.node(place).weight;
+        debug_assert!(self.node(place).place == Place::Nowhere, "a node is in one queue at a time");
         let queue = self.queue(to);
         let older = std::mem::replace(&mut queue.newest, place);
         queue.weight += u64::from(weight);
@@ -337,8 +343,10 @@ impl<V: Default> S3Fifo<V> {
             self.nodes[older as usize].newer = newer;
         }
         let queue = self.queue(from);
+        assert!(queue.count > 0 && queue.weight >= u64::from(weight), "the node was in this queue");
         queue.weight -= u64::from(weight);
         queue.count -= 1;
+        debug_assert!(queue.count > 0 || queue.weight == 0, "an empty queue weighs nothing");
         if newer == NONE {
             queue.newest = older;
         }
@@ -406,6 +414,7 @@ impl Ghosts {
         let age = |known: &u64| if *known == 0 { u32::MAX } else { time.wrapping_sub(*known as u32) };
         let oldest = (0..WAYS).max_by_key(|&way| age(&ways[way])).unwrap_or(0);
         ways[same.unwrap_or(oldest)] = ghost;
+        debug_assert!(self.has(hash));
     }
 }
 

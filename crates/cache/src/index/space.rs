@@ -72,6 +72,7 @@ impl SpaceReservation {
 
     /// Adds others to these.
     pub(crate) fn join(&mut self, mut others: SpaceReservation) {
+        assert!(Arc::ptr_eq(&self.used.0, &others.used.0), "space of one cache");
         self.count += std::mem::take(&mut others.count);
     }
 
@@ -83,14 +84,16 @@ impl SpaceReservation {
     /// Leaves them in use: they are an entry's.
     pub(crate) fn commit(mut self) {
         let count = std::mem::take(&mut self.count);
-        self.used.0.held.fetch_sub(count, Ordering::Relaxed);
+        let held = self.used.0.held.fetch_sub(count, Ordering::Relaxed);
+        assert!(held >= count, "{count} of {held} reserved blocks become an entry's");
     }
 }
 
 impl Drop for SpaceReservation {
     fn drop(&mut self) {
-        self.used.0.held.fetch_sub(self.count, Ordering::Relaxed);
-        self.used.0.all.fetch_sub(self.count, Ordering::AcqRel);
+        let held = self.used.0.held.fetch_sub(self.count, Ordering::Relaxed);
+        let all = self.used.0.all.fetch_sub(self.count, Ordering::AcqRel);
+        debug_assert!(held >= self.count && all >= self.count, "blocks are given back once");
     }
 }
 
@@ -181,6 +184,7 @@ impl Space {
             self.spent.fetch_sub(count, Ordering::AcqRel);
             return Err(lacking);
         }
+        debug_assert!(blocks.count == count);
         Ok(blocks)
     }
 
@@ -225,7 +229,8 @@ impl Space {
     /// It is removed.
     pub(crate) fn removed(&self, blocks: &mut SpaceReservation) {
         let gone = blocks.take();
-        self.removing.fetch_sub(gone.count, Ordering::AcqRel);
+        let removing = self.removing.fetch_sub(gone.count, Ordering::AcqRel);
+        debug_assert!(removing >= gone.count, "a file is removed once");
         self.free.fetch_add(gone.count, Ordering::Relaxed);
     }
 }

@@ -9,8 +9,8 @@ use rt::File;
 
 use crate::entries::chunks::Chunks;
 use crate::entries::{Entries, Image};
-use crate::format::Damage;
 use crate::format::header::Header;
+use crate::format::{ALIGN, Damage};
 use crate::index::Known;
 use crate::lookup::hit::{Hit, Located, Placed};
 use crate::lookup::open_files::{self, CachedHeader, OpenFile};
@@ -46,6 +46,7 @@ impl Check<'_> {
             return None;
         }
         let is_purged_soft = self.outlived(header).ok()?;
+        debug_assert!(body_of(header).end <= image.bytes.len());
         let version = self.known.map_or(0, |known| known.version);
         let bytes = Source::Shared(Arc::clone(&image.bytes));
         let hit = self.hit(version, header, bytes, Placed::Image(body_of(header)));
@@ -139,6 +140,7 @@ impl Check<'_> {
 
     /// Where the body of a large entry is.
     fn located(self, plan: ReadPlan, file: File, header: &Header, chunks: Arc<Chunks>) -> Located {
+        assert!(header.layout.body.is_multiple_of(ALIGN), "a large body begins at a block");
         let epoch = self.entries.epoch();
         chunks.begin_epoch(epoch);
         if self.known.is_some_and(|known| known.verified == epoch) && self.entries.dir.is_owner() {

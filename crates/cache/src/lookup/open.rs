@@ -109,6 +109,7 @@ impl Opener {
         if file.fd().is_direct() || !plan.calls_directly || !self.data.is_worth_trying() {
             return Err(buf);
         }
+        debug_assert!(buf.is_empty(), "the start of the file goes to the start of the buffer");
         let read = file.read_resident(0, bytes as u32, &mut buf);
         self.data.note(read.is_ok());
         if plan.bypass_page_cache {

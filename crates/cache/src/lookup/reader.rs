@@ -99,6 +99,7 @@ impl Reader {
                 break;
             }
             let run = self.next..self.run_end();
+            debug_assert!(run.start < run.end, "a run has a chunk");
             self.next = run.end;
             let reading = read_run(self.located.clone(), run, self.range.clone());
             self.flights.push_back(Flight::Reading(Box::pin(reading)));
@@ -125,7 +126,7 @@ impl Reader {
     }
 }
 
-/// Reads a run of chunks, compares each unless that was done, and answers the part of it that lies in the range.
+/// Reads a run of chunks, compares each unless that was done, and returns the part of it that lies in the range.
 async fn read_run(located: Located, run: Range<u64>, range: Range<u64>) -> Result<Piece, StoreError> {
     let start = run.start * CHUNK_BYTES;
     let wanted = (run.end * CHUNK_BYTES).min(located.length) - start;
@@ -151,6 +152,7 @@ async fn read_run(located: Located, run: Range<u64>, range: Range<u64>) -> Resul
     }
     let from = range.start.saturating_sub(start).min(wanted);
     let to = (range.end - start).min(wanted);
+    assert!(from <= to && to <= buf.len() as u64, "a piece lies within the bytes that were read");
     Ok(Piece { buf, start: from as usize, end: to as usize })
 }
 

@@ -289,6 +289,7 @@ impl Manager {
         }
         dir.end_owning();
         // Work that had begun before may still change an entry.
+        debug_assert!(!dir.is_owner() && dir.is_stopping());
         while !entries.is_quiet() && rt::now() < deadline {
             rt::sleep_until(rt::now() + Duration::from_millis(1)).await;
         }

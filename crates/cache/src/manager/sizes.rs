@@ -1,7 +1,7 @@
 //! Sizes of entries whose names a walk has read: they are looked at in the order of their inodes, many in one operation.
 //!
-//! Entries get their inodes one after the other as they are written, while a folder has those whose digests end alike. So
-//! in the order of folders each look is at another place of the disk, and in the order of inodes one follows the next.
+//! Entries get their inodes one after the other as they are written, while a directory has those whose digests end alike. So
+//! in the order of directories each look is at another place of the disk, and in the order of inodes one follows the next.
 
 use std::ffi::CString;
 use std::sync::Arc;

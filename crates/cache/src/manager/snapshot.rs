@@ -1,4 +1,4 @@
-//! The index on disk, so that a start needs one read instead of a walk through all folders: written at a stop, and now
+//! The index on disk, so that a start needs one read instead of a walk through all directories: written at a stop, and now
 //! and then.
 //!
 //! ```text
@@ -187,6 +187,7 @@ async fn write_snapshot(entries: &Entries, file: &File, is_whole: bool) -> Resul
         dir.write(file, at, block.into()).await?;
         at += len;
     }
+    debug_assert!(records.is_empty() && at >= HEADER_BYTES as u64 + count * RECORD_BYTES as u64);
     // The header comes last: without it there is no snapshot.
     dir.write(file, 0, header(count, is_whole).to_vec().into()).await?;
     // It is trusted after a stop, and a machine may stop too.
@@ -204,7 +205,7 @@ fn gather(index: &Index, cursor: Cursor, records: &mut Vec<u8>) -> Option<Cursor
     })
 }
 
-/// Enters an entry whose name a walk has found; answers whether its size is to be looked at. What is known only from a
+/// Enters an entry whose name a walk has found; returns whether its size is to be looked at. What is known only from a
 /// snapshot gets a new version, so that what no walk found can be told apart by its old one.
 pub(crate) fn confirm(entries: &Arc<Entries>, key: &Key, unconfirmed_up_to: u32, now_s: u32) -> bool {
     let known = entries.index.peek(&key.0).filter(|known| known.blocks > 0);

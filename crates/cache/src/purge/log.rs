@@ -111,6 +111,7 @@ impl Batch {
 
     fn finish(&self, result: Result<(), StoreError>) {
         let mut state = self.state();
+        debug_assert!(state.result.is_none(), "a group ends once");
         state.result = Some(result);
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
@@ -188,7 +189,7 @@ fn read(directory: &Path) -> Result<Vec<u8>, OpenError> {
     Ok(bytes)
 }
 
-/// Follows all whole records; answers their bytes.
+/// Follows all whole records; returns their bytes.
 fn apply(purges: &mut Purges, bytes: &[u8]) -> u64 {
     let mut log = Log::new(bytes, crc32c::of);
     for purge in log.by_ref() {
@@ -388,6 +389,7 @@ impl PurgeLog {
         let to = stat.size.min(LOG_BYTES_MAX);
         let Ok(bytes) = read_all(&file, from, to, dir.device(), dir.via()).await else { return };
         let good = from + apply(&mut self.set_mut(), &bytes);
+        debug_assert!(good <= to.max(from), "no record lies behind the end");
         self.good.store(good, Ordering::Relaxed);
         let changed = UNIX_EPOCH + Duration::new(stat.changed.0.max(0) as u64, stat.changed.1);
         // A log that may change without a sign of it is read again the next time.
@@ -439,6 +441,7 @@ impl Writer {
         if let Some(beside) = &mut group.beside {
             beside.extend_from_slice(&group.records);
         }
+        assert!(group.count > 0 && self.batch.is_none(), "one group is written at a time");
         self.batch = Some(std::mem::take(&mut group.batch));
         Some((std::mem::take(&mut group.records), std::mem::take(&mut group.count)))
     }

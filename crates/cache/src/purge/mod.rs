@@ -164,6 +164,7 @@ impl Purges {
     pub fn add(&mut self, scope: Scope, fate: Fate) -> Purge {
         let purge = Purge { scope, fate, sequence: self.sequence + 1 };
         self.apply(&purge);
+        assert!(self.sequence == purge.sequence, "numbers come in a row");
         purge
     }
 
@@ -245,7 +246,9 @@ impl Purges {
         let before = keys.len() + tags.len();
         keys.retain(|_, purged| keep(purged));
         tags.retain(|_, purged| keep(purged));
-        self.names.count -= before - keys.len() - tags.len();
+        let forgotten = before - keys.len() - tags.len();
+        assert!(self.names.count >= forgotten, "names are counted");
+        self.names.count -= forgotten;
     }
 
     /// Forgets the purges of a key up to this number: nothing is stored under it that is older.
@@ -253,6 +256,7 @@ impl Purges {
         let keys = &mut self.names.shards[Names::shard_of_key(key)].keys;
         if keys.get(key).is_some_and(|purged| purged.iter().all(|number| *number <= sequence)) {
             keys.remove(key);
+            assert!(self.names.count > 0, "names are counted");
             self.names.count -= 1;
         }
     }
@@ -342,6 +346,7 @@ pub fn encode(purge: &Purge, checksum: fn(&[u8]) -> u32, out: &mut Vec<u8>) -> b
     out.extend_from_slice(text);
     let sum = checksum(&out[start + 8..]);
     out[start + 4..start + 8].copy_from_slice(&sum.to_le_bytes());
+    debug_assert!(out.len() - start == RECORD_HEAD + text.len());
     true
 }
 

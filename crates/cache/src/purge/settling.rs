@@ -49,6 +49,7 @@ impl Drop for Asked {
     fn drop(&mut self) {
         let Some(questions) = &self.open else { return };
         if let std::collections::btree_map::Entry::Occupied(mut count) = questions.open().entry(self.number) {
+            debug_assert!(*count.get() > 0, "a question is answered once");
             *count.get_mut() -= 1;
             if *count.get() == 0 {
                 count.remove();
@@ -180,7 +181,7 @@ impl Settling {
         self.removing().under_way.entry(*key).or_default().0 += 1;
     }
 
-    /// It was removed, or could not be; answers the purge that this settles.
+    /// It was removed, or could not be; returns the purge that this settles.
     pub(crate) fn end_removal(&self, key: &Key, is_gone: bool) -> Option<u64> {
         let mut removing = self.removing();
         match is_gone {
@@ -188,6 +189,7 @@ impl Settling {
             false => removing.left.insert(*key, ()),
         };
         let Entry::Occupied(mut entry) = removing.under_way.entry(*key) else { return None };
+        assert!(entry.get().0 > 0, "a removal ends once");
         entry.get_mut().0 -= 1;
         let (count, purge) = *entry.get();
         if count > 0 {
@@ -207,7 +209,7 @@ impl Settling {
         !removing.left.contains_key(key)
     }
 
-    /// Waits for the removals that are under way; answers whether all files are gone that were to be removed.
+    /// Waits for the removals that are under way; returns whether all files are gone that were to be removed.
     pub(crate) async fn all_removed(&self) -> bool {
         let mut keys: Vec<Key> = self.removing().under_way.keys().copied().collect();
         let deadline = rt::now() + REMOVAL_MAX;
