@@ -164,7 +164,7 @@ impl<V: Default> S3Fifo<V> {
             let old = std::mem::replace(&mut node.weight, weight);
             let value = std::mem::replace(&mut node.value, value);
             let queue = if node.place == Place::Small { &mut self.small } else { &mut self.main };
-            assert!(queue.weight >= u64::from(old), "a queue weighs what its objects do");
+            debug_assert!(queue.weight >= u64::from(old), "a queue weighs what its objects do");
             queue.weight = queue.weight - u64::from(old) + u64::from(weight);
             return Ok(Some(Taken { key, weight: old, value }));
         }
