@@ -31,8 +31,8 @@ use telemetry::Level;
 use transfer::body::BodyError;
 use transfer::body::ranged::{Cut, Ranged, RangedBody};
 use transfer::body::stream::Stream;
+use upstream::caching::asked::{SliceStart, slice_start};
 use upstream::caching::fetch::detached;
-use upstream::caching::{self, SliceStart};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
@@ -78,7 +78,7 @@ fn show_range(request: &Request, out: &mut Vec<u8>) -> bool {
     if size == 0 {
         return false;
     }
-    let start = match caching::slice_start(request) {
+    let start = match slice_start(request) {
         Some(start) => start,
         None if request.depth > 0 || request.response.status != 0 => return false,
         None => {
@@ -166,7 +166,7 @@ fn etag_of(request: &Request) -> Option<Vec<u8>> {
 
 /// Makes the answer of the whole out of that of a slice. Any other answer is what it is.
 fn filter(conf: &Conf, request: &mut Request) {
-    let Some(start) = caching::slice_start(request) else { return };
+    let Some(start) = slice_start(request) else { return };
     if request.depth > 0 || request.response.status != 206 {
         return;
     }

@@ -3,6 +3,7 @@
 //! `user_file` finds what is stored of a user, `crypt` compares it; comparisons that are slow on purpose are made on
 //! threads of their own.
 
+mod credentials;
 mod crypt;
 mod des;
 mod user_file;
@@ -10,12 +11,12 @@ mod user_file;
 use std::sync::Arc;
 
 use conf::{Args, Contexts, Spec};
-use http::request::HeaderId;
 use io::Errno;
+
+pub(crate) use credentials::Credentials;
 
 use crate::http_core::LEVELS;
 use crate::{Directive, Module};
-use exchange::base64;
 use exchange::config::{Settings, SettingsType};
 use exchange::files;
 use exchange::phases::{Phase, Step};
@@ -93,37 +94,6 @@ impl Settings for Conf {}
 impl Conf {
     fn is_active(&self) -> bool {
         self.user_file.is_some() && self.realm.as_ref().is_some_and(|realm| realm.constant() != Some("off"))
-    }
-}
-
-/// What was given with the request.
-pub(crate) struct Credentials {
-    /// Name and password, out of their Base64.
-    decoded: Vec<u8>,
-    /// Where the name ends and its colon is.
-    colon: usize,
-}
-
-impl Credentials {
-    /// RFC 7617 section 2. A name must not be empty; that is nginx's rule.
-    pub(crate) fn of(request: &Request) -> Option<Credentials> {
-        let (scheme, encoded) = request.header(HeaderId::Authorization)?.split_at_checked(6)?;
-        if !scheme.eq_ignore_ascii_case(b"basic ") {
-            return None;
-        }
-        let decoded = base64::decode(encoded.trim_ascii(), base64::Alphabet::Standard)?;
-        let colon = memchr::memchr(b':', &decoded).filter(|&colon| colon > 0)?;
-        Some(Credentials { decoded, colon })
-    }
-
-    /// The name.
-    pub(crate) fn user(&self) -> &[u8] {
-        &self.decoded[..self.colon]
-    }
-
-    /// All behind the first colon; it may have colons of its own.
-    fn password(&self) -> &[u8] {
-        &self.decoded[self.colon + 1..]
     }
 }
 

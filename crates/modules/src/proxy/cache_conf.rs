@@ -14,7 +14,8 @@ use http::freshness::Heuristic;
 use crate::Directive;
 use crate::http_core::{LEVELS, OWN};
 use crate::proxy::Conf;
-use crate::proxy::{cache_path, spec};
+use crate::proxy::cache_path;
+use crate::proxy::spec::spec;
 use exchange::config::{Cx, Http, Layered, Scope};
 use exchange::template::{Template, variable_name};
 use upstream::caching::settings::{

@@ -8,9 +8,10 @@ use ::cache::Fate;
 use http::freshness::store::Ignored;
 use http::request::{HeaderId, Method};
 
+use crate::proxy::ask::ask;
 use crate::proxy::conf::Conf;
 use crate::proxy::request::Fill;
-use crate::proxy::{ask, pass, request as proxy_request};
+use crate::proxy::{pass, request as proxy_request};
 use exchange::config::Layered;
 use exchange::request::Request;
 use exchange::template::Template;

@@ -9,10 +9,11 @@ use conf::{Args, Contexts, Error, Spec, State};
 use http::request::Version;
 
 use crate::Directive;
-use crate::http_core::LEVELS;
+use crate::http_core::{LEVELS, NO_HASH};
 use crate::proxy::Conf;
 use crate::proxy::request::{self, SetField};
-use crate::proxy::{pass, reply, spec};
+use crate::proxy::spec::spec;
+use crate::proxy::{pass, reply};
 use exchange::config::{Cx, Scope};
 use upstream::{Bind, BindAddr, NextUpstream};
 
@@ -332,7 +333,7 @@ pub(super) const REPLY: &[Directive] = &[
 /// A directive that sizes a hash table of nginx.
 const fn tuning(name: &'static str, default: &'static str) -> Directive {
     let spec = Spec::new("http_proxy", name, LEVELS, Args::Exactly(1), "The size of a table of nginx.");
-    Directive::scope(spec.default(default).state(State::Accepted(super::NO_HASH)), |_, cx| cx.number(&mut 0))
+    Directive::scope(spec.default(default).state(State::Accepted(NO_HASH)), |_, cx| cx.number(&mut 0))
 }
 
 /// A size that others follow from where it is not written.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `directives`, `conf` | how upstreams are talked to, and what follows where a block ends |
 //! | [`pass`] | `proxy_pass`: where a request goes |
+//! | `ask` | one question to the upstream |
 //! | [`request`] | the request as the upstream gets it |
 //! | [`reply`], `rewrites` | the answer as the client gets it |
 //! | `store` | `proxy_store` |
@@ -13,6 +14,7 @@
 //!
 //! Connections, tries and buffers are `upstream`'s; whom a group's name stands for is `upstream::peers`'.
 
+mod ask;
 pub(crate) mod cache_conf;
 mod cache_path;
 mod cached;
@@ -24,6 +26,7 @@ pub(crate) mod pass;
 pub(crate) mod reply;
 pub(crate) mod request;
 mod rewrites;
+mod spec;
 mod ssl;
 mod store;
 mod variables;
@@ -31,12 +34,9 @@ mod variables;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ::conf::{Args, Spec};
-
 pub(crate) use conf::Conf;
 
 use crate::Module;
-use crate::http_core::{LEVELS, NO_HASH};
 use exchange::config::{HttpType, SettingsType};
 use exchange::module::{BlockHooks, ThreadHooks};
 use exchange::phases::{Phase, Step};
@@ -100,11 +100,6 @@ pub(crate) static MODULE: Module = Module {
     ..Module::named("http_proxy")
 };
 
-/// A setting of `http`, `server` and `location`.
-const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
-    Spec::new("http_proxy", name, LEVELS, args, help)
-}
-
 /// Asks for the body first: for all of it, or for its pieces while they come.
 fn begin(conf: &Conf, request: &mut Request) -> Option<Step> {
     if request::streams_body(request, conf) {
@@ -134,7 +129,7 @@ async fn run(conf: &Conf, request: &mut Request) -> Step {
     let answered = match cached::lookup(request, conf) {
         Ok(Some((cache, text))) => caching::serve(request, &cached::ORIGIN, cache, text).await,
         // Boxed, since a hit has no use for its room.
-        Ok(None) => Box::pin(ask(request, conf, None)).await,
+        Ok(None) => Box::pin(ask::ask(request, conf, None)).await,
         Err(status) => return Step::Status(status),
     };
     if let Ok(reply) = &answered {
@@ -148,17 +143,6 @@ async fn run(conf: &Conf, request: &mut Request) -> Step {
     };
     caching::record::publish(request, &conf.cache);
     step
-}
-
-/// Asks the upstream. `fill` is given where the answer is for a cache.
-async fn ask(
-    request: &mut Request,
-    conf: &Conf,
-    fill: Option<&request::Fill>,
-) -> Result<upstream::Reply, Failure> {
-    let (target, destination) = pass::target(request, conf).map_err(Failure::Status)?;
-    let outgoing = request::build(request, conf, &destination, fill).map_err(Failure::Status)?;
-    upstream::fetch(request, &conf.upstream, &target, outgoing).await
 }
 
 #[cfg(test)]

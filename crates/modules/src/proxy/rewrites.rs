@@ -22,7 +22,7 @@ use http::set_cookie::{self, Attribute, Flags, SetCookie};
 use crate::Directive;
 use crate::proxy::conf::Conf;
 use crate::proxy::pass::Pass;
-use crate::proxy::spec;
+use crate::proxy::spec::spec;
 use exchange::config::{Cx, Layered, Scope};
 use exchange::pattern::Pattern;
 use exchange::request::Request;

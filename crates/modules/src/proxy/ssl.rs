@@ -28,11 +28,11 @@ pub(super) const DIRECTIVES: &[Directive] = &[
 ];
 
 const fn row(name: &'static str, args: Args, help: &'static str) -> Directive {
-    with_a_warning(super::spec(name, args, help))
+    with_a_warning(super::spec::spec(name, args, help))
 }
 
 const fn flag(name: &'static str, help: &'static str) -> Directive {
-    let spec = super::spec(name, Args::Flag, help).state(State::Accepted(WHY));
+    let spec = super::spec::spec(name, Args::Flag, help).state(State::Accepted(WHY));
     Directive::http(spec, |cx| {
         cx.flag(&mut false)?;
         warn(cx)
@@ -40,7 +40,7 @@ const fn flag(name: &'static str, help: &'static str) -> Directive {
 }
 
 const fn several(name: &'static str, args: Args, help: &'static str) -> Directive {
-    with_a_warning(super::spec(name, args, help).many())
+    with_a_warning(super::spec::spec(name, args, help).many())
 }
 
 const WHY: &str = "there is no TLS to upstreams";

@@ -26,7 +26,7 @@ use io::op::Source;
 use crate::Directive;
 use crate::http_core::LEVELS;
 use crate::proxy::conf::Conf;
-use crate::proxy::spec;
+use crate::proxy::spec::spec;
 use exchange::config::{Cx, Scope};
 use exchange::files;
 use exchange::request::Request;

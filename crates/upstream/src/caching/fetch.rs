@@ -24,14 +24,15 @@ use http::request::{HeaderId, Method};
 use http::stored_fields;
 use rt::local::Event;
 
+use crate::caching::asked::{SliceStart, slice_start};
 use crate::caching::filler::Filler;
 use crate::caching::filling::{Filling, SharedHead};
 use crate::caching::flight::{Joined, Lead, Outcome};
-use crate::caching::policy::{self, Answer, Failed, Question};
+use crate::caching::policy::{self, Answer, Failed, Question, now_s};
 use crate::caching::record::{self, Record, Status, Unstored};
 use crate::caching::settings::CacheConf;
 use crate::caching::tasks::Cache;
-use crate::caching::{self, Origin, SliceStart, Wanted, access, now_s, or_gone, parts, stored};
+use crate::caching::{Origin, Wanted, access, or_gone, parts, stored};
 use crate::{Failure, Reply, ReplyBody, state};
 use exchange::request::Request;
 use telemetry::Level;
@@ -533,7 +534,7 @@ pub fn detached(request: &Request) -> Option<Box<Request>> {
     child.internal = request.internal;
     child.uri_replaced = request.uri_replaced;
     child.left_location = request.left_location;
-    if let Some(start) = caching::slice_start(request) {
+    if let Some(start) = slice_start(request) {
         child.facts.insert(SliceStart(start));
     }
     child.is_detached = true;

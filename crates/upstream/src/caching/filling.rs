@@ -25,7 +25,7 @@ use io::op::Source;
 use rt::watch::{self, Publisher, Waiting, Watcher};
 
 use crate::Heading;
-use crate::caching::parts::{Asked, Part};
+use crate::caching::asked::{Asked, Part};
 use crate::caching::stored::{PendingRead, source_of};
 use transfer::body::BodyError;
 use transfer::body::stream::Stream;

@@ -21,9 +21,8 @@ use cache::{Key, KeyMap, Meta, Ticket};
 use rt::{Either, select};
 
 use crate::caching::filling::Filling;
-use crate::caching::now_s;
 use crate::caching::pending::{self, Pending};
-use crate::caching::policy::Failed;
+use crate::caching::policy::{Failed, now_s};
 
 /// What came of a fetch, for all who waited. Each of them makes its own answer of it: whether a stale one will do, and
 /// which variant it wants, is different from request to request.

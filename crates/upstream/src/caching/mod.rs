@@ -11,6 +11,7 @@
 //! [`flight`] who waits for whom, [`filling`] the body that many read while it comes, [`stored`] answers out of the
 //! cache, [`purge`] what takes them away, [`tasks`] the life of the stores. The store itself is the crate `cache`.
 
+pub mod asked;
 pub mod fetch;
 pub mod filler;
 pub mod filling;
@@ -32,7 +33,6 @@ use std::future::Future;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ::cache::{Access, Hit, Key, Meta, Store, StoreError};
 use http::cache_control::RequestCacheControl;
@@ -42,17 +42,16 @@ use http::freshness::store::Ignored;
 use http::request::{HeaderId, Method};
 use rt::{Either, select};
 
+use crate::caching::asked::Asked;
 use crate::caching::fetch::Fetch;
 use crate::caching::flight::{Flight, Joined, Outcome};
-use crate::caching::parts::Asked;
-use crate::caching::policy::{Failed, Grade};
+use crate::caching::policy::{Failed, Grade, now_s};
 use crate::caching::record::{Status, Unstored};
-use crate::caching::settings::{CacheConf, Stale};
+use crate::caching::settings::{CacheConf, LONGEST_WAIT, Stale};
 use crate::caching::tasks::Cache;
 use crate::{Failure, Reply, Settings};
 use exchange::client;
 use exchange::config::Scope;
-use exchange::facts::Fact;
 use exchange::request::Request;
 use transfer::body::{choose, turns};
 
@@ -366,13 +365,13 @@ impl Lookup<'_> {
     /// The range that is fetched by itself, where that is wanted.
     fn asked(&self, request: &Request) -> Option<Asked> {
         // Where the configuration says which range is asked for, that is what is stored under its key.
-        if self.conf.stores_parts && !self.conf.sets_range { parts::asked(request) } else { None }
+        if self.conf.stores_parts && !self.conf.sets_range { asked::asked(request) } else { None }
     }
 
     /// Whether a range starts so far behind that it is not worth to fetch all before it (nginx's
     /// `proxy_cache_max_range_offset`): it is passed on as it is, and its answer is not stored.
     fn is_beyond_max_offset(&self, request: &Request) -> bool {
-        let start = self.conf.max_range_offset.and_then(|most| Some((most, parts::start(request)?)));
+        let start = self.conf.max_range_offset.and_then(|most| Some((most, asked::start(request)?)));
         start.is_some_and(|(most, start)| start > most)
     }
 
@@ -647,9 +646,6 @@ impl Lookup<'_> {
     }
 }
 
-/// Timers take no longer ones.
-pub const LONGEST_WAIT: Duration = Duration::from_secs(u32::MAX as u64);
-
 /// What came of following somebody else's fetch.
 enum Followed {
     /// An answer.
@@ -699,24 +695,4 @@ fn is_quick(request: &Request) -> bool {
     let is_limited = request.limit_rate.is_some() || request.scope().core.limit_rate.is_some();
     let client = request.conn.client.borrow();
     !is_limited && client.as_ref().is_some_and(|client| client.room() >= ::cache::WHOLE_BYTES_MAX)
-}
-
-/// The first byte of the slice that a request is for.
-#[derive(Clone, Copy, Debug)]
-pub struct SliceStart(pub u64);
-
-impl Fact for SliceStart {
-    fn outlives_location(&self) -> bool {
-        true
-    }
-}
-
-/// The first byte of the slice that a request is for (`slice`), once `$slice_range` was asked for.
-pub fn slice_start(request: &Request) -> Option<u64> {
-    request.facts.get::<SliceStart>().map(|start| start.0)
-}
-
-/// Seconds since 1970.
-pub fn now_s() -> i64 {
-    policy::seconds(rt::wall())
 }

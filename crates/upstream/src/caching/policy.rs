@@ -69,6 +69,11 @@ impl Question {
 }
 
 /// Seconds since 1970.
+pub fn now_s() -> i64 {
+    seconds(rt::wall())
+}
+
+/// Seconds since 1970.
 pub fn seconds(moment: SystemTime) -> i64 {
     since_1970(moment).0
 }

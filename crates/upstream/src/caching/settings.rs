@@ -9,12 +9,14 @@ use std::time::Duration;
 use ::conf::Span;
 use http::freshness::Heuristic;
 
-use crate::caching::LONGEST_WAIT;
 use crate::caching::tasks::Cache;
 use exchange::config::{Layered, Words};
 use exchange::room::GivesRoom;
 use exchange::shared_zone::{self, Kind};
 use exchange::template::Template;
+
+/// Timers take no longer ones.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// The caches of a configuration.
 #[derive(Debug, Default)]

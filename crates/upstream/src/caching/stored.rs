@@ -18,8 +18,9 @@ use http::request::HeaderId;
 use io::Frozen;
 use io::op::Source;
 
+use crate::caching::asked::slice_start;
 use crate::caching::filling::{Filling, SharedHead};
-use crate::caching::{policy, slice_start};
+use crate::caching::policy;
 use crate::{Heading, Reply, ReplyBody, Stored};
 use exchange::request::Request;
 use exchange::response::Body;

@@ -21,10 +21,10 @@ use conf::Span;
 use io::op::PeerAddr;
 use rt::local::Event;
 
-use super::Unresolved;
 use super::resolver::Resolver;
 use super::system::{System, SystemAddresses};
 use super::ttl::{TimeSource, UNKNOWN};
+use super::unresolved::Unresolved;
 use super::wire::{ADDRESSES_MAX, NXDOMAIN};
 use crate::peers::lines::{Address, Found, Named};
 use crate::peers::{Group, Upstreams};

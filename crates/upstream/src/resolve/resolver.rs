@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 use rt::watch::Watcher;
 use rt::{Either, Timer, select};
 
-use super::Unresolved;
 use super::ask::{Silence, Turn, ask};
 use super::settings::{NameServer, Settings};
 use super::system::System;
+use super::unresolved::Unresolved;
 use super::wire::{ADDRESSES_MAX, Kind, NXDOMAIN, Name, Response, SERVFAIL, Said, Service};
 
 /// A resolver with what it knows.

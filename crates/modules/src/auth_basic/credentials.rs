@@ -1,0 +1,37 @@
+//! [`Credentials`]: the name and the password that a request has (RFC 7617).
+
+use http::request::HeaderId;
+
+use exchange::base64;
+use exchange::request::Request;
+
+/// What was given with the request.
+pub(crate) struct Credentials {
+    /// Name and password, out of their Base64.
+    decoded: Vec<u8>,
+    /// Where the name ends and its colon is.
+    colon: usize,
+}
+
+impl Credentials {
+    /// RFC 7617 section 2. A name must not be empty; that is nginx's rule.
+    pub(crate) fn of(request: &Request) -> Option<Credentials> {
+        let (scheme, encoded) = request.header(HeaderId::Authorization)?.split_at_checked(6)?;
+        if !scheme.eq_ignore_ascii_case(b"basic ") {
+            return None;
+        }
+        let decoded = base64::decode(encoded.trim_ascii(), base64::Alphabet::Standard)?;
+        let colon = memchr::memchr(b':', &decoded).filter(|&colon| colon > 0)?;
+        Some(Credentials { decoded, colon })
+    }
+
+    /// The name.
+    pub(crate) fn user(&self) -> &[u8] {
+        &self.decoded[..self.colon]
+    }
+
+    /// All behind the first colon; it may have colons of its own.
+    pub(super) fn password(&self) -> &[u8] {
+        &self.decoded[self.colon + 1..]
+    }
+}

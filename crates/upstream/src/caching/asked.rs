@@ -1,0 +1,127 @@
+//! What part of a response a request asks for, and what part of one an upstream has sent: the numbers alone.
+//!
+//! [`Asked`] is the range of a client, [`Part`] what a 206 holds, [`SliceStart`] the slice that a request is for.
+
+use std::ops::Range;
+
+use cache::CHUNK_BYTES;
+use http::push_decimal;
+use http::request::{HeaderId, Method};
+
+use exchange::facts::Fact;
+use exchange::request::Request;
+
+/// The one range that a client asks for (RFC 9110 section 14.1.2), before the length of what it is a part of is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// From a byte to the byte before another one, or to the end.
+    From(u64, Option<u64>),
+    /// So many bytes at the end.
+    Last(u64),
+}
+
+/// The range of a request, if it asks for one that parts are fetched for. Several ranges are cut out of the whole.
+pub fn asked(request: &Request) -> Option<Asked> {
+    // What a filter puts into the body, or takes a request apart for, is of the whole.
+    if request.method != Method::Get || request.depth > 0 {
+        return None;
+    }
+    let value = request.header(HeaderId::Range)?;
+    let (unit, spec) = value.split_at_checked(6)?;
+    if !unit.eq_ignore_ascii_case(b"bytes=") || spec.contains(&b',') {
+        return None;
+    }
+    let dash = memchr::memchr(b'-', spec)?;
+    let number = |text: &[u8]| http::parse_decimal(text.trim_ascii());
+    match (spec[..dash].trim_ascii(), spec[dash + 1..].trim_ascii()) {
+        (b"", last) => number(last).filter(|last| *last > 0).map(Asked::Last),
+        (first, b"") => Some(Asked::From(number(first)?, None)),
+        (first, last) => {
+            let (first, last) = (number(first)?, number(last)?);
+            (first <= last).then(|| Asked::From(first, last.checked_add(1)))
+        }
+    }
+}
+
+/// Where the range of a request starts, whatever is done with ranges.
+pub fn start(request: &Request) -> Option<u64> {
+    request.header(HeaderId::Range)?;
+    asked(request)?.start()
+}
+
+impl Asked {
+    /// What is asked of the upstream: whole chunks, as those can be stored.
+    pub fn aligned(self) -> Vec<u8> {
+        let mut text = b"bytes=".to_vec();
+        match self {
+            Asked::Last(count) => {
+                text.push(b'-');
+                push_decimal(&mut text, count);
+            }
+            Asked::From(first, end) => {
+                push_decimal(&mut text, first / CHUNK_BYTES * CHUNK_BYTES);
+                text.push(b'-');
+                if let Some(end) = end.and_then(|end| end.checked_next_multiple_of(CHUNK_BYTES)) {
+                    push_decimal(&mut text, end - 1);
+                }
+            }
+        }
+        text
+    }
+
+    /// The same as numbers, where the start is known; without an end it goes as far as there is something.
+    pub fn chunks(self) -> Option<Range<u64>> {
+        let Asked::From(first, end) = self else { return None };
+        let end = end.and_then(|end| end.checked_next_multiple_of(CHUNK_BYTES)).unwrap_or(u64::MAX);
+        Some(first / CHUNK_BYTES * CHUNK_BYTES..end)
+    }
+
+    /// Where it starts, when that is known.
+    pub fn start(self) -> Option<u64> {
+        match self {
+            Asked::From(first, _) => Some(first),
+            Asked::Last(_) => None,
+        }
+    }
+
+    /// What it is of a body of so many bytes; nothing where there is nothing there.
+    pub fn within(self, length: u64) -> Range<u64> {
+        match self {
+            Asked::From(first, end) => {
+                first.min(length)..end.unwrap_or(length).clamp(first.min(length), length)
+            }
+            Asked::Last(count) => length.saturating_sub(count)..length,
+        }
+    }
+}
+
+/// A part that an upstream has sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Which.
+    pub range: Range<u64>,
+    /// Bytes of the whole.
+    pub length: u64,
+}
+
+impl Part {
+    /// Whether it has all bytes of a range.
+    pub fn has(&self, range: &Range<u64>) -> bool {
+        self.range.start <= range.start && self.range.end >= range.end
+    }
+}
+
+/// The first byte of the slice that a request is for.
+#[derive(Clone, Copy, Debug)]
+pub struct SliceStart(pub u64);
+
+impl Fact for SliceStart {
+    fn outlives_location(&self) -> bool {
+        true
+    }
+}
+
+/// The first byte of the slice that a request is for (`slice`), once `$slice_range` was asked for.
+pub fn slice_start(request: &Request) -> Option<u64> {
+    request.facts.get::<SliceStart>().map(|start| start.0)
+}
