@@ -13,7 +13,7 @@ use crate::phases::{Phase, Step};
 use crate::request::{REDIRECTS_MAX, Request};
 use crate::response::ContentType;
 use crate::settings::listen::Listen;
-use crate::{error_page, prepare};
+use crate::{error_page, prepare, tls};
 use telemetry::Level;
 
 /// What is to happen with a request that the phases are done with.
@@ -535,6 +535,7 @@ fn begin(request: &mut Request, listen: Option<&Listen>) -> Result<(), u16> {
     }
     request.host = host;
     request.location = request.server().root;
+    tls::admit(request, listen)?;
     if request.head.target() == Target::Asterisk {
         request.uri = b"*".to_vec();
         return Ok(());

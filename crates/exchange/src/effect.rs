@@ -60,7 +60,7 @@ pub fn location<'a>(conf: &Core, request: &Request, location: &'a [u8]) -> Cow<'
     if location.first() != Some(&b'/') || !conf.answering.absolute_redirect {
         return Cow::Borrowed(location);
     }
-    let mut absolute = b"http://".to_vec();
+    let mut absolute = format!("{}://", request.conn.scheme()).into_bytes();
     let name = &request.server().name;
     if conf.answering.server_name_in_redirect && !name.is_empty() {
         absolute.extend_from_slice(name.as_bytes());

@@ -21,6 +21,7 @@ use crate::config::{Config, Location, LocationId, Scope, Server, ServerId};
 use crate::extensions::Extensions;
 use crate::facts::Facts;
 use crate::response::Response;
+use crate::secured::Secured;
 use crate::slots::{Captures, Slots};
 use crate::thread::Thread;
 use telemetry::named::NamedLogs;
@@ -74,6 +75,17 @@ pub struct ConnInfo {
     pub local: Address,
     /// What a proxy said before the first request (`listen … proxy_protocol`).
     pub proxy: OnceCell<Box<http::proxy_protocol::Header>>,
+    /// Whether the address speaks TLS (`listen … ssl`).
+    pub is_tls: bool,
+    /// What its handshake has brought about; nothing before that, and for plain HTTP on such an address.
+    pub secured: OnceCell<Rc<Secured>>,
+}
+
+impl ConnInfo {
+    /// `http` or `https`.
+    pub fn scheme(&self) -> &'static str {
+        if self.secured.get().is_some() { "https" } else { "http" }
+    }
 }
 
 /// One request.

@@ -14,15 +14,6 @@ pub struct Template {
     parts: Vec<Part>,
 }
 
-/// What a template begins with.
-#[derive(Clone, Copy, Debug)]
-pub enum Start<'t> {
-    /// Text as it is.
-    Text(&'t str),
-    /// The value of a variable.
-    Variable(&'t VarRef),
-}
-
 /// A piece of the text.
 #[derive(Clone, Debug, PartialEq)]
 enum Part {
@@ -55,14 +46,6 @@ impl Template {
             parts.push(Part::Text(rest.into()));
         }
         Ok(Template { parts })
-    }
-
-    /// What it begins with; nothing where it is empty.
-    pub fn start(&self) -> Option<Start<'_>> {
-        self.parts.first().map(|part| match part {
-            Part::Text(text) => Start::Text(text),
-            Part::Variable(variable) => Start::Variable(variable),
-        })
     }
 
     /// The text, when there is no variable in it.

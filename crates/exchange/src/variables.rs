@@ -11,7 +11,6 @@ use std::sync::{Arc, OnceLock};
 use conf::{Error, Span, Statement};
 
 use crate::request::Request;
-use crate::template::{Start, Template};
 
 /// A module's variable.
 pub struct Variable {
@@ -194,17 +193,6 @@ pub struct Registry {
     by_name: HashMap<String, u32>,
     /// Members of families that are used, by their whole names.
     members: HashMap<String, Arc<Member>>,
-    /// What the values of slots begin with that `set` and `map` write.
-    written: HashMap<u32, Schemes>,
-}
-
-/// Which kinds of values are written for a variable.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Schemes {
-    /// Those that begin with `https://`.
-    pub https: bool,
-    /// Others, among them those that are known with a request only.
-    pub others: bool,
 }
 
 struct Slot {
@@ -304,20 +292,6 @@ impl Registry {
         self.claim(name, statement, Origin::Assigned)
     }
 
-    /// Notes a value that a directive writes for a variable, so that a wrong address is seen before the first request.
-    pub fn note_value(&mut self, slot: u32, value: Option<&Template>) {
-        let schemes = self.written.entry(slot).or_default();
-        match value.and_then(Template::start) {
-            Some(Start::Text(text)) if is_https(text) => schemes.https = true,
-            _ => schemes.others = true,
-        }
-    }
-
-    /// What is written for a slot.
-    pub fn schemes(&self, slot: u32) -> Schemes {
-        self.written.get(&slot).copied().unwrap_or_default()
-    }
-
     /// Says how the value of a slot is made.
     pub fn compute(&mut self, slot: u32, compute: Arc<dyn Compute>) {
         self.slots[slot as usize].origin = Origin::Computed(compute);
@@ -375,10 +349,4 @@ impl Registry {
     pub fn origin(&self, slot: u32) -> &Origin {
         &self.slots[slot as usize].origin
     }
-}
-
-/// Whether an address asks for TLS.
-pub fn is_https(address: &str) -> bool {
-    const SCHEME: &[u8] = b"https://";
-    address.as_bytes().get(..SCHEME.len()).is_some_and(|start| start.eq_ignore_ascii_case(SCHEME))
 }

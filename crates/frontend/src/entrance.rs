@@ -5,8 +5,9 @@
 use std::cell::Cell;
 
 use exchange::config::ServerId;
-use exchange::request::{Address, Generation};
+use exchange::request::{Address, ConnInfo, Generation};
 use exchange::settings::listen::{Listen, ListenAddr};
+use exchange::tls;
 
 /// What a connection came in through: one per listening socket and thread.
 #[derive(Debug)]
@@ -35,8 +36,12 @@ impl Entrance {
         listens.get(self.place.get().1)
     }
 
-    /// The server that answers before a host is known.
-    pub(crate) fn default_server(&self, generation: &Generation, local: &Address) -> ServerId {
-        self.listen(generation).map_or(ServerId(0), |listen| listen.lookup(local).0)
+    /// The server that answers before a host is known: the one that the handshake was made with, or the address's default.
+    pub(crate) fn default_server(&self, generation: &Generation, info: &ConnInfo) -> ServerId {
+        let Some(listen) = self.listen(generation) else { return ServerId(0) };
+        match info.secured.get() {
+            Some(secured) => tls::server_of(&secured.hello, listen, &info.local).0,
+            None => listen.lookup(&info.local).0,
+        }
     }
 }

@@ -1,21 +1,22 @@
 //! The bytes of a client's connection, whatever lies between them and HTTP: all that a protocol of this crate does with a
 //! socket passes through here.
 //!
-//! Main types: [`Wire`], which the connection owns, and [`WireHandle`] for who may ask something of it beside. Today a wire
-//! is a socket; what encrypts becomes another variant, so that there is one branch per call and no trait object.
+//! Main types: [`Wire`], which the connection owns, and [`WireHandle`] for who may ask something of it beside. There is one
+//! branch per call and no trait object.
 //!
 //! ```text
 //!   head, body, response of a protocol      what takes a connection over      requests, from aside
 //!                |                                      | Duplex                    | Client
 //!                +------------------- Wire -------------+                       WireHandle
 //!                                      |                                            |
-//!                                      +---------------- socket --------------------+
+//!                                      +---------- socket, or TLS over it ----------------+
 //! ```
 //! A send takes what the caller owns, and gives back what is left of it. Methods that are named `poll_` keep their state
 //! in the wire: they are polled again until they are ready, or given up.
 
 use std::future::poll_fn;
 use std::os::fd::{AsFd, OwnedFd};
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ use io::{Buf, Errno, Fd, Segments};
 use rt::net::{Behind, FilePart};
 use rt::{Socket, Timer};
 
+use tls::Stream;
+use tls::stream::{Handshaken, StreamHandle};
 use transfer::body::SendError;
 use transfer::duplex::Duplex;
 
@@ -32,9 +35,34 @@ use transfer::duplex::Duplex;
 pub enum Wire {
     /// The socket itself.
     Plain(Socket),
+    /// TLS over it.
+    Tls(Box<Stream>),
 }
 
 impl Wire {
+    /// The same socket with TLS over it, behind the handshake. A wire that has TLS stays as it is.
+    pub fn secured(self, handshaken: Handshaken) -> Wire {
+        match self {
+            Wire::Plain(socket) => Wire::Tls(Box::new(handshaken.over(socket))),
+            Wire::Tls(stream) => Wire::Tls(stream),
+        }
+    }
+
+    /// What is below all.
+    fn socket(&self) -> &Socket {
+        match self {
+            Wire::Plain(socket) => socket,
+            Wire::Tls(stream) => stream.socket(),
+        }
+    }
+
+    fn socket_mut(&mut self) -> &mut Socket {
+        match self {
+            Wire::Plain(socket) => socket,
+            Wire::Tls(stream) => stream.socket_mut(),
+        }
+    }
+
     /// The wire of a socket that was accepted.
     pub fn plain(fd: OwnedFd) -> Wire {
         Wire::Plain(Socket::new(fd))
@@ -42,50 +70,45 @@ impl Wire {
 
     /// What else may be asked of it while the connection owns it.
     pub fn handle(&self) -> WireHandle {
-        let Wire::Plain(socket) = self;
-        WireHandle::Plain(socket.fd().clone())
+        match self {
+            Wire::Plain(socket) => WireHandle::Plain(socket.fd().clone()),
+            Wire::Tls(stream) => WireHandle::Tls(stream.handle()),
+        }
     }
 
     /// The descriptor, to tell connections apart and to look at their buffers. Nothing is sent or received by it.
     pub fn fd(&self) -> &Fd {
-        let Wire::Plain(socket) = self;
-        socket.fd()
+        self.socket().fd()
     }
 
     /// The addresses of the other end.
     pub fn peer(&self) -> Result<PeerAddr, Errno> {
-        let Wire::Plain(socket) = self;
-        socket.peer()
+        self.socket().peer()
     }
 
     /// The address of this end.
     pub fn local(&self) -> Result<PeerAddr, Errno> {
-        let Wire::Plain(socket) = self;
-        socket.local()
+        self.socket().local()
     }
 
     /// See [`Socket::close_directly`].
     pub fn close_directly(&mut self) {
-        let Wire::Plain(socket) = self;
-        socket.close_directly();
+        self.socket_mut().close_directly();
     }
 
     /// See [`Socket::set_nodelay`]. A unix socket has no such option, and does as if it were set.
     pub fn set_nodelay(&self) {
-        let Wire::Plain(socket) = self;
-        let _ = socket.set_nodelay(true);
+        let _ = self.socket().set_nodelay(true);
     }
 
     /// Makes the end of the connection a reset.
     pub fn set_reset_on_close(&self) {
-        let Wire::Plain(socket) = self;
-        let _ = socket.set_reset_on_close();
+        let _ = self.socket().set_reset_on_close();
     }
 
     /// See [`Socket::set_zero_copy`].
     pub fn set_zero_copy(&mut self, threshold: Option<usize>) {
-        let Wire::Plain(socket) = self;
-        socket.set_zero_copy(threshold);
+        self.socket_mut().set_zero_copy(threshold);
     }
 }
 
@@ -93,50 +116,65 @@ impl Wire {
 impl Wire {
     /// See [`rt::net::Reader::recv`].
     pub async fn recv(&mut self) -> Result<Option<Buf>, Errno> {
-        let Wire::Plain(socket) = self;
-        socket.recv().await
+        match self {
+            Wire::Plain(socket) => socket.recv().await,
+            Wire::Tls(stream) => stream.recv().await,
+        }
     }
 
     /// See [`rt::net::Reader::poll_recv`].
     pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Errno>> {
-        let Wire::Plain(socket) = self;
-        socket.poll_recv(context)
+        match self {
+            Wire::Plain(socket) => socket.poll_recv(context),
+            Wire::Tls(stream) => stream.poll_recv(context),
+        }
     }
 
     /// See [`rt::net::Reader::try_recv`].
     pub fn try_recv(&mut self) -> Option<Result<Option<Buf>, Errno>> {
-        let Wire::Plain(socket) = self;
-        socket.try_recv()
+        match self {
+            Wire::Plain(socket) => socket.try_recv(),
+            Wire::Tls(stream) => stream.try_recv(),
+        }
     }
 
     /// See [`rt::net::Reader::recv_now`].
     pub fn recv_now(&mut self) -> Option<Result<Option<Buf>, Errno>> {
-        let Wire::Plain(socket) = self;
-        socket.recv_now()
+        match self {
+            Wire::Plain(socket) => socket.recv_now(),
+            // What comes has to be decrypted, for which the bytes may not be whole.
+            Wire::Tls(stream) => stream.try_recv(),
+        }
     }
 
     /// See [`rt::net::Reader::recv_behind`].
     pub async fn recv_behind(&mut self, buf: Buf) -> Result<Behind, Errno> {
-        let Wire::Plain(socket) = self;
-        socket.recv_behind(buf).await
+        match self {
+            Wire::Plain(socket) => socket.recv_behind(buf).await,
+            // Plaintext comes in the buffers that brought its records.
+            Wire::Tls(stream) => Ok(match stream.recv().await? {
+                Some(received) => Behind::Apart(buf, received),
+                None => Behind::End,
+            }),
+        }
     }
 
     /// See [`rt::net::Reader::set_multishot`].
     pub fn set_multishot(&mut self, multishot: bool) {
-        let Wire::Plain(socket) = self;
-        socket.set_multishot(multishot);
+        self.socket_mut().set_multishot(multishot);
     }
 
     /// See [`rt::net::Reader::disarm`].
     pub fn disarm(&mut self) {
-        let Wire::Plain(socket) = self;
-        socket.disarm();
+        self.socket_mut().disarm();
     }
 
     /// See [`rt::net::Reader::is_quiet`].
     pub fn is_quiet(&mut self) -> bool {
-        let Wire::Plain(socket) = self;
-        socket.is_quiet()
+        match self {
+            Wire::Plain(socket) => socket.is_quiet(),
+            Wire::Tls(stream) => stream.is_quiet(),
+        }
     }
 }
 
@@ -149,8 +187,10 @@ impl Wire {
         data: &mut Segments,
         more: bool,
     ) -> Poll<Result<(), Errno>> {
-        let Wire::Plain(socket) = self;
-        socket.poll_send(context, data, more)
+        match self {
+            Wire::Plain(socket) => socket.poll_send(context, data, more),
+            Wire::Tls(stream) => stream.poll_send(context, data, more),
+        }
     }
 
     /// Sends bytes that are at hand, and leaves in `data` the memory of those that the kernel is done with. No state machine
@@ -176,20 +216,23 @@ impl Wire {
 
     /// See [`rt::net::Writer::send_now`].
     pub fn send_now(&mut self, data: &mut Segments, more: bool) -> Result<(), Errno> {
-        let Wire::Plain(socket) = self;
-        socket.send_now(data, more)
+        match self {
+            Wire::Plain(socket) => socket.send_now(data, more),
+            Wire::Tls(stream) => stream.send_now(data, more),
+        }
     }
 
     /// See [`rt::net::Writer::copies`].
     pub fn copies(&self, len: usize) -> bool {
-        let Wire::Plain(socket) = self;
-        socket.copies(len)
+        match self {
+            Wire::Plain(socket) => socket.copies(len),
+            Wire::Tls(_) => true,
+        }
     }
 
     /// Whether bytes of a file can leave as they are.
     pub fn takes_files(&self) -> bool {
-        let Wire::Plain(_) = self;
-        true
+        matches!(self, Wire::Plain(_))
     }
 
     /// See [`rt::net::Writer::poll_sendfile`].
@@ -198,32 +241,33 @@ impl Wire {
         context: &mut Context<'_>,
         part: &FilePart<'_>,
     ) -> Poll<Result<u32, Errno>> {
-        let Wire::Plain(socket) = self;
-        socket.poll_sendfile(context, part)
+        match self {
+            Wire::Plain(socket) => socket.poll_sendfile(context, part),
+            Wire::Tls(_) => Poll::Ready(Err(Errno::OPNOTSUPP)),
+        }
     }
 
     /// See [`rt::net::Writer::sendfile_now`].
     pub fn sendfile_now(&mut self, part: &FilePart<'_>) -> Result<u32, Errno> {
-        let Wire::Plain(socket) = self;
-        socket.sendfile_now(part.file, part.offset, part.len)
+        match self {
+            Wire::Plain(socket) => socket.sendfile_now(part.file, part.offset, part.len),
+            Wire::Tls(_) => Err(Errno::OPNOTSUPP),
+        }
     }
 
     /// See [`rt::net::Writer::poll_writable`].
     pub fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Errno>> {
-        let Wire::Plain(socket) = self;
-        socket.poll_writable(context)
+        self.socket_mut().poll_writable(context)
     }
 
     /// See [`rt::net::Writer::give_up`].
     pub fn give_up_sending(&mut self) {
-        let Wire::Plain(socket) = self;
-        socket.give_up_sending();
+        self.socket_mut().give_up_sending();
     }
 
     /// See [`rt::net::Writer::progress`].
     pub fn sent_progress(&self) -> u64 {
-        let Wire::Plain(socket) = self;
-        socket.sent_progress()
+        self.socket().sent_progress()
     }
 
     /// A number that grows as the client takes bytes, of a file among them; see [`rt::net::progress`].
@@ -243,14 +287,30 @@ impl Wire {
 
     /// See [`Socket::set_cork`]. A unix socket knows no segments and refuses, which is as good.
     pub fn set_cork(&self, on: bool) {
-        let Wire::Plain(socket) = self;
-        let _ = socket.set_cork(on);
+        let _ = self.socket().set_cork(on);
     }
 
     /// Ends the stream towards the client.
-    pub fn shutdown_write(&self) {
-        let Wire::Plain(socket) = self;
-        socket.shutdown_write();
+    pub fn shutdown_write(&mut self) {
+        match self {
+            Wire::Plain(socket) => socket.shutdown_write(),
+            Wire::Tls(stream) => stream.shutdown_write(),
+        }
+    }
+
+    /// Whether bytes that a call has taken did not leave: [`Wire::poll_send`] sends them, with nothing else too.
+    pub fn has_unsent(&self) -> bool {
+        match self {
+            Wire::Plain(_) => false,
+            Wire::Tls(stream) => stream.has_unsent(),
+        }
+    }
+
+    /// Says goodbye, before the connection is closed.
+    pub fn say_goodbye(&mut self) {
+        if let Wire::Tls(stream) = self {
+            stream.say_goodbye();
+        }
     }
 }
 
@@ -276,33 +336,43 @@ impl Duplex for Wire {
 pub enum WireHandle {
     /// The socket itself.
     Plain(Fd),
+    /// TLS over it.
+    Tls(StreamHandle),
 }
 
 impl WireHandle {
+    fn fd(&self) -> &Fd {
+        match self {
+            WireHandle::Plain(socket) => socket,
+            WireHandle::Tls(stream) => stream.fd(),
+        }
+    }
+
     /// Waits until the client has closed its side, or the connection is broken.
     pub fn hung_up(&self) -> impl Future<Output = ()> + use<> {
-        let WireHandle::Plain(socket) = self;
-        let socket = socket.clone();
+        let socket = self.fd().clone();
         async move { rt::net::hung_up(&socket).await }
     }
 
     /// See [`Wire::room`].
     pub fn room(&self) -> u64 {
-        let WireHandle::Plain(socket) = self;
-        rt::net::room(socket)
+        rt::net::room(self.fd())
     }
 
     /// Sends bytes while the wire has nothing on its way.
-    pub fn send(&self, data: Segments) -> impl Future<Output = Result<(), Errno>> + use<> {
-        let WireHandle::Plain(socket) = self;
-        let socket = socket.clone();
-        async move { rt::net::send_aside(&socket, data).await }
+    pub fn send(&self, data: Segments) -> Pin<Box<dyn Future<Output = Result<(), Errno>>>> {
+        match self {
+            WireHandle::Plain(socket) => {
+                let socket = socket.clone();
+                Box::pin(async move { rt::net::send_aside(&socket, data).await })
+            }
+            WireHandle::Tls(stream) => Box::pin(stream.send(data)),
+        }
     }
 
     /// What the kernel knows of the connection; nothing where it is not TCP.
     pub fn tcp_info(&self) -> Option<TcpInfo> {
-        let WireHandle::Plain(socket) = self;
-        io::sys::tcp_info(socket.as_fd()).ok()
+        io::sys::tcp_info(self.fd().as_fd()).ok()
     }
 }
 

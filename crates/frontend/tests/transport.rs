@@ -283,6 +283,8 @@ fn ask(server: &str, asked: &Asked<'_>) -> (Got, After) {
             peer: here.clone(),
             local: here,
             proxy: OnceCell::new(),
+            is_tls: false,
+            secured: OnceCell::new(),
         });
         let mut request = thread.take_request(&thread.generation(), &info, ServerId(0));
         let (mut raw, policy) = (Vec::new(), Policy::default());

@@ -90,11 +90,7 @@ fn add_map(cx: &mut Cx<'_>) -> Result<(), Error> {
         let row = row?;
         reader.row(row, &mut cx.at(row))?;
     }
-    let map = reader.map;
-    // Without a default there is an empty value.
-    let values = map.values.iter().map(Some).chain(map.default.is_none().then_some(None));
-    values.for_each(|value| cx.http.registry.note_value(slot, value));
-    cx.http.registry.compute(slot, Arc::new(map));
+    cx.http.registry.compute(slot, Arc::new(reader.map));
     Ok(())
 }
 

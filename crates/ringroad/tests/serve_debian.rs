@@ -115,7 +115,7 @@ fn the_default_configuration_serves() {
     let server = prepared(BINARY, &own(), "", [0, 0]).start();
     check(&server);
     let log = server.error_log();
-    assert!(log.contains("\"ssl_protocols\" directive has no effect, there is no TLS in "), "{log}");
+    assert!(log.contains("versions that are not supported are left out: TLSv1, TLSv1.1 in "), "{log}");
     assert!(
         log.contains("ngx_http_geoip_module.so\" is not loaded, no directive of it is used in "),
         "{log}"

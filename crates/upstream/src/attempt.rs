@@ -15,11 +15,11 @@ use http::reply::{self, FIELDS_MAX_DEFAULT, Limits, ReplyError, ReplyHead, Reply
 use io::op::Source;
 use io::{Buf, Errno};
 use rt::Timer;
-use rt::net::Reader;
 
 use crate::link::Link;
 use crate::sending::{SendTrouble, Sending};
 use crate::state::Try;
+use crate::wire::Wire;
 use crate::{Heading, Outgoing, Settings};
 use exchange::request::Request;
 use telemetry::{Level, Reason};
@@ -69,8 +69,7 @@ pub(super) async fn run(
     let timer = link.timer.clone();
     let mut sending = Sending::begin(link, settings, outgoing, request, record);
     sent.set(true);
-    let (reader, _) = link.socket.split();
-    let mut reading = pin!(read_head(reader, &timer, settings, outgoing, request, record));
+    let mut reading = pin!(read_head(&mut link.wire, &timer, settings, outgoing, request, record));
     let mut send_result = None;
     let read = poll_fn(|context| {
         if send_result.is_none()
@@ -197,7 +196,7 @@ fn log_aborted(aborted: BodyAborted, request: &Request) {
 
 /// Reads heads until one is no interim answer.
 async fn read_head(
-    reader: &mut Reader,
+    wire: &mut Wire,
     timer: &Timer,
     settings: &Settings,
     outgoing: &Outgoing,
@@ -210,7 +209,7 @@ async fn read_head(
     let mut input: Option<Buf> = None;
     let mut interim = 0;
     loop {
-        let received = reader.recv().await.map_err(HeadTrouble::Receive)?;
+        let received = wire.recv().await.map_err(HeadTrouble::Receive)?;
         let Some(received) = received else { return Err(HeadTrouble::Closed) };
         record.count_received(received.len());
         let mut buf =

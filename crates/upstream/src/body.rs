@@ -184,8 +184,8 @@ impl Live {
             // Where memory is short, the engine's own buffers are waited for.
             let buf = if is_bulk { rt::pool().get(size) } else { None };
             let received = match buf {
-                Some(buf) => timer.limit(link.socket.recv_into(buf)).await,
-                None => timer.limit(link.socket.recv()).await,
+                Some(buf) => timer.limit(link.wire.recv_into(buf)).await,
+                None => timer.limit(link.wire.recv()).await,
             };
             self.received(received.map_err(|_| Fault::TimedOut)?)?;
         }

@@ -32,7 +32,8 @@ pub async fn fetch(
     target: &Target,
     outgoing: Outgoing,
 ) -> Result<Reply, Failure> {
-    Tries::of(request).set_url(SCHEME, outgoing.target());
+    let scheme = if outgoing.secure.is_some() { "https://" } else { "http://" };
+    Tries::of(request).set_url(scheme, outgoing.target());
     let chosen = watched(request, settings, pin!(Choice::of(request, target))).await;
     let mut choice = chosen.unwrap_or(Err(Failure::Gone))?;
     if settings.next_upstream_tries > 0 {
@@ -48,9 +49,6 @@ pub async fn fetch(
         }
     }
 }
-
-/// What stands before addresses in log lines.
-const SCHEME: &str = "http://";
 
 /// The tries of one request.
 struct Fetch<'a> {
@@ -255,7 +253,9 @@ impl Attempt<'_> {
         is_fresh: bool,
     ) -> Result<Done, (Trouble, bool)> {
         let options = link::options(self.settings, &peer.address, request);
-        let idle = home.filter(|_| !is_fresh).and_then(|home| home.take(&peer.address, &options));
+        let idle = home
+            .filter(|_| !is_fresh)
+            .and_then(|home| home.take(&peer.address, &options, self.outgoing.secure.as_ref()));
         let mut link = match idle {
             Some(link) => link,
             None => self.connect(request, peer, home, options).await.map_err(|trouble| (trouble, false))?,
@@ -311,6 +311,31 @@ impl Attempt<'_> {
         }
     }
 
+    /// Makes the handshake of TLS where the upstream is spoken to by that, within `proxy_connect_timeout`.
+    async fn secure(
+        &self,
+        request: &Request,
+        link: Box<Link>,
+        timer: &rt::Timer,
+    ) -> Result<Box<Link>, Trouble> {
+        let Some(secure) = self.outgoing.secure.clone() else { return Ok(link) };
+        timer.set(rt::now() + self.settings.connect_timeout);
+        // Boxed: most requests do without it.
+        match timer.limit(Box::pin(link.secure(secure))).await {
+            Ok(Ok(link)) => Ok(link),
+            Ok(Err(error)) => {
+                request.log(Level::Error, format_args!("{error} while SSL handshaking to upstream"));
+                Err(Trouble::Failed)
+            }
+            Err(rt::Elapsed) => {
+                let errno = Reason(io::Errno::TIMEDOUT);
+                let what = format_args!("upstream timed out ({errno}) while SSL handshaking to upstream");
+                request.log(Level::Error, what);
+                Err(Trouble::TimedOut)
+            }
+        }
+    }
+
     async fn connect(
         &self,
         request: &Request,
@@ -331,7 +356,7 @@ impl Attempt<'_> {
         timer.set(rt::now() + self.settings.connect_timeout);
         let connecting = pin!(Link::connect(thread, &peer.address, home.cloned(), options.clone(), place));
         match timer.limit(connecting).await {
-            Ok(Ok(link)) => Ok(link),
+            Ok(Ok(link)) => self.secure(request, link, &timer).await,
             Ok(Err(error)) => {
                 let (errno, call) = (Reason(error.errno), link::call(error.step, &options));
                 // nginx's levels: what the upstream has no part in is worse, and no other one would do better.

@@ -20,10 +20,14 @@ mod fetch;
 mod link;
 pub mod peers;
 pub mod resolve;
+mod secure;
 mod sending;
 mod spool;
 pub mod state;
 mod tunnel;
+mod wire;
+
+pub use secure::{Secure, SecureSettings};
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -93,6 +97,8 @@ pub struct Settings {
     pub limit_rate: Option<Template>,
     /// `proxy_pass_trailers`
     pub pass_trailers: bool,
+    /// `proxy_ssl_*`, where requests may be passed on by TLS.
+    pub secure: Option<Arc<SecureSettings>>,
 }
 
 impl Default for Settings {
@@ -121,6 +127,7 @@ impl Default for Settings {
             ignore_client_abort: false,
             limit_rate: None,
             pass_trailers: false,
+            secure: None,
         }
     }
 }
@@ -221,6 +228,8 @@ pub enum Target {
 pub struct Outgoing {
     /// Request line and fields with the empty line.
     pub head: Vec<u8>,
+    /// How the upstream is spoken to by TLS, if it is.
+    pub secure: Option<Secure>,
     /// What follows.
     pub body: OutgoingBody,
     /// The method, which says whether the answer has a body.

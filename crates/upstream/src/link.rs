@@ -17,8 +17,11 @@ use io::{Buf, Errno};
 use rt::local::Counted;
 use rt::net::{ConnectError, ConnectOptions, ConnectStep};
 use rt::{Socket, Timer};
+use tls::stream;
 
 use crate::peers::{Group, Keepalive};
+use crate::secure::{Secure, SecureError};
+use crate::wire::Wire;
 use crate::{Bind, BindAddr, Settings};
 use exchange::config::LocationId;
 use exchange::request::Request;
@@ -26,7 +29,7 @@ use exchange::thread::Thread;
 
 /// A connection to an upstream.
 pub(super) struct Link {
-    pub(super) socket: Socket,
+    pub(super) wire: Wire,
     pub(super) timer: Timer,
     /// Requests that were sent on it.
     pub(super) requests: u64,
@@ -34,6 +37,8 @@ pub(super) struct Link {
     address: PeerAddr,
     /// How its socket was made: the address of this end, and what was asked of the kernel.
     options: ConnectOptions,
+    /// How it speaks TLS, if it does.
+    secure: Option<Secure>,
     home: Option<Rc<Home>>,
     /// Its part of `worker_connections`.
     _place: Counted,
@@ -89,16 +94,24 @@ impl Home {
 
     /// An idle connection to this address, which the upstream has not closed as far as is known. It has to be made as a
     /// new one would be: an upstream that lets clients in by `proxy_bind` must not get those of another address.
-    pub(super) fn take(&self, address: &PeerAddr, options: &ConnectOptions) -> Option<Box<Link>> {
+    pub(super) fn take(
+        &self,
+        address: &PeerAddr,
+        options: &ConnectOptions,
+        secure: Option<&Secure>,
+    ) -> Option<Box<Link>> {
         let mut pools = self.thread.local::<Pools>().pools.borrow_mut();
         let idle = pools.get_mut(&self.key.group)?;
         loop {
             let fits = |one: &Idle| {
-                one.key == self.key && one.link.address == *address && one.link.options == *options
+                one.key == self.key
+                    && one.link.address == *address
+                    && one.link.options == *options
+                    && one.link.secure.as_ref() == secure
             };
             let place = idle.iter().rposition(fits)?;
             let Idle { mut link, until, .. } = idle.remove(place);
-            if until > rt::now() && link.socket.is_quiet() {
+            if until > rt::now() && link.wire.is_quiet() {
                 return Some(link);
             }
         }
@@ -135,7 +148,19 @@ impl Link {
         reader.set_multishot(false);
         reader.set_large(true);
         let (timer, address, opened) = (Timer::new(), address.clone(), rt::now());
-        Ok(Box::new(Link { socket, timer, requests: 0, opened, address, options, home, _place: place }))
+        let wire = Wire::Plain(socket);
+        let requests = 0;
+        Ok(Box::new(Link {
+            wire,
+            timer,
+            requests,
+            opened,
+            address,
+            options,
+            secure: None,
+            home,
+            _place: place,
+        }))
     }
 
     /// Keeps the connection for another exchange, where its settings say so; the last one has come to its proper end.
@@ -143,8 +168,7 @@ impl Link {
         let Some(home) = self.home.clone().filter(|home| home.takes(&self)) else { return };
         // Arms a receive: an answer to the next request comes by it, or else the news that there is none.
         let mut context = Context::from_waker(Waker::noop());
-        let (reader, _) = self.socket.split();
-        if let Poll::Ready(()) = pin!(reader.news()).poll(&mut context) {
+        if let Poll::Ready(()) = pin!(self.wire.news()).poll(&mut context) {
             return;
         }
         self.timer.clear();
@@ -163,7 +187,18 @@ impl Link {
 
     /// Bytes that came; `None` at the end of the stream.
     pub(super) fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Errno>> {
-        self.socket.split().0.poll_recv(context)
+        self.wire.poll_recv(context)
+    }
+
+    /// Makes the handshake of TLS, and judges the upstream's certificate.
+    pub(super) async fn secure(mut self: Box<Self>, secure: Secure) -> Result<Box<Link>, SecureError> {
+        let Wire::Plain(socket) = &mut self.wire else { return Ok(self) };
+        let handshaken = stream::connect(socket, &secure.settings.client, &secure.name).await;
+        let handshaken = handshaken.map_err(SecureError::Handshake)?;
+        handshaken.with_session(|session| secure.judge(session))?;
+        self.wire = self.wire.secured(handshaken);
+        self.secure = Some(secure);
+        Ok(self)
     }
 }
 
@@ -194,7 +229,7 @@ async fn sweep(thread: Rc<Thread>) {
         rt::sleep_until(rt::now() + SWEEP_EVERY).await;
         let now = rt::now();
         thread.local::<Pools>().pools.borrow_mut().retain(|_, idle| {
-            idle.retain_mut(|one| one.until > now && one.link.socket.is_quiet());
+            idle.retain_mut(|one| one.until > now && one.link.wire.is_quiet());
             !idle.is_empty()
         });
         if thread.local::<Pools>().count() == 0 {

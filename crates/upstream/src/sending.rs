@@ -2,7 +2,6 @@
 //!
 //! Main type: [`Sending`], which owns what it sends, so that it goes on when the response has begun.
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -14,10 +13,10 @@ use http::request::BodyLength;
 use io::op::{DeviceId, SEGMENTS_MAX, Source};
 use io::{Errno, Frozen, Segments};
 use rt::Timer;
-use rt::net::Writer;
 
 use crate::link::Link;
 use crate::state::Try;
+use crate::wire::WireWriter;
 use crate::{Outgoing, OutgoingBody, Settings};
 use exchange::request::Request;
 use transfer::incoming::{BodyAborted, IncomingBody, Piece};
@@ -66,7 +65,7 @@ impl Sending {
         record: &Rc<Try>,
     ) -> Sending {
         let out = Out {
-            writer: Writer::aside(link.socket.fd()),
+            writer: link.wire.writer(),
             timer: link.timer.clone(),
             timeout: settings.send_timeout,
             record: Rc::clone(record),
@@ -195,32 +194,30 @@ fn push(out: &mut Segments, piece: Piece, chunked: bool) {
 
 /// The upstream's side of it.
 struct Out {
-    writer: Writer,
+    writer: WireWriter,
     timer: Timer,
     timeout: Duration,
     record: Rc<Try>,
 }
 
 impl Out {
-    async fn send(&mut self, data: Segments, more: bool) -> Result<(), SendTrouble> {
+    async fn send(&mut self, mut data: Segments, more: bool) -> Result<(), SendTrouble> {
         let len = data.len();
         let Out { writer, timer, timeout, record } = self;
         timer.set(rt::now() + *timeout);
         // A long send completes late. What counts is whether the upstream takes anything meanwhile.
-        let progress = Cell::new(if len > LONG_SEND { writer.progress() } else { 0 });
-        let mut sending = writer.send(data, more);
-        let (result, _) = poll_fn(|context| {
-            let sent = Pin::new(&mut sending).poll(context);
+        let mut progress = if len > LONG_SEND { writer.progress() } else { 0 };
+        let result = poll_fn(|context| {
+            let sent = writer.poll_send(context, &mut data, more);
             if sent.is_pending() && len > LONG_SEND && timer.deadline().is_some_and(|at| at <= rt::now()) {
-                let now = sending.progress();
-                if progress.replace(now) != now {
+                let now = writer.progress();
+                if std::mem::replace(&mut progress, now) != now {
                     timer.set(rt::now() + *timeout);
                 }
             }
             sent
         })
         .await;
-        drop(sending);
         record.bytes_sent.set(writer.sent());
         result.map_err(SendTrouble::Send)
     }

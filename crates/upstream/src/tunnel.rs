@@ -52,7 +52,7 @@ impl Tunnel {
         let idle = Idle { timer, most: self.idle_max };
         idle.passed();
         let (up, down) = (Cell::new(0), Cell::new(0));
-        let (client, upstream) = (End::new(client), End::new(&mut link.socket));
+        let (client, upstream) = (End::new(client), End::new(&mut link.wire));
         let early = (!early.is_empty()).then(|| Source::Vec(early.to_vec()));
         let rest = self.rest.take().map(Source::Buf);
         let both = async {

@@ -87,8 +87,28 @@ const UNIX_PATH_LEN_MAX: usize = 107;
 pub struct Wanted {
     spec: ListenSpec,
     default_server: bool,
-    proxy_protocol: bool,
+    protocols: Options,
     place: Span,
+}
+
+/// Options of protocols: they belong to an address, and each line about it may add some.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Options {
+    /// `proxy_protocol`
+    proxy_protocol: bool,
+    /// `ssl`
+    tls: bool,
+}
+
+impl Options {
+    /// Whether all of these are among `others`.
+    fn are_in(self, others: Options) -> bool {
+        (others.proxy_protocol || !self.proxy_protocol) && (others.tls || !self.tls)
+    }
+
+    fn and(self, others: Options) -> Options {
+        Options { proxy_protocol: self.proxy_protocol || others.proxy_protocol, tls: self.tls || others.tls }
+    }
 }
 
 impl Wanted {
@@ -97,7 +117,7 @@ impl Wanted {
         let port = if started_as_root() { 80 } else { 8000 };
         let addr = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
         let spec = ListenSpec::of(ListenAddr::Inet(addr), "*");
-        Wanted { spec, default_server: false, proxy_protocol: false, place }
+        Wanted { spec, default_server: false, protocols: Options::default(), place }
     }
 }
 
@@ -125,8 +145,7 @@ impl ListenSpec {
 pub struct Servers {
     default_server: ServerId,
     names: NameTable,
-    /// Whether connections start with a header of the PROXY protocol.
-    proxy_protocol: bool,
+    protocols: Options,
 }
 
 /// A socket and the servers behind it.
@@ -148,7 +167,18 @@ impl Listen {
 
     /// Whether connections to this local address start with a header of the PROXY protocol.
     pub fn is_behind_proxy(&self, local: &Address) -> bool {
-        self.servers_at(local).proxy_protocol
+        self.servers_at(local).protocols.proxy_protocol
+    }
+
+    /// Whether connections to this local address speak TLS.
+    pub fn is_tls(&self, local: &Address) -> bool {
+        self.servers_at(local).protocols.tls
+    }
+
+    /// Default servers of the addresses that speak TLS.
+    pub fn tls_defaults(&self) -> impl Iterator<Item = ServerId> {
+        let all = std::iter::once(&self.servers).chain(self.inner.iter().map(|(_, servers)| servers));
+        all.filter(|servers| servers.protocols.tls).map(|servers| servers.default_server)
     }
 
     fn servers_at(&self, local: &Address) -> &Servers {
@@ -204,11 +234,12 @@ pub fn read(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error> {
     let addrs = resolve(text)
         .map_err(|fault| cx.error(format_args!("{fault} in \"{text}\" of the \"listen\" directive")))?;
     let mut spec = ListenSpec::of(addrs[0].clone(), text);
-    let (mut default_server, mut proxy_protocol) = (false, false);
+    let (mut default_server, mut protocols) = (false, Options::default());
     for option in cx.statement.texts().skip(1) {
         match option {
             "default_server" | "default" => default_server = true,
-            "proxy_protocol" => proxy_protocol = true,
+            "proxy_protocol" => protocols.proxy_protocol = true,
+            "ssl" => protocols.tls = true,
             _ => read_option(&mut spec, option, cx)?,
         }
     }
@@ -217,7 +248,7 @@ pub fn read(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error> {
         if !addrs[..index].contains(addr) {
             let spec = ListenSpec { addr: addr.clone(), ..spec.clone() };
             let place = cx.statement.span().clone();
-            draft.listens.push(Wanted { spec, default_server, proxy_protocol, place });
+            draft.listens.push(Wanted { spec, default_server, protocols, place });
         }
     }
     Ok(())
@@ -249,7 +280,7 @@ fn read_option(spec: &mut ListenSpec, option: &str, cx: &mut Cx<'_>) -> Result<(
             cx.warn(format_args!("accept filters \"{option}\" are not supported on this platform, ignored"));
             return Ok(());
         }
-        ("ssl" | "http2" | "quic" | "multipath", None) => return Err(cx.not_built(option)),
+        ("http2" | "quic" | "multipath", None) => return Err(cx.not_built(option)),
         _ => return Err(wrong("parameter")),
     }
     spec.set = true;
@@ -352,8 +383,8 @@ struct Entry {
     default_server: Option<ServerId>,
     /// Each server that listens here, by its place among the drafts.
     servers: Vec<usize>,
-    /// Whether any of them asked for the PROXY protocol: one socket cannot do with it and without.
-    proxy_protocol: bool,
+    /// What any of them asked for: one socket cannot do with it and without.
+    options: Options,
     protocols: Protocols,
 }
 
@@ -361,7 +392,7 @@ struct Entry {
 #[derive(Clone, Copy, Default)]
 struct Protocols {
     /// What the last line that counted said; nothing after the first.
-    said: Option<bool>,
+    said: Option<Options>,
     /// Whether two lines differed.
     changed: bool,
 }
@@ -369,13 +400,13 @@ struct Protocols {
 impl Protocols {
     /// Takes note of another line; whether it contradicts an earlier one. A line that leaves the option out may
     /// follow lines with it, and the other way round once, but not where options of the socket were written.
-    fn note(&mut self, before: bool, entry_set: bool, wanted: &Wanted) -> bool {
-        let now = wanted.proxy_protocol;
+    fn note(&mut self, before: Options, entry_set: bool, wanted: &Wanted) -> bool {
+        let now = wanted.protocols;
         let differs_from_said = self.said.is_some_and(|said| said != now);
-        let (said, contradicts) = match (before, now) {
-            (false, true) => (before, (entry_set && !wanted.spec.set) || self.changed),
+        let (said, contradicts) = match (now.are_in(before), before.are_in(now)) {
+            (false, keeps) => (before, (entry_set && !wanted.spec.set) || self.changed || !keeps),
             (true, false) => (now, wanted.spec.set || differs_from_said),
-            _ => (now, (wanted.spec.set && self.changed) || differs_from_said),
+            (true, true) => (now, (wanted.spec.set && self.changed) || differs_from_said),
         };
         self.said = Some(said);
         self.changed |= before != now;
@@ -425,7 +456,7 @@ fn add(
             spec: wanted.spec.clone(),
             default_server,
             servers: vec![place],
-            proxy_protocol: wanted.proxy_protocol,
+            options: wanted.protocols,
             protocols: Protocols::default(),
         });
         return Ok(());
@@ -440,12 +471,12 @@ fn add(
     if wanted.default_server && entry.default_server.is_some() {
         return fault("a duplicate default server for");
     }
-    if entry.protocols.note(entry.proxy_protocol, entry.spec.set, wanted) {
+    if entry.protocols.note(entry.options, entry.spec.set, wanted) {
         let message = format_args!("protocol options redefined for {addr}");
         warnings.push(Error::at(&wanted.place, message).with_level(conf::Level::Warn));
     }
     entry.servers.push(place);
-    entry.proxy_protocol |= wanted.proxy_protocol;
+    entry.options = entry.options.and(wanted.protocols);
     entry.default_server = entry.default_server.or(default_server);
     if wanted.spec.set {
         entry.spec = wanted.spec.clone();
@@ -462,7 +493,7 @@ fn servers_of(entry: &Entry, drafts: &[ServerDraft], warnings: &mut Vec<Error>) 
     let default_server = entry.default_server.unwrap_or(first);
     let several = entry.servers.len() > 1;
     let names = NameTable::build(&named, default_server, &entry.spec.addr, several, warnings)?;
-    Ok(Servers { default_server, names, proxy_protocol: entry.proxy_protocol })
+    Ok(Servers { default_server, names, protocols: entry.options })
 }
 
 /// Whether a wildcard on the same port takes the connections of this address as well.

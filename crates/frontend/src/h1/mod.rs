@@ -19,6 +19,7 @@ mod outlet;
 mod proxy;
 mod respond;
 mod rest;
+mod secure;
 mod transport;
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -74,13 +75,29 @@ struct Kept {
 /// Serves a connection to its end.
 pub async fn serve(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd, _counted: (Counted, Counted)) {
     let Some(mut connection) = Connection::open(thread, entrance, fd) else { return };
-    if !connection.is_behind_proxy() || Box::pin(connection.read_proxy_header()).await {
-        connection.run().await;
+    let is_behind_proxy = connection.is_behind_proxy();
+    if is_behind_proxy && !Box::pin(connection.read_proxy_header()).await {
+        return connection.end();
     }
-    // Requests that are kept for later ones still know whose they were; the socket closes with its last owner.
-    connection.info.client.take();
-    if connection.thread.calls_directly {
-        connection.wire.close_directly();
+    if connection.info.is_tls {
+        match Box::pin(connection.secured()).await {
+            Some(secured) => connection = secured,
+            None => return,
+        }
+    }
+    connection.run().await;
+    connection.end();
+}
+
+impl Connection {
+    /// Ends the connection.
+    fn end(mut self) {
+        self.wire.say_goodbye();
+        // Requests that are kept for later ones still know whose they were; the socket closes with its last owner.
+        self.info.client.take();
+        if self.thread.calls_directly {
+            self.wire.close_directly();
+        }
     }
 }
 
@@ -99,6 +116,7 @@ impl Connection {
         if !is_same_machine(&peer, &local) {
             wire.set_zero_copy(generation.config.events().zero_copy.map(|bytes| bytes as usize));
         }
+        let is_tls = entrance.listen(&generation).is_some_and(|listen| listen.is_tls(&local));
         let info = Rc::new(ConnInfo {
             thread: Rc::clone(&thread),
             number: thread.shared.next_connection(),
@@ -108,8 +126,10 @@ impl Connection {
             opened: rt::now(),
             client: RefCell::new(Some(Rc::new(Http1Client(wire.handle())))),
             proxy: OnceCell::new(),
+            is_tls,
+            secured: OnceCell::new(),
         });
-        let server = entrance.default_server(&generation, &info.local);
+        let server = entrance.default_server(&generation, &info);
         let (input, timer, stage) = (Input::default(), Timer::new(), thread.tally.connection());
         let (had_long_body, body_is_fast) = (false, false);
         let kept = Kept::default();
@@ -206,7 +226,7 @@ impl Connection {
         let is_old = !self.thread.is_in_force(&self.generation);
         if is_old {
             self.generation = self.thread.generation();
-            self.server = self.entrance.default_server(&self.generation, &self.info.local);
+            self.server = self.entrance.default_server(&self.generation, &self.info);
         }
         is_old
     }

@@ -63,7 +63,7 @@ impl Connection {
         if self.is_sent_directly(request, len, ends) {
             self.wire.send_now(&mut data, ends).map_err(SendError::Gone)?;
         }
-        let is_sent = data.is_empty();
+        let is_sent = data.is_empty() && !self.wire.has_unsent();
         let mut sending = Sending { data, len, ends, timeout };
         if is_sent {
             self.end_sending(request, &mut sending);

@@ -73,7 +73,11 @@ pub(super) const VARIABLES: &[Variable] = &[
         "The machine's name.",
     ),
     // There is no TLS yet, so it has one value.
-    variable("https", |_, _| true, "`on` for connections with TLS, else empty."),
+    variable(
+        "https",
+        |request, out| request.conn.secured.get().is_none() || some(b"on", out),
+        "`on` for connections with TLS, else empty.",
+    ),
     // Lets `$uri$is_args$args` be written without a stray question mark.
     variable("is_args", is_args, "A question mark when there is a query, else empty."),
     variable("is_request_port", is_request_port, "A colon when the client named a port, else empty."),
@@ -160,7 +164,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     variable("request_time", request_time, "Seconds since the request's first byte, with milliseconds."),
     variable("request_uri", request_uri, "The URI with its query as received."),
     // For redirects that keep it.
-    variable("scheme", |_, out| some(b"http", out), "`http` or `https`."),
+    variable("scheme", |request, out| some(request.conn.scheme().as_bytes(), out), "`http` or `https`."),
     // Behind a wildcard address, the one that was reached.
     variable(
         "server_addr",

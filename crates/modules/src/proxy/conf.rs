@@ -8,6 +8,7 @@ use http::request::Version;
 use crate::proxy::pass::Pass;
 use crate::proxy::request::SetField;
 use crate::proxy::rewrites::{CookieFlags, Redirects, Rewrite};
+use crate::proxy::ssl;
 use crate::proxy::store::Store;
 use exchange::config::{Inner, Layered, Start, Words};
 use exchange::template::Template;
@@ -23,6 +24,8 @@ pub(crate) struct Conf {
     pub(super) sizes: Sizes,
     /// `proxy_pass` of this block; also of the location around an `if` and a `limit_except`.
     pub(crate) pass: Option<Arc<Pass>>,
+    /// `proxy_ssl_*`
+    pub(super) ssl: Arc<ssl::Conf>,
     /// `proxy_http_version`
     pub(super) version: Version,
     /// `proxy_method`
@@ -78,6 +81,7 @@ impl Default for Conf {
             upstream: Settings::default(),
             sizes: Sizes::default(),
             pass: None,
+            ssl: Arc::default(),
             version: Version::Http11,
             method: None,
             cdn_loop: None,

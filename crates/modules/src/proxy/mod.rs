@@ -71,6 +71,7 @@ pub(crate) static MODULE: Module = Module {
     blocks: BlockHooks {
         end: |_, scope, end| {
             scope.own::<Conf>().finish(end.span)?;
+            ssl::finish(scope.own::<Conf>(), end.span)?;
             scope.core.redirects_to_slash |= scope.of::<Conf>().redirects_to_slash();
             Ok(())
         },
@@ -87,7 +88,6 @@ pub(crate) static MODULE: Module = Module {
     },
     check: |http, warnings| {
         cache_conf::check(http)?;
-        pass::check(http, warnings)?;
         cache_conf::warn_of_credentials(http, warnings);
         Ok(())
     },

@@ -8,11 +8,10 @@ use std::sync::Arc;
 use conf::{Contexts, Error, Span};
 
 use crate::proxy::conf::Conf;
-use exchange::config::{Cx, Http, Scope};
+use exchange::config::{Cx, Scope};
 use exchange::request::Request;
 use exchange::settings::core::FoundBy;
-use exchange::template::{Start, Template};
-use exchange::variables::{Schemes, VarRef, is_https};
+use exchange::template::Template;
 use telemetry::Level;
 use upstream::Target;
 use upstream::peers::address::{self, Fault, Url};
@@ -40,7 +39,9 @@ enum To {
 pub(crate) struct Place {
     /// Scheme and host, as the usual cache key starts.
     pub(crate) key_start: Vec<u8>,
-    /// `$proxy_host`: the host, with the port where it is not 80.
+    /// Whether it is spoken to by TLS.
+    pub(crate) is_secure: bool,
+    /// `$proxy_host`: the host, with the port where it is not the scheme's.
     pub(crate) host: Vec<u8>,
     /// `$proxy_port`; a unix socket has none.
     pub(crate) port: Option<u16>,
@@ -54,6 +55,14 @@ impl Pass {
         match &self.to {
             To::Written { url, place, .. } => Some((url, place)),
             To::Variables(..) => None,
+        }
+    }
+
+    /// Whether requests may be passed on by TLS.
+    pub(super) fn may_be_secure(&self) -> bool {
+        match &self.to {
+            To::Written { place, .. } => place.is_secure,
+            To::Variables(..) => true,
         }
     }
 
@@ -77,10 +86,18 @@ pub(crate) struct Destination {
 }
 
 /// What stands in front of an address.
-const SCHEME: &str = "http://";
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Scheme {
+    text: &'static str,
+    /// Its usual port.
+    port: u16,
+    is_secure: bool,
+}
 
-/// The port of that scheme.
-const PORT: u16 = 80;
+const SCHEMES: [Scheme; 2] = [
+    Scheme { text: "http://", port: 80, is_secure: false },
+    Scheme { text: "https://", port: 443, is_secure: true },
+];
 
 /// The setter.
 pub(super) fn set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
@@ -91,14 +108,7 @@ pub(super) fn set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     };
     let template = cx.template(text)?;
     let to = match template.constant() {
-        None => {
-            if let Some(Start::Text(text)) = template.start()
-                && is_https(text)
-            {
-                return Err(cx.error(SchemeFault::NoTls));
-            }
-            To::Variables(template, cx.statement.span().clone())
-        }
+        None => To::Variables(template, cx.statement.span().clone()),
         Some(text) => written(text, location.is_some(), cx)?,
     };
     let pass = Arc::new(Pass { to, location: location.unwrap_or_default().into() });
@@ -107,45 +117,13 @@ pub(super) fn set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Fails where a variable of an address has no value without `https`, and warns where it has one with it.
-pub(crate) fn check(http: &Http, warnings: &mut Vec<Error>) -> Result<(), Error> {
-    let mut seen: Vec<&Span> = Vec::new();
-    for location in &http.locations {
-        let Some(To::Variables(template, place)) =
-            location.scope.of::<Conf>().pass.as_deref().map(|pass| &pass.to)
-        else {
-            continue;
-        };
-        let Some(Start::Variable(&VarRef::Slot(slot))) = template.start() else { continue };
-        // Blocks inside of a location have its address too.
-        if seen.contains(&place) {
-            continue;
-        }
-        seen.push(place);
-        let name = http.registry.name(slot);
-        match http.registry.schemes(slot) {
-            Schemes { https: true, others: false } => {
-                let what = format_args!("{}, and \"${name}\" has no other value", SchemeFault::NoTls);
-                return Err(Error::at(place, what));
-            }
-            Schemes { https: true, others: true } => {
-                let then = "requests with that value are answered with 502";
-                let what = format_args!("{}, which \"${name}\" may have; {then}", SchemeFault::NoTls);
-                warnings.push(Error::at(place, what));
-            }
-            Schemes { https: false, .. } => {}
-        }
-    }
-    Ok(())
-}
-
 /// An address without variables.
 fn written(text: &str, has_path: bool, cx: &mut Cx<'_>) -> Result<To, Error> {
-    let rest = after_scheme(text.as_bytes()).map_err(|fault| cx.error(fault))?;
+    let (scheme, rest) = after_scheme(text.as_bytes()).ok_or_else(|| cx.error("invalid URL prefix"))?;
     // It was text, and the scheme is ASCII.
     let rest = &text[text.len() - rest.len()..];
     let (authority, uri) = split(rest);
-    let url = Url::parse(authority, PORT)
+    let url = Url::parse(authority, scheme.port)
         .map_err(|fault| cx.error(format_args!("{fault} in upstream \"{rest}\"")))?;
     // A block of this name may stand further down in the text: blocks are read before the locations.
     let group = cx.http.own::<Upstreams>().of_address(&url, cx.statement.span());
@@ -157,37 +135,16 @@ fn written(text: &str, has_path: bool, cx: &mut Cx<'_>) -> Result<To, Error> {
              or inside \"if\" statement, or inside \"limit_except\" block",
         ));
     }
-    let place = Arc::new(Place::of(&url, authority, uri.as_bytes()));
+    let place = Arc::new(Place::of(scheme, &url, authority, uri.as_bytes()));
     Ok(To::Written { url: text.into(), group, place })
 }
 
-/// Why an address is none that requests can be passed to.
-enum SchemeFault {
-    Unknown,
-    NoTls,
-}
-
-impl std::fmt::Display for SchemeFault {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            SchemeFault::Unknown => "invalid URL prefix",
-            SchemeFault::NoTls => {
-                "\"https\" in \"proxy_pass\" directive is not supported yet: there is no TLS to upstreams"
-            }
-        })
-    }
-}
-
-/// The rest of an address behind its scheme.
-fn after_scheme(text: &[u8]) -> Result<&[u8], SchemeFault> {
-    let has = |scheme: &str| {
-        text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme.as_bytes()))
-    };
-    match () {
-        () if has(SCHEME) => Ok(&text[SCHEME.len()..]),
-        () if has("https://") => Err(SchemeFault::NoTls),
-        () => Err(SchemeFault::Unknown),
-    }
+/// The scheme of an address, and what stands behind it.
+fn after_scheme(text: &[u8]) -> Option<(Scheme, &[u8])> {
+    SCHEMES.into_iter().find_map(|scheme| {
+        let (start, rest) = text.split_at_checked(scheme.text.len())?;
+        start.eq_ignore_ascii_case(scheme.text.as_bytes()).then_some((scheme, rest))
+    })
 }
 
 /// Host and port, and the URI behind them. Behind the path of a socket a colon stands before it.
@@ -207,7 +164,7 @@ fn split(text: &str) -> (&str, &str) {
 const UNIX: &str = "unix:";
 
 impl Place {
-    fn of(url: &Url, authority: &str, uri: &[u8]) -> Place {
+    fn of(scheme: Scheme, url: &Url, authority: &str, uri: &[u8]) -> Place {
         let uri = match uri.first() {
             // A query alone belongs to the root.
             Some(b'?') => [b"/", uri].concat(),
@@ -216,12 +173,12 @@ impl Place {
         let is_socket = authority.get(..UNIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(UNIX));
         let (host, port) = match is_socket {
             true => ("localhost".into(), None),
-            false if url.port == PORT => (Cow::Borrowed(url.host.as_str()), Some(PORT)),
+            false if url.port == scheme.port => (Cow::Borrowed(url.host.as_str()), Some(url.port)),
             false => (format!("{}:{}", url.host, url.port).into(), Some(url.port)),
         };
         let key_host = if is_socket { Cow::Owned(format!("{authority}:")) } else { host.clone() };
-        let key_start = format!("{SCHEME}{key_host}").into_bytes();
-        Place { key_start, host: host.into_owned().into_bytes(), port, uri }
+        let key_start = format!("{}{key_host}", scheme.text).into_bytes();
+        Place { key_start, is_secure: scheme.is_secure, host: host.into_owned().into_bytes(), port, uri }
     }
 }
 
@@ -248,11 +205,7 @@ fn found(request: &mut Request, conf: &Conf) -> Result<(Target, Destination), u1
             evaluate(request, &text).map_err(|fault| {
                 let shown = fault.shown(&text);
                 request.log(Level::Error, format_args!("{shown} of \"proxy_pass\" in {place}"));
-                match fault {
-                    // The address is right, and this server cannot reach it.
-                    Wrong::Scheme(SchemeFault::NoTls) => 502,
-                    _ => 500,
-                }
+                500
             })
         }
     }
@@ -260,7 +213,7 @@ fn found(request: &mut Request, conf: &Conf) -> Result<(Target, Destination), u1
 
 /// What is wrong with an address that came out of variables.
 enum Wrong {
-    Scheme(SchemeFault),
+    Scheme,
     Address(Fault),
     /// It has bytes that are no text.
     NoText,
@@ -270,8 +223,7 @@ impl Wrong {
     fn shown(&self, text: &[u8]) -> String {
         let text = text.escape_ascii();
         match self {
-            Wrong::Scheme(SchemeFault::Unknown) => format!("invalid URL prefix in \"{text}\""),
-            Wrong::Scheme(fault) => format!("{fault}, in \"{text}\""),
+            Wrong::Scheme => format!("invalid URL prefix in \"{text}\""),
             Wrong::Address(fault) => format!("{fault} in upstream \"{text}\""),
             Wrong::NoText => format!("invalid host in upstream \"{text}\""),
         }
@@ -280,7 +232,7 @@ impl Wrong {
 
 /// Reads an address that came out of variables: a group's name first, then an address, then a name to be resolved.
 fn evaluate(request: &Request, text: &[u8]) -> Result<(Target, Destination), Wrong> {
-    let rest = after_scheme(text).map_err(Wrong::Scheme)?;
+    let (scheme, rest) = after_scheme(text).ok_or(Wrong::Scheme)?;
     // The URI may hold any bytes, the authority only text; a slash, a colon and a question mark are bytes of their own.
     let valid = rest.utf8_chunks().next().map_or("", |chunk| chunk.valid());
     let (authority, _) = split(valid);
@@ -291,8 +243,8 @@ fn evaluate(request: &Request, text: &[u8]) -> Result<(Target, Destination), Wro
     if authority.len() == valid.len() && valid.len() < rest.len() {
         return Err(Wrong::NoText);
     }
-    let url = Url::parse(authority, PORT).map_err(Wrong::Address)?;
-    let place = Arc::new(Place::of(&url, authority, uri));
+    let url = Url::parse(authority, scheme.port).map_err(Wrong::Address)?;
+    let place = Arc::new(Place::of(scheme, &url, authority, uri));
     let destination = Destination { place, is_evaluated: true };
     let upstreams = &request.config().http.of::<Upstreams>();
     // A group first: its name is no name of a host, and need not resolve.
@@ -329,8 +281,8 @@ mod tests {
     fn an_address_says_what_the_host_field_is() {
         let place = |text: &str| {
             let (authority, uri) = split(text);
-            let url = Url::parse(authority, PORT).unwrap_or_else(|fault| panic!("{text}: {fault}"));
-            let place = Place::of(&url, authority, uri.as_bytes());
+            let url = Url::parse(authority, 80).unwrap_or_else(|fault| panic!("{text}: {fault}"));
+            let place = Place::of(SCHEMES[0], &url, authority, uri.as_bytes());
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
             (text(&place.key_start), text(&place.host), place.port, text(&place.uri))
         };

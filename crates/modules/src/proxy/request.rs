@@ -25,7 +25,7 @@ use crate::proxy::pass::Destination;
 use exchange::request::Request;
 use exchange::template::Template;
 use telemetry::Level;
-use upstream::{Outgoing, OutgoingBody};
+use upstream::{Outgoing, OutgoingBody, Secure};
 
 /// One `proxy_set_header`.
 #[derive(Clone, Debug)]
@@ -154,8 +154,14 @@ pub(crate) fn build(
     // What a client did not ask for it would not understand.
     let upgrade = upgrades && request.depth == 0 && request.header(HeaderId::Upgrade).is_some();
     let method = Method::of(&method);
+    let secure = match (&conf.upstream.secure, destination.place.is_secure) {
+        (Some(settings), true) => Some(Secure::of(settings, &destination.place.host, request)),
+        (None, true) => return Err(500),
+        (_, false) => None,
+    };
     Ok(Outgoing {
         head,
+        secure,
         body,
         method,
         is_idempotent: is_idempotent(method),

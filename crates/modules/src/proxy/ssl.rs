@@ -1,57 +1,250 @@
-//! The directives of TLS to upstreams. There is none: `proxy_pass https://…` is an error of its own. Without such an
-//! address they have no effect in nginx either, and many configurations have some of them for all locations, so they
-//! are accepted with a warning.
+//! The directives of TLS to upstreams: `proxy_ssl_*`.
 
-use conf::{Args, Error, Spec, State};
+use std::sync::Arc;
+
+use ::tls::certificate::{self, FileError, Identity};
+use ::tls::client::{Client, ClientSettings};
+use ::tls::server::Versions;
+use ::tls::x509::{Purpose, Roots};
+use ::tls::{Trust, ciphers};
+use conf::{Args, Error, Span, State};
 
 use crate::Directive;
-use exchange::config::Cx;
+use crate::ssl::{File, read_file, read_passwords, read_versions};
+use exchange::config::Scope;
+use exchange::template::Template;
+use upstream::SecureSettings;
 
-/// What most of them take. Arguments are counted and not read: files need not be there.
 const ONE: Args = Args::Exactly(1);
 
-pub(super) const DIRECTIVES: &[Directive] = &[
-    row("proxy_ssl_certificate", ONE, "The file with the certificate that upstreams are shown."),
-    row("proxy_ssl_certificate_cache", Args::Between(1, 3), "How long certificates with variables are kept."),
-    row("proxy_ssl_certificate_key", ONE, "The file with its secret key."),
-    row("proxy_ssl_ciphers", ONE, "The ciphers that may be used."),
-    several("proxy_ssl_conf_command", Args::Exactly(2), "A command for the library."),
-    row("proxy_ssl_crl", ONE, "The file with certificates that are revoked."),
-    row("proxy_ssl_name", ONE, "The name that the upstream's certificate has to have."),
-    row("proxy_ssl_password_file", ONE, "The file with passphrases of secret keys."),
-    several("proxy_ssl_protocols", Args::AtLeast(1), "Versions of the protocol."),
-    flag("proxy_ssl_server_name", "Whether upstreams are told which name is meant."),
-    flag("proxy_ssl_session_reuse", "Whether sessions are taken up again."),
-    row("proxy_ssl_trusted_certificate", ONE, "Certificates that upstreams are judged by."),
-    flag("proxy_ssl_verify", "Whether the upstream's certificate is judged."),
-    row("proxy_ssl_verify_depth", ONE, "Length of a chain of certificates."),
-];
-
-const fn row(name: &'static str, args: Args, help: &'static str) -> Directive {
-    with_a_warning(super::spec::spec(name, args, help))
+/// What the directives say.
+#[derive(Clone, Debug)]
+pub(super) struct Conf {
+    certificate: Option<File>,
+    key: Option<File>,
+    passwords: Vec<Vec<u8>>,
+    versions: Versions,
+    ciphers: String,
+    name: Option<Template>,
+    sends_name: bool,
+    reuses_sessions: bool,
+    verify: bool,
+    verify_depth: u64,
+    trusted: Option<File>,
+    crl: Option<File>,
 }
 
-const fn flag(name: &'static str, help: &'static str) -> Directive {
-    let spec = super::spec::spec(name, Args::Flag, help).state(State::Accepted(WHY));
-    Directive::http(spec, |cx| {
-        cx.flag(&mut false)?;
-        warn(cx)
+impl Default for Conf {
+    fn default() -> Conf {
+        Conf {
+            certificate: None,
+            key: None,
+            passwords: Vec::new(),
+            versions: Versions { tls12: true, tls13: true },
+            ciphers: "DEFAULT".to_owned(),
+            name: None,
+            sends_name: false,
+            reuses_sessions: true,
+            verify: false,
+            verify_depth: 1,
+            trusted: None,
+            crl: None,
+        }
+    }
+}
+
+pub(super) const DIRECTIVES: &[Directive] = &[
+    Directive::scope(
+        super::spec::spec(
+            "proxy_ssl_certificate",
+            ONE,
+            "The file with the certificate that upstreams are shown, in PEM.",
+        ),
+        |scope, cx| {
+            own(scope).certificate = Some(read_file(cx, "certificate")?);
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        super::spec::spec("proxy_ssl_certificate_key", ONE, "The file with its key, in PEM."),
+        |scope, cx| {
+            own(scope).key = Some(read_file(cx, "certificate key")?);
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        super::spec::spec(
+            "proxy_ssl_password_file",
+            ONE,
+            "The file with passwords of keys, one in each line.",
+        ),
+        |scope, cx| {
+            own(scope).passwords = read_passwords(cx)?;
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        super::spec::spec("proxy_ssl_protocols", Args::AtLeast(1), "Versions of the protocol.")
+            .many()
+            .default("TLSv1.2 TLSv1.3"),
+        |scope, cx| {
+            own(scope).versions = read_versions(cx)?;
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        super::spec::spec("proxy_ssl_ciphers", ONE, "Cipher suites of TLS 1.2, in the language of OpenSSL.")
+            .default("DEFAULT"),
+        |scope, cx| {
+            own(scope).ciphers = cx.arg(0).to_owned();
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        super::spec::spec("proxy_ssl_name", ONE, "The name that the upstream's certificate has to have.")
+            .default("$proxy_host"),
+        |scope, cx| {
+            let text = cx.arg(0);
+            own(scope).name = Some(cx.template(text)?);
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        super::spec::spec(
+            "proxy_ssl_server_name",
+            Args::Flag,
+            "Whether upstreams are told which name is meant (SNI).",
+        )
+        .default("off"),
+        |scope, cx| cx.flag(&mut own(scope).sends_name),
+    ),
+    Directive::scope(
+        super::spec::spec("proxy_ssl_session_reuse", Args::Flag, "Whether sessions are resumed.")
+            .default("on"),
+        |scope, cx| cx.flag(&mut own(scope).reuses_sessions),
+    ),
+    Directive::scope(
+        super::spec::spec("proxy_ssl_verify", Args::Flag, "Whether the upstream's certificate is judged.")
+            .default("off"),
+        |scope, cx| cx.flag(&mut own(scope).verify),
+    ),
+    Directive::scope(
+        super::spec::spec(
+            "proxy_ssl_verify_depth",
+            ONE,
+            "Certificates between an upstream's and a root at most.",
+        )
+        .default("1"),
+        |scope, cx| cx.number(&mut own(scope).verify_depth),
+    ),
+    Directive::scope(
+        super::spec::spec(
+            "proxy_ssl_trusted_certificate",
+            ONE,
+            "The file with roots of upstreams' certificates, in PEM.",
+        ),
+        |scope, cx| {
+            own(scope).trusted = Some(read_file(cx, "certificate")?);
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        super::spec::spec("proxy_ssl_crl", ONE, "The file with lists of revoked certificates, in PEM."),
+        |scope, cx| {
+            own(scope).crl = Some(read_file(cx, "certificate revocation list")?);
+            Ok(())
+        },
+    ),
+    without_effect(
+        "proxy_ssl_certificate_cache",
+        Args::Between(1, 3),
+        "How long certificates with variables are kept.",
+    ),
+    without_effect("proxy_ssl_conf_command", Args::Exactly(2), "A command of OpenSSL's configuration."),
+];
+
+const fn without_effect(name: &'static str, args: Args, help: &'static str) -> Directive {
+    let row =
+        super::spec::spec(name, args, help).many().state(State::Accepted("the TLS library does not have it"));
+    Directive::http(row, |cx| {
+        let name = &cx.statement.name.text;
+        cx.warn(format_args!("\"{name}\" directive has no effect, the TLS library does not have it"));
+        Ok(())
     })
 }
 
-const fn several(name: &'static str, args: Args, help: &'static str) -> Directive {
-    with_a_warning(super::spec::spec(name, args, help).many())
+fn own(scope: &mut Scope) -> &mut Conf {
+    Arc::make_mut(&mut scope.own::<super::Conf>().ssl)
 }
 
-const WHY: &str = "there is no TLS to upstreams";
-
-/// Not silent: whoever writes one may believe that the traffic is secret.
-const fn with_a_warning(spec: Spec) -> Directive {
-    Directive::http(spec.state(State::Accepted(WHY)), warn)
-}
-
-fn warn(cx: &mut Cx<'_>) -> Result<(), Error> {
-    let name = &cx.statement.name.text;
-    cx.warn(format_args!("\"{name}\" directive has no effect, there is no TLS to upstreams"));
+/// Prepares handshakes at the end of a block that may pass requests on by TLS.
+pub(super) fn finish(conf: &mut super::Conf, span: &Span) -> Result<(), Error> {
+    conf.upstream.secure = match conf.pass.as_deref().filter(|pass| pass.may_be_secure()) {
+        Some(_) => Some(Arc::new(conf.ssl.settings().map_err(|message| Error::at(span, message))?)),
+        None => None,
+    };
     Ok(())
+}
+
+impl Conf {
+    fn settings(&self) -> Result<SecureSettings, String> {
+        let suites = ciphers::parse(&self.ciphers);
+        let versions = Versions { tls12: self.versions.tls12 && !suites.is_empty(), ..self.versions };
+        if !versions.tls12 && !versions.tls13 {
+            return Err(format!("no cipher of \"proxy_ssl_ciphers\" \"{}\" is supported", self.ciphers));
+        }
+        let client = Client::new(ClientSettings {
+            identity: self.identity()?,
+            versions,
+            suites: if versions.tls12 { suites } else { Vec::new() },
+            suites_13: if versions.tls13 { ciphers::all_13() } else { Vec::new() },
+            reuses_sessions: self.reuses_sessions,
+            sends_name: self.sends_name,
+            alpn: Vec::new(),
+        });
+        let client = client.map_err(|error| format!("TLS to upstreams cannot be set up: {error}"))?;
+        Ok(SecureSettings { client, name: self.name.clone(), trust: self.trust()? })
+    }
+
+    fn identity(&self) -> Result<Option<Identity>, String> {
+        let Some(certificate) = &self.certificate else { return Ok(None) };
+        let path = certificate.path.display();
+        let Some(key) = &self.key else {
+            return Err(format!("no \"proxy_ssl_certificate_key\" is defined for certificate \"{path}\""));
+        };
+        let identity = Identity::from_pem(&certificate.bytes, &key.bytes, &self.passwords);
+        identity.map(Some).map_err(|error| match error {
+            FileError::BadKey(_) | FileError::Password | FileError::UnsupportedKey => {
+                format!("cannot load certificate key \"{}\": {error}", key.path.display())
+            }
+            _ => format!("cannot load certificate \"{path}\": {error}"),
+        })
+    }
+
+    /// Whom upstreams' certificates have to come from.
+    fn trust(&self) -> Result<Option<Trust>, String> {
+        if !self.verify {
+            return Ok(None);
+        }
+        let Some(trusted) = &self.trusted else {
+            return Err("no proxy_ssl_trusted_certificate for proxy_ssl_verify".to_owned());
+        };
+        let path = trusted.path.display();
+        let mut roots = Roots::new().ok_or("no memory for certificates")?;
+        let found = certificate::certificates(&trusted.bytes);
+        for der in found.map_err(|error| format!("cannot load certificate \"{path}\": {error}"))? {
+            roots.add(&der).map_err(|reason| format!("cannot load certificate \"{path}\": {reason}"))?;
+        }
+        if let Some(file) = &self.crl {
+            let path = file.path.display();
+            let found = certificate::crls(&file.bytes);
+            for der in found.map_err(|error| format!("cannot load revocation list \"{path}\": {error}"))? {
+                roots
+                    .add_crl(&der)
+                    .map_err(|reason| format!("cannot load revocation list \"{path}\": {reason}"))?;
+            }
+        }
+        let depth_max = u32::try_from(self.verify_depth).unwrap_or(u32::MAX);
+        Ok(Some(Trust::new(roots, depth_max, Purpose::Server)))
+    }
 }

@@ -22,7 +22,6 @@ use exchange::phases::{Phase, Plan, Step};
 use exchange::request::Request;
 use exchange::response::ContentType;
 use exchange::template::Template;
-use exchange::variables::VarRef;
 use replace::Rewrite;
 use script::{Draft, Instruction, Script};
 use telemetry::Level;
@@ -197,9 +196,6 @@ fn add_set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let variable = cx.http.registry.define(cx.variable_name(text)?, cx.statement)?;
     // The name first: a value may use the variable that it is assigned to.
     let value = cx.template(cx.arg(1))?;
-    if let VarRef::Slot(slot) = variable {
-        cx.http.registry.note_value(slot, Some(&value));
-    }
     scope.own::<Conf>().draft.0.push(Instruction::Set { variable, value });
     Ok(())
 }

@@ -44,6 +44,8 @@ fn request(config: &Arc<Config>, files: Opened) -> Box<Request> {
         opened: rt::now(),
         client: RefCell::new(None),
         proxy: OnceCell::new(),
+        is_tls: false,
+        secured: OnceCell::new(),
     };
     let mut request = Box::new(Request::new(thread.generation(), Rc::new(conn), ServerId(0)));
     let mut raw = rt::pool().get(HEAD.len()).expect("memory for a head");

@@ -190,18 +190,10 @@ fn wrong_statements_are_refused() {
         ("location / {\nproxy_pass ftp://a; }", "invalid URL prefix"),
         ("location / {\nproxy_pass a; }", "invalid URL prefix"),
         (
-            "location / {\nproxy_pass https://a; }",
-            "\"https\" in \"proxy_pass\" directive is not supported yet: there is no TLS to upstreams",
+            "proxy_ssl_verify on; location / {\nproxy_pass https://127.0.0.1; }",
+            "no proxy_ssl_trusted_certificate for proxy_ssl_verify",
         ),
-        (
-            "location / {\nproxy_pass https://$host; }",
-            "\"https\" in \"proxy_pass\" directive is not supported yet: there is no TLS to upstreams",
-        ),
-        (
-            "set $to https://a; location / {\nproxy_pass $to/b; }",
-            "\"https\" in \"proxy_pass\" directive is not supported yet: there is no TLS to upstreams, and \"$to\" has no \
-             other value",
-        ),
+        ("proxy_ssl_certificate_key /none; location / {\n }", "cannot load certificate key \"/none\""),
         ("location / {\nproxy_pass http://; }", "no host in upstream \"\""),
         ("location / {\nproxy_pass http:///a; }", "no host in upstream \"/a\""),
         ("location / {\nproxy_pass http://a:x/; }", "invalid port in upstream \"a:x/\""),
@@ -312,10 +304,10 @@ fn what_would_be_dangerous_or_has_no_effect_is_told() {
         ),
         ("proxy_send_lowat 1;", "\"proxy_send_lowat\" is not supported, ignored"),
         (
-            "proxy_ssl_verify on;",
-            "\"proxy_ssl_verify\" directive has no effect, there is no TLS to upstreams",
+            "proxy_ssl_conf_command Options KTLS;",
+            "\"proxy_ssl_conf_command\" directive has no effect, the TLS library does not have it",
         ),
-        ("proxy_ssl_name a;", "\"proxy_ssl_name\" directive has no effect, there is no TLS to upstreams"),
+        ("proxy_ssl_protocols TLSv1 TLSv1.2;", "versions that are not supported are left out: TLSv1"),
     ] {
         let found = warnings(&format!("http {{\n{text} }}"));
         assert_eq!(found, [format!("{expected} in /conf/nginx.conf:2")], "{text}");
@@ -329,18 +321,4 @@ fn every_directive_of_the_module_is_here() {
     let missing = conf::nginx_directives().iter().filter(|row| row.module == "http_proxy");
     let missing: Vec<&str> = missing.map(|row| row.name).filter(|name| !here.contains(name)).collect();
     assert_eq!(missing, Vec::<&str>::new());
-}
-
-#[test]
-fn a_variable_that_may_have_https_is_warned_of_once() {
-    let found = |text: &str| warnings(&format!("http {{\n{text} }}"));
-    let map = "map $host $to { default http://a; b https://b; }";
-    let location = "if ($arg_a) { return 204; }";
-    let warned = found(&format!("{map} server {{ location / {{ proxy_pass $to; {location} }} }}"));
-    let [line] = &warned[..] else { panic!("{warned:?}") };
-    assert!(line.contains("there is no TLS to upstreams, which \"$to\" may have"), "{line}");
-    assert!(line.ends_with("in /conf/nginx.conf:2"), "{line}");
-    let http = "map $host $to { default http://a; } server { location / { proxy_pass $to; } }";
-    assert_eq!(found(http), Vec::<String>::new());
-    assert_eq!(found("server { location / { proxy_pass $arg_to; } }"), Vec::<String>::new());
 }

@@ -1,0 +1,72 @@
+//! TLS as requests see it: the settings of a server block, and whether a request may be served on its connection.
+
+use std::sync::Arc;
+
+use ::tls::{Hello, Server, Trust};
+use telemetry::Level;
+
+use crate::address::Address;
+use crate::config::{ServerId, Settings};
+use crate::request::Request;
+use crate::secured::VerifyClient;
+use crate::settings::listen::Listen;
+
+/// How a server block speaks TLS, out of the directives of module `http_ssl`.
+#[derive(Clone, Debug, Default)]
+pub struct Tls {
+    /// What handshakes are made with; nothing where the block has no certificate.
+    pub server: Option<Server>,
+    /// `ssl_reject_handshake`
+    pub rejects: bool,
+    /// `ssl_verify_client`
+    pub client: VerifyClient,
+    /// Whom clients' certificates have to come from.
+    pub trust: Option<Arc<Trust>>,
+}
+
+impl Settings for Tls {}
+
+/// The server that a client asks for by its hello, and whether it was found by that name.
+pub fn server_of(hello: &Hello, listen: &Listen, local: &Address) -> (ServerId, bool) {
+    let (default, names) = listen.lookup(local);
+    let name = hello.name.as_deref().unwrap_or_default().as_bytes();
+    let named = if name.is_empty() { None } else { names.find(name).ok().flatten() };
+    (named.as_ref().map_or(default, |named| named.server), named.is_some())
+}
+
+/// Whether a request on this connection may be served by the server that its host chose; else the status that refuses it.
+pub fn admit(request: &Request, listen: Option<&Listen>) -> Result<(), u16> {
+    if !request.conn.is_tls {
+        return Ok(());
+    }
+    let Some(secured) = request.conn.secured.get() else {
+        request.log(Level::Info, format_args!("client sent plain HTTP request to HTTPS port"));
+        return Err(497);
+    };
+    let settings = request.config().location(request.server().root).scope.of::<Tls>();
+    if settings.client == VerifyClient::Off {
+        return Ok(());
+    }
+    // The handshake asked for certificates as another server has it.
+    let negotiated = listen.map(|listen| server_of(&secured.hello, listen, &request.conn.local).0);
+    if negotiated.is_some_and(|negotiated| negotiated != request.server) {
+        let what = "client attempted to request the server name different from the one that was negotiated";
+        request.log(Level::Info, format_args!("{what}"));
+        return Err(421);
+    }
+    match &secured.verdict {
+        Some(Err(distrust))
+            if settings.client != VerifyClient::OptionalNoCa || !distrust.is_only_unknown_root() =>
+        {
+            let (code, reason) = (distrust.code, &distrust.reason);
+            let what = format_args!("client SSL certificate verify error: ({code}:{reason})");
+            request.log(Level::Info, what);
+            Err(495)
+        }
+        None if settings.client == VerifyClient::On => {
+            request.log(Level::Info, format_args!("client sent no required SSL certificate"));
+            Err(496)
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,333 @@
+//! Settings of TLS, and what handshakes are made with out of them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::tls::certificate::{self, FileError, Identity};
+use ::tls::server::{Server, ServerSettings, Versions};
+use ::tls::sessions::SessionCache;
+use ::tls::tickets::{self, TicketKeys};
+use ::tls::x509::{Purpose, Roots};
+use ::tls::{Trust, ciphers, groups};
+use conf::Error;
+use exchange::config::{BlockEnd, BlockKind, Http, Layered, Scope, Settings};
+use exchange::secured::VerifyClient;
+use exchange::tls::Tls;
+
+/// A file that a directive names, with its bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct File {
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: Arc<Vec<u8>>,
+}
+
+/// What the directives of a block say.
+#[derive(Clone, Debug)]
+pub(super) struct Conf {
+    /// `ssl_certificate`
+    pub(super) certificates: Layered<File>,
+    /// `ssl_certificate_key`
+    pub(super) keys: Layered<File>,
+    /// `ssl_password_file`: a password in each line.
+    pub(super) passwords: Vec<Vec<u8>>,
+    /// `ssl_protocols`
+    pub(super) versions: Versions,
+    /// `ssl_ciphers`
+    pub(super) ciphers: String,
+    /// `ssl_ecdh_curve`
+    pub(super) groups: String,
+    /// `ssl_prefer_server_ciphers`
+    pub(super) prefers_own_ciphers: bool,
+    /// `ssl_buffer_size`
+    pub(super) buffer_size: u64,
+    /// `ssl_verify_client`
+    pub(super) verify: VerifyClient,
+    /// `ssl_verify_depth`
+    pub(super) verify_depth: u64,
+    /// `ssl_client_certificate`
+    pub(super) client_certificate: Option<File>,
+    /// `ssl_trusted_certificate`
+    pub(super) trusted_certificate: Option<File>,
+    /// `ssl_crl`
+    pub(super) crl: Option<File>,
+    /// `ssl_session_cache`
+    pub(super) cache: Option<Arc<SessionCache>>,
+    /// `ssl_session_tickets`
+    pub(super) tickets: bool,
+    /// `ssl_session_ticket_key`
+    pub(super) ticket_keys: Layered<File>,
+    /// `ssl_session_timeout`
+    pub(super) session_timeout: Duration,
+    /// `ssl_early_data`
+    pub(super) early_data: bool,
+    /// `ssl_stapling`
+    pub(super) stapling: bool,
+    /// `ssl_stapling_file`
+    pub(super) stapling_file: Option<File>,
+    /// `ssl_reject_handshake`
+    pub(super) rejects: bool,
+    /// `ssl_conf_command`
+    pub(super) commands: Layered<(String, String)>,
+}
+
+impl Settings for Conf {}
+
+impl Default for Conf {
+    fn default() -> Conf {
+        Conf {
+            certificates: Layered::default(),
+            keys: Layered::default(),
+            passwords: Vec::new(),
+            versions: Versions { tls12: true, tls13: true },
+            ciphers: "HIGH:!aNULL:!MD5".to_owned(),
+            groups: "auto".to_owned(),
+            prefers_own_ciphers: false,
+            buffer_size: 16 << 10,
+            verify: VerifyClient::Off,
+            verify_depth: 1,
+            client_certificate: None,
+            trusted_certificate: None,
+            crl: None,
+            cache: None,
+            tickets: true,
+            ticket_keys: Layered::default(),
+            session_timeout: Duration::from_secs(300),
+            early_data: false,
+            stapling: false,
+            stapling_file: None,
+            rejects: false,
+            commands: Layered::default(),
+        }
+    }
+}
+
+/// Prepares the handshakes of a server at the end of its block.
+pub(super) fn end(_: &mut Http, scope: &mut Scope, block: &BlockEnd<'_>) -> Result<(), Error> {
+    if block.kind != BlockKind::Server {
+        return Ok(());
+    }
+    let conf = scope.shared::<Conf>();
+    if conf.certificates.items().is_empty() && !conf.rejects {
+        return Ok(());
+    }
+    let at = |message: String| Error::at(block.span, message);
+    let trust = conf.trust().map_err(at)?.map(Arc::new);
+    let server = match conf.certificates.items() {
+        [] => None,
+        _ => Some(conf.server(block).map_err(at)?),
+    };
+    let tls = scope.own::<Tls>();
+    *tls = Tls { server, rejects: conf.rejects, client: conf.verify, trust };
+    Ok(())
+}
+
+/// Why a file cannot be used, as nginx says it.
+fn unusable(what: &str, path: &Path, error: &FileError) -> String {
+    format!("cannot load {what} \"{}\": {error}", path.display())
+}
+
+impl Conf {
+    fn server(&self, block: &BlockEnd<'_>) -> Result<Server, String> {
+        let chosen = self.commands()?;
+        let (suites, suites_13) = (ciphers::parse(&self.ciphers), chosen.suites_13);
+        if suites.is_empty() && self.versions.tls12 && !self.versions.tls13 {
+            return Err(format!("no cipher of \"ssl_ciphers\" \"{}\" is supported", self.ciphers));
+        }
+        let groups = groups::parse(chosen.groups.as_deref().unwrap_or(&self.groups));
+        let groups = groups.map_err(|name| format!("unknown curve name \"{name}\" in \"ssl_ecdh_curve\""))?;
+        if groups.supported.is_empty() {
+            return Err(format!("no curve of \"ssl_ecdh_curve\" \"{}\" is supported", self.groups));
+        }
+        // Without a suite of TLS 1.2 that version cannot be offered.
+        let versions = Versions { tls12: chosen.versions.tls12 && !suites.is_empty(), ..chosen.versions };
+        let settings = ServerSettings {
+            identities: self.identities()?,
+            versions,
+            suites: if versions.tls12 { suites } else { Vec::new() },
+            suites_13: if versions.tls13 { suites_13 } else { Vec::new() },
+            groups: groups.supported,
+            prefers_own_ciphers: self.prefers_own_ciphers || chosen.prefers_own_ciphers,
+            client_authorities: self.client_authorities()?,
+            alpn: vec![b"http/1.1".to_vec(), b"http/1.0".to_vec(), b"http/0.9".to_vec()],
+            tickets: self.tickets()?,
+            sessions: self.cache.clone(),
+            session_timeout: self.session_timeout,
+            scope: self.scope(block),
+            record_bytes: usize::try_from(self.buffer_size).unwrap_or(usize::MAX),
+            early_data: self.early_data,
+        };
+        Server::new(settings).map_err(|error| format!("TLS cannot be set up: {error}"))
+    }
+
+    fn identities(&self) -> Result<Vec<Identity>, String> {
+        let (certificates, keys) = (self.certificates.items(), self.keys.items());
+        if let Some(last) = certificates.last().filter(|_| keys.len() < certificates.len()) {
+            let path = last.path.display();
+            return Err(format!("no \"ssl_certificate_key\" is defined for certificate \"{path}\""));
+        }
+        let mut identities = Vec::new();
+        for (certificate, key) in certificates.iter().zip(keys) {
+            let identity = Identity::from_pem(&certificate.bytes, &key.bytes, &self.passwords);
+            identities.push(identity.map_err(|error| match error {
+                FileError::BadKey(_) | FileError::Password | FileError::UnsupportedKey => {
+                    unusable("certificate key", &key.path, &error)
+                }
+                FileError::KeyMismatch(reason) => {
+                    let (path, key) = (certificate.path.display(), key.path.display());
+                    format!("the key \"{key}\" does not belong to the certificate \"{path}\": {reason}")
+                }
+                _ => unusable("certificate", &certificate.path, &error),
+            })?);
+        }
+        if let Some(file) = self.stapling_file.as_ref().filter(|_| self.stapling)
+            && let Some(first) = identities.first_mut()
+        {
+            *first = first.with_ocsp(file.bytes.to_vec());
+        }
+        Ok(identities)
+    }
+
+    /// Certificates whose names clients are told, where they are asked for one of their own.
+    fn client_authorities(&self) -> Result<Option<Vec<::tls::CertificateDer<'static>>>, String> {
+        match (&self.verify, &self.client_certificate) {
+            (VerifyClient::Off, _) => Ok(None),
+            (_, None) => Ok(Some(Vec::new())),
+            (_, Some(file)) => {
+                let found = certificate::certificates(&file.bytes);
+                Ok(Some(found.map_err(|error| unusable("certificate", &file.path, &error))?))
+            }
+        }
+    }
+
+    /// Whom clients' certificates have to come from.
+    fn trust(&self) -> Result<Option<Trust>, String> {
+        if self.verify == VerifyClient::Off {
+            return Ok(None);
+        }
+        let files = [&self.client_certificate, &self.trusted_certificate];
+        if self.verify != VerifyClient::OptionalNoCa && files.iter().all(|file| file.is_none()) {
+            return Err(
+                "no ssl_client_certificate or ssl_trusted_certificate for ssl_verify_client".to_owned()
+            );
+        }
+        let mut roots = Roots::new().ok_or("no memory for certificates")?;
+        for file in files.into_iter().flatten() {
+            let refused = |reason: &dyn std::fmt::Display| {
+                format!("cannot load certificate \"{}\": {reason}", file.path.display())
+            };
+            for der in certificate::certificates(&file.bytes).map_err(|error| refused(&error))? {
+                roots.add(&der).map_err(|reason| refused(&reason))?;
+            }
+        }
+        if let Some(file) = &self.crl {
+            let refused = |reason: &dyn std::fmt::Display| {
+                format!("cannot load certificate revocation list \"{}\": {reason}", file.path.display())
+            };
+            for der in certificate::crls(&file.bytes).map_err(|error| refused(&error))? {
+                roots.add_crl(&der).map_err(|reason| refused(&reason))?;
+            }
+        }
+        let depth_max = u32::try_from(self.verify_depth).unwrap_or(u32::MAX);
+        Ok(Some(Trust::new(roots, depth_max, Purpose::Client)))
+    }
+
+    fn tickets(&self) -> Result<Option<Arc<TicketKeys>>, String> {
+        if !self.tickets {
+            return Ok(None);
+        }
+        let files = self.ticket_keys.items();
+        if files.is_empty() {
+            return Ok(tickets::random_of_process(self.session_timeout));
+        }
+        if let Some(file) = files.iter().find(|file| !tickets::FILE_BYTES.contains(&file.bytes.len())) {
+            return Err(format!("\"{}\" must be 48 or 80 bytes", file.path.display()));
+        }
+        let bytes: Vec<Vec<u8>> = files.iter().map(|file| file.bytes.to_vec()).collect();
+        Ok(TicketKeys::from_files(&bytes))
+    }
+
+    /// The name of the block for its sessions: the same after a reload that changed nothing of it, another one where
+    /// clients are judged otherwise.
+    fn scope(&self, block: &BlockEnd<'_>) -> Vec<u8> {
+        let mut scope = Vec::new();
+        for name in block.names {
+            scope.extend_from_slice(name.shown().as_bytes());
+            scope.push(0);
+        }
+        scope.extend_from_slice(format!("{:?} {}", self.verify, self.verify_depth).as_bytes());
+        let files = self.certificates.items().iter();
+        let others = [&self.client_certificate, &self.trusted_certificate, &self.crl];
+        for file in files.chain(others.into_iter().flatten()) {
+            scope.push(0);
+            scope.extend_from_slice(&file.bytes);
+        }
+        ::tls::digest(&scope)
+    }
+
+    /// What `ssl_conf_command` puts in the place of other directives.
+    fn commands(&self) -> Result<Chosen, String> {
+        let mut chosen = Chosen {
+            suites_13: ciphers::all_13(),
+            groups: None,
+            versions: self.versions,
+            prefers_own_ciphers: false,
+        };
+        for (name, value) in self.commands.items() {
+            chosen.take(name, value)?;
+        }
+        Ok(chosen)
+    }
+}
+
+/// See [`Conf::commands`].
+struct Chosen {
+    suites_13: Vec<::tls::Suite>,
+    groups: Option<String>,
+    versions: Versions,
+    prefers_own_ciphers: bool,
+}
+
+impl Chosen {
+    fn take(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let refused = || format!("SSL_CONF_cmd(\"{name}\", \"{value}\") failed");
+        match name {
+            "Ciphersuites" => self.suites_13 = ciphers::parse_13(value).map_err(|_| refused())?,
+            "Curves" | "Groups" => self.groups = Some(value.to_owned()),
+            "MinProtocol" => match value {
+                "TLSv1.3" => self.versions.tls12 = false,
+                "TLSv1.2" | "TLSv1.1" | "TLSv1" | "SSLv3" | "None" => {}
+                _ => return Err(refused()),
+            },
+            "MaxProtocol" => match value {
+                "TLSv1.2" => self.versions.tls13 = false,
+                "TLSv1.3" | "None" => {}
+                _ => return Err(refused()),
+            },
+            "Options" => {
+                for option in value.split(',') {
+                    match option.trim_start_matches('-') {
+                        "ServerPreference" => self.prefers_own_ciphers = !option.starts_with('-'),
+                        // Nothing of what these turn off or on exists here.
+                        "PrioritizeChaCha"
+                        | "SessionTicket"
+                        | "NoRenegotiation"
+                        | "NoResumptionOnRenegotiation"
+                        | "EncryptThenMac"
+                        | "Compression"
+                        | "EmptyFragments"
+                        | "AntiReplay" => {}
+                        _ => return Err(refused()),
+                    }
+                }
+            }
+            _ => {
+                return Err(format!(
+                    "{}: the commands are Ciphersuites, Curves, Groups, MinProtocol, MaxProtocol and Options",
+                    refused()
+                ));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,380 @@
+//! `http_ssl`: TLS to clients. [`conf`] has the settings and prepares handshakes, [`variables`] shows what came of them.
+//!
+//! Directives of things that the library does not have are accepted with a warning: the traffic is secret without them.
+
+mod conf;
+mod variables;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ::conf::{Args, Error, Spec, State, value};
+use ::tls::server::Versions;
+use ::tls::sessions;
+use exchange::config::{Cx, Http, Scope, SettingsType};
+use exchange::module::BlockHooks;
+use exchange::secured::VerifyClient;
+use exchange::tls::Tls;
+
+pub(crate) use self::conf::File;
+
+use self::conf::Conf;
+use crate::http_core::SERVER_LEVELS;
+use crate::{Directive, Module};
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[CERTIFICATES, HANDSHAKES, CLIENTS, SESSIONS, WITHOUT_EFFECT],
+    variables: variables::VARIABLES,
+    settings: &[SettingsType::of::<Conf>(), SettingsType::of::<Tls>()],
+    blocks: BlockHooks { end: conf::end, ..BlockHooks::NONE },
+    check,
+    ..Module::named("http_ssl")
+};
+
+const ONE: Args = Args::Exactly(1);
+
+const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
+    Spec::new("http_ssl", name, SERVER_LEVELS, args, help)
+}
+
+const CERTIFICATES: &[Directive] = &[
+    Directive::scope(
+        spec(
+            "ssl_certificate",
+            ONE,
+            "The file with the server's certificate and those between it and a root, in PEM.",
+        )
+        .many(),
+        |scope, cx| {
+            let file = read_file(cx, "certificate")?;
+            scope.own::<Conf>().certificates.own(cx.block).push(file);
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        spec("ssl_certificate_key", ONE, "The file with the key of the certificate, in PEM.").many(),
+        |scope, cx| {
+            let file = read_file(cx, "certificate key")?;
+            scope.own::<Conf>().keys.own(cx.block).push(file);
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        spec("ssl_password_file", ONE, "The file with passwords of keys, one in each line."),
+        |scope, cx| {
+            scope.own::<Conf>().passwords = read_passwords(cx)?;
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        spec("ssl_stapling", Args::Flag, "Whether a response of the authority is sent with the certificate.")
+            .default("off"),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().stapling),
+    ),
+    Directive::scope(
+        spec("ssl_stapling_file", ONE, "The file with that response (OCSP), in DER."),
+        |scope, cx| {
+            scope.own::<Conf>().stapling_file = Some(read_file(cx, "OCSP response")?);
+            Ok(())
+        },
+    ),
+];
+
+const HANDSHAKES: &[Directive] = &[
+    Directive::scope(
+        spec("ssl_protocols", Args::AtLeast(1), "Versions of the protocol.").default("TLSv1.2 TLSv1.3"),
+        |scope, cx| {
+            scope.own::<Conf>().versions = read_versions(cx)?;
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        spec("ssl_ciphers", ONE, "Cipher suites of TLS 1.2, in the language of OpenSSL.")
+            .default("HIGH:!aNULL:!MD5"),
+        |scope, cx| {
+            scope.own::<Conf>().ciphers = cx.arg(0).to_owned();
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        spec("ssl_prefer_server_ciphers", Args::Flag, "Whether the server's order of cipher suites counts.")
+            .default("off"),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().prefers_own_ciphers),
+    ),
+    Directive::scope(
+        spec("ssl_ecdh_curve", ONE, "Groups of the key exchange, the best first.").default("auto"),
+        |scope, cx| {
+            let text = cx.arg(0);
+            let groups = ::tls::groups::parse(text);
+            let groups = groups.map_err(|name| cx.error(format_args!("unknown curve name \"{name}\"")))?;
+            if !groups.left_out.is_empty() {
+                let names = groups.left_out.join(", ");
+                cx.warn(format_args!("groups that are not supported are left out: {names}"));
+            }
+            scope.own::<Conf>().groups = text.to_owned();
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        spec("ssl_conf_command", Args::Exactly(2), "A command of OpenSSL's configuration.").many(),
+        |scope, cx| {
+            let command = (cx.arg(0).to_owned(), cx.arg(1).to_owned());
+            scope.own::<Conf>().commands.own(cx.block).push(command);
+            Ok(())
+        },
+    ),
+    // A record is decrypted when all of it is here.
+    Directive::scope(
+        spec("ssl_buffer_size", ONE, "Bytes of a record at most.").default("16k"),
+        |scope, cx| cx.size(&mut scope.own::<Conf>().buffer_size),
+    ),
+    Directive::scope(
+        spec(
+            "ssl_early_data",
+            Args::Flag,
+            "Whether requests may come with the first bytes of a resumed session.",
+        )
+        .default("off"),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().early_data),
+    ),
+    Directive::scope(
+        spec("ssl_reject_handshake", Args::Flag, "Whether handshakes with this server are refused.")
+            .default("off"),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().rejects),
+    ),
+];
+
+const CLIENTS: &[Directive] = &[
+    Directive::scope(
+        spec(
+            "ssl_verify_client",
+            ONE,
+            "Whether clients show a certificate: off, on, optional, optional_no_ca.",
+        )
+        .default("off"),
+        |scope, cx| {
+            const NAMES: &[(&str, VerifyClient)] = &[
+                ("off", VerifyClient::Off),
+                ("on", VerifyClient::On),
+                ("optional", VerifyClient::Optional),
+                ("optional_no_ca", VerifyClient::OptionalNoCa),
+            ];
+            cx.choice(&mut scope.own::<Conf>().verify, NAMES)
+        },
+    ),
+    Directive::scope(
+        spec("ssl_verify_depth", ONE, "Certificates between a client's and a root at most.").default("1"),
+        |scope, cx| cx.number(&mut scope.own::<Conf>().verify_depth),
+    ),
+    Directive::scope(
+        spec(
+            "ssl_client_certificate",
+            ONE,
+            "The file with roots of clients' certificates, whose names clients are told.",
+        ),
+        |scope, cx| {
+            scope.own::<Conf>().client_certificate = Some(read_file(cx, "certificate")?);
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        spec(
+            "ssl_trusted_certificate",
+            ONE,
+            "The file with roots of clients' certificates, whose names clients are not told.",
+        ),
+        |scope, cx| {
+            scope.own::<Conf>().trusted_certificate = Some(read_file(cx, "certificate")?);
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        spec("ssl_crl", ONE, "The file with lists of revoked certificates, in PEM."),
+        |scope, cx| {
+            scope.own::<Conf>().crl = Some(read_file(cx, "certificate revocation list")?);
+            Ok(())
+        },
+    ),
+];
+
+const SESSIONS: &[Directive] = &[
+    Directive::scope(
+        spec(
+            "ssl_session_cache",
+            Args::Between(1, 2),
+            "Where sessions are kept: off, none, builtin, shared:NAME:SIZE.",
+        )
+        .default("none"),
+        set_session_cache,
+    ),
+    Directive::scope(
+        spec("ssl_session_tickets", Args::Flag, "Whether clients keep sessions, in tickets.").default("on"),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().tickets),
+    ),
+    Directive::scope(
+        spec(
+            "ssl_session_ticket_key",
+            ONE,
+            "A file with a key of tickets, 48 or 80 bytes; the first one seals.",
+        )
+        .many(),
+        |scope, cx| {
+            let file = read_file(cx, "session ticket key")?;
+            scope.own::<Conf>().ticket_keys.own(cx.block).push(file);
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        spec("ssl_session_timeout", ONE, "How long a session may be resumed.").default("5m"),
+        |scope, cx| cx.seconds(&mut scope.own::<Conf>().session_timeout),
+    ),
+];
+
+/// What the library does not have. Not silent: whoever writes one counts on it.
+const WITHOUT_EFFECT: &[Directive] = &[
+    without_effect(
+        "ssl_certificate_cache",
+        Args::Between(1, 3),
+        false,
+        "How long certificates with variables are kept.",
+    ),
+    without_effect(
+        "ssl_certificate_compression",
+        Args::Flag,
+        false,
+        "Whether certificates are sent compressed.",
+    ),
+    without_effect(
+        "ssl_dhparam",
+        ONE,
+        false,
+        "The file with parameters of DHE suites, of which there are none.",
+    ),
+    without_effect("ssl_ech_file", ONE, true, "The file with a key of Encrypted Client Hello."),
+    without_effect("ssl_ocsp", ONE, false, "Whether authorities are asked about clients' certificates."),
+    without_effect("ssl_ocsp_cache", ONE, false, "Where their responses are kept."),
+    without_effect("ssl_ocsp_responder", ONE, false, "Who is asked."),
+    without_effect("ssl_stapling_responder", ONE, false, "Who is asked for a response to staple."),
+    without_effect("ssl_stapling_verify", Args::Flag, false, "Whether a stapled response is verified."),
+];
+
+const fn without_effect(name: &'static str, args: Args, many: bool, help: &'static str) -> Directive {
+    let row = spec(name, args, help).state(State::Accepted("the TLS library does not have it"));
+    Directive::http(if many { row.many() } else { row }, |cx| {
+        let name = &cx.statement.name.text;
+        cx.warn(format_args!("\"{name}\" directive has no effect, the TLS library does not have it"));
+        Ok(())
+    })
+}
+
+/// Reads the file that a directive names. Relative paths start from the directory of the configuration file.
+pub(crate) fn read_file(cx: &mut Cx<'_>, what: &str) -> Result<File, Error> {
+    let text = cx.arg(0);
+    if text.contains('$') {
+        return Err(cx.error(format_args!("variables in \"{text}\" are not supported yet: name a file")));
+    }
+    if let Some((kind @ ("engine" | "store"), _)) = text.split_once(':') {
+        let message =
+            format_args!("keys of an \"{kind}:\" are not supported in \"{text}\": name a file in PEM");
+        return Err(cx.error(message));
+    }
+    let (path, bytes) = match text.strip_prefix("data:") {
+        Some(pem) => (Path::new("data:").to_owned(), Arc::new(pem.as_bytes().to_vec())),
+        None => {
+            let path = cx.conf_prefix.join(text);
+            let bytes = cx.read_data(&path).map_err(|error| {
+                cx.error(format_args!("cannot load {what} \"{}\": {}", path.display(), error.kind()))
+            })?;
+            (path, bytes)
+        }
+    };
+    Ok(File { path, bytes })
+}
+
+/// Reads a file of passwords.
+pub(crate) fn read_passwords(cx: &mut Cx<'_>) -> Result<Vec<Vec<u8>>, Error> {
+    let file = read_file(cx, "password file")?;
+    let lines = file.bytes.split(|byte| *byte == b'\n').map(|line| line.trim_ascii_end().to_vec());
+    Ok(lines.filter(|line| !line.is_empty()).collect())
+}
+
+/// Reads versions of the protocol. Those below 1.2 are left out where others stand beside them.
+pub(crate) fn read_versions(cx: &mut Cx<'_>) -> Result<Versions, Error> {
+    let mut versions = Versions { tls12: false, tls13: false };
+    let mut old = Vec::new();
+    for text in cx.statement.texts() {
+        match text {
+            "TLSv1.2" => versions.tls12 = true,
+            "TLSv1.3" => versions.tls13 = true,
+            "SSLv2" | "SSLv3" | "TLSv1" | "TLSv1.1" => old.push(text),
+            _ => return Err(cx.invalid(text)),
+        }
+    }
+    let names = old.join(", ");
+    if !versions.tls12 && !versions.tls13 {
+        return Err(cx.error(format_args!("{names} are not supported: add TLSv1.2 or TLSv1.3")));
+    }
+    if !old.is_empty() {
+        cx.warn(format_args!("versions that are not supported are left out: {names}"));
+    }
+    Ok(versions)
+}
+
+/// nginx asks for eight pages.
+const CACHE_BYTES_MIN: u64 = 8 * 4096;
+
+/// Bytes of a session in nginx's builtin cache, which is counted in sessions.
+const SESSION_BYTES: usize = 512;
+
+/// nginx's count of sessions where none is written.
+const BUILTIN_SESSIONS: usize = 20 * 1024;
+
+fn set_session_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let mut cache = None;
+    for text in cx.statement.texts() {
+        let invalid = || cx.error(format_args!("invalid session cache \"{text}\""));
+        match text.split_once(':') {
+            None if matches!(text, "off" | "none") => {}
+            None if text == "builtin" => {
+                cache = cache.or(Some(sessions::named("builtin", BUILTIN_SESSIONS * SESSION_BYTES)));
+            }
+            Some(("builtin", count)) => {
+                let count = value::number(count).ok().and_then(|count| usize::try_from(count).ok());
+                let bytes = count.ok_or_else(invalid)?.saturating_mul(SESSION_BYTES);
+                cache = cache.or(Some(sessions::named("builtin", bytes)));
+            }
+            Some(("shared", rest)) => {
+                let (name, size) =
+                    rest.split_once(':').filter(|(name, _)| !name.is_empty()).ok_or_else(invalid)?;
+                let bytes = value::size(size).map_err(|_| invalid())?;
+                if bytes < CACHE_BYTES_MIN {
+                    return Err(cx.error(format_args!("session cache \"{text}\" is too small")));
+                }
+                let bytes = usize::try_from(bytes).map_err(|_| invalid())?;
+                cache = Some(sessions::named(name, bytes));
+            }
+            _ => return Err(invalid()),
+        }
+    }
+    scope.own::<Conf>().cache = cache;
+    Ok(())
+}
+
+/// Addresses with TLS have a certificate.
+fn check(http: &Http, _: &mut Vec<Error>) -> Result<(), Error> {
+    for listen in &http.listens {
+        for server in listen.tls_defaults() {
+            let server = &http.servers[server.0 as usize];
+            let tls = http.locations[server.root.0 as usize].scope.of::<Tls>();
+            if tls.server.is_none() && !tls.rejects {
+                let name = &listen.spec.text;
+                let message = format_args!(
+                    "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive of \"{name}\""
+                );
+                return Err(Error::nowhere(message));
+            }
+        }
+    }
+    Ok(())
+}

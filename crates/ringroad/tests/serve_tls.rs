@@ -1,0 +1,403 @@
+//! TLS to clients and upstreams: handshakes, names, sessions, certificates of clients, plain HTTP on a TLS port, errors of
+//! the configuration. The client is rustls, certificates are made by each test.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use common::{BINARY, serve_with};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, version};
+use testkit::server::ServerBuilder;
+use testkit::{Client, Server};
+
+/// An authority and the PEM files that it makes.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    fn new(name: &str) -> Authority {
+        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let key = KeyPair::generate().expect("a key");
+        let pem = params.self_signed(&key).expect("a certificate").pem();
+        Authority { issuer: Issuer::new(params, key), pem }
+    }
+
+    /// A certificate and its key.
+    fn issue(&self, name: &str, purpose: ExtendedKeyUsagePurpose) -> (String, String) {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.extended_key_usages = vec![purpose];
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        (certificate.pem(), key.serialize_pem())
+    }
+
+    fn server(&self, name: &str) -> (String, String) {
+        self.issue(name, ExtendedKeyUsagePurpose::ServerAuth)
+    }
+
+    fn roots(&self) -> RootCertStore {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(self.pem.as_bytes()).expect("PEM")).expect("a root");
+        roots
+    }
+
+    /// What clients that trust it make connections with; `identity` is their own certificate with its key.
+    fn clients(
+        &self,
+        versions: &[&'static rustls::SupportedProtocolVersion],
+        identity: Option<&(String, String)>,
+    ) -> Arc<ClientConfig> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions);
+        let builder = builder.expect("versions").with_root_certificates(self.roots());
+        Arc::new(match identity {
+            None => builder.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).expect("PEM")];
+                let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("PEM");
+                builder.with_client_auth_cert(chain, key).expect("a key of its certificate")
+            }
+        })
+    }
+}
+
+const BOTH: &[&rustls::SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
+
+type Tls = StreamOwned<ClientConnection, TcpStream>;
+
+/// A connection to the first address, before its handshake.
+fn connect(server: &Server, config: &Arc<ClientConfig>, name: &str) -> Tls {
+    let name = ServerName::try_from(name.to_owned()).expect("a name");
+    let socket = TcpStream::connect(server.addr(0).tcp()).expect("a connection");
+    socket.set_read_timeout(testkit::Deadline::default().left()).expect("a timeout");
+    StreamOwned::new(ClientConnection::new(Arc::clone(config), name).expect("a session"), socket)
+}
+
+/// The response to a GET on a connection of its own, all of it.
+fn get(server: &Server, config: &Arc<ClientConfig>, name: &str, target: &str) -> Vec<u8> {
+    let mut tls = connect(server, config, name);
+    let request = format!("GET {target} HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n");
+    tls.write_all(request.as_bytes()).expect("it is sent");
+    to_end(&mut tls)
+}
+
+/// All that comes to the closing alert.
+fn to_end(tls: &mut Tls) -> Vec<u8> {
+    let mut response = Vec::new();
+    tls.read_to_end(&mut response).expect("a closing alert");
+    response
+}
+
+fn text(response: &[u8]) -> String {
+    String::from_utf8_lossy(response).into_owned()
+}
+
+fn body(response: &[u8]) -> &[u8] {
+    let end = response.windows(4).position(|four| four == b"\r\n\r\n").expect("an end of the header section");
+    &response[end + 4..]
+}
+
+fn status(response: &[u8]) -> String {
+    text(response).split_whitespace().nth(1).unwrap_or_default().to_owned()
+}
+
+/// Writes a certificate and its key beside the configuration.
+fn files(builder: ServerBuilder, name: &str, (certificate, key): &(String, String)) -> ServerBuilder {
+    builder.text(&format!("conf/{name}.pem"), certificate).text(&format!("conf/{name}.key"), key)
+}
+
+/// A configuration with one TLS server.
+fn one(server: &str) -> String {
+    format!(
+        "worker_processes 1; events {{}} http {{ server {{ listen 127.0.0.1:0 ssl; server_name a.test;\n\
+         ssl_certificate a.pem; ssl_certificate_key a.key;\n{server}\n}} }}"
+    )
+}
+
+#[test]
+fn files_come_through_both_versions_and_several_requests_through_one_connection() {
+    let authority = Authority::new("root");
+    let own = authority.server("a.test");
+    let page: String = (0..200_000).map(|number| format!("{number}\n")).collect();
+    let conf = one("root html; location /v { return 200 '$scheme $https $ssl_protocol $ssl_server_name'; }");
+    let server = serve_with(&conf, |builder| files(builder, "a", &own).text("html/page.txt", &page));
+    for (versions, name) in [(&[&version::TLS13][..], "TLSv1.3"), (&[&version::TLS12][..], "TLSv1.2")] {
+        let clients = authority.clients(versions, None);
+        assert_eq!(body(&get(&server, &clients, "a.test", "/page.txt")), page.as_bytes(), "{name}");
+        let mut tls = connect(&server, &clients, "a.test");
+        for _ in 0..3 {
+            tls.write_all(b"GET /v HTTP/1.1\r\nHost: a.test\r\n\r\n").expect("it is sent");
+            let expected = format!("https on {name} a.test");
+            let mut response = Vec::new();
+            while !response.ends_with(expected.as_bytes()) {
+                let mut piece = [0; 1000];
+                let count = tls.read(&mut piece).expect("more");
+                assert_ne!(count, 0, "{}", text(&response));
+                response.extend_from_slice(&piece[..count]);
+            }
+        }
+    }
+    common::assert_no_errors(&server);
+}
+
+#[test]
+fn the_name_in_the_hello_chooses_the_certificate_and_rejected_names_get_an_alert() {
+    let authority = Authority::new("root");
+    let (a, b) = (authority.server("a.test"), authority.server("b.test"));
+    let conf = "worker_processes 1; events {} http {\n\
+        server { listen 127.0.0.1:0 ssl; server_name a.test; ssl_certificate a.pem; ssl_certificate_key a.key; return 200 a; }\n\
+        server { listen 127.0.0.1:0 ssl; server_name b.test; ssl_certificate b.pem; ssl_certificate_key b.key; return 200 b; }\n\
+        server { listen 127.0.0.1:0 ssl; server_name c.test; ssl_reject_handshake on; } }";
+    let server = serve_with(conf, |builder| files(files(builder, "a", &a), "b", &b));
+    let clients = authority.clients(BOTH, None);
+    for name in ["a.test", "b.test"] {
+        let response = get(&server, &clients, name, "/");
+        assert_eq!(body(&response), &name.as_bytes()[..1]);
+    }
+    let mut rejected = connect(&server, &clients, "c.test");
+    let error =
+        rejected.write_all(b"GET / HTTP/1.0\r\n\r\n").and_then(|()| rejected.read(&mut [0]).map(drop));
+    assert!(error.expect_err("an alert").to_string().contains("UnrecognisedName"));
+    // The default server's certificate is another one's.
+    let mut unknown = connect(&server, &clients, "d.test");
+    assert!(unknown.write_all(b"GET / HTTP/1.0\r\n\r\n").is_err());
+}
+
+#[test]
+fn sessions_are_resumed_also_after_a_reload() {
+    let authority = Authority::new("root");
+    let own = authority.server("a.test");
+    for settings in ["", "ssl_session_tickets off; ssl_session_cache shared:s:1m;"] {
+        let conf = one(&format!("{settings} return 200 $ssl_session_reused;"));
+        let mut server = serve_with(&conf, |builder| files(builder, "a", &own));
+        for versions in [&[&version::TLS13][..], &[&version::TLS12][..]] {
+            let clients = authority.clients(versions, None);
+            assert_eq!(body(&get(&server, &clients, "a.test", "/")), b".", "{settings}");
+            assert_eq!(body(&get(&server, &clients, "a.test", "/")), b"r", "{settings}");
+            server.rewrite_conf(&conf.replace("return 200", "add_header X-New 1; return 200"));
+            server.reload();
+            server.wait_for_log("was replaced by", testkit::Deadline::default());
+            let mut tls = connect(&server, &clients, "a.test");
+            tls.write_all(b"GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n")
+                .expect("it is sent");
+            assert_eq!(body(&to_end(&mut tls)), b"r", "{settings}");
+            assert_eq!(tls.conn.handshake_kind(), Some(HandshakeKind::Resumed));
+        }
+    }
+}
+
+#[test]
+fn certificates_of_clients_are_judged_as_the_server_asks() {
+    let (authority, stranger) = (Authority::new("root"), Authority::new("stranger"));
+    let own = authority.server("a.test");
+    let good = authority.issue("client", ExtendedKeyUsagePurpose::ClientAuth);
+    let bad = stranger.issue("mallory", ExtendedKeyUsagePurpose::ClientAuth);
+    for (verify, without, with_good, with_bad) in [
+        ("on", "400", "200", "400"),
+        ("optional", "200", "200", "400"),
+        ("optional_no_ca", "200", "200", "200"),
+        ("off", "200", "200", "200"),
+    ] {
+        let conf = one(&format!(
+            "ssl_verify_client {verify}; ssl_client_certificate root.pem; return 200 '$ssl_client_verify $ssl_client_s_dn';"
+        ));
+        let server =
+            serve_with(&conf, |builder| files(builder, "a", &own).text("conf/root.pem", &authority.pem));
+        let ask = |identity| get(&server, &authority.clients(BOTH, identity), "a.test", "/");
+        let (none, trusted, untrusted) = (ask(None), ask(Some(&good)), ask(Some(&bad)));
+        assert_eq!(
+            (status(&none), status(&trusted), status(&untrusted)),
+            (without.into(), with_good.into(), with_bad.into()),
+            "{verify}"
+        );
+        match verify {
+            "on" => {
+                assert!(text(&none).contains("No required SSL certificate was sent"), "{}", text(&none));
+                assert!(text(&untrusted).contains("The SSL certificate error"), "{}", text(&untrusted));
+                assert_eq!(text(body(&trusted)), "SUCCESS CN=client");
+            }
+            "optional_no_ca" => {
+                assert_eq!(text(body(&untrusted)), "FAILED:unable to get local issuer certificate CN=mallory")
+            }
+            "optional" => assert_eq!(text(body(&none)), "NONE "),
+            _ => assert_eq!(text(body(&trusted)), "NONE "),
+        }
+    }
+}
+
+#[test]
+fn a_host_of_another_server_that_asks_for_certificates_is_misdirected() {
+    let authority = Authority::new("root");
+    let (a, b) = (authority.server("a.test"), authority.server("b.test"));
+    let conf = "worker_processes 1; events {} http {\n\
+        server { listen 127.0.0.1:0 ssl; server_name a.test; ssl_certificate a.pem; ssl_certificate_key a.key; return 200 a; }\n\
+        server { listen 127.0.0.1:0 ssl; server_name b.test; ssl_certificate b.pem; ssl_certificate_key b.key;\n\
+          ssl_verify_client on; ssl_client_certificate root.pem; return 200 b; } }";
+    let server = serve_with(conf, |builder| {
+        files(files(builder, "a", &a), "b", &b).text("conf/root.pem", &authority.pem)
+    });
+    let mut tls = connect(&server, &authority.clients(BOTH, None), "a.test");
+    tls.write_all(b"GET / HTTP/1.1\r\nHost: b.test\r\nConnection: close\r\n\r\n").expect("it is sent");
+    assert_eq!(status(&to_end(&mut tls)), "421");
+}
+
+#[test]
+fn plain_http_on_a_port_with_tls_gets_a_page_that_says_so() {
+    let authority = Authority::new("root");
+    let own = authority.server("a.test");
+    let server = serve_with(&one("return 200 x;"), |builder| files(builder, "a", &own));
+    let response = Client::connect(server.addr(0)).get("/");
+    assert_eq!(response.status, 400);
+    assert!(response.text().contains("The plain HTTP request was sent to HTTPS port"), "{}", response.text());
+    let redirected =
+        serve_with(&one("error_page 497 https://a.test$request_uri; return 200 x;"), |builder| {
+            files(builder, "a", &own)
+        });
+    let response = Client::connect(redirected.addr(0)).get("/path");
+    assert_eq!((response.status, response.field("location")), (302, Some("https://a.test/path")));
+}
+
+#[test]
+fn handshakes_that_hang_or_are_garbage_hold_up_no_other_client() {
+    let authority = Authority::new("root");
+    let own = authority.server("a.test");
+    let server = serve_with(&one("return 200 x;"), |builder| files(builder, "a", &own));
+    let clients = authority.clients(BOTH, None);
+    let mut half = Vec::new();
+    for garbage in [&b"\x16\x03\x01"[..], b"\x16\x03\x01\x02\x00\x01\x00", b"\x16\xff\xff\xff\xff\xff"] {
+        let mut socket = TcpStream::connect(server.addr(0).tcp()).expect("a connection");
+        socket.write_all(garbage).expect("it is sent");
+        half.push(socket);
+    }
+    let mut slow = connect(&server, &clients, "a.test");
+    let mut hello = Vec::new();
+    slow.conn.write_tls(&mut hello).expect("a hello");
+    for byte in hello {
+        slow.sock.write_all(&[byte]).expect("it is sent");
+    }
+    slow.write_all(b"GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n").expect("it is sent");
+    assert_eq!(body(&to_end(&mut slow)), b"x");
+    assert_eq!(body(&get(&server, &clients, "a.test", "/")), b"x");
+}
+
+#[test]
+fn uploads_pass_through_tls_on_both_sides() {
+    let authority = Authority::new("root");
+    let own = authority.server("a.test");
+    let upstream = serve_with(
+        &one("client_max_body_size 9m; location / { client_body_in_file_only off; mirror_request_body off; \
+              return 200 '$ssl_server_name $ssl_protocol'; }"),
+        |builder| files(builder, "a", &own),
+    );
+    let port = upstream.addr(0).tcp().port();
+    for (settings, expected) in [
+        ("", "200"),
+        (
+            "proxy_ssl_verify on; proxy_ssl_trusted_certificate root.pem; proxy_ssl_name a.test; proxy_ssl_server_name on;",
+            "200",
+        ),
+        ("proxy_ssl_verify on; proxy_ssl_trusted_certificate root.pem; proxy_ssl_name b.test;", "502"),
+        ("proxy_ssl_verify on; proxy_ssl_trusted_certificate other.pem; proxy_ssl_name a.test;", "502"),
+        ("proxy_ssl_protocols TLSv1.2; proxy_ssl_ciphers ECDHE-ECDSA-AES128-GCM-SHA256;", "200"),
+    ] {
+        let conf = one(&format!(
+            "client_max_body_size 9m; location / {{ proxy_pass https://127.0.0.1:{port}; {settings} }}\n\
+             location /v {{ set $to https://127.0.0.1:{port}; proxy_pass $to; }}"
+        ));
+        let other = Authority::new("other");
+        let server = serve_with(&conf, |builder| {
+            files(builder, "a", &own).text("conf/root.pem", &authority.pem).text("conf/other.pem", &other.pem)
+        });
+        let clients = authority.clients(BOTH, None);
+        let mut tls = connect(&server, &clients, "a.test");
+        let upload = vec![b'x'; 3 << 20];
+        let head = format!(
+            "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            upload.len()
+        );
+        tls.write_all(head.as_bytes()).expect("it is sent");
+        tls.write_all(&upload).expect("it is sent");
+        let response = to_end(&mut tls);
+        assert_eq!(status(&response), expected, "{settings}: {}", server.error_log());
+        if settings.contains("proxy_ssl_server_name") {
+            assert_eq!(text(body(&response)), "a.test TLSv1.3");
+        }
+        assert_eq!(
+            status(&get(&server, &clients, "a.test", "/v")),
+            "200",
+            "an address with https in a variable"
+        );
+    }
+}
+
+#[test]
+fn a_bad_certificate_at_a_reload_leaves_the_old_one() {
+    let authority = Authority::new("root");
+    let own = authority.server("a.test");
+    let conf = one("return 200 x;");
+    let server = serve_with(&conf, |builder| files(builder, "a", &own));
+    std::fs::write(server.path("conf/a.pem"), "no certificate").expect("it is written");
+    server.reload();
+    server.wait_for_log("cannot load certificate", testkit::Deadline::default());
+    assert_eq!(body(&get(&server, &authority.clients(BOTH, None), "a.test", "/")), b"x");
+    // A new one is shown as soon as the reload has taken it.
+    let renewed = authority.server("a.test");
+    std::fs::write(server.path("conf/a.pem"), &renewed.0).expect("it is written");
+    std::fs::write(server.path("conf/a.key"), &renewed.1).expect("it is written");
+    server.reload();
+    server.wait_for_log("was replaced by", testkit::Deadline::default());
+    let mut tls = connect(&server, &authority.clients(BOTH, None), "a.test");
+    tls.write_all(b"GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n").expect("it is sent");
+    to_end(&mut tls);
+    let shown = tls.conn.peer_certificates().expect("a certificate")[0].clone();
+    assert_eq!(shown, CertificateDer::from_pem_slice(renewed.0.as_bytes()).expect("PEM"));
+}
+
+#[test]
+fn configurations_that_cannot_be_served_are_refused_with_the_reason() {
+    let authority = Authority::new("root");
+    let (a, b) = (authority.server("a.test"), authority.server("b.test"));
+    let listen = "listen 127.0.0.1:0 ssl;";
+    for (server, expected) in [
+        ("", "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive"),
+        ("ssl_certificate a.pem;", "no \"ssl_certificate_key\" is defined for certificate"),
+        ("ssl_certificate none.pem;", "cannot load certificate"),
+        ("ssl_certificate a.key; ssl_certificate_key a.key;", "it holds no certificate in PEM"),
+        ("ssl_certificate a.pem; ssl_certificate_key b.key;", "does not belong to the certificate"),
+        ("ssl_certificate a.pem; ssl_certificate_key a.pem;", "it holds no readable private key in PEM"),
+        ("ssl_protocols TLSv1.1;", "TLSv1.1 are not supported: add TLSv1.2 or TLSv1.3"),
+        ("ssl_protocols TLSv9;", "\"ssl_protocols\" directive invalid value"),
+        ("ssl_ecdh_curve nonsense;", "unknown curve name \"nonsense\""),
+        ("ssl_session_cache shared:a;", "invalid session cache \"shared:a\""),
+        ("ssl_session_cache shared:a:1k;", "session cache \"shared:a:1k\" is too small"),
+        (
+            "ssl_session_ticket_key a.pem; ssl_certificate a.pem; ssl_certificate_key a.key;",
+            "must be 48 or 80 bytes",
+        ),
+        (
+            "ssl_verify_client on; ssl_certificate a.pem; ssl_certificate_key a.key;",
+            "no ssl_client_certificate or ssl_trusted_certificate",
+        ),
+        ("ssl_certificate engine:pkcs11:x;", "are not supported"),
+    ] {
+        let conf = format!("events {{}} http {{ server {{ {listen} {server} }} }}");
+        let builder = Server::builder(BINARY).conf(&conf).arg("-t");
+        let (ended, said) = files(files(builder, "a", &a), "b", &b).run_to_end();
+        assert!(!ended.success(), "{server}: {said}");
+        assert!(said.contains(expected), "{server}: {said}");
+    }
+}

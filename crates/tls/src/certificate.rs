@@ -1,0 +1,159 @@
+//! Certificates with their keys, out of PEM files.
+//!
+//! [`Identity`] is a chain with its key, as a server or a client shows it; errors say what OpenSSL says of the same file.
+
+use std::sync::Arc;
+
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::pki_types::pem::{PemObject, SectionKind};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::sign::CertifiedKey;
+
+use crate::x509::{self, Certificate, KeyError};
+
+/// Why a file cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileError {
+    /// It holds no certificate.
+    NoCertificate,
+    /// A certificate in it is damaged.
+    BadCertificate,
+    /// It holds no key, or one that is damaged: the library's words.
+    BadKey(String),
+    /// None of the passwords opens the key.
+    Password,
+    /// The key does not belong to the certificate: the library's words.
+    KeyMismatch(String),
+    /// The kind of the key is not supported.
+    UnsupportedKey,
+    /// A list of revoked certificates is damaged: the library's words.
+    BadCrl(String),
+}
+
+impl std::fmt::Display for FileError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            FileError::NoCertificate => f.write_str("no start line: it holds no certificate in PEM"),
+            FileError::BadCertificate => f.write_str("a certificate in it is damaged"),
+            FileError::BadKey(reason) => write!(f, "{reason}: it holds no readable private key in PEM"),
+            FileError::Password => f.write_str("bad password read: no password opens the key"),
+            FileError::KeyMismatch(reason) => write!(f, "{reason}"),
+            FileError::UnsupportedKey => {
+                f.write_str("keys of this kind are not supported: use RSA, ECDSA or Ed25519")
+            }
+            FileError::BadCrl(reason) => write!(f, "{reason}"),
+        }
+    }
+}
+
+impl std::error::Error for FileError {}
+
+/// A chain of certificates with the key of the first.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    key: Arc<CertifiedKey>,
+    /// When the first certificate ends to be valid, in seconds since 1970.
+    expires: Option<i64>,
+}
+
+impl Identity {
+    /// Reads a chain and its key, each in PEM. The first certificate is the holder's, the others follow as they are sent.
+    pub fn from_pem(chain: &[u8], key: &[u8], passwords: &[Vec<u8>]) -> Result<Identity, FileError> {
+        let chain = certificates(chain)?;
+        let first = chain.first().ok_or(FileError::NoCertificate)?;
+        let parsed = Certificate::from_der(first).ok_or(FileError::BadCertificate)?;
+        let der = x509::private_key(key, passwords).map_err(|error| match error {
+            KeyError::Unreadable(reason) => FileError::BadKey(reason),
+            KeyError::Password => FileError::Password,
+        })?;
+        x509::key_belongs_to(&der, first).map_err(FileError::KeyMismatch)?;
+        let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(der));
+        let key = any_supported_type(&der).map_err(|_| FileError::UnsupportedKey)?;
+        let expires = parsed.expires();
+        Ok(Identity { key: Arc::new(CertifiedKey::new(chain, key)), expires })
+    }
+
+    /// The same with a response of the authority that the certificate was not revoked (OCSP, RFC 6960), in DER.
+    pub fn with_ocsp(&self, response: Vec<u8>) -> Identity {
+        let mut key = CertifiedKey::clone(&self.key);
+        key.ocsp = Some(response);
+        Identity { key: Arc::new(key), expires: self.expires }
+    }
+
+    /// What rustls shows.
+    pub(crate) fn key(&self) -> &Arc<CertifiedKey> {
+        &self.key
+    }
+
+    /// The certificates in DER, the holder's first.
+    pub fn chain(&self) -> &[CertificateDer<'static>] {
+        &self.key.cert
+    }
+
+    /// When the certificate ends to be valid, in seconds since 1970.
+    pub fn expires(&self) -> Option<i64> {
+        self.expires
+    }
+}
+
+/// All certificates of a PEM file; other sections are passed over, as OpenSSL does it.
+pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, FileError> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let found = found.map_err(|_| FileError::BadCertificate)?;
+    if found.is_empty() { Err(FileError::NoCertificate) } else { Ok(found) }
+}
+
+/// All lists of revoked certificates of a PEM file.
+pub fn crls(pem: &[u8]) -> Result<Vec<Vec<u8>>, FileError> {
+    let damaged = |_| FileError::BadCrl("a list of revoked certificates in it is damaged".to_owned());
+    let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(pem)
+        .map(|crl| crl.map(|crl| crl.as_ref().to_vec()))
+        .collect();
+    let found = found.map_err(damaged)?;
+    if found.is_empty() {
+        return Err(FileError::BadCrl(
+            "no start line: it holds no list of revoked certificates in PEM".to_owned(),
+        ));
+    }
+    Ok(found)
+}
+
+/// A certificate in PEM, as `$ssl_client_raw_cert` shows it.
+pub fn to_pem(der: &[u8]) -> String {
+    const LINE: usize = 64;
+    let mut text = String::from("-----BEGIN CERTIFICATE-----\n");
+    let encoded = base64(der);
+    for line in encoded.as_bytes().chunks(LINE) {
+        text.push_str(&String::from_utf8_lossy(line));
+        text.push('\n');
+    }
+    text.push_str("-----END CERTIFICATE-----\n");
+    text
+}
+
+/// Base64 with padding (RFC 4648 section 4).
+fn base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let at = |index: usize| u32::from(group.get(index).copied().unwrap_or(0));
+        let bits = at(0) << 16 | at(1) << 8 | at(2);
+        for digit in 0..4 {
+            let index = (bits >> (18 - 6 * digit)) & 63;
+            text.push(if digit <= group.len() { char::from(ALPHABET[index as usize]) } else { '=' });
+        }
+    }
+    text
+}
+
+/// Whether a section of a PEM file is a key: for hints about files that were exchanged.
+pub fn has_key(pem: &[u8]) -> bool {
+    use SectionKind::{EcPrivateKey, PrivateKey, RsaPrivateKey};
+    let mut rest = pem;
+    while let Ok(Some((kind, _))) = rustls::pki_types::pem::from_buf(&mut rest) {
+        if matches!(kind, PrivateKey | RsaPrivateKey | EcPrivateKey) {
+            return true;
+        }
+    }
+    false
+}

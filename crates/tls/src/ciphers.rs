@@ -1,0 +1,218 @@
+//! OpenSSL's cipher strings (`ssl_ciphers`) and suite lists (`ssl_conf_command Ciphersuites`), evaluated over the suites
+//! that are supported.
+//!
+//! The language is that of `openssl-ciphers(1)`: `:`, `,` and blanks separate elements; `!` removes for good, `-` removes,
+//! `+` in front moves to the end, `+` between names means both, `@STRENGTH` sorts. A name that matches none of the
+//! supported suites adds nothing, as a suite that is not compiled in does in OpenSSL: offering more than was asked for
+//! would be worse than offering less. Suites of TLS 1.3 do not take part, as in OpenSSL.
+
+use rustls::crypto::aws_lc_rs::cipher_suite;
+use rustls::{CipherSuite, SupportedCipherSuite};
+
+/// A supported suite of TLS 1.2.
+struct Suite {
+    suite: SupportedCipherSuite,
+    /// OpenSSL's name.
+    name: &'static str,
+    /// The keywords that match it.
+    keywords: &'static [&'static str],
+    /// Bits of strength, for `@STRENGTH`.
+    bits: u16,
+}
+
+/// Keywords that match every supported suite of TLS 1.2.
+const COMMON: [&str; 11] = [
+    "ALL",
+    "DEFAULT",
+    "COMPLEMENTOFNULL",
+    "HIGH",
+    "ECDHE",
+    "EECDH",
+    "kECDHE",
+    "kEECDH",
+    "TLSv1.2",
+    "AEAD",
+    "FIPS",
+];
+
+/// In OpenSSL's default order.
+static SUITES: [Suite; 6] = [
+    Suite {
+        suite: cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+        name: "ECDHE-ECDSA-AES256-GCM-SHA384",
+        keywords: &["aECDSA", "ECDSA", "AES", "AES256", "AESGCM", "SUITEB192"],
+        bits: 256,
+    },
+    Suite {
+        suite: cipher_suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+        name: "ECDHE-RSA-AES256-GCM-SHA384",
+        keywords: &["aRSA", "AES", "AES256", "AESGCM"],
+        bits: 256,
+    },
+    Suite {
+        suite: cipher_suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+        name: "ECDHE-ECDSA-CHACHA20-POLY1305",
+        keywords: &["aECDSA", "ECDSA", "CHACHA20"],
+        bits: 256,
+    },
+    Suite {
+        suite: cipher_suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+        name: "ECDHE-RSA-CHACHA20-POLY1305",
+        keywords: &["aRSA", "CHACHA20"],
+        bits: 256,
+    },
+    Suite {
+        suite: cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+        name: "ECDHE-ECDSA-AES128-GCM-SHA256",
+        keywords: &["aECDSA", "ECDSA", "AES", "AES128", "AESGCM", "SUITEB128"],
+        bits: 128,
+    },
+    Suite {
+        suite: cipher_suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+        name: "ECDHE-RSA-AES128-GCM-SHA256",
+        keywords: &["aRSA", "AES", "AES128", "AESGCM"],
+        bits: 128,
+    },
+];
+
+/// Suites of TLS 1.3, in OpenSSL's default order.
+static SUITES_13: [(SupportedCipherSuite, &str); 3] = [
+    (cipher_suite::TLS13_AES_256_GCM_SHA384, "TLS_AES_256_GCM_SHA384"),
+    (cipher_suite::TLS13_CHACHA20_POLY1305_SHA256, "TLS_CHACHA20_POLY1305_SHA256"),
+    (cipher_suite::TLS13_AES_128_GCM_SHA256, "TLS_AES_128_GCM_SHA256"),
+];
+
+/// Suites of TLS 1.3 that OpenSSL knows and this server does not have.
+const UNSUPPORTED_13: [&str; 4] =
+    ["TLS_AES_128_CCM_SHA256", "TLS_AES_128_CCM_8_SHA256", "TLS_SHA256_SHA256", "TLS_SHA384_SHA384"];
+
+impl Suite {
+    fn is_called(&self, name: &str) -> bool {
+        self.name == name || COMMON.contains(&name) || self.keywords.contains(&name)
+    }
+}
+
+/// Evaluates a cipher string to the suites of TLS 1.2 that it leaves, in order of preference.
+pub fn parse(text: &str) -> Vec<SupportedCipherSuite> {
+    // Indexes into SUITES.
+    let (mut active, mut killed): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
+    for element in text.split([':', ',', ' ', ';']).filter(|element| !element.is_empty()) {
+        if element == "@STRENGTH" {
+            active.sort_by_key(|index| std::cmp::Reverse(SUITES[*index].bits));
+            continue;
+        }
+        let (action, names) = match element.as_bytes()[0] {
+            b'!' | b'-' | b'+' => (element.as_bytes()[0], &element[1..]),
+            _ => (b'a', element),
+        };
+        let matches = |index: &usize| names.split('+').all(|name| SUITES[*index].is_called(name));
+        match action {
+            b'!' => {
+                killed.extend((0..SUITES.len()).filter(matches));
+                active.retain(|index| !matches(index));
+            }
+            b'-' => active.retain(|index| !matches(index)),
+            b'+' => active.sort_by_key(matches),
+            _ => {
+                let is_new = |index: &usize| !active.contains(index) && !killed.contains(index);
+                let new: Vec<usize> =
+                    (0..SUITES.len()).filter(|index| matches(index) && is_new(index)).collect();
+                active.extend(new);
+            }
+        }
+    }
+    active.into_iter().map(|index| SUITES[index].suite).collect()
+}
+
+/// All suites of TLS 1.3, in order of preference.
+pub fn all_13() -> Vec<SupportedCipherSuite> {
+    SUITES_13.iter().map(|(suite, _)| *suite).collect()
+}
+
+/// Reads a list of suites of TLS 1.3, such as `TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384`. The error is the name that
+/// is not known.
+pub fn parse_13(list: &str) -> Result<Vec<SupportedCipherSuite>, String> {
+    let mut suites = Vec::new();
+    for name in list.split(':').filter(|name| !name.is_empty()) {
+        match SUITES_13.iter().find(|(_, known)| *known == name) {
+            Some((suite, _)) => suites.push(*suite),
+            None if UNSUPPORTED_13.contains(&name) => {}
+            None => return Err(name.to_owned()),
+        }
+    }
+    Ok(suites)
+}
+
+/// OpenSSL's name of a suite.
+pub fn name_of(suite: CipherSuite) -> Option<&'static str> {
+    let of_12 = SUITES.iter().find(|known| known.suite.suite() == suite).map(|known| known.name);
+    of_12.or_else(|| SUITES_13.iter().find(|(known, _)| known.suite() == suite).map(|(_, name)| *name))
+}
+
+/// OpenSSL's names of suites that a client may offer and this server does not have: `$ssl_ciphers` shows them too.
+pub fn names_of_offer(suite: CipherSuite) -> String {
+    name_of(suite).map_or_else(|| format!("0x{:04x}", u16::from(suite)), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(text: &str) -> Vec<&'static str> {
+        parse(text).iter().filter_map(|suite| name_of(suite.suite())).collect()
+    }
+
+    #[test]
+    fn the_default_of_nginx_leaves_all() {
+        assert_eq!(names("HIGH:!aNULL:!MD5").len(), 6);
+        assert_eq!(names("HIGH:!aNULL:!MD5")[0], "ECDHE-ECDSA-AES256-GCM-SHA384");
+    }
+
+    #[test]
+    fn names_keep_their_order() {
+        let text = "ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES128-GCM-SHA256:DHE-RSA-AES128-GCM-SHA256";
+        assert_eq!(names(text), ["ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES128-GCM-SHA256"]);
+    }
+
+    #[test]
+    fn operators_remove_kill_and_move() {
+        assert_eq!(
+            names("ALL:!aECDSA:-AES128"),
+            ["ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-RSA-CHACHA20-POLY1305"]
+        );
+        assert_eq!(names("ALL:!CHACHA20:CHACHA20").len(), 4);
+        assert_eq!(names("ALL:-CHACHA20:CHACHA20").len(), 6);
+        assert!(
+            names("ALL:+AES256").ends_with(&["ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-RSA-AES256-GCM-SHA384"])
+        );
+    }
+
+    #[test]
+    fn plus_between_names_means_both() {
+        assert_eq!(names("EECDH+ECDSA+AES128"), ["ECDHE-ECDSA-AES128-GCM-SHA256"]);
+        assert_eq!(names("EECDH+AESGCM:EDH+AESGCM").len(), 4);
+        assert_eq!(names("kRSA+AES"), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn strength_sorts_and_levels_are_dropped() {
+        let sorted = names("ECDHE-RSA-AES128-GCM-SHA256:ECDHE-RSA-AES256-GCM-SHA384:@STRENGTH");
+        assert_eq!(sorted, ["ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-RSA-AES128-GCM-SHA256"]);
+        assert_eq!(names("@SECLEVEL=1:ALL").len(), 6);
+    }
+
+    #[test]
+    fn nothing_is_offered_that_was_not_asked_for() {
+        assert_eq!(names("AES256-SHA:RC4-SHA:nonsense"), Vec::<&str>::new());
+        assert_eq!(names(""), Vec::<&str>::new());
+        assert_eq!(names("!ALL:ALL"), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn suites_of_13_have_a_list_of_their_own() {
+        let suites = parse_13("TLS_AES_128_GCM_SHA256:TLS_AES_128_CCM_SHA256").unwrap();
+        assert_eq!(name_of(suites[0].suite()), Some("TLS_AES_128_GCM_SHA256"));
+        assert_eq!(suites.len(), 1);
+        assert_eq!(parse_13("TLS_NONE").unwrap_err(), "TLS_NONE");
+    }
+}

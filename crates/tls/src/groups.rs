@@ -1,0 +1,96 @@
+//! Groups of the key exchange under OpenSSL's names (`ssl_ecdh_curve`).
+
+use rustls::NamedGroup;
+use rustls::crypto::SupportedKxGroup;
+use rustls::crypto::aws_lc_rs::kx_group;
+
+/// Groups that are supported, with the names that OpenSSL takes, the one that it shows first.
+static GROUPS: [(&dyn SupportedKxGroup, &[&str]); 4] = [
+    (kx_group::X25519MLKEM768, &["X25519MLKEM768"]),
+    (kx_group::X25519, &["X25519"]),
+    (kx_group::SECP256R1, &["prime256v1", "P-256", "secp256r1"]),
+    (kx_group::SECP384R1, &["secp384r1", "P-384"]),
+];
+
+/// Groups that OpenSSL knows and this server does not have.
+const UNSUPPORTED: [&str; 12] = [
+    "secp521r1",
+    "P-521",
+    "X448",
+    "SecP256r1MLKEM768",
+    "SecP384r1MLKEM1024",
+    "ffdhe2048",
+    "ffdhe3072",
+    "ffdhe4096",
+    "brainpoolP256r1",
+    "brainpoolP384r1",
+    "brainpoolP512r1",
+    "secp256k1",
+];
+
+/// Groups that a list names, and names in it that are known and not supported.
+#[derive(Debug)]
+pub struct Groups {
+    /// In order of preference.
+    pub supported: Vec<&'static dyn SupportedKxGroup>,
+    /// Left out.
+    pub left_out: Vec<String>,
+}
+
+/// The groups of nginx's `auto`.
+pub fn auto() -> Vec<&'static dyn SupportedKxGroup> {
+    GROUPS.iter().map(|(group, _)| *group).collect()
+}
+
+/// Reads a list such as `X25519:P-256`. The error is the name that is not known.
+pub fn parse(list: &str) -> Result<Groups, String> {
+    if list == "auto" {
+        return Ok(Groups { supported: auto(), left_out: Vec::new() });
+    }
+    let mut groups = Groups { supported: Vec::new(), left_out: Vec::new() };
+    for name in list.split(':') {
+        // OpenSSL takes a group with `?` only if it knows it, and `*` marks those to send a share of.
+        let (optional, name) = match name.trim_start_matches('*').strip_prefix('?') {
+            Some(name) => (true, name.trim_start_matches('*')),
+            None => (false, name.trim_start_matches('*')),
+        };
+        let is_it = |known: &&str| known.eq_ignore_ascii_case(name);
+        if let Some((group, _)) = GROUPS.iter().find(|(_, names)| names.iter().any(&is_it)) {
+            groups.supported.push(*group);
+        } else if UNSUPPORTED.iter().any(&is_it) {
+            groups.left_out.push(name.to_owned());
+        } else if !optional {
+            return Err(name.to_owned());
+        }
+    }
+    Ok(groups)
+}
+
+/// OpenSSL's name of a group.
+pub fn name_of(group: NamedGroup) -> Option<&'static str> {
+    GROUPS.iter().find(|(known, _)| known.name() == group).map(|(_, names)| names[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(list: &str) -> Vec<&'static str> {
+        parse(list).unwrap().supported.iter().filter_map(|group| name_of(group.name())).collect()
+    }
+
+    #[test]
+    fn lists_name_groups_in_order() {
+        assert_eq!(names("auto"), ["X25519MLKEM768", "X25519", "prime256v1", "secp384r1"]);
+        assert_eq!(names("secp384r1:prime256v1"), ["secp384r1", "prime256v1"]);
+        assert_eq!(names("p-256:x25519"), ["prime256v1", "X25519"]);
+        assert_eq!(names("?nonesuch:*X25519"), ["X25519"]);
+    }
+
+    #[test]
+    fn groups_that_are_not_supported_are_named() {
+        let groups = parse("X25519:P-521").unwrap();
+        assert_eq!((groups.supported.len(), groups.left_out), (1, vec!["P-521".to_owned()]));
+        assert_eq!(parse("X25519:P-257").unwrap_err(), "P-257");
+    }
+}

@@ -1,0 +1,32 @@
+//! TLS for clients and upstreams: the only crate that uses rustls, and the one where keys stay. It knows no HTTP.
+//!
+//! [`server`] and [`client`] prepare handshakes out of settings, [`session`] is the state of one connection without its
+//! socket, [`stream`] joins the two. [`certificate`] reads PEM files; [`verify`] and [`x509`] judge the chains of peers;
+//! [`tickets`] and [`sessions`] keep what a client goes on with; [`ciphers`] and [`groups`] know OpenSSL's names.
+
+pub mod certificate;
+pub mod ciphers;
+pub mod client;
+pub mod groups;
+pub mod server;
+pub mod session;
+pub mod sessions;
+pub mod stream;
+pub mod tickets;
+pub mod verify;
+pub mod x509;
+
+pub use rustls::SupportedCipherSuite as Suite;
+pub use rustls::pki_types::CertificateDer;
+
+pub use certificate::Identity;
+pub use client::Client;
+pub use server::{Hello, Server};
+pub use session::{Session, TlsError};
+pub use stream::Stream;
+pub use verify::Trust;
+
+/// A short name for long bytes (SHA-256).
+pub fn digest(bytes: &[u8]) -> Vec<u8> {
+    aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes).as_ref().to_vec()
+}

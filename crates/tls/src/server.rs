@@ -1,0 +1,223 @@
+//! The server's side: from settings to what handshakes are made with, and the hello that chooses among them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::crypto::{CryptoProvider, SupportedKxGroup};
+use rustls::pki_types::CertificateDer;
+use rustls::server::{Acceptor, ClientHello, NoServerSessionStorage, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{
+    CipherSuite, DistinguishedName, NamedGroup, ProtocolVersion, SignatureAlgorithm, SignatureScheme,
+    SupportedCipherSuite, version,
+};
+
+use crate::certificate::Identity;
+use crate::session::{Session, TlsError};
+use crate::sessions::{ServerSessions, SessionCache};
+use crate::tickets::{TicketKeys, Tickets};
+use crate::verify::AnyClient;
+
+/// Bytes of early data that are taken (`ssl_early_data`): nginx's limit.
+const EARLY_DATA_BYTES_MAX: u32 = 16 << 10;
+
+/// Sessions that a server without a cache keeps for early data, in bytes.
+const OWN_SESSIONS_BYTES: usize = 4 << 20;
+
+/// Versions of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Versions {
+    /// TLS 1.2
+    pub tls12: bool,
+    /// TLS 1.3
+    pub tls13: bool,
+}
+
+impl Versions {
+    /// rustls' names of them.
+    pub(crate) fn list(self) -> Vec<&'static rustls::SupportedProtocolVersion> {
+        let both = [(self.tls13, &version::TLS13), (self.tls12, &version::TLS12)];
+        both.into_iter().filter_map(|(on, version)| on.then_some(version)).collect()
+    }
+}
+
+/// How one server block speaks TLS.
+#[derive(Debug)]
+pub struct ServerSettings {
+    /// `ssl_certificate` with its key: one for each kind of key.
+    pub identities: Vec<Identity>,
+    /// `ssl_protocols`
+    pub versions: Versions,
+    /// `ssl_ciphers`: suites of TLS 1.2.
+    pub suites: Vec<SupportedCipherSuite>,
+    /// Suites of TLS 1.3.
+    pub suites_13: Vec<SupportedCipherSuite>,
+    /// `ssl_ecdh_curve`
+    pub groups: Vec<&'static dyn SupportedKxGroup>,
+    /// `ssl_prefer_server_ciphers`
+    pub prefers_own_ciphers: bool,
+    /// Whether clients are asked for a certificate, with the authorities whose names they are told.
+    pub client_authorities: Option<Vec<CertificateDer<'static>>>,
+    /// Protocols that are offered by ALPN, the best first.
+    pub alpn: Vec<Vec<u8>>,
+    /// `ssl_session_tickets` with their keys.
+    pub tickets: Option<Arc<TicketKeys>>,
+    /// `ssl_session_cache`
+    pub sessions: Option<Arc<SessionCache>>,
+    /// `ssl_session_timeout`
+    pub session_timeout: Duration,
+    /// The name of the server block: a session holds for the block that made it.
+    pub scope: Vec<u8>,
+    /// `ssl_buffer_size`: bytes of plaintext in a record at most.
+    pub record_bytes: usize,
+    /// `ssl_early_data`
+    pub early_data: bool,
+}
+
+/// What handshakes of a server block are made with.
+#[derive(Clone, Debug)]
+pub struct Server {
+    config: Arc<rustls::ServerConfig>,
+    record_bytes: usize,
+}
+
+/// All that the library can do, with these suites and groups.
+pub(crate) fn provider(
+    suites: &[SupportedCipherSuite],
+    suites_13: &[SupportedCipherSuite],
+    groups: &[&'static dyn SupportedKxGroup],
+) -> Arc<CryptoProvider> {
+    let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+    provider.cipher_suites = [suites_13, suites].concat();
+    provider.kx_groups = groups.to_vec();
+    Arc::new(provider)
+}
+
+impl Server {
+    /// Prepares a server block's handshakes.
+    pub fn new(settings: ServerSettings) -> Result<Server, TlsError> {
+        let provider = provider(&settings.suites, &settings.suites_13, &settings.groups);
+        let builder = rustls::ServerConfig::builder_with_provider(provider);
+        let builder = builder.with_protocol_versions(&settings.versions.list()).map_err(TlsError::new)?;
+        let builder = match &settings.client_authorities {
+            Some(authorities) => builder.with_client_cert_verifier(AnyClient::new(names_of(authorities))),
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(Identities::new(&settings.identities)));
+        config.ignore_client_order = settings.prefers_own_ciphers;
+        config.alpn_protocols = settings.alpn;
+        config.max_fragment_size =
+            Some(settings.record_bytes.clamp(512, crate::session::RECORD_BYTES_MAX) + 5);
+        let (scope, timeout) = (settings.scope, settings.session_timeout);
+        let own = || settings.early_data.then(|| SessionCache::new(OWN_SESSIONS_BYTES));
+        config.session_storage = match settings.sessions.or_else(own) {
+            Some(cache) => Arc::new(ServerSessions { cache, scope: scope.clone(), timeout }),
+            None => Arc::new(NoServerSessionStorage {}),
+        };
+        // Early data is taken with sessions that are used once, which those of tickets are not.
+        if let Some(keys) = settings.tickets.filter(|_| !settings.early_data) {
+            config.ticketer = Arc::new(Tickets { keys, scope, lifetime: timeout });
+        }
+        if settings.early_data {
+            config.max_early_data_size = EARLY_DATA_BYTES_MAX;
+        }
+        Ok(Server { config: Arc::new(config), record_bytes: settings.record_bytes })
+    }
+
+    /// A session with a client, before its first byte.
+    pub fn session(&self) -> Result<Session, TlsError> {
+        Session::server(&self.config, self.record_bytes)
+    }
+}
+
+/// The subjects of certificates, for a client to choose its own by.
+fn names_of(certificates: &[CertificateDer<'static>]) -> Vec<DistinguishedName> {
+    certificates.iter().filter_map(|der| crate::x509::subject_der(der)).map(DistinguishedName::from).collect()
+}
+
+/// Chooses a certificate by the signatures that a client understands.
+#[derive(Debug)]
+struct Identities(Vec<Arc<CertifiedKey>>);
+
+impl Identities {
+    /// Those with short keys first: they cost a fraction of RSA's.
+    fn new(identities: &[Identity]) -> Identities {
+        let mut keys: Vec<_> = identities.iter().map(|identity| Arc::clone(identity.key())).collect();
+        keys.sort_by_key(|key| key.key.algorithm() == SignatureAlgorithm::RSA);
+        Identities(keys)
+    }
+}
+
+impl ResolvesServerCert for Identities {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let schemes = hello.signature_schemes();
+        self.0.iter().find(|key| key.key.choose_scheme(schemes).is_some()).or(self.0.first()).cloned()
+    }
+}
+
+/// What a client says first, of which the server is chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hello {
+    /// The name of the server (SNI, RFC 6066 section 3), in lower case.
+    pub name: Option<String>,
+    /// Protocols that the client offers by ALPN.
+    pub alpn: Vec<Vec<u8>>,
+    /// Suites that it offers.
+    pub suites: Vec<CipherSuite>,
+    /// Groups that it offers.
+    pub groups: Vec<NamedGroup>,
+    /// Schemes of signatures that it understands.
+    pub schemes: Vec<SignatureScheme>,
+}
+
+impl Hello {
+    fn of(hello: &ClientHello<'_>) -> Hello {
+        Hello {
+            name: hello.server_name().map(str::to_ascii_lowercase),
+            alpn: hello.alpn().map(|protocols| protocols.map(<[u8]>::to_vec).collect()).unwrap_or_default(),
+            suites: hello.cipher_suites().to_vec(),
+            groups: hello.named_groups().unwrap_or_default().to_vec(),
+            schemes: hello.signature_schemes().to_vec(),
+        }
+    }
+}
+
+/// What came of the first bytes of a client.
+#[derive(Debug)]
+pub enum HelloProgress {
+    /// More bytes are needed.
+    More,
+    /// All of the hello is here.
+    Complete(Hello),
+    /// It is not one; these bytes say so to the client.
+    Failed(TlsError, Vec<u8>),
+}
+
+/// Reads a copy of the first bytes, all of them each time. The session of the server that is chosen gets them again.
+pub fn read_hello(bytes: &[u8]) -> HelloProgress {
+    let mut acceptor = Acceptor::default();
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        // The acceptor takes a few KiB at once; an error is what `accept` says better.
+        if !matches!(acceptor.read_tls(&mut rest), Ok(count) if count > 0) {
+            break;
+        }
+        match acceptor.accept() {
+            Ok(Some(accepted)) => return HelloProgress::Complete(Hello::of(&accepted.client_hello())),
+            Ok(None) => {}
+            Err((error, mut alert)) => {
+                let mut out = Vec::new();
+                // Writing into memory does not fail.
+                let _ = alert.write_all(&mut out);
+                return HelloProgress::Failed(TlsError::new(error), out);
+            }
+        }
+    }
+    HelloProgress::More
+}
+
+/// The alert for a name that is not served (`ssl_reject_handshake`): fatal `unrecognized_name`, in a record of its own.
+pub fn unrecognized_name_alert() -> Vec<u8> {
+    let version = u16::from(ProtocolVersion::TLSv1_2).to_be_bytes();
+    vec![21, version[0], version[1], 0, 2, 2, 112]
+}

@@ -1,0 +1,355 @@
+//! One TLS session without its socket: bytes of the peer in, plaintext and bytes for the peer out.
+//!
+//! rustls 0.23 shows its records through a state machine that borrows the received bytes ([`Session::read`] walks it).
+//! This is the only file that knows that interface; version 0.24 replaces it by two halves.
+
+use std::sync::Arc;
+
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
+use rustls::{AlertDescription, CommonState, HandshakeKind};
+
+/// A record holds at most so many bytes of plaintext (RFC 8446 section 5.1).
+pub const RECORD_BYTES_MAX: usize = 16 << 10;
+
+/// Bytes that sealing adds to a record at most: header, explicit nonce of TLS 1.2 or inner type of 1.3, and tag.
+pub const RECORD_OVERHEAD: usize = 5 + 8 + 1 + 16;
+
+/// The state of one connection's TLS.
+pub struct Session {
+    side: Side,
+    /// Bytes for the peer that belong to no plaintext: handshake, alerts, key updates.
+    output: Vec<u8>,
+    /// Whether the peer has said that it sends no more.
+    peer_closed: bool,
+    record_bytes: usize,
+}
+
+enum Side {
+    Server(UnbufferedServerConnection),
+    Client(UnbufferedClientConnection),
+}
+
+/// Why a session cannot go on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TlsError(rustls::Error);
+
+impl TlsError {
+    pub(crate) fn new(error: rustls::Error) -> TlsError {
+        TlsError(error)
+    }
+
+    /// Whether the peer ended the session by an alert, which is no fault of this side.
+    pub fn is_alert(&self) -> bool {
+        matches!(self.0, rustls::Error::AlertReceived(_))
+    }
+
+    /// Whether the peer did not trust the certificate that it was shown.
+    pub fn is_distrust(&self) -> bool {
+        use AlertDescription as Alert;
+        matches!(
+            self.0,
+            rustls::Error::AlertReceived(
+                Alert::BadCertificate
+                    | Alert::UnknownCA
+                    | Alert::CertificateExpired
+                    | Alert::CertificateUnknown
+                    | Alert::CertificateRevoked
+            )
+        )
+    }
+
+    /// Whether the bytes were no TLS at all.
+    pub fn is_no_tls(&self) -> bool {
+        matches!(self.0, rustls::Error::InvalidMessage(_))
+    }
+}
+
+impl std::fmt::Display for TlsError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for TlsError {}
+
+impl Session {
+    /// The server's side of a connection, before its first byte.
+    pub fn server(config: &Arc<rustls::ServerConfig>, record_bytes: usize) -> Result<Session, TlsError> {
+        let connection = UnbufferedServerConnection::new(Arc::clone(config)).map_err(TlsError)?;
+        Ok(Session::new(Side::Server(connection), record_bytes))
+    }
+
+    /// The client's side of a connection, which speaks first: [`Session::read`] with nothing makes its first bytes.
+    pub fn client(
+        config: &Arc<rustls::ClientConfig>,
+        name: ServerName<'static>,
+    ) -> Result<Session, TlsError> {
+        let connection = UnbufferedClientConnection::new(Arc::clone(config), name).map_err(TlsError)?;
+        Ok(Session::new(Side::Client(connection), RECORD_BYTES_MAX))
+    }
+
+    fn new(side: Side, record_bytes: usize) -> Session {
+        let record_bytes = record_bytes.clamp(1, RECORD_BYTES_MAX);
+        Session { side, output: Vec::new(), peer_closed: false, record_bytes }
+    }
+
+    /// Reads all whole records in `incoming`, which is changed, and hands their plaintext to `plain`. Returns how many
+    /// bytes were used; the others begin a record that is not complete, and come again with what follows them.
+    ///
+    /// After an error [`Session::output`] may hold an alert for the peer; nothing else can be done.
+    pub fn read(&mut self, incoming: &mut [u8], plain: &mut dyn FnMut(&[u8])) -> Result<usize, TlsError> {
+        let mut used = 0;
+        loop {
+            let rest = &mut incoming[used..];
+            let Session { side, output, peer_closed, .. } = self;
+            let step = match side {
+                Side::Server(connection) => match connection.process_tls_records(rest) {
+                    UnbufferedStatus { discard, state: Ok(ConnectionState::ReadEarlyData(mut early)) } => {
+                        Ok((discard + early_data(&mut early, plain)?, Next::Step))
+                    }
+                    status => step(status, output, peer_closed, plain),
+                },
+                Side::Client(connection) => {
+                    step(connection.process_tls_records(rest), output, peer_closed, plain)
+                }
+            };
+            match step {
+                Ok((count, next)) => {
+                    used += count;
+                    assert!(used <= incoming.len(), "a session uses no more bytes than it was given");
+                    if next == Next::Wait {
+                        return Ok(used);
+                    }
+                }
+                Err(error) => {
+                    self.collect_alert();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Collects what a session that failed says to its peer.
+    fn collect_alert(&mut self) {
+        let Session { side, output, peer_closed, .. } = self;
+        let mut ignore = |_: &[u8]| {};
+        loop {
+            let step = match side {
+                Side::Server(connection) => {
+                    step(connection.process_tls_records(&mut []), output, peer_closed, &mut ignore)
+                }
+                Side::Client(connection) => {
+                    step(connection.process_tls_records(&mut []), output, peer_closed, &mut ignore)
+                }
+            };
+            if !matches!(step, Ok((_, Next::Step))) {
+                return;
+            }
+        }
+    }
+
+    /// Bytes for the peer that wait to be sent before anything else; they are then no longer here.
+    pub fn output(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.output)
+    }
+
+    /// Whether there are such bytes.
+    pub fn has_output(&self) -> bool {
+        !self.output.is_empty()
+    }
+
+    /// Bytes of plaintext that [`Session::seal`] can put into so many bytes for the peer.
+    pub fn plain_bytes(&self, room: usize) -> usize {
+        let room = room.saturating_sub(self.output.len());
+        let whole = self.record_bytes + RECORD_OVERHEAD;
+        (room / whole) * self.record_bytes + (room % whole).saturating_sub(RECORD_OVERHEAD)
+    }
+
+    /// Seals plaintext into `out`, behind what waits in [`Session::output`], and returns how many bytes are there now.
+    /// At most [`Session::plain_bytes`] of its length fit.
+    ///
+    /// # Panics
+    /// When there is more plaintext than that.
+    pub fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> Result<usize, TlsError> {
+        assert!(plain.len() <= self.plain_bytes(out.len()), "plaintext fits into what it is sealed into");
+        let sealed = self.write(|writer, out| writer.encrypt(plain, out), out)?;
+        assert!(sealed >= plain.len(), "sealing makes nothing shorter");
+        Ok(sealed)
+    }
+
+    /// Says to the peer that nothing more follows (RFC 8446 section 6.1), and returns the bytes for it.
+    pub fn close(&mut self) -> Result<Vec<u8>, TlsError> {
+        let mut out = vec![0; self.output.len() + 2 * RECORD_OVERHEAD];
+        let len = self.write(|writer, out| writer.close(out), &mut out)?;
+        out.truncate(len);
+        Ok(out)
+    }
+
+    /// Lets the session write into `out`, behind its output.
+    fn write(
+        &mut self,
+        write: impl FnOnce(&mut dyn Writer, &mut [u8]) -> Result<usize, EncryptError>,
+        out: &mut [u8],
+    ) -> Result<usize, TlsError> {
+        // What is left to be said comes first; with no bytes given nothing is read.
+        self.read(&mut [], &mut |_| {})?;
+        let before = self.output.len();
+        out[..before].copy_from_slice(&self.output);
+        self.output = Vec::new();
+        let written = match &mut self.side {
+            Side::Server(connection) => match connection.process_tls_records(&mut []).state {
+                Ok(ConnectionState::WriteTraffic(mut writer)) => write(&mut writer, &mut out[before..]),
+                Ok(_) => return Err(TlsError(rustls::Error::HandshakeNotComplete)),
+                Err(error) => return Err(TlsError(error)),
+            },
+            Side::Client(connection) => match connection.process_tls_records(&mut []).state {
+                Ok(ConnectionState::WriteTraffic(mut writer)) => write(&mut writer, &mut out[before..]),
+                Ok(_) => return Err(TlsError(rustls::Error::HandshakeNotComplete)),
+                Err(error) => return Err(TlsError(error)),
+            },
+        };
+        // `plain_bytes` leaves room for the overhead, so only keys that have sealed too much are a reason.
+        let written = written.map_err(|_| TlsError(rustls::Error::EncryptError))?;
+        Ok(before + written)
+    }
+
+    fn common(&self) -> &CommonState {
+        match &self.side {
+            Side::Server(connection) => connection,
+            Side::Client(connection) => connection,
+        }
+    }
+
+    /// Whether the handshake is still under way.
+    pub fn is_handshaking(&self) -> bool {
+        self.common().is_handshaking()
+    }
+
+    /// Whether the peer has said that it sends no more.
+    pub fn peer_closed(&self) -> bool {
+        self.peer_closed
+    }
+
+    /// The protocol that was agreed on by ALPN (RFC 7301).
+    pub fn alpn(&self) -> Option<&[u8]> {
+        self.common().alpn_protocol()
+    }
+
+    /// Whether the session goes on from an earlier one.
+    pub fn is_resumed(&self) -> bool {
+        self.common().handshake_kind() == Some(HandshakeKind::Resumed)
+    }
+
+    /// The peer's certificates, its own first.
+    pub fn peer_certificates(&self) -> &[CertificateDer<'static>] {
+        self.common().peer_certificates().unwrap_or_default()
+    }
+
+    /// nginx's name of the version (`$ssl_protocol`); nothing before it is agreed on.
+    pub fn protocol(&self) -> Option<&'static str> {
+        match self.common().protocol_version()? {
+            rustls::ProtocolVersion::TLSv1_2 => Some("TLSv1.2"),
+            rustls::ProtocolVersion::TLSv1_3 => Some("TLSv1.3"),
+            _ => None,
+        }
+    }
+
+    /// OpenSSL's name of the cipher suite (`$ssl_cipher`).
+    pub fn cipher(&self) -> Option<&'static str> {
+        crate::ciphers::name_of(self.common().negotiated_cipher_suite()?.suite())
+    }
+
+    /// OpenSSL's name of the group of the key exchange (`$ssl_curve`).
+    pub fn curve(&self) -> Option<&'static str> {
+        crate::groups::name_of(self.common().negotiated_key_exchange_group()?.name())
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("protocol", &self.protocol()).finish_non_exhaustive()
+    }
+}
+
+/// What follows a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Step,
+    /// More bytes of the peer are needed, or it is this side's turn.
+    Wait,
+}
+
+/// Takes one step of a session: how many bytes were used, and what follows.
+fn step<Data>(
+    status: UnbufferedStatus<'_, '_, Data>,
+    output: &mut Vec<u8>,
+    peer_closed: &mut bool,
+    plain: &mut dyn FnMut(&[u8]),
+) -> Result<(usize, Next), TlsError> {
+    let mut used = status.discard;
+    let next = match status.state.map_err(TlsError)? {
+        ConnectionState::ReadTraffic(mut traffic) => {
+            while let Some(record) = traffic.next_record() {
+                let record = record.map_err(TlsError)?;
+                used += record.discard;
+                plain(record.payload);
+            }
+            Next::Step
+        }
+        ConnectionState::EncodeTlsData(mut data) => {
+            let before = output.len();
+            let mut written = data.encode(&mut []);
+            if let Err(EncodeError::InsufficientSize(needed)) = written {
+                output.resize(before + needed.required_size, 0);
+                written = data.encode(&mut output[before..]);
+            }
+            let written = written.map_err(|_| TlsError(rustls::Error::EncryptError))?;
+            output.truncate(before + written);
+            Next::Step
+        }
+        // It is in the output, which goes out before anything else does.
+        ConnectionState::TransmitTlsData(data) => {
+            data.done();
+            Next::Step
+        }
+        ConnectionState::PeerClosed => {
+            *peer_closed = true;
+            Next::Step
+        }
+        _ => Next::Wait,
+    };
+    Ok((used, next))
+}
+
+/// Hands out the plaintext that came before the handshake's end, and returns how many bytes were used.
+fn early_data(
+    early: &mut rustls::unbuffered::ReadEarlyData<'_, '_, rustls::server::ServerConnectionData>,
+    plain: &mut dyn FnMut(&[u8]),
+) -> Result<usize, TlsError> {
+    let mut used = 0;
+    while let Some(record) = early.next_record() {
+        let record = record.map_err(TlsError)?;
+        used += record.discard;
+        plain(record.payload);
+    }
+    Ok(used)
+}
+
+/// A session that may write, of either side.
+trait Writer {
+    fn encrypt(&mut self, plain: &[u8], out: &mut [u8]) -> Result<usize, EncryptError>;
+    fn close(&mut self, out: &mut [u8]) -> Result<usize, EncryptError>;
+}
+
+impl<Data> Writer for rustls::unbuffered::WriteTraffic<'_, Data> {
+    fn encrypt(&mut self, plain: &[u8], out: &mut [u8]) -> Result<usize, EncryptError> {
+        rustls::unbuffered::WriteTraffic::encrypt(self, plain, out)
+    }
+
+    fn close(&mut self, out: &mut [u8]) -> Result<usize, EncryptError> {
+        self.queue_close_notify(out)
+    }
+}

@@ -1,0 +1,219 @@
+//! Sessions that the server keeps (`ssl_session_cache`), for clients that go on with one.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use rustls::server::StoresServerSessions;
+
+/// Parts with a lock each, so that threads seldom meet.
+const SHARDS: usize = 16;
+
+/// Bytes that a session takes beside its name and its content: two copies of the name and what the tables need.
+const ENTRY_OVERHEAD: usize = 160;
+
+/// Sessions of one name (`shared:NAME:SIZE`), of all servers that use it. Bounded in bytes; the oldest go first.
+pub struct SessionCache {
+    shards: Vec<Mutex<Shard>>,
+    hasher: RandomState,
+    shard_bytes_max: usize,
+}
+
+#[derive(Default)]
+struct Shard {
+    sessions: HashMap<Vec<u8>, Kept>,
+    /// Names in the order of their arrival, with the number that tells a name that came again apart.
+    order: VecDeque<(Vec<u8>, u64)>,
+    bytes: usize,
+    number: u64,
+}
+
+struct Kept {
+    value: Vec<u8>,
+    made: Instant,
+    number: u64,
+}
+
+/// The cache of this name and size: a reload in place keeps it, so that sessions hold.
+pub fn named(name: &str, bytes_max: usize) -> Arc<SessionCache> {
+    type Named = (String, usize, Weak<SessionCache>);
+    static CACHES: Mutex<Vec<Named>> = Mutex::new(Vec::new());
+    let mut caches = CACHES.lock().unwrap_or_else(PoisonError::into_inner);
+    caches.retain(|(_, _, cache)| cache.strong_count() > 0);
+    let known = caches.iter().find(|(known, bytes, _)| known == name && *bytes == bytes_max);
+    if let Some(cache) = known.and_then(|(_, _, cache)| cache.upgrade()) {
+        return cache;
+    }
+    let cache = SessionCache::new(bytes_max);
+    caches.push((name.to_owned(), bytes_max, Arc::downgrade(&cache)));
+    cache
+}
+
+impl SessionCache {
+    /// An empty one for so many bytes.
+    pub fn new(bytes_max: usize) -> Arc<SessionCache> {
+        Arc::new(SessionCache {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+            shard_bytes_max: bytes_max / SHARDS,
+        })
+    }
+
+    /// Bytes of the sessions that are kept.
+    pub fn bytes(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).bytes).sum()
+    }
+
+    fn with<T>(&self, name: &[u8], run: impl FnOnce(&mut Shard) -> T) -> T {
+        let shard = self.hasher.hash_one(name) as usize % SHARDS;
+        run(&mut self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn put(&self, name: Vec<u8>, value: Vec<u8>) -> bool {
+        let bytes_max = self.shard_bytes_max;
+        self.with(&name.clone(), |shard| shard.put(name, value, bytes_max))
+    }
+
+    fn get(&self, name: &[u8], timeout: Duration) -> Option<Vec<u8>> {
+        self.with(name, |shard| {
+            let kept = shard.sessions.get(name)?;
+            (kept.made.elapsed() < timeout).then(|| kept.value.clone())
+        })
+    }
+
+    fn take(&self, name: &[u8], timeout: Duration) -> Option<Vec<u8>> {
+        self.with(name, |shard| {
+            let kept = shard.remove(name)?;
+            (kept.made.elapsed() < timeout).then_some(kept.value)
+        })
+    }
+}
+
+impl std::fmt::Debug for SessionCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SessionCache")
+            .field("bytes_max", &(self.shard_bytes_max * SHARDS))
+            .finish_non_exhaustive()
+    }
+}
+
+fn weight(name: &[u8], value: &[u8]) -> usize {
+    2 * name.len() + value.len() + ENTRY_OVERHEAD
+}
+
+impl Shard {
+    fn put(&mut self, name: Vec<u8>, value: Vec<u8>, bytes_max: usize) -> bool {
+        let needed = weight(&name, &value);
+        if needed > bytes_max {
+            return false;
+        }
+        self.remove(&name);
+        while self.bytes + needed > bytes_max || self.order.len() > 2 * self.sessions.len() + SHARDS {
+            let Some((oldest, number)) = self.order.pop_front() else { break };
+            // A name that was taken, or came again, left its place in the queue behind.
+            if self.sessions.get(&oldest).is_some_and(|kept| kept.number == number) {
+                self.remove(&oldest);
+            }
+        }
+        self.number += 1;
+        self.bytes += needed;
+        self.order.push_back((name.clone(), self.number));
+        self.sessions.insert(name, Kept { value, made: Instant::now(), number: self.number });
+        assert!(self.bytes <= bytes_max, "sessions stay within their limit");
+        true
+    }
+
+    fn remove(&mut self, name: &[u8]) -> Option<Kept> {
+        let kept = self.sessions.remove(name)?;
+        self.bytes -= weight(name, &kept.value);
+        Some(kept)
+    }
+}
+
+/// The sessions of one server block in a cache: those of others are not found, as their names begin otherwise.
+#[derive(Debug)]
+pub(crate) struct ServerSessions {
+    pub(crate) cache: Arc<SessionCache>,
+    pub(crate) scope: Vec<u8>,
+    /// `ssl_session_timeout`
+    pub(crate) timeout: Duration,
+}
+
+impl ServerSessions {
+    fn name(&self, id: &[u8]) -> Vec<u8> {
+        // The length keeps a block's name apart from what follows it.
+        [&(self.scope.len() as u32).to_be_bytes()[..], &self.scope, id].concat()
+    }
+}
+
+impl StoresServerSessions for ServerSessions {
+    fn put(&self, id: Vec<u8>, value: Vec<u8>) -> bool {
+        self.cache.put(self.name(&id), value)
+    }
+
+    fn get(&self, id: &[u8]) -> Option<Vec<u8>> {
+        self.cache.get(&self.name(id), self.timeout)
+    }
+
+    fn take(&self, id: &[u8]) -> Option<Vec<u8>> {
+        self.cache.take(&self.name(id), self.timeout)
+    }
+
+    fn can_cache(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sessions(cache: &Arc<SessionCache>, scope: &str) -> ServerSessions {
+        ServerSessions { cache: Arc::clone(cache), scope: scope.into(), timeout: Duration::from_secs(300) }
+    }
+
+    #[test]
+    fn a_session_is_found_by_its_own_server_alone() {
+        let cache = SessionCache::new(1 << 20);
+        let (own, other) = (sessions(&cache, "a"), sessions(&cache, "ab"));
+        assert!(own.put(b"bc".to_vec(), b"session".to_vec()));
+        assert_eq!(own.get(b"bc").unwrap(), b"session");
+        assert_eq!(other.get(b"c"), None);
+        assert_eq!(own.take(b"bc").unwrap(), b"session");
+        assert_eq!((own.take(b"bc"), cache.bytes()), (None, 0));
+    }
+
+    #[test]
+    fn old_sessions_go_first_and_bytes_are_bounded() {
+        let cache = SessionCache::new(64 << 10);
+        let own = sessions(&cache, "a");
+        for number in 0..10_000_u32 {
+            assert!(own.put(number.to_be_bytes().to_vec(), vec![0; 100]));
+            assert!(cache.bytes() <= 64 << 10);
+        }
+        assert!(own.get(&9_999_u32.to_be_bytes()).is_some());
+        assert!(own.get(&0_u32.to_be_bytes()).is_none());
+        assert!(!own.put(b"large".to_vec(), vec![0; 8 << 10]), "one that does not fit a part of the cache");
+    }
+
+    #[test]
+    fn sessions_that_are_taken_leave_no_names_behind() {
+        let cache = SessionCache::new(1 << 20);
+        let own = sessions(&cache, "a");
+        for number in 0..100_000_u32 {
+            own.put(number.to_be_bytes().to_vec(), vec![0; 10]);
+            own.take(&number.to_be_bytes());
+        }
+        let names: usize = cache.shards.iter().map(|shard| shard.lock().unwrap().order.len()).sum();
+        assert!(names <= SHARDS * (SHARDS + 2), "{names} names");
+    }
+
+    #[test]
+    fn a_session_is_too_old_after_the_timeout() {
+        let cache = SessionCache::new(1 << 20);
+        let own = ServerSessions { timeout: Duration::ZERO, ..sessions(&cache, "a") };
+        own.put(b"x".to_vec(), b"session".to_vec());
+        assert_eq!(own.get(b"x"), None);
+    }
+}

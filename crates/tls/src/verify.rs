@@ -1,0 +1,216 @@
+//! What a handshake does with the peer's certificate: it checks that the peer has its key, and nothing else.
+//!
+//! Whether the certificate is trusted is judged behind the handshake ([`crate::Trust`]), as nginx does it: a request shows
+//! the verdict and is refused by status 400, where a failed handshake would tell the client nothing.
+
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, PeerMisbehaved, SignatureScheme,
+};
+
+use crate::x509::{Certificate, Distrust, Purpose, Roots};
+
+/// The algorithms of signatures.
+fn algorithms() -> WebPkiSupportedAlgorithms {
+    rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms
+}
+
+/// Takes any certificate of a client.
+#[derive(Debug)]
+pub(crate) struct AnyClient {
+    /// Names of authorities that the client is told.
+    pub(crate) authorities: Vec<DistinguishedName>,
+    pub(crate) algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl AnyClient {
+    /// Tells clients these names.
+    pub(crate) fn new(authorities: Vec<DistinguishedName>) -> Arc<AnyClient> {
+        Arc::new(AnyClient { authorities, algorithms: algorithms() })
+    }
+}
+
+impl ClientCertVerifier for AnyClient {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.authorities
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_signature(&self.algorithms, message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_signature(&self.algorithms, message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// Takes any certificate of an upstream.
+#[derive(Debug)]
+pub(crate) struct AnyServer {
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl AnyServer {
+    pub(crate) fn new() -> Arc<AnyServer> {
+        Arc::new(AnyServer { algorithms: algorithms() })
+    }
+}
+
+impl ServerCertVerifier for AnyServer {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_signature(&self.algorithms, message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_signature(&self.algorithms, message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// Whether a message was signed by the key of a certificate. The certificate is read by aws-lc, which knows version 1.
+fn verify_signature(
+    algorithms: &WebPkiSupportedAlgorithms,
+    message: &[u8],
+    certificate: &CertificateDer<'_>,
+    signed: &DigitallySignedStruct,
+) -> Result<HandshakeSignatureValid, Error> {
+    let damaged = || Error::InvalidCertificate(CertificateError::BadEncoding);
+    let key = Certificate::from_der(certificate).and_then(|it| it.public_key()).ok_or_else(damaged)?;
+    let (algorithm, key) = key_parts(&key).ok_or_else(damaged)?;
+    let candidates = algorithms.mapping.iter().find(|(scheme, _)| *scheme == signed.scheme);
+    let (_, candidates) = candidates.ok_or(PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme)?;
+    let fitting = candidates.iter().filter(|candidate| candidate.public_key_alg_id().as_ref() == algorithm);
+    for candidate in fitting {
+        if candidate.verify_signature(key, message, signed.signature()).is_ok() {
+            return Ok(HandshakeSignatureValid::assertion());
+        }
+    }
+    Err(Error::InvalidCertificate(CertificateError::BadSignature))
+}
+
+/// The content of the two parts of a public key (SubjectPublicKeyInfo, RFC 5280 section 4.1): the algorithm without its
+/// header, and the key without the header and the count of unused bits.
+fn key_parts(der: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (inner, rest) = der_value(der, 0x30)?;
+    if !rest.is_empty() {
+        return None;
+    }
+    let (algorithm, rest) = der_value(inner, 0x30)?;
+    let (bits, rest) = der_value(rest, 0x03)?;
+    match bits.split_first()? {
+        (0, key) if rest.is_empty() => Some((algorithm, key)),
+        _ => None,
+    }
+}
+
+/// The content of a value of this tag at the front, and what follows it.
+fn der_value(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
+    let (&found, rest) = der.split_first()?;
+    let (&first, rest) = rest.split_first()?;
+    let (len, rest) = match first {
+        0..=0x7f => (usize::from(first), rest),
+        0x81..=0x84 => {
+            let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
+            (digits.iter().fold(0, |len, digit| len << 8 | usize::from(*digit)), rest)
+        }
+        _ => return None,
+    };
+    rest.split_at_checked(len).filter(|_| found == tag)
+}
+
+/// Whom a peer's certificate has to come from.
+#[derive(Debug)]
+pub struct Trust {
+    roots: Roots,
+    depth_max: u32,
+    purpose: Purpose,
+}
+
+impl Trust {
+    /// Trusts these roots; a chain has at most `depth_max` certificates between the peer's and a root.
+    pub fn new(roots: Roots, depth_max: u32, purpose: Purpose) -> Trust {
+        Trust { roots, depth_max, purpose }
+    }
+
+    /// Judges the chain that a peer has shown, its own certificate first.
+    pub fn judge(&self, chain: &[CertificateDer<'_>]) -> Result<(), Distrust> {
+        self.roots.verify(chain, self.purpose, self.depth_max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_keys_are_found() {
+        let der = [0x30, 9, 0x30, 2, 5, 0, 0x03, 3, 0, 7, 8];
+        assert_eq!(key_parts(&der), Some((&[5, 0][..], &[7, 8][..])));
+    }
+
+    #[test]
+    fn damaged_keys_are_refused() {
+        let der = [0x30, 9, 0x30, 2, 5, 0, 0x03, 3, 0, 7, 8];
+        for len in 0..der.len() {
+            assert_eq!(key_parts(&der[..len]), None, "{len}");
+        }
+        assert_eq!(key_parts(&[0x30, 0x85, 1, 1, 1, 1, 1, 1]), None);
+        assert_eq!(key_parts(&[0x30, 9, 0x30, 2, 5, 0, 0x03, 3, 1, 7, 8]), None);
+    }
+}

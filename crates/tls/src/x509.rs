@@ -1,0 +1,495 @@
+//! Certificates, keys and chains, as aws-lc reads and verifies them: the words of its verdicts are OpenSSL's, which is
+//! what nginx's users know.
+//!
+//! rustls' own verifier (webpki) refuses certificates of version 1 and has words of its own. [`Certificate`] is one
+//! certificate and the values that `$ssl_client_*` show, [`Roots`] verifies a chain, [`private_key`] reads a key, with
+//! its password where it has one. This is the only file of the crate with unsafe code.
+
+use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
+use std::net::IpAddr;
+use std::ptr::{self, NonNull};
+
+use aws_lc_sys as ffi;
+
+// SAFETY: called by `Owned::drop` alone, once, with an object of its type that the library made.
+type Free<T> = unsafe extern "C" fn(*mut T);
+
+/// An object of aws-lc that is freed with its owner.
+struct Owned<T> {
+    object: NonNull<T>,
+    free: Free<T>,
+}
+
+impl<T> Owned<T> {
+    /// `None` where the library made no object. `free` is the function that ends an object of this type.
+    fn new(object: *mut T, free: Free<T>) -> Option<Owned<T>> {
+        NonNull::new(object).map(|object| Owned { object, free })
+    }
+
+    fn as_ptr(&self) -> *mut T {
+        self.object.as_ptr()
+    }
+}
+
+impl<T> Drop for Owned<T> {
+    fn drop(&mut self) {
+        // SAFETY: the object came from the library, `free` is the function for its type, and it is freed once.
+        unsafe { (self.free)(self.object.as_ptr()) }
+    }
+}
+
+unsafe extern "C" fn free_bio(bio: *mut ffi::BIO) {
+    // SAFETY: called by `Owned::drop` with a BIO that it owns.
+    let _ = unsafe { ffi::BIO_free(bio) };
+}
+
+unsafe extern "C" fn free_stack(stack: *mut ffi::OPENSSL_STACK) {
+    // SAFETY: called by `Owned::drop` with a stack that it owns. The elements belong to others.
+    unsafe { ffi::OPENSSL_sk_free(stack) }
+}
+
+/// A BIO that the library writes text to.
+fn text(write: impl FnOnce(*mut ffi::BIO) -> c_int) -> Option<String> {
+    // SAFETY: the function has no argument and answers a static table.
+    let method = unsafe { ffi::BIO_s_mem() };
+    // SAFETY: `method` is a valid table.
+    let bio = Owned::new(unsafe { ffi::BIO_new(method) }, free_bio)?;
+    if write(bio.as_ptr()) < 0 {
+        return None;
+    }
+    let (mut bytes, mut len) = (ptr::null(), 0);
+    // SAFETY: a BIO in memory, and two places for the answer.
+    if unsafe { ffi::BIO_mem_contents(bio.as_ptr(), &raw mut bytes, &raw mut len) } != 1 || bytes.is_null() {
+        return Some(String::new());
+    }
+    // SAFETY: the library says that so many bytes are there, and the BIO lives to the end of this function.
+    let bytes = unsafe { std::slice::from_raw_parts(bytes, len) };
+    Some(String::from_utf8_lossy(bytes).into_owned())
+}
+
+/// The words for the error that the library met last in this thread; they are then forgotten.
+fn last_error() -> String {
+    // SAFETY: reads the queue of errors of this thread.
+    let code = unsafe { ffi::ERR_peek_last_error() };
+    // SAFETY: any number may be asked for; the answer is static text or nothing.
+    let reason = unsafe { ffi::ERR_reason_error_string(code) };
+    // SAFETY: empties the queue of errors of this thread.
+    unsafe { ffi::ERR_clear_error() };
+    if reason.is_null() {
+        return "unknown error".to_owned();
+    }
+    // SAFETY: static text that ends with a zero byte.
+    let reason = unsafe { CStr::from_ptr(reason) };
+    reason.to_string_lossy().to_lowercase().replace('_', " ")
+}
+
+/// One certificate.
+pub struct Certificate(Owned<ffi::X509>);
+
+// SAFETY: the object has its own lock for what it computes lazily, and its count of references is atomic.
+unsafe impl Send for Certificate {}
+// SAFETY: as above; all functions here take it as constant.
+unsafe impl Sync for Certificate {}
+
+/// How a distinguished name is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameForm {
+    /// `CN=name,O=organisation` (RFC 2253), as `$ssl_client_s_dn` has it.
+    Rfc2253,
+    /// `/O=organisation/CN=name`, as `$ssl_client_s_dn_legacy` has it.
+    Legacy,
+}
+
+impl Certificate {
+    /// Reads a certificate.
+    pub fn from_der(der: &[u8]) -> Option<Certificate> {
+        let mut input = der.as_ptr();
+        let len = c_long::try_from(der.len()).ok()?;
+        // SAFETY: `input` points to `len` bytes that outlive the call; no object is reused.
+        let object = unsafe { ffi::d2i_X509(ptr::null_mut(), &raw mut input, len) };
+        let certificate = Owned::new(object, ffi::X509_free).map(Certificate);
+        if certificate.is_none() {
+            let _ = last_error();
+        }
+        certificate
+    }
+
+    /// The name of its holder.
+    pub fn subject(&self, form: NameForm) -> Option<String> {
+        // SAFETY: a valid certificate; the name belongs to it.
+        name(unsafe { ffi::X509_get_subject_name(self.0.as_ptr()) }, form)
+    }
+
+    /// The name of who signed it.
+    pub fn issuer(&self, form: NameForm) -> Option<String> {
+        // SAFETY: as in `subject`.
+        name(unsafe { ffi::X509_get_issuer_name(self.0.as_ptr()) }, form)
+    }
+
+    /// Its number in upper-case hexadecimal digits.
+    pub fn serial(&self) -> Option<String> {
+        // SAFETY: a valid certificate; the number belongs to it.
+        let serial = unsafe { ffi::X509_get_serialNumber(self.0.as_ptr()) };
+        // SAFETY: a valid BIO and a valid number.
+        text(|bio| unsafe { ffi::i2a_ASN1_INTEGER(bio, serial) })
+    }
+
+    /// The SHA-1 of its bytes in lower-case hexadecimal digits.
+    pub fn fingerprint(&self) -> Option<String> {
+        let mut digest = [0; ffi::EVP_MAX_MD_SIZE as usize];
+        let mut len: c_uint = 0;
+        // SAFETY: the function has no argument and answers a static table.
+        let sha1 = unsafe { ffi::EVP_sha1() };
+        // SAFETY: the array has room for any digest, and `len` is a place for its length.
+        let done = unsafe { ffi::X509_digest(self.0.as_ptr(), sha1, digest.as_mut_ptr(), &raw mut len) };
+        let digest = digest.get(..len as usize).filter(|_| done == 1)?;
+        Some(digest.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// When it begins to be valid, as `May  4 10:00:00 2026 GMT`.
+    pub fn not_before(&self) -> Option<String> {
+        // SAFETY: a valid certificate; the time belongs to it.
+        time(unsafe { ffi::X509_get0_notBefore(self.0.as_ptr()) })
+    }
+
+    /// When it ends to be valid, as `May  4 10:00:00 2027 GMT`.
+    pub fn not_after(&self) -> Option<String> {
+        // SAFETY: as in `not_before`.
+        time(unsafe { ffi::X509_get0_notAfter(self.0.as_ptr()) })
+    }
+
+    /// When it ends to be valid, in seconds since 1970.
+    pub fn expires(&self) -> Option<i64> {
+        // SAFETY: as in `not_before`.
+        let time = unsafe { ffi::X509_get0_notAfter(self.0.as_ptr()) };
+        let mut seconds = 0;
+        // SAFETY: a valid time, and a place for the answer.
+        (unsafe { ffi::ASN1_TIME_to_posix(time, &raw mut seconds) } == 1).then_some(seconds)
+    }
+
+    /// Its public key (SubjectPublicKeyInfo, RFC 5280 section 4.1).
+    pub fn public_key(&self) -> Option<Vec<u8>> {
+        // SAFETY: a valid certificate; the key belongs to it.
+        let key = unsafe { ffi::X509_get_X509_PUBKEY(self.0.as_ptr()) };
+        let mut out = ptr::null_mut();
+        // SAFETY: a valid key; where `out` is null the library allocates.
+        let len = unsafe { ffi::i2d_X509_PUBKEY(key, &raw mut out) };
+        library_bytes(out, usize::try_from(len).ok()?)
+    }
+
+    /// Whether it is valid for a host: a name or an address.
+    pub fn is_for(&self, host: &str) -> bool {
+        let bytes = match host.parse::<IpAddr>() {
+            Ok(IpAddr::V4(address)) => address.octets().to_vec(),
+            Ok(IpAddr::V6(address)) => address.octets().to_vec(),
+            Err(_) => {
+                let (name, len) = (host.as_ptr().cast(), host.len());
+                // SAFETY: a valid certificate, and a name of `len` bytes; the name that matched is not asked for.
+                let found = unsafe { ffi::X509_check_host(self.0.as_ptr(), name, len, 0, ptr::null_mut()) };
+                return found == 1;
+            }
+        };
+        // SAFETY: a valid certificate, and an address of so many bytes.
+        unsafe { ffi::X509_check_ip(self.0.as_ptr(), bytes.as_ptr(), bytes.len(), 0) == 1 }
+    }
+}
+
+impl std::fmt::Debug for Certificate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Certificate").field(&self.subject(NameForm::Rfc2253)).finish()
+    }
+}
+
+/// Writes a name of a certificate, which outlives the call.
+fn name(name: *mut ffi::X509_NAME, form: NameForm) -> Option<String> {
+    match form {
+        NameForm::Rfc2253 => {
+            // nginx writes bytes beyond ASCII as they are.
+            let flags = (ffi::XN_FLAG_RFC2253 & !ffi::ASN1_STRFLGS_ESC_MSB) as std::ffi::c_ulong;
+            // SAFETY: a valid BIO and a valid name.
+            text(|bio| unsafe { ffi::X509_NAME_print_ex(bio, name, 0, flags) })
+        }
+        NameForm::Legacy => {
+            // SAFETY: a valid name; without a buffer the library allocates one.
+            let line = unsafe { ffi::X509_NAME_oneline(name, ptr::null_mut(), 0) };
+            if line.is_null() {
+                return None;
+            }
+            // SAFETY: text that ends with a zero byte.
+            let text = unsafe { CStr::from_ptr(line) }.to_string_lossy().into_owned();
+            // SAFETY: the library allocated it, and nothing refers to it any more.
+            unsafe { ffi::OPENSSL_free(line.cast()) };
+            Some(text)
+        }
+    }
+}
+
+/// Writes a time of a certificate, which outlives the call.
+fn time(time: *const ffi::ASN1_TIME) -> Option<String> {
+    // SAFETY: a valid BIO and a valid time.
+    text(|bio| unsafe { ffi::ASN1_TIME_print(bio, time) })
+}
+
+/// The name of a certificate's holder in DER.
+pub(crate) fn subject_der(der: &[u8]) -> Option<Vec<u8>> {
+    let certificate = Certificate::from_der(der)?;
+    // SAFETY: a valid certificate; the name belongs to it.
+    let name = unsafe { ffi::X509_get_subject_name(certificate.0.as_ptr()) };
+    let mut out = ptr::null_mut();
+    // SAFETY: a valid name; where `out` is null the library allocates.
+    let len = unsafe { ffi::i2d_X509_NAME(name, &raw mut out) };
+    library_bytes(out, usize::try_from(len).ok()?)
+}
+
+/// Copies bytes that the library allocated, and frees them.
+fn library_bytes(bytes: *mut u8, len: usize) -> Option<Vec<u8>> {
+    if bytes.is_null() {
+        return None;
+    }
+    // SAFETY: the library says that so many bytes are there.
+    let copy = unsafe { std::slice::from_raw_parts(bytes, len) }.to_vec();
+    // SAFETY: the library allocated them, and nothing refers to them any more.
+    unsafe { ffi::OPENSSL_free(bytes.cast()) };
+    Some(copy)
+}
+
+/// Certificates that are trusted, and lists of those that were revoked.
+pub struct Roots {
+    store: Owned<ffi::X509_STORE>,
+    has_crls: bool,
+}
+
+// SAFETY: a store has its own lock, and its count of references is atomic.
+unsafe impl Send for Roots {}
+// SAFETY: as above; it is not changed once it is shared (`add_*` take `&mut self`).
+unsafe impl Sync for Roots {}
+
+/// Which end of a connection a certificate is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A client shows it to us.
+    Client,
+    /// An upstream shows it to us.
+    Server,
+}
+
+/// Why a chain is not trusted: OpenSSL's number and words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Distrust {
+    /// `X509_V_ERR_*`
+    pub code: i32,
+    /// The words for it.
+    pub reason: String,
+}
+
+impl std::fmt::Display for Distrust {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+/// A self-signed certificate that is not trusted: with these two `optional_no_ca` lets a client in, as nginx does.
+const NOT_FROM_A_ROOT: [i32; 5] = [
+    ffi::X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT,
+    ffi::X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN,
+    ffi::X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY,
+    ffi::X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT,
+    ffi::X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE,
+];
+
+impl Distrust {
+    /// Whether all that is missing is a trusted root (`ssl_verify_client optional_no_ca`).
+    pub fn is_only_unknown_root(&self) -> bool {
+        NOT_FROM_A_ROOT.contains(&self.code)
+    }
+}
+
+impl Roots {
+    /// Nothing is trusted yet. `None` where there is no memory.
+    pub fn new() -> Option<Roots> {
+        // SAFETY: the function has no argument.
+        let store = Owned::new(unsafe { ffi::X509_STORE_new() }, ffi::X509_STORE_free)?;
+        Some(Roots { store, has_crls: false })
+    }
+
+    /// Trusts a certificate.
+    pub fn add(&mut self, der: &[u8]) -> Result<(), String> {
+        let Some(certificate) = Certificate::from_der(der) else { return Err(last_error()) };
+        // SAFETY: two valid objects; the store counts a reference of its own.
+        match unsafe { ffi::X509_STORE_add_cert(self.store.as_ptr(), certificate.0.as_ptr()) } {
+            1 => Ok(()),
+            _ => Err(last_error()),
+        }
+    }
+
+    /// Takes a list of revoked certificates. With the first one, each certificate of a chain needs its issuer's list.
+    pub fn add_crl(&mut self, der: &[u8]) -> Result<(), String> {
+        let mut input = der.as_ptr();
+        let len = c_long::try_from(der.len()).map_err(|_| "it is too long".to_owned())?;
+        // SAFETY: `input` points to `len` bytes that outlive the call; no object is reused.
+        let crl = unsafe { ffi::d2i_X509_CRL(ptr::null_mut(), &raw mut input, len) };
+        let Some(crl) = Owned::new(crl, ffi::X509_CRL_free) else { return Err(last_error()) };
+        // SAFETY: two valid objects; the store counts a reference of its own.
+        if unsafe { ffi::X509_STORE_add_crl(self.store.as_ptr(), crl.as_ptr()) } != 1 {
+            return Err(last_error());
+        }
+        self.has_crls = true;
+        Ok(())
+    }
+
+    /// Verifies a chain, whose first certificate is the peer's; the others may stand in any order. `depth_max` is the
+    /// number of certificates between the peer's and a root.
+    pub fn verify(
+        &self,
+        chain: &[impl AsRef<[u8]>],
+        purpose: Purpose,
+        depth_max: u32,
+    ) -> Result<(), Distrust> {
+        let invalid = || distrust(ffi::X509_V_ERR_UNSPECIFIED);
+        let certificates: Option<Vec<Certificate>> =
+            chain.iter().map(|der| Certificate::from_der(der.as_ref())).collect();
+        let certificates = certificates.filter(|all| !all.is_empty()).ok_or_else(invalid)?;
+        // SAFETY: the function has no argument.
+        let others = Owned::new(unsafe { ffi::OPENSSL_sk_new_null() }, free_stack).ok_or_else(invalid)?;
+        for certificate in &certificates[1..] {
+            // SAFETY: a valid stack and an object that outlives it.
+            if unsafe { ffi::OPENSSL_sk_push(others.as_ptr(), certificate.0.as_ptr().cast()) } == 0 {
+                return Err(invalid());
+            }
+        }
+        // SAFETY: the function has no argument.
+        let context = unsafe { ffi::X509_STORE_CTX_new() };
+        let context = Owned::new(context, ffi::X509_STORE_CTX_free).ok_or_else(invalid)?;
+        let (store, first) = (self.store.as_ptr(), certificates[0].0.as_ptr());
+        // SAFETY: four valid objects that outlive the context. A stack of certificates is a stack.
+        if unsafe { ffi::X509_STORE_CTX_init(context.as_ptr(), store, first, others.as_ptr().cast()) } != 1 {
+            return Err(invalid());
+        }
+        self.configure(context.as_ptr(), purpose, depth_max);
+        // SAFETY: an initialised context.
+        let is_trusted = unsafe { ffi::X509_verify_cert(context.as_ptr()) } == 1;
+        // SAFETY: as above.
+        let code = unsafe { ffi::X509_STORE_CTX_get_error(context.as_ptr()) };
+        let _ = last_error();
+        match (is_trusted, code) {
+            (true, _) => Ok(()),
+            (false, ffi::X509_V_OK) => Err(invalid()),
+            (false, code) => Err(distrust(code)),
+        }
+    }
+
+    /// Tells an initialised context what a chain is verified for.
+    fn configure(&self, context: *mut ffi::X509_STORE_CTX, purpose: Purpose, depth_max: u32) {
+        let purpose = match purpose {
+            Purpose::Client => ffi::X509_PURPOSE_SSL_CLIENT,
+            Purpose::Server => ffi::X509_PURPOSE_SSL_SERVER,
+        };
+        // SAFETY: an initialised context; the parameters belong to it.
+        let parameters = unsafe { ffi::X509_STORE_CTX_get0_param(context) };
+        // SAFETY: valid parameters and a number that the library knows.
+        let _ = unsafe { ffi::X509_VERIFY_PARAM_set_purpose(parameters, purpose) };
+        let depth = c_int::try_from(depth_max).unwrap_or(c_int::MAX);
+        // SAFETY: valid parameters.
+        unsafe { ffi::X509_VERIFY_PARAM_set_depth(parameters, depth) };
+        if self.has_crls {
+            let flags = (ffi::X509_V_FLAG_CRL_CHECK | ffi::X509_V_FLAG_CRL_CHECK_ALL) as std::ffi::c_ulong;
+            // SAFETY: valid parameters and flags that the library knows.
+            let _ = unsafe { ffi::X509_VERIFY_PARAM_set_flags(parameters, flags) };
+        }
+    }
+}
+
+impl std::fmt::Debug for Roots {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Roots").field("has_crls", &self.has_crls).finish_non_exhaustive()
+    }
+}
+
+fn distrust(code: i32) -> Distrust {
+    // SAFETY: any number may be asked for; the answer is static text.
+    let reason = unsafe { ffi::X509_verify_cert_error_string(c_long::from(code)) };
+    // SAFETY: static text that ends with a zero byte.
+    let reason = unsafe { CStr::from_ptr(reason) };
+    Distrust { code, reason: reason.to_string_lossy().into_owned() }
+}
+
+/// Why a private key cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyError {
+    /// The file has no key, or it is damaged: the library's words.
+    Unreadable(String),
+    /// No password opens it.
+    Password,
+}
+
+/// Reads the first private key of a PEM file and returns it as PKCS#8 (RFC 5208) in DER. Where it is encrypted, the
+/// passwords are tried in order.
+pub fn private_key(pem: &[u8], passwords: &[Vec<u8>]) -> Result<Vec<u8>, KeyError> {
+    let mut tries = passwords.iter().map(Vec::as_slice);
+    let mut tried = false;
+    loop {
+        let mut asked = Asked { password: tries.next(), was_asked: false };
+        match read_key(pem, &mut asked) {
+            Ok(key) => return key_to_der(&key),
+            // Only a key that asked for a password may be open to the next one.
+            Err(_) if asked.was_asked && asked.password.is_some() => tried = true,
+            Err(_) if asked.was_asked || tried => return Err(KeyError::Password),
+            Err(reason) => return Err(KeyError::Unreadable(reason)),
+        }
+    }
+}
+
+/// What [`password`] is asked.
+struct Asked<'p> {
+    password: Option<&'p [u8]>,
+    was_asked: bool,
+}
+
+fn read_key(pem: &[u8], asked: &mut Asked<'_>) -> Result<Owned<ffi::EVP_PKEY>, String> {
+    let len = ffi::ossl_ssize_t::try_from(pem.len()).map_err(|_| "the file is too long".to_owned())?;
+    // SAFETY: so many bytes that outlive the BIO, which only reads them.
+    let bio = unsafe { ffi::BIO_new_mem_buf(pem.as_ptr().cast(), len) };
+    let bio = Owned::new(bio, free_bio).ok_or_else(last_error)?;
+    let user = ptr::from_mut(asked).cast();
+    // SAFETY: a valid BIO, and the value that the callback expects, which outlives the call.
+    let key = unsafe { ffi::PEM_read_bio_PrivateKey(bio.as_ptr(), ptr::null_mut(), Some(password), user) };
+    Owned::new(key, ffi::EVP_PKEY_free).ok_or_else(last_error)
+}
+
+/// Hands a password to the library (pem_password_cb).
+unsafe extern "C" fn password(buffer: *mut c_char, size: c_int, _writes: c_int, user: *mut c_void) -> c_int {
+    // SAFETY: `read_key` passes an `Asked` that outlives the call and is not used meanwhile.
+    let asked = unsafe { &mut *user.cast::<Asked<'_>>() };
+    asked.was_asked = true;
+    let Some(password) = asked.password else { return -1 };
+    let len = password.len().min(usize::try_from(size).unwrap_or(0));
+    // SAFETY: the library gives room for `size` bytes, and `len` is at most that.
+    unsafe { ptr::copy_nonoverlapping(password.as_ptr(), buffer.cast(), len) };
+    c_int::try_from(len).unwrap_or(-1)
+}
+
+fn key_to_der(key: &Owned<ffi::EVP_PKEY>) -> Result<Vec<u8>, KeyError> {
+    let failed = || KeyError::Unreadable(last_error());
+    // SAFETY: a valid key.
+    let info = unsafe { ffi::EVP_PKEY2PKCS8(key.as_ptr()) };
+    let info = Owned::new(info, ffi::PKCS8_PRIV_KEY_INFO_free).ok_or_else(failed)?;
+    let mut out = ptr::null_mut();
+    // SAFETY: a valid object; where `out` is null the library allocates.
+    let len = unsafe { ffi::i2d_PKCS8_PRIV_KEY_INFO(info.as_ptr(), &raw mut out) };
+    usize::try_from(len).ok().and_then(|len| library_bytes(out, len)).ok_or_else(failed)
+}
+
+/// Whether a key belongs to a certificate, both in DER. The error is the library's words.
+pub fn key_belongs_to(key: &[u8], certificate: &[u8]) -> Result<(), String> {
+    let Some(certificate) = Certificate::from_der(certificate) else { return Err(last_error()) };
+    let mut input = key.as_ptr();
+    let len = c_long::try_from(key.len()).map_err(|_| "the key is too long".to_owned())?;
+    // SAFETY: `input` points to `len` bytes that outlive the call; no object is reused.
+    let key = unsafe { ffi::d2i_AutoPrivateKey(ptr::null_mut(), &raw mut input, len) };
+    let key = Owned::new(key, ffi::EVP_PKEY_free).ok_or_else(last_error)?;
+    // SAFETY: two valid objects.
+    match unsafe { ffi::X509_check_private_key(certificate.0.as_ptr(), key.as_ptr()) } {
+        1 => Ok(()),
+        _ => Err(last_error()),
+    }
+}

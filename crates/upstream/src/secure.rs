@@ -1,0 +1,103 @@
+//! TLS to upstreams: what a location asks of it, and the verdict on an upstream's certificate.
+
+use std::fmt;
+use std::sync::Arc;
+
+use exchange::request::Request;
+use exchange::template::Template;
+use tls::stream::HandshakeError;
+use tls::x509::{Certificate, Distrust};
+use tls::{Client, Session, Trust};
+
+/// How the connections of a location speak TLS (`proxy_ssl_*`).
+#[derive(Debug)]
+pub struct SecureSettings {
+    /// What handshakes are made with.
+    pub client: Client,
+    /// `proxy_ssl_name`, where it is written: the name in the upstream's certificate, and the one that it is told.
+    pub name: Option<Template>,
+    /// Whom its certificate has to come from (`proxy_ssl_verify`).
+    pub trust: Option<Trust>,
+}
+
+/// How one connection speaks TLS.
+#[derive(Clone, Debug)]
+pub struct Secure {
+    pub(super) settings: Arc<SecureSettings>,
+    pub(super) name: String,
+}
+
+/// Connections that were made with the same settings and name may serve for each other.
+impl PartialEq for Secure {
+    fn eq(&self, other: &Secure) -> bool {
+        Arc::ptr_eq(&self.settings, &other.settings) && self.name == other.name
+    }
+}
+
+/// Why there is no TLS to an upstream.
+pub(super) enum SecureError {
+    Handshake(HandshakeError),
+    NoCertificate,
+    Distrust(Distrust),
+    /// The certificate is another host's.
+    Name(String),
+}
+
+impl Secure {
+    /// For a request that goes to `host`, which may have a port.
+    pub fn of(settings: &Arc<SecureSettings>, host: &[u8], request: &Request) -> Secure {
+        let name = settings.name.as_ref().map(|name| name.rendered(request));
+        let name = name.as_deref().unwrap_or(host);
+        Secure { settings: Arc::clone(settings), name: host_of(&String::from_utf8_lossy(name)).to_owned() }
+    }
+
+    /// Judges the certificate that an upstream has shown.
+    pub(super) fn judge(&self, session: &Session) -> Result<(), SecureError> {
+        let Some(trust) = &self.settings.trust else { return Ok(()) };
+        let chain = session.peer_certificates();
+        let first = chain.first().ok_or(SecureError::NoCertificate)?;
+        trust.judge(chain).map_err(SecureError::Distrust)?;
+        match Certificate::from_der(first).is_some_and(|it| it.is_for(&self.name)) {
+            true => Ok(()),
+            false => Err(SecureError::Name(self.name.clone())),
+        }
+    }
+}
+
+/// A name without its port, as in nginx, and an address without its brackets.
+fn host_of(text: &str) -> &str {
+    if let Some(rest) = text.strip_prefix('[') {
+        return rest.split(']').next().unwrap_or(rest);
+    }
+    text.rsplit_once(':').map_or(text, |(host, _)| host)
+}
+
+impl fmt::Display for SecureError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SecureError::Handshake(HandshakeError::Tls(error)) => {
+                write!(f, "SSL_do_handshake() failed (SSL: {error})")
+            }
+            SecureError::Handshake(error) => error.fmt(f),
+            SecureError::NoCertificate => f.write_str("upstream sent no SSL certificate"),
+            SecureError::Distrust(Distrust { code, reason }) => {
+                write!(f, "upstream SSL certificate verify error: ({code}:{reason})")
+            }
+            SecureError::Name(name) => write!(f, "upstream SSL certificate does not match \"{name}\""),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_and_brackets_are_no_part_of_a_name() {
+        for (text, host) in
+            [("a.b", "a.b"), ("a.b:443", "a.b"), ("[::1]:443", "::1"), ("[::1]", "::1"), ("", "")]
+        {
+            assert_eq!(host_of(text), host, "{text}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The bytes of an upstream's connection, whatever lies between them and the protocol: a socket, or TLS over it.
+//!
+//! Main types: [`Wire`], which a link owns, and [`WireWriter`], which sends beside it. There is one branch per call.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+
+use io::{Buf, Errno, Segments};
+use rt::Socket;
+use rt::net::Writer;
+use tls::Stream;
+use tls::stream::{Handshaken, StreamWriter};
+use transfer::duplex::Duplex;
+
+/// A connection to an upstream.
+pub(super) enum Wire {
+    /// The socket itself.
+    Plain(Socket),
+    /// TLS over it.
+    Tls(Box<Stream>),
+}
+
+impl Wire {
+    /// The same socket with TLS over it, behind the handshake.
+    pub(super) fn secured(self, handshaken: Handshaken) -> Wire {
+        match self {
+            Wire::Plain(socket) => Wire::Tls(Box::new(handshaken.over(socket))),
+            Wire::Tls(stream) => Wire::Tls(stream),
+        }
+    }
+
+    pub(super) fn socket_mut(&mut self) -> &mut Socket {
+        match self {
+            Wire::Plain(socket) => socket,
+            Wire::Tls(stream) => stream.socket_mut(),
+        }
+    }
+
+    /// What sends while another receives. Only it may have anything on its way.
+    pub(super) fn writer(&self) -> WireWriter {
+        match self {
+            Wire::Plain(socket) => WireWriter::Plain(Writer::aside(socket.fd())),
+            Wire::Tls(stream) => WireWriter::Tls(stream.writer()),
+        }
+    }
+
+    /// Bytes that came; `None` at the end of the stream.
+    pub(super) fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Errno>> {
+        match self {
+            Wire::Plain(socket) => socket.poll_recv(context),
+            Wire::Tls(stream) => stream.poll_recv(context),
+        }
+    }
+
+    /// As [`Wire::poll_recv`].
+    pub(super) async fn recv(&mut self) -> Result<Option<Buf>, Errno> {
+        poll_fn(|context| self.poll_recv(context)).await
+    }
+
+    /// As [`Wire::recv`], into memory of the caller's size where the bytes can come there.
+    pub(super) async fn recv_into(&mut self, buf: Buf) -> Result<Option<Buf>, Errno> {
+        match self {
+            Wire::Plain(socket) => socket.recv_into(buf).await,
+            Wire::Tls(stream) => stream.recv_into(buf).await,
+        }
+    }
+
+    /// Waits until there is something to receive, and arms a receive for it; see [`rt::net::Reader::news`].
+    pub(super) async fn news(&mut self) {
+        self.socket_mut().split().0.news().await;
+    }
+
+    /// Whether nothing has come that nobody has taken.
+    pub(super) fn is_quiet(&mut self) -> bool {
+        match self {
+            Wire::Plain(socket) => socket.is_quiet(),
+            Wire::Tls(stream) => stream.is_quiet(),
+        }
+    }
+}
+
+impl Duplex for Wire {
+    fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Errno>> {
+        Wire::poll_recv(self, context)
+    }
+
+    fn try_recv(&mut self) -> Option<Result<Option<Buf>, Errno>> {
+        match self {
+            Wire::Plain(socket) => socket.try_recv(),
+            Wire::Tls(stream) => stream.try_recv(),
+        }
+    }
+
+    fn poll_send(&mut self, context: &mut Context<'_>, data: &mut Segments) -> Poll<Result<(), Errno>> {
+        match self {
+            Wire::Plain(socket) => socket.poll_send(context, data, false),
+            Wire::Tls(stream) => stream.poll_send(context, data, false),
+        }
+    }
+
+    fn end_sending(&mut self) {
+        match self {
+            Wire::Plain(socket) => socket.shutdown_write(),
+            Wire::Tls(stream) => stream.shutdown_write(),
+        }
+    }
+}
+
+/// Sends beside a [`Wire`].
+pub(super) enum WireWriter {
+    /// To the socket itself.
+    Plain(Writer),
+    /// Through TLS.
+    Tls(StreamWriter),
+}
+
+impl WireWriter {
+    /// Sends all of `data`; polled again, with the same segments, until it is ready.
+    pub(super) fn poll_send(
+        &mut self,
+        context: &mut Context<'_>,
+        data: &mut Segments,
+        more: bool,
+    ) -> Poll<Result<(), Errno>> {
+        match self {
+            WireWriter::Plain(writer) => writer.poll_send(context, data, more),
+            WireWriter::Tls(writer) => writer.poll_send(context, data, more),
+        }
+    }
+
+    /// Bytes of the request that were passed on.
+    pub(super) fn sent(&self) -> u64 {
+        match self {
+            WireWriter::Plain(writer) => writer.sent(),
+            WireWriter::Tls(writer) => writer.sent(),
+        }
+    }
+
+    /// A number that grows as the upstream takes bytes; see [`Writer::progress`].
+    pub(super) fn progress(&self) -> u64 {
+        match self {
+            WireWriter::Plain(writer) => writer.progress(),
+            WireWriter::Tls(writer) => writer.progress(),
+        }
+    }
+}
