@@ -1,6 +1,7 @@
 //! The client's side, towards upstreams.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::SupportedCipherSuite;
 use rustls::client::{ClientSessionMemoryCache, Resumption};
@@ -11,8 +12,11 @@ use crate::server::{Versions, provider};
 use crate::session::{Session, TlsError};
 use crate::verify::AnyServer;
 
-/// Sessions that are kept for upstreams of one configuration: one for each name.
-const SESSIONS_MAX: usize = 1024;
+/// Upstreams of one configuration whose sessions are kept.
+const UPSTREAMS_MAX: usize = 1024;
+
+/// Sessions that are kept for one upstream: rustls' number of tickets of TLS 1.3.
+const SESSIONS_MAX: usize = 8;
 
 /// How connections to upstreams speak TLS.
 #[derive(Debug)]
@@ -37,7 +41,13 @@ pub struct ClientSettings {
 #[derive(Clone, Debug)]
 pub struct Client {
     config: Arc<rustls::ClientConfig>,
+    /// Settings with the sessions of one upstream, where sessions are reused. One upstream's session is not offered to
+    /// another, not even under the same name: the other would learn which it is, and its certificate would not be seen.
+    upstreams: Option<Arc<Mutex<Upstreams>>>,
 }
+
+/// By the peer's address and the name that it is asked for.
+type Upstreams = HashMap<(String, String), Arc<rustls::ClientConfig>>;
 
 impl Client {
     /// Prepares handshakes.
@@ -55,18 +65,34 @@ impl Client {
         };
         config.alpn_protocols = settings.alpn;
         config.enable_sni = settings.sends_name;
-        config.resumption = if settings.reuses_sessions {
-            Resumption::store(Arc::new(ClientSessionMemoryCache::new(SESSIONS_MAX)))
-        } else {
-            Resumption::disabled()
-        };
-        Ok(Client { config: Arc::new(config) })
+        config.resumption = Resumption::disabled();
+        let upstreams = settings.reuses_sessions.then(Arc::default);
+        Ok(Client { config: Arc::new(config), upstreams })
     }
 
-    /// A session with an upstream of this name or address. Names that are no host names are not sent.
-    pub fn session(&self, name: &str) -> Result<Session, TlsError> {
+    /// A session with the upstream at `peer`, which is asked for this name or address. Names that are no host names are
+    /// not sent.
+    pub fn session(&self, peer: &str, name: &str) -> Result<Session, TlsError> {
+        let config = self.config_of(peer, name);
         let nameless = || ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
         let name = ServerName::try_from(name.to_owned()).unwrap_or_else(|_| nameless());
-        Session::client(&self.config, name)
+        Session::client(&config, name)
+    }
+
+    fn config_of(&self, peer: &str, name: &str) -> Arc<rustls::ClientConfig> {
+        let Some(upstreams) = &self.upstreams else { return Arc::clone(&self.config) };
+        let mut upstreams = upstreams.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (peer.to_owned(), name.to_owned());
+        if !upstreams.contains_key(&key) && upstreams.len() >= UPSTREAMS_MAX {
+            // Any of them: it makes a full handshake the next time.
+            let other = upstreams.keys().next().cloned();
+            other.and_then(|other| upstreams.remove(&other));
+        }
+        let config = upstreams.entry(key).or_insert_with(|| {
+            let mut config = rustls::ClientConfig::clone(&self.config);
+            config.resumption = Resumption::store(Arc::new(ClientSessionMemoryCache::new(SESSIONS_MAX)));
+            Arc::new(config)
+        });
+        Arc::clone(config)
     }
 }

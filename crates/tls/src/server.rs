@@ -24,6 +24,9 @@ const EARLY_DATA_BYTES_MAX: u32 = 16 << 10;
 /// Sessions that a server without a cache keeps for early data, in bytes.
 const OWN_SESSIONS_BYTES: usize = 4 << 20;
 
+/// The type of a record that holds a handshake (RFC 8446 section 5.1).
+pub(crate) const HANDSHAKE_RECORD: u8 = 22;
+
 /// Versions of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versions {
@@ -195,6 +198,9 @@ pub enum HelloProgress {
 
 /// Reads a copy of the first bytes, all of them each time. The session of the server that is chosen gets them again.
 pub fn read_hello(bytes: &[u8]) -> HelloProgress {
+    if !is_whole_hello(bytes) {
+        return HelloProgress::More;
+    }
     let mut acceptor = Acceptor::default();
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -214,6 +220,33 @@ pub fn read_hello(bytes: &[u8]) -> HelloProgress {
         }
     }
     HelloProgress::More
+}
+
+/// Whether it is worth to parse these bytes: the lengths of records and message say that the hello is complete, or that
+/// it is none. A client that sends a byte at a time costs a look at each, not a parser's work.
+fn is_whole_hello(bytes: &[u8]) -> bool {
+    let (mut rest, mut found, mut needed, mut header) = (bytes, 0, 4, 0_usize);
+    while found < needed {
+        let &[kind, _, _, high, low, ref records @ ..] = rest else {
+            // Another kind of record can be told without its length.
+            return rest.first().is_some_and(|kind| *kind != HANDSHAKE_RECORD);
+        };
+        let len = usize::from(u16::from_be_bytes([high, low]));
+        if kind != HANDSHAKE_RECORD || len == 0 || len > crate::session::RECORD_BYTES_MAX {
+            return true;
+        }
+        let Some((record, behind)) = records.split_at_checked(len) else { return false };
+        for byte in record.iter().take(4_usize.saturating_sub(found)) {
+            header = header << 8 | usize::from(*byte);
+        }
+        found += len;
+        if found >= 4 {
+            // The message's own length is in its last three bytes of four.
+            needed = 4 + (header & 0xff_ffff);
+        }
+        rest = behind;
+    }
+    true
 }
 
 /// The alert for a name that is not served (`ssl_reject_handshake`): fatal `unrecognized_name`, in a record of its own.

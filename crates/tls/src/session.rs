@@ -9,7 +9,7 @@ use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
-use rustls::{AlertDescription, CommonState, HandshakeKind};
+use rustls::{AlertDescription, CommonState, HandshakeKind, InvalidMessage};
 
 /// A record holds at most so many bytes of plaintext (RFC 8446 section 5.1).
 pub const RECORD_BYTES_MAX: usize = 16 << 10;
@@ -17,11 +17,23 @@ pub const RECORD_BYTES_MAX: usize = 16 << 10;
 /// Bytes that sealing adds to a record at most: header, explicit nonce of TLS 1.2 or inner type of 1.3, and tag.
 pub const RECORD_OVERHEAD: usize = 5 + 8 + 1 + 16;
 
+/// Bytes of the update of keys (RFC 8446 section 4.6.3) that may go out before a record: the peer may have asked for it.
+const KEY_UPDATE_BYTES: usize = 5 + RECORD_OVERHEAD;
+
+/// Bytes that are kept of a message that is not complete. A chain of certificates has 64 KiB at most (rustls' limit);
+/// twice that is room for its records, and ends a message that comes in tiny ones.
+const PARTIAL_BYTES_MAX: usize = 128 << 10;
+
 /// The state of one connection's TLS.
 pub struct Session {
     side: Side,
     /// Bytes for the peer that belong to no plaintext: handshake, alerts, key updates.
     output: Vec<u8>,
+    /// What the peer has sent of a record or a message that is not complete. rustls has read a part of it already, and
+    /// each step needs it, those that only write too.
+    partial: Vec<u8>,
+    /// What ended the session before its end.
+    failed: Option<Box<TlsError>>,
     /// Whether the peer has said that it sends no more.
     peer_closed: bool,
     record_bytes: usize,
@@ -93,22 +105,79 @@ impl Session {
 
     fn new(side: Side, record_bytes: usize) -> Session {
         let record_bytes = record_bytes.clamp(1, RECORD_BYTES_MAX);
-        Session { side, output: Vec::new(), peer_closed: false, record_bytes }
+        Session {
+            side,
+            output: Vec::new(),
+            partial: Vec::new(),
+            failed: None,
+            peer_closed: false,
+            record_bytes,
+        }
     }
 
-    /// Reads all whole records in `incoming`, which is changed, and hands their plaintext to `plain`. Returns how many
-    /// bytes were used; the others begin a record that is not complete, and come again with what follows them.
+    /// Reads what the peer has sent, changes it, and hands out the plaintext of all whole records. The beginning of a
+    /// record or of a message that is not complete is kept until what follows it comes.
     ///
     /// After an error [`Session::output`] may hold an alert for the peer; nothing else can be done.
-    pub fn read(&mut self, incoming: &mut [u8], plain: &mut dyn FnMut(&[u8])) -> Result<usize, TlsError> {
+    pub fn read(&mut self, incoming: &mut [u8], plain: &mut dyn FnMut(&[u8])) -> Result<(), TlsError> {
+        if let Some(error) = &self.failed {
+            return Err(TlsError::clone(error));
+        }
+        let done = if self.partial.is_empty() {
+            let (used, done) = self.walk(incoming, plain);
+            self.partial.extend_from_slice(&incoming[used..]);
+            done
+        } else {
+            // rustls remembers places in bytes that it has not used: it must be given the same ones again.
+            let mut partial = std::mem::take(&mut self.partial);
+            partial.extend_from_slice(incoming);
+            let (used, done) = self.walk(&mut partial, plain);
+            if used < partial.len() {
+                partial.drain(..used);
+                self.partial = partial;
+            }
+            done
+        };
+        if self.peer_closed {
+            self.partial = Vec::new();
+        }
+        let is_too_long = self.partial.len() > PARTIAL_BYTES_MAX;
+        let too_long = || Err(TlsError(InvalidMessage::HandshakePayloadTooLarge.into()));
+        let done = if is_too_long { done.and_then(|()| too_long()) } else { done };
+        done.inspect_err(|error| self.fail(error))
+    }
+
+    /// Ends a session. What it has to say about that is in its output afterwards.
+    fn fail(&mut self, error: &TlsError) {
+        self.failed = Some(Box::new(error.clone()));
+        self.partial = Vec::new();
+        // While there is something to say rustls reads nothing, which it must not do again after an error.
+        while self.common().wants_write() {
+            let Session { side, output, peer_closed, .. } = self;
+            let (_, next) = match side {
+                Side::Server(connection) => {
+                    step(connection.process_tls_records(&mut []), output, peer_closed, &mut |_| {})
+                }
+                Side::Client(connection) => {
+                    step(connection.process_tls_records(&mut []), output, peer_closed, &mut |_| {})
+                }
+            };
+            if next != Ok(Next::Step) {
+                return;
+            }
+        }
+    }
+
+    /// Takes all steps that these bytes allow. Returns how many of them were used.
+    fn walk(&mut self, incoming: &mut [u8], plain: &mut dyn FnMut(&[u8])) -> (usize, Result<(), TlsError>) {
         let mut used = 0;
         loop {
             let rest = &mut incoming[used..];
             let Session { side, output, peer_closed, .. } = self;
-            let step = match side {
+            let (count, next) = match side {
                 Side::Server(connection) => match connection.process_tls_records(rest) {
                     UnbufferedStatus { discard, state: Ok(ConnectionState::ReadEarlyData(mut early)) } => {
-                        Ok((discard + early_data(&mut early, plain)?, Next::Step))
+                        early_data(discard, &mut early, plain)
                     }
                     status => step(status, output, peer_closed, plain),
                 },
@@ -116,37 +185,12 @@ impl Session {
                     step(connection.process_tls_records(rest), output, peer_closed, plain)
                 }
             };
-            match step {
-                Ok((count, next)) => {
-                    used += count;
-                    assert!(used <= incoming.len(), "a session uses no more bytes than it was given");
-                    if next == Next::Wait {
-                        return Ok(used);
-                    }
-                }
-                Err(error) => {
-                    self.collect_alert();
-                    return Err(error);
-                }
-            }
-        }
-    }
-
-    /// Collects what a session that failed says to its peer.
-    fn collect_alert(&mut self) {
-        let Session { side, output, peer_closed, .. } = self;
-        let mut ignore = |_: &[u8]| {};
-        loop {
-            let step = match side {
-                Side::Server(connection) => {
-                    step(connection.process_tls_records(&mut []), output, peer_closed, &mut ignore)
-                }
-                Side::Client(connection) => {
-                    step(connection.process_tls_records(&mut []), output, peer_closed, &mut ignore)
-                }
-            };
-            if !matches!(step, Ok((_, Next::Step))) {
-                return;
+            used += count;
+            assert!(used <= incoming.len(), "a session uses no more bytes than it was given");
+            match next {
+                Ok(Next::Step) => {}
+                Ok(Next::Wait) => return (used, Ok(())),
+                Err(error) => return (used, Err(error)),
             }
         }
     }
@@ -163,9 +207,19 @@ impl Session {
 
     /// Bytes of plaintext that [`Session::seal`] can put into so many bytes for the peer.
     pub fn plain_bytes(&self, room: usize) -> usize {
-        let room = room.saturating_sub(self.output.len());
+        let room = room.saturating_sub(self.output.len() + KEY_UPDATE_BYTES);
         let whole = self.record_bytes + RECORD_OVERHEAD;
         (room / whole) * self.record_bytes + (room % whole).saturating_sub(RECORD_OVERHEAD)
+    }
+
+    /// Room that [`Session::seal`] needs for so much plaintext.
+    pub fn sealed_bytes(&self, len: usize) -> usize {
+        self.output.len() + KEY_UPDATE_BYTES + len + len.div_ceil(self.record_bytes) * RECORD_OVERHEAD
+    }
+
+    /// Bytes of plaintext that a record holds at most.
+    pub fn record_bytes(&self) -> usize {
+        self.record_bytes
     }
 
     /// Seals plaintext into `out`, behind what waits in [`Session::output`], and returns how many bytes are there now.
@@ -194,18 +248,19 @@ impl Session {
         write: impl FnOnce(&mut dyn Writer, &mut [u8]) -> Result<usize, EncryptError>,
         out: &mut [u8],
     ) -> Result<usize, TlsError> {
-        // What is left to be said comes first; with no bytes given nothing is read.
+        // What is left to be said comes first; nothing new is read.
         self.read(&mut [], &mut |_| {})?;
         let before = self.output.len();
         out[..before].copy_from_slice(&self.output);
         self.output = Vec::new();
-        let written = match &mut self.side {
-            Side::Server(connection) => match connection.process_tls_records(&mut []).state {
+        let Session { side, partial, .. } = self;
+        let written = match side {
+            Side::Server(connection) => match connection.process_tls_records(partial).state {
                 Ok(ConnectionState::WriteTraffic(mut writer)) => write(&mut writer, &mut out[before..]),
                 Ok(_) => return Err(TlsError(rustls::Error::HandshakeNotComplete)),
                 Err(error) => return Err(TlsError(error)),
             },
-            Side::Client(connection) => match connection.process_tls_records(&mut []).state {
+            Side::Client(connection) => match connection.process_tls_records(partial).state {
                 Ok(ConnectionState::WriteTraffic(mut writer)) => write(&mut writer, &mut out[before..]),
                 Ok(_) => return Err(TlsError(rustls::Error::HandshakeNotComplete)),
                 Err(error) => return Err(TlsError(error)),
@@ -288,54 +343,73 @@ fn step<Data>(
     output: &mut Vec<u8>,
     peer_closed: &mut bool,
     plain: &mut dyn FnMut(&[u8]),
-) -> Result<(usize, Next), TlsError> {
+) -> (usize, Result<Next, TlsError>) {
     let mut used = status.discard;
-    let next = match status.state.map_err(TlsError)? {
+    let state = match status.state {
+        Ok(state) => state,
+        Err(error) => return (used, Err(TlsError(error))),
+    };
+    let next = match state {
         ConnectionState::ReadTraffic(mut traffic) => {
             while let Some(record) = traffic.next_record() {
-                let record = record.map_err(TlsError)?;
-                used += record.discard;
-                plain(record.payload);
+                match record {
+                    Ok(record) => {
+                        used += record.discard;
+                        plain(record.payload);
+                    }
+                    Err(error) => return (used, Err(TlsError(error))),
+                }
             }
-            Next::Step
+            Ok(Next::Step)
         }
-        ConnectionState::EncodeTlsData(mut data) => {
-            let before = output.len();
-            let mut written = data.encode(&mut []);
-            if let Err(EncodeError::InsufficientSize(needed)) = written {
-                output.resize(before + needed.required_size, 0);
-                written = data.encode(&mut output[before..]);
-            }
-            let written = written.map_err(|_| TlsError(rustls::Error::EncryptError))?;
-            output.truncate(before + written);
-            Next::Step
-        }
+        ConnectionState::EncodeTlsData(mut data) => encode(&mut data, output),
         // It is in the output, which goes out before anything else does.
         ConnectionState::TransmitTlsData(data) => {
             data.done();
-            Next::Step
+            Ok(Next::Step)
         }
         ConnectionState::PeerClosed => {
             *peer_closed = true;
-            Next::Step
+            Ok(Next::Step)
         }
-        _ => Next::Wait,
+        _ => Ok(Next::Wait),
     };
-    Ok((used, next))
+    (used, next)
+}
+
+/// Appends bytes for the peer to the output.
+fn encode<Data>(
+    data: &mut rustls::unbuffered::EncodeTlsData<'_, Data>,
+    output: &mut Vec<u8>,
+) -> Result<Next, TlsError> {
+    let before = output.len();
+    let mut written = data.encode(&mut []);
+    if let Err(EncodeError::InsufficientSize(needed)) = written {
+        output.resize(before + needed.required_size, 0);
+        written = data.encode(&mut output[before..]);
+    }
+    let written = written.map_err(|_| TlsError(rustls::Error::EncryptError))?;
+    output.truncate(before + written);
+    Ok(Next::Step)
 }
 
 /// Hands out the plaintext that came before the handshake's end, and returns how many bytes were used.
 fn early_data(
+    discard: usize,
     early: &mut rustls::unbuffered::ReadEarlyData<'_, '_, rustls::server::ServerConnectionData>,
     plain: &mut dyn FnMut(&[u8]),
-) -> Result<usize, TlsError> {
-    let mut used = 0;
+) -> (usize, Result<Next, TlsError>) {
+    let mut used = discard;
     while let Some(record) = early.next_record() {
-        let record = record.map_err(TlsError)?;
-        used += record.discard;
-        plain(record.payload);
+        match record {
+            Ok(record) => {
+                used += record.discard;
+                plain(record.payload);
+            }
+            Err(error) => return (used, Err(TlsError(error))),
+        }
     }
-    Ok(used)
+    (used, Ok(Next::Step))
 }
 
 /// A session that may write, of either side.

@@ -13,22 +13,16 @@ use rt::Socket;
 use rt::net::{Reader, Writer};
 
 use crate::client::Client;
-use crate::server::{Hello, HelloProgress, Server, read_hello, unrecognized_name_alert};
-use crate::session::{RECORD_BYTES_MAX, RECORD_OVERHEAD, Session, TlsError};
+use crate::server::{HANDSHAKE_RECORD, Hello, HelloProgress, Server, read_hello, unrecognized_name_alert};
+use crate::session::{RECORD_BYTES_MAX, Session, TlsError};
 
 /// Bytes that one send is sealed into at most: three records and most of a fourth. A larger buffer would be in use for
 /// longer, and the next one is sealed when this one has left.
 const SEND_BYTES: usize = 64 << 10;
 
-/// Bytes of one record with its overhead: what is sealed into where the pool is used up.
-const ONE_RECORD_BYTES: usize = RECORD_BYTES_MAX + RECORD_OVERHEAD;
-
 /// Bytes of a client's hello at most, as in OpenSSL (`SSL3_RT_MAX_PLAIN_LENGTH` and a header). One that is longer comes in
 /// several records and is an attack.
 const HELLO_BYTES_MAX: usize = RECORD_BYTES_MAX + 5;
-
-/// The first byte of a TLS record that holds a handshake (RFC 8446 section 5.1).
-const HANDSHAKE_RECORD: u8 = 22;
 
 /// A connection that speaks TLS.
 pub struct Stream {
@@ -50,8 +44,6 @@ struct Sealed {
 /// What was received and has not been handed out.
 #[derive(Default)]
 struct Receiving {
-    /// The beginning of a record that is not complete.
-    partial: Vec<u8>,
     /// Plaintext that did not fit into the buffer that brought it, from `start` on.
     plain: Vec<u8>,
     start: usize,
@@ -141,7 +133,9 @@ pub async fn accept(
 
 /// Makes the handshake with an upstream.
 pub async fn connect(socket: &mut Socket, client: &Client, name: &str) -> Result<Handshaken, HandshakeError> {
-    let mut handshaken = Handshaken::new(client.session(name).map_err(HandshakeError::Tls)?);
+    let peer = rt::net::address::peer(socket.fd()).map_err(HandshakeError::Broken)?;
+    let session = client.session(&format!("{peer:?}"), name).map_err(HandshakeError::Tls)?;
+    let mut handshaken = Handshaken::new(session);
     handshaken.run(socket, Vec::new()).await?;
     Ok(handshaken)
 }
@@ -185,10 +179,10 @@ impl Handshaken {
         ask(&self.session.borrow())
     }
 
-    /// Goes through the handshake; `partial` is what was received of it.
-    async fn run(&mut self, socket: &mut Socket, mut partial: Vec<u8>) -> Result<(), HandshakeError> {
+    /// Goes through the handshake; `received` is what came of it so far.
+    async fn run(&mut self, socket: &mut Socket, mut received: Vec<u8>) -> Result<(), HandshakeError> {
         loop {
-            let is_handshaking = match self.step(&mut partial) {
+            let is_handshaking = match self.step(&mut received) {
                 Ok(is_handshaking) => is_handshaking,
                 Err(error) => {
                     tell(socket, self.session.borrow_mut().output());
@@ -203,19 +197,17 @@ impl Handshaken {
                 sent.map_err(HandshakeError::Broken)?;
             }
             if !is_handshaking {
-                self.receiving.partial = partial;
                 return Ok(());
             }
-            partial.extend_from_slice(&receive(socket).await?);
+            received = receive(socket).await?.to_vec();
         }
     }
 
     /// Reads what was received of a handshake; whether that goes on.
-    fn step(&mut self, partial: &mut Vec<u8>) -> Result<bool, TlsError> {
+    fn step(&mut self, received: &mut [u8]) -> Result<bool, TlsError> {
         let mut session = self.session.borrow_mut();
         let plain = &mut self.receiving.plain;
-        let used = session.read(partial, &mut |bytes| plain.extend_from_slice(bytes))?;
-        partial.drain(..used);
+        session.read(received, &mut |bytes| plain.extend_from_slice(bytes))?;
         Ok(session.is_handshaking())
     }
 }
@@ -314,10 +306,10 @@ impl Stream {
         if self.sealed.is_unsent {
             return;
         }
-        let closing = self.session.borrow_mut().close();
-        if let Ok(bytes) = closing {
-            tell(&mut self.socket, bytes);
-        }
+        let mut session = self.session.borrow_mut();
+        // A session that failed has an alert for the peer instead.
+        let bytes = session.close().unwrap_or_else(|_| session.output());
+        tell(&mut self.socket, bytes);
     }
 
     /// As [`Stream::say_goodbye`], and ends the stream towards the peer.
@@ -462,24 +454,7 @@ impl Receiving {
     fn open(&mut self, session: &RefCell<Session>, mut buf: Buf) -> Option<Buf> {
         let plain = &mut self.plain;
         let mut take = |bytes: &[u8]| plain.extend_from_slice(bytes);
-        let mut session = session.borrow_mut();
-        let read = if self.partial.is_empty() {
-            let read = session.read(&mut buf, &mut take);
-            if let Ok(used) = read {
-                self.partial.extend_from_slice(&buf[used..]);
-            }
-            read
-        } else {
-            self.partial.extend_from_slice(&buf);
-            let read = session.read(&mut self.partial, &mut take);
-            if let Ok(used) = read {
-                self.partial.drain(..used);
-            }
-            read
-        };
-        if self.partial.is_empty() {
-            self.partial = Vec::new();
-        }
+        let read = session.borrow_mut().read(&mut buf, &mut take);
         self.failed = read.err();
         if self.plain.is_empty() {
             return None;
@@ -567,7 +542,9 @@ impl TlsWriter<'_> {
 /// Seals the front of `data` into one buffer, and takes it off.
 fn seal(session: &mut Session, data: &mut Segments) -> Result<Source, TlsError> {
     let len = data.len();
-    let wanted = (len + len.div_ceil(RECORD_BYTES_MAX) * RECORD_OVERHEAD).min(SEND_BYTES);
+    // With what the session has to say itself: tickets hold the chain of a client, and may be longer than a buffer.
+    let one_record = session.sealed_bytes(session.record_bytes());
+    let wanted = session.sealed_bytes(len).min(SEND_BYTES.max(one_record));
     match rt::buffer_at_once(wanted) {
         Some(mut buf) => {
             let sealed = seal_into(session, data, buf.space())?;
@@ -576,7 +553,7 @@ fn seal(session: &mut Session, data: &mut Segments) -> Result<Source, TlsError> 
         }
         // The data may hold buffers of the pool that others wait for: it goes on without one.
         None => {
-            let mut bytes = vec![0; wanted.min(ONE_RECORD_BYTES)];
+            let mut bytes = vec![0; wanted.min(one_record)];
             let sealed = seal_into(session, data, &mut bytes)?;
             bytes.truncate(sealed);
             Ok(Source::Vec(bytes))
@@ -594,13 +571,17 @@ fn seal_into(session: &mut Session, data: &mut Segments, out: &mut [u8]) -> Resu
         if room == 0 {
             break;
         }
-        let taken = if part.len() >= room.min(RECORD_BYTES_MAX) || part.len() == data.len() {
-            let taken = part.len().min(room);
+        let record = session.record_bytes();
+        let taken = if part.len() >= room.min(record) || part.len() == data.len() {
+            // The rest of a part goes with the one behind it, so that there are no more records than were reckoned with.
+            let whole =
+                if part.len() == data.len() { part.len() } else { part.len().max(record) / record * record };
+            let taken = part.len().min(whole).min(room);
             sealed += session.seal(&part[..taken], &mut out[sealed..])?;
             taken
         } else {
             // A header section and a short body, or small pieces: one record for all of them.
-            let gathered = gather(data, room.min(RECORD_BYTES_MAX));
+            let gathered = gather(data, room.min(record));
             sealed += session.seal(&gathered, &mut out[sealed..])?;
             gathered.len()
         };

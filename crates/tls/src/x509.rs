@@ -108,6 +108,8 @@ impl Certificate {
         // SAFETY: `input` points to `len` bytes that outlive the call; no object is reused.
         let object = unsafe { ffi::d2i_X509(ptr::null_mut(), &raw mut input, len) };
         let certificate = Owned::new(object, ffi::X509_free).map(Certificate);
+        // OpenSSL refuses a peer's certificate with bytes behind it.
+        let certificate = certificate.filter(|_| ptr::eq(input, der.as_ptr_range().end));
         if certificate.is_none() {
             let _ = last_error();
         }
@@ -288,7 +290,7 @@ impl std::fmt::Display for Distrust {
     }
 }
 
-/// A self-signed certificate that is not trusted: with these two `optional_no_ca` lets a client in, as nginx does.
+/// The root is missing or is not trusted: with these verdicts `optional_no_ca` lets a client in, as nginx does.
 const NOT_FROM_A_ROOT: [i32; 5] = [
     ffi::X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT,
     ffi::X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN,
@@ -302,6 +304,15 @@ impl Distrust {
     pub fn is_only_unknown_root(&self) -> bool {
         NOT_FROM_A_ROOT.contains(&self.code)
     }
+}
+
+/// Certificates between the peer's and a root at most: the library's own limit, and OpenSSL's.
+const DEPTH_MAX: u32 = 100;
+
+/// What the library says of a chain, and of which of its certificates.
+struct Verdict {
+    code: i32,
+    depth: c_int,
 }
 
 impl Roots {
@@ -349,33 +360,53 @@ impl Roots {
         let certificates: Option<Vec<Certificate>> =
             chain.iter().map(|der| Certificate::from_der(der.as_ref())).collect();
         let certificates = certificates.filter(|all| !all.is_empty()).ok_or_else(invalid)?;
+        let depth_max = depth_max.min(DEPTH_MAX);
+        let verdict = self.judge(&certificates, purpose, depth_max).ok_or_else(invalid)?;
+        if verdict.code == ffi::X509_V_OK {
+            return Ok(());
+        }
+        // Where the depth ends, aws-lc misses an issuer: `optional_no_ca` would take that for a root that is unknown.
+        // OpenSSL says that the chain is too long. It is, if there is more to it without the limit.
+        if NOT_FROM_A_ROOT.contains(&verdict.code) && depth_max < DEPTH_MAX {
+            let unlimited = self.judge(&certificates, purpose, DEPTH_MAX).ok_or_else(invalid)?;
+            if unlimited.code != verdict.code || unlimited.depth > verdict.depth {
+                return Err(distrust(ffi::X509_V_ERR_CERT_CHAIN_TOO_LONG));
+            }
+        }
+        Err(distrust(verdict.code))
+    }
+
+    /// Has the library judge a chain that is not empty. `None` where there is no memory.
+    fn judge(&self, certificates: &[Certificate], purpose: Purpose, depth_max: u32) -> Option<Verdict> {
         // SAFETY: the function has no argument.
-        let others = Owned::new(unsafe { ffi::OPENSSL_sk_new_null() }, free_stack).ok_or_else(invalid)?;
+        let others = Owned::new(unsafe { ffi::OPENSSL_sk_new_null() }, free_stack)?;
         for certificate in &certificates[1..] {
             // SAFETY: a valid stack and an object that outlives it.
             if unsafe { ffi::OPENSSL_sk_push(others.as_ptr(), certificate.0.as_ptr().cast()) } == 0 {
-                return Err(invalid());
+                return None;
             }
         }
         // SAFETY: the function has no argument.
-        let context = unsafe { ffi::X509_STORE_CTX_new() };
-        let context = Owned::new(context, ffi::X509_STORE_CTX_free).ok_or_else(invalid)?;
+        let context = Owned::new(unsafe { ffi::X509_STORE_CTX_new() }, ffi::X509_STORE_CTX_free)?;
         let (store, first) = (self.store.as_ptr(), certificates[0].0.as_ptr());
         // SAFETY: four valid objects that outlive the context. A stack of certificates is a stack.
         if unsafe { ffi::X509_STORE_CTX_init(context.as_ptr(), store, first, others.as_ptr().cast()) } != 1 {
-            return Err(invalid());
+            return None;
         }
         self.configure(context.as_ptr(), purpose, depth_max);
         // SAFETY: an initialised context.
         let is_trusted = unsafe { ffi::X509_verify_cert(context.as_ptr()) } == 1;
         // SAFETY: as above.
         let code = unsafe { ffi::X509_STORE_CTX_get_error(context.as_ptr()) };
+        // SAFETY: as above.
+        let depth = unsafe { ffi::X509_STORE_CTX_get_error_depth(context.as_ptr()) };
         let _ = last_error();
-        match (is_trusted, code) {
-            (true, _) => Ok(()),
-            (false, ffi::X509_V_OK) => Err(invalid()),
-            (false, code) => Err(distrust(code)),
-        }
+        let code = match (is_trusted, code) {
+            (true, _) => ffi::X509_V_OK,
+            (false, ffi::X509_V_OK) => ffi::X509_V_ERR_UNSPECIFIED,
+            (false, code) => code,
+        };
+        Some(Verdict { code, depth })
     }
 
     /// Tells an initialised context what a chain is verified for.
@@ -405,12 +436,30 @@ impl std::fmt::Debug for Roots {
     }
 }
 
+/// The number that OpenSSL 3 has for a certificate that may not sign others; aws-lc has that of OpenSSL 1, 24.
+const INVALID_CA_OF_OPENSSL_3: i32 = 79;
+
+/// A verdict with number and words of OpenSSL 3, where aws-lc still has those of OpenSSL 1.
 fn distrust(code: i32) -> Distrust {
-    // SAFETY: any number may be asked for; the answer is static text.
+    let reason = match code {
+        ffi::X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT => "self-signed certificate".to_owned(),
+        ffi::X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN => {
+            "self-signed certificate in certificate chain".to_owned()
+        }
+        ffi::X509_V_ERR_INVALID_PURPOSE => "unsuitable certificate purpose".to_owned(),
+        _ => words_of(code),
+    };
+    let code = if code == ffi::X509_V_ERR_INVALID_CA { INVALID_CA_OF_OPENSSL_3 } else { code };
+    Distrust { code, reason }
+}
+
+/// The library's words for a verdict.
+fn words_of(code: i32) -> String {
+    // SAFETY: any number may be asked for.
     let reason = unsafe { ffi::X509_verify_cert_error_string(c_long::from(code)) };
     // SAFETY: static text that ends with a zero byte.
     let reason = unsafe { CStr::from_ptr(reason) };
-    Distrust { code, reason: reason.to_string_lossy().into_owned() }
+    reason.to_string_lossy().into_owned()
 }
 
 /// Why a private key cannot be read.
