@@ -9,9 +9,8 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use http::connection::reply_keeps_alive;
-use http::framing::ReplyFraming;
-use http::reply::{self, FIELDS_MAX_DEFAULT, Limits, ReplyError, ReplyHead, ReplyProgress};
+use http::gateway::{Decoder, HeadEvent};
+use http::reply::{FIELDS_MAX_DEFAULT, Limits, ReplyError, ReplyHead};
 use io::op::Source;
 use io::{Buf, Errno};
 use rt::Timer;
@@ -30,8 +29,9 @@ pub(super) struct Answer {
     pub(super) heading: Rc<Heading>,
     /// What came along behind the head.
     pub(super) rest: Option<Buf>,
-    pub(super) framing: ReplyFraming,
-    /// Whether the connection can be used again when the body has been read.
+    /// Takes the body out of its framing.
+    pub(super) decoder: Decoder,
+    /// Whether the request lets the connection be used again when the body has been read.
     pub(super) keeps: bool,
     /// The rest of the request, where the upstream has answered before it had all of it.
     pub(super) sending: Option<Sending>,
@@ -96,7 +96,7 @@ pub(super) async fn run(
     match read {
         Some(Ok(mut answer)) => {
             // Half a request leaves the upstream waiting for the other half: it goes on, or the connection ends.
-            answer.keeps &= outgoing.keepalive && !matches!(send_result, Some(Err(_)));
+            answer.keeps = outgoing.keepalive && !matches!(send_result, Some(Err(_)));
             answer.sending = send_result.is_none().then_some(sending);
             Ok(answer)
         }
@@ -205,6 +205,7 @@ async fn read_head(
 ) -> Result<Answer, HeadTrouble> {
     let head_max = settings.buffer_size.min(u64::from(u32::MAX / 2)) as u32;
     let limits = Limits { head_max, fields_max: FIELDS_MAX_DEFAULT };
+    let mut decoder = Decoder::http1(outgoing.method, limits);
     let mut head = ReplyHead::new();
     let mut input: Option<Buf> = None;
     let mut interim = 0;
@@ -215,10 +216,10 @@ async fn read_head(
         let mut buf =
             join(input.take(), received, head_max as usize).ok_or(HeadTrouble::Local(Errno::NOMEM))?;
         loop {
-            match reply::parse(&mut head, &buf, &limits) {
-                Ok(ReplyProgress::Incomplete) => break,
-                Ok(ReplyProgress::Http09) => return Ok(bare(request, buf)),
-                Ok(ReplyProgress::Complete { head_len }) if head.is_interim() => {
+            match decoder.head(&mut head, &buf) {
+                Ok(HeadEvent::More) => break,
+                Ok(HeadEvent::NoHead) => return Ok(bare(request, decoder, buf)),
+                Ok(HeadEvent::Interim(head_len)) => {
                     interim += 1;
                     if interim > INTERIM_MAX {
                         return Err(HeadTrouble::Unexpected("too many interim responses"));
@@ -231,8 +232,11 @@ async fn read_head(
                         break;
                     }
                 }
-                Ok(ReplyProgress::Complete { head_len }) => {
-                    return complete(request, outgoing, head, buf, head_len as usize);
+                Ok(HeadEvent::Head(head_len)) => {
+                    let heading = complete(request, outgoing, head, &buf[..head_len as usize])?;
+                    buf.advance(head_len as usize);
+                    let rest = (!buf.is_empty()).then(|| fitting(buf));
+                    return Ok(Answer { heading, rest, decoder, keeps: true, sending: None });
                 }
                 Err(error) => return Err(HeadTrouble::Invalid(error, offending(error, &head, &buf))),
             }
@@ -270,31 +274,25 @@ pub(super) fn cut(buf: &mut Buf, count: usize) {
     buf.set_len(len);
 }
 
-/// An answer whose head is complete.
+/// A head that is complete, of these bytes.
 fn complete(
     request: &Request,
     outgoing: &Outgoing,
     head: ReplyHead,
-    mut buf: Buf,
-    head_len: usize,
-) -> Result<Answer, HeadTrouble> {
+    bytes: &[u8],
+) -> Result<Rc<Heading>, HeadTrouble> {
     if head.status().code() == 101 && !outgoing.upgrade {
         return Err(HeadTrouble::Unexpected("unexpected 101 response"));
     }
     if let Some(line) = head.first_ignored() {
-        let line = line.of(&buf).escape_ascii();
+        let line = line.of(bytes).escape_ascii();
         request.log(
             Level::Warn,
             format_args!("upstream sent duplicate header line: \"{line}\", ignored {READING}"),
         );
     }
-    let framing = ReplyFraming::of(outgoing.method, &head);
-    let keeps = reply_keeps_alive(&head, &buf) && framing.is_delimited();
     // The head is copied and not what came of the body, which is the longer part where it matters.
-    let heading = Rc::new(Heading::new(Source::Vec(buf[..head_len].to_vec()), head));
-    buf.advance(head_len);
-    let rest = (!buf.is_empty()).then(|| fitting(buf));
-    Ok(Answer { heading, rest, framing, keeps, sending: None })
+    Ok(Rc::new(Heading::new(Source::Vec(bytes.to_vec()), head)))
 }
 
 /// The content of a buffer in one that is not much too large for it: a client that takes its time would hold all of it.
@@ -311,10 +309,10 @@ fn fitting(buf: Buf) -> Buf {
 const SMALL: usize = io::buf::CLASS_BYTES[0] as usize;
 
 /// An answer without a head: all of it is body, which nginx passes on too.
-fn bare(request: &Request, buf: Buf) -> Answer {
+fn bare(request: &Request, decoder: Decoder, buf: Buf) -> Answer {
     request.log(Level::Error, format_args!("upstream sent no valid HTTP/1.0 header {READING}"));
     let heading = Rc::new(Heading::new(Source::Static(b""), ReplyHead::new()));
-    Answer { heading, rest: Some(buf), framing: ReplyFraming::UntilClose, keeps: false, sending: None }
+    Answer { heading, rest: Some(buf), decoder, keeps: true, sending: None }
 }
 
 /// Gives an interim answer to the client where it is to have it.

@@ -8,8 +8,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use http::framing::{ChunkedDecoder, Event, ReplyFraming, may_be_trailer};
-use http::reply::{FieldLine, parse_fields};
+use http::gateway::{BodyEvent, Decoder, InvalidBody};
 use io::op::{RECV_LARGE_BYTES, Source};
 use io::{Buf, Errno, Frozen};
 
@@ -26,7 +25,7 @@ pub struct Live {
     link: Option<Box<Link>>,
     /// The rest of the request, where the upstream has answered before it had all of it.
     sending: Option<Sending>,
-    incoming: Incoming,
+    decoder: Decoder,
     /// What came along with the head.
     rest: Option<Buf>,
     record: Rc<Try>,
@@ -37,18 +36,6 @@ pub struct Live {
     is_fast: bool,
     read_timeout: Duration,
     rate: Option<Rate>,
-}
-
-/// What tells the end of the body.
-enum Incoming {
-    /// So many bytes are left.
-    Length(u64),
-    /// Chunks, and the lines of trailers so far.
-    Chunks(ChunkedDecoder, Vec<u8>),
-    /// The end of the connection.
-    Close,
-    /// It has ended.
-    Done,
 }
 
 /// `proxy_limit_rate`
@@ -65,28 +52,19 @@ const BULK_FROM: u64 = RECV_LARGE_BYTES as u64;
 /// Bytes of one receive that tell a fast upstream: the buffers of the engine are seldom larger.
 const FAST_BYTES: usize = 4 << 10;
 
-/// Trailer fields that are kept; more than any use of them needs.
-const TRAILERS_MAX: u16 = 100;
-
 impl Live {
     pub(super) fn new(
         link: Box<Link>,
-        framing: ReplyFraming,
+        decoder: Decoder,
         rest: Option<Buf>,
         record: Rc<Try>,
         keeps: bool,
         read_timeout: Duration,
     ) -> Live {
-        let incoming = match framing {
-            ReplyFraming::None => Incoming::Length(0),
-            ReplyFraming::Length(length) => Incoming::Length(length),
-            ReplyFraming::Chunked => Incoming::Chunks(ChunkedDecoder::without_limits(), Vec::new()),
-            ReplyFraming::UntilClose => Incoming::Close,
-        };
         let (link, chosen) = (Some(link), Chosen::default());
         // The beginning of a body behind its head is as good as a full buffer.
         let is_fast = rest.is_some();
-        Live { link, sending: None, incoming, rest, record, chosen, keeps, is_fast, read_timeout, rate: None }
+        Live { link, sending: None, decoder, rest, record, chosen, keeps, is_fast, read_timeout, rate: None }
     }
 
     /// Has the rest of the request go on while the body is read.
@@ -124,16 +102,12 @@ impl Live {
 
     /// Bytes that are still to come, where that is known.
     pub(super) fn left(&self) -> Option<u64> {
-        match self.incoming {
-            Incoming::Length(left) => Some(left),
-            Incoming::Done => Some(0),
-            Incoming::Chunks(..) | Incoming::Close => None,
-        }
+        self.decoder.left()
     }
 
     /// Whether all of it has been taken.
     pub(super) fn is_over(&self) -> bool {
-        matches!(self.incoming, Incoming::Done) && self.rest.is_none()
+        self.decoder.is_over() && self.rest.is_none()
     }
 
     pub(super) fn record(&self) -> &Rc<Try> {
@@ -142,24 +116,17 @@ impl Live {
 
     /// What is here already, when that is the whole rest of the body.
     pub(super) fn take_whole(&mut self) -> Option<Option<Buf>> {
-        match (&self.incoming, &self.rest) {
-            (Incoming::Length(0), None) => {
+        if !self.decoder.ends_within(self.rest.as_deref().unwrap_or_default()) {
+            return None;
+        }
+        match self.rest.take() {
+            Some(rest) => self.decode(rest).ok(),
+            None => {
+                self.decoder.body(&[]).ok()?;
                 self.end(0);
                 Some(None)
             }
-            (Incoming::Length(left), Some(rest)) if rest.len() as u64 >= *left => self.decode_rest(),
-            (Incoming::Chunks(..), Some(rest)) if ends_with_last_chunk(rest) => {
-                let Incoming::Chunks(decoder, _) = &self.incoming else { return None };
-                // Looked through first: where the end is no end after all, nothing must be lost.
-                is_whole(*decoder, rest).then(|| self.decode_rest()).flatten()
-            }
-            _ => None,
         }
-    }
-
-    fn decode_rest(&mut self) -> Option<Option<Buf>> {
-        let rest = self.rest.take()?;
-        self.decode(rest).ok()
     }
 
     /// The next bytes of the body, as large a piece as this where it has to be waited for; `None` at its end.
@@ -234,7 +201,7 @@ impl Live {
                 self.rest = Some(buf);
                 Ok(())
             }
-            Ok(None) if matches!(self.incoming, Incoming::Close) => {
+            Ok(None) if self.decoder.close() => {
                 self.keeps = false;
                 self.end(0);
                 Ok(())
@@ -246,44 +213,30 @@ impl Live {
 
     /// Takes bytes out of their framing, in place; `None` where there is nothing of the body in them.
     fn decode(&mut self, mut buf: Buf) -> Result<Option<Buf>, Fault> {
-        match &mut self.incoming {
-            Incoming::Length(left) => {
-                let excess = buf.len().saturating_sub((*left).min(usize::MAX as u64) as usize);
-                buf.set_len(buf.len() - excess);
-                *left -= buf.len() as u64;
-                let is_over = *left == 0;
-                self.count(&buf);
-                if is_over {
-                    self.end(excess);
-                }
-            }
-            Incoming::Chunks(decoder, trailers) => {
-                let (mut kept, mut at) = (0, 0);
-                let ended = loop {
-                    let step =
-                        decoder.handle_with_trailers(&buf[at..], trailers).map_err(|_| Fault::Chunks)?;
-                    if let Event::Data { start, end } = step.event {
+        let (mut kept, mut at) = (0, 0);
+        let ended = loop {
+            let step = self.decoder.body(&buf[at..]).map_err(|InvalidBody| Fault::Chunks)?;
+            match step.event {
+                BodyEvent::Data { start, end } => {
+                    if at + start != kept {
                         buf.copy_within(at + start..at + end, kept);
-                        kept += end - start;
                     }
+                    kept += end - start;
+                }
+                BodyEvent::More => break false,
+                BodyEvent::End => {
                     at += step.consumed;
-                    match step.event {
-                        Event::Data { .. } => {}
-                        Event::More => break false,
-                        Event::End => break true,
-                    }
-                };
-                let excess = buf.len() - at;
-                buf.set_len(kept);
-                self.count(&buf);
-                if ended {
-                    self.keep_trailers();
-                    self.end(excess);
+                    break true;
                 }
             }
-            Incoming::Close => self.count(&buf),
-            // More than was announced; the connection was given up for it.
-            Incoming::Done => buf.set_len(0),
+            at += step.consumed;
+        };
+        let excess = buf.len() - at;
+        buf.set_len(kept);
+        self.count(&buf);
+        if ended {
+            *self.record.trailers.borrow_mut() = self.decoder.trailers();
+            self.end(excess);
         }
         Ok((!buf.is_empty()).then_some(buf))
     }
@@ -293,29 +246,12 @@ impl Live {
         length.set(length.get() + buf.len() as u64);
     }
 
-    fn keep_trailers(&mut self) {
-        let Incoming::Chunks(_, section) = &self.incoming else { return };
-        let mut fields = Vec::new();
-        if section.is_empty() || parse_fields(section, TRAILERS_MAX, &mut fields).is_err() {
-            return;
-        }
-        let lines = fields.iter().map(|field| FieldLine {
-            id: field.id,
-            name: field.name.of(section),
-            value: field.value.of(section),
-        });
-        let lines = lines.filter(|line| may_be_trailer(line.id));
-        *self.record.trailers.borrow_mut() =
-            lines.map(|line| (line.name.to_vec(), line.value.to_vec())).collect();
-    }
-
     /// The body is over: the connection can be used again, unless more came than belongs to it.
     fn end(&mut self, excess: usize) {
         self.record.excess.set(excess > 0);
-        self.incoming = Incoming::Done;
         self.record.end();
         self.chosen.answered();
-        let link = self.link.take().filter(|_| self.keeps && excess == 0);
+        let link = self.link.take().filter(|_| self.keeps && self.decoder.keeps() && excess == 0);
         match (link, self.sending.take()) {
             (Some(link), None) => link.keep(),
             (Some(link), Some(sending)) if sending.is_nearly_over(REST_MAX) => {
@@ -354,25 +290,6 @@ async fn finish(link: Box<Link>, mut sending: Sending) {
     let timer = link.timer.clone();
     if let Ok(Ok(())) = timer.limit(poll_fn(|context| sending.poll(context))).await {
         link.keep();
-    }
-}
-
-/// Whether bytes may hold the last chunk, which is cheaper than to decode them in vain.
-fn ends_with_last_chunk(bytes: &[u8]) -> bool {
-    bytes.ends_with(b"0\r\n\r\n")
-}
-
-/// Whether the body ends in these bytes and at their end.
-fn is_whole(mut decoder: ChunkedDecoder, bytes: &[u8]) -> bool {
-    let mut at = 0;
-    loop {
-        let Ok(step) = decoder.handle(&bytes[at..]) else { return false };
-        at += step.consumed;
-        match step.event {
-            Event::Data { .. } => {}
-            Event::More => return false,
-            Event::End => return at == bytes.len(),
-        }
     }
 }
 
@@ -485,25 +402,5 @@ impl Coming {
                 Err(BodyError::Broken)
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Only what ends with the last chunk, and at its end, is taken as a whole.
-    #[test]
-    fn a_whole_chunked_body_is_told_from_a_part() {
-        let whole = |text: &str| {
-            ends_with_last_chunk(text.as_bytes()) && is_whole(ChunkedDecoder::default(), text.as_bytes())
-        };
-        assert!(whole("3\r\nabc\r\n0\r\n\r\n"));
-        assert!(whole("0\r\n\r\n"));
-        assert!(!whole("3\r\nabc\r\n"));
-        // The text of the last chunk inside of a longer one, something behind it, and no chunks at all.
-        assert!(!whole("9\r\nabc0\r\n\r\n"));
-        assert!(!whole("0\r\n\r\nabc0\r\n\r\n"));
-        assert!(!whole("zz\r\n0\r\n\r\n"));
     }
 }

@@ -273,10 +273,10 @@ impl Attempt<'_> {
     /// The body as far as it is here, or will be in a moment: one that fits into the buffer of the head is waited for,
     /// so that it goes out with the head, and where it breaks off there is still something to be done about it.
     async fn begin_body(&self, request: &Request, link: Box<Link>, answer: Answer) -> Result<Done, Trouble> {
-        let Answer { heading, rest, framing, keeps, sending } = answer;
+        let Answer { heading, rest, decoder, keeps, sending } = answer;
         // Boxed once for all of its way: it is large, and passes through many hands.
         let mut live =
-            Live::new(link, framing, rest, Rc::clone(self.record), keeps, self.settings.read_timeout);
+            Live::new(link, decoder, rest, Rc::clone(self.record), keeps, self.settings.read_timeout);
         live.go_on_sending(sending);
         let mut live = Box::new(live);
         if heading.head().status().code() == 101 {

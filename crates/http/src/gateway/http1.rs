@@ -1,0 +1,290 @@
+//! The responses of servers that speak HTTP/1: heads as text, bodies by length, in chunks or up to the end of the connection.
+
+use super::{BodyEvent, BodyStep, HeadEvent, InvalidBody};
+use crate::connection::reply_keeps_alive;
+use crate::framing::{ChunkedDecoder, Event, ReplyFraming, may_be_trailer};
+use crate::reply::{self, Limits, ReplyError, ReplyHead, ReplyProgress, parse_fields};
+use crate::request::Method;
+
+/// See [`super::Decoder`].
+#[derive(Debug)]
+pub struct Decoder {
+    method: Method,
+    limits: Limits,
+    keeps: bool,
+    place: Place,
+}
+
+/// What tells the end of the body.
+#[derive(Debug)]
+enum Place {
+    /// So many bytes are left. Before the head is complete there are none.
+    Length(u64),
+    /// Chunks, and the lines of trailers so far.
+    Chunks(ChunkedDecoder, Vec<u8>),
+    /// The end of the connection.
+    Close,
+    /// It has ended; the lines of its trailers.
+    Over(Vec<u8>),
+}
+
+/// Most fields of a trailer section that are passed on: more than any protocol sends, and little memory.
+const TRAILERS_MAX: u16 = 100;
+
+impl Decoder {
+    pub(super) fn new(method: Method, limits: Limits) -> Self {
+        Self { method, limits, keeps: false, place: Place::Length(0) }
+    }
+
+    pub(super) fn head(&mut self, head: &mut ReplyHead, input: &[u8]) -> Result<HeadEvent, ReplyError> {
+        Ok(match reply::parse(head, input, &self.limits)? {
+            ReplyProgress::Incomplete => HeadEvent::More,
+            ReplyProgress::Complete { head_len } if head.is_interim() => HeadEvent::Interim(head_len),
+            ReplyProgress::Complete { head_len } => {
+                let framing = ReplyFraming::of(self.method, head);
+                self.keeps = reply_keeps_alive(head, input) && framing.is_delimited();
+                self.place = match framing {
+                    ReplyFraming::None => Place::Length(0),
+                    ReplyFraming::Length(length) => Place::Length(length),
+                    ReplyFraming::Chunked => Place::Chunks(ChunkedDecoder::without_limits(), Vec::new()),
+                    ReplyFraming::UntilClose => Place::Close,
+                };
+                HeadEvent::Head(head_len)
+            }
+            ReplyProgress::Http09 => {
+                self.place = Place::Close;
+                HeadEvent::NoHead
+            }
+        })
+    }
+
+    #[inline]
+    pub(super) fn body(&mut self, input: &[u8]) -> Result<BodyStep, InvalidBody> {
+        match &mut self.place {
+            Place::Length(0) => {
+                self.place = Place::Over(Vec::new());
+                Ok(BodyStep { consumed: 0, event: BodyEvent::End })
+            }
+            Place::Length(left) => {
+                let len = input.len().min((*left).min(usize::MAX as u64) as usize);
+                *left -= len as u64;
+                Ok(data(len))
+            }
+            Place::Chunks(decoder, trailers) => {
+                let step = decoder.handle_with_trailers(input, trailers).map_err(|_| InvalidBody)?;
+                let event = match step.event {
+                    Event::Data { start, end } => BodyEvent::Data { start, end },
+                    Event::More => BodyEvent::More,
+                    Event::End => BodyEvent::End,
+                };
+                if event == BodyEvent::End {
+                    self.place = Place::Over(std::mem::take(trailers));
+                }
+                Ok(BodyStep { consumed: step.consumed, event })
+            }
+            Place::Close => Ok(data(input.len())),
+            // More than was announced.
+            Place::Over(_) => Ok(BodyStep { consumed: input.len(), event: BodyEvent::More }),
+        }
+    }
+
+    pub(super) fn ends_within(&self, input: &[u8]) -> bool {
+        match &self.place {
+            Place::Length(left) => input.len() as u64 >= *left,
+            // Looked through first: where the end is no end after all, nothing must be lost.
+            Place::Chunks(decoder, _) => ends_with_last_chunk(input) && is_whole(*decoder, input),
+            Place::Close | Place::Over(_) => false,
+        }
+    }
+
+    pub(super) fn left(&self) -> Option<u64> {
+        match self.place {
+            Place::Length(left) => Some(left),
+            Place::Over(_) => Some(0),
+            Place::Chunks(..) | Place::Close => None,
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.place, Place::Over(_))
+    }
+
+    pub(super) fn close(&mut self) -> bool {
+        let ends = matches!(self.place, Place::Close);
+        if ends {
+            self.place = Place::Over(Vec::new());
+        }
+        ends
+    }
+
+    pub(super) fn keeps(&self) -> bool {
+        self.keeps
+    }
+
+    pub(super) fn trailers(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let Place::Over(section) = &self.place else { return Vec::new() };
+        let mut fields = Vec::new();
+        if section.is_empty() || parse_fields(section, TRAILERS_MAX, &mut fields).is_err() {
+            return Vec::new();
+        }
+        let passed = fields.iter().filter(|field| may_be_trailer(field.id));
+        passed.map(|field| (field.name.of(section).to_vec(), field.value.of(section).to_vec())).collect()
+    }
+}
+
+/// The first so many bytes are all body.
+fn data(len: usize) -> BodyStep {
+    let event = if len == 0 { BodyEvent::More } else { BodyEvent::Data { start: 0, end: len } };
+    BodyStep { consumed: len, event }
+}
+
+/// Whether bytes may hold the last chunk, which is cheaper than to decode them in vain.
+fn ends_with_last_chunk(bytes: &[u8]) -> bool {
+    bytes.ends_with(b"0\r\n\r\n")
+}
+
+/// Whether the body ends in these bytes and at their end.
+fn is_whole(mut decoder: ChunkedDecoder, bytes: &[u8]) -> bool {
+    let mut at = 0;
+    loop {
+        let Ok(step) = decoder.handle(&bytes[at..]) else { return false };
+        at += step.consumed;
+        match step.event {
+            Event::Data { .. } => {}
+            Event::More => return false,
+            Event::End => return at == bytes.len(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decoder(method: Method, text: &[u8]) -> (Decoder, usize) {
+        let mut decoder = Decoder::new(method, Limits::default());
+        let mut head = ReplyHead::new();
+        match decoder.head(&mut head, text).expect("a good head") {
+            HeadEvent::Head(len) => (decoder, len as usize),
+            event => panic!("{event:?}"),
+        }
+    }
+
+    /// The body in pieces of so many bytes, and how many bytes are left behind its end, if that came.
+    fn decoded(
+        decoder: &mut Decoder,
+        input: &[u8],
+        piece: usize,
+    ) -> Result<(Vec<u8>, Option<usize>), InvalidBody> {
+        let (mut body, mut at) = (Vec::new(), 0);
+        loop {
+            let end = (at + piece).min(input.len());
+            let step = decoder.body(&input[at..end])?;
+            match step.event {
+                BodyEvent::Data { start, end } => body.extend_from_slice(&input[at + start..at + end]),
+                BodyEvent::More if end == input.len() => return Ok((body, None)),
+                BodyEvent::More => {}
+                BodyEvent::End => return Ok((body, Some(input.len() - at - step.consumed))),
+            }
+            at += step.consumed;
+        }
+    }
+
+    /// What follows the first line, what the body is, whether it ends (and what is behind it), whether it is kept.
+    type Row<'t> = (&'t str, &'t str, &'t str, Option<usize>, bool);
+
+    const ROWS: [Row<'static>; 11] = [
+        ("1.1 200\r\nContent-Length: 3\r\n\r\n", "abc", "abc", Some(0), true),
+        ("1.1 200\r\nContent-Length: 3\r\n\r\n", "abcde", "abc", Some(2), true),
+        ("1.1 200\r\nContent-Length: 3\r\n\r\n", "ab", "ab", None, true),
+        ("1.1 200\r\nContent-Length: 0\r\n\r\n", "", "", Some(0), true),
+        ("1.0 200\r\nContent-Length: 1\r\n\r\n", "a", "a", Some(0), false),
+        ("1.1 200\r\nConnection: close\r\nContent-Length: 1\r\n\r\n", "a", "a", Some(0), false),
+        ("1.1 200\r\n\r\n", "abc", "abc", None, false),
+        ("1.1 304\r\nContent-Length: 3\r\n\r\n", "abc", "", Some(3), true),
+        (
+            "1.1 200\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "2\r\nab\r\n1;x\r\nc\r\n0\r\n\r\n",
+            "abc",
+            Some(0),
+            true,
+        ),
+        ("1.1 200\r\nTransfer-Encoding: chunked\r\n\r\n", "0\r\nA: 1\r\n\r\nrest", "", Some(4), true),
+        ("1.1 200\r\nTransfer-Encoding: chunked\r\n\r\n", "2\r\nab\r\n0\r\n\r", "ab", None, true),
+    ];
+
+    #[test]
+    fn bodies_end_where_their_heads_say_in_pieces_of_any_size() {
+        for (head, bytes, body, behind, keeps) in ROWS {
+            let text = format!("HTTP/{head}{bytes}");
+            for piece in 1..=bytes.len().max(1) {
+                let (mut decoder, len) = decoder(Method::Get, text.as_bytes());
+                assert_eq!(decoder.keeps(), keeps, "{head}");
+                let found = decoded(&mut decoder, &text.as_bytes()[len..], piece).expect(head);
+                // Behind the last piece there is nothing to be seen of what follows.
+                let behind = behind.map(|behind| (body.as_bytes().to_vec(), Some(behind)));
+                assert_eq!(found, behind.unwrap_or((body.as_bytes().to_vec(), None)), "{head} {piece}");
+                assert_eq!(decoder.is_over(), found.1.is_some(), "{head} {piece}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_connection_ends_a_body_without_framing_only() {
+        for (head, bytes, _, behind, _) in ROWS.iter().filter(|row| row.3.is_none()) {
+            let text = format!("HTTP/{head}{bytes}");
+            let (mut decoder, len) = decoder(Method::Get, text.as_bytes());
+            decoded(&mut decoder, &text.as_bytes()[len..], text.len()).expect(head);
+            assert_eq!(*behind, None);
+            assert_eq!(decoder.close(), *head == "1.1 200\r\n\r\n", "{head}");
+            assert_eq!(decoder.is_over(), *head == "1.1 200\r\n\r\n", "{head}");
+        }
+    }
+
+    #[test]
+    fn interim_heads_heads_and_their_absence_are_told_apart() {
+        let mut decoder = Decoder::new(Method::Get, Limits::default());
+        let mut head = ReplyHead::new();
+        let text = b"HTTP/1.1 103 x\r\nA: 1\r\n\r\nHTTP/1.1 200 x\r\n\r\n";
+        assert_eq!(decoder.head(&mut head, &text[..20]), Ok(HeadEvent::More));
+        assert_eq!(decoder.head(&mut head, text), Ok(HeadEvent::Interim(24)));
+        head.clear();
+        assert_eq!(decoder.head(&mut head, &text[24..]), Ok(HeadEvent::Head(18)));
+        let mut bare = Decoder::new(Method::Get, Limits::default());
+        assert_eq!(bare.head(&mut ReplyHead::new(), b"<html>"), Ok(HeadEvent::NoHead));
+        assert!(!bare.keeps() && bare.close());
+    }
+
+    #[test]
+    fn trailers_that_may_stand_there_are_returned() {
+        let text = b"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let (mut decoder, _) = decoder(Method::Get, text);
+        let section = b"0\r\nX-Sum: 1\r\nContent-Length: 7\r\nServer-Timing: a\r\n\r\n";
+        decoded(&mut decoder, section, 3).expect("good chunks");
+        let wanted = [("X-Sum", "1"), ("Server-Timing", "a")];
+        assert_eq!(decoder.trailers(), wanted.map(|(name, value)| (name.into(), value.into())));
+    }
+
+    #[test]
+    fn chunks_without_their_form_are_refused() {
+        let text = b"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n";
+        for bytes in ["zz\r\n", "2\r\nabc", "1\na"] {
+            let (mut decoder, _) = decoder(Method::Get, text);
+            assert_eq!(decoded(&mut decoder, bytes.as_bytes(), 1), Err(InvalidBody), "{bytes:?}");
+        }
+    }
+
+    /// Only what ends with the last chunk, and at its end, is taken as a whole.
+    #[test]
+    fn a_whole_chunked_body_is_told_from_a_part() {
+        let text = b"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let whole = |bytes: &str| decoder(Method::Get, text).0.ends_within(bytes.as_bytes());
+        assert!(whole("3\r\nabc\r\n0\r\n\r\n"));
+        assert!(whole("0\r\n\r\n"));
+        assert!(!whole("3\r\nabc\r\n"));
+        // The text of the last chunk inside of a longer one, something behind it, and no chunks at all.
+        assert!(!whole("9\r\nabc0\r\n\r\n"));
+        assert!(!whole("0\r\n\r\nabc0\r\n\r\n"));
+        assert!(!whole("zz\r\n0\r\n\r\n"));
+    }
+}
