@@ -33,7 +33,7 @@ pub async fn fetch(
     outgoing: Outgoing,
 ) -> Result<Reply, Failure> {
     let scheme = if outgoing.secure.is_some() { "https://" } else { "http://" };
-    Tries::of(request).set_url(scheme, outgoing.target());
+    Tries::of(request).set_url(scheme, outgoing.encoder.target());
     let chosen = watched(request, settings, pin!(Choice::of(request, target))).await;
     let mut choice = chosen.unwrap_or(Err(Failure::Gone))?;
     if settings.next_upstream_tries > 0 {
@@ -192,13 +192,6 @@ impl Done {
             }
         };
         Reply { head: self.heading, body, received_at: (rt::now(), rt::wall()), stored: None }
-    }
-}
-
-impl Outgoing {
-    /// What is asked for, as it stands in the request line.
-    fn target(&self) -> &[u8] {
-        self.head.split(|&byte| byte == b' ').nth(1).unwrap_or_default()
     }
 }
 

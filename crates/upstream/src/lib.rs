@@ -35,6 +35,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use http::gateway::Encoder;
 use http::reply::ReplyHead;
 use http::request::Method;
 use io::Frozen;
@@ -226,8 +227,8 @@ pub enum Target {
 
 /// The request as it goes out; made once and sent once for each try.
 pub struct Outgoing {
-    /// Request line and fields with the empty line.
-    pub head: Vec<u8>,
+    /// The head as bytes of the upstream's protocol, and how the body is framed.
+    pub encoder: Encoder,
     /// How the upstream is spoken to by TLS, if it is.
     pub secure: Option<Secure>,
     /// What follows.

@@ -8,11 +8,11 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::framing::{CHUNK_END, CHUNK_HEADER_LEN_MAX, LAST_CHUNK, chunk_header};
-use http::request::BodyLength;
+use http::gateway::BodyFraming;
 use io::op::{DeviceId, SEGMENTS_MAX, Source};
 use io::{Errno, Frozen, Segments};
 use rt::Timer;
+use smallvec::smallvec;
 
 use crate::link::Link;
 use crate::state::Try;
@@ -69,15 +69,15 @@ impl Sending {
             timer: link.timer.clone(),
             timeout: settings.send_timeout,
             record: Rc::clone(record),
+            framing: outgoing.encoder.framing(),
         };
-        let head = outgoing.head.clone();
+        let head = outgoing.encoder.head().to_vec();
         let head_len = head.len() as u64;
         let (future, left): (Pin<Box<dyn Future<Output = _>>>, _) = match (&outgoing.body, &request.incoming)
         {
             (OutgoingBody::Streamed, Some(incoming)) => {
-                let framing = request.head.body();
                 let left = Left::Coming(Rc::clone(incoming));
-                (Box::pin(stream(out, head, Rc::clone(incoming), framing)), left)
+                (Box::pin(stream(out, head, Rc::clone(incoming))), left)
             }
             (OutgoingBody::None | OutgoingBody::Streamed, _) => {
                 (Box::pin(whole(out, head, Vec::new())), Left::Of(head_len))
@@ -117,20 +117,20 @@ async fn whole(mut out: Out, head: Vec<u8>, body: Vec<Frozen>) -> Result<(), Sen
     let mut data = Segments::from(head);
     let mut pieces = 1;
     for piece in body {
-        if pieces == SEGMENTS_MAX {
+        if pieces + out.segments_each() > SEGMENTS_MAX {
             out.send(std::mem::take(&mut data), true).await?;
             pieces = 0;
         }
-        data.push(Source::Frozen(piece));
-        pieces += 1;
+        out.push(&mut data, smallvec![Source::Frozen(piece)]);
+        pieces += out.segments_each();
     }
-    out.send(data, false).await
+    out.end(data).await
 }
 
 /// Sends a body that was received into a file.
 async fn from_file(mut out: Out, head: Vec<u8>, body: Rc<ReceivedBody>) -> Result<(), SendTrouble> {
     let mut data = Segments::from(head);
-    let Some((file, len, via)) = body.file() else { return out.send(data, false).await };
+    let Some((file, len, via)) = body.file() else { return out.end(data).await };
     let mut offset = 0;
     while offset < len {
         let most = (len - offset).min(PIECE as u64);
@@ -140,25 +140,21 @@ async fn from_file(mut out: Out, head: Vec<u8>, body: Rc<ReceivedBody>) -> Resul
             return Err(SendTrouble::Local(read.err().unwrap_or(Errno::IO)));
         };
         offset += u64::from(count);
-        data.push(Source::Buf(buf));
-        out.send(std::mem::take(&mut data), offset < len).await?;
+        out.push(&mut data, smallvec![Source::Buf(buf)]);
+        if offset < len {
+            out.send(std::mem::take(&mut data), true).await?;
+        }
     }
-    Ok(())
+    out.end(data).await
 }
 
-/// Sends a body while it comes: as it is where its length was told, else in chunks.
-async fn stream(
-    mut out: Out,
-    head: Vec<u8>,
-    incoming: Rc<IncomingBody>,
-    framing: BodyLength,
-) -> Result<(), SendTrouble> {
-    let chunked = framing == BodyLength::Unknown;
+/// Sends a body while it comes.
+async fn stream(mut out: Out, head: Vec<u8>, incoming: Rc<IncomingBody>) -> Result<(), SendTrouble> {
     let mut data = Segments::from(head);
     let mut piece = incoming.try_next();
     loop {
         if let Some(bytes) = piece {
-            push(&mut data, bytes, chunked);
+            out.push(&mut data, bytes);
         }
         if !data.is_empty() {
             out.send(std::mem::take(&mut data), false).await?;
@@ -170,26 +166,7 @@ async fn stream(
             break;
         }
     }
-    match chunked {
-        true => {
-            data.push(Source::Static(LAST_CHUNK));
-            out.send(data, false).await
-        }
-        false => Ok(()),
-    }
-}
-
-/// Appends a piece of a body.
-fn push(out: &mut Segments, piece: Piece, chunked: bool) {
-    if chunked {
-        let bytes: u64 = piece.iter().map(|source| source.bytes().len() as u64).sum();
-        let mut buf = [0; CHUNK_HEADER_LEN_MAX];
-        out.push(Source::Vec(chunk_header(bytes, &mut buf).to_vec()));
-    }
-    piece.into_iter().for_each(|source| out.push(source));
-    if chunked {
-        out.push(Source::Static(CHUNK_END));
-    }
+    out.end(data).await
 }
 
 /// The upstream's side of it.
@@ -198,12 +175,43 @@ struct Out {
     timer: Timer,
     timeout: Duration,
     record: Rc<Try>,
+    framing: BodyFraming,
 }
 
 impl Out {
+    /// Segments of one piece of a body in its frame.
+    fn segments_each(&self) -> usize {
+        if self.framing == BodyFraming::Plain { 1 } else { 3 }
+    }
+
+    /// Appends a piece of the body in its frame.
+    fn push(&self, data: &mut Segments, piece: Piece) {
+        if self.framing == BodyFraming::Plain {
+            piece.into_iter().for_each(|source| data.push(source));
+            return;
+        }
+        let len = piece.iter().map(|source| source.bytes().len() as u64).sum();
+        let (before, after) = self.framing.around(len);
+        data.push(Source::Vec(before));
+        piece.into_iter().for_each(|source| data.push(source));
+        data.push(Source::Static(after));
+    }
+
+    /// Sends the last bytes, and what ends the body.
+    async fn end(&mut self, mut data: Segments) -> Result<(), SendTrouble> {
+        let end = self.framing.end();
+        if !end.is_empty() {
+            data.push(Source::Static(end));
+        }
+        match data.is_empty() {
+            true => Ok(()),
+            false => self.send(data, false).await,
+        }
+    }
+
     async fn send(&mut self, mut data: Segments, more: bool) -> Result<(), SendTrouble> {
         let len = data.len();
-        let Out { writer, timer, timeout, record } = self;
+        let Out { writer, timer, timeout, record, .. } = self;
         timer.set(rt::now() + *timeout);
         // A long send completes late. What counts is whether the upstream takes anything meanwhile.
         let mut progress = if len > LONG_SEND { writer.progress() } else { 0 };

@@ -1,57 +1,90 @@
-//! The protocols that servers behind this one speak: bytes that were received become events of a response.
+//! The protocols that servers behind this one speak: a request becomes bytes, and bytes become events of a response.
 //!
-//! Main type: [`Decoder`], one for each response. It is handed what was received and returns ranges of it, so a body is
-//! never copied here. It is a closed enum, and a protocol is a variant with a file of its own: no box and no dynamic call
-//! for a response. Connections, timeouts and the choice of a server are the caller's.
+//! Main types: [`Encoder`] and [`Decoder`], one of each for an exchange. The encoder is told the parts of a request and
+//! frames its body; the decoder is handed what was received and returns ranges of it. No byte of a body is copied here.
+//! Both are closed enums, and a protocol is a variant with a directory of its own: no box and no dynamic call for a
+//! request. Connections, timeouts and the choice of a server are the caller's.
 
+mod event;
 mod http1;
 
+pub use event::{BodyEvent, BodyFraming, BodyStep, HeadEvent, InvalidBody};
+
 use crate::reply::{Limits, ReplyError, ReplyHead};
-use crate::request::Method;
+use crate::request::{BodyLength, Method, Version};
 
-/// What [`Decoder::head`] found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeadEvent {
-    /// More bytes are needed: append them to the same bytes and call again.
-    More,
-    /// A head of so many bytes that another one follows (RFC 9110 section 15.2). Take them off the front and clear the
-    /// [`ReplyHead`].
-    Interim(u32),
-    /// The head has so many bytes; the body starts behind them.
-    Head(u32),
-    /// There is no head: the body starts with the first byte, and the status is 200.
-    NoHead,
+/// The encoder of one request, by the protocol that the server speaks. Call [`begin`](Self::begin), then
+/// [`field`](Self::field) and [`body`](Self::body) in the order of the fields, then [`end`](Self::end).
+///
+/// The caller has made sure that no part can end a line: methods and names are tokens, targets and values have no control
+/// bytes but tabs.
+#[derive(Clone, Debug)]
+pub enum Encoder {
+    /// HTTP/1.0 or 1.1 (RFC 9112).
+    Http1(http1::Encoder),
 }
 
-/// What [`Decoder::body`] found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BodyEvent {
-    /// Bytes of the body: this range of the input.
-    Data {
-        /// Index of the first byte.
-        start: usize,
-        /// Index after the last byte.
-        end: usize,
-    },
-    /// All input is used up; more is needed.
-    More,
-    /// The body ended. [`Decoder::trailers`] and [`Decoder::keeps`] hold from here on.
-    End,
-}
+impl Encoder {
+    /// One for HTTP/1 of this version; later ones are spoken to as 1.1.
+    #[must_use]
+    pub fn http1(version: Version) -> Self {
+        Self::Http1(http1::Encoder::new(version))
+    }
 
-/// The result of [`Decoder::body`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BodyStep {
-    /// Bytes of the input that are done with; call again with the rest. Behind [`BodyEvent::End`] the rest is more than
-    /// belongs to the response.
-    pub consumed: usize,
-    /// What was found.
-    pub event: BodyEvent,
-}
+    /// Begins with the method and the target, which `target` appends to the bytes that it is given. Returns whether there
+    /// is a target; without one the request must not be sent.
+    pub fn begin(&mut self, method: &[u8], target: impl FnOnce(&mut Vec<u8>)) -> bool {
+        match self {
+            Self::Http1(encoder) => encoder.begin(method, target),
+        }
+    }
 
-/// The framing of a body breaks the rules of its protocol, so its end cannot be found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InvalidBody;
+    /// Adds a field.
+    #[inline]
+    pub fn field(&mut self, name: &[u8], value: &[u8]) {
+        match self {
+            Self::Http1(encoder) => encoder.field(name, value),
+        }
+    }
+
+    /// Says how long the body is, which adds the fields about it. Without this there is none.
+    pub fn body(&mut self, length: BodyLength) {
+        match self {
+            Self::Http1(encoder) => encoder.body(length),
+        }
+    }
+
+    /// Ends the head.
+    pub fn end(&mut self) {
+        match self {
+            Self::Http1(encoder) => encoder.end(),
+        }
+    }
+
+    /// What goes out before the body.
+    #[must_use]
+    pub fn head(&self) -> &[u8] {
+        match self {
+            Self::Http1(encoder) => encoder.head(),
+        }
+    }
+
+    /// The target, for logs.
+    #[must_use]
+    pub fn target(&self) -> &[u8] {
+        match self {
+            Self::Http1(encoder) => encoder.target(),
+        }
+    }
+
+    /// How the body is framed on its way.
+    #[must_use]
+    pub fn framing(&self) -> BodyFraming {
+        match self {
+            Self::Http1(encoder) => encoder.framing(),
+        }
+    }
+}
 
 /// The decoder of one response, by the protocol that the server speaks.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! The request as an upstream gets it: request line, fields, and which body follows.
+//! The request as an upstream gets it: method, target, fields, and which body follows. `http::gateway` makes bytes of it.
 //!
 //! | field | what an upstream gets |
 //! |---|---|
@@ -14,8 +14,8 @@
 //! Nothing that a client or a variable says can end a line of it: the URI is escaped and control bytes in values
 //! become spaces. The fields that frame the body are made from the body that is sent, and from nothing else.
 
+use http::gateway::Encoder;
 use http::hop_by_hop::ConnectionOptions;
-use http::push_decimal;
 use http::request::{BodyLength, HeaderId, Method, Version};
 use io::Frozen;
 
@@ -124,33 +124,25 @@ pub(crate) fn build(
         request.log(Level::Error, format_args!("loop detected: \"CDN-Loop\" of the request has \"{name}\""));
         return Err(502);
     }
-    let mut head = Vec::with_capacity(HEAD_BYTES);
-    head.extend_from_slice(&method);
-    head.push(b' ');
-    let before = head.len();
-    push_uri(request, conf, destination, &mut head);
+    let mut encoder = Encoder::http1(conf.version);
     // nginx's words for a location without a path in front of a rewritten URI that is empty.
-    if head.len() == before {
+    if !encoder.begin(&method, |out| push_uri(request, conf, destination, out)) {
         request.log(Level::Error, format_args!("zero length URI to proxy"));
         return Err(500);
     }
-    head.extend_from_slice(match conf.version {
-        Version::Http10 => b" HTTP/1.0\r\n",
-        Version::Http11 | Version::Http2 | Version::Http3 => b" HTTP/1.1\r\n",
-    });
     if lacks_body(request, conf) {
         let what = "request body was passed on already, it cannot be sent to another upstream";
         request.log(Level::Error, format_args!("{what}"));
         return Err(502);
     }
     let body = body_of(request, conf);
-    let framing = Framing::of(request, conf, &body);
-    request.extensions.insert(Context { framing, passes_conditions: fill.is_none() });
+    let length = length_of(request, conf, &body);
+    request.extensions.insert(Context { length, passes_conditions: fill.is_none() });
     // The context is complete before values are made: they may show the length of the body.
-    let mut writer = Writer { request, conf, head, closes: false, upgrades: false };
-    writer.fields(destination, framing, fill);
-    let Writer { mut head, closes, upgrades, .. } = writer;
-    head.extend_from_slice(b"\r\n");
+    let mut writer = Writer { request, conf, encoder, closes: false, upgrades: false };
+    writer.fields(destination, length, fill);
+    let Writer { mut encoder, closes, upgrades, .. } = writer;
+    encoder.end();
     // What a client did not ask for it would not understand.
     let upgrade = upgrades && request.depth == 0 && request.header(HeaderId::Upgrade).is_some();
     let method = Method::of(&method);
@@ -160,7 +152,7 @@ pub(crate) fn build(
         (_, false) => None,
     };
     Ok(Outgoing {
-        head,
+        encoder,
         secure,
         body,
         method,
@@ -185,44 +177,30 @@ fn has_passed(request: &Request, name: &[u8]) -> bool {
 
 const CDN_LOOP: &[u8] = b"CDN-Loop";
 
-/// Bytes that most heads of requests do with.
-const HEAD_BYTES: usize = 512;
-
 /// What variables show of a request that was passed on.
 #[derive(Clone, Debug)]
 pub(super) struct Context {
-    pub(super) framing: Framing,
+    /// How long the body is that the upstream gets.
+    pub(super) length: BodyLength,
     /// Whether the client's conditions went along.
     pub(super) passes_conditions: bool,
 }
 
-/// How an upstream finds the end of the body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Framing {
-    /// There is none, nor was there one.
-    None,
-    /// So many bytes, which may be none.
-    Length(u64),
-    /// It comes in chunks.
-    Chunked,
-}
-
-impl Framing {
-    fn of(request: &Request, conf: &Conf, body: &OutgoingBody) -> Framing {
-        let framing = request.head.body();
-        match body {
-            OutgoingBody::Bytes(bytes) => Framing::Length(bytes.len() as u64),
-            OutgoingBody::Received(body) => Framing::Length(body.byte_count()),
-            OutgoingBody::Streamed => match framing {
-                BodyLength::Exactly(length) => Framing::Length(length),
-                BodyLength::Unknown | BodyLength::None => Framing::Chunked,
-            },
-            // An empty body that the client announced is announced again.
-            OutgoingBody::None if conf.pass_body && request.depth == 0 && framing != BodyLength::None => {
-                Framing::Length(0)
-            }
-            OutgoingBody::None => Framing::None,
+/// How long the body is that the upstream gets.
+fn length_of(request: &Request, conf: &Conf, body: &OutgoingBody) -> BodyLength {
+    let length = request.head.body();
+    match body {
+        OutgoingBody::Bytes(bytes) => BodyLength::Exactly(bytes.len() as u64),
+        OutgoingBody::Received(body) => BodyLength::Exactly(body.byte_count()),
+        OutgoingBody::Streamed => match length {
+            BodyLength::Exactly(_) => length,
+            BodyLength::Unknown | BodyLength::None => BodyLength::Unknown,
+        },
+        // An empty body that the client announced is announced again.
+        OutgoingBody::None if conf.pass_body && request.depth == 0 && length != BodyLength::None => {
+            BodyLength::Exactly(0)
         }
+        OutgoingBody::None => BodyLength::None,
     }
 }
 
@@ -348,7 +326,7 @@ fn push_safe(text: &[u8], out: &mut Vec<u8>) {
 struct Writer<'r> {
     request: &'r Request,
     conf: &'r Conf,
-    head: Vec<u8>,
+    encoder: Encoder,
     /// Whether the upstream is told to close the connection.
     closes: bool,
     /// Whether it is asked for another protocol.
@@ -357,7 +335,7 @@ struct Writer<'r> {
 
 impl Writer<'_> {
     /// In nginx's order: those of the configuration, those of this server, those of the client.
-    fn fields(&mut self, destination: &Destination, framing: Framing, fill: Option<&Fill>) {
+    fn fields(&mut self, destination: &Destination, length: BodyLength, fill: Option<&Fill>) {
         let (request, conf) = (self.request, self.conf);
         for field in conf.set_fields.items().iter().filter(|field| !is_framing(field.name.as_bytes())) {
             self.push(field.name.as_bytes(), &field.value.rendered(request));
@@ -365,15 +343,7 @@ impl Writer<'_> {
         if !self.is_set(b"Host") {
             self.push(b"Host", &destination.place.host);
         }
-        match framing {
-            Framing::None => {}
-            Framing::Length(length) => {
-                self.head.extend_from_slice(b"Content-Length: ");
-                push_decimal(&mut self.head, length);
-                self.head.extend_from_slice(b"\r\n");
-            }
-            Framing::Chunked => self.head.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
-        }
+        self.encoder.body(length);
         for (id, value) in fill.map_or(&[][..], |fill| &fill.fields) {
             if !self.is_set(id.name().as_bytes()) {
                 self.push(id.name().as_bytes(), value);
@@ -381,7 +351,7 @@ impl Writer<'_> {
         }
         // A further line of the same list.
         if let Some(name) = &conf.cdn_loop {
-            push_line(CDN_LOOP, name, &mut self.head);
+            self.encoder.field(CDN_LOOP, name);
         }
         // Last, as in nginx: upstreams that take the first of two equal fields get the one that was configured.
         if conf.pass_fields {
@@ -401,7 +371,7 @@ impl Writer<'_> {
                 || options.names(field.id, name)
                 || self.is_set(name);
             if !is_dropped {
-                push_line(name, value, &mut self.head);
+                self.encoder.field(name, value);
             }
         }
     }
@@ -423,15 +393,8 @@ impl Writer<'_> {
         }
         let clean = |byte: &u8| if byte.is_ascii_control() && *byte != b'\t' { b' ' } else { *byte };
         let value: Vec<u8> = value.iter().map(clean).collect();
-        push_line(name, &value, &mut self.head);
+        self.encoder.field(name, &value);
     }
-}
-
-fn push_line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
-    out.extend_from_slice(name);
-    out.extend_from_slice(b": ");
-    out.extend_from_slice(value);
-    out.extend_from_slice(b"\r\n");
 }
 
 #[cfg(test)]

@@ -3,10 +3,10 @@
 //! They are known from the moment on that the request is made, so a `rewrite` in front of it sees none of them, and a log
 //! line behind it does. A location that passes nothing on has none of them but that of the client's addresses.
 
-use http::request::HeaderId;
+use http::request::{BodyLength, HeaderId};
 
 use crate::proxy::pass::{Destination, Place};
-use crate::proxy::request::{Context, Framing};
+use crate::proxy::request::Context;
 use exchange::request::Request;
 use exchange::variables::Variable;
 
@@ -57,12 +57,12 @@ pub(super) const VARIABLES: &[Variable] = &[
     variable(
         "proxy_internal_body_length",
         |request, out| {
-            framing(request, out, |framing, out| match framing {
-                Framing::Length(length) => {
+            length(request, out, |length, out| match length {
+                BodyLength::Exactly(length) => {
                     http::push_decimal(out, length);
                     true
                 }
-                Framing::None | Framing::Chunked => false,
+                BodyLength::None | BodyLength::Unknown => false,
             })
         },
         "Bytes of the body that the upstream gets.",
@@ -70,8 +70,8 @@ pub(super) const VARIABLES: &[Variable] = &[
     variable(
         "proxy_internal_chunked",
         |request, out| {
-            framing(request, out, |framing, out| {
-                let is_chunked = framing == Framing::Chunked;
+            length(request, out, |length, out| {
+                let is_chunked = length == BodyLength::Unknown;
                 out.extend_from_slice(if is_chunked { b"chunked" } else { b"" });
                 is_chunked
             })
@@ -94,8 +94,8 @@ fn place(request: &Request, out: &mut Vec<u8>, show: fn(&Place, &mut Vec<u8>) ->
 }
 
 /// A value that is known once the request was made.
-fn framing(request: &Request, out: &mut Vec<u8>, show: fn(Framing, &mut Vec<u8>) -> bool) -> bool {
-    request.extensions.get::<Context>().is_some_and(|context| show(context.framing, out))
+fn length(request: &Request, out: &mut Vec<u8>, show: fn(BodyLength, &mut Vec<u8>) -> bool) -> bool {
+    request.extensions.get::<Context>().is_some_and(|context| show(context.length, out))
 }
 
 fn add_x_forwarded_for(request: &Request, out: &mut Vec<u8>) -> bool {

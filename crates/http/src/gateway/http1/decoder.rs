@@ -1,12 +1,12 @@
 //! The responses of servers that speak HTTP/1: heads as text, bodies by length, in chunks or up to the end of the connection.
 
-use super::{BodyEvent, BodyStep, HeadEvent, InvalidBody};
 use crate::connection::reply_keeps_alive;
 use crate::framing::{ChunkedDecoder, Event, ReplyFraming, may_be_trailer};
+use crate::gateway::event::{BodyEvent, BodyStep, HeadEvent, InvalidBody};
 use crate::reply::{self, Limits, ReplyError, ReplyHead, ReplyProgress, parse_fields};
 use crate::request::Method;
 
-/// See [`super::Decoder`].
+/// See [`crate::gateway::Decoder`].
 #[derive(Debug)]
 pub struct Decoder {
     method: Method,
@@ -32,11 +32,15 @@ enum Place {
 const TRAILERS_MAX: u16 = 100;
 
 impl Decoder {
-    pub(super) fn new(method: Method, limits: Limits) -> Self {
+    pub(in crate::gateway) fn new(method: Method, limits: Limits) -> Self {
         Self { method, limits, keeps: false, place: Place::Length(0) }
     }
 
-    pub(super) fn head(&mut self, head: &mut ReplyHead, input: &[u8]) -> Result<HeadEvent, ReplyError> {
+    pub(in crate::gateway) fn head(
+        &mut self,
+        head: &mut ReplyHead,
+        input: &[u8],
+    ) -> Result<HeadEvent, ReplyError> {
         Ok(match reply::parse(head, input, &self.limits)? {
             ReplyProgress::Incomplete => HeadEvent::More,
             ReplyProgress::Complete { head_len } if head.is_interim() => HeadEvent::Interim(head_len),
@@ -59,7 +63,7 @@ impl Decoder {
     }
 
     #[inline]
-    pub(super) fn body(&mut self, input: &[u8]) -> Result<BodyStep, InvalidBody> {
+    pub(in crate::gateway) fn body(&mut self, input: &[u8]) -> Result<BodyStep, InvalidBody> {
         match &mut self.place {
             Place::Length(0) => {
                 self.place = Place::Over(Vec::new());
@@ -88,7 +92,7 @@ impl Decoder {
         }
     }
 
-    pub(super) fn ends_within(&self, input: &[u8]) -> bool {
+    pub(in crate::gateway) fn ends_within(&self, input: &[u8]) -> bool {
         match &self.place {
             Place::Length(left) => input.len() as u64 >= *left,
             // Looked through first: where the end is no end after all, nothing must be lost.
@@ -97,7 +101,7 @@ impl Decoder {
         }
     }
 
-    pub(super) fn left(&self) -> Option<u64> {
+    pub(in crate::gateway) fn left(&self) -> Option<u64> {
         match self.place {
             Place::Length(left) => Some(left),
             Place::Over(_) => Some(0),
@@ -105,11 +109,11 @@ impl Decoder {
         }
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub(in crate::gateway) fn is_over(&self) -> bool {
         matches!(self.place, Place::Over(_))
     }
 
-    pub(super) fn close(&mut self) -> bool {
+    pub(in crate::gateway) fn close(&mut self) -> bool {
         let ends = matches!(self.place, Place::Close);
         if ends {
             self.place = Place::Over(Vec::new());
@@ -117,11 +121,11 @@ impl Decoder {
         ends
     }
 
-    pub(super) fn keeps(&self) -> bool {
+    pub(in crate::gateway) fn keeps(&self) -> bool {
         self.keeps
     }
 
-    pub(super) fn trailers(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+    pub(in crate::gateway) fn trailers(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let Place::Over(section) = &self.place else { return Vec::new() };
         let mut fields = Vec::new();
         if section.is_empty() || parse_fields(section, TRAILERS_MAX, &mut fields).is_err() {

@@ -1,0 +1,76 @@
+//! What encoders and decoders of all protocols have in common: events, and frames around pieces of a body.
+
+use crate::framing::{CHUNK_END, CHUNK_HEADER_LEN_MAX, LAST_CHUNK, chunk_header};
+
+/// How the body of a request is framed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyFraming {
+    /// Its bytes are all that is sent: its length was said, or there is none.
+    Plain,
+    /// Chunks of HTTP/1 (RFC 9112 section 7.1).
+    Chunks,
+}
+
+impl BodyFraming {
+    /// The bytes before and after a piece of `len` bytes, which is not empty.
+    #[must_use]
+    pub fn around(self, len: u64) -> (Vec<u8>, &'static [u8]) {
+        match self {
+            Self::Plain => (Vec::new(), b""),
+            Self::Chunks => (chunk_header(len, &mut [0; CHUNK_HEADER_LEN_MAX]).to_vec(), CHUNK_END),
+        }
+    }
+
+    /// The bytes behind the last piece.
+    #[must_use]
+    pub fn end(self) -> &'static [u8] {
+        match self {
+            Self::Plain => b"",
+            Self::Chunks => LAST_CHUNK,
+        }
+    }
+}
+
+/// What [`Decoder::head`](super::Decoder::head) found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadEvent {
+    /// More bytes are needed: append them to the same bytes and call again.
+    More,
+    /// A head of so many bytes that another one follows (RFC 9110 section 15.2). Take them off the front and clear the
+    /// [`ReplyHead`](crate::reply::ReplyHead).
+    Interim(u32),
+    /// The head has so many bytes; the body starts behind them.
+    Head(u32),
+    /// There is no head: the body starts with the first byte, and the status is 200.
+    NoHead,
+}
+
+/// What [`Decoder::body`](super::Decoder::body) found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyEvent {
+    /// Bytes of the body: this range of the input.
+    Data {
+        /// Index of the first byte.
+        start: usize,
+        /// Index after the last byte.
+        end: usize,
+    },
+    /// All input is used up; more is needed.
+    More,
+    /// The body ended. [`trailers`](super::Decoder::trailers) and [`keeps`](super::Decoder::keeps) hold from here on.
+    End,
+}
+
+/// The result of [`Decoder::body`](super::Decoder::body).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BodyStep {
+    /// Bytes of the input that are done with; call again with the rest. Behind [`BodyEvent::End`] the rest is more than
+    /// belongs to the response.
+    pub consumed: usize,
+    /// What was found.
+    pub event: BodyEvent,
+}
+
+/// The framing of a body breaks the rules of its protocol, so its end cannot be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidBody;
