@@ -369,7 +369,8 @@ impl Roots {
         // OpenSSL says that the chain is too long. It is, if there is more to it without the limit.
         if NOT_FROM_A_ROOT.contains(&verdict.code) && depth_max < DEPTH_MAX {
             let unlimited = self.judge(&certificates, purpose, DEPTH_MAX).ok_or_else(invalid)?;
-            if unlimited.code != verdict.code || unlimited.depth > verdict.depth {
+            let is_beyond = u32::try_from(unlimited.depth).is_ok_and(|depth| depth > depth_max);
+            if unlimited.code != verdict.code || is_beyond {
                 return Err(distrust(ffi::X509_V_ERR_CERT_CHAIN_TOO_LONG));
             }
         }

@@ -234,6 +234,7 @@ fn cases() -> Vec<Case> {
         cases.push(depth(limit, Case::new("depth of two", &[&good, &middle], &root)));
         cases.push(depth(limit, Case::new("deep below an unknown root", &deep_chain, &other)));
         cases.push(depth(limit, Case::new("alone", &[&alone], &root)));
+        cases.push(depth(limit, Case::new("unknown root sent along", &[&good, &middle, &root], &other)));
     }
     cases.push(bad_signature(&any, &root));
     cases.extend(revocations(&any, &root));
