@@ -380,6 +380,8 @@ const DEFAULT_IS_KEPT: &[(&str, &[&str])] = &[
             "userid_p3p",
         ],
     ),
+    // The name follows the address of each request; written out it is a text with a variable.
+    ("template", &["proxy_ssl_name"]),
     // As in nginx these are refused: the name exists, and `proxy_pass` has to come first.
     ("refused", &["log_format", "proxy_redirect"]),
 ];

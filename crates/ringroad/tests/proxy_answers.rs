@@ -212,11 +212,15 @@ fn long_trailers_and_chunk_extensions_of_an_upstream_are_passed_over() {
 }
 
 #[test]
-fn an_upstream_that_does_not_speak_tls_is_502() {
+fn an_upstream_that_does_not_speak_tls_times_out() {
     let origin = Origin::start(|_| Reply::text("x"));
-    let server = start(&origin, "", "location /to {\nproxy_pass $arg_to; }");
+    let server = start(&origin, "proxy_connect_timeout 1s;", "location /to {\nproxy_pass $arg_to; }");
     let place = origin.addr();
-    assert_eq!(get(&server, &format!("/to?to=https://{place}/")).status, 502);
+    assert_eq!(
+        get(&server, &format!("/to?to=https://{place}/")).status,
+        504,
+        "it waits for more of a request"
+    );
     let log = server.wait_for_log("while SSL handshaking to upstream", Deadline::default());
     assert!(log.contains(&format!("upstream: \"https://{place}/\"")), "{log}");
     assert_eq!(get(&server, &format!("/to?to=http://{place}/")).status, 200);

@@ -387,8 +387,11 @@ impl Engine for FaultEngine {
             live.socket = live.shortens.then(|| socket.clone());
         }
         let into_pool = matches!(&op, Op::Recv { into, .. } if !matches!(into, RecvInto::Owned(_)));
+        let has_own_buffer = matches!(&op, Op::Recv { into: RecvInto::Owned(_), .. });
         match fault {
             Some(Fault::Error(Errno::NOBUFS)) if into_pool => return Ok(self.park(live, op)),
+            // No kernel lacks a buffer for a receive that brings its own.
+            Some(Fault::Error(Errno::NOBUFS)) if has_own_buffer => {}
             Some(Fault::Error(errno)) => return Ok(self.inject(live, Err(errno), op.into_payload())),
             Some(Fault::Delay(delay)) => live.delay = Some(delay),
             Some(Fault::Short) => live.mend = shorten(&mut op),

@@ -193,7 +193,10 @@ fn wrong_statements_are_refused() {
             "proxy_ssl_verify on; location / {\nproxy_pass https://127.0.0.1; }",
             "no proxy_ssl_trusted_certificate for proxy_ssl_verify",
         ),
-        ("proxy_ssl_certificate_key /none; location / {\n }", "cannot load certificate key \"/none\""),
+        (
+            "location / {\nproxy_ssl_certificate_key /none; }",
+            "cannot load certificate key \"/none\": open() \"/none\" failed (2: No such file or directory)",
+        ),
         ("location / {\nproxy_pass http://; }", "no host in upstream \"\""),
         ("location / {\nproxy_pass http:///a; }", "no host in upstream \"/a\""),
         ("location / {\nproxy_pass http://a:x/; }", "invalid port in upstream \"a:x/\""),
