@@ -42,7 +42,19 @@ const BANNED: &[(&str, &str)] = &[
 ];
 
 /// Packages that may stand in several versions at once, since two dependencies do not agree yet.
-const IN_SEVERAL_VERSIONS: &[&str] = &["crypto-common", "digest", "syn"];
+const IN_SEVERAL_VERSIONS: &[&str] = &[
+    "alloc-no-stdlib",
+    "alloc-stdlib",
+    "bit-vec",
+    "brotli",
+    "brotli-decompressor",
+    "crypto-common",
+    "digest",
+    "getrandom",
+    "syn",
+    "untrusted",
+    "windows-sys",
+];
 
 /// Fails with the name of each package whose licence is not acceptable.
 pub(crate) fn check() -> Result<(), Failure> {
