@@ -251,7 +251,11 @@ impl Session {
         // What is left to be said comes first; nothing new is read.
         self.read(&mut [], &mut |_| {})?;
         let before = self.output.len();
-        out[..before].copy_from_slice(&self.output);
+        // A session that has sent no hello yet has made it just now; `plain_bytes` could not count it.
+        let Some(room) = out.get_mut(..before).filter(|_| !self.is_handshaking()) else {
+            return Err(TlsError(rustls::Error::HandshakeNotComplete));
+        };
+        room.copy_from_slice(&self.output);
         self.output = Vec::new();
         let Session { side, partial, .. } = self;
         let written = match side {

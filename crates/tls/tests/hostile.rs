@@ -108,6 +108,15 @@ fn other_records_within_a_message_are_refused() {
 }
 
 #[test]
+fn a_session_that_has_sent_no_hello_yet_seals_nothing() {
+    let pair = Pair::new(&client(TLS13), &server(|_| {}));
+    for mut session in [pair.client, pair.server] {
+        assert!(session.seal(b"x", &mut [0; 100]).is_err());
+        assert!(session.close().is_err());
+    }
+}
+
+#[test]
 fn an_alert_within_a_handshake_message_is_refused() {
     // TLS 1.2: no key is needed to send this.
     let mut pair = Pair::new(&client(TLS12), &server(|_| {}));
