@@ -213,6 +213,7 @@ fn every_plot_has_its_series_and_nothing_is_wider_than_a_phone() {
 
 /// Every scenario, so that a plot of any of them is seen.
 #[test]
+#[ignore = "all scenarios, three minutes"]
 fn a_report_of_this_machine_is_drawn_as_well() {
     let Some(browser) = browser() else {
         println!("skipped: no chromium in PATH");

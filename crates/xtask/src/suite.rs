@@ -4,6 +4,7 @@
 //! cargo's own style, and prints the table of engines. [`run_alone`] reports missing engines, only the gate
 //! fails for them.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -18,6 +19,9 @@ const COMPILER_HINT: &str =
     Debian, Ubuntu   apt-get install gcc libc6-dev
     Fedora           dnf install gcc glibc-devel
     Alpine           apk add gcc musl-dev";
+
+/// How many tests a test program runs at once; libtest reads it.
+const THREADS_VARIABLE: &str = "RUST_TEST_THREADS";
 
 /// The results of all test programs. The fields are those of the closing line that each of them prints.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -60,6 +64,7 @@ pub(crate) fn run(args: &[&str]) -> Result<Outcome, Failure> {
         .args(workspace::ALL_FEATURES)
         .args(args)
         .env(engines::REPORT_FILE_VARIABLE, &report_file)
+        .env(THREADS_VARIABLE, threads())
         .stdout(Stdio::piped());
     let mut child = command.spawn().map_err(|error| workspace::not_started(&command, error))?;
     // Line by line, so that the output shows while the tests run and the closing lines can be read on the way.
@@ -79,6 +84,15 @@ pub(crate) fn run(args: &[&str]) -> Result<Outcome, Failure> {
         if ok { Ok(()) } else { Err(Failure::Command { command: workspace::describe(&command), status }) };
     let report = Report::parse(&std::fs::read_to_string(&report_file).unwrap_or_default());
     Ok(Outcome { tally, report, result })
+}
+
+/// Tests at once where the user has set no number: most tests of a server wait rather than compute, so two for each
+/// processor.
+fn threads() -> OsString {
+    std::env::var_os(THREADS_VARIABLE).unwrap_or_else(|| {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        (2 * processors).to_string().into()
+    })
 }
 
 /// Fails with the way to install what is missing.
