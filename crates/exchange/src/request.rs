@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use http::request::{Head, HeaderId, Method};
 use io::op::Source;
-use rt::local::Gauge;
+use rt::local::WaitGroup;
 
 pub use crate::address::Address;
 use crate::client::Client;
@@ -174,7 +174,7 @@ pub struct Request {
     /// Whether a handler had it piece by piece, so that nobody else can have it.
     pub body_was_streamed: bool,
     /// Subrequests that run beside this request.
-    pub background: Option<Gauge>,
+    pub background: Option<WaitGroup>,
     /// Memory of response heads.
     pub spare: Vec<u8>,
     /// Memory of paths.

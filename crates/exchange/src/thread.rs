@@ -9,7 +9,7 @@ use std::sync::Arc;
 use http::date::DateCache;
 use http::response::Opening;
 use io::engine::NetKind;
-use rt::local::{Counted, Event, Gauge};
+use rt::local::{Counted, Event, WaitGroup};
 
 use crate::config::{Config, ServerId};
 use crate::extensions::Extensions;
@@ -66,11 +66,11 @@ pub struct Thread {
     /// Set when this thread accepts no more and ends its connections as they become idle.
     pub draining: Event,
     /// Connections that are open.
-    pub connections: Gauge,
+    pub connections: WaitGroup,
     /// Caches that this thread runs.
-    pub caches: Gauge,
+    pub caches: WaitGroup,
     /// Fetches for caches under way: a thread that ends waits for them too.
-    pub fetches: Gauge,
+    pub fetches: WaitGroup,
     /// What `stub_status` shows of this thread.
     pub tally: Arc<Tally>,
     /// What may be open at once, and what is given up to make room.
@@ -110,9 +110,9 @@ impl Thread {
             generation: RefCell::new(Rc::new(generation(version, &logs, files))),
             logs,
             draining: Event::new(),
-            connections: Gauge::new(),
-            caches: Gauge::new(),
-            fetches: Gauge::new(),
+            connections: WaitGroup::new(),
+            caches: WaitGroup::new(),
+            fetches: WaitGroup::new(),
             room,
             opening: RefCell::default(),
             encoders: Rc::default(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use io::Errno;
 use rt::Listener;
-use rt::local::Gauge;
+use rt::local::WaitGroup;
 use rt::net::Stopper;
 
 use crate::entrance::Entrance;
@@ -30,13 +30,13 @@ pub struct Doors {
     alone: bool,
     open: Vec<(ListenAddr, Stopper)>,
     /// Tasks that accept. One that was stopped may still bring in a connection.
-    accepting: Gauge,
+    accepting: WaitGroup,
 }
 
 impl Doors {
     /// No listeners yet; `alone` where the process has one thread.
     pub fn new(thread: &Rc<Thread>, alone: bool) -> Doors {
-        Doors { thread: Rc::clone(thread), alone, open: Vec::new(), accepting: Gauge::new() }
+        Doors { thread: Rc::clone(thread), alone, open: Vec::new(), accepting: WaitGroup::new() }
     }
 
     /// Starts to accept from these sockets, unless their address is served already.

@@ -4,8 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-use crate::runtime::{self, Inner};
-use crate::task::Waiter;
+use crate::reactor;
 
 /// Which of two futures was done first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,26 +56,25 @@ pub async fn join<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::O
 
 /// Lets the other tasks that are ready go first, within this turn. Goes on at once where there are none.
 pub async fn step_aside() {
-    if !runtime::with_current(|runtime| runtime.is_alone()) {
-        pause(|runtime, waiter| runtime.wake(waiter)).await;
-    }
+    let mut waits = reactor::with_current(|reactor| reactor.executor.is_alone());
+    poll_fn(|context| {
+        if std::mem::replace(&mut waits, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// Lets the other tasks and the engine have a turn.
 pub async fn yield_now() {
-    pause(|runtime, waiter| runtime.yielded.borrow_mut().push(waiter)).await;
-}
-
-/// Waits until the one whom `put` has taken in is woken.
-async fn pause(put: impl FnOnce(&Inner, Waiter)) {
-    let mut put = Some(put);
+    let mut waits = false;
     poll_fn(|context| {
-        let Some(put) = put.take() else { return Poll::Ready(()) };
-        runtime::with_current(|runtime| {
-            let mut waiter = Waiter::Nobody;
-            waiter.register(runtime.running.get(), context);
-            put(runtime, waiter);
-        });
+        if std::mem::replace(&mut waits, true) {
+            return Poll::Ready(());
+        }
+        reactor::with_current(|reactor| reactor.executor.yield_to_next_turn(context));
         Poll::Pending
     })
     .await;

@@ -10,25 +10,29 @@
 
 #![forbid(unsafe_code)]
 
+mod buffer_queue;
 mod buffers;
 mod combine;
+mod executor;
 pub mod file;
 pub mod local;
 pub mod mailbox;
 pub mod net;
 #[cfg(not(loom))]
 mod offload;
-mod ops;
+mod op_table;
 mod outcomes;
+mod reactor;
 #[doc(hidden)]
 pub mod remote;
 mod runtime;
 mod sync;
-mod task;
 #[cfg(test)]
 mod tests;
 pub mod thread;
 mod timer;
+mod timers;
+mod wait_list;
 pub mod watch;
 mod wheel;
 
@@ -36,12 +40,14 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::{Instant, SystemTime};
 
-pub use buffers::{Wanted, buffer, buffer_at_once, buffers_are_awaited, buffers_are_scarce, buffers_ran_out};
+pub use buffers::{
+    BufferRequest, buffer, buffer_at_once, buffers_are_awaited, buffers_are_scarce, buffers_ran_out,
+};
 pub use combine::{Either, join, select, step_aside, yield_now};
 pub use file::File;
 pub use net::{ConnectError, ConnectOptions, Listener, Socket};
 #[cfg(not(loom))]
-pub use offload::{offload, offload_waiting};
+pub use offload::{offload, spawn_blocking};
 pub use remote::RemoteHandle;
 pub use runtime::{Counters, POLLS_PER_TURN, Runtime};
 pub use timer::{Elapsed, Sleep, Timer, sleep_until};
@@ -53,44 +59,48 @@ pub use timer::{Elapsed, Sleep, Timer, sleep_until};
 pub fn spawn<F: Future<Output = ()> + 'static>(future: F) {
     // Boxed before anything else is called, which would move it: some are of several KiB.
     let future = Box::pin(future);
-    runtime::current().spawn(future);
+    let reactor = reactor::current();
+    if !reactor.closed.get() {
+        reactor.executor.spawn(future);
+    }
 }
 
 /// The time of this turn.
 pub fn now() -> Instant {
-    runtime::with_current(|runtime| runtime.now.get())
+    reactor::with_current(|reactor| reactor.now.get())
 }
 
 /// The time of day of this turn.
 pub fn wall() -> SystemTime {
-    runtime::with_current(|runtime| runtime.wall())
+    reactor::with_current(|reactor| reactor.wall())
 }
 
 /// The buffers of this thread.
 pub fn pool() -> io::Pool {
-    runtime::with_current(|runtime| runtime.pool.clone())
+    reactor::with_current(|reactor| reactor.pool.clone())
 }
 
 /// What this thread's engine can do.
 pub fn caps() -> Rc<io::engine::Caps> {
-    runtime::with_current(|runtime| Rc::clone(&runtime.caps))
+    reactor::with_current(|reactor| Rc::clone(&reactor.caps))
 }
 
 /// The numbers of this thread's runtime and engine.
 pub fn counters() -> Counters {
-    runtime::with_current(|runtime| runtime.counters())
+    reactor::with_current(|reactor| Counters::of(reactor))
 }
 
 /// Gives this thread's idle memory back to the system; answers the bytes.
 pub fn trim() -> usize {
-    let engine = runtime::with_current(|runtime| {
-        runtime.trim_tables();
-        runtime.engine.borrow_mut().trim()
+    file::seen::trim();
+    let engine = reactor::with_current(|reactor| {
+        reactor.trim_tables();
+        reactor.engine.borrow_mut().trim()
     });
     engine + io::blocks::trim()
 }
 
 /// Something about this thread's engine that the operator should hear of; each is answered once.
 pub fn take_note() -> Option<io::Note> {
-    runtime::with_current(|runtime| runtime.engine.borrow_mut().take_note())
+    reactor::with_current(|reactor| reactor.engine.borrow_mut().take_note())
 }

@@ -1,77 +1,71 @@
 //! What tasks of one thread wait for in each other: an event, a count, a number of permits.
 //!
-//! Nothing here is `Send`. Main types: [`Event`], [`Gauge`], [`Semaphore`].
+//! Nothing here is `Send`. Main types: [`Event`], [`WaitGroup`], [`Semaphore`].
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Those who wait, in order. Each has a ticket, so that one that is dropped takes itself out.
+use crate::wait_list::{Ticket, WaitList};
+
+/// Those who wait, each by its waker.
 #[derive(Default)]
-struct Queue {
-    waiting: RefCell<VecDeque<(u64, Waker)>>,
-    tickets: Cell<u64>,
-}
+struct Queue(RefCell<WaitList<Waker>>);
 
 impl Queue {
-    /// A number that no other waiter of this queue has.
-    fn ticket(&self) -> u64 {
-        self.tickets.set(self.tickets.get() + 1);
-        self.tickets.get()
-    }
-
-    /// Registers or refreshes the waker of a ticket; a new one goes to the end.
-    fn register(&self, ticket: u64, context: &Context<'_>) {
-        let mut waiting = self.waiting.borrow_mut();
-        match waiting.iter_mut().find(|(number, _)| *number == ticket) {
-            Some((_, waker)) => waker.clone_from(context.waker()),
-            None => waiting.push_back((ticket, context.waker().clone())),
-        }
-    }
-
-    /// Takes a waiter out. The one behind it is woken: it may have been passed over for this one.
-    fn remove(&self, ticket: u64) {
-        let found = self.waiting.borrow().iter().position(|(number, _)| *number == ticket);
-        let Some(place) = found else { return };
-        let removed = self.waiting.borrow_mut().remove(place);
-        drop(removed);
-        if place == 0 {
-            self.wake_first();
-        }
-    }
-
-    /// Whether nobody waits before the holder of this ticket.
-    fn is_first(&self, ticket: u64) -> bool {
-        self.waiting.borrow().front().is_none_or(|(number, _)| *number == ticket)
-    }
-
     /// Wakes the first without taking it out: it does that itself when it is served.
     fn wake_first(&self) {
-        let first = self.waiting.borrow().front().map(|(_, waker)| waker.clone());
-        if let Some(waker) = first {
-            waker.wake();
-        }
+        let first = self.0.borrow().first().cloned();
+        first.into_iter().for_each(Waker::wake);
     }
 
     /// Wakes all and takes them out; those that have to wait longer register again.
     fn wake_all(&self) {
-        for (_, waker) in self.waiting.take() {
-            waker.wake();
-        }
+        let all = self.0.borrow_mut().take_all();
+        all.for_each(Waker::wake);
     }
 }
 
-/// Takes a waiter out of its queue when its future is dropped.
+/// One who may wait, and is taken out of the queue when its future is dropped.
 struct Place<'a> {
     queue: &'a Queue,
-    ticket: u64,
+    ticket: Option<Ticket>,
+}
+
+impl<'a> Place<'a> {
+    fn new(queue: &'a Queue) -> Place<'a> {
+        Place { queue, ticket: None }
+    }
+
+    /// Keeps the waker; a new one goes to the end.
+    fn register(&mut self, context: &Context<'_>) {
+        let mut list = self.queue.0.borrow_mut();
+        match self.ticket.and_then(|ticket| list.get_mut(ticket)) {
+            Some(waker) => waker.clone_from(context.waker()),
+            None => self.ticket = Some(list.push(context.waker().clone())),
+        }
+    }
+
+    /// Whether nobody waits before this one.
+    fn is_first(&self) -> bool {
+        let list = self.queue.0.borrow();
+        self.ticket.map_or(list.is_empty(), |ticket| list.is_first(ticket))
+    }
+
+    /// Whether it has waited and was taken out.
+    fn was_woken(&self) -> bool {
+        self.ticket.is_some_and(|ticket| !self.queue.0.borrow().contains(ticket))
+    }
 }
 
 impl Drop for Place<'_> {
+    /// The one behind is woken: it may have been passed over for this one.
     fn drop(&mut self) {
-        self.queue.remove(self.ticket);
+        let removed = self.ticket.and_then(|ticket| self.queue.0.borrow_mut().remove(ticket));
+        if removed.is_some_and(|(_, was_first)| was_first) {
+            self.queue.wake_first();
+        }
     }
 }
 
@@ -115,16 +109,12 @@ impl Event {
 
     /// Waits until [`Event::set`], or for the next [`Event::pulse`].
     pub async fn wait(&self) {
-        let queue = &self.0.queue;
-        let place = Place { queue, ticket: queue.ticket() };
-        let mut entered = false;
+        let mut place = Place::new(&self.0.queue);
         poll_fn(|context| {
-            let left = entered && !queue.waiting.borrow().iter().any(|(number, _)| *number == place.ticket);
-            if self.is_set() || left {
+            if self.is_set() || place.was_woken() {
                 return Poll::Ready(());
             }
-            entered = true;
-            queue.register(place.ticket, context);
+            place.register(context);
             Poll::Pending
         })
         .await;
@@ -133,21 +123,21 @@ impl Event {
 
 /// A count of things that exist, such as connections, and a way to wait for none. Clones are the same.
 #[derive(Clone, Default)]
-pub struct Gauge(Rc<GaugeState>);
+pub struct WaitGroup(Rc<WaitGroupState>);
 
 #[derive(Default)]
-struct GaugeState {
+struct WaitGroupState {
     count: Cell<usize>,
     queue: Queue,
 }
 
-/// One of the things that a [`Gauge`] counts, until it is dropped.
-pub struct Counted(Rc<GaugeState>);
+/// One of the things that a [`WaitGroup`] counts, until it is dropped.
+pub struct Counted(Rc<WaitGroupState>);
 
-impl Gauge {
+impl WaitGroup {
     /// A count of zero.
-    pub fn new() -> Gauge {
-        Gauge::default()
+    pub fn new() -> WaitGroup {
+        WaitGroup::default()
     }
 
     /// Counts one more, as long as the answer lives.
@@ -168,13 +158,12 @@ impl Gauge {
 
     /// Waits until there are at most `count`.
     pub async fn at_most(&self, count: usize) {
-        let queue = &self.0.queue;
-        let place = Place { queue, ticket: queue.ticket() };
+        let mut place = Place::new(&self.0.queue);
         poll_fn(|context| {
             if self.count() <= count {
                 return Poll::Ready(());
             }
-            queue.register(place.ticket, context);
+            place.register(context);
             Poll::Pending
         })
         .await;
@@ -208,7 +197,7 @@ impl Semaphore {
 
     /// A permit if one is free and nobody waits.
     pub fn try_acquire(&self) -> Option<Permit> {
-        if !self.0.queue.waiting.borrow().is_empty() {
+        if !self.0.queue.0.borrow().is_empty() {
             return None;
         }
         self.take()
@@ -216,20 +205,17 @@ impl Semaphore {
 
     /// Waits for a permit.
     pub async fn acquire(&self) -> Permit {
-        let queue = &self.0.queue;
-        let place = Place { queue, ticket: queue.ticket() };
+        let mut place = Place::new(&self.0.queue);
         poll_fn(|context| {
-            if let Some(permit) = self.take_if_first(place.ticket) {
+            if place.is_first()
+                && let Some(permit) = self.take()
+            {
                 return Poll::Ready(permit);
             }
-            queue.register(place.ticket, context);
+            place.register(context);
             Poll::Pending
         })
         .await
-    }
-
-    fn take_if_first(&self, ticket: u64) -> Option<Permit> {
-        if self.0.queue.is_first(ticket) { self.take() } else { None }
     }
 
     fn take(&self) -> Option<Permit> {

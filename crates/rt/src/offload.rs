@@ -1,5 +1,5 @@
 //! Work that would hold a worker thread for too long, done by another thread: [`offload`] where it computes,
-//! [`offload_waiting`] where it waits for somebody.
+//! [`spawn_blocking`] where it waits for somebody.
 //!
 //! ```text
 //!   task --- work ---> queue --- one of a few threads
@@ -12,34 +12,40 @@
 //! the thread that starts them.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::num::NonZero;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::mailbox;
+use crate::wait_list::{Ticket, WaitList};
 
 /// Does `work` on another thread and answers what it answers; `None` when it panicked. A task that is dropped
 /// meanwhile takes work back that has not begun.
 ///
-/// The queue has no limit of its own: each task that waits has one piece of work in it, and tasks are limited.
+/// The queue holds [`QUEUE_MAX`] pieces of work; a task whose work finds no place waits for one.
 pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     on(&COMPUTING, work).await
 }
 
-/// The same for a call that uses no processor but waits, as one of the system's to look up a name does: it has
-/// threads of its own, so that somebody who never answers holds up nothing but what waits for others like him.
-pub async fn offload_waiting<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+/// Like [`offload`], for calls that block instead of computing, such as getaddrinfo(3). They have their own threads: a
+/// name server that does not answer delays other lookups, never compression.
+pub async fn spawn_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     on(&WAITING, work).await
 }
 
 async fn on<T: Send + 'static>(pool: &'static Pool, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (sender, mut receiver) = mailbox::channel(1);
-    pool.put(Box::new(move || {
+    let mut job: Option<Job> = Some(Box::new(move || {
         if !sender.is_closed() {
             // Refused only when the task has gone, and then nobody misses it.
             let _ = sender.send(work());
         }
     }));
+    let mut place = Place { pool, ticket: None };
+    poll_fn(|context| pool.poll_put(&mut job, &mut place, context)).await;
+    drop(place);
     receiver.recv().await
 }
 
@@ -55,6 +61,8 @@ struct Pool {
 
 struct State {
     jobs: VecDeque<Job>,
+    /// Tasks whose work has no place in the queue.
+    full: WaitList<Waker>,
     threads: usize,
     /// Threads that wait for a job.
     idle: usize,
@@ -69,18 +77,39 @@ const WAITING_THREADS_MAX: usize = 8;
 
 static WAITING: Pool = Pool::new(Some(WAITING_THREADS_MAX));
 
+/// Pieces of work that may wait for a thread. One for compression takes about a millisecond, so a full queue is a second
+/// of work for a processor: more would only be late.
+pub(crate) const QUEUE_MAX: usize = 1024;
+
 /// How long a thread without work stays.
 const IDLE: Duration = Duration::from_secs(10);
 
 impl Pool {
     const fn new(threads_max: Option<usize>) -> Pool {
-        let state = State { jobs: VecDeque::new(), threads: 0, idle: 0 };
+        let state = State { jobs: VecDeque::new(), full: WaitList::new(), threads: 0, idle: 0 };
         Pool { state: Mutex::new(state), work: Condvar::new(), threads_max }
     }
 
-    fn put(&'static self, job: Job) {
+    /// Puts the work into the queue, in its turn, once there is a place.
+    fn poll_put(&'static self, job: &mut Option<Job>, place: &mut Place, context: &Context<'_>) -> Poll<()> {
         let mut state = self.lock();
+        let is_its_turn = place.ticket.map_or(state.full.is_empty(), |ticket| state.full.is_first(ticket));
+        if state.jobs.len() >= QUEUE_MAX || !is_its_turn {
+            match place.ticket.and_then(|ticket| state.full.get_mut(ticket)) {
+                Some(waker) => waker.clone_from(context.waker()),
+                None => place.ticket = Some(state.full.push(context.waker().clone())),
+            }
+            return Poll::Pending;
+        }
+        if let Some(job) = job.take() {
+            self.put(job, state);
+        }
+        Poll::Ready(())
+    }
+
+    fn put(&'static self, job: Job, mut state: MutexGuard<'_, State>) {
         state.jobs.push_back(job);
+        assert!(state.jobs.len() <= QUEUE_MAX, "a full queue takes no work");
         let processors = || std::thread::available_parallelism().map_or(1, NonZero::get);
         let threads_max = self.threads_max.unwrap_or_else(processors);
         if state.idle >= state.jobs.len() || state.threads >= threads_max {
@@ -114,6 +143,9 @@ impl Pool {
         let mut state = self.lock();
         loop {
             if let Some(job) = state.jobs.pop_front() {
+                let next = state.full.first().cloned();
+                drop(state);
+                next.into_iter().for_each(Waker::wake);
                 return Some(job);
             }
             state.idle += 1;
@@ -131,6 +163,25 @@ impl Pool {
     /// No job runs under the lock, so a poisoned lock means nothing.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A task that may wait for a place in the queue, and leaves the line when it is dropped.
+struct Place {
+    pool: &'static Pool,
+    ticket: Option<Ticket>,
+}
+
+impl Drop for Place {
+    /// The next one in the line may have been passed over for this one.
+    fn drop(&mut self) {
+        let Some(ticket) = self.ticket else { return };
+        let mut state = self.pool.lock();
+        let removed = state.full.remove(ticket);
+        let next = state.full.first().cloned();
+        drop(state);
+        drop(removed);
+        next.into_iter().for_each(Waker::wake);
     }
 }
 

@@ -2,9 +2,18 @@
 //!
 //! They lie together, and not with the operation that they belong to: a place is used again as soon as its result is
 //! taken, the last one first. So what a turn brings for many connections goes through a few lines of memory that stay
-//! in the cache. Main types: [`Outcomes`], and [`Line`], which an operation has.
+//! in the cache. Main types: [`Outcomes`], and [`Results`], which an operation has.
 
-use crate::ops::Outcome;
+use io::{Errno, Payload};
+
+/// One result of an operation.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) result: Result<u32, Errno>,
+    /// Whether further results follow.
+    pub(crate) more: bool,
+    pub(crate) payload: Payload,
+}
 
 /// End of a line, and of the places that are free.
 const NONE: u32 = u32::MAX;
@@ -24,18 +33,18 @@ struct Place {
 
 /// The results of one operation, in the order in which they came.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct Results {
     first: u32,
     last: u32,
 }
 
-impl Default for Line {
-    fn default() -> Line {
-        Line { first: NONE, last: NONE }
+impl Default for Results {
+    fn default() -> Results {
+        Results { first: NONE, last: NONE }
     }
 }
 
-impl Line {
+impl Results {
     pub(crate) fn is_empty(&self) -> bool {
         self.first == NONE
     }
@@ -49,7 +58,7 @@ impl Default for Outcomes {
 
 impl Outcomes {
     /// Adds a result behind the others.
-    pub(crate) fn push(&mut self, line: &mut Line, outcome: Outcome) {
+    pub(crate) fn push(&mut self, results: &mut Results, outcome: Outcome) {
         let place = Place { outcome: Some(outcome), next: NONE };
         let index = if self.free == NONE {
             self.places.push(place);
@@ -61,18 +70,18 @@ impl Outcomes {
             *free = place;
             index
         };
-        match line.is_empty() {
-            true => line.first = index,
-            false => self.places[line.last as usize].next = index,
+        match results.is_empty() {
+            true => results.first = index,
+            false => self.places[results.last as usize].next = index,
         }
-        line.last = index;
+        results.last = index;
     }
 
     /// Takes the first result.
-    pub(crate) fn pop(&mut self, line: &mut Line) -> Option<Outcome> {
-        let place = self.places.get_mut(line.first as usize)?;
-        let free = std::mem::replace(&mut self.free, line.first);
-        line.first = std::mem::replace(&mut place.next, free);
+    pub(crate) fn pop(&mut self, results: &mut Results) -> Option<Outcome> {
+        let place = self.places.get_mut(results.first as usize)?;
+        let free = std::mem::replace(&mut self.free, results.first);
+        results.first = std::mem::replace(&mut place.next, free);
         place.outcome.take()
     }
 
@@ -84,15 +93,13 @@ impl Outcomes {
     }
 
     /// Drops all results.
-    pub(crate) fn clear(&mut self, line: &mut Line) {
-        while self.pop(line).is_some() {}
+    pub(crate) fn clear(&mut self, results: &mut Results) {
+        while self.pop(results).is_some() {}
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use io::Payload;
-
     use super::*;
 
     fn outcome(number: u32) -> Outcome {
@@ -102,7 +109,7 @@ mod tests {
     #[test]
     fn each_operation_gets_its_own_in_their_order() {
         let mut all = Outcomes::default();
-        let mut lines = [Line::default(), Line::default(), Line::default()];
+        let mut lines = [Results::default(), Results::default(), Results::default()];
         let mut next = [(0, 0); 3];
         // Of three lines one grows, one stays at one result, one is emptied now and then.
         for round in 0..100 {

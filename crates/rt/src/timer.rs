@@ -1,100 +1,27 @@
-//! Deadlines: a sleep, and the recycled timer of a connection.
-//!
-//! A [`Timer`] moves lazily: a later deadline is only written down, and its entry in the wheel, which comes
-//! out too early then, is put back at the right place. A connection that sets a deadline for every request
-//! touches the wheel about once a minute.
+//! Deadlines: a sleep, and the recycled timer of a connection, over the wheel of [`crate::timers`].
 
-use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::runtime::{self, Inner};
-use crate::task::Waiter;
-use crate::wheel::{Key, Wheel};
-
-/// The timers of a runtime: a wheel of milliseconds since the runtime began.
-pub(crate) struct Timers {
-    base: Instant,
-    wheel: Wheel<Due>,
-    /// What came out of the wheel in one turn; kept for its memory.
-    out: Vec<(Key, Due)>,
-}
-
-/// What is told when an entry comes out of the wheel.
-enum Due {
-    Sleep(Waiter),
-    Timer(Weak<State>),
-}
-
-impl Timers {
-    pub(crate) fn new(base: Instant) -> Timers {
-        Timers { base, wheel: Wheel::new(), out: Vec::new() }
-    }
-
-    /// Gives back the memory of entries that are not in use.
-    pub(crate) fn trim(&mut self) {
-        self.wheel.trim();
-    }
-
-    /// Number of entries in the wheel.
-    pub(crate) fn len(&self) -> usize {
-        self.wheel.len()
-    }
-
-    /// When there is something to do next.
-    pub(crate) fn next(&self) -> Option<Instant> {
-        self.wheel.next().map(|tick| self.base + Duration::from_millis(tick))
-    }
-
-    /// The first tick that is not before `deadline`: nothing fires early.
-    fn tick(&self, deadline: Instant) -> u64 {
-        deadline.saturating_duration_since(self.base).as_nanos().div_ceil(1_000_000) as u64
-    }
-
-    fn insert(&mut self, deadline: Instant, due: Due) -> Key {
-        let tick = self.tick(deadline);
-        self.wheel.insert(tick, due)
-    }
-}
-
-impl Inner {
-    /// Wakes whoever waits for a time that has come.
-    pub(crate) fn fire_timers(&self) {
-        let mut out = {
-            let mut timers = self.timers.borrow_mut();
-            let Timers { base, wheel, out } = &mut *timers;
-            let now = self.now.get().saturating_duration_since(*base).as_millis() as u64;
-            wheel.advance(now, |key, due| out.push((key, due)));
-            std::mem::take(out)
-        };
-        for (key, due) in out.drain(..) {
-            match due {
-                Due::Sleep(waiter) => self.wake(waiter),
-                Due::Timer(state) => {
-                    if let Some(state) = state.upgrade() {
-                        state.come_out(key);
-                    }
-                }
-            }
-        }
-        self.timers.borrow_mut().out = out;
-    }
-}
+use crate::executor::Waiter;
+use crate::reactor::{self, Reactor};
+use crate::timers::{Deadline, Due};
+use crate::wheel::Key;
 
 /// Waits until a time. Made by [`sleep_until`].
 pub struct Sleep {
-    runtime: Rc<Inner>,
+    reactor: Rc<Reactor>,
     deadline: Instant,
     entry: Option<Key>,
 }
 
 /// Waits until `deadline`, and at most a millisecond longer.
 pub fn sleep_until(deadline: Instant) -> Sleep {
-    Sleep { runtime: runtime::current(), deadline, entry: None }
+    Sleep { reactor: reactor::current(), deadline, entry: None }
 }
 
 impl Future for Sleep {
@@ -102,14 +29,14 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Sleep>, context: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
-        if this.runtime.now.get() >= this.deadline {
+        if this.reactor.now.get() >= this.deadline {
             return Poll::Ready(());
         }
-        let running = this.runtime.running.get();
-        let mut timers = this.runtime.timers.borrow_mut();
-        match this.entry.and_then(|key| timers.wheel.get_mut(key)) {
-            Some(Due::Sleep(waiter)) => waiter.register(running, context),
-            _ => {
+        let running = this.reactor.executor.running.get();
+        let mut timers = this.reactor.timers.borrow_mut();
+        match this.entry.and_then(|key| timers.sleeper(key)) {
+            Some(waiter) => waiter.register(running, context),
+            None => {
                 let mut waiter = Waiter::Nobody;
                 waiter.register(running, context);
                 this.entry = Some(timers.insert(this.deadline, Due::Sleep(waiter)));
@@ -122,7 +49,7 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(key) = self.entry {
-            self.runtime.timers.borrow_mut().wheel.remove(key);
+            self.reactor.timers.borrow_mut().remove(key);
         }
     }
 }
@@ -142,60 +69,49 @@ impl std::error::Error for Elapsed {}
 /// One deadline that is set again and again. Clones are the same timer, so that a list of connections can
 /// hold one.
 #[derive(Clone)]
-pub struct Timer(Rc<State>);
+pub struct Timer(Rc<Shared>);
 
-struct State {
-    runtime: Rc<Inner>,
-    deadline: Cell<Option<Instant>>,
-    /// The entry in the wheel and the deadline it was put there for, never later than `deadline`.
-    entry: Cell<Option<(Key, Instant)>>,
-    expired: Cell<bool>,
-    waiter: RefCell<Waiter>,
+struct Shared {
+    reactor: Rc<Reactor>,
+    deadline: Rc<Deadline>,
 }
 
 impl Timer {
     /// A timer of this thread without a deadline.
     pub fn new() -> Timer {
-        Timer(Rc::new(State {
-            runtime: runtime::current(),
-            deadline: Cell::new(None),
-            entry: Cell::new(None),
-            expired: Cell::new(false),
-            waiter: RefCell::default(),
-        }))
+        Timer(Rc::new(Shared { reactor: reactor::current(), deadline: Rc::default() }))
     }
 
     /// Sets or moves the deadline; takes back an [`Timer::expire_now`].
     pub fn set(&self, deadline: Instant) {
-        let state = &self.0;
+        let state = &self.0.deadline;
         state.expired.set(false);
-        state.deadline.set(Some(deadline));
-        match state.entry.get() {
-            Some((_, at)) if at <= deadline => {}
-            Some((key, _)) => {
-                state.runtime.timers.borrow_mut().wheel.remove(key);
-                state.put_in(deadline);
-            }
-            None => state.put_in(deadline),
+        state.at.set(Some(deadline));
+        let entry = state.entry.get();
+        if entry.is_some_and(|(_, at)| at <= deadline) {
+            return;
         }
+        let mut timers = self.0.reactor.timers.borrow_mut();
+        entry.into_iter().for_each(|(key, _)| timers.remove(key));
+        timers.put(state, deadline);
     }
 
     /// Takes the deadline away, and an [`Timer::expire_now`] with it.
     pub fn clear(&self) {
-        self.0.expired.set(false);
-        self.0.deadline.set(None);
+        self.0.deadline.expired.set(false);
+        self.0.deadline.at.set(None);
     }
 
     /// The deadline.
     pub fn deadline(&self) -> Option<Instant> {
-        self.0.deadline.get()
+        self.0.deadline.at.get()
     }
 
     /// Ends the [`Timer::limit`] that waits on this timer at once, or else the next one, unless the timer
     /// is set or cleared before.
     pub fn expire_now(&self) {
-        self.0.expired.set(true);
-        self.0.wake();
+        self.0.deadline.expired.set(true);
+        self.0.reactor.wake(self.0.deadline.waiter.take());
     }
 
     /// The output of `future`, or [`Elapsed`] when the deadline passes first; `future` is dropped then. The
@@ -214,8 +130,8 @@ impl Timer {
         if self.0.is_over() {
             return Poll::Ready(Elapsed);
         }
-        let running = self.0.runtime.running.get();
-        self.0.waiter.borrow_mut().register(running, context);
+        let running = self.0.reactor.executor.running.get();
+        self.0.deadline.waiter.borrow_mut().register(running, context);
         Poll::Pending
     }
 }
@@ -226,41 +142,17 @@ impl Default for Timer {
     }
 }
 
-impl State {
+impl Shared {
     fn is_over(&self) -> bool {
-        let now = self.runtime.now.get();
-        self.expired.get() || self.deadline.get().is_some_and(|deadline| deadline <= now)
-    }
-
-    fn put_in(self: &Rc<State>, deadline: Instant) {
-        let due = Due::Timer(Rc::downgrade(self));
-        let key = self.runtime.timers.borrow_mut().insert(deadline, due);
-        self.entry.set(Some((key, deadline)));
-    }
-
-    /// The entry has come out of the wheel: the deadline has come, or was moved since.
-    fn come_out(self: &Rc<State>, key: Key) {
-        if self.entry.get().is_none_or(|(known, _)| known != key) {
-            return;
-        }
-        self.entry.set(None);
-        match self.deadline.get() {
-            Some(deadline) if deadline > self.runtime.now.get() => self.put_in(deadline),
-            Some(_) => self.wake(),
-            None => {}
-        }
-    }
-
-    fn wake(&self) {
-        let waiter = self.waiter.take();
-        self.runtime.wake(waiter);
+        let now = self.reactor.now.get();
+        self.deadline.expired.get() || self.deadline.at.get().is_some_and(|deadline| deadline <= now)
     }
 }
 
-impl Drop for State {
+impl Drop for Shared {
     fn drop(&mut self) {
-        if let Some((key, _)) = self.entry.get() {
-            self.runtime.timers.borrow_mut().wheel.remove(key);
+        if let Some((key, _)) = self.deadline.entry.get() {
+            self.reactor.timers.borrow_mut().remove(key);
         }
     }
 }

@@ -15,10 +15,11 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use crate::executor;
 use crate::remote::{Remote, TaskId};
-use crate::runtime;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::{Mutex, MutexGuard};
+use crate::wait_list::{Ticket, WaitList};
 
 /// Largest number that can be published; the bit above it says that there will be no more.
 pub const VALUE_MAX: u64 = u64::MAX >> 1;
@@ -39,16 +40,9 @@ pub struct Closed;
 struct Shared {
     /// The number, and [`CLOSED`].
     state: AtomicU64,
-    /// How many of the slots have a waker, for a publisher that finds none without the lock.
+    /// How many wait, for a publisher that finds none without the lock.
     waiting: AtomicUsize,
-    waiters: Mutex<Waiters>,
-}
-
-/// Those who wait. Each future has a place from its first wait to its end.
-#[derive(Default)]
-struct Waiters {
-    places: Vec<Option<Sleeper>>,
-    free: Vec<usize>,
+    waiters: Mutex<WaitList<Sleeper>>,
 }
 
 /// One who is to be woken.
@@ -64,7 +58,7 @@ pub fn channel(value: u64) -> (Publisher, Watcher) {
     let shared = Arc::new(Shared {
         state: AtomicU64::new(value.min(VALUE_MAX)),
         waiting: AtomicUsize::new(0),
-        waiters: Mutex::new(Waiters::default()),
+        waiters: Mutex::new(WaitList::default()),
     });
     (Publisher(Arc::clone(&shared)), Watcher(shared))
 }
@@ -127,13 +121,13 @@ impl Watcher {
 /// One who waits, for a hand-written future; dropping it takes it out.
 pub struct Waiting {
     shared: Arc<Shared>,
-    place: Option<usize>,
+    ticket: Option<Ticket>,
 }
 
 impl Waiting {
     /// One who will wait.
     pub fn new(watcher: &Watcher) -> Waiting {
-        Waiting { shared: Arc::clone(&watcher.0), place: None }
+        Waiting { shared: Arc::clone(&watcher.0), ticket: None }
     }
 
     /// As [`Watcher::above`]. May be asked again after an answer.
@@ -150,17 +144,16 @@ impl Waiting {
     }
 
     fn register(&mut self, context: &Context<'_>) {
+        let sleeper = Sleeper::new(context.waker());
         let mut waiters = self.shared.waiters();
-        let place = *self.place.get_or_insert_with(|| {
-            waiters.free.pop().unwrap_or_else(|| {
-                waiters.places.push(None);
-                waiters.places.len() - 1
-            })
-        });
-        let before = waiters.places[place].replace(Sleeper::new(context.waker()));
-        if before.is_none() {
-            self.shared.waiting.fetch_add(1, Ordering::Relaxed);
-        }
+        let before = match self.ticket.and_then(|ticket| waiters.get_mut(ticket)) {
+            Some(known) => Some(std::mem::replace(known, sleeper)),
+            None => {
+                self.ticket = Some(waiters.push(sleeper));
+                self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+                None
+            }
+        };
         drop(waiters);
         drop(before);
         fence(Ordering::SeqCst);
@@ -169,13 +162,12 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let Some(place) = self.place else { return };
+        let Some(ticket) = self.ticket else { return };
         let mut waiters = self.shared.waiters();
-        let sleeper = waiters.places[place].take();
+        let sleeper = waiters.remove(ticket);
         if sleeper.is_some() {
             self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
         }
-        waiters.free.push(place);
         drop(waiters);
         // Dropped without the lock: what is behind a waker is not ours.
         drop(sleeper);
@@ -193,20 +185,20 @@ impl Shared {
         }
     }
 
-    /// Wakes all who are registered; those that have to wait longer register again, in the same places.
+    /// Wakes all who are registered; those that have to wait longer register again.
     fn wake_all(&self) {
         fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::Relaxed) == 0 {
             return;
         }
         let mut waiters = self.waiters();
-        let woken: Vec<Sleeper> = waiters.places.iter_mut().filter_map(Option::take).collect();
+        let woken: Vec<Sleeper> = waiters.take_all().collect();
         self.waiting.fetch_sub(woken.len(), Ordering::Relaxed);
         drop(waiters);
         wake(woken);
     }
 
-    fn waiters(&self) -> MutexGuard<'_, Waiters> {
+    fn waiters(&self) -> MutexGuard<'_, WaitList<Sleeper>> {
         // No code can panic while it holds the lock, but for an allocation that fails.
         self.waiters.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -214,7 +206,7 @@ impl Shared {
 
 impl Sleeper {
     fn new(waker: &Waker) -> Sleeper {
-        match runtime::running_task(waker) {
+        match executor::running_task(waker) {
             Some((remote, task)) => Sleeper::Task(remote, task),
             None => Sleeper::Other(waker.clone()),
         }
@@ -228,7 +220,7 @@ fn wake(sleepers: Vec<Sleeper>) {
     for sleeper in sleepers {
         match sleeper {
             Sleeper::Other(waker) => waker.wake(),
-            Sleeper::Task(remote, task) if runtime::wake_here(&remote, task) => {}
+            Sleeper::Task(remote, task) if executor::wake_here(&remote, task) => {}
             Sleeper::Task(remote, task) => {
                 match threads.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &remote)) {
                     Some((_, tasks)) => tasks.push(task),
@@ -289,8 +281,9 @@ mod tests {
             let mut waiting = Waiting::new(&watcher);
             assert_eq!(waiting.poll_above(7, &mut context), Poll::Pending);
             assert_eq!(waiting.poll_above(7, &mut context), Poll::Pending, "twice is one place");
+            assert_eq!(publisher.0.waiting.load(Ordering::Relaxed), 1);
         }
-        assert_eq!(publisher.0.waiters().places.len(), 1);
+        assert!(publisher.0.waiters().is_empty());
         assert_eq!(publisher.0.waiting.load(Ordering::Relaxed), 0);
         publisher.publish(8);
         assert_eq!(count.0.load(Ordering::Relaxed), 0);

@@ -313,7 +313,7 @@ impl Directory {
     pub(crate) async fn sync_all(&self) -> Result<(), Errno> {
         let directory = self.open_dir(self.path()).await?;
         let fd = rustix::io::fcntl_dupfd_cloexec(&directory, 0)?;
-        rt::offload_waiting(move || rustix::fs::syncfs(fd)).await.unwrap_or(Err(Errno::IO))
+        rt::spawn_blocking(move || rustix::fs::syncfs(fd)).await.unwrap_or(Err(Errno::IO))
     }
 
     /// Space on its file system.

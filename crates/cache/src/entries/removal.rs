@@ -98,7 +98,7 @@ impl Entries {
 
     /// Removes the files of some entries and waits for that: for a fill that needs their room.
     pub(crate) async fn remove_and_wait(self: &Arc<Entries>, victims: Vec<Victim>) {
-        let gauge = rt::local::Gauge::new();
+        let gauge = rt::local::WaitGroup::new();
         for victim in victims {
             self.memory.remove(&victim.key);
             let (removal, counted) = (Removal::begin(self, victim), gauge.enter());

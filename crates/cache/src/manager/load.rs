@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use io::Errno;
 use io::op::DirEntry;
-use rt::local::{Gauge, Semaphore};
+use rt::local::{Semaphore, WaitGroup};
 use rustix::fs::FileType;
 
 use crate::config::Pace;
@@ -35,7 +35,7 @@ const READS_MAX: usize = 16;
 struct Walk {
     entries: Arc<Entries>,
     reads: Semaphore,
-    gauge: Gauge,
+    gauge: WaitGroup,
     pace: Paced,
     unconfirmed_up_to: u32,
     unread: RefCell<Vec<(Subdirectory, Errno)>>,
@@ -113,7 +113,7 @@ async fn walk(entries: &Arc<Entries>, pace: Pace, wanted: Unread) -> Option<(Sub
     let walk = Rc::new(Walk {
         entries: Arc::clone(entries),
         reads: Semaphore::new(READS_MAX),
-        gauge: Gauge::new(),
+        gauge: WaitGroup::new(),
         pace: Paced::new(pace),
         unconfirmed_up_to: wanted.unconfirmed_up_to,
         unread: RefCell::default(),

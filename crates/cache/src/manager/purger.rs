@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use rt::local::Gauge;
+use rt::local::WaitGroup;
 
 use crate::config::Pace;
 use crate::index::Cursor;
@@ -52,7 +52,7 @@ pub(crate) async fn work_off_purges(lookup: &Arc<Lookup>, sequence: u64, pace: P
             }
         });
         for some in keys.chunks(UNHURRIED_MAX) {
-            let gauge = Gauge::new();
+            let gauge = WaitGroup::new();
             for (key, known) in some.iter().copied() {
                 let (lookup, counted) = (Arc::clone(lookup), gauge.enter());
                 let (unjudged, stale) = (Rc::clone(&unjudged), Rc::clone(&stale));

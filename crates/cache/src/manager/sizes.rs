@@ -9,7 +9,7 @@ use std::sync::Arc;
 use io::Errno;
 use io::op::Stat;
 use rt::File;
-use rt::local::{Gauge, Semaphore};
+use rt::local::{Semaphore, WaitGroup};
 use rustix::fs::FileType;
 
 use crate::entries::Entries;
@@ -40,7 +40,7 @@ pub(crate) async fn measure(entries: &Arc<Entries>, mut named: Vec<Named>) {
     }
     named.sort_unstable_by_key(|named| named.inode);
     let Some(base) = open_base(entries).await else { return };
-    let (operations, gauge) = (Semaphore::new(OPERATIONS_MAX), Gauge::new());
+    let (operations, gauge) = (Semaphore::new(OPERATIONS_MAX), WaitGroup::new());
     for some in named.chunks(LOOKS) {
         let permit = operations.acquire().await;
         if entries.dir.is_stopping() {

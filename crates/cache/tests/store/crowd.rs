@@ -98,7 +98,7 @@ fn threads_that_change_the_same_keys_never_see_a_wrong_body() {
                     let mut random = 0x9e37_79b9 + thread;
                     for _ in 0..ROUNDS {
                         // Four at once on each thread.
-                        let gauge = rt::local::Gauge::new();
+                        let gauge = rt::local::WaitGroup::new();
                         for _ in 0..4 {
                             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                             let (store, draw, counted) = (Arc::clone(&store), random >> 20, gauge.enter());

@@ -39,7 +39,7 @@ async fn purge_all(
     count: u64,
     scope: impl Fn(u64) -> Scope + Copy + 'static,
 ) -> f64 {
-    let (begun, gauge) = (Instant::now(), rt::local::Gauge::new());
+    let (begun, gauge) = (Instant::now(), rt::local::WaitGroup::new());
     for task in 0..tasks {
         let (store, counted) = (Arc::clone(store), gauge.enter());
         rt::spawn(async move {
@@ -247,7 +247,7 @@ fn a_long_log_is_written_anew_while_purges_go_on() {
     PLAIN.run(async {
         let store = place.open(PLAIN);
         start(&store).await;
-        let gauge = rt::local::Gauge::new();
+        let gauge = rt::local::WaitGroup::new();
         for number in 0..TAGS {
             let (store, counted) = (Arc::clone(&store), gauge.enter());
             rt::spawn(async move {

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use io::Fd;
 use io::descriptors::Descriptors;
 use rt::Timer;
-use rt::local::{Counted, Event, Gauge};
+use rt::local::{Counted, Event, WaitGroup};
 use rt::net::Stopper;
 
 use crate::error_log;
@@ -71,7 +71,7 @@ pub struct Room {
     lists: Lists,
     began: Instant,
     /// Connections of clients and to upstreams.
-    places: Gauge,
+    places: WaitGroup,
     places_max: usize,
     /// The most since the last look.
     most: Cell<usize>,
@@ -85,9 +85,9 @@ pub struct Room {
     changed: Event,
     listeners: RefCell<Vec<Stopper>>,
     /// Requests for room on a file system that are under way.
-    making: Gauge,
+    making: WaitGroup,
     /// Bodies of requests that are in memory for want of a temporary file.
-    pub bodies: Gauge,
+    pub bodies: WaitGroup,
     /// The log lines about them.
     pub alarms: Alarms,
 }
@@ -113,7 +113,7 @@ impl Room {
         Room {
             lists: Lists::default(),
             began: rt::now(),
-            places: Gauge::new(),
+            places: WaitGroup::new(),
             places_max: places_max.max(1),
             most: Cell::new(0),
             threads: threads.max(1) as u64,
@@ -123,8 +123,8 @@ impl Room {
             is_awaited: Cell::new(false),
             changed: Event::new(),
             listeners: RefCell::default(),
-            making: Gauge::new(),
-            bodies: Gauge::new(),
+            making: WaitGroup::new(),
+            bodies: WaitGroup::new(),
             alarms: Alarms::default(),
         }
     }

@@ -21,8 +21,8 @@ use io::op::{Advice, DeviceId, DirEntry, EntryLook, OpenHow, Space, Stat, StatTa
 use io::{Buf, DiskVia, Errno, Fd, Op, Payload, Segments};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-use crate::ops::{Outcome, Running};
-use crate::runtime::{self, Inner};
+use crate::outcomes::Outcome;
+use crate::reactor::{self, OpFuture, Reactor};
 use crate::timer::sleep_until;
 pub use io::op::NewFile;
 pub use lock::Lock;
@@ -60,7 +60,7 @@ pub enum Create {
 }
 
 struct Opened {
-    runtime: Rc<Inner>,
+    reactor: Rc<Reactor>,
     fd: Fd,
     /// The bytes that were found in the page cache last, and when.
     seen: Cell<Option<(u64, u64, Instant)>>,
@@ -75,14 +75,14 @@ impl File {
         device: DeviceId,
         via: DiskVia,
     ) -> impl Future<Output = Result<File, Errno>> + use<> {
-        let runtime = runtime::current();
+        let reactor = reactor::current();
         let flags = OFlags::from_bits_retain(how.flags as u32);
         // Begun here, so that what is awaited holds the operation's name and nothing that the operation owns.
-        let opening = Running::new(&runtime, Op::Open { dir: dir.cloned(), path, how, device, via }).last();
+        let opening = OpFuture::new(&reactor, Op::Open { dir: dir.cloned(), path, how, device, via }).last();
         async move {
             let outcome = opening.await;
             match (outcome.result, outcome.payload) {
-                (Ok(_), Payload::Opened(fd)) => Ok(File::from_fd(&runtime, Fd::from(fd).opened_with(flags))),
+                (Ok(_), Payload::Opened(fd)) => Ok(File::from_fd(&reactor, Fd::from(fd).opened_with(flags))),
                 (Ok(_), _) => Err(Errno::IO),
                 (Err(errno), _) => Err(errno),
             }
@@ -127,11 +127,11 @@ impl File {
 
     /// A file that somebody else has opened, or goes on to hold.
     pub fn new(fd: impl Into<Fd>) -> File {
-        File::from_fd(&runtime::current(), fd.into())
+        File::from_fd(&reactor::current(), fd.into())
     }
 
-    fn from_fd(runtime: &Rc<Inner>, fd: Fd) -> File {
-        File(Rc::new(Opened { runtime: Rc::clone(runtime), fd, seen: Cell::new(None) }))
+    fn from_fd(reactor: &Rc<Reactor>, fd: Fd) -> File {
+        File(Rc::new(Opened { reactor: Rc::clone(reactor), fd, seen: Cell::new(None) }))
     }
 
     /// The descriptor.
@@ -152,7 +152,7 @@ impl File {
     /// Size, times and kind, through a backend.
     pub async fn stat(&self, device: DeviceId, via: DiskVia) -> Result<Stat, Errno> {
         let target = StatTarget::File(self.fd().clone());
-        stat(&self.0.runtime, Op::Stat { target, device, via }).await
+        stat(&self.0.reactor, Op::Stat { target, device, via }).await
     }
 
     /// Size, times and kind, now: blocks where the file system asks another machine (FUSE, NFS).
@@ -186,7 +186,7 @@ impl File {
         loop {
             let file = self.fd().clone();
             let op = Op::Read { file, offset, len, buf, device, via };
-            let Outcome { result, payload, .. } = Running::new(&self.0.runtime, op).last().await;
+            let Outcome { result, payload, .. } = OpFuture::new(&self.0.reactor, op).last().await;
             buf = match (result, payload) {
                 (Err(errno), Payload::Buf(buf)) if retries.again(errno).await => buf,
                 (result, Payload::Buf(buf)) => return (result, Some(buf)),
@@ -210,7 +210,7 @@ impl File {
         loop {
             let (file, offset) = (self.fd().clone(), offset + u64::from(written));
             let op = Op::Write { file, offset, buf, device, via };
-            let Outcome { result, payload, .. } = Running::new(&self.0.runtime, op).last().await;
+            let Outcome { result, payload, .. } = OpFuture::new(&self.0.reactor, op).last().await;
             buf = match (result, payload) {
                 (Ok(count), Payload::Buf(mut rest)) if (count as usize) < rest.len() => {
                     if count == 0 {
@@ -247,7 +247,7 @@ impl File {
         while !data.is_empty() {
             let (file, offset) = (self.fd().clone(), offset + written);
             let op = Op::WriteSegments { file, offset, data, device, via };
-            let Outcome { result, payload, .. } = Running::new(&self.0.runtime, op).last().await;
+            let Outcome { result, payload, .. } = OpFuture::new(&self.0.reactor, op).last().await;
             data = match (result, payload) {
                 (Ok(0), Payload::Segments(rest)) => return (Err(Errno::IO), Some(rest)),
                 (Ok(count), Payload::Segments(mut rest)) => {
@@ -274,7 +274,7 @@ impl File {
         let mut retries = Retries::default();
         loop {
             let op = Op::Put { new, device, via };
-            let Outcome { result, payload, .. } = Running::new(&runtime::current(), op).last().await;
+            let Outcome { result, payload, .. } = OpFuture::new(&reactor::current(), op).last().await;
             new = match (result, payload) {
                 (Err(errno), Payload::NewFile(new)) if retries.again(errno).await => new,
                 (result, Payload::NewFile(new)) => return (result.map(drop), Some(new)),
@@ -328,14 +328,14 @@ impl File {
     /// Space on the file system that the file is on.
     pub async fn space(&self, device: DeviceId, via: DiskVia) -> Result<Space, Errno> {
         let target = StatTarget::File(self.fd().clone());
-        paths::space_of(&self.0.runtime, Op::Space { target, device, via }).await
+        paths::space_of(&self.0.reactor, Op::Space { target, device, via }).await
     }
 
     /// Does an operation that brings no more than its success, again where the kernel says so.
     async fn repeat(&self, op: impl Fn(Fd) -> Op) -> Result<(), Errno> {
         let mut retries = Retries::default();
         loop {
-            match Running::new(&self.0.runtime, op(self.fd().clone())).last().await.result {
+            match OpFuture::new(&self.0.reactor, op(self.fd().clone())).last().await.result {
                 Ok(_) => return Ok(()),
                 Err(errno) if retries.again(errno).await => {}
                 Err(errno) => return Err(errno),
@@ -354,7 +354,7 @@ impl File {
         let mut retries = Retries::default();
         loop {
             let op = Op::ReadDir { dir: self.fd().clone(), bytes_max, look, device, via };
-            let outcome = Running::new(&self.0.runtime, op).last().await;
+            let outcome = OpFuture::new(&self.0.reactor, op).last().await;
             match (outcome.result, outcome.payload) {
                 (Ok(_), Payload::Entries(entries)) => return Ok(entries),
                 (Ok(_), _) => return Err(Errno::IO),
@@ -374,7 +374,7 @@ impl File {
         let mut retries = Retries::default();
         loop {
             let op = Op::StatMany { dir: self.fd().clone(), names: Arc::clone(&names), device, via };
-            let outcome = Running::new(&self.0.runtime, op).last().await;
+            let outcome = OpFuture::new(&self.0.reactor, op).last().await;
             match (outcome.result, outcome.payload) {
                 (Ok(_), Payload::Stats(stats)) => return Ok(stats),
                 (Ok(_), _) => return Err(Errno::IO),
@@ -386,10 +386,10 @@ impl File {
 
     /// Closes the file and waits for that, when nobody shares it: for who needs its number again.
     pub async fn close(self) {
-        if let Some((runtime, fd)) = self.take()
+        if let Some((reactor, fd)) = self.take()
             && let Ok(fd) = fd.into_owned()
         {
-            Running::new(&runtime, Op::Close { fd }).last().await;
+            OpFuture::new(&reactor, Op::Close { fd }).last().await;
         }
     }
 
@@ -399,12 +399,12 @@ impl File {
     }
 
     /// The descriptor, which is not closed by this any more; nothing where others share the file.
-    fn take(self) -> Option<(Rc<Inner>, Fd)> {
+    fn take(self) -> Option<(Rc<Reactor>, Fd)> {
         let opened = Rc::try_unwrap(self.0).ok()?;
-        let (runtime, fd) = (Rc::clone(&opened.runtime), opened.fd.clone());
+        let (reactor, fd) = (Rc::clone(&opened.reactor), opened.fd.clone());
         drop(opened);
-        runtime.keep(&fd);
-        Some((runtime, fd))
+        reactor.keep(&fd);
+        Some((reactor, fd))
     }
 
     /// Brings what was written to the device (fdatasync).
@@ -421,7 +421,7 @@ impl AsFd for File {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        self.runtime.close(self.fd.clone());
+        self.reactor.close(self.fd.clone());
     }
 }
 
@@ -429,8 +429,8 @@ fn facts(fd: BorrowedFd<'_>) -> Result<Stat, Errno> {
     rustix::fs::fstat(fd).map(Stat::from)
 }
 
-async fn stat(runtime: &Rc<Inner>, op: Op) -> Result<Stat, Errno> {
-    let outcome = Running::new(runtime, op).last().await;
+async fn stat(reactor: &Rc<Reactor>, op: Op) -> Result<Stat, Errno> {
+    let outcome = OpFuture::new(reactor, op).last().await;
     match (outcome.result, outcome.payload) {
         (Ok(_), Payload::Stat(stat)) => Ok(*stat),
         (Ok(_), _) => Err(Errno::IO),

@@ -9,13 +9,12 @@ use io::{DiskVia, Errno, Op, Payload};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use super::{facts, stat};
-use crate::ops::Running;
-use crate::runtime::{self, Inner};
+use crate::reactor::{self, OpFuture, Reactor};
 
 /// Size, times and kind of what a path leads to.
 pub async fn stat_path(path: CString, device: DeviceId, via: DiskVia) -> Result<Stat, Errno> {
     let target = StatTarget::Path(path);
-    stat(&runtime::current(), Op::Stat { target, device, via }).await
+    stat(&reactor::current(), Op::Stat { target, device, via }).await
 }
 
 /// Size, times and kind of what a path leads to, now, if all of it is in the kernel's lookup cache; `EAGAIN` if not.
@@ -57,11 +56,11 @@ pub async fn rename(from: CString, to: CString, device: DeviceId, via: DiskVia) 
 /// Space on the file system that a path leads to.
 pub async fn space(path: CString, device: DeviceId, via: DiskVia) -> Result<Space, Errno> {
     let target = StatTarget::Path(path);
-    space_of(&runtime::current(), Op::Space { target, device, via }).await
+    space_of(&reactor::current(), Op::Space { target, device, via }).await
 }
 
-pub(super) async fn space_of(runtime: &Rc<Inner>, op: Op) -> Result<Space, Errno> {
-    let outcome = Running::new(runtime, op).last().await;
+pub(super) async fn space_of(reactor: &Rc<Reactor>, op: Op) -> Result<Space, Errno> {
+    let outcome = OpFuture::new(reactor, op).last().await;
     match (outcome.result, outcome.payload) {
         (Ok(_), Payload::Space(space)) => Ok(*space),
         (Ok(_), _) => Err(Errno::IO),
@@ -70,5 +69,5 @@ pub(super) async fn space_of(runtime: &Rc<Inner>, op: Op) -> Result<Space, Errno
 }
 
 async fn run(op: Op) -> Result<(), Errno> {
-    Running::new(&runtime::current(), op).last().await.result.map(drop)
+    OpFuture::new(&reactor::current(), op).last().await.result.map(drop)
 }

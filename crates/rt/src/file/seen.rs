@@ -4,6 +4,7 @@
 //! as new to each of those who asked as a look or a read of their own: a file that many ask for at once is looked at and
 //! read for all of them together. With the next turn, and with bytes that are received beside it, all of it is forgotten.
 
+use std::cell::RefCell;
 use std::ffi::CStr;
 use std::rc::{Rc, Weak};
 
@@ -12,7 +13,7 @@ use io::{Buf, Errno, Frozen};
 
 use super::{File, Opened, stat_now};
 use crate::buffers::buffer_at_once;
-use crate::runtime;
+use crate::reactor;
 
 /// Paths, and places in files, that are remembered in a turn: each search goes through all of them. Those beyond are
 /// looked at each time.
@@ -20,7 +21,9 @@ const REMEMBERED_MAX: usize = 4;
 
 /// What has been seen in this turn.
 #[derive(Default)]
-pub(crate) struct Seen {
+struct Seen {
+    /// The turn that all of it is of.
+    turn_id: u64,
     /// Of each path its bytes without the one that ends it. Those beyond `looked` are of earlier turns, kept for their memory.
     looks: Vec<(Vec<u8>, Stat)>,
     looked: usize,
@@ -36,11 +39,23 @@ struct Read {
     bytes: Option<Frozen>,
 }
 
+thread_local! {
+    static SEEN: RefCell<Seen> = RefCell::default();
+}
+
+/// Gives back the memory of what an earlier turn has seen.
+pub(crate) fn trim() {
+    let _ = SEEN.try_with(|seen| drop(seen.take()));
+}
+
 impl Seen {
-    /// Something was received: who sent it may have changed a file before.
-    pub(crate) fn forget(&mut self) {
-        self.looked = 0;
-        self.reads.clear();
+    /// Forgets what is of an earlier turn: who sent what came since may have changed a file before.
+    fn at(&mut self, turn_id: u64) -> &mut Seen {
+        if std::mem::replace(&mut self.turn_id, turn_id) != turn_id {
+            self.looked = 0;
+            self.reads.clear();
+        }
+        self
     }
 
     fn look(&mut self, path: &CStr) -> Result<Stat, Errno> {
@@ -92,19 +107,22 @@ impl Seen {
 
 /// As [`stat_now`], where what somebody has seen since the last turn is as good. For who answers what was received.
 pub fn stat_of_turn(path: &CStr) -> Result<Stat, Errno> {
-    runtime::with_current(|runtime| runtime.seen.borrow_mut().look(path))
+    let turn_id = reactor::with_current(|reactor| reactor.turn_id());
+    SEEN.with_borrow_mut(|seen| seen.at(turn_id).look(path))
 }
 
 impl File {
     /// As [`File::read_resident`], where what somebody has read since the last turn is as good. For who answers what was
     /// received, from a file that many may ask for; the bytes are kept until the next turn.
     pub fn read_of_turn(&self, offset: u64, len: u32, buf: &mut Buf) -> Result<u32, Errno> {
-        self.0.runtime.seen.borrow_mut().read(self, offset, len, buf)
+        let turn_id = self.0.reactor.turn_id();
+        SEEN.with_borrow_mut(|seen| seen.at(turn_id).read(self, offset, len, buf))
     }
 
     /// The same bytes where they lie, shared with the others who ask for them in this turn; `None` for the first of them,
     /// who reads.
     pub fn shared_of_turn(&self, offset: u64, len: u32) -> Result<Option<Frozen>, Errno> {
-        self.0.runtime.seen.borrow_mut().shared(self, offset, len)
+        let turn_id = self.0.reactor.turn_id();
+        SEEN.with_borrow_mut(|seen| seen.at(turn_id).shared(self, offset, len))
     }
 }

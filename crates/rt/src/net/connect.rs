@@ -9,7 +9,7 @@ use io::{Errno, Op};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::socket::Socket;
-use crate::ops::Running;
+use crate::reactor::OpFuture;
 
 /// How a socket is prepared before it connects. The default is the system's in everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -100,7 +100,7 @@ impl Socket {
             socket.fd().set_tcp();
         }
         let op = Op::Connect { socket: socket.fd().clone(), peer };
-        let connected = Running::new(socket.runtime(), op).last().await.result;
+        let connected = OpFuture::new(socket.reactor(), op).last().await.result;
         connected.map(|_| socket).map_err(ConnectStep::Connect.failed())
     }
 }

@@ -20,12 +20,13 @@ use io::{Buf, Errno, Fd, Op, Payload, Segments};
 use rustix::net::SocketType;
 
 use super::connect::{ConnectError, ConnectOptions, ConnectStep, family_of};
-use crate::ops::{Outcome, Running, UNLIMITED, WaitId};
-use crate::runtime::{self, Inner};
+use crate::op_table::{OpHandle, UNLIMITED};
+use crate::outcomes::Outcome;
+use crate::reactor::{self, OpFuture, Reactor};
 
 /// A UDP socket with one peer: what others send does not reach it. Dropping it closes it through the engine.
 pub struct Datagram {
-    runtime: Rc<Inner>,
+    reactor: Rc<Reactor>,
     fd: Fd,
     state: State,
 }
@@ -36,9 +37,9 @@ enum State {
     /// Nothing.
     Idle,
     /// A datagram.
-    Armed(WaitId),
+    Armed(OpHandle),
     /// Readiness, where the engine said that the receive would block.
-    Polling(WaitId),
+    Polling(OpHandle),
 }
 
 impl Datagram {
@@ -50,7 +51,7 @@ impl Datagram {
         connected.map_err(|errno| ConnectError { step: ConnectStep::Connect, errno })?;
         let fd = Fd::from(fd);
         fd.set_datagrams();
-        Ok(Datagram { runtime: runtime::current(), fd, state: State::Idle })
+        Ok(Datagram { reactor: reactor::current(), fd, state: State::Idle })
     }
 
     /// Sends all of `data` as one datagram, an empty one too; `EMSGSIZE` when it is too long. The segments come back
@@ -59,7 +60,7 @@ impl Datagram {
         let mut data = data;
         loop {
             let op = Op::Send { socket: self.fd.clone(), data, more: false, zero_copy: false };
-            let Outcome { result, payload, .. } = Running::new(&self.runtime, op).last().await;
+            let Outcome { result, payload, .. } = OpFuture::new(&self.reactor, op).last().await;
             data = match (result, payload) {
                 (Err(Errno::INTR), Payload::Segments(data)) => data,
                 (Err(Errno::AGAIN), Payload::Segments(data)) => match self.writable().await {
@@ -75,7 +76,7 @@ impl Datagram {
 
     async fn writable(&self) -> Result<(), Errno> {
         let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Writable };
-        match Running::new(&self.runtime, op).last().await.result {
+        match OpFuture::new(&self.reactor, op).last().await.result {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(errno),
         }
@@ -99,10 +100,10 @@ impl Datagram {
                     });
                     let into = empty.map_or(RecvInto::Pool, RecvInto::Owned);
                     let op = Op::Recv { socket: self.fd.clone(), into };
-                    self.state = State::Armed(self.runtime.start(op, UNLIMITED));
+                    self.state = State::Armed(self.reactor.start(op, UNLIMITED));
                 }
                 State::Armed(wait) => {
-                    let Outcome { result, payload, .. } = ready!(self.runtime.poll_wait(wait, context));
+                    let Outcome { result, payload, .. } = ready!(self.reactor.poll_wait(wait, context));
                     self.state = State::Idle;
                     let back = match payload {
                         Payload::Buf(back) => Some(back),
@@ -115,13 +116,13 @@ impl Datagram {
                         (Err(Errno::AGAIN), back) => {
                             *buf = back.or(buf.take());
                             let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Readable };
-                            self.state = State::Polling(self.runtime.start(op, UNLIMITED));
+                            self.state = State::Polling(self.reactor.start(op, UNLIMITED));
                         }
                         (Err(errno), _) => return Poll::Ready(Err(errno)),
                     }
                 }
                 State::Polling(wait) => {
-                    let outcome = ready!(self.runtime.poll_wait(wait, context));
+                    let outcome = ready!(self.reactor.poll_wait(wait, context));
                     self.state = State::Idle;
                     match outcome.result {
                         Ok(_) | Err(Errno::INTR) => {}
@@ -147,8 +148,8 @@ impl AsFd for Datagram {
 impl Drop for Datagram {
     fn drop(&mut self) {
         match self.state {
-            State::Idle => self.runtime.close(self.fd.clone()),
-            State::Armed(wait) | State::Polling(wait) => self.runtime.close_after(wait, self.fd.clone()),
+            State::Idle => self.reactor.close(self.fd.clone()),
+            State::Armed(wait) | State::Polling(wait) => self.reactor.close_after(wait, self.fd.clone()),
         }
     }
 }

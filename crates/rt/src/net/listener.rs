@@ -10,8 +10,9 @@ use io::op::{Interest, PeerAddr};
 use io::{Errno, Fd, Op, Payload};
 
 use super::address;
-use crate::ops::{Outcome, UNLIMITED, WaitId};
-use crate::runtime::{self, Inner};
+use crate::op_table::{OpHandle, UNLIMITED};
+use crate::outcomes::Outcome;
+use crate::reactor::{self, Reactor};
 
 /// Connections that a multishot accept may have brought in before the caller takes them. Above, it is
 /// stopped and the rest waits in the kernel's queue, where another process could still take it.
@@ -34,7 +35,7 @@ pub struct Listener {
 pub struct Stopper(Weak<Shared>);
 
 struct Shared {
-    runtime: Rc<Inner>,
+    reactor: Rc<Reactor>,
     fd: Fd,
     state: Cell<State>,
     stopped: Cell<bool>,
@@ -47,9 +48,9 @@ enum State {
     /// Nothing is in flight.
     Idle,
     /// An accept.
-    Armed(WaitId),
+    Armed(OpHandle),
     /// Readiness, where the engine said that the accept would block.
-    Polling(WaitId),
+    Polling(OpHandle),
 }
 
 impl Listener {
@@ -59,7 +60,7 @@ impl Listener {
         // Calls that must not wait are made on it; an error shows with the first accept.
         let _ = rustix::io::ioctl_fionbio(&fd, true);
         let shared = Shared {
-            runtime: runtime::current(),
+            reactor: reactor::current(),
             fd: Fd::from(fd),
             state: Cell::new(State::Idle),
             stopped: Cell::new(false),
@@ -84,7 +85,7 @@ impl Listener {
             && !multishot
         {
             self.armed_multishot = false;
-            self.shared.runtime.cancel(wait);
+            self.shared.reactor.cancel(wait);
         }
     }
 
@@ -95,13 +96,13 @@ impl Listener {
         poll_fn(|context| {
             loop {
                 match shared.state.get() {
-                    State::Idle if shared.runtime.closed.get() || shared.stopped.get() => {
+                    State::Idle if shared.reactor.closed.get() || shared.stopped.get() => {
                         return Poll::Ready(());
                     }
                     State::Idle => shared.poll_readable(),
                     State::Armed(_) => return Poll::Ready(()),
                     State::Polling(wait) => {
-                        if !ready!(shared.runtime.poll_wait(wait, context)).more {
+                        if !ready!(shared.reactor.poll_wait(wait, context)).more {
                             shared.state.set(State::Idle);
                         }
                         return Poll::Ready(());
@@ -117,16 +118,16 @@ impl Listener {
         let shared = &*self.shared;
         loop {
             match shared.state.get() {
-                State::Idle if shared.runtime.closed.get() => return Poll::Ready(Err(Errno::CANCELED)),
+                State::Idle if shared.reactor.closed.get() => return Poll::Ready(Err(Errno::CANCELED)),
                 State::Idle if shared.stopped.get() => return Poll::Ready(self.last()),
                 State::Idle => {
                     let limit = if self.multishot { QUEUE_MAX } else { UNLIMITED };
                     let op = Op::Accept { listener: shared.fd.clone(), multishot: self.multishot };
                     self.armed_multishot = self.multishot;
-                    shared.state.set(State::Armed(shared.runtime.start(op, limit)));
+                    shared.state.set(State::Armed(shared.reactor.start(op, limit)));
                 }
                 State::Armed(wait) | State::Polling(wait) => {
-                    let outcome = ready!(shared.runtime.poll_wait(wait, context));
+                    let outcome = ready!(shared.reactor.poll_wait(wait, context));
                     if let Some(result) = shared.handle(outcome) {
                         return Poll::Ready(result);
                     }
@@ -195,7 +196,7 @@ impl Stopper {
     pub fn rearm(&self) {
         let Some(shared) = self.0.upgrade() else { return };
         if let State::Armed(wait) | State::Polling(wait) = shared.state.get() {
-            shared.runtime.cancel(wait);
+            shared.reactor.cancel(wait);
         }
     }
 }
@@ -204,13 +205,13 @@ impl Shared {
     fn stop(&self) {
         self.stopped.set(true);
         if let State::Armed(wait) | State::Polling(wait) = self.state.get() {
-            self.runtime.cancel(wait);
+            self.reactor.cancel(wait);
         }
     }
 
     fn poll_readable(&self) {
         let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Readable };
-        self.state.set(State::Polling(self.runtime.start(op, UNLIMITED)));
+        self.state.set(State::Polling(self.reactor.start(op, UNLIMITED)));
     }
 
     /// Takes one result; `None` when it is no answer to the caller.
@@ -245,7 +246,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         self.shared.stopped.set(true);
         if let State::Armed(wait) | State::Polling(wait) = self.shared.state.replace(State::Idle) {
-            self.shared.runtime.abandon(wait);
+            self.shared.reactor.abandon(wait);
         }
     }
 }

@@ -17,8 +17,9 @@ use io::op::{Interest, RecvInto};
 use io::{Buf, Errno, Fd, Op, Payload};
 use rustix::net::RecvFlags;
 
-use crate::ops::{Outcome, UNLIMITED, WaitId};
-use crate::runtime::Inner;
+use crate::op_table::{OpHandle, UNLIMITED};
+use crate::outcomes::Outcome;
+use crate::reactor::Reactor;
 
 /// Buffers of received bytes that wait for the connection's task before the peer is made to wait. A
 /// pipelining client fills one or two; a flood must not take the thread's buffers.
@@ -26,7 +27,7 @@ pub const QUEUE_DEFAULT: u32 = 4;
 
 /// The receiving side of a [`crate::Socket`].
 pub struct Reader {
-    runtime: Rc<Inner>,
+    reactor: Rc<Reactor>,
     fd: Fd,
     state: State,
     end: bool,
@@ -46,9 +47,9 @@ enum State {
     /// Nothing.
     Idle,
     /// Bytes.
-    Armed(WaitId),
+    Armed(OpHandle),
     /// Readiness, where the engine said that the receive would block.
-    Polling(WaitId),
+    Polling(OpHandle),
 }
 
 /// Where the next bytes are wanted when no receive is armed.
@@ -71,9 +72,9 @@ pub enum Behind {
 }
 
 impl Reader {
-    pub(super) fn new(runtime: &Rc<Inner>, fd: Fd) -> Reader {
+    pub(super) fn new(reactor: &Rc<Reactor>, fd: Fd) -> Reader {
         Reader {
-            runtime: Rc::clone(runtime),
+            reactor: Rc::clone(reactor),
             fd,
             state: State::Idle,
             end: false,
@@ -103,7 +104,7 @@ impl Reader {
             return Some((*kept).map(Some));
         }
         let State::Armed(wait) = self.state else { return None };
-        let outcome = self.runtime.try_wait(wait)?;
+        let outcome = self.reactor.try_wait(wait)?;
         self.handle(outcome)
     }
 
@@ -129,7 +130,7 @@ impl Reader {
         }
         if let State::Armed(wait) = self.state {
             // A receive may have ended without telling anything, as one that was interrupted.
-            while let Some(outcome) = self.runtime.try_wait(wait) {
+            while let Some(outcome) = self.reactor.try_wait(wait) {
                 let kept = match self.handle(outcome) {
                     None if matches!(self.state, State::Armed(_)) => continue,
                     None => break,
@@ -143,7 +144,7 @@ impl Reader {
         }
         match self.state {
             State::Armed(_) => true,
-            State::Polling(wait) if self.runtime.has_result(wait) => false,
+            State::Polling(wait) if self.reactor.has_result(wait) => false,
             State::Polling(_) | State::Idle => is_silent(&self.fd),
         }
     }
@@ -181,8 +182,8 @@ impl Reader {
         if !matches!(self.state, State::Idle) || self.end || self.kept.is_some() {
             return None;
         }
-        let mut buf = self.runtime.pool.get(self.runtime.caps.recv_buffer_bytes as usize)?;
-        self.runtime.seen.borrow_mut().forget();
+        let mut buf = self.reactor.pool.get(self.reactor.caps.recv_buffer_bytes as usize)?;
+        self.reactor.note_received();
         match rustix::net::recv(&self.fd, buf.space(), RecvFlags::DONTWAIT) {
             Ok((0, _)) => {
                 self.end = true;
@@ -200,7 +201,7 @@ impl Reader {
     /// Stops an armed receive until the next `recv`: what the peer sends meanwhile waits in the kernel and takes no buffer.
     pub fn disarm(&mut self) {
         if let State::Armed(wait) = self.state {
-            self.runtime.cancel(wait);
+            self.reactor.cancel(wait);
         }
     }
 
@@ -237,14 +238,14 @@ impl Reader {
                 return Poll::Ready(Ok(None));
             }
             match self.state {
-                State::Idle if self.runtime.closed.get() => return Poll::Ready(Err(Errno::CANCELED)),
+                State::Idle if self.reactor.closed.get() => return Poll::Ready(Err(Errno::CANCELED)),
                 State::Idle => self.arm(target),
                 State::Armed(wait) => {
-                    if matches!(target, Target::Into(Some(_))) && !self.runtime.has_result(wait) {
+                    if matches!(target, Target::Into(Some(_))) && !self.reactor.has_result(wait) {
                         // The bulk buffer waits until the armed receive has ended.
-                        self.runtime.cancel(wait);
+                        self.reactor.cancel(wait);
                     }
-                    let mut outcome = ready!(self.runtime.poll_wait(wait, context));
+                    let mut outcome = ready!(self.reactor.poll_wait(wait, context));
                     // A receive that brought nothing gives the caller's buffer back.
                     if let (Err(_), Target::Into(held @ None), Payload::Buf(_)) =
                         (outcome.result, &mut *target, &outcome.payload)
@@ -257,7 +258,7 @@ impl Reader {
                     }
                 }
                 State::Polling(wait) => {
-                    let outcome = ready!(self.runtime.poll_wait(wait, context));
+                    let outcome = ready!(self.reactor.poll_wait(wait, context));
                     if !outcome.more {
                         self.state = State::Idle;
                     }
@@ -283,7 +284,7 @@ impl Reader {
             },
         };
         let socket = self.fd.clone();
-        self.state = State::Armed(self.runtime.start(Op::Recv { socket, into }, limit));
+        self.state = State::Armed(self.reactor.start(Op::Recv { socket, into }, limit));
     }
 
     /// Takes one result of the armed receive; `None` when it is no answer to the caller.
@@ -302,7 +303,7 @@ impl Reader {
             (Err(Errno::INTR | Errno::CANCELED), _) => None,
             (Err(Errno::AGAIN), _) => {
                 let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Readable };
-                self.state = State::Polling(self.runtime.start(op, UNLIMITED));
+                self.state = State::Polling(self.reactor.start(op, UNLIMITED));
                 None
             }
             (Err(errno), _) => Some(Err(errno)),
@@ -312,8 +313,8 @@ impl Reader {
     /// Ends the operation that is still armed and drops what it brings.
     pub(super) async fn stop(&mut self) {
         while let State::Armed(wait) | State::Polling(wait) = self.state {
-            self.runtime.cancel(wait);
-            if !poll_fn(|context| self.runtime.poll_wait(wait, context)).await.more {
+            self.reactor.cancel(wait);
+            if !poll_fn(|context| self.reactor.poll_wait(wait, context)).await.more {
                 self.state = State::Idle;
             }
         }
@@ -332,8 +333,8 @@ impl Drop for Reader {
     fn drop(&mut self) {
         match self.state {
             _ if !self.closes => {}
-            State::Armed(wait) | State::Polling(wait) => self.runtime.close_after(wait, self.fd.clone()),
-            State::Idle => self.runtime.close(self.fd.clone()),
+            State::Armed(wait) | State::Polling(wait) => self.reactor.close_after(wait, self.fd.clone()),
+            State::Idle => self.reactor.close(self.fd.clone()),
         }
     }
 }

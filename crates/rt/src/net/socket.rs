@@ -14,13 +14,12 @@ use super::address;
 use super::reader::{Behind, Reader};
 use super::writer::{FilePart, Sending, Writer};
 use crate::file::File;
-use crate::ops::Running;
-use crate::runtime::{self, Inner};
+use crate::reactor::{self, OpFuture, Reactor};
 
 /// A connected stream socket. Dropping it cancels what is in flight and then closes it through the engine,
 /// without waiting.
 pub struct Socket {
-    runtime: Rc<Inner>,
+    reactor: Rc<Reactor>,
     /// Closes the descriptor when it is dropped.
     reader: Reader,
     writer: Writer,
@@ -31,20 +30,20 @@ pub struct Socket {
 impl Socket {
     /// A connected, non-blocking socket.
     pub fn new(fd: OwnedFd) -> Socket {
-        Socket::over(&runtime::current(), Fd::from(fd))
+        Socket::over(&reactor::current(), Fd::from(fd))
     }
 
-    fn over(runtime: &Rc<Inner>, fd: Fd) -> Socket {
+    fn over(reactor: &Rc<Reactor>, fd: Fd) -> Socket {
         Socket {
-            runtime: Rc::clone(runtime),
-            reader: Reader::new(runtime, fd.clone()),
-            writer: Writer::new(runtime, fd),
+            reactor: Rc::clone(reactor),
+            reader: Reader::new(reactor, fd.clone()),
+            writer: Writer::new(reactor, fd),
             nodelay: Cell::new(false),
         }
     }
 
-    pub(super) fn runtime(&self) -> &Rc<Inner> {
-        &self.runtime
+    pub(super) fn reactor(&self) -> &Rc<Reactor> {
+        &self.reactor
     }
 
     /// The descriptor.
@@ -223,13 +222,13 @@ impl Socket {
 
     /// Closes and waits for it: first for the receive that is armed, then for the close.
     pub async fn close(self) {
-        let Socket { runtime, mut reader, writer, nodelay: _ } = self;
+        let Socket { reactor, mut reader, writer, nodelay: _ } = self;
         reader.stop().await;
         let fd = reader.release();
         drop(writer);
         // When an operation still holds the descriptor, it is closed with that one's end.
         if let Ok(fd) = fd.into_owned() {
-            let _ = Running::new(&runtime, Op::Close { fd }).last().await;
+            let _ = OpFuture::new(&reactor, Op::Close { fd }).last().await;
         }
     }
 }
@@ -237,10 +236,10 @@ impl Socket {
 /// Waits until the peer of a connection has ended its side, or the connection is broken. What it sends
 /// meanwhile is left for whoever receives.
 pub async fn hung_up(fd: &Fd) {
-    let runtime = runtime::current();
+    let reactor = reactor::current();
     let op = || Op::Poll { fd: fd.clone(), interest: Interest::HangUp };
     // Whatever else ends the wait is the end of the connection too.
-    while Running::new(&runtime, op()).last().await.result == Err(Errno::INTR) {}
+    while OpFuture::new(&reactor, op()).last().await.result == Err(Errno::INTR) {}
 }
 
 impl AsFd for Socket {

@@ -12,12 +12,13 @@ use io::{DiskVia, Errno, Fd, Op, Payload, Segments};
 use rustix::net::{SendFlags, Shutdown};
 
 use crate::file::File;
-use crate::ops::{Outcome, UNLIMITED, WaitId};
-use crate::runtime::{self, Inner};
+use crate::op_table::{OpHandle, UNLIMITED};
+use crate::outcomes::Outcome;
+use crate::reactor::{self, Reactor};
 
 /// The sending side of a [`crate::Socket`].
 pub struct Writer {
-    runtime: Rc<Inner>,
+    reactor: Rc<Reactor>,
     fd: Fd,
     /// Sends of at least so many bytes are made without a copy.
     zero_copy_from: Option<usize>,
@@ -41,15 +42,15 @@ enum State {
     /// Nothing is on its way.
     Ready,
     /// The engine sends; so many bytes at most, with `more` to follow.
-    Sending { wait: WaitId, len: usize, more: bool },
+    Sending { wait: OpHandle, len: usize, more: bool },
     /// A send without a copy was short: its bytes are needed again.
-    Returning { wait: WaitId, result: Result<u32, Errno>, more: bool },
+    Returning { wait: OpHandle, result: Result<u32, Errno>, more: bool },
     /// The socket is full.
-    Blocked { wait: WaitId, data: Segments, more: bool },
+    Blocked { wait: OpHandle, data: Segments, more: bool },
     /// Bytes of a file are moved; where the socket was full its room is waited for first.
-    Moving { wait: WaitId, is_full: bool },
+    Moving { wait: OpHandle, is_full: bool },
     /// Somebody waits until the socket takes bytes.
-    Awaiting { wait: WaitId },
+    Awaiting { wait: OpHandle },
     /// What has reached the peer is unknown, and nothing may follow it.
     Torn,
 }
@@ -81,12 +82,12 @@ impl Writer {
     /// A writer beside the one of the connection's [`crate::Socket`], for who sends while another has that. Only one of
     /// the two may have anything on its way.
     pub fn aside(socket: &Fd) -> Writer {
-        Writer::new(&runtime::current(), socket.clone())
+        Writer::new(&reactor::current(), socket.clone())
     }
 
-    pub(super) fn new(runtime: &Rc<Inner>, fd: Fd) -> Writer {
+    pub(super) fn new(reactor: &Rc<Reactor>, fd: Fd) -> Writer {
         Writer {
-            runtime: Rc::clone(runtime),
+            reactor: Rc::clone(reactor),
             fd,
             zero_copy_from: None,
             state: State::Ready,
@@ -114,7 +115,7 @@ impl Writer {
         let len = data.len();
         let zero_copy = !self.copies(len);
         let op = Op::Send { socket: self.fd.clone(), data, more, zero_copy };
-        self.state = State::Sending { wait: self.runtime.start(op, UNLIMITED), len, more };
+        self.state = State::Sending { wait: self.reactor.start(op, UNLIMITED), len, more };
     }
 
     /// Goes through the states until all is sent or there is something to wait for.
@@ -123,14 +124,14 @@ impl Writer {
             match &mut self.state {
                 &mut State::Sending { wait, len, more } => {
                     let Outcome { result, more: returns, payload } =
-                        ready!(self.runtime.poll_wait(wait, context));
+                        ready!(self.reactor.poll_wait(wait, context));
                     if !returns {
                         if let Some(done) = self.count(result, payload, more) {
                             return Poll::Ready(done);
                         }
                     } else if result.is_ok_and(|count| count as usize == len) {
                         // The buffers go when the peer has acknowledged them; nobody need wait for that.
-                        self.runtime.detach(wait);
+                        self.reactor.detach(wait);
                         self.state = State::Ready;
                         self.sent.set(self.sent.get() + len as u64);
                         return Poll::Ready((Ok(()), Segments::new()));
@@ -139,7 +140,7 @@ impl Writer {
                     }
                 }
                 &mut State::Returning { wait, result, more } => {
-                    let outcome = ready!(self.runtime.poll_wait(wait, context));
+                    let outcome = ready!(self.reactor.poll_wait(wait, context));
                     if !outcome.more
                         && let Some(done) = self.count(result, outcome.payload, more)
                     {
@@ -147,7 +148,7 @@ impl Writer {
                     }
                 }
                 State::Blocked { wait, data, more } => {
-                    let outcome = ready!(self.runtime.poll_wait(*wait, context));
+                    let outcome = ready!(self.reactor.poll_wait(*wait, context));
                     let (data, more) = (std::mem::take(data), *more);
                     match outcome.result {
                         Ok(_) | Err(Errno::INTR) => self.start(data, more),
@@ -183,7 +184,7 @@ impl Writer {
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {
                 let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Writable };
-                self.state = State::Blocked { wait: self.runtime.start(op, UNLIMITED), data, more };
+                self.state = State::Blocked { wait: self.reactor.start(op, UNLIMITED), data, more };
                 return None;
             }
             Err(errno) => return Some(self.tear(errno, data)),
@@ -233,7 +234,7 @@ impl Writer {
                     let &FilePart { file, offset, len, device, via } = part;
                     let (socket, file) = (self.fd.clone(), file.fd().clone());
                     let op = Op::Sendfile { socket, file, offset, len, device, via };
-                    (self.runtime.start(op, UNLIMITED), false)
+                    (self.reactor.start(op, UNLIMITED), false)
                 }
                 State::Moving { wait, is_full } => (wait, is_full),
                 _ => return Poll::Ready(Err(Errno::CONNABORTED)),
@@ -277,15 +278,15 @@ impl Writer {
     }
 
     /// Asks the engine to tell when the socket takes bytes.
-    fn start_to_poll(&self) -> WaitId {
+    fn start_to_poll(&self) -> OpHandle {
         let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Writable };
-        self.runtime.start(op, UNLIMITED)
+        self.reactor.start(op, UNLIMITED)
     }
 
     /// The terminal result of an operation.
-    fn poll_last(&self, context: &mut Context<'_>, wait: WaitId) -> Poll<Result<u32, Errno>> {
+    fn poll_last(&self, context: &mut Context<'_>, wait: OpHandle) -> Poll<Result<u32, Errno>> {
         loop {
-            let outcome = ready!(self.runtime.poll_wait(wait, context));
+            let outcome = ready!(self.reactor.poll_wait(wait, context));
             if !outcome.more {
                 return Poll::Ready(outcome.result);
             }
@@ -303,7 +304,7 @@ impl Writer {
             State::Awaiting { wait } => (wait, State::Ready),
             State::Ready | State::Torn => return,
         };
-        self.runtime.abandon(wait);
+        self.reactor.abandon(wait);
         self.state = then;
     }
 
@@ -376,7 +377,7 @@ impl Writer {
 
     /// Whether a send of so many bytes would copy them.
     pub fn copies(&self, len: usize) -> bool {
-        !self.runtime.caps.send_zero_copy || self.zero_copy_from.is_none_or(|threshold| len < threshold)
+        !self.reactor.caps.send_zero_copy || self.zero_copy_from.is_none_or(|threshold| len < threshold)
     }
 
     /// Bytes that were passed to the kernel.

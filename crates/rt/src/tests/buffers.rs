@@ -88,6 +88,6 @@ fn what_is_left_to_bodies_is_lent_whatever_heads_take() {
 }
 
 /// Polls once.
-async fn futures_pending(wanted: &mut std::pin::Pin<Box<crate::Wanted>>) -> bool {
+async fn futures_pending(wanted: &mut std::pin::Pin<Box<crate::BufferRequest>>) -> bool {
     std::future::poll_fn(|context| std::task::Poll::Ready(wanted.as_mut().poll(context).is_pending())).await
 }

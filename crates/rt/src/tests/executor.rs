@@ -11,10 +11,10 @@ use io::{Drained, Op, Wait};
 
 use super::fake::Fake;
 use super::{pair, run, settle, watch};
-use crate::local::{Event, Gauge, Semaphore};
+use crate::local::{Event, Semaphore, WaitGroup};
 use crate::mailbox::{self, SendError};
-use crate::ops::Running;
-use crate::{Either, Runtime, Socket, counters, runtime, select, spawn, step_aside, yield_now};
+use crate::reactor::{self, OpFuture};
+use crate::{Either, Runtime, Socket, counters, select, spawn, step_aside, yield_now};
 
 #[test]
 fn tasks_run_in_the_order_of_their_start() {
@@ -72,7 +72,7 @@ fn a_task_that_never_rests_leaves_the_engine_its_turns() {
             }
         }));
         for _ in 0..10 {
-            let op = Running::new(&runtime::current(), Op::Nop);
+            let op = OpFuture::new(&reactor::current(), Op::Nop);
             assert_eq!(op.last().await.result, Ok(0));
         }
         let polls = counters().polls;
@@ -217,13 +217,13 @@ fn a_full_engine_delays_operations_and_loses_none() {
 fn an_operation_that_queues_can_be_dropped() {
     run(|fake| async move {
         fake.set_capacity(1);
-        let runtime = runtime::current();
+        let reactor = reactor::current();
         let (fd, _far) = pair();
         let mut first = Socket::new(fd);
         let mut recv = std::pin::pin!(first.recv());
         poll_fn(|context| Poll::Ready(recv.as_mut().poll(context).is_pending())).await;
-        let queued = Running::new(&runtime, Op::Nop);
-        let kept = Running::new(&runtime, Op::Nop);
+        let queued = OpFuture::new(&reactor, Op::Nop);
+        let kept = OpFuture::new(&reactor, Op::Nop);
         drop(queued);
         fake.complete(fake.only("Recv"), Ok(0), io::Payload::None);
         assert_eq!(kept.last().await.result, Ok(0));
@@ -291,7 +291,7 @@ fn events_wake_all_who_wait() {
 #[test]
 fn a_gauge_waits_for_the_last_to_leave() {
     run(|_| async {
-        let gauge = Gauge::new();
+        let gauge = WaitGroup::new();
         gauge.none_left().await;
         let (first, second) = (gauge.enter(), gauge.enter());
         let waiting = gauge.clone();

@@ -6,7 +6,8 @@ use std::sync::mpsc;
 use std::thread;
 
 use super::{run, settle};
-use crate::{Either, offload, offload_waiting, select, spawn, yield_now};
+use crate::offload::QUEUE_MAX;
+use crate::{Either, offload, select, spawn, spawn_blocking, yield_now};
 
 #[test]
 fn work_is_done_elsewhere_and_answered_here() {
@@ -74,13 +75,13 @@ fn work_that_waits_does_not_hold_up_work_that_computes() {
         for _ in 0..4 * thread::available_parallelism().map_or(8, usize::from).max(8) {
             let released = std::sync::Arc::clone(&released);
             spawn(async move {
-                offload_waiting(move || released.lock().is_ok_and(|released| released.recv().is_err())).await;
+                spawn_blocking(move || released.lock().is_ok_and(|released| released.recv().is_err())).await;
             });
         }
         settle().await;
         assert_eq!(offload(|| 1).await, Some(1));
         drop(release);
-        assert_eq!(offload_waiting(|| 2).await, Some(2));
+        assert_eq!(spawn_blocking(|| 2).await, Some(2));
     });
 }
 
@@ -98,6 +99,30 @@ fn many_pieces_of_work_share_few_threads() {
         while left.get() > 0 {
             // Each answer wakes the runtime.
             offload(|| ()).await;
+        }
+    });
+}
+
+#[test]
+fn work_that_finds_the_queue_full_waits_for_a_place() {
+    run(|_| async {
+        let (release, released) = mpsc::channel::<()>();
+        let released = std::sync::Arc::new(std::sync::Mutex::new(released));
+        let done = Rc::new(Cell::new(0));
+        for _ in 0..QUEUE_MAX + 20 {
+            let (done, released) = (Rc::clone(&done), std::sync::Arc::clone(&released));
+            spawn(async move {
+                spawn_blocking(move || released.lock().is_ok_and(|released| released.recv().is_err())).await;
+                done.set(done.get() + 1);
+            });
+        }
+        settle().await;
+        let abandoned = spawn_blocking(|| ());
+        assert!(matches!(select(abandoned, settle()).await, Either::Right(())), "the queue is full");
+        assert_eq!(done.get(), 0);
+        drop(release);
+        while done.get() < QUEUE_MAX + 20 {
+            yield_now().await;
         }
     });
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::common::{expect, listening, on_each_net, send};
 use io::Errno;
 use io::op::PeerAddr;
-use rt::local::Gauge;
+use rt::local::WaitGroup;
 use rt::thread::{Setup, start};
 use rt::{Either, Listener, Socket, Timer, counters, now, select, sleep_until, spawn};
 
@@ -21,7 +21,7 @@ fn pattern(connection: usize, round: usize, len: usize) -> Vec<u8> {
 
 /// Answers every connection with its own bytes until the listener is stopped.
 async fn echo(mut listener: Listener) -> usize {
-    let gauge = Gauge::new();
+    let gauge = WaitGroup::new();
     let mut served = 0;
     while let Ok(fd) = listener.accept().await {
         served += 1;
@@ -94,7 +94,7 @@ fn many_connections_are_echoed() {
         });
         let worker = worker.unwrap();
         pair.run(async move {
-            let gauge = Gauge::new();
+            let gauge = WaitGroup::new();
             for number in 0..CONNECTIONS {
                 let (counted, address) = (gauge.enter(), address.clone());
                 spawn(async move {

@@ -6,7 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::rc::Rc;
 use std::time::Duration;
 
-use rt::local::Gauge;
+use rt::local::WaitGroup;
 use rt::{Listener, Socket, Timer, now, spawn};
 
 use super::common::{Pair, listening, on_each_net};
@@ -48,7 +48,7 @@ fn over_unix(path: &std::path::Path) {
 fn lost(pair: Pair, listener: std::os::fd::OwnedFd, total: usize) -> usize {
     pair.run(async move {
         let mut listener = Listener::new(listener, true);
-        let (gauge, ended) = (Gauge::new(), Rc::new(std::cell::Cell::new(0)));
+        let (gauge, ended) = (WaitGroup::new(), Rc::new(std::cell::Cell::new(0)));
         let until = now() + LONGEST;
         for _ in 0..total {
             let (counted, ended) = (gauge.enter(), Rc::clone(&ended));

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::mpsc;
 
-use rt::local::Gauge;
+use rt::local::WaitGroup;
 use rt::thread::{Setup, start};
 use rt::{counters, spawn, watch, yield_now};
 
@@ -20,7 +20,7 @@ fn many_tasks_of_a_thread_are_woken_by_one_ring() {
         let setup = Setup { name: "watch".into(), cpus: vec![], panic_hook: None };
         let build = move || io::build(pair.config());
         let worker = start(setup, PATIENCE, build, move || async move {
-            let (watcher, gauge) = (Rc::new(watcher), Gauge::new());
+            let (watcher, gauge) = (Rc::new(watcher), WaitGroup::new());
             let mut rings = Vec::new();
             for step in 0..STEPS {
                 for _ in 0..TASKS {

@@ -64,7 +64,7 @@ impl System {
     /// Why there is none.
     pub(super) async fn look_up(&self, name: &str) -> Result<SystemAddresses, String> {
         let (system, name) = (self.clone(), name.to_owned());
-        let done = rt::offload_waiting(move || system.look_up_now(&name)).await;
+        let done = rt::spawn_blocking(move || system.look_up_now(&name)).await;
         done.unwrap_or_else(|| Err("the lookup has failed".to_owned()))
     }
 
@@ -83,7 +83,7 @@ impl System {
     /// The hosts file as it is now.
     pub(super) async fn stamp(&self) -> Stamp {
         let system = self.clone();
-        rt::offload_waiting(move || system.stamp_now()).await.flatten()
+        rt::spawn_blocking(move || system.stamp_now()).await.flatten()
     }
 
     #[expect(clippy::disallowed_methods, reason = "on a helper thread")]

@@ -52,7 +52,7 @@ impl TimeSource {
             return None;
         }
         let path = self.resolv_conf.clone();
-        let system = rt::offload_waiting(move || SystemSettings::read(&path)).await?;
+        let system = rt::spawn_blocking(move || SystemSettings::read(&path)).await?;
         let candidates = system.candidates(host);
         let resolver = self.resolver.clone().unwrap_or_else(|| {
             let servers = system.servers.into_iter().map(NameServer::At).collect();

@@ -1,0 +1,221 @@
+//! Operations in flight, as the runtime sees them: who waits for which, and what has come back.
+//!
+//! A *wait* is the runtime's record of one operation. It has a name of its own, because an operation may
+//! have to queue for room in the engine before it gets an [`io::OpId`].
+//!
+//! ```text
+//!            room                 terminal completion         results taken
+//!  Queued ----------> Flying ------------------------> Ended ---------------> Free
+//!     |                 |  abandoned: the engine is told, nothing is shown      ^
+//!     +-----------------+------------------------------------------------------+
+//! ```
+//! This is the table alone; [`crate::reactor`] submits the operations.
+
+use std::collections::VecDeque;
+
+use io::{Completion, Errno, Fd, Op, OpId, Payload};
+
+use crate::executor::Waiter;
+use crate::outcomes::{Outcome, Outcomes, Results};
+
+/// Names a wait; one that has ended never means another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OpHandle {
+    index: u32,
+    generation: u32,
+}
+
+/// Results that an ordinary operation may bring before it is stopped: all.
+pub(crate) const UNLIMITED: u32 = u32::MAX;
+
+/// All waits of a runtime, and the operations that the engine had no room for.
+#[derive(Default)]
+pub(crate) struct OpTable {
+    waits: Vec<OpState>,
+    free: Vec<u32>,
+    /// Of waits that are made: above those of waits that were given back.
+    first_generation: u32,
+    /// The wait of each of the engine's slots. The contract says that a slot has one operation at a time.
+    by_slot: Vec<u32>,
+    outcomes: Outcomes,
+    pub(crate) backlog: VecDeque<(OpHandle, Op)>,
+    pub(crate) live: usize,
+    pub(crate) backlogged: u64,
+    pub(crate) stray: u64,
+}
+
+/// One wait. It lies in one line of the processor's cache, which it has to itself: of many connections none is in the
+/// cache when its turn comes, and each line is fetched for it alone.
+#[derive(Default)]
+#[repr(align(64))]
+pub(crate) struct OpState {
+    generation: u32,
+    pub(crate) stage: Stage,
+    owner: Owner,
+    /// Closed through the engine with the last result, where nobody looks at them.
+    closes: Option<Fd>,
+    pub(crate) waiter: Waiter,
+    /// Results not taken yet.
+    pub(crate) results: Results,
+    /// Further results that may lie here before the operation is asked to stop.
+    room: u32,
+    pub(crate) cancelled: bool,
+}
+
+const _: () = assert!(size_of::<OpState>() == 64);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Not in use.
+    #[default]
+    Free,
+    /// The engine had no room yet.
+    Queued,
+    /// The engine has it.
+    Flying(OpId),
+    /// The terminal completion has come; its results may still lie here.
+    Ended,
+}
+
+/// What happens to the results.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Owner {
+    /// Somebody takes them.
+    #[default]
+    Somebody,
+    /// Nobody looks at them.
+    Nobody,
+}
+
+/// What the runtime has to do after a completion has been filed.
+#[derive(Default)]
+pub(crate) struct Filed {
+    pub(crate) wake: Waiter,
+    pub(crate) cancel: Option<OpId>,
+    pub(crate) close: Option<Fd>,
+}
+
+impl OpTable {
+    /// A new wait without an operation of the engine.
+    pub(crate) fn insert(&mut self, limit: u32) -> OpHandle {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.waits.push(OpState { generation: self.first_generation, ..OpState::default() });
+            (self.waits.len() - 1) as u32
+        });
+        let wait = &mut self.waits[index as usize];
+        wait.stage = Stage::Queued;
+        wait.room = limit;
+        wait.cancelled = false;
+        self.live += 1;
+        OpHandle { index, generation: wait.generation }
+    }
+
+    /// Gives back the memory of waits at the end that are not in use.
+    pub(crate) fn trim(&mut self) {
+        while let Some(wait) = self.waits.pop_if(|wait| wait.stage == Stage::Free) {
+            self.first_generation = self.first_generation.max(wait.generation.wrapping_add(1));
+        }
+        self.waits.shrink_to_fit();
+        let is_free = |place: &u32| self.waits[*place as usize].stage == Stage::Free;
+        self.free = (0..self.waits.len() as u32).rev().filter(is_free).collect();
+        self.by_slot.shrink_to_fit();
+        self.outcomes.trim();
+    }
+
+    /// The next result of a wait, which the last one frees.
+    pub(crate) fn take(&mut self, id: OpHandle) -> Option<Outcome> {
+        let wait = self.waits.get_mut(id.index as usize).filter(|wait| wait.generation == id.generation)?;
+        let outcome = self.outcomes.pop(&mut wait.results)?;
+        wait.room = wait.room.saturating_add(1);
+        if !outcome.more {
+            self.release(id);
+        }
+        Some(outcome)
+    }
+
+    /// Ends a wait whose operation the engine does not have.
+    pub(crate) fn end(&mut self, id: OpHandle) {
+        let wait = &mut self.waits[id.index as usize];
+        wait.stage = Stage::Ended;
+        let cancelled = Outcome { result: Err(Errno::CANCELED), more: false, payload: Payload::None };
+        self.outcomes.push(&mut wait.results, cancelled);
+    }
+
+    /// Has nobody look at the results of a wait. With the last one a descriptor may close.
+    pub(crate) fn leave(&mut self, id: OpHandle, closes: Option<Fd>) {
+        let wait = &mut self.waits[id.index as usize];
+        (wait.owner, wait.closes, wait.waiter) = (Owner::Nobody, closes, Waiter::Nobody);
+        self.outcomes.clear(&mut wait.results);
+    }
+
+    /// Whether operations without a taker are still on their way: descriptors that are being closed.
+    pub(crate) fn closing(&self) -> bool {
+        self.waits.iter().any(|wait| wait.owner == Owner::Nobody)
+    }
+
+    pub(crate) fn get(&mut self, id: OpHandle) -> Option<&mut OpState> {
+        self.waits.get_mut(id.index as usize).filter(|wait| wait.generation == id.generation)
+    }
+
+    /// Frees a wait and what lies in it; the name is dead from here on.
+    pub(crate) fn release(&mut self, id: OpHandle) {
+        let wait = &mut self.waits[id.index as usize];
+        wait.generation = wait.generation.wrapping_add(1);
+        wait.stage = Stage::Free;
+        (wait.owner, wait.closes, wait.waiter) = (Owner::Somebody, None, Waiter::Nobody);
+        self.outcomes.clear(&mut wait.results);
+        self.free.push(id.index);
+        self.live -= 1;
+    }
+
+    /// The engine has taken the operation of this wait.
+    pub(crate) fn bind(&mut self, id: OpHandle, op: OpId) {
+        let slot = op.slot as usize;
+        if slot >= self.by_slot.len() {
+            self.by_slot.resize(slot + 1, u32::MAX);
+        }
+        let before = std::mem::replace(&mut self.by_slot[slot], id.index) as usize;
+        let same_slot = |stage| matches!(stage, Stage::Flying(known) if known.slot == op.slot);
+        assert!(
+            !self.waits.get(before).is_some_and(|wait| same_slot(wait.stage)),
+            "the engine used a slot again before it showed the completion"
+        );
+        self.waits[id.index as usize].stage = Stage::Flying(op);
+    }
+
+    /// The wait of an operation that the engine has.
+    pub(crate) fn known(&self, op: OpId) -> Option<OpHandle> {
+        let index = *self.by_slot.get(op.slot as usize)?;
+        let wait = self.waits.get(index as usize).filter(|wait| wait.stage == Stage::Flying(op))?;
+        Some(OpHandle { index, generation: wait.generation })
+    }
+
+    /// Files a completion with the wait that it belongs to.
+    pub(crate) fn file(&mut self, completion: Completion) -> Filed {
+        let Completion { id: op, result, more, payload } = completion;
+        let Some(id) = self.known(op) else {
+            self.stray += 1;
+            return Filed::default();
+        };
+        let mut filed = Filed::default();
+        let wait = &mut self.waits[id.index as usize];
+        if wait.owner == Owner::Somebody {
+            self.outcomes.push(&mut wait.results, Outcome { result, more, payload });
+            wait.room = wait.room.saturating_sub(1);
+            filed.wake = std::mem::take(&mut wait.waiter);
+            // Back-pressure: the peer waits in the kernel's buffers until somebody has taken these.
+            if more && wait.room == 0 && !wait.cancelled {
+                wait.cancelled = true;
+                filed.cancel = Some(op);
+            }
+        }
+        if !more {
+            wait.stage = Stage::Ended;
+            if wait.owner == Owner::Nobody {
+                filed.close = wait.closes.take();
+                self.release(id);
+            }
+        }
+        filed
+    }
+}

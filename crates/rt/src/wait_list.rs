@@ -1,0 +1,106 @@
+//! The one list of those who wait for something: in order, each with a ticket, so that one who gives up is taken out.
+//!
+//! It only keeps what it is given. Who wakes them, and when, is said where the list is used: events, permits and counts of a
+//! thread ([`crate::local`]), buffers, tasks that yielded, and watched numbers between threads.
+
+use std::collections::VecDeque;
+
+/// Names one who waits; no other one of the same list ever has the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ticket(u64);
+
+/// Those who wait, first come first served.
+#[derive(Debug)]
+pub(crate) struct WaitList<W> {
+    waiting: VecDeque<(Ticket, W)>,
+    next: u64,
+}
+
+impl<W> Default for WaitList<W> {
+    fn default() -> WaitList<W> {
+        WaitList::new()
+    }
+}
+
+impl<W> WaitList<W> {
+    pub(crate) const fn new() -> WaitList<W> {
+        WaitList { waiting: VecDeque::new(), next: 0 }
+    }
+
+    /// Puts one at the end.
+    pub(crate) fn push(&mut self, waiter: W) -> Ticket {
+        let ticket = Ticket(self.next);
+        self.next += 1;
+        self.waiting.push_back((ticket, waiter));
+        ticket
+    }
+
+    /// One who still waits.
+    pub(crate) fn get_mut(&mut self, ticket: Ticket) -> Option<&mut W> {
+        let place = self.place(ticket)?;
+        Some(&mut self.waiting[place].1)
+    }
+
+    /// Whether this one still waits.
+    pub(crate) fn contains(&self, ticket: Ticket) -> bool {
+        self.place(ticket).is_some()
+    }
+
+    /// Whether nobody waits before this one.
+    pub(crate) fn is_first(&self, ticket: Ticket) -> bool {
+        self.waiting.front().is_none_or(|&(first, _)| first >= ticket)
+    }
+
+    /// The first one, who goes on waiting.
+    pub(crate) fn first(&self) -> Option<&W> {
+        self.waiting.front().map(|(_, waiter)| waiter)
+    }
+
+    /// Takes the first one out.
+    pub(crate) fn pop(&mut self) -> Option<W> {
+        self.waiting.pop_front().map(|(_, waiter)| waiter)
+    }
+
+    /// Takes one out; whether that was the first tells who may be served now.
+    pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<(W, bool)> {
+        let place = self.place(ticket)?;
+        let (_, waiter) = self.waiting.remove(place)?;
+        Some((waiter, place == 0))
+    }
+
+    /// Takes all out.
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = W> + use<W> {
+        std::mem::take(&mut self.waiting).into_iter().map(|(_, waiter)| waiter)
+    }
+
+    /// Whether nobody waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Tickets are given out in ascending order.
+    fn place(&self, ticket: Ticket) -> Option<usize> {
+        self.waiting.binary_search_by_key(&ticket, |&(known, _)| known).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_is_served_first_and_one_who_gives_up_is_passed_over() {
+        let mut list = WaitList::default();
+        let tickets: Vec<Ticket> = (0..5).map(|number| list.push(number)).collect();
+        assert_eq!(list.remove(tickets[2]), Some((2, false)));
+        assert_eq!(list.remove(tickets[2]), None);
+        assert!(list.is_first(tickets[0]) && !list.is_first(tickets[1]));
+        assert_eq!(list.remove(tickets[0]), Some((0, true)));
+        assert!(list.is_first(tickets[1]) && list.contains(tickets[3]));
+        assert_eq!(list.first(), Some(&1));
+        assert_eq!(list.pop(), Some(1));
+        assert_eq!(list.take_all().collect::<Vec<_>>(), [3, 4]);
+        assert!(list.is_empty() && list.get_mut(tickets[4]).is_none());
+        assert!(list.push(9) > tickets[4], "a ticket comes once");
+    }
+}
