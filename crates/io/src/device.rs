@@ -1,72 +1,73 @@
-//! Gates that keep a slow device from taking every worker that all devices share.
+//! The limit that keeps a slow device from taking every worker that all devices share.
 //!
-//! Operations that may hold a kernel worker of the ring (work on paths, buffered reads, writes) pass the
-//! gate of their device first; beyond its share they queue here, in order. The thread pools have the same
-//! rule inside, because they are shared by all engines. Nothing here knows what an operation does.
+//! Work that may hold a worker passes the limit of its device first; beyond the device's share it queues here, in order.
+//! An engine has one for the kernel workers of its ring, a thread pool one for its threads. Nothing here knows what the
+//! work does.
 
 use std::collections::VecDeque;
 
-use crate::op::{DeviceId, OpId};
+use crate::op::DeviceId;
 
-/// The gates of one engine.
-pub(crate) struct Gates {
-    /// Operations of one device that may be in the ring at once.
-    share: usize,
-    /// Those with an operation inside: few, so that they are looked through and not hashed.
-    devices: Vec<(DeviceId, Gate)>,
-    /// Operations that had to queue, since start.
+/// The devices with work under way, and what waits for them.
+pub(crate) struct DeviceLimit<T> {
+    /// Those with work inside: few, so that they are looked through and not hashed.
+    devices: Vec<(DeviceId, Share<T>)>,
+    /// Work that had to queue, since start.
     pub(crate) queued: u64,
 }
 
-#[derive(Default)]
-struct Gate {
+struct Share<T> {
     inside: usize,
-    waiting: VecDeque<OpId>,
+    waiting: VecDeque<T>,
 }
 
-impl Gates {
-    /// Gates for `workers` workers of which a device may hold one in `device_share`, but at least one.
-    pub(crate) fn new(workers: u32, device_share: u32) -> Gates {
-        Gates { share: share_of(workers as usize, device_share), devices: Vec::new(), queued: 0 }
+impl<T> Default for DeviceLimit<T> {
+    fn default() -> DeviceLimit<T> {
+        DeviceLimit { devices: Vec::new(), queued: 0 }
     }
+}
 
-    /// Whether the operation may start; otherwise it queues and [`Gates::leave`] names it later.
-    pub(crate) fn enter(&mut self, device: DeviceId, id: OpId) -> bool {
+impl<T> DeviceLimit<T> {
+    /// The work itself where it may start, its device having less than `limit` inside; otherwise it queues and
+    /// [`DeviceLimit::leave`] returns it later.
+    pub(crate) fn enter(&mut self, device: DeviceId, limit: usize, work: T) -> Option<T> {
+        assert!(limit > 0, "a device may hold one worker");
         let place = self.place(device).unwrap_or_else(|| {
-            self.devices.push((device, Gate::default()));
+            self.devices.push((device, Share { inside: 0, waiting: VecDeque::new() }));
             self.devices.len() - 1
         });
-        let gate = &mut self.devices[place].1;
-        if gate.inside < self.share {
-            gate.inside += 1;
-            return true;
+        let share = &mut self.devices[place].1;
+        if share.inside < limit {
+            share.inside += 1;
+            return Some(work);
         }
-        gate.waiting.push_back(id);
+        share.waiting.push_back(work);
         self.queued += 1;
-        false
+        None
     }
 
-    /// An operation of the device has ended; answers the one that takes its place, which is inside now.
-    pub(crate) fn leave(&mut self, device: DeviceId) -> Option<OpId> {
-        let place = self.place(device).expect("an operation inside keeps its gate");
-        let gate = &mut self.devices[place].1;
-        if let Some(next) = gate.waiting.pop_front() {
+    /// Work of the device has ended; the work that takes its place is inside now.
+    pub(crate) fn leave(&mut self, device: DeviceId) -> Option<T> {
+        let place = self.place(device).expect("a device with work inside is known");
+        let share = &mut self.devices[place].1;
+        assert!(share.inside > 0, "what leaves was inside");
+        if let Some(next) = share.waiting.pop_front() {
             return Some(next);
         }
-        gate.inside -= 1;
+        share.inside -= 1;
         // An idle device costs nothing: names of devices come from files, and there may be many.
-        if gate.inside == 0 {
+        if share.inside == 0 {
             self.devices.swap_remove(place);
         }
         None
     }
 
-    /// Takes an operation out of its queue; whether it was in one.
-    pub(crate) fn forget(&mut self, device: DeviceId, id: OpId) -> bool {
-        let Some(at) = self.place(device) else { return false };
-        let gate = &mut self.devices[at].1;
-        let place = gate.waiting.iter().position(|&waiting| waiting == id);
-        place.is_some_and(|place| gate.waiting.remove(place).is_some())
+    /// Takes work out of the queue of its device.
+    pub(crate) fn withdraw(&mut self, device: DeviceId, is_it: impl FnMut(&T) -> bool) -> Option<T> {
+        let place = self.place(device)?;
+        let waiting = &mut self.devices[place].1.waiting;
+        let found = waiting.iter().position(is_it)?;
+        waiting.remove(found)
     }
 
     fn place(&self, device: DeviceId) -> Option<usize> {
@@ -86,26 +87,22 @@ mod tests {
     const SLOW: DeviceId = DeviceId(1);
     const FAST: DeviceId = DeviceId(2);
 
-    fn id(slot: u32) -> OpId {
-        OpId { slot, generation: 0 }
-    }
-
     #[test]
-    fn a_full_gate_stops_its_own_device_only() {
-        let mut gates = Gates::new(8, 4);
-        assert!(gates.enter(SLOW, id(0)));
-        assert!(gates.enter(SLOW, id(1)));
-        assert!(!gates.enter(SLOW, id(2)));
-        assert!(!gates.enter(SLOW, id(3)));
-        assert!(gates.enter(FAST, id(4)));
-        assert_eq!(gates.queued, 2);
-        assert_eq!(gates.leave(FAST), None);
-        assert_eq!(gates.leave(SLOW), Some(id(2)), "first in, first out");
-        assert!(gates.forget(SLOW, id(3)));
-        assert!(!gates.forget(SLOW, id(3)));
-        assert_eq!(gates.leave(SLOW), None);
-        assert_eq!(gates.leave(SLOW), None);
-        assert!(gates.devices.is_empty());
+    fn a_full_share_stops_its_own_device_only() {
+        let mut limit = DeviceLimit::default();
+        assert_eq!(limit.enter(SLOW, 2, 0), Some(0));
+        assert_eq!(limit.enter(SLOW, 2, 1), Some(1));
+        assert_eq!(limit.enter(SLOW, 2, 2), None);
+        assert_eq!(limit.enter(SLOW, 2, 3), None);
+        assert_eq!(limit.enter(FAST, 2, 4), Some(4));
+        assert_eq!(limit.queued, 2);
+        assert_eq!(limit.leave(FAST), None);
+        assert_eq!(limit.leave(SLOW), Some(2), "first in, first out");
+        assert_eq!(limit.withdraw(SLOW, |&work| work == 3), Some(3));
+        assert_eq!(limit.withdraw(SLOW, |&work| work == 3), None);
+        assert_eq!(limit.leave(SLOW), None);
+        assert_eq!(limit.leave(SLOW), None);
+        assert!(limit.devices.is_empty());
     }
 
     #[test]

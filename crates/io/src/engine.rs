@@ -200,7 +200,7 @@ pub struct EngineConfig {
     /// Thread pools of the process, by the number that [`crate::DiskVia::Pool`] names.
     pub pools: Vec<Arc<crate::disk::threads::ThreadPool>>,
     /// Threads of their own for [`crate::Op::Put`]; without them it goes where what a ring lacks goes.
-    pub makers: Option<Arc<crate::disk::threads::ThreadPool>>,
+    pub put_pool: Option<Arc<crate::disk::threads::ThreadPool>>,
     /// Whether a read for a pool first tries what is resident (`preadv2` with `RWF_NOWAIT`), which saves
     /// the hop when it succeeds and one cheap call when it does not.
     pub pool_tries_resident: bool,
@@ -224,7 +224,7 @@ impl Default for EngineConfig {
             device_share: 4,
             libaio_depth: 32,
             pools: Vec::new(),
-            makers: None,
+            put_pool: None,
             pool_tries_resident: true,
             faults: None,
         }

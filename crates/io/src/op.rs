@@ -5,7 +5,7 @@
 
 use std::ffi::CString;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{IntoRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -382,16 +382,48 @@ pub enum Op {
 }
 
 impl Op {
-    /// What an operation that failed or was cancelled gives back: the memory that its caller lent it.
-    pub(crate) fn into_payload(self) -> Payload {
+    /// Puts the memory that the caller lent into the completion with this result, where it lies: the one place that says
+    /// what an operation gives back. A payload that is made elsewhere and moved in would be waited for (decision 0015).
+    #[inline]
+    pub(crate) fn give_back(&mut self, result: Result<u32, Errno>, payload: &mut Payload) {
         match self {
-            Op::Recv { into: RecvInto::Owned(buf), .. } | Op::Read { buf, .. } | Op::Write { buf, .. } => {
+            Op::Send { data, .. } | Op::WriteSegments { data, .. } => {
+                *payload = Payload::Segments(std::mem::take(data));
+            }
+            Op::Nop | Op::Recv { into: RecvInto::Pool | RecvInto::Large | RecvInto::Stream, .. } => {}
+            _ => *payload = std::mem::replace(self, Op::Nop).into_lent(result),
+        }
+    }
+
+    fn into_lent(self, result: Result<u32, Errno>) -> Payload {
+        let count = result.unwrap_or(0) as usize;
+        match self {
+            Op::Recv { into: RecvInto::Owned(mut buf), .. } => {
+                buf.set_len(buf.len() + count);
                 Payload::Buf(buf)
             }
-            Op::Send { data, .. } | Op::WriteSegments { data, .. } => Payload::Segments(data),
+            Op::Read { mut buf, .. } => {
+                buf.set_len(count);
+                Payload::Buf(buf)
+            }
+            Op::Write { buf, .. } => Payload::Buf(buf),
             Op::Put { new, .. } => Payload::NewFile(new),
+            Op::Close { fd } => {
+                // Whatever close(2) returns the number is gone, but not when it was never called.
+                if result != Err(Errno::CANCELED) {
+                    let _closed = fd.into_raw_fd();
+                }
+                Payload::None
+            }
             _ => Payload::None,
         }
+    }
+
+    /// What an operation gives back that no backend has seen.
+    pub(crate) fn into_payload(mut self) -> Payload {
+        let mut payload = Payload::None;
+        self.give_back(Err(Errno::CANCELED), &mut payload);
+        payload
     }
 
     /// The disk backend that was asked for and the device that counts; `None` for the network.

@@ -42,8 +42,28 @@ pub(crate) struct Slot {
     state: State,
     /// The operation; backends take parts out when they complete it.
     pub(crate) op: Option<Op>,
+    /// Where it was sent, recorded at its start.
+    pub(crate) route: Route,
     /// The device whose share of workers the operation holds.
     pub(crate) gated: Option<DeviceId>,
+}
+
+/// The backend that carries an operation out, after the missing ones have been replaced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// The network backend.
+    #[default]
+    Net,
+    /// The ring, which counts it on this device.
+    Ring(DeviceId),
+    /// libaio.
+    Libaio,
+    /// The thread pool of this number.
+    Pool(u8, DeviceId),
+    /// The threads for [`Op::Put`].
+    PutPool(DeviceId),
+    /// A blocking call.
+    Sync,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,7 +111,9 @@ impl Slots {
         self.live += 1;
         self.submitted += 1;
         let slot = self.at(index);
+        assert!(slot.state == State::Free && slot.op.is_none(), "a free slot has no operation");
         slot.state = State::Busy;
+        slot.route = Route::Net;
         slot.op = Some(op);
         Ok(OpId { slot: index, generation: slot.generation })
     }
@@ -126,6 +148,8 @@ impl Slots {
     /// then a slot has one name only, so that a caller's table by slot needs no second look.
     pub(crate) fn recycle(&mut self) {
         self.free.append(&mut self.retired);
+        // Both sides of the books: what was taken has ended or is in flight.
+        assert_eq!(self.submitted, self.completed + self.live as u64, "an operation was lost");
     }
 
     fn at(&mut self, index: u32) -> &mut Slot {
@@ -182,23 +206,15 @@ impl Slots {
         payload: Payload,
         out: &mut Vec<Completion>,
     ) {
+        if !more {
+            return self.end(id, out, |_, done| (done.result, done.payload) = (result, payload));
+        }
         let Some(slot) = self.get(id) else {
             self.stray += 1;
             debug_assert!(false, "a completion for {id:?}, which is not in flight");
             return;
         };
-        let abandoned = slot.state == State::Abandoned;
-        if !more {
-            slot.state = State::Free;
-            slot.op = None;
-            let gated = slot.gated.take();
-            slot.generation = slot.generation.wrapping_add(1);
-            self.released.extend(gated);
-            self.retired.push(id.slot);
-            self.live -= 1;
-            self.completed += 1;
-        }
-        if !abandoned {
+        if slot.state != State::Abandoned {
             out.push(Completion { id, result, more, payload });
         }
     }

@@ -18,16 +18,16 @@ use rustix::io::Errno;
 
 use crate::buf::Pool;
 use crate::composite::BuildError;
-use crate::device::{Gates, share_of};
-use crate::disk::job::{Job, Outcome};
+use crate::device::{DeviceLimit, share_of};
+use crate::disk::job::{self, Job, Outcome};
 use crate::disk::libaio::Libaio;
 use crate::disk::sync;
-use crate::disk::threads::{Inbox, Taken, Task, ThreadPool};
+use crate::disk::threads::{Ended, Inbox, Taken, Task, ThreadPool};
 use crate::doorbell::Doorbell;
 use crate::engine::{Caps, Counters, EngineConfig, NetKind, Note, PUTS_MAX, Wait};
 use crate::epoll::Epoll;
 use crate::op::{Completion, DeviceId, DiskVia, Fd, Op, OpId};
-use crate::slot::Slots;
+use crate::slot::{Route, Slots};
 use crate::uring::{Role, Uring};
 
 /// What is leaked as a whole when an operation cannot be ended.
@@ -36,13 +36,16 @@ pub(super) struct Backends {
     libaio: Option<Libaio>,
     pools: Vec<Arc<ThreadPool>>,
     /// Threads for [`Op::Put`], where it has its own.
-    makers: Option<Arc<ThreadPool>>,
+    put_pool: Option<Arc<ThreadPool>>,
     inbox: Arc<Inbox>,
     /// Pool outcomes on their way into `done`; kept for its memory.
-    outcomes: Vec<(OpId, Outcome)>,
+    outcomes: Vec<Ended>,
     /// Operations that pool threads have.
     in_pools: usize,
-    gates: Gates,
+    /// What the ring's kernel workers do for each device.
+    ring_limit: DeviceLimit<OpId>,
+    /// Operations of one device that may be in the ring at once.
+    ring_share: usize,
     slots: Slots,
     /// Completions for the next turn.
     done: Vec<Completion>,
@@ -64,16 +67,6 @@ enum Net {
     Epoll { epoll: Epoll, ring: Option<Uring> },
 }
 
-/// Which disk backend an operation goes to, after the missing ones have been replaced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Disk {
-    Ring,
-    Libaio,
-    Pool(usize),
-    Makers,
-    Sync,
-}
-
 impl Backends {
     pub(super) fn new(
         config: EngineConfig,
@@ -92,7 +85,8 @@ impl Backends {
             inbox: Inbox::new(Arc::clone(doorbell)),
             outcomes: Vec::new(),
             in_pools: 0,
-            gates: Gates::new(config.iowq_workers, config.device_share),
+            ring_limit: DeviceLimit::default(),
+            ring_share: share_of(config.iowq_workers as usize, config.device_share),
             slots: Slots::new(config.ops_max),
             done: Vec::new(),
             doorbell: Arc::clone(doorbell),
@@ -103,7 +97,7 @@ impl Backends {
             table_full: 0,
             pool_queued: 0,
             pools: config.pools,
-            makers: config.makers,
+            put_pool: config.put_pool,
         })
     }
 
@@ -142,41 +136,39 @@ impl Backends {
     }
 
     fn start_disk(&mut self, id: OpId, via: DiskVia, device: DeviceId) {
-        let disk = self.backend(id, via);
-        match disk {
-            Disk::Ring => self.start_gated(id, device),
-            Disk::Libaio => match &mut self.libaio {
-                Some(libaio) => libaio.push(id),
-                None => self.start_inline(id),
-            },
-            Disk::Pool(_) | Disk::Makers => self.start_in_pool(id, disk, device),
-            Disk::Sync => self.start_inline(id),
+        let route = self.route(id, via, device);
+        self.slots.held(id).route = route;
+        match (route, &mut self.libaio) {
+            (Route::Ring(_), _) => self.start_limited(id, device),
+            (Route::Libaio, Some(libaio)) => libaio.push(id),
+            (Route::Pool(..) | Route::PutPool(_), _) => self.start_in_pool(id, route, device),
+            (Route::Net | Route::Libaio | Route::Sync, _) => self.start_inline(id),
         }
     }
 
     /// The backend that carries the operation out: the one asked for where it is there and can do it, else
     /// the first pool, else the blocking call.
-    fn backend(&mut self, id: OpId, via: DiskVia) -> Disk {
-        let op = self.slots.get(id).and_then(|slot| slot.op.as_ref());
-        let by_ring = self.net.ring().zip(op).is_some_and(|(ring, op)| !ring.lacks(op));
-        let reads_directly = matches!(op, Some(Op::Read { file, .. }) if file.is_direct());
+    fn route(&mut self, id: OpId, via: DiskVia, device: DeviceId) -> Route {
+        let op = self.slots.op(id);
+        let by_ring = self.net.ring().is_some_and(|ring| !ring.lacks(op));
+        let reads_directly = matches!(op, Op::Read { file, .. } if file.is_direct());
         match via {
-            _ if self.makers.is_some() && matches!(op, Some(Op::Put { .. })) => Disk::Makers,
-            DiskVia::Sync => Disk::Sync,
-            DiskVia::Ring if by_ring => Disk::Ring,
-            DiskVia::Libaio if self.libaio.is_some() && reads_directly => Disk::Libaio,
-            DiskVia::Pool(number) if usize::from(number) < self.pools.len() => Disk::Pool(number.into()),
-            _ if self.pools.is_empty() => Disk::Sync,
-            _ => Disk::Pool(0),
+            _ if self.put_pool.is_some() && matches!(op, Op::Put { .. }) => Route::PutPool(device),
+            DiskVia::Sync => Route::Sync,
+            DiskVia::Ring if by_ring => Route::Ring(device),
+            DiskVia::Libaio if self.libaio.is_some() && reads_directly => Route::Libaio,
+            DiskVia::Pool(number) if usize::from(number) < self.pools.len() => Route::Pool(number, device),
+            _ if self.pools.is_empty() => Route::Sync,
+            _ => Route::Pool(0, device),
         }
     }
 
     /// Starts an operation on the ring when its device has a worker to spare. Direct reads need none: the
     /// kernel does not punt them to a worker.
-    fn start_gated(&mut self, id: OpId, device: DeviceId) {
+    fn start_limited(&mut self, id: OpId, device: DeviceId) {
         let slot = self.slots.held(id);
         if !matches!(&slot.op, Some(Op::Read { file, .. }) if file.is_direct()) {
-            if !self.gates.enter(device, id) {
+            if self.ring_limit.enter(device, self.ring_share, id).is_none() {
                 return;
             }
             slot.gated = Some(device);
@@ -202,64 +194,67 @@ impl Backends {
         }
     }
 
-    /// The threads behind a choice.
-    fn threads(&self, disk: Disk) -> Option<&Arc<ThreadPool>> {
-        match disk {
-            Disk::Pool(number) => self.pools.get(number),
-            Disk::Makers => self.makers.as_ref(),
-            Disk::Ring | Disk::Libaio | Disk::Sync => None,
+    /// The threads behind a route.
+    fn threads(&self, route: Route) -> Option<&Arc<ThreadPool>> {
+        match route {
+            Route::Pool(number, _) => self.pools.get(usize::from(number)),
+            Route::PutPool(_) => self.put_pool.as_ref(),
+            Route::Net | Route::Ring(_) | Route::Libaio | Route::Sync => None,
         }
     }
 
-    fn start_in_pool(&mut self, id: OpId, disk: Disk, device: DeviceId) {
-        let Some(pool) = self.threads(disk).cloned() else { return self.start_inline(id) };
+    fn start_in_pool(&mut self, id: OpId, route: Route, device: DeviceId) {
+        let Some(pool) = self.threads(route).cloned() else { return self.start_inline(id) };
         let op = self.slots.op(id);
         let puts = matches!(op, Op::Put { .. });
         // A direct read would wait for the disk in spite of RWF_NOWAIT.
         let may_be_resident = self.try_resident && matches!(op, Op::Read { file, .. } if !file.is_direct());
-        let job = Job::new(op);
-        if let Some(outcome) = may_be_resident.then(|| job.run_if_resident()).flatten() {
+        if let Some(outcome) = may_be_resident.then(|| job::read_if_resident(op)).flatten() {
             return outcome.deliver(id, &mut self.slots, &mut self.done);
         }
         let share = share_of(pool.threads(), self.device_share);
         let limit = if puts { PUTS_MAX.min(pool.threads()) } else { share };
-        let task = Task { job, id, device, inbox: Arc::clone(&self.inbox) };
+        let task = Task { job: Job::take(op), id, device, inbox: Arc::clone(&self.inbox) };
         match pool.push(task, limit) {
-            Taken::Ready => self.in_pools += 1,
-            Taken::DeviceQueued => {
+            Ok(taken) => {
                 self.in_pools += 1;
-                self.pool_queued += 1;
+                self.pool_queued += u64::from(taken == Taken::DeviceQueued);
             }
-            Taken::Overflow => {
+            Err(task) => {
+                task.job.put_back(id, &mut self.slots);
                 Outcome::count(Err(Errno::AGAIN)).deliver(id, &mut self.slots, &mut self.done);
             }
         }
     }
 
     pub(super) fn cancel(&mut self, id: OpId) {
-        let Some(op) = self.slots.get(id).and_then(|slot| slot.op.as_ref()) else { return };
-        match (op.disk(), &mut self.net) {
-            (Some((via, device)), _) => self.withdraw(id, via, device),
-            (None, Net::Uring(ring)) => ring.cancel(id, &mut self.slots),
-            (None, Net::Epoll { epoll, .. }) => epoll.cancel(id, &mut self.slots, &mut self.done),
-        }
-    }
-
-    /// Ends a file operation that no backend has begun; one that has begun runs to its end.
-    fn withdraw(&mut self, id: OpId, via: DiskVia, device: DeviceId) {
-        let withdrawn = match self.backend(id, via) {
-            Disk::Ring => self.gates.forget(device, id),
-            Disk::Libaio => self.libaio.as_mut().is_some_and(|libaio| libaio.withdraw(id)),
-            disk @ (Disk::Pool(_) | Disk::Makers) => {
-                let found = self.threads(disk).is_some_and(|pool| pool.withdraw(&self.inbox, device, id));
-                self.in_pools -= usize::from(found);
-                found
+        let Some(route) = self.slots.get(id).map(|slot| slot.route) else { return };
+        let withdrawn = match route {
+            Route::Net => {
+                return match &mut self.net {
+                    Net::Uring(ring) => ring.cancel(id, &mut self.slots),
+                    Net::Epoll { epoll, .. } => epoll.cancel(id, &mut self.slots, &mut self.done),
+                };
             }
-            Disk::Sync => false,
+            // A file operation ends early where no backend has begun it; else it runs to its end.
+            Route::Ring(device) => self.ring_limit.withdraw(device, |&waiting| waiting == id).is_some(),
+            Route::Libaio => self.libaio.as_mut().is_some_and(|libaio| libaio.withdraw(id)),
+            Route::Pool(_, device) | Route::PutPool(device) => self.withdraw(id, route, device),
+            Route::Sync => false,
         };
         if withdrawn {
             Outcome::count(Err(Errno::CANCELED)).deliver(id, &mut self.slots, &mut self.done);
         }
+    }
+
+    /// Takes a job back that waits in its pool; whether it was there.
+    fn withdraw(&mut self, id: OpId, route: Route, device: DeviceId) -> bool {
+        let Some(job) = self.threads(route).and_then(|pool| pool.withdraw(&self.inbox, device, id)) else {
+            return false;
+        };
+        self.in_pools -= 1;
+        job.put_back(id, &mut self.slots);
+        true
     }
 
     pub(super) fn abandon(&mut self, id: OpId) {
@@ -327,7 +322,8 @@ impl Backends {
         let mut outcomes = std::mem::take(&mut self.outcomes);
         self.inbox.take(&mut outcomes);
         self.in_pools -= outcomes.len();
-        for (id, outcome) in outcomes.drain(..) {
+        for (id, job, outcome) in outcomes.drain(..) {
+            job.put_back(id, &mut self.slots);
             outcome.deliver(id, &mut self.slots, &mut self.done);
         }
         self.outcomes = outcomes;
@@ -337,7 +333,7 @@ impl Backends {
     /// turn, as if their callers had submitted them now.
     fn let_in(&mut self) {
         while let Some(device) = self.slots.released.pop() {
-            if let Some(next) = self.gates.leave(device) {
+            if let Some(next) = self.ring_limit.leave(device) {
                 self.slots.held(next).gated = Some(device);
                 self.start_on_ring(next);
             }
@@ -376,7 +372,7 @@ impl Backends {
                 + self.libaio.as_ref().map_or(0, Libaio::kernel_entries),
             table_full: self.table_full,
             recv_starved: starved + ring.recv_starved,
-            device_queued: self.gates.queued + self.pool_queued,
+            device_queued: self.ring_limit.queued + self.pool_queued,
             stray: self.slots.stray,
         }
     }

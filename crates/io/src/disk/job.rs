@@ -1,86 +1,49 @@
-//! One operation on a file or path as blocking system calls, in a form that another thread can carry out.
+//! Operations on files and paths as blocking system calls.
 //!
-//! A [`Job`] names what the operation's slot owns: descriptors by number, buffers by address. The slot
-//! keeps them until the [`Outcome`] has been delivered, also when the operation is abandoned, and is leaked
-//! when that never comes; so both stay valid for as long as a job exists. Paths move into the job.
+//! [`carry_out`] makes the calls of an operation where it lies. A [`Job`] is an operation that leaves its slot for a thread
+//! of a pool and comes back with its [`Outcome`]: descriptors, buffers and paths go with it, so that the thread needs no
+//! address of anything that it does not have.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::io::{IoSlice, IoSliceMut};
+use std::mem::ManuallyDrop;
 use std::num::NonZeroU64;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, ResolveFlags};
-use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
+use rustix::io::{Errno, retry_on_intr};
 use smallvec::SmallVec;
 
 use crate::disk::{folder, owner};
-use crate::op::{Advice, Completion, DirEntry, EntryLook, Op, OpId, OpenHow, Payload};
+use crate::op::{Advice, Completion, DirEntry, NewFile, Op, OpId, OpenHow, Payload};
 use crate::op::{READ_DIR_BYTES_MIN, SEGMENTS_MAX, Segment, Space, Stat, StatTarget};
-use crate::page_cache::UNCACHED;
+use crate::page_cache::{UNCACHED, read_cached};
 use crate::slot::Slots;
 
-/// What a blocked thread needs to know of an operation.
-#[derive(Debug)]
-pub(crate) struct Job(Work);
-
-#[derive(Debug)]
-enum Work {
-    Open { dir: Option<RawFd>, path: CString, how: OpenHow },
-    StatFile { file: RawFd },
-    StatPath { path: CString },
-    Read { file: RawFd, offset: u64, memory: *mut u8, len: usize, uncached: bool },
-    Write { file: RawFd, offset: u64, pieces: Pieces, uncached: bool },
-    Sendfile { socket: RawFd, file: RawFd, offset: u64, len: usize },
-    ReadDir { dir: RawFd, bytes_max: usize, look: EntryLook },
-    StatMany { dir: RawFd, names: Arc<[CString]> },
-    Put(Put),
-    Unlink { path: CString, folder: bool },
-    Rename { from: CString, to: CString },
-    MkDir { path: CString, mode: u32 },
-    Link { file: RawFd, to: CString },
-    Truncate { file: RawFd, len: u64 },
-    Allocate { file: RawFd, offset: u64, len: u64, keep_size: bool },
-    Advise { file: RawFd, offset: u64, len: u32, advice: Advice },
-    SpaceOfFile { file: RawFd },
-    SpaceOfPath { path: CString },
-    Sync { file: RawFd },
-}
-
-/// What is known of a new file.
-#[derive(Debug)]
-struct Put {
-    /// Names, with the zero byte at their ends.
-    temp: Place,
-    to: Place,
-    begun: Option<RawFd>,
-    mode: u32,
-    pieces: Pieces,
+/// An operation that a thread of a pool has.
+pub(crate) struct Job {
+    /// Dropped by the engine's thread alone: it owns references that are counted without atomic operations. A job whose
+    /// engine is gone is leaked.
+    op: ManuallyDrop<Op>,
+    /// Asked before it left: the flags of a descriptor belong to the engine's thread.
     uncached: bool,
 }
 
-/// Where bytes lie that the slot has.
-type Place = (*const u8, usize);
-
-/// Where the bytes of a write lie, in order.
-type Pieces = SmallVec<[Place; 2]>;
-
-// SAFETY: the addresses point into pool buffers, vectors, names, constants and shared slices, which are plain memory
-// that no thread writes to while the operation is in flight: its slot owns them, and the slot's thread leaves
-// them alone until the outcome has come back through a mutex.
+// SAFETY: the thread of a pool has the operation for itself. It reads the descriptors behind their counted references, which
+// never change, touches neither the counts nor the flags beside them, and drops nothing of it; the memory of buffers and
+// segments is plain memory that no one else writes to.
 unsafe impl Send for Job {}
 
-/// What became of a job.
-#[derive(Debug)]
+/// What became of an operation.
 pub(crate) struct Outcome {
     result: Result<u32, Errno>,
-    brought: Brought,
+    output: Output,
     /// Whether the file system had no uncached reads and writes.
     refused_uncached: bool,
 }
 
-#[derive(Debug)]
-enum Brought {
+/// What an operation brings beside what it was given.
+enum Output {
     Nothing,
     Opened(OwnedFd),
     Stat(Stat),
@@ -89,188 +52,155 @@ enum Brought {
     Space(Space),
 }
 
+/// The result of a read or a write, and whether the file system had no uncached ones.
+struct Moved {
+    result: Result<usize, Errno>,
+    refused_uncached: bool,
+}
+
 impl Job {
-    /// The job of an operation on a file or path, which stays in its slot.
-    pub(crate) fn new(op: &mut Op) -> Job {
-        let work = match op {
-            Op::Read { file, offset, len, buf, .. } => Work::Read {
-                file: file.as_raw_fd(),
-                offset: *offset,
-                len: (*len as usize).min(buf.capacity()),
-                memory: buf.as_mut_ptr(),
-                uncached: file.is_uncached(),
-            },
-            Op::Write { file, offset, buf, .. } => {
-                let (memory, len): (*const u8, usize) = (buf.as_mut_ptr(), buf.len());
-                let (pieces, uncached) = (Pieces::from_iter([(memory, len)]), file.is_uncached());
-                Work::Write { file: file.as_raw_fd(), offset: *offset, pieces, uncached }
-            }
-            Op::WriteSegments { file, offset, data, .. } => {
-                let piece = |part: &Segment| (part.bytes().as_ptr(), part.bytes().len());
-                let (pieces, uncached) = (data.parts().map(piece).collect(), file.is_uncached());
-                Work::Write { file: file.as_raw_fd(), offset: *offset, pieces, uncached }
-            }
-            Op::Put { new, .. } => {
-                let place = |bytes: &[u8]| (bytes.as_ptr(), bytes.len());
-                let piece = |part: &Segment| place(part.bytes());
-                Work::Put(Put {
-                    temp: place(new.temp.as_bytes_with_nul()),
-                    to: place(new.to.as_bytes_with_nul()),
-                    begun: new.begun.as_ref().map(AsRawFd::as_raw_fd),
-                    mode: new.mode,
-                    pieces: new.data.iter().flat_map(|data| data.parts().map(piece)).collect(),
-                    uncached: new.uncached,
-                })
-            }
-            Op::Sendfile { socket, file, offset, len, .. } => Work::Sendfile {
-                socket: socket.as_raw_fd(),
-                file: file.as_raw_fd(),
-                offset: *offset,
-                len: *len as usize,
-            },
-            Op::ReadDir { dir, bytes_max, look, .. } => Work::ReadDir {
-                dir: dir.as_raw_fd(),
-                bytes_max: (*bytes_max).max(READ_DIR_BYTES_MIN) as usize,
-                look: *look,
-            },
-            Op::StatMany { dir, names, .. } => {
-                Work::StatMany { dir: dir.as_raw_fd(), names: Arc::clone(names) }
-            }
-            Op::Sync { file, .. } => Work::Sync { file: file.as_raw_fd() },
-            Op::Link { file, to, .. } => Work::Link { file: file.as_raw_fd(), to: std::mem::take(to) },
-            Op::Truncate { file, len, .. } => Work::Truncate { file: file.as_raw_fd(), len: *len },
-            Op::Allocate { file, offset, len, keep_size, .. } => {
-                let (offset, len, keep_size) = (*offset, *len, *keep_size);
-                Work::Allocate { file: file.as_raw_fd(), offset, len, keep_size }
-            }
-            Op::Advise { file, offset, len, advice, .. } => {
-                Work::Advise { file: file.as_raw_fd(), offset: *offset, len: *len, advice: *advice }
-            }
-            op => on_paths(op),
-        };
-        Job(work)
+    /// Takes the operation out of its slot.
+    pub(crate) fn take(op: &mut Op) -> Job {
+        let uncached = is_uncached(op);
+        Job { op: ManuallyDrop::new(std::mem::replace(op, Op::Nop)), uncached }
     }
 
-    /// Reads what is in the page cache, when the job is a read and all of it is there, as far as the file goes: a part of
-    /// it would leave the rest to a second read, and a second buffer.
-    /// Never waits for a disk (`RWF_NOWAIT`, Linux 4.14); not to be used on a file open with `O_DIRECT`.
-    pub(crate) fn run_if_resident(&self) -> Option<Outcome> {
-        let Work::Read { file, offset, memory, len, uncached } = self.0 else { return None };
-        let mut space = [IoSliceMut::new(space(memory, len))];
-        // A read that finds nothing begins to read ahead all the same, and that would stay without the flag.
-        let flags = ReadWriteFlags::NOWAIT | if uncached { UNCACHED } else { ReadWriteFlags::empty() };
-        let count = rustix::io::preadv2(borrow(file), &mut space, offset, flags).ok()?;
-        if count < len {
-            let mut byte = [0];
-            let rest = &mut [IoSliceMut::new(&mut byte)];
-            let ends = rustix::io::preadv2(borrow(file), rest, offset + count as u64, flags) == Ok(0);
-            ends.then_some(())?;
-        }
-        Some(Outcome::count(Ok(count)))
+    /// Makes the calls and waits for them.
+    pub(crate) fn run(&mut self) -> Outcome {
+        carry_out(&mut self.op, self.uncached)
     }
 
-    /// Makes the system call and waits for it.
-    pub(crate) fn run(self) -> Outcome {
-        match self.0 {
-            Work::Open { dir, path, how } => Outcome::opened(open(dir.map_or(CWD, borrow), &path, how)),
-            Work::StatFile { file } => Outcome::stat(rustix::fs::fstat(borrow(file))),
-            Work::StatPath { path } => Outcome::stat(rustix::fs::stat(path)),
-            Work::Read { file, offset, memory, len, uncached } => {
-                read(borrow(file), space(memory, len), offset, uncached)
-            }
-            Work::Write { file, offset, pieces, uncached } => {
-                let slice = |&(at, len): &(*const u8, usize)| IoSlice::new(content(at, len));
-                let slices: Slices<'_> = pieces.iter().map(slice).collect();
-                write(borrow(file), &slices, offset, uncached)
-            }
-            Work::Sendfile { socket, file, mut offset, len } => {
-                let (to, from) = (borrow(socket), borrow(file));
-                Outcome::count(retry_on_intr(|| rustix::fs::sendfile(to, from, Some(&mut offset), len)))
-            }
-            Work::ReadDir { dir, bytes_max, look } => {
-                Outcome::entries(folder::read(borrow(dir), bytes_max, look))
-            }
-            Work::StatMany { dir, names } => Outcome::stats(folder::look(borrow(dir), &names)),
-            Work::Put(put) => Outcome::done(put.run()),
-            Work::Unlink { path, folder } => {
-                let flags = if folder { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-                Outcome::done(rustix::fs::unlinkat(CWD, path, flags))
-            }
-            Work::Rename { from, to } => Outcome::done(rustix::fs::rename(from, to)),
-            Work::MkDir { path, mode } => Outcome::done(rustix::fs::mkdir(path, Mode::from_raw_mode(mode))),
-            Work::Link { file, to } => Outcome::done(link(borrow(file), &to)),
-            Work::Truncate { file, len } => {
-                Outcome::done(retry_on_intr(|| rustix::fs::ftruncate(borrow(file), len)))
-            }
-            Work::Allocate { file, offset, len, keep_size } => {
-                let flags = if keep_size { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() };
-                Outcome::done(retry_on_intr(|| rustix::fs::fallocate(borrow(file), flags, offset, len)))
-            }
-            Work::Advise { file, offset, len, advice } => {
-                let advice = match advice {
-                    Advice::DontNeed => rustix::fs::Advice::DontNeed,
-                    Advice::WillNeed => rustix::fs::Advice::WillNeed,
-                };
-                let len = NonZeroU64::new(len.into());
-                Outcome::done(rustix::fs::fadvise(borrow(file), offset, len, advice))
-            }
-            Work::SpaceOfFile { file } => Outcome::space(rustix::fs::fstatfs(borrow(file))),
-            Work::SpaceOfPath { path } => Outcome::space(rustix::fs::statfs(path)),
-            Work::Sync { file } => Outcome::done(retry_on_intr(|| rustix::fs::fdatasync(borrow(file)))),
-        }
+    /// Puts the operation back into its slot, in the engine's thread.
+    pub(crate) fn put_back(self, id: OpId, slots: &mut Slots) {
+        let op = slots.op(id);
+        assert!(matches!(op, Op::Nop), "the slot is empty while a pool has its operation");
+        *op = ManuallyDrop::into_inner(self.op);
     }
 }
 
-/// The work of an operation on a path, which moves into it.
-fn on_paths(op: &mut Op) -> Work {
+/// Whether an operation's reads or writes are to leave the page cache.
+pub(crate) fn is_uncached(op: &Op) -> bool {
+    op.moved_file().is_some_and(crate::op::Fd::is_uncached)
+}
+
+/// Reads what is in the page cache, when the operation is a read and all of it is there, as far as the file goes: a part of
+/// it would leave the rest to a second read, and a second buffer. Not to be used on a file open with `O_DIRECT`.
+pub(crate) fn read_if_resident(op: &mut Op) -> Option<Outcome> {
+    let Op::Read { file, offset, len, buf, .. } = op else { return None };
+    let len = (*len as usize).min(buf.capacity());
+    let count = read_cached(file, *offset, &mut buf.space()[..len]).ok()?;
+    if count < len {
+        let ends = read_cached(file, *offset + count as u64, &mut [0]) == Ok(0);
+        ends.then_some(())?;
+    }
+    Some(Outcome::count(Ok(count)))
+}
+
+/// Makes the system calls of an operation on a file or path, and waits for them.
+pub(crate) fn carry_out(op: &mut Op, uncached: bool) -> Outcome {
     match op {
         Op::Open { dir, path, how, .. } => {
-            Work::Open { dir: dir.as_ref().map(AsRawFd::as_raw_fd), path: std::mem::take(path), how: *how }
+            Outcome::of(open(dir.as_ref().map_or(CWD, AsFd::as_fd), path, *how), Output::Opened)
         }
-        Op::Stat { target: StatTarget::File(file), .. } => Work::StatFile { file: file.as_raw_fd() },
-        Op::Stat { target: StatTarget::Path(path), .. } => Work::StatPath { path: std::mem::take(path) },
-        Op::Space { target: StatTarget::File(file), .. } => Work::SpaceOfFile { file: file.as_raw_fd() },
-        Op::Space { target: StatTarget::Path(path), .. } => Work::SpaceOfPath { path: std::mem::take(path) },
-        Op::Unlink { path, folder, .. } => Work::Unlink { path: std::mem::take(path), folder: *folder },
-        Op::MkDir { path, mode, .. } => Work::MkDir { path: std::mem::take(path), mode: *mode },
-        Op::Rename { from, to, .. } => Work::Rename { from: std::mem::take(from), to: std::mem::take(to) },
-        _ => unreachable!("operations of the network are no jobs"),
+        Op::Stat { target: StatTarget::File(file), .. } => Outcome::stat(rustix::fs::fstat(file)),
+        Op::Stat { target: StatTarget::Path(path), .. } => Outcome::stat(rustix::fs::stat(path.as_c_str())),
+        Op::Read { file, offset, len, buf, .. } => {
+            let len = (*len as usize).min(buf.capacity());
+            Outcome::moved(read(file.as_fd(), &mut buf.space()[..len], *offset, uncached))
+        }
+        Op::Write { file, offset, buf, .. } => {
+            Outcome::moved(write(file.as_fd(), &[IoSlice::new(buf)], *offset, uncached))
+        }
+        Op::WriteSegments { file, offset, data, .. } => {
+            let slices: Slices<'_> = data.parts().map(Segment::bytes).map(IoSlice::new).collect();
+            Outcome::moved(write(file.as_fd(), &slices, *offset, uncached))
+        }
+        Op::Sendfile { socket, file, offset, len, .. } => {
+            let (mut offset, len) = (*offset, *len as usize);
+            let sent = || rustix::fs::sendfile(socket.as_fd(), file.as_fd(), Some(&mut offset), len);
+            Outcome::count(retry_on_intr(sent))
+        }
+        Op::ReadDir { dir, bytes_max, look, .. } => {
+            let bytes_max = (*bytes_max).max(READ_DIR_BYTES_MIN) as usize;
+            match folder::read(dir.as_fd(), bytes_max, *look) {
+                Ok(entries) => Outcome::new(Ok(narrow(entries.len())), Output::Entries(entries)),
+                Err(errno) => Outcome::new(Err(errno), Output::Nothing),
+            }
+        }
+        Op::StatMany { dir, names, .. } => {
+            let stats = folder::look(dir.as_fd(), names);
+            Outcome::new(Ok(narrow(stats.len())), Output::Stats(stats))
+        }
+        Op::Space { target: StatTarget::File(file), .. } => Outcome::space(rustix::fs::fstatfs(file)),
+        Op::Space { target: StatTarget::Path(path), .. } => {
+            Outcome::space(rustix::fs::statfs(path.as_c_str()))
+        }
+        op => Outcome::done(change(op)),
     }
 }
 
-impl Put {
-    /// Makes the file, writes it and renames it, or removes what it has made of it.
-    fn run(self) -> Result<(), Errno> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let mode = Mode::from_raw_mode(self.mode);
-        let (temp, to) = (name(self.temp), name(self.to));
-        let made = match self.begun {
-            Some(_) => None,
-            None => Some(retry_on_intr(|| rustix::fs::open(temp, flags, mode))?),
-        };
-        let file = made.as_ref().map(AsFd::as_fd).or(self.begun.map(borrow)).ok_or(Errno::BADF)?;
-        let done = self.write(file).and_then(|()| rustix::fs::rename(temp, to));
-        if done.is_err() && made.is_some() {
-            // The first error says more than one of the removal would.
-            let _ = rustix::fs::unlinkat(CWD, temp, AtFlags::empty());
+/// Makes the calls of an operation that brings nothing but its success.
+fn change(op: &mut Op) -> Result<(), Errno> {
+    match op {
+        Op::Put { new, .. } => put(new),
+        Op::Unlink { path, folder, .. } => {
+            let flags = if *folder { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            rustix::fs::unlinkat(CWD, path.as_c_str(), flags)
         }
-        done
+        Op::Rename { from, to, .. } => rustix::fs::rename(from.as_c_str(), to.as_c_str()),
+        Op::MkDir { path, mode, .. } => rustix::fs::mkdir(path.as_c_str(), Mode::from_raw_mode(*mode)),
+        Op::Link { file, to, .. } => link(file.as_fd(), to),
+        Op::Truncate { file, len, .. } => retry_on_intr(|| rustix::fs::ftruncate(file.as_fd(), *len)),
+        Op::Allocate { file, offset, len, keep_size, .. } => {
+            let flags = if *keep_size { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() };
+            retry_on_intr(|| rustix::fs::fallocate(file.as_fd(), flags, *offset, *len))
+        }
+        Op::Advise { file, offset, len, advice, .. } => {
+            let advice = match advice {
+                Advice::DontNeed => rustix::fs::Advice::DontNeed,
+                Advice::WillNeed => rustix::fs::Advice::WillNeed,
+            };
+            rustix::fs::fadvise(file.as_fd(), *offset, NonZeroU64::new((*len).into()), advice)
+        }
+        Op::Sync { file, .. } => retry_on_intr(|| rustix::fs::fdatasync(file.as_fd())),
+        _ => unreachable!("operations of the network are carried out elsewhere"),
     }
+}
 
-    fn write(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
-        let mut slices: Slices<'_> =
-            self.pieces.iter().map(|&(at, len)| IoSlice::new(content(at, len))).collect();
-        let (mut rest, mut offset) = (&mut slices[..], 0);
-        while !rest.is_empty() {
-            let count = write(file, &rest[..rest.len().min(PIECES_MAX)], offset, self.uncached).result?;
-            if count == 0 {
-                return Err(Errno::IO);
-            }
-            offset += u64::from(count);
-            IoSlice::advance_slices(&mut rest, count as usize);
-        }
-        Ok(())
+/// Makes the file, writes it and renames it, or removes what it has made of it.
+fn put(new: &NewFile) -> Result<(), Errno> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(new.mode);
+    let made = match new.begun {
+        Some(_) => None,
+        None => Some(retry_on_intr(|| rustix::fs::open(new.temp.as_c_str(), flags, mode))?),
+    };
+    let begun = new.begun.as_ref().map(AsFd::as_fd);
+    let file = made.as_ref().map(AsFd::as_fd).or(begun).ok_or(Errno::BADF)?;
+    let renamed = || rustix::fs::rename(new.temp.as_c_str(), new.to.as_c_str());
+    let done = write_all(new, file).and_then(|()| renamed());
+    if done.is_err() && made.is_some() {
+        // The first error says more than one of the removal would.
+        let _ = rustix::fs::unlinkat(CWD, new.temp.as_c_str(), AtFlags::empty());
     }
+    done
+}
+
+fn write_all(new: &NewFile, file: BorrowedFd<'_>) -> Result<(), Errno> {
+    let pieces = new.data.iter().flat_map(|data| data.parts().map(Segment::bytes));
+    let mut slices: Slices<'_> = pieces.map(IoSlice::new).collect();
+    let (mut rest, mut offset) = (&mut slices[..], 0);
+    while !rest.is_empty() {
+        let count = write(file, &rest[..rest.len().min(PIECES_MAX)], offset, new.uncached).result?;
+        if count == 0 {
+            return Err(Errno::IO);
+        }
+        offset += count as u64;
+        IoSlice::advance_slices(&mut rest, count);
+    }
+    let bytes: usize = new.data.iter().map(crate::op::Segments::len).sum();
+    assert_eq!(offset, bytes as u64, "a file is put with all of its bytes");
+    Ok(())
 }
 
 /// Pieces of one write: the kernel takes no more (`UIO_MAXIOV`).
@@ -279,32 +209,32 @@ const PIECES_MAX: usize = 1024;
 /// The pieces of a write, as the kernel wants them.
 type Slices<'a> = SmallVec<[IoSlice<'a>; SEGMENTS_MAX]>;
 
-/// Reads at `offset`; past the page cache where that is asked for and can be had.
-fn read(file: BorrowedFd<'_>, space: &mut [u8], offset: u64, uncached: bool) -> Outcome {
+/// Reads at `offset`; past the page cache where that is asked for and can be had, which the second part tells.
+fn read(file: BorrowedFd<'_>, space: &mut [u8], offset: u64, uncached: bool) -> Moved {
     let mut parts = [IoSliceMut::new(space)];
     if uncached {
         match retry_on_intr(|| rustix::io::preadv2(file, &mut parts, offset, UNCACHED)) {
             Err(Errno::OPNOTSUPP) => {}
-            answer => return Outcome::count(answer),
+            result => return Moved { result, refused_uncached: false },
         }
     }
-    let answer = Outcome::count(retry_on_intr(|| rustix::io::preadv(file, &mut parts, offset)));
-    Outcome { refused_uncached: uncached, ..answer }
+    let result = retry_on_intr(|| rustix::io::preadv(file, &mut parts, offset));
+    Moved { result, refused_uncached: uncached }
 }
 
 /// Writes at `offset`, or in order where there are no places: a log may be a pipe, a terminal or a socket.
-fn write(file: BorrowedFd<'_>, slices: &[IoSlice<'_>], offset: u64, uncached: bool) -> Outcome {
+fn write(file: BorrowedFd<'_>, slices: &[IoSlice<'_>], offset: u64, uncached: bool) -> Moved {
     if uncached {
         match retry_on_intr(|| rustix::io::pwritev2(file, slices, offset, UNCACHED)) {
             Err(Errno::OPNOTSUPP) => {}
-            answer => return Outcome::count(answer),
+            result => return Moved { result, refused_uncached: false },
         }
     }
-    let answer = match retry_on_intr(|| rustix::io::pwritev(file, slices, offset)) {
+    let result = match retry_on_intr(|| rustix::io::pwritev(file, slices, offset)) {
         Err(Errno::SPIPE) => retry_on_intr(|| rustix::io::writev(file, slices)),
-        answer => answer,
+        result => result,
     };
-    Outcome { refused_uncached: uncached, ..Outcome::count(answer) }
+    Moved { result, refused_uncached: uncached }
 }
 
 /// Gives an open file a name. By the descriptor itself, which needs a privilege before Linux 6.10 and answers
@@ -324,49 +254,36 @@ fn narrow(count: usize) -> u32 {
 }
 
 impl Outcome {
-    fn new(result: Result<u32, Errno>, brought: Brought) -> Outcome {
-        Outcome { result, brought, refused_uncached: false }
+    fn new(result: Result<u32, Errno>, output: Output) -> Outcome {
+        Outcome { result, output, refused_uncached: false }
     }
 
-    /// The kernel's answer to a read that this module did not make.
+    fn of<T>(result: Result<T, Errno>, output: impl FnOnce(T) -> Output) -> Outcome {
+        match result {
+            Ok(found) => Outcome::new(Ok(0), output(found)),
+            Err(errno) => Outcome::new(Err(errno), Output::Nothing),
+        }
+    }
+
+    /// The count of a read or write.
     pub(crate) fn count(result: Result<usize, Errno>) -> Outcome {
-        Outcome::new(result.map(narrow), Brought::Nothing)
+        Outcome::new(result.map(narrow), Output::Nothing)
+    }
+
+    fn moved(moved: Moved) -> Outcome {
+        Outcome { refused_uncached: moved.refused_uncached, ..Outcome::count(moved.result) }
     }
 
     fn done(result: Result<(), Errno>) -> Outcome {
-        Outcome::new(result.map(|()| 0), Brought::Nothing)
+        Outcome::of(result, |()| Output::Nothing)
     }
 
     fn stat(result: Result<rustix::fs::Stat, Errno>) -> Outcome {
-        match result {
-            Ok(found) => Outcome::new(Ok(0), Brought::Stat(Stat::from(found))),
-            Err(error) => Outcome::new(Err(error), Brought::Nothing),
-        }
-    }
-
-    fn opened(result: Result<OwnedFd, Errno>) -> Outcome {
-        match result {
-            Ok(fd) => Outcome::new(Ok(0), Brought::Opened(fd)),
-            Err(error) => Outcome::new(Err(error), Brought::Nothing),
-        }
-    }
-
-    fn stats(stats: Vec<Result<Stat, Errno>>) -> Outcome {
-        Outcome::new(Ok(narrow(stats.len())), Brought::Stats(stats))
-    }
-
-    fn entries(result: Result<Vec<DirEntry>, Errno>) -> Outcome {
-        match result {
-            Ok(entries) => Outcome::new(Ok(narrow(entries.len())), Brought::Entries(entries)),
-            Err(error) => Outcome::new(Err(error), Brought::Nothing),
-        }
+        Outcome::of(result, |found| Output::Stat(Stat::from(found)))
     }
 
     fn space(result: Result<rustix::fs::StatFs, Errno>) -> Outcome {
-        match result {
-            Ok(found) => Outcome::new(Ok(0), Brought::Space(Space::from(found))),
-            Err(error) => Outcome::new(Err(error), Brought::Nothing),
-        }
+        Outcome::of(result, |found| Output::Space(Space::from(found)))
     }
 
     /// Whether this says that a socket took no more.
@@ -374,26 +291,22 @@ impl Outcome {
         self.result == Err(Errno::AGAIN)
     }
 
-    /// Ends the operation with this outcome.
+    /// Ends the operation in the slot with this outcome.
     pub(crate) fn deliver(self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
-        let op = slots.get(id).and_then(|slot| slot.op.take());
-        if let (true, Some(file)) = (self.refused_uncached, op.as_ref().and_then(Op::moved_file)) {
-            file.refuse_uncached();
-        }
-        let payload = match (self.brought, op) {
-            (Brought::Opened(fd), _) => Payload::Opened(fd),
-            (Brought::Stat(stat), _) => Payload::Stat(Box::new(stat)),
-            (Brought::Entries(entries), _) => Payload::Entries(entries),
-            (Brought::Stats(stats), _) => Payload::Stats(stats),
-            (Brought::Space(space), _) => Payload::Space(Box::new(space)),
-            (Brought::Nothing, Some(Op::Read { mut buf, .. })) => {
-                buf.set_len(self.result.unwrap_or(0) as usize);
-                Payload::Buf(buf)
+        slots.end(id, done, |op, done| {
+            if let (true, Some(file)) = (self.refused_uncached, op.moved_file()) {
+                file.refuse_uncached();
             }
-            (Brought::Nothing, Some(op)) => op.into_payload(),
-            (Brought::Nothing, None) => Payload::None,
-        };
-        slots.finish(id, self.result, false, payload, done);
+            done.result = self.result;
+            match self.output {
+                Output::Nothing => op.give_back(self.result, &mut done.payload),
+                Output::Opened(fd) => done.payload = Payload::Opened(fd),
+                Output::Stat(stat) => done.payload = Payload::Stat(Box::new(stat)),
+                Output::Entries(entries) => done.payload = Payload::Entries(entries),
+                Output::Stats(stats) => done.payload = Payload::Stats(stats),
+                Output::Space(space) => done.payload = Payload::Space(Box::new(space)),
+            }
+        });
     }
 }
 
@@ -410,24 +323,4 @@ fn open(dir: BorrowedFd<'_>, path: &CStr, how: OpenHow) -> Result<OwnedFd, Errno
         0 => retry_on_intr(|| rustix::fs::openat(dir, path, flags, mode)),
         _ => retry_on_intr(|| rustix::fs::openat2(dir, path, flags, mode, resolve)),
     }
-}
-
-fn borrow(fd: RawFd) -> BorrowedFd<'static> {
-    // SAFETY: the operation's slot owns the descriptor and outlives the job, see the top of this file.
-    unsafe { BorrowedFd::borrow_raw(fd) }
-}
-
-fn space(memory: *mut u8, len: usize) -> &'static mut [u8] {
-    // SAFETY: `Job::new` took both from a pool buffer, whose memory is initialised; the slot owns it, lends
-    // it to this job alone and outlives the job.
-    unsafe { std::slice::from_raw_parts_mut(memory, len) }
-}
-
-fn name((memory, len): Place) -> &'static CStr {
-    CStr::from_bytes_with_nul(content(memory, len)).expect("it was a C string in the slot")
-}
-
-fn content(memory: *const u8, len: usize) -> &'static [u8] {
-    // SAFETY: as in `space`, for a buffer's content or a segment's bytes, which nobody writes to meanwhile.
-    unsafe { std::slice::from_raw_parts(memory, len) }
 }

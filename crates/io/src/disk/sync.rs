@@ -2,14 +2,16 @@
 //! where nothing else is left. A slow device stalls the whole thread here, which is why it is never chosen
 //! on its own account.
 
-use crate::disk::job::Job;
+use crate::disk::job;
 use crate::op::{Completion, OpId};
 use crate::slot::Slots;
 
-/// Carries out a file operation at once. Answers whether it was a `sendfile` that met a full socket, which
+/// Carries out a file operation at once. Tells whether it was a `sendfile` that met a full socket, which
 /// the network backend wants to know.
 pub(crate) fn start(id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) -> bool {
-    let outcome = Job::new(slots.op(id)).run();
+    let op = slots.op(id);
+    let uncached = job::is_uncached(op);
+    let outcome = job::carry_out(op, uncached);
     let full = outcome.is_full_socket();
     outcome.deliver(id, slots, done);
     full

@@ -5,12 +5,13 @@
 //! that a device that hangs leaves threads for the others. Outcomes go to the [`Inbox`] of the engine that
 //! asked. Threads end when the pool is dropped, each after the job it is in.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use crate::device::DeviceLimit;
 use crate::disk::job::{Job, Outcome};
 use crate::doorbell::Doorbell;
 use crate::engine::Wake;
@@ -34,25 +35,17 @@ struct Shared {
     state: Mutex<State>,
     work: Condvar,
     overflowed: AtomicU64,
-    device_queued: AtomicU64,
 }
 
 #[derive(Default)]
 struct State {
     /// Jobs that may run as soon as a thread is free.
     ready: VecDeque<Task>,
-    /// Devices with at least one job that runs or is ready.
-    devices: HashMap<DeviceId, Device>,
+    /// Jobs that run or are ready, by their device, and those that wait for one of these to end.
+    devices: DeviceLimit<Task>,
     /// Jobs in `ready` and in the queues of the devices.
     waiting: usize,
     stopping: bool,
-}
-
-#[derive(Default)]
-struct Device {
-    /// Jobs that run or are ready.
-    active: usize,
-    waiting: VecDeque<Task>,
 }
 
 /// A job with its way back.
@@ -63,9 +56,12 @@ pub(crate) struct Task {
     pub(crate) inbox: Arc<Inbox>,
 }
 
+/// A job that has come back.
+pub(crate) type Ended = (OpId, Job, Outcome);
+
 /// Where pool threads leave outcomes for one engine.
 pub(crate) struct Inbox {
-    outcomes: Mutex<Vec<(OpId, Outcome)>>,
+    outcomes: Mutex<Vec<Ended>>,
     doorbell: Arc<Doorbell>,
 }
 
@@ -114,15 +110,13 @@ pub struct PoolCounters {
     pub device_queued: u64,
 }
 
-/// How a pool took a job.
+/// How a pool took a job; not at all when the queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     /// A thread will run it.
     Ready,
     /// It waits for another job of its device.
     DeviceQueued,
-    /// Not at all: the queue is full.
-    Overflow,
 }
 
 impl ThreadPool {
@@ -136,7 +130,6 @@ impl ThreadPool {
             state: Mutex::default(),
             work: Condvar::new(),
             overflowed: AtomicU64::new(0),
-            device_queued: AtomicU64::new(0),
         });
         let pool = ThreadPool { shared };
         for running in 0..threads {
@@ -164,45 +157,39 @@ impl ThreadPool {
 
     /// What the pool does and has refused.
     pub fn counters(&self) -> PoolCounters {
+        let state = self.shared.lock();
         PoolCounters {
-            waiting: self.shared.lock().waiting,
+            waiting: state.waiting,
             overflowed: self.shared.overflowed.load(Ordering::Relaxed),
-            device_queued: self.shared.device_queued.load(Ordering::Relaxed),
+            device_queued: state.devices.queued,
         }
     }
 
     /// Takes a job; its device may hold at most `device_limit` threads.
-    pub(crate) fn push(&self, task: Task, device_limit: usize) -> Taken {
+    pub(crate) fn push(&self, task: Task, device_limit: usize) -> Result<Taken, Task> {
         let shared = &self.shared;
         let mut state = shared.lock();
         if state.waiting >= shared.max_queue {
             shared.overflowed.fetch_add(1, Ordering::Relaxed);
-            return Taken::Overflow;
+            return Err(task);
         }
         state.waiting += 1;
-        let device = state.devices.entry(task.device).or_default();
-        if device.active >= device_limit {
-            device.waiting.push_back(task);
-            shared.device_queued.fetch_add(1, Ordering::Relaxed);
-            return Taken::DeviceQueued;
-        }
-        device.active += 1;
+        let Some(task) = state.devices.enter(task.device, device_limit, task) else {
+            return Ok(Taken::DeviceQueued);
+        };
         state.ready.push_back(task);
         drop(state);
         shared.work.notify_one();
-        Taken::Ready
+        Ok(Taken::Ready)
     }
 
-    /// Takes a job back that waits for its device; whether it was there. One that runs stays.
-    pub(crate) fn withdraw(&self, inbox: &Arc<Inbox>, device: DeviceId, id: OpId) -> bool {
+    /// Takes a job back that waits for its device. One that runs stays.
+    pub(crate) fn withdraw(&self, inbox: &Arc<Inbox>, device: DeviceId, id: OpId) -> Option<Job> {
         let mut state = self.shared.lock();
-        let Some(queue) = state.devices.get_mut(&device).map(|device| &mut device.waiting) else {
-            return false;
-        };
         let ours = |task: &Task| task.id == id && Arc::ptr_eq(&task.inbox, inbox);
-        let found = queue.iter().position(ours).and_then(|place| queue.remove(place));
-        state.waiting -= usize::from(found.is_some());
-        found.is_some()
+        let found = state.devices.withdraw(device, ours)?;
+        state.waiting -= 1;
+        Some(found.job)
     }
 }
 
@@ -229,10 +216,10 @@ impl Shared {
     fn serve(&self) {
         // Fails only for a wrong argument; signals then merely interrupt calls, which are repeated.
         let _unblocked = crate::sys::block_signals();
-        while let Some(Task { job, id, device, inbox }) = self.next_task() {
+        while let Some(Task { mut job, id, device, inbox }) = self.next_task() {
             let outcome = job.run();
             self.leave(device);
-            inbox.put(id, outcome);
+            inbox.put((id, job, outcome));
         }
     }
 
@@ -254,19 +241,10 @@ impl Shared {
     /// A job of the device has ended: the next one that waits for the device may run.
     fn leave(&self, device: DeviceId) {
         let mut state = self.lock();
-        let entry = state.devices.get_mut(&device).expect("a device with a job that runs is known");
-        match entry.waiting.pop_front() {
-            Some(next) => {
-                state.ready.push_back(next);
-                drop(state);
-                self.work.notify_one();
-            }
-            None => {
-                entry.active -= 1;
-                if entry.active == 0 {
-                    state.devices.remove(&device);
-                }
-            }
+        if let Some(next) = state.devices.leave(device) {
+            state.ready.push_back(next);
+            drop(state);
+            self.work.notify_one();
         }
     }
 }
@@ -277,13 +255,13 @@ impl Inbox {
         Arc::new(Inbox { outcomes: Mutex::default(), doorbell })
     }
 
-    fn put(&self, id: OpId, outcome: Outcome) {
-        self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).push((id, outcome));
+    fn put(&self, ended: Ended) {
+        self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).push(ended);
         self.doorbell.wake();
     }
 
     /// Swaps what has come into `outcomes`, which is empty.
-    pub(crate) fn take(&self, outcomes: &mut Vec<(OpId, Outcome)>) {
+    pub(crate) fn take(&self, outcomes: &mut Vec<Ended>) {
         std::mem::swap(&mut *self.outcomes.lock().unwrap_or_else(PoisonError::into_inner), outcomes);
     }
 }

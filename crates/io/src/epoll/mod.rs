@@ -314,6 +314,8 @@ fn token(entry: &Entry, fd: &Fd) -> u64 {
 
 /// Ends an operation that brought nothing, and gives its caller's memory back.
 fn end_with_error(id: OpId, error: Errno, slots: &mut Slots, done: &mut Vec<Completion>) {
-    let payload = slots.get(id).and_then(|slot| slot.op.take()).map(Op::into_payload).unwrap_or_default();
-    slots.finish(id, Err(error), false, payload, done);
+    slots.end(id, done, |op, done| {
+        done.result = Err(error);
+        op.give_back(Err(error), &mut done.payload);
+    });
 }

@@ -3,8 +3,6 @@
 //! Whether more follows is told by the flags of each completion, never by its result; a multishot
 //! operation that the kernel ends without an error that its caller must see is started again here.
 
-use std::os::fd::IntoRawFd;
-
 use rustix::io::Errno;
 
 use super::Uring;
@@ -12,7 +10,7 @@ use super::flight::{Phase, Tag};
 use super::recv::{Group, RecvRing};
 use super::ring::{Cqe, adopt};
 use crate::buf::Buf;
-use crate::op::{Completion, Fd, Op, OpId, Payload, RecvInto};
+use crate::op::{Completion, Op, OpId, Payload, RecvInto};
 use crate::slot::Slots;
 
 /// `IORING_CQE_F_*`: a provided buffer was used and its number is in the upper half; more completions
@@ -20,10 +18,6 @@ use crate::slot::Slots;
 const BUFFER: u32 = 1 << 0;
 const MORE: u32 = 1 << 1;
 const NOTIFICATION: u32 = 1 << 3;
-
-/// Times that a read or write is started again when the file system was too busy (XFS answers `EAGAIN`
-/// under memory pressure); after that the caller decides.
-const RETRIES_MAX: u8 = 8;
 
 /// How an operation completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +35,7 @@ enum Kind {
         /// Whether it was submitted as a zero-copy send.
         zero_copy: bool,
     },
-    /// Once, but a busy file system is tried again.
+    /// Once, but by way of the page cache where the file system has no other.
     File,
     /// Once, but by another way where the kernel forbids the first.
     Link,
@@ -250,17 +244,16 @@ impl Uring {
         }
     }
 
+    /// A read or write of a file. A busy file system (`EAGAIN`) is the caller's to ask again, who can wait meanwhile.
     fn file_done(&mut self, id: OpId, result: Result<u32, Errno>, out: &mut Out<'_>) {
-        let Some(flight) = self.flights.get(id) else { return };
         let moved = out.slots.op(id).moved_file();
         let refuses = moved.filter(|file| result == Err(Errno::OPNOTSUPP) && file.is_uncached());
-        refuses.into_iter().for_each(Fd::refuse_uncached);
-        let busy = matches!(result, Err(Errno::AGAIN | Errno::INTR)) && flight.retries < RETRIES_MAX;
-        if busy || refuses.is_some() {
-            flight.retries += u8::from(busy);
-            self.stage(id, out.slots, out.done);
-        } else {
-            self.finish(id, result, out.slots, out.done);
+        match refuses {
+            Some(file) => {
+                file.refuse_uncached();
+                self.stage(id, out.slots, out.done);
+            }
+            None => self.finish(id, result, out.slots, out.done),
         }
     }
 
@@ -284,44 +277,9 @@ impl Uring {
             (Op::Stat { .. }, Ok(_)) => done.payload = Payload::Stat(Box::new(flights.scratch(id).stat())),
             (op, result) => {
                 done.result = result;
-                give_back(op, result, &mut done.payload);
+                op.give_back(result, &mut done.payload);
             }
         });
         self.flights.end(id);
-    }
-}
-
-/// Puts what an operation gives back of its own into its completion, where there is nothing yet: a payload that is made
-/// elsewhere and moved in would be waited for (decision 0015).
-#[inline]
-pub(super) fn give_back(op: &mut Op, result: Result<u32, Errno>, payload: &mut Payload) {
-    match op {
-        Op::Send { data, .. } | Op::WriteSegments { data, .. } => {
-            *payload = Payload::Segments(std::mem::take(data));
-        }
-        Op::Nop | Op::Recv { into: RecvInto::Pool | RecvInto::Large | RecvInto::Stream, .. } => {}
-        _ => *payload = owned_by(std::mem::replace(op, Op::Nop), result),
-    }
-}
-
-fn owned_by(op: Op, result: Result<u32, Errno>) -> Payload {
-    match op {
-        Op::Recv { into: RecvInto::Owned(mut buf), .. } => {
-            buf.set_len(buf.len() + result.unwrap_or(0) as usize);
-            Payload::Buf(buf)
-        }
-        Op::Read { mut buf, .. } => {
-            buf.set_len(result.unwrap_or(0) as usize);
-            Payload::Buf(buf)
-        }
-        Op::Write { buf, .. } => Payload::Buf(buf),
-        Op::Close { fd } => {
-            // Whatever close(2) answers the number is gone, but not when it was never called.
-            if result != Err(Errno::CANCELED) {
-                let _closed = fd.into_raw_fd();
-            }
-            Payload::None
-        }
-        _ => Payload::None,
     }
 }

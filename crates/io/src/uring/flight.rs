@@ -83,8 +83,6 @@ pub(super) struct Flight {
     pub(super) cancelled: bool,
     /// Whether a send goes by copying although zero copy was asked for.
     pub(super) copying: bool,
-    /// Times it was started again after `EAGAIN`.
-    pub(super) retries: u8,
     /// Whether a file that gets a name is named by its path in /proc.
     pub(super) by_proc: bool,
     /// Memory for the kernel. Boxed, so that it stays where it is while the table grows.
@@ -123,7 +121,6 @@ impl Flights {
         flight.phase = Phase::Kernel;
         flight.cancelled = false;
         flight.copying = false;
-        flight.retries = 0;
         flight.by_proc = false;
         flight
     }

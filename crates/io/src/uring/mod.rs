@@ -68,13 +68,6 @@ impl Role {
     }
 }
 
-/// Direct reads from this size on are large: to send what one of them brings takes the thread tens of microseconds.
-const LARGE_READ_BYTES: u32 = 128 << 10;
-
-/// Large direct reads that wait for the turn together. With so many the kernel is entered at once: reads of many bodies end
-/// together, and until the last of what they brought was sent the disk would have nothing to do.
-const LARGE_READS_STAGED: u32 = 4;
-
 /// What tests take away from a ring.
 #[derive(Clone, Copy, Debug, Default)]
 struct Limits {
@@ -129,8 +122,6 @@ pub(crate) struct Uring {
     recancel: Vec<OpId>,
     /// Completions being handled; kept for its memory.
     batch: Vec<Cqe>,
-    /// Large direct reads that are staged.
-    large_reads: u32,
     fixing: Fixing,
     note: Option<Note>,
     doorbell: Option<Fd>,
@@ -207,7 +198,6 @@ impl Uring {
             doubts: Doubts::every(config.ends_looked_for),
             recancel: Vec::new(),
             batch: Vec::new(),
-            large_reads: 0,
             fixing,
             note,
             doorbell: None,
@@ -398,20 +388,7 @@ impl Uring {
         let fixed = self.fixed_place(op, copying);
         let entry = entry::build(id, op, &mut self.flights, fixed, copying)?;
         self.push(entry);
-        if matches!(op, Op::Read { file, len, .. } if *len >= LARGE_READ_BYTES && file.is_direct()) {
-            self.large_reads += 1;
-            if self.large_reads == LARGE_READS_STAGED {
-                self.submit_early();
-            }
-        }
         Ok(())
-    }
-
-    /// Gives the kernel what is staged, and collects nothing. What it does not take is left to the turn.
-    fn submit_early(&mut self) {
-        self.large_reads = 0;
-        let staged = self.ring.staged();
-        let _ = self.ring.enter(staged, 0, false, None);
     }
 
     /// The place of an operation's buffer in the ring's table: for direct reads and writes and for
@@ -500,7 +477,6 @@ impl Uring {
     }
 
     fn enter(&mut self, wait_for: u32, timeout: Option<Duration>) -> Result<(), Errno> {
-        self.large_reads = 0;
         let staged = self.ring.staged();
         let ready = self.ring.has_completions();
         if staged == 0 && (ready || wait_for == 0 && !self.ring.needs_entry()) {
@@ -539,7 +515,7 @@ impl Uring {
         self.flights.end(id);
         slots.end(id, done, |op, done| {
             done.result = result;
-            complete::give_back(op, result, &mut done.payload);
+            op.give_back(result, &mut done.payload);
         });
     }
 }

@@ -80,7 +80,7 @@ impl Choice {
             device_share: events.device_share,
             libaio_depth: events.aio_requests,
             pools: if uses_pool(config, refusal.is_none()) { pools(config)? } else { Vec::new() },
-            makers: match config.http.of::<Caches>().zones.is_empty() {
+            put_pool: match config.http.of::<Caches>().zones.is_empty() {
                 true => None,
                 false => Some(ThreadPool::new("makers", PUTS_MAX, MAKERS_QUEUE).map_err(StartError::Pool)?),
             },

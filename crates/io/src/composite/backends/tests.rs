@@ -39,9 +39,9 @@ fn read(backends: &Backends, file: &Fd) -> Op {
 }
 
 /// Where an operation that asks for libaio ends up.
-fn choice(backends: &mut Backends, op: Op) -> Disk {
+fn choice(backends: &mut Backends, op: Op) -> Route {
     let id = backends.slots.insert(op).unwrap();
-    backends.backend(id, DiskVia::Libaio)
+    backends.route(id, DiskVia::Libaio, DeviceId::default())
 }
 
 /// io_submit(2) blocks for whatever is no direct read.
@@ -61,18 +61,18 @@ fn libaio_gets_direct_reads_and_nothing_else() {
     ];
     for op in others {
         let name = format!("{op:?}");
-        assert_eq!(choice(&mut backends, op), Disk::Pool(0), "{name}");
+        assert_eq!(choice(&mut backends, op), Route::Pool(0, DeviceId::default()), "{name}");
     }
     if let Some(direct) = direct {
         let op = read(&backends, &direct);
-        assert_eq!(choice(&mut backends, op), Disk::Libaio);
+        assert_eq!(choice(&mut backends, op), Route::Libaio);
     }
 }
 
 #[test]
 fn without_libaio_the_pool_reads_and_without_a_pool_the_thread_itself() {
     let (Some(direct), _) = files("missing") else { return };
-    for (pools, expected) in [(1, Disk::Pool(0)), (0, Disk::Sync)] {
+    for (pools, expected) in [(1, Route::Pool(0, DeviceId::default())), (0, Route::Sync)] {
         let Some(mut backends) = backends(false, pools) else { return };
         let op = read(&backends, &direct);
         assert_eq!(choice(&mut backends, op), expected);

@@ -155,13 +155,17 @@ fn what_an_abandoned_stream_still_brings_goes_back() {
 }
 
 #[test]
-fn a_busy_file_system_is_tried_again() {
+fn a_busy_file_system_is_the_callers_to_ask_again_with_the_same_buffer() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let file = Fd::from(OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap()));
     let buf = bench.pool.get(4096).unwrap();
     let (device, via) = (DeviceId::default(), DiskVia::Ring);
-    let id = bench.pretend(Op::Read { file, offset: 0, len: 4, buf, device, via });
+    let id = bench.pretend(Op::Read { file: file.clone(), offset: 0, len: 4, buf, device, via });
     bench.complete(id, negative(Errno::AGAIN), 0);
+    let read = bench.next();
+    assert_eq!((read.id, read.result), (id, Err(Errno::AGAIN)));
+    let Payload::Buf(buf) = read.payload else { panic!("no buffer") };
+    let id = bench.start(Op::Read { file, offset: 0, len: 4, buf, device, via });
     let read = bench.next();
     assert_eq!((read.id, bytes(&read.payload)), (id, &b"\x7fELF"[..]));
 }
