@@ -12,7 +12,7 @@ mod whole;
 
 /// The one of the server.
 #[global_allocator]
-static ALLOCATOR: io::blocks::Blocks = io::blocks::Blocks;
+static ALLOCATOR: thread_alloc::ThreadCachingAlloc = thread_alloc::ThreadCachingAlloc;
 
 /// Repetitions of the first call, and how many more the second one has. `crates/xtask/src/instructions.rs` divides by it.
 const REPETITIONS: u32 = 1000;

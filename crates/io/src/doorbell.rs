@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
-use crate::engine::Wake;
+use crate::wake::Wake;
 use bell::Bell;
 
 /// The eventfd of one engine and the state that keeps writes to it rare.

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use crate::DiskVia;
 use crate::buf::Pool;
 use crate::op::{Completion, Op, OpId};
+pub use crate::wake::{Wake, Waker};
 
 /// How long [`Engine::turn`] may wait for a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,29 +98,6 @@ impl fmt::Display for Note {
         let (errno, kib) = (std::io::Error::from(*errno), registered_bytes / 1024);
         write!(f, "direct reads go on with {kib} KiB of registered buffers and no more: {errno}; ")?;
         f.write_str("remedy: raise the limit on locked memory (LimitMEMLOCK=, ulimit -l)")
-    }
-}
-
-/// Ends the wait of an engine from another thread. Cheap to clone.
-#[derive(Clone)]
-pub struct Waker(Arc<dyn Wake>);
-
-/// What is behind a [`Waker`].
-pub trait Wake: Send + Sync {
-    /// Makes the current or the next wait end at once; whether the engine was waiting. What the caller left for the
-    /// engine's thread before the call is visible there when the wait has ended.
-    fn wake(&self) -> bool;
-}
-
-impl Waker {
-    /// A waker over `wake`.
-    pub fn new(wake: Arc<dyn Wake>) -> Waker {
-        Waker(wake)
-    }
-
-    /// Makes the current or the next wait of the engine end at once; see [`Wake::wake`].
-    pub fn wake(&self) -> bool {
-        self.0.wake()
     }
 }
 

@@ -9,7 +9,6 @@
 //! at the end [`Engine::drain`].
 
 pub mod bare;
-pub mod blocks;
 pub mod buf;
 mod composite;
 pub mod descriptors;
@@ -32,6 +31,7 @@ pub mod shm;
 mod slot;
 pub mod sys;
 mod uring;
+mod wake;
 
 pub use buf::{Buf, Pool};
 pub use composite::{BuildError, build};

@@ -24,7 +24,7 @@ use std::process::ExitCode;
 
 /// Lists of blocks for threads that serve, before the C library's allocator.
 #[global_allocator]
-static ALLOCATOR: io::blocks::Blocks = io::blocks::Blocks;
+static ALLOCATOR: thread_alloc::ThreadCachingAlloc = thread_alloc::ThreadCachingAlloc;
 
 fn main() -> ExitCode {
     cli::run(std::env::args_os().skip(1).collect())

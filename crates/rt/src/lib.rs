@@ -97,7 +97,7 @@ pub fn trim() -> usize {
         reactor.trim_tables();
         reactor.engine.borrow_mut().trim()
     });
-    engine + io::blocks::trim()
+    engine + thread_alloc::trim()
 }
 
 /// Something about this thread's engine that the operator should hear of; each is answered once.

@@ -94,7 +94,7 @@ impl Runtime {
     /// # Panics
     /// When the thread has one already.
     pub fn new(engine: Box<dyn Engine>) -> Runtime {
-        io::blocks::keep();
+        thread_alloc::enable();
         Runtime { reactor: Reactor::new(engine), _not_send: PhantomData }
     }
 
@@ -136,7 +136,7 @@ impl Drop for Runtime {
     fn drop(&mut self) {
         end(&self.reactor, Instant::now() + DRAIN_DEFAULT);
         Reactor::leave_thread();
-        io::blocks::keep_none();
+        thread_alloc::disable();
     }
 }
 

@@ -55,7 +55,7 @@ pub(crate) async fn watch(thread: Rc<Thread>, ledger: Arc<Ledger>) {
             give_back(&thread);
             thread.room.trim().await;
             give_back(&thread);
-            io::blocks::release_pages();
+            thread_alloc::release_pages();
         }
     }
 }

@@ -14,8 +14,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use crate::device::DeviceLimit;
 use crate::disk::job::{Job, Outcome};
 use crate::doorbell::Doorbell;
-use crate::engine::Wake;
 use crate::op::{DeviceId, OpId};
+use crate::wake::Wake;
 
 /// Threads of the pool `default` (nginx's number).
 pub const THREADS_DEFAULT: usize = 32;

@@ -4,18 +4,16 @@
 //! is staged, waits, and collects. What a completion means is in `complete.rs`, the entries are built in
 //! `entry.rs`, the queues and system calls are in `ring.rs`, set-up and refusals in `setup.rs`, buffers
 //! for received bytes in `recv.rs`, per-operation memory in `flight.rs`, ends that the kernel forgets in `doubt.rs`.
-//! `bare.rs` is a ring without all that, to compare with.
 //!
 //! Nothing here frees memory that the kernel may still write to: closing a ring does not wait for its
 //! operations, so an owner that could not drain leaks the table of slots, and this type leaks the rest.
 
-mod bare;
 mod complete;
 mod doubt;
 mod entry;
 mod flight;
 mod recv;
-mod ring;
+pub(crate) mod ring;
 pub(crate) mod setup;
 #[cfg(test)]
 mod tests;
@@ -27,8 +25,6 @@ use std::time::{Duration, Instant};
 use io_uring::squeue::Entry;
 use rustix::io::Errno;
 
-pub use self::bare::RingQueue;
-pub(crate) use self::bare::engine_flags;
 use self::doubt::Doubts;
 use self::flight::{Flights, Phase, SLOTS_MAX};
 use self::recv::{Group, LARGE_MAX, RecvRing};

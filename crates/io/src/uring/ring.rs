@@ -59,13 +59,13 @@ struct RingFdUpdate {
 
 /// One entry of the completion queue.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cqe {
+pub(crate) struct Cqe {
     /// What the entry was submitted with.
-    pub(super) user_data: u64,
+    pub(crate) user_data: u64,
     /// The result as the kernel gives it: negative means an error number.
-    pub(super) result: i32,
+    pub(crate) result: i32,
     /// `IORING_CQE_F_*`.
-    pub(super) flags: u32,
+    pub(crate) flags: u32,
 }
 
 impl From<cqueue::Entry> for Cqe {
@@ -75,7 +75,7 @@ impl From<cqueue::Entry> for Cqe {
 }
 
 /// A ring of this thread.
-pub(super) struct Ring {
+pub(crate) struct Ring {
     ring: IoUring,
     /// The descriptor to enter with: the registered index, or the descriptor itself.
     enter_fd: i32,
@@ -83,7 +83,7 @@ pub(super) struct Ring {
     enter_flags: u32,
     mode: Mode,
     /// Entries into the kernel so far.
-    pub(super) entries: u64,
+    pub(crate) entries: u64,
     /// Places in the table of fixed buffers, 0 without a table.
     fixed_table: u32,
 }
@@ -92,7 +92,7 @@ impl Ring {
     /// A ring with the first flags of `ladder` that can be had, `entries` places in the submission queue and
     /// `completions` in the other; `denied` are flags to treat as unknown to the kernel, for tests. It takes entries
     /// once it has been locked, see [`Ring::lock`].
-    pub(super) fn new(
+    pub(crate) fn new(
         ladder: &[u32],
         entries: u32,
         completions: u32,
@@ -105,7 +105,7 @@ impl Ring {
     }
 
     /// A ring that was set up elsewhere and takes entries, entered by its descriptor.
-    pub(super) fn over(ring: IoUring, mode: Mode) -> Ring {
+    pub(crate) fn over(ring: IoUring, mode: Mode) -> Ring {
         let mut ring = Ring::with(ring, mode);
         ring.choose_wait();
         ring
@@ -129,7 +129,7 @@ impl Ring {
     /// can make it do more, and what a seccomp filter forbids by its system call cannot be had by way of the ring.
     /// Of registrations only those that follow a start remain; the kernel refuses all else with `EACCES`.
     /// io_uring_register(2), `IORING_REGISTER_RESTRICTIONS`, since 5.10.
-    pub(super) fn lock<'a>(&mut self, opcodes: impl Iterator<Item = &'a u8>) -> Result<(), SetupError> {
+    pub(crate) fn lock<'a>(&mut self, opcodes: impl Iterator<Item = &'a u8>) -> Result<(), SetupError> {
         let failed = |error: std::io::Error| SetupError::new(Stage::Restrictions, errno(&error));
         let flags = Restriction::sqe_flags_allowed(super::entry::FLAGS.bits());
         let known = self.known();
@@ -146,7 +146,7 @@ impl Ring {
 
     /// Enters by an index of this task's own table, which saves looking the descriptor up. A kernel
     /// without it, or a full table, costs only that.
-    pub(super) fn register_ring_fd(&mut self) {
+    pub(crate) fn register_ring_fd(&mut self) {
         let fd = self.ring.as_raw_fd();
         let mut update = RingFdUpdate { offset: u32::MAX, reserved: 0, data: fd as u64 };
         let argument: *mut RingFdUpdate = &mut update;
@@ -160,12 +160,12 @@ impl Ring {
     }
 
     /// How the ring was set up.
-    pub(super) fn mode(&self) -> Mode {
+    pub(crate) fn mode(&self) -> Mode {
         self.mode
     }
 
     /// The opcodes that the kernel knows; none when it does not say.
-    pub(super) fn known(&self) -> Probe {
+    pub(crate) fn known(&self) -> Probe {
         let mut probe = Probe::new();
         match self.ring.submitter().register_probe(&mut probe) {
             Ok(()) => probe,
@@ -174,13 +174,13 @@ impl Ring {
     }
 
     /// Limits the kernel's worker threads of this ring.
-    pub(super) fn limit_workers(&self, bounded: u32) -> Result<(), SetupError> {
+    pub(crate) fn limit_workers(&self, bounded: u32) -> Result<(), SetupError> {
         let limited = self.ring.submitter().register_iowq_max_workers(&mut [bounded, UNBOUNDED_WORKERS]);
         limited.map_err(|error| SetupError::new(Stage::Workers, errno(&error)))
     }
 
     /// Makes an empty table of fixed buffers with at most `places`; answers how many there are.
-    pub(super) fn fixed_table(&mut self, places: u32) -> Result<u32, Errno> {
+    pub(crate) fn fixed_table(&mut self, places: u32) -> Result<u32, Errno> {
         let places = places.min(FIXED_BUFFERS_MAX);
         self.ring.submitter().register_buffers_sparse(places).map_err(|error| errno(&error))?;
         self.fixed_table = places;
@@ -189,7 +189,7 @@ impl Ring {
 
     /// Puts memory into the table of fixed buffers, or takes it out when `memory` is `None`. The caller
     /// keeps the memory mapped until it has been taken out or the ring is gone.
-    pub(super) fn fix_buffer(&self, place: u16, memory: Option<(*mut u8, usize)>) -> Result<(), Errno> {
+    pub(crate) fn fix_buffer(&self, place: u16, memory: Option<(*mut u8, usize)>) -> Result<(), Errno> {
         if u32::from(place) >= self.fixed_table {
             return Err(Errno::NXIO);
         }
@@ -204,7 +204,7 @@ impl Ring {
 
     /// Gives the kernel a ring of provided buffers as `group`. The caller keeps `memory` mapped for as
     /// long as this ring lives.
-    pub(super) fn provide(&self, memory: *mut u8, entries: u16, group: u16) -> Result<(), SetupError> {
+    pub(crate) fn provide(&self, memory: *mut u8, entries: u16, group: u16) -> Result<(), SetupError> {
         let submitter = self.ring.submitter();
         // SAFETY: `memory` is a page-aligned mapping of `entries` entries that outlives this ring: the
         // struct that holds both drops the ring first.
@@ -214,7 +214,7 @@ impl Ring {
 
     /// Stages an entry; when the queue is full what is in it is submitted first, without collecting.
     /// `false` when the kernel takes nothing now.
-    pub(super) fn push_or_submit(&mut self, entry: &squeue::Entry) -> bool {
+    pub(crate) fn push_or_submit(&mut self, entry: &squeue::Entry) -> bool {
         if self.push(entry) {
             return true;
         }
@@ -225,7 +225,7 @@ impl Ring {
     /// Stages an entry; `false` when the queue is full. What the entry points to belongs to an operation's
     /// slot or scratch and stays there until its terminal completion.
     #[inline(always)]
-    pub(super) fn push(&mut self, entry: &squeue::Entry) -> bool {
+    pub(crate) fn push(&mut self, entry: &squeue::Entry) -> bool {
         let mut queue = self.ring.submission();
         // SAFETY: entries are built by `entry.rs` from an operation in a slot, which owns the memory, the
         // path and the descriptor, and does not move until the kernel has answered for the last time.
@@ -234,7 +234,7 @@ impl Ring {
     }
 
     /// As [`Ring::push`] for several entries, of which the kernel is told at once; answers how many had a place.
-    pub(super) fn push_each(&mut self, entries: impl Iterator<Item = squeue::Entry>) -> u32 {
+    pub(crate) fn push_each(&mut self, entries: impl Iterator<Item = squeue::Entry>) -> u32 {
         let mut queue = self.ring.submission();
         let mut count = 0;
         for entry in entries {
@@ -248,28 +248,28 @@ impl Ring {
     }
 
     /// Entries staged and not yet taken by the kernel; the kernel's own position decides, not a count.
-    pub(super) fn staged(&mut self) -> u32 {
+    pub(crate) fn staged(&mut self) -> u32 {
         self.ring.submission().len() as u32
     }
 
     /// Whether the completion queue has something to collect.
-    pub(super) fn has_completions(&mut self) -> bool {
+    pub(crate) fn has_completions(&mut self) -> bool {
         !self.ring.completion().is_empty()
     }
 
     /// Whether the kernel has work to do for this ring that it does only inside of `GETEVENTS`.
-    pub(super) fn needs_entry(&mut self) -> bool {
+    pub(crate) fn needs_entry(&mut self) -> bool {
         let queue = self.ring.submission();
         !self.mode.taskrun_flag || queue.taskrun() || queue.cq_overflow()
     }
 
     /// Whether the kernel thread that takes entries sleeps, for a ring that has one.
-    pub(super) fn poller_sleeps(&mut self) -> bool {
+    pub(crate) fn poller_sleeps(&mut self) -> bool {
         self.ring.submission().need_wakeup()
     }
 
     /// Wakes that thread.
-    pub(super) fn wake_poller(&mut self) -> Result<u32, Errno> {
+    pub(crate) fn wake_poller(&mut self) -> Result<u32, Errno> {
         let usual = self.enter_flags;
         self.enter_flags |= ENTER_SQ_WAKEUP;
         let woken = self.enter(0, 0, false, None);
@@ -278,13 +278,13 @@ impl Ring {
     }
 
     /// Makes the descriptors known to the ring as 0, 1 and so on. It holds the files open from then on.
-    pub(super) fn register_files(&self, files: &[i32]) -> Result<(), Errno> {
+    pub(crate) fn register_files(&self, files: &[i32]) -> Result<(), Errno> {
         self.ring.submitter().register_files(files).map_err(|error| errno(&error))
     }
 
     /// Submits `count` staged entries. With `wait_for` completions to wait for, or with `collect`, runs
     /// what the kernel has deferred. Answers how many entries the kernel took.
-    pub(super) fn enter(
+    pub(crate) fn enter(
         &mut self,
         count: u32,
         wait_for: u32,
@@ -320,12 +320,12 @@ impl Ring {
     }
 
     /// Copies all completions to `out` and tells the kernel once that their places are free.
-    pub(super) fn collect(&mut self, out: &mut Vec<Cqe>) {
+    pub(crate) fn collect(&mut self, out: &mut Vec<Cqe>) {
         out.extend(self.ring.completion().map(Cqe::from));
     }
 
     /// Looks at all completions without keeping them; answers how many there were.
-    pub(super) fn collect_each(&mut self, mut look: impl FnMut(Cqe)) -> u32 {
+    pub(crate) fn collect_each(&mut self, mut look: impl FnMut(Cqe)) -> u32 {
         let mut count = 0;
         for entry in self.ring.completion() {
             look(Cqe::from(entry));
@@ -336,13 +336,13 @@ impl Ring {
 
     /// Completions that the queue can hold.
     #[cfg(test)]
-    pub(super) fn completions_max(&self) -> u32 {
+    pub(crate) fn completions_max(&self) -> u32 {
         self.ring.params().cq_entries()
     }
 
     /// Kernel workers that the ring may have: for operations that end, and for those that may not.
     #[cfg(test)]
-    pub(super) fn workers_max(&self) -> [u32; 2] {
+    pub(crate) fn workers_max(&self) -> [u32; 2] {
         // Zeroes change nothing; io_uring_register(2) answers with what is in force.
         let mut limits = [0, 0];
         self.ring.submitter().register_iowq_max_workers(&mut limits).expect("the limits can be read");
@@ -350,7 +350,7 @@ impl Ring {
     }
 
     /// The descriptor, to be watched by an epoll set.
-    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the ring owns this descriptor and lives as long as the borrow.
         unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
     }
@@ -370,13 +370,13 @@ impl Drop for Ring {
 }
 
 /// Takes over a descriptor that a completion has brought.
-pub(super) fn adopt(fd: u32) -> OwnedFd {
+pub(crate) fn adopt(fd: u32) -> OwnedFd {
     // SAFETY: the kernel made this descriptor for one accept or open, whose result is looked at once.
     unsafe { OwnedFd::from_raw_fd(fd as i32) }
 }
 
 /// The error number behind a call of the standard library or the crate.
-pub(super) fn errno(error: &std::io::Error) -> Errno {
+pub(crate) fn errno(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 

@@ -28,7 +28,7 @@ pub const NO_SQARRAY: u32 = 1 << 16;
 
 /// Sets of flags, best first: the next is tried when the kernel answers `EINVAL` to the one before. For a
 /// ring whose owner waits in io_uring_enter(2).
-pub(super) const LADDER: [u32; 4] = [
+pub(crate) const LADDER: [u32; 4] = [
     SINGLE_ISSUER | DEFER_TASKRUN | TASKRUN_FLAG | NO_SQARRAY,
     SINGLE_ISSUER | DEFER_TASKRUN | TASKRUN_FLAG,
     SINGLE_ISSUER | DEFER_TASKRUN,
@@ -38,7 +38,7 @@ pub(super) const LADDER: [u32; 4] = [
 /// As [`LADDER`], for a ring whose owner waits in epoll_wait(2). Deferred work does not make the ring's
 /// descriptor readable, so with `DEFER_TASKRUN` such a wait would not end (tried on 6.18); cooperative
 /// work interrupts the wait, which posts the completion, and the next wait returns at once.
-pub(super) const POLLED_LADDER: [u32; 4] = [
+pub(crate) const POLLED_LADDER: [u32; 4] = [
     SINGLE_ISSUER | COOP_TASKRUN | TASKRUN_FLAG | NO_SQARRAY,
     SINGLE_ISSUER | COOP_TASKRUN | TASKRUN_FLAG,
     COOP_TASKRUN | TASKRUN_FLAG,
@@ -205,7 +205,7 @@ const PAUSE: Duration = Duration::from_millis(20);
     clippy::disallowed_methods,
     reason = "nothing tells when the kernel has given memory back, and no loop runs yet"
 )]
-pub(super) fn patiently<T>(mut make: impl FnMut() -> Result<T, SetupError>) -> Result<T, SetupError> {
+pub(crate) fn patiently<T>(mut make: impl FnMut() -> Result<T, SetupError>) -> Result<T, SetupError> {
     let until = Instant::now() + PATIENCE;
     loop {
         match make() {
@@ -219,7 +219,7 @@ pub(super) fn patiently<T>(mut make: impl FnMut() -> Result<T, SetupError>) -> R
 
 /// Creates a ring that is not enabled yet (`IORING_SETUP_R_DISABLED`), with the first set of flags of `ladder` that the
 /// kernel takes. Bits in `denied` are treated as unknown to the kernel, so that tests see each step.
-pub(super) fn create(
+pub(crate) fn create(
     ladder: &[u32],
     entries: u32,
     completions: u32,
@@ -240,7 +240,7 @@ pub(super) fn create(
 }
 
 /// What asks the kernel for a ring with these flags.
-pub(super) fn builder(flags: u32, completions: u32) -> Builder {
+pub(crate) fn builder(flags: u32, completions: u32) -> Builder {
     let mut builder = IoUring::builder();
     builder.dontfork().setup_submit_all().setup_cqsize(completions).setup_clamp();
     if flags & SINGLE_ISSUER != 0 {

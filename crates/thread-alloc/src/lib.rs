@@ -9,7 +9,7 @@
 //!   dealloc --> list of the class --(is full)---> C library
 //! ```
 //! A block always is as large as its class, whoever takes it, so that any thread may give back what another has taken. Which
-//! class it has follows from its [`Layout`]: nothing is written beside it. Threads that have not said [`keep`] have no
+//! class it has follows from its [`Layout`]: nothing is written beside it. Threads that have not said [`enable`] have no
 //! lists.
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -17,7 +17,7 @@ use std::cell::Cell;
 use std::ptr;
 
 /// The allocator; see the module's text. For `#[global_allocator]`.
-pub struct Blocks;
+pub struct ThreadCachingAlloc;
 
 /// Longest block that is kept: futures of requests are shorter, and what is longer is a buffer.
 const BYTES_MAX: usize = 4096;
@@ -26,7 +26,7 @@ const BYTES_MAX: usize = 4096;
 /// would have had in use at one time.
 const KEPT_BYTES_MAX: usize = 128 << 10;
 
-/// Blocks of one class that are kept at most: what four turns of 64 requests give back.
+/// ThreadCachingAlloc of one class that are kept at most: what four turns of 64 requests give back.
 const KEPT_MAX: usize = 256;
 
 /// Longest block of the classes that are 16 bytes apart, as the C library's are.
@@ -52,8 +52,8 @@ const _: () = assert!(class_of(SMALL_MAX) == SMALL_CLASSES - 1 && class_of(SMALL
 const _: () = assert!(class_of(BYTES_MAX) == CLASSES - 1 && bytes_of(CLASSES - 1) >= BYTES_MAX);
 const _: () = assert!(class_of(1) == 1 && bytes_of(1) >= ALIGN_MAX);
 
-/// From now on this thread keeps blocks.
-pub fn keep() {
+/// Has this thread keep blocks from now on.
+pub fn enable() {
     KEPT.with(|kept| {
         for (class, list) in kept.iter().enumerate() {
             list.count_max.set((KEPT_BYTES_MAX / bytes_of(class)).min(KEPT_MAX));
@@ -77,7 +77,7 @@ pub fn release_pages() {
 }
 
 /// Gives back what this thread has kept, and keeps no more.
-pub fn keep_none() {
+pub fn disable() {
     KEPT.with(|kept| kept.iter().for_each(|list| list.count_max.set(0)));
     trim();
 }
@@ -87,7 +87,7 @@ thread_local! {
     static KEPT: [List; CLASSES] = const { [const { List::new() }; CLASSES] };
 }
 
-/// Blocks of one class, each of which begins with the address of the next.
+/// ThreadCachingAlloc of one class, each of which begins with the address of the next.
 struct List {
     first: Cell<*mut u8>,
     count: Cell<usize>,
@@ -173,7 +173,7 @@ const fn layout_of(class: usize) -> Layout {
 // SAFETY: a block of a class is at least as long as every layout of that class and aligned for it; it is from `System` by
 // the class's own layout, and given back by the same. It is in one list or with one owner: `take` unlinks what it hands
 // out, and `put` gets what its owner gives up. Nothing here panics or allocates.
-unsafe impl GlobalAlloc for Blocks {
+unsafe impl GlobalAlloc for ThreadCachingAlloc {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(class) = listed(layout) else {
             // SAFETY: the caller's own request.
@@ -269,7 +269,7 @@ mod tests {
         fn new(size: usize, mark: u8) -> Held {
             let layout = Layout::from_size_align(size, 8).expect("a layout");
             // SAFETY: the size is not zero.
-            let block = unsafe { Blocks.alloc(layout) };
+            let block = unsafe { ThreadCachingAlloc.alloc(layout) };
             assert!(!block.is_null() && block.addr() % ALIGN_MAX == 0);
             // SAFETY: it has room for the layout.
             unsafe { block.write_bytes(mark, size) };
@@ -285,7 +285,7 @@ mod tests {
         fn resize(&mut self, size: usize) {
             let kept = self.layout.size().min(size);
             // SAFETY: it is by this layout, and the size is not zero.
-            self.block = unsafe { Blocks.realloc(self.block, self.layout, size) };
+            self.block = unsafe { ThreadCachingAlloc.realloc(self.block, self.layout, size) };
             self.layout = Layout::from_size_align(size, 8).expect("a layout");
             self.check(kept);
             // SAFETY: it has room for the layout.
@@ -295,7 +295,7 @@ mod tests {
         fn end(self) {
             self.check(self.layout.size());
             // SAFETY: it is by this layout, and not used any more.
-            unsafe { Blocks.dealloc(self.block, self.layout) };
+            unsafe { ThreadCachingAlloc.dealloc(self.block, self.layout) };
         }
     }
 
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn nobody_gets_a_block_that_another_has() {
-        keep();
+        enable();
         let mut held: Vec<Held> = Vec::new();
         for (index, size) in sizes().take(20_000).enumerate() {
             match index % 5 {
@@ -321,37 +321,37 @@ mod tests {
             }
         }
         held.into_iter().for_each(Held::end);
-        keep_none();
+        disable();
         assert_eq!(trim(), 0);
     }
 
     #[test]
     fn blocks_that_are_taken_again_are_zeroed_where_that_is_wanted() {
-        keep();
+        enable();
         Held::new(100, 7).end();
         let layout = Layout::from_size_align(97, 1).expect("a layout");
         // SAFETY: the size is not zero.
-        let block = unsafe { Blocks.alloc_zeroed(layout) };
+        let block = unsafe { ThreadCachingAlloc.alloc_zeroed(layout) };
         Held { block, layout, mark: 0 }.end();
         assert_eq!(trim(), bytes_of(class_of(97)));
-        keep_none();
+        disable();
     }
 
     #[test]
     fn no_more_is_kept_than_is_said() {
-        keep();
+        enable();
         let held: Vec<Held> = (0..2 * KEPT_MAX).map(|_| Held::new(500, 1)).collect();
         held.into_iter().for_each(Held::end);
         assert_eq!(trim() / bytes_of(class_of(500)), KEPT_MAX);
-        keep_none();
+        disable();
     }
 
     #[test]
     fn threads_give_back_what_others_have_taken() {
-        keep();
+        enable();
         let held: Vec<Held> = sizes().take(1000).map(|size| Held::new(size, 3)).collect();
         std::thread::spawn(move || held.into_iter().for_each(Held::end)).join().expect("it ends");
         assert_eq!(trim(), 0);
-        keep_none();
+        disable();
     }
 }

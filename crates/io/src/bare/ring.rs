@@ -1,6 +1,6 @@
 //! A ring with nothing around it: no table of operations, no receives, no fallbacks, and any set-up flags.
 //!
-//! The counterpart of [`super::Uring`] that `bench nop` and `bench disk` compare with. A ring with a kernel thread
+//! The counterpart of [`crate::uring::Uring`] that `bench nop` and `bench disk` compare with. A ring with a kernel thread
 //! that takes entries (`SQPOLL`) is waited for by looking, as its users do, and by a system call only after
 //! [`LOOKING_MAX`].
 
@@ -11,9 +11,9 @@ use io_uring::types::{Fd as Raw, Fixed};
 use io_uring::{IoUring, opcode};
 use rustix::io::Errno;
 
-use super::ring::{Cqe, Ring, errno};
-use super::setup::{IOPOLL, LADDER, Mode, SQPOLL, SetupError, Stage, TASKRUN_FLAG, builder};
-use crate::bare::{Done, Load, Places, Queue, QueueError, RingSetup, Transfer};
+use super::{Done, Load, Places, Queue, QueueError, RingSetup, Transfer};
+use crate::uring::ring::{Cqe, Ring, errno};
+use crate::uring::setup::{IOPOLL, LADDER, Mode, SQPOLL, SetupError, Stage, TASKRUN_FLAG, builder};
 
 /// How long a wait for a ring with a kernel thread looks at the queue before it asks the kernel to wait.
 const LOOKING_MAX: Duration = Duration::from_millis(2);
@@ -23,7 +23,7 @@ const POLLER_IDLE_MS: u32 = 1000;
 const DROP_WAIT: Duration = Duration::from_secs(5);
 
 /// The flags of an engine's ring on a kernel that knows all.
-pub(crate) fn engine_flags() -> u32 {
+pub(super) fn engine_flags() -> u32 {
     LADDER[0]
 }
 

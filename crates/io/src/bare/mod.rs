@@ -7,6 +7,7 @@
 
 mod aio;
 mod places;
+mod ring;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -14,7 +15,7 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 
 pub use self::aio::AioQueue;
-pub use crate::uring::RingQueue;
+pub use self::ring::RingQueue;
 pub(crate) use places::Places;
 
 /// `IORING_SETUP_*` bits of io_uring_setup(2), for [`RingSetup::flags`].
@@ -57,7 +58,7 @@ impl RingSetup {
 
     /// As this server's own rings are made, on a kernel that knows everything.
     pub fn as_engine(entries: u32) -> RingSetup {
-        let flags = crate::uring::engine_flags();
+        let flags = ring::engine_flags();
         RingSetup { flags, registered_fd: true, ..RingSetup::plain(entries) }
     }
 }
