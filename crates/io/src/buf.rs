@@ -146,6 +146,8 @@ impl Pool {
     /// Bytes that can still be lent, as idle buffers or as memory that was not taken from the kernel yet.
     pub fn spare_bytes(&self) -> u64 {
         let counters = self.counters();
+        assert!(counters.idle_bytes <= counters.bytes, "a buffer is idle once");
+        assert!(counters.bytes <= self.bytes_max(), "the limit of the pool holds");
         self.bytes_max() - (counters.bytes - counters.idle_bytes)
     }
 
@@ -281,6 +283,7 @@ impl Shared {
     fn count(&self, class: usize, one_more: bool) {
         if class >= BODY_CLASS {
             let before = self.body_chunks.get();
+            assert!(one_more || before > 0, "a chunk that goes was counted");
             self.body_chunks.set(if one_more { before + 1 } else { before - 1 });
         }
     }
@@ -346,6 +349,7 @@ impl Shared {
         });
         chunks[place] = Some(chunk);
         self.chunks_live.set(self.chunks_live.get() + 1);
+        assert!(self.chunks_live.get() <= self.chunks_max, "the limit of the pool holds");
         self.count(class, true);
         self.cut(place, class)
     }

@@ -171,11 +171,13 @@ impl Segments {
             part.end = part.start + kept as u32;
             len -= kept;
         }
+        assert_eq!(len, 0, "a cut is within the bytes");
         ends
     }
 
     /// Undoes [`Segments::cut`].
     pub(crate) fn restore(&mut self, ends: &Ends) {
+        assert_eq!(self.all().len(), ends.len(), "the same pieces come back");
         for (part, &end) in self.all_mut().iter_mut().zip(ends) {
             part.end = end;
         }

@@ -108,6 +108,7 @@ impl Slots {
             self.add_chunk();
         }
         let index = self.free.pop().expect("a chunk was just added");
+        assert!(self.live < self.max, "the table has room");
         self.live += 1;
         self.submitted += 1;
         let slot = self.at(index);
@@ -244,6 +245,7 @@ impl Slots {
         let done = out.last_mut().expect("it was just added");
         conclude(slot.op.as_mut().expect("an operation is in its slot until it ends"), done);
         slot.op = None;
+        assert_ne!(slot.state, State::Free, "an operation ends once");
         if slot.state == State::Abandoned {
             out.pop();
         }

@@ -299,6 +299,7 @@ impl Tasks {
             Some(header) => header.id = id,
             None => *header = fresh(),
         }
+        assert!(!slot.live && slot.task.is_none(), "a free slot has no task");
         slot.live = true;
         slot.task = Some(Task { waker: Waker::from(Arc::clone(header)), future });
         id
@@ -318,7 +319,9 @@ impl Tasks {
 
     /// Puts a task back that has not ended.
     fn put_back(&mut self, id: TaskId, task: Task) {
-        self.slots[id.slot as usize].task = Some(task);
+        let slot = &mut self.slots[id.slot as usize];
+        assert!(slot.live && slot.task.is_none(), "a task that was taken is put back");
+        slot.task = Some(task);
     }
 
     /// The slot of a task that has not ended.
@@ -330,6 +333,8 @@ impl Tasks {
     /// Frees the slot of a task that has ended.
     fn end(&mut self, id: TaskId) {
         let slot = &mut self.slots[id.slot as usize];
+        assert!(slot.live && slot.generation == id.generation, "a task ends once");
+        assert!(slot.task.is_none(), "what a task owns is dropped before its slot is free");
         (slot.live, slot.queued) = (false, false);
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(id.slot);

@@ -172,6 +172,7 @@ impl WaitGroup {
 
 impl Drop for Counted {
     fn drop(&mut self) {
+        assert!(self.0.count.get() > 0, "who leaves was counted");
         self.0.count.set(self.0.count.get() - 1);
         self.0.queue.wake_all();
     }

@@ -85,6 +85,7 @@ impl<T: Send> Sender<T> {
             return Err(SendError::Full(message));
         }
         queue.messages.push_back(message);
+        assert!(queue.messages.len() <= self.0.capacity, "a full mailbox takes no message");
         let reader = queue.reader.take();
         drop(queue);
         if let Some(reader) = reader {
@@ -114,6 +115,7 @@ impl<T> Clone for Sender<T> {
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         let mut queue = self.0.queue();
+        assert!(queue.senders > 0, "a sender was counted");
         queue.senders -= 1;
         let reader = if queue.senders == 0 { queue.reader.take() } else { None };
         drop(queue);

@@ -152,8 +152,10 @@ impl Pool {
             let waited = self.work.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
             let timed_out = waited.1.timed_out();
             state = waited.0;
+            assert!(state.idle > 0 && state.idle <= state.threads, "who waits is one of the threads");
             state.idle -= 1;
             if timed_out && state.jobs.is_empty() {
+                assert!(state.threads > 0, "a thread that ends was counted");
                 state.threads -= 1;
                 return None;
             }

@@ -103,6 +103,7 @@ impl OpTable {
             (self.waits.len() - 1) as u32
         });
         let wait = &mut self.waits[index as usize];
+        assert_eq!(wait.stage, Stage::Free, "a record has one operation at a time");
         wait.stage = Stage::Queued;
         wait.room = limit;
         wait.cancelled = false;
@@ -160,11 +161,13 @@ impl OpTable {
     /// Frees a wait and what lies in it; the name is dead from here on.
     pub(crate) fn release(&mut self, id: OpHandle) {
         let wait = &mut self.waits[id.index as usize];
+        assert!(wait.stage != Stage::Free, "a record is released once");
         wait.generation = wait.generation.wrapping_add(1);
         wait.stage = Stage::Free;
         (wait.owner, wait.closes, wait.waiter) = (Owner::Somebody, None, Waiter::Nobody);
         self.outcomes.clear(&mut wait.results);
         self.free.push(id.index);
+        assert!(self.live > 0, "what is released was counted");
         self.live -= 1;
     }
 

@@ -66,6 +66,7 @@ impl Outcomes {
         } else {
             let index = self.free;
             let free = &mut self.places[index as usize];
+            assert!(free.outcome.is_none(), "a free place has no result");
             self.free = free.next;
             *free = place;
             index
@@ -82,7 +83,9 @@ impl Outcomes {
         let place = self.places.get_mut(results.first as usize)?;
         let free = std::mem::replace(&mut self.free, results.first);
         results.first = std::mem::replace(&mut place.next, free);
-        place.outcome.take()
+        let outcome = place.outcome.take();
+        assert!(outcome.is_some(), "a place in a list has a result");
+        outcome
     }
 
     /// Gives back the memory of places where none is in use.

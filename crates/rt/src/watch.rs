@@ -193,7 +193,8 @@ impl Shared {
         }
         let mut waiters = self.waiters();
         let woken: Vec<Sleeper> = waiters.take_all().collect();
-        self.waiting.fetch_sub(woken.len(), Ordering::Relaxed);
+        let before = self.waiting.fetch_sub(woken.len(), Ordering::Relaxed);
+        assert_eq!(before, woken.len(), "all who are counted are in the list");
         drop(waiters);
         wake(woken);
     }

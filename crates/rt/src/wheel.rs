@@ -88,6 +88,7 @@ impl<T> Wheel<T> {
             index
         };
         let entry = &mut self.entries[index as usize];
+        assert!(entry.value.is_none(), "a free entry has no value");
         entry.due = due;
         entry.value = Some(value);
         let generation = entry.generation;
@@ -147,6 +148,7 @@ impl<T> Wheel<T> {
             }
         }
         self.now = self.now.max(now);
+        assert!(self.live <= self.entries.len(), "an entry is counted once");
     }
 
     /// The first slot that is not empty, and the tick at which its turn comes. Lower levels come first:
@@ -200,6 +202,7 @@ impl<T> Wheel<T> {
 
     /// Frees an entry that is in no list.
     fn release(&mut self, index: u32) -> Option<T> {
+        assert!(self.live > 0, "what is released was counted");
         let entry = &mut self.entries[index as usize];
         entry.generation = entry.generation.wrapping_add(1);
         entry.next = self.free;

@@ -48,7 +48,7 @@ struct Receiving {
     plain: Vec<u8>,
     start: usize,
     /// A buffer for it that the pool does not have.
-    wanted: Option<rt::Wanted>,
+    wanted: Option<rt::BufferRequest>,
     /// What ended the session.
     failed: Option<TlsError>,
 }

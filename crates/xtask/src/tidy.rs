@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use crate::ratchet::{METRICS, Metric, Ratchet, UNSAFE_FILES_MAX};
-use crate::rules::{Rules, UNSAFE_CRATES};
+use crate::rules::Rules;
 use crate::shape::{Patterns, Shape};
 use crate::workspace::SourceFile;
 use crate::{Failure, circles, commits, imports, layers, metadata, plain, ratchet, rules, workspace};

@@ -252,6 +252,7 @@ impl Backends {
         let Some(job) = self.threads(route).and_then(|pool| pool.withdraw(&self.inbox, device, id)) else {
             return false;
         };
+        assert!(self.in_pools > 0, "what is withdrawn was given to a pool");
         self.in_pools -= 1;
         job.put_back(id, &mut self.slots);
         true
@@ -321,6 +322,7 @@ impl Backends {
         }
         let mut outcomes = std::mem::take(&mut self.outcomes);
         self.inbox.take(&mut outcomes);
+        assert!(outcomes.len() <= self.in_pools, "what comes back was given to a pool");
         self.in_pools -= outcomes.len();
         for (id, job, outcome) in outcomes.drain(..) {
             job.put_back(id, &mut self.slots);

@@ -234,6 +234,7 @@ impl Libaio {
                 Ok(taken) => {
                     self.queue.drain(..taken);
                     self.in_flight += taken;
+                    assert!(self.in_flight <= self.depth, "the context has room for what it took");
                 }
                 Err(Errno::AGAIN) if self.in_flight > 0 => return,
                 // An error is about the first request.
@@ -248,6 +249,7 @@ impl Libaio {
     /// Delivers what has completed; no call into the kernel.
     pub(crate) fn reap(&mut self, slots: &mut Slots, done: &mut Vec<Completion>) {
         while let Some(event) = self.context.next_event() {
+            assert!(self.in_flight > 0, "what completes was submitted");
             self.in_flight -= 1;
             let id = OpId { slot: event.data as u32, generation: (event.data >> 32) as u32 };
             let result = match usize::try_from(event.result) {

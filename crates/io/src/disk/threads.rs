@@ -188,6 +188,7 @@ impl ThreadPool {
         let mut state = self.shared.lock();
         let ours = |task: &Task| task.id == id && Arc::ptr_eq(&task.inbox, inbox);
         let found = state.devices.withdraw(device, ours)?;
+        assert!(state.waiting > 0, "a job that is withdrawn was counted");
         state.waiting -= 1;
         Some(found.job)
     }
@@ -231,6 +232,7 @@ impl Shared {
                 return None;
             }
             if let Some(task) = state.ready.pop_front() {
+                assert!(state.waiting > 0, "a job that is taken was counted");
                 state.waiting -= 1;
                 return Some(task);
             }

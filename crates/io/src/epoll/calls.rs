@@ -53,6 +53,10 @@ impl Epoll {
                     Ok(count) => count < data.len(),
                     Err(error) => error == Errno::AGAIN,
                 };
+                assert!(
+                    result.is_err() || result.is_ok_and(|count| count <= data.len()),
+                    "more sent than told"
+                );
                 // A short count means that the socket is full, and its edge will come.
                 self.table.of(&socket).writable &= !full;
                 match result {
@@ -205,6 +209,7 @@ impl Epoll {
     /// the peer has closed its side, whose edge may have come already. A datagram says nothing of the next one, which
     /// may be there and have no edge of its own.
     fn note_received(&mut self, socket: &Fd, count: usize, capacity: usize) {
+        assert!(count <= capacity, "more bytes received than there is room for");
         let entry = self.table.of(socket);
         entry.readable = count == capacity || entry.hung_up || socket.has_datagrams();
     }

@@ -218,6 +218,7 @@ impl FaultEngine {
                 (Ok(inner), Some(live)) => {
                     live.inner = Some(inner);
                     self.table.join(inner, id);
+                    assert!(self.injected > 0, "a parked receive was counted");
                     self.injected -= 1;
                 }
                 (Ok(inner), None) => self.inner.abandon(inner),

@@ -116,7 +116,7 @@ impl Flights {
         }
         self.live += 1;
         let flight = &mut self.table[index];
-        debug_assert_eq!(flight.phase, Phase::Idle, "a slot is used once at a time");
+        assert_eq!(flight.phase, Phase::Idle, "a slot is used once at a time");
         flight.generation = id.generation;
         flight.phase = Phase::Kernel;
         flight.cancelled = false;
@@ -138,6 +138,7 @@ impl Flights {
         if let Some(scratch) = flight.scratch.take() {
             self.spare.push(scratch);
         }
+        assert!(self.live > 0, "what ends was begun");
         self.live -= 1;
     }
 

@@ -138,6 +138,7 @@ impl RecvRing {
         let buf = self.held.get_mut(usize::from(place))?.take();
         if buf.is_some() {
             self.vacant.push(place);
+            assert!(self.vacant.len() <= usize::from(self.entries), "a place is vacant once");
         }
         buf
     }
@@ -157,7 +158,8 @@ impl RecvRing {
             entry.len.store(len, Relaxed);
             let bid = if self.group == Group::Large { place | LARGE_BID } else { place };
             entry.bid.store(bid, Relaxed);
-            self.held[usize::from(place)] = Some(buf);
+            let before = self.held[usize::from(place)].replace(buf);
+            assert!(before.is_none(), "the kernel has one buffer for each place");
             self.tail = self.tail.wrapping_add(1);
         }
     }

@@ -167,6 +167,7 @@ impl File {
         let len = (len as usize).min(buf.capacity() - start);
         let space = &mut buf.space()[start..start + len];
         let count = io::page_cache::read_cached(self.fd(), offset, space)?;
+        assert!(count <= len, "more bytes read than there is room for");
         buf.set_len(start + count);
         Ok(count as u32)
     }
@@ -189,7 +190,13 @@ impl File {
             let Outcome { result, payload, .. } = OpFuture::new(&self.0.reactor, op).last().await;
             buf = match (result, payload) {
                 (Err(errno), Payload::Buf(buf)) if retries.again(errno).await => buf,
-                (result, Payload::Buf(buf)) => return (result, Some(buf)),
+                (result, Payload::Buf(buf)) => {
+                    assert!(
+                        result.is_err() || result == Ok(buf.len() as u32),
+                        "the buffer holds what was read"
+                    );
+                    return (result, Some(buf));
+                }
                 (Ok(_), _) => return (Err(Errno::IO), None),
                 (result, _) => return (result, None),
             };
@@ -251,6 +258,7 @@ impl File {
             data = match (result, payload) {
                 (Ok(0), Payload::Segments(rest)) => return (Err(Errno::IO), Some(rest)),
                 (Ok(count), Payload::Segments(mut rest)) => {
+                    assert!(count as usize <= rest.len(), "more bytes written than told");
                     written += u64::from(count);
                     rest.advance(count as usize);
                     rest

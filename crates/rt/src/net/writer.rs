@@ -113,6 +113,7 @@ impl Writer {
     /// Hands bytes to the engine, if there are any.
     fn start(&mut self, data: Segments, more: bool) {
         let len = data.len();
+        assert!(len > 0, "a send has bytes");
         let zero_copy = !self.copies(len);
         let op = Op::Send { socket: self.fd.clone(), data, more, zero_copy };
         self.state = State::Sending { wait: self.reactor.start(op, UNLIMITED), len, more };
@@ -178,6 +179,7 @@ impl Writer {
         match result {
             Ok(0) => return Some(self.tear(Errno::IO, data)),
             Ok(count) => {
+                assert!(count as usize <= data.len(), "more bytes sent than told");
                 data.advance(count as usize);
                 self.sent.set(self.sent.get() + u64::from(count));
             }
@@ -358,6 +360,7 @@ impl Writer {
         let result = rustix::fs::sendfile(&self.fd, file.fd(), Some(&mut offset), len as usize);
         match result {
             Ok(count) => {
+                assert!(count <= len as usize, "more bytes sent than told");
                 self.sent.set(self.sent.get() + count as u64);
                 Ok(count as u32)
             }
