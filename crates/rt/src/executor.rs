@@ -192,8 +192,12 @@ impl Executor {
         self.remote.take(&mut woken);
         woken.drain(..).for_each(|id| self.wake_task(id));
         self.woken.replace(woken);
-        let yielded = self.yielded.borrow_mut().take_all();
-        yielded.for_each(|waiter| self.wake(waiter));
+        // The list keeps its memory: a task that yields allocates nothing.
+        let count = self.yielded.borrow().len();
+        for _ in 0..count {
+            let next = self.yielded.borrow_mut().pop();
+            next.into_iter().for_each(|waiter| self.wake(waiter));
+        }
     }
 
     /// The end: drops all tasks. A panic while one is dropped must not keep the others from being dropped.
@@ -221,6 +225,7 @@ impl Executor {
     pub(crate) fn trim(&self) {
         self.tasks.borrow_mut().trim();
         self.ready.borrow_mut().shrink_to(READY_KEPT);
+        self.yielded.borrow_mut().shrink_to(READY_KEPT);
     }
 }
 

@@ -22,8 +22,11 @@ impl Queue {
 
     /// Wakes all and takes them out; those that have to wait longer register again.
     fn wake_all(&self) {
-        let all = self.0.borrow_mut().take_all();
-        all.for_each(Waker::wake);
+        let count = self.0.borrow().len();
+        for _ in 0..count {
+            let next = self.0.borrow_mut().pop();
+            next.into_iter().for_each(Waker::wake);
+        }
     }
 }
 

@@ -68,9 +68,14 @@ impl<W> WaitList<W> {
         Some((waiter, place == 0))
     }
 
-    /// Takes all out.
-    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = W> + use<W> {
-        std::mem::take(&mut self.waiting).into_iter().map(|(_, waiter)| waiter)
+    /// How many wait.
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Gives back memory beyond that for so many.
+    pub(crate) fn shrink_to(&mut self, kept: usize) {
+        self.waiting.shrink_to(kept);
     }
 
     /// Whether nobody waits.
@@ -99,7 +104,7 @@ mod tests {
         assert!(list.is_first(tickets[1]) && list.contains(tickets[3]));
         assert_eq!(list.first(), Some(&1));
         assert_eq!(list.pop(), Some(1));
-        assert_eq!(list.take_all().collect::<Vec<_>>(), [3, 4]);
+        assert_eq!((list.len(), list.pop(), list.pop(), list.pop()), (2, Some(3), Some(4), None));
         assert!(list.is_empty() && list.get_mut(tickets[4]).is_none());
         assert!(list.push(9) > tickets[4], "a ticket comes once");
     }

@@ -192,7 +192,7 @@ impl Shared {
             return;
         }
         let mut waiters = self.waiters();
-        let woken: Vec<Sleeper> = waiters.take_all().collect();
+        let woken: Vec<Sleeper> = std::iter::from_fn(|| waiters.pop()).collect();
         let before = self.waiting.fetch_sub(woken.len(), Ordering::Relaxed);
         assert_eq!(before, woken.len(), "all who are counted are in the list");
         drop(waiters);

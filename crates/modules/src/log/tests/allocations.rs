@@ -26,6 +26,10 @@ const ROUNDS: u32 = 1000;
 /// Rounds until every buffer has its size.
 const WARM_UP: u32 = 200;
 
+/// Allocations that are no line's: the waker of `block_on`, a wall clock that goes on, a table that grows once when a socket
+/// is full.
+const ONCE_MAX: u64 = 8;
+
 const HEAD: &[u8] =
     b"GET /a/b?x=1 HTTP/1.1\r\nHost: here\r\nUser-Agent: \"agent\"\r\nReferer: http://x/\xff\r\n\r\n";
 
@@ -112,8 +116,7 @@ fn a_line_allocates_nothing() {
         "access_log FOLDER/$host.log; open_log_file_cache max=9;",
     ] {
         let count = allocations(&format!("{formats} server {{ root FOLDER; {log} }}"), &folder);
-        // One is the waker of `block_on`; a wall clock that goes on may be worth two more.
-        assert!(count <= 3, "{count} allocations in {ROUNDS} lines: {log}");
+        assert!(count <= ONCE_MAX, "{count} allocations in {ROUNDS} lines: {log}");
     }
 }
 
@@ -132,7 +135,7 @@ fn a_message_allocates_nothing() {
         messages
     });
     let count = allocations("server { access_log syslog:server=unix:FOLDER/log; }", &folder);
-    assert!(count <= 3, "{count} allocations in {ROUNDS} messages");
+    assert!(count <= ONCE_MAX, "{count} allocations in {ROUNDS} messages");
     let end = UnixDatagram::unbound().expect("a descriptor is free");
     end.send_to(&[], folder.path().join("log")).expect("it is bound");
     let messages = reader.join().expect("messages are messages");
