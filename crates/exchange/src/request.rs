@@ -24,6 +24,7 @@ use crate::response::Response;
 use crate::secured::Secured;
 use crate::slots::{Captures, Slots};
 use crate::thread::Thread;
+use crate::variables::ModuleVariables;
 use telemetry::named::NamedLogs;
 use telemetry::sink::LogTarget;
 use transfer::body::choose::Mover;
@@ -373,6 +374,11 @@ impl Request {
     /// The settings that hold.
     pub fn scope(&self) -> &Scope {
         &self.location().scope
+    }
+
+    /// The variables of all modules.
+    pub(crate) fn variables(&self) -> &'static ModuleVariables {
+        self.generation.config.modules.variables()
     }
 
     /// Tells the modules of its location that it is over.

@@ -3,20 +3,18 @@
 use std::sync::Arc;
 
 use conf::{Error, Statement};
-use io::op::Source;
 
-use crate::request::Request;
-use crate::variables::{Registry, VarRef};
+use crate::var_ref::VarRef;
 
 /// Text with variables, such as `/data/$host$uri`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Template {
-    parts: Vec<Part>,
+    pub(crate) parts: Vec<Part>,
 }
 
 /// A piece of the text.
 #[derive(Clone, Debug, PartialEq)]
-enum Part {
+pub(crate) enum Part {
     Text(Arc<str>),
     Variable(VarRef),
 }
@@ -28,8 +26,12 @@ impl Template {
         Template { parts }
     }
 
-    /// Compiles `text`; `$name`, `${name}` and `$1` are variables.
-    pub fn compile(text: &str, registry: &mut Registry, statement: &Statement) -> Result<Template, Error> {
+    /// Compiles `text`; `$name`, `${name}` and `$1` are variables, which `reference` finds by their names.
+    pub fn compile(
+        text: &str,
+        statement: &Statement,
+        mut reference: impl FnMut(&str) -> VarRef,
+    ) -> Result<Template, Error> {
         let mut parts = Vec::new();
         let mut rest = text;
         while let Some(dollar) = rest.find('$') {
@@ -39,7 +41,7 @@ impl Template {
             let after = &rest[dollar + 1..];
             // A dollar sign cannot be escaped in nginx either: it always begins a name.
             let (name, len) = variable_name(after).map_err(|fault| Error::at(statement, fault))?;
-            parts.push(Part::Variable(registry.reference(name, statement)));
+            parts.push(Part::Variable(reference(name)));
             rest = &after[len..];
         }
         if !rest.is_empty() {
@@ -55,43 +57,6 @@ impl Template {
             // Neighbouring texts never occur: each is read up to the next variable.
             [Part::Text(text)] => Some(text),
             _ => None,
-        }
-    }
-
-    /// Appends the text with the variables of `request` to `out`. What has no value is empty.
-    pub fn render(&self, request: &Request, out: &mut Vec<u8>) {
-        self.render_groups(request, false, out);
-    }
-
-    /// As [`Template::render`]; with `escaped`, the groups of the last match are escaped for a query.
-    pub fn render_groups(&self, request: &Request, escaped: bool, out: &mut Vec<u8>) {
-        for part in &self.parts {
-            match part {
-                Part::Text(text) => out.extend_from_slice(text.as_bytes()),
-                Part::Variable(VarRef::Capture(number)) if escaped => {
-                    let mut group = Vec::new();
-                    request.capture(*number, &mut group);
-                    http::uri::escape_args(&group, out);
-                }
-                Part::Variable(variable) => {
-                    variable.value(request, out);
-                }
-            }
-        }
-    }
-
-    /// The text with the variables of `request`.
-    pub fn rendered(&self, request: &Request) -> Vec<u8> {
-        let mut out = Vec::new();
-        self.render(request, &mut out);
-        out
-    }
-
-    /// As [`Template::rendered`], for an answer: what is the same in each is shared.
-    pub fn source(&self, request: &Request) -> Source {
-        match self.parts.as_slice() {
-            [Part::Text(text)] => Source::Shared(Arc::clone(text).into()),
-            _ => Source::Vec(self.rendered(request)),
         }
     }
 }

@@ -11,6 +11,10 @@ use std::sync::{Arc, OnceLock};
 use conf::{Error, Span, Statement};
 
 use crate::request::Request;
+use crate::template::{Part, Template};
+pub use crate::var_ref::VarRef;
+use crate::var_ref::{Member, ModuleVar};
+use io::op::Source;
 
 /// A module's variable.
 pub struct Variable {
@@ -71,7 +75,9 @@ pub trait Compute: fmt::Debug + Send + Sync {
 /// The variables of all modules.
 #[derive(Default)]
 pub struct ModuleVariables {
-    single: HashMap<&'static str, &'static Variable>,
+    single: Vec<&'static Variable>,
+    /// The places of those, by name.
+    by_name: HashMap<&'static str, u32>,
     families: Vec<&'static Prefixed>,
 }
 
@@ -81,65 +87,53 @@ impl ModuleVariables {
         single: impl Iterator<Item = &'static Variable>,
         families: impl Iterator<Item = &'static Prefixed>,
     ) -> ModuleVariables {
+        let single: Vec<_> = single.collect();
         let mut by_name = HashMap::new();
-        for variable in single {
-            by_name.entry(variable.name).or_insert(variable);
+        for (place, variable) in (0..).zip(&single) {
+            by_name.entry(variable.name).or_insert(place);
         }
-        ModuleVariables { single: by_name, families: families.collect() }
+        ModuleVariables { single, by_name, families: families.collect() }
     }
 
     /// A module's variable, or one of a module's family; `None` when no module has it.
     pub fn named(&self, name: &str) -> Option<VarRef> {
-        let single = self.single.get(name).map(|variable| VarRef::Module(variable));
-        single.or_else(|| Some(VarRef::Member(Arc::new(self.member(name)?))))
+        self.single(name).map(VarRef::Module).or_else(|| Some(VarRef::Member(Arc::new(self.member(name)?))))
+    }
+
+    fn single(&self, name: &str) -> Option<ModuleVar> {
+        let place = *self.by_name.get(name)?;
+        Some(ModuleVar { place, name: self.variable(place).name })
+    }
+
+    fn variable(&self, place: u32) -> &'static Variable {
+        self.single[place as usize]
     }
 
     /// One of a family, of the one with the longest beginning that fits.
     fn member(&self, name: &str) -> Option<Member> {
-        let fits = |family: &&&Prefixed| name.starts_with(family.prefix);
-        let family = self.families.iter().filter(fits).max_by_key(|family| family.prefix.len())?;
-        Some(Member { family, rest: name[family.prefix.len()..].into(), slot: OnceLock::new() })
+        let fits = |(_, family): &(u32, &&Prefixed)| name.starts_with(family.prefix);
+        let families = (0..).zip(&self.families);
+        let (place, family) = families.filter(fits).max_by_key(|(_, family)| family.prefix.len())?;
+        let (prefix, rest) = (family.prefix, name[family.prefix.len()..].into());
+        Some(Member { family: place, prefix, rest, slot: OnceLock::new() })
     }
 
     /// A module's variable of this name, if there is one; an error when it cannot be changed.
-    fn changeable(&self, name: &str, statement: &Statement) -> Result<Option<&'static Variable>, Error> {
-        match self.single.get(name) {
-            Some(variable) if variable.set.is_none() => {
+    fn changeable(&self, name: &str, statement: &Statement) -> Result<Option<ModuleVar>, Error> {
+        match self.single(name) {
+            Some(variable) if self.variable(variable.place).set.is_none() => {
                 Err(Error::at(statement, format_args!("the duplicate \"{name}\" variable")))
             }
-            variable => Ok(variable.copied()),
+            variable => Ok(variable),
         }
     }
-}
-
-/// A variable as a template holds it.
-#[derive(Clone)]
-pub enum VarRef {
-    /// One of a module.
-    Module(&'static Variable),
-    /// One of a family, such as `http_name`.
-    Member(Arc<Member>),
-    /// Of the configuration.
-    Slot(u32),
-    /// `$1` to `$9`.
-    Capture(u8),
-}
-
-/// One variable of a family.
-pub struct Member {
-    family: &'static Prefixed,
-    /// The name without the beginning that the family shares.
-    rest: Box<str>,
-    /// The slot that goes before the family, when a directive further on in the configuration assigns to this
-    /// name: `set $http_x` is possible in nginx, also behind a log format that has `$http_x`.
-    slot: OnceLock<u32>,
 }
 
 impl VarRef {
     /// Appends the value; `false` when there is none.
     pub fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
         match self {
-            VarRef::Module(variable) => (variable.get)(request, out),
+            VarRef::Module(variable) => (request.variables().variable(variable.place).get)(request, out),
             VarRef::Member(member) => match member.slot.get() {
                 Some(&slot) => request.slot(slot, out),
                 None => member.value(request, out),
@@ -149,13 +143,17 @@ impl VarRef {
         }
     }
 
-    /// Gives it a value, as `set` does. Only what [`Registry::define`] answers can be given one; the others stay
+    /// Gives it a value, as `set` does. Only what [`Registry::define`] returns can be given one; the others stay
     /// as they are.
     pub fn assign(&self, request: &mut Request, value: &[u8]) {
         match self {
-            VarRef::Module(Variable { set: Some(set), .. }) => set(request, value),
+            VarRef::Module(variable) => {
+                if let Some(set) = request.variables().variable(variable.place).set {
+                    set(request, value);
+                }
+            }
             VarRef::Slot(slot) => request.set_slot(*slot, value.to_vec()),
-            VarRef::Module(_) | VarRef::Member(_) | VarRef::Capture(_) => {}
+            VarRef::Member(_) | VarRef::Capture(_) => {}
         }
     }
 }
@@ -164,24 +162,47 @@ impl Member {
     /// What the family has for this name, whatever was assigned to it. The empty name is allowed as in nginx: text may
     /// follow a variable such as `$arg_`. It never has a value.
     pub fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
-        !self.rest.is_empty() && (self.family.get)(request, &self.rest, out)
+        let family = || request.variables().families[self.family as usize];
+        !self.rest.is_empty() && (family().get)(request, &self.rest, out)
     }
 }
 
-impl fmt::Debug for VarRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            VarRef::Module(variable) => write!(f, "${}", variable.name),
-            VarRef::Member(member) => write!(f, "${}{}", member.family.prefix, member.rest),
-            VarRef::Slot(slot) => write!(f, "$slot {slot}"),
-            VarRef::Capture(number) => write!(f, "${number}"),
+impl Template {
+    /// Appends the text with the variables of `request` to `out`. What has no value is empty.
+    pub fn render(&self, request: &Request, out: &mut Vec<u8>) {
+        self.render_groups(request, false, out);
+    }
+
+    /// As [`Template::render`]; with `escaped`, the groups of the last match are escaped for a query.
+    pub fn render_groups(&self, request: &Request, escaped: bool, out: &mut Vec<u8>) {
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => out.extend_from_slice(text.as_bytes()),
+                Part::Variable(VarRef::Capture(number)) if escaped => {
+                    let mut group = Vec::new();
+                    request.capture(*number, &mut group);
+                    http::uri::escape_args(&group, out);
+                }
+                Part::Variable(variable) => {
+                    variable.value(request, out);
+                }
+            }
         }
     }
-}
 
-impl PartialEq for VarRef {
-    fn eq(&self, other: &VarRef) -> bool {
-        format!("{self:?}") == format!("{other:?}")
+    /// The text with the variables of `request`.
+    pub fn rendered(&self, request: &Request) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.render(request, &mut out);
+        out
+    }
+
+    /// As [`Template::rendered`], for a response: what is the same in each is shared.
+    pub fn source(&self, request: &Request) -> Source {
+        match self.parts.as_slice() {
+            [Part::Text(text)] => Source::Shared(Arc::clone(text).into()),
+            _ => Source::Vec(self.rendered(request)),
+        }
     }
 }
 

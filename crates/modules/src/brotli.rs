@@ -21,7 +21,7 @@ pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     variables: &[Variable {
         name: "brotli_ratio",
-        get: |request, out| encoder::ratio(request, "br", out),
+        get: |request, out| encoder::ratio(&request.extensions, "br", out),
         set: None,
         help: "How many times smaller brotli made the body of the answer.",
     }],

@@ -21,7 +21,7 @@ pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES, ACCEPTED],
     variables: &[Variable {
         name: "gzip_ratio",
-        get: |request, out| encoder::ratio(request, "gzip", out),
+        get: |request, out| encoder::ratio(&request.extensions, "gzip", out),
         set: None,
         help: "How many times smaller gzip made the body of the answer.",
     }],

@@ -22,7 +22,7 @@ pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     variables: &[Variable {
         name: "zstd_ratio",
-        get: |request, out| encoder::ratio_in_thousandths(request, "zstd", out),
+        get: |request, out| encoder::ratio_in_thousandths(&request.extensions, "zstd", out),
         set: None,
         help: "How many times smaller zstd made the body of the answer.",
     }],

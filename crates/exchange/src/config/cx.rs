@@ -146,7 +146,8 @@ impl<'a> Cx<'a> {
 
     /// Text with variables.
     pub fn template(&mut self, text: &str) -> Result<Template, Error> {
-        Template::compile(text, &mut self.http.registry, self.statement)
+        let (registry, statement) = (&mut self.http.registry, self.statement);
+        Template::compile(text, statement, |name| registry.reference(name, statement))
     }
 
     /// The name of a variable that a directive defines, without its dollar sign. Without one it would be a word:

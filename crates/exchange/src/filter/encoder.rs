@@ -8,7 +8,7 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use crate::request::Request;
+use crate::extensions::Extensions;
 use transfer::coding::pool::Pool;
 use transfer::coding::{CodingError, Settings, State};
 
@@ -57,10 +57,8 @@ struct Ratio {
 }
 
 impl Encoder {
-    /// For the answer of `request` as it is: with its length, if that is known.
-    pub fn new(settings: Settings, request: &Request) -> Encoder {
-        let pool = Rc::clone(&request.conn.thread.encoders);
-        let size = request.response.content_length;
+    /// For a body of this size, if that is known.
+    pub fn new(settings: Settings, pool: Rc<Pool>, size: Option<u64>) -> Encoder {
         let kept = pool.take(&settings);
         let aside = settings.is_long_work(size) || (kept.is_none() && settings.is_slow_to_start());
         Encoder {
@@ -116,7 +114,11 @@ impl Encoder {
     }
 
     /// The body is over: appends the end, and keeps the numbers for the variables.
-    pub async fn finish(&mut self, request: &mut Request, out: &mut Vec<u8>) -> Result<(), CodingError> {
+    pub async fn finish(
+        &mut self,
+        extensions: &mut Extensions,
+        out: &mut Vec<u8>,
+    ) -> Result<(), CodingError> {
         let start = out.len();
         if self.aside {
             self.elsewhere(out, State::finish).await?;
@@ -125,7 +127,7 @@ impl Encoder {
         }
         self.given += (out.len() - start) as u64;
         let (taken, given) = (self.taken, self.given);
-        request.extensions.insert(Ratio { coding: self.settings.name(), taken, given });
+        extensions.insert(Ratio { coding: self.settings.name(), taken, given });
         Ok(())
     }
 
@@ -194,10 +196,10 @@ impl Drop for Encoder {
     }
 }
 
-/// Appends how many times smaller the body of `request` became, if it was compressed with this coding: two
+/// Appends how many times smaller a body became, if it was compressed with this coding: two
 /// digits behind the point, rounded.
-pub fn ratio(request: &Request, coding: &str, out: &mut Vec<u8>) -> bool {
-    let Some(hundredths) = scaled(request, coding, 1000).map(|thousandths| (thousandths + 5) / 10) else {
+pub fn ratio(extensions: &Extensions, coding: &str, out: &mut Vec<u8>) -> bool {
+    let Some(hundredths) = scaled(extensions, coding, 1000).map(|thousandths| (thousandths + 5) / 10) else {
         return false;
     };
     out.extend_from_slice(format!("{}.{:02}", hundredths / 100, hundredths % 100).as_bytes());
@@ -205,13 +207,13 @@ pub fn ratio(request: &Request, coding: &str, out: &mut Vec<u8>) -> bool {
 }
 
 /// As [`ratio`], with three digits that are cut off.
-pub fn ratio_in_thousandths(request: &Request, coding: &str, out: &mut Vec<u8>) -> bool {
-    let Some(thousandths) = scaled(request, coding, 1000) else { return false };
+pub fn ratio_in_thousandths(extensions: &Extensions, coding: &str, out: &mut Vec<u8>) -> bool {
+    let Some(thousandths) = scaled(extensions, coding, 1000) else { return false };
     out.extend_from_slice(format!("{}.{:03}", thousandths / 1000, thousandths % 1000).as_bytes());
     true
 }
 
-fn scaled(request: &Request, coding: &str, scale: u64) -> Option<u64> {
-    let ratio = request.extensions.get::<Ratio>().filter(|ratio| ratio.coding == coding)?;
+fn scaled(extensions: &Extensions, coding: &str, scale: u64) -> Option<u64> {
+    let ratio = extensions.get::<Ratio>().filter(|ratio| ratio.coding == coding)?;
     ratio.taken.saturating_mul(scale).checked_div(ratio.given)
 }

@@ -107,7 +107,7 @@ impl FilterOutput<'_> {
     /// Ends the body of the request that the client asked for.
     async fn finish(mut self, request: &mut Request) -> Result<(), BodyError> {
         if let Some(encoder) = &mut self.encoder {
-            let done = encoder.finish(request, &mut self.gathered).await;
+            let done = encoder.finish(&mut request.extensions, &mut self.gathered).await;
             done.map_err(|error| broken(request, &error.into()))?;
         }
         self.push_gathered();

@@ -12,7 +12,6 @@ mod giver;
 mod waiting;
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use io::Fd;
@@ -21,15 +20,12 @@ use rt::Timer;
 use rt::local::{Counted, Event, WaitGroup};
 use rt::net::Stopper;
 
-use crate::error_log;
-use crate::request::Generation;
-use crate::thread::Thread;
 pub use disk::DiskRoom;
 pub use giver::GivesRoom;
-use telemetry::Level;
 use telemetry::limited::Limited;
+pub(crate) use waiting::GRACE;
 pub use waiting::Waits;
-use waiting::{Entry, GRACE, Lists, Rank, STALL};
+use waiting::{Entry, Lists, Rank, STALL};
 
 /// What there is no room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,9 +58,6 @@ const WIDE: usize = 1024;
 
 /// How long a look for room waits for an end that it was not told of, such as a body that begins to stall.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-
-/// How long descriptors that were given up take to close: a few turns of the engine.
-const CLOSING: Duration = Duration::from_millis(1);
 
 /// The room of one thread.
 pub struct Room {
@@ -203,6 +196,57 @@ impl Room {
         (limit / 8).clamp(RESERVE_MIN, RESERVE_MAX).min(limit / 4)
     }
 
+    /// What the log says of a lack, where it has not said it just now.
+    pub(crate) fn alarm(&self, want: Want) -> Option<String> {
+        let alarm = match want {
+            Want::Connection => &self.alarms.connections,
+            Want::Descriptor => &self.alarms.descriptors,
+        };
+        let more = alarm.due(rt::now())?;
+        Some(match want {
+            Want::Connection => format!("{} worker_connections are not enough{more}", self.places_max),
+            Want::Descriptor => {
+                let limit = self.descriptors.as_ref().map_or(0, Descriptors::limit);
+                format!(
+                    "{limit} descriptors are not enough, no connection is accepted until one is free{more}"
+                )
+            }
+        })
+    }
+
+    /// Waits until there may be room.
+    pub(crate) async fn changed(&self) {
+        self.is_awaited.set(true);
+        let pause = if self.has_quiet() { GRACE } else { LOOK_AGAIN };
+        let until = rt::sleep_until(rt::now() + pause);
+        let ended =
+            rt::select(self.places.at_most(self.places.count().saturating_sub(1)), self.changed.wait());
+        rt::select(ended, until).await;
+        self.is_awaited.set(false);
+    }
+
+    /// Places that upstreams leave to clients.
+    pub(crate) fn places_for_clients(&self) -> usize {
+        self.places_max / CLIENTS_PART
+    }
+
+    /// Whether a connection to an upstream leaves enough places to clients.
+    pub(crate) fn has_place_for_upstream(&self) -> bool {
+        self.free_places() > self.places_for_clients()
+    }
+
+    /// Whether there are connections that may turn out to be silent.
+    pub(crate) fn has_quiet(&self) -> bool {
+        self.lists.quiet() > 0
+    }
+
+    /// Chooses half requests that stall, for want of buffers. Returns how many.
+    pub(crate) fn end_stalled(&self) -> usize {
+        let now_ms = self.now_ms();
+        let choose = |rank| self.lists.choose(rank, GIVEN_UP_MAX, STALL, now_ms);
+        choose(Rank::Head) + choose(Rank::Body)
+    }
+
     fn free_places(&self) -> usize {
         self.places_max.saturating_sub(self.places.count())
     }
@@ -212,10 +256,10 @@ impl Room {
     }
 
     /// Chooses connections to be given up; whether there were any. They end when their tasks run.
-    fn give_up(&self, thread: &Thread) -> bool {
+    pub(crate) fn give_up(&self, give_up_idle: impl FnOnce() -> bool) -> bool {
         let now_ms = self.now_ms();
         let most = (self.lists.quiet() / GIVEN_UP_PART).clamp(1, GIVEN_UP_MAX);
-        if self.lists.choose(Rank::Quiet, most, Duration::ZERO, now_ms) > 0 || thread.give_up_idle() {
+        if self.lists.choose(Rank::Quiet, most, Duration::ZERO, now_ms) > 0 || give_up_idle() {
             return true;
         }
         // One that came just now may turn out to be silent in a moment.
@@ -225,111 +269,6 @@ impl Room {
         [Rank::Head, Rank::Body]
             .into_iter()
             .any(|rank| self.lists.choose(rank, 1, Duration::ZERO, now_ms) > 0)
-    }
-}
-
-impl Thread {
-    /// Gives the cheapest connections up, and waits until they have ended; whether there were any.
-    pub async fn give_up(&self, want: Want) -> bool {
-        let any = self.room.give_up(self);
-        if any && want == Want::Descriptor {
-            rt::sleep_until(rt::now() + CLOSING).await;
-        } else if any {
-            rt::yield_now().await;
-        }
-        any
-    }
-
-    /// Gives up what holds descriptors: first files that are open for later requests only, which costs no client anything.
-    pub async fn give_up_descriptors(&self, generation: &Generation) -> bool {
-        close_unused(generation).await || self.give_up(Want::Descriptor).await
-    }
-
-    /// Waits until a connection may be accepted. What cannot be served waits in the kernel's queue.
-    pub async fn room_to_accept(&self) {
-        let room = &self.room;
-        while let Some(want) = room.lacks() {
-            if self.give_up(want).await {
-                continue;
-            }
-            self.tell_of(want);
-            room.is_awaited.set(true);
-            let pause = if room.lists.quiet() > 0 { GRACE } else { LOOK_AGAIN };
-            let until = rt::sleep_until(rt::now() + pause);
-            let ended =
-                rt::select(room.places.at_most(room.places.count().saturating_sub(1)), room.changed.wait());
-            rt::select(ended, until).await;
-            room.is_awaited.set(false);
-        }
-    }
-
-    /// A place for a connection to an upstream; `None` where only those are left that accepted connections need.
-    pub async fn place_for_upstream(&self) -> Option<Counted> {
-        let room = &self.room;
-        let kept = room.places_max / CLIENTS_PART;
-        let mut has_waited = false;
-        // Connections that come in meanwhile take what was given up: the number of tries has an end.
-        for _ in 0..=2 * kept {
-            if room.free_places() > kept {
-                break;
-            }
-            if self.give_up(Want::Connection).await {
-                continue;
-            }
-            if has_waited || room.lists.quiet() == 0 {
-                break;
-            }
-            has_waited = true;
-            rt::sleep_until(rt::now() + GRACE).await;
-        }
-        (room.free_places() > kept).then(|| room.enter())
-    }
-
-    fn tell_of(&self, want: Want) {
-        let room = &self.room;
-        match want {
-            Want::Connection => {
-                let Some(more) = room.alarms.connections.due(rt::now()) else { return };
-                let most = room.places_max;
-                error_log::write(
-                    self,
-                    Level::Alert,
-                    format_args!("{most} worker_connections are not enough{more}"),
-                );
-            }
-            Want::Descriptor => {
-                let Some(more) = room.alarms.descriptors.due(rt::now()) else { return };
-                let limit = room.descriptors.as_ref().map_or(0, Descriptors::limit);
-                let what = "descriptors are not enough, no connection is accepted until one is free";
-                error_log::write(self, Level::Alert, format_args!("{limit} {what}{more}"));
-            }
-        }
-    }
-}
-
-/// The shortest time between two looks for buffers: what was given up is back by then.
-const BUFFERS_AGAIN: Duration = Duration::from_millis(100);
-
-/// Ends half requests that stall where buffers for received bytes run out, for as long as the thread runs. A quiet
-/// connection has no buffer, and is left alone.
-pub async fn watch_buffers(thread: Rc<Thread>) {
-    loop {
-        rt::buffers_ran_out().await;
-        let (room, now_ms) = (&thread.room, thread.room.now_ms());
-        let choose = |rank| room.lists.choose(rank, GIVEN_UP_MAX, STALL, now_ms);
-        let ended = choose(Rank::Head) + choose(Rank::Body);
-        if let Some(more) = room.alarms.buffers.due(rt::now()) {
-            let bytes = rt::pool().bytes_max();
-            error_log::write(
-                &thread,
-                Level::Alert,
-                format_args!(
-                    "buffers of {bytes} bytes are not enough for received bytes, {ended} connections with half a \
-                     request were closed, remedy: a larger buffer_pool{more}"
-                ),
-            );
-        }
-        rt::sleep_until(rt::now() + BUFFERS_AGAIN).await;
     }
 }
 
@@ -351,16 +290,3 @@ impl Drop for Waiting<'_> {
         self.room.lists.remove(self.entry);
     }
 }
-
-/// Closes cached files that no response uses, so that another descriptor can be opened; whether there were any.
-async fn close_unused(generation: &Generation) -> bool {
-    let files = generation.open_files.give_up(ROOM);
-    let any = !files.is_empty();
-    for file in files {
-        file.close().await;
-    }
-    any
-}
-
-/// Descriptors that are given up at once when there are no more: enough for the requests of the next moment.
-const ROOM: usize = 16;

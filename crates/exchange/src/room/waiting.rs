@@ -61,7 +61,7 @@ pub(super) const STALL: Duration = Duration::from_secs(1);
 
 /// The first bytes of most clients come with the end of the handshake. Before this has passed, a connection is not known
 /// to be silent.
-pub(super) const GRACE: Duration = Duration::from_millis(20);
+pub(crate) const GRACE: Duration = Duration::from_millis(20);
 
 /// Connections that are looked at for one that may be given up. Those in which bytes wait are passed over, and a
 /// crowd of them must not take the thread's time.

@@ -1,5 +1,7 @@
 //! Whether an answer is to be compressed, and what becomes of its head then: the same for all codings.
 
+use std::rc::Rc;
+
 use http::request::Method;
 
 use exchange::filter::encoder::Encoder;
@@ -24,7 +26,9 @@ pub(crate) fn apply(request: &mut Request, settings: Settings) {
     let name = settings.name().as_bytes().to_vec();
     request.response.fields.push((b"Content-Encoding".to_vec(), name));
     if request.method != Method::Head {
-        request.response.encoder = Some(Box::new(Encoder::new(settings, request)));
+        let pool = Rc::clone(&request.conn.thread.encoders);
+        let encoder = Encoder::new(settings, pool, request.response.content_length);
+        request.response.encoder = Some(Box::new(encoder));
     }
     request.response.becomes_another(true);
 }

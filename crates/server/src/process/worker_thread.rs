@@ -16,7 +16,7 @@ use crate::process::events::Events;
 use crate::process::notes::{self, Written};
 use exchange::config::Config;
 use exchange::error_log;
-use exchange::room;
+use exchange::giving_up;
 use exchange::thread::{ConfigVersion, Thread};
 use frontend::accept::Doors;
 use telemetry::files::LogFiles;
@@ -75,7 +75,7 @@ pub(super) async fn run(start: Start) {
     doors.open(resources.listeners);
     thread.begin();
     rt::spawn(memory::watch(Rc::clone(&thread), memory));
-    rt::spawn(room::watch_buffers(Rc::clone(&thread)));
+    rt::spawn(giving_up::watch_buffers(Rc::clone(&thread)));
     rt::spawn(notes::watch(Rc::clone(&thread), notes));
     rt::spawn(reports::watch(Rc::clone(thread.logs.outgoing()), report_to(&thread)));
     let keep_names = |config: &Config| {

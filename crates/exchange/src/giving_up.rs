@@ -1,0 +1,103 @@
+//! What a thread does for want of room: for connections, descriptors and buffers.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::error_log;
+use crate::request::Generation;
+use crate::room::{GRACE, Want};
+use crate::thread::Thread;
+use rt::local::Counted;
+use telemetry::Level;
+
+/// How long descriptors that were given up take to close: a few turns of the engine.
+const CLOSING: Duration = Duration::from_millis(1);
+
+/// Files that are closed at once when descriptors have run out: enough for the requests of the next moment.
+const FILES_CLOSED: usize = 16;
+
+/// The shortest time between two looks for buffers: what was given up is back by then.
+const BUFFERS_AGAIN: Duration = Duration::from_millis(100);
+
+impl Thread {
+    /// Gives the cheapest connections up, and waits until they have ended; whether there were any.
+    pub async fn give_up(&self, want: Want) -> bool {
+        let any = self.room.give_up(|| self.give_up_idle());
+        if any && want == Want::Descriptor {
+            rt::sleep_until(rt::now() + CLOSING).await;
+        } else if any {
+            rt::yield_now().await;
+        }
+        any
+    }
+
+    /// Gives up what holds descriptors: first files that are open for later requests only, which costs no client anything.
+    pub async fn give_up_descriptors(&self, generation: &Generation) -> bool {
+        close_unused(generation).await || self.give_up(Want::Descriptor).await
+    }
+
+    /// Waits until a connection may be accepted. What cannot be served waits in the kernel's queue.
+    pub async fn room_to_accept(&self) {
+        while let Some(want) = self.room.lacks() {
+            if self.give_up(want).await {
+                continue;
+            }
+            if let Some(alarm) = self.room.alarm(want) {
+                error_log::write(self, Level::Alert, format_args!("{alarm}"));
+            }
+            self.room.changed().await;
+        }
+    }
+
+    /// A place for a connection to an upstream; `None` where only those are left that accepted connections need.
+    pub async fn place_for_upstream(&self) -> Option<Counted> {
+        let room = &self.room;
+        let mut has_waited = false;
+        // Connections that come in meanwhile take what was given up: the number of tries has an end.
+        for _ in 0..=2 * room.places_for_clients() {
+            if room.has_place_for_upstream() {
+                break;
+            }
+            if self.give_up(Want::Connection).await {
+                continue;
+            }
+            if has_waited || !room.has_quiet() {
+                break;
+            }
+            has_waited = true;
+            rt::sleep_until(rt::now() + GRACE).await;
+        }
+        room.has_place_for_upstream().then(|| room.enter())
+    }
+}
+
+/// Ends half requests that stall where buffers for received bytes run out, for as long as the thread runs. A quiet
+/// connection has no buffer, and is left alone.
+pub async fn watch_buffers(thread: Rc<Thread>) {
+    loop {
+        rt::buffers_ran_out().await;
+        let ended = thread.room.end_stalled();
+        if let Some(more) = thread.room.alarms.buffers.due(rt::now()) {
+            let bytes = rt::pool().bytes_max();
+            error_log::write(
+                &thread,
+                Level::Alert,
+                format_args!(
+                    "buffers of {bytes} bytes are not enough for received bytes, {ended} connections with half a \
+                     request were closed, remedy: a larger buffer_pool{more}"
+                ),
+            );
+        }
+        rt::sleep_until(rt::now() + BUFFERS_AGAIN).await;
+    }
+}
+
+/// Closes cached files that no response uses, so that another descriptor can be opened; whether there were any.
+async fn close_unused(generation: &Generation) -> bool {
+    let files = generation.open_files.give_up(FILES_CLOSED);
+    let any = !files.is_empty();
+    for file in files {
+        file.close().await;
+    }
+    any
+}
