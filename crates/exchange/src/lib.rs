@@ -7,9 +7,11 @@
 
 pub mod address;
 pub mod base64;
+mod body_filter;
 pub mod client;
 pub mod config;
 pub mod course;
+pub mod cx;
 pub mod effect;
 pub mod error_log;
 pub mod error_page;
@@ -17,6 +19,7 @@ pub mod extensions;
 pub mod facts;
 pub mod files;
 pub mod filter;
+mod find_location;
 pub mod giving_up;
 pub mod module;
 pub mod network;

@@ -6,20 +6,8 @@ use crate::imports::{self, Imports};
 /// The most files of one circle.
 const FILES_MAX: usize = 12;
 
-/// Crates that have larger circles, or some across folders, with the size of their largest one. The numbers may only
-/// shrink: a crate whose largest circle is smaller than its number fails too.
-const TOLERATED: &[(&str, usize)] = &[("exchange", 15)];
-
 /// Returns one line for each circle of a crate that is too large or crosses the border of a folder.
 pub(crate) fn check(name: &str, imports: &Imports) -> Vec<String> {
-    if let Some((_, tolerated)) = TOLERATED.iter().find(|(known, _)| *known == name) {
-        let largest = imports::circles(imports).iter().map(Vec::len).max().unwrap_or_default();
-        let is_as_listed = largest == *tolerated;
-        let line = || {
-            format!("crate {name}: {largest} files import each other, {tolerated} are listed in circles.rs")
-        };
-        return if is_as_listed { Vec::new() } else { vec![line()] };
-    }
     let wrong = |circle: &Vec<&str>| circle.len() > FILES_MAX || !is_in_one_folder(circle);
     let line = |circle: Vec<&str>| {
         let (count, files) = (circle.len(), circle.join(", "));

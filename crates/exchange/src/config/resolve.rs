@@ -26,6 +26,7 @@ use crate::settings::locations::{Locations, Name};
 use crate::settings::main::MainConf;
 use crate::settings::names::ServerName;
 use crate::variables::Registry;
+use telemetry::Targets;
 
 /// Reads and resolves a configuration of these modules. `prefix` is what relative paths start from.
 pub fn load(
@@ -121,13 +122,13 @@ impl Resolver<'_> {
     fn main_block(&mut self, statements: &[Statement]) -> Result<(), Error> {
         let (settings, prefix) = (self.modules.settings(), self.prefix);
         // No directive of `main` or `events` changes it.
-        let mut scope = Scope::start(settings, &mut Start { prefix, http: &mut Http::default() });
+        let mut scope = Scope::start(settings, &mut Start { prefix, targets: &mut Targets::default() });
         let inner = self.simple(statements, Contexts::MAIN, &mut scope, None)?;
         for statement in of_kind(&inner, Walk::Events) {
             self.simple(statement.children(), Contexts::EVENTS, &mut scope, None)?;
         }
         // Behind `main`, because paths and the error log of the process are what `http` starts from.
-        let mut scope = Scope::start(settings, &mut Start { prefix, http: &mut self.http });
+        let mut scope = Scope::start(settings, &mut Start { prefix, targets: &mut self.http.targets });
         scope.core.error_log = self.main.error_log.clone();
         for statement in of_kind(&inner, Walk::Http) {
             self.http_block(statement, &scope)?;
@@ -162,7 +163,7 @@ impl Resolver<'_> {
         let mut hooks = self.modules.modules().iter().filter_map(|module| module.blocks.upstream);
         let Some(hooks) = hooks.next() else { return Ok(()) };
         let (settings, prefix) = (self.modules.settings(), self.prefix);
-        let mut scope = Scope::start(settings, &mut Start { prefix, http: &mut self.http });
+        let mut scope = Scope::start(settings, &mut Start { prefix, targets: &mut self.http.targets });
         (hooks.begin)(&mut scope, &self.cx(statement, Contexts::HTTP))?;
         self.simple(statement.children(), Contexts::UPSTREAM, &mut scope, None)?;
         (hooks.end)(&mut scope, statement, &mut self.http)

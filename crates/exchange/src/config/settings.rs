@@ -9,7 +9,7 @@ use std::fmt::{self, Debug};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::config::Http;
+use telemetry::Targets;
 
 /// The settings of one module in one block.
 pub trait Settings: Any + Clone + Debug + Default + Send + Sync {
@@ -28,8 +28,8 @@ pub trait Settings: Any + Clone + Debug + Default + Send + Sync {
 pub struct Start<'a> {
     /// What relative paths in the configuration start from.
     pub prefix: &'a Path,
-    /// The `http` block.
-    pub http: &'a mut Http,
+    /// Where lines of logs go.
+    pub targets: &'a mut Targets,
 }
 
 /// The kind of a block that inherits.

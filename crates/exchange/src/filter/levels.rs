@@ -15,9 +15,10 @@ use io::Buf;
 use io::op::Source;
 use rt::{Either, select};
 
+use crate::body_filter::Piece;
 use crate::course;
 use crate::filter::output::FilterOutput;
-use crate::filter::{BodyFilter, FilterError, Output, Piece, SLICE_MAX};
+use crate::filter::{BodyFilter, FilterError, Output, SLICE_MAX};
 use crate::request::Request;
 use crate::response::Body;
 use crate::subrequest::{self, Subrequest, UnderWay};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use conf::{Error, Level};
 
-use crate::config::{Cx, ServerId};
+use crate::config::ServerId;
 use crate::pattern::{GaveUp, Match, Pattern};
 use crate::settings::listen::ListenAddr;
 use crate::wildcard::{HostTable, Refusal};
@@ -21,29 +21,9 @@ pub struct ServerName {
 }
 
 impl ServerName {
-    /// Reads one argument of `server_name`.
-    pub fn read(text: &str, cx: &mut Cx<'_>) -> Result<ServerName, Error> {
-        let bare_wildcard = text.starts_with('*') && (text.len() < 3 || !text.starts_with("*."));
-        if bare_wildcard || text == "." {
-            return Err(cx.error(format_args!("server name \"{text}\" is invalid")));
-        }
-        if text.contains('/') {
-            cx.warn(format_args!("server name \"{text}\" has suspicious symbols"));
-        }
-        if let Some(pattern) = text.strip_prefix('~') {
-            if pattern.is_empty() {
-                return Err(cx.error(format_args!("empty regex in server name \"{text}\"")));
-            }
-            // Hosts are compared in lower case; a pattern with capitals must not miss them.
-            let caseless = pattern.bytes().any(|byte| byte.is_ascii_uppercase());
-            let compiled = cx.pattern(pattern, caseless)?;
-            return Ok(ServerName { text: pattern.to_owned(), pattern: Some(Arc::new(compiled)) });
-        }
-        let text = match text.eq_ignore_ascii_case("$hostname") {
-            true => cx.http.hostname.clone(),
-            false => text.to_ascii_lowercase(),
-        };
-        Ok(ServerName { text, pattern: None })
+    /// A name in lower case, or a pattern and its text without the `~`.
+    pub fn new(text: String, pattern: Option<Pattern>) -> ServerName {
+        ServerName { text, pattern: pattern.map(Arc::new) }
     }
 
     /// In lower case; of a pattern, what follows its `~`.

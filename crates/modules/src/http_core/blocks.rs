@@ -2,10 +2,10 @@
 
 use conf::{Args, Contexts, Error, State};
 
-use crate::http_core::{LEVELS, core};
+use crate::http_core::{LEVELS, core, listen};
 use crate::{Directive, Walk};
 use exchange::config::Cx;
-use exchange::settings::listen::{self, ServerDraft};
+use exchange::settings::listen::ServerDraft;
 use exchange::settings::names::ServerName;
 
 /// Read and checked like the others, but there is nothing to tune.
@@ -104,7 +104,32 @@ pub(super) const DIRECTIVES: &[Directive] = &[
 /// Patterns are compiled here, so that a wrong one is told with its line.
 fn add_names(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error> {
     for text in cx.statement.texts() {
-        draft.names.push(ServerName::read(text, cx)?);
+        draft.names.push(server_name(text, cx)?);
     }
     Ok(())
+}
+
+/// Reads one argument of `server_name`.
+fn server_name(text: &str, cx: &mut Cx<'_>) -> Result<ServerName, Error> {
+    let bare_wildcard = text.starts_with('*') && (text.len() < 3 || !text.starts_with("*."));
+    if bare_wildcard || text == "." {
+        return Err(cx.error(format_args!("server name \"{text}\" is invalid")));
+    }
+    if text.contains('/') {
+        cx.warn(format_args!("server name \"{text}\" has suspicious symbols"));
+    }
+    if let Some(pattern) = text.strip_prefix('~') {
+        if pattern.is_empty() {
+            return Err(cx.error(format_args!("empty regex in server name \"{text}\"")));
+        }
+        // Hosts are compared in lower case; a pattern with capitals must not miss them.
+        let caseless = pattern.bytes().any(|byte| byte.is_ascii_uppercase());
+        let compiled = cx.pattern(pattern, caseless)?;
+        return Ok(ServerName::new(pattern.to_owned(), Some(compiled)));
+    }
+    let text = match text.eq_ignore_ascii_case("$hostname") {
+        true => cx.http.hostname.clone(),
+        false => text.to_ascii_lowercase(),
+    };
+    Ok(ServerName::new(text, None))
 }

@@ -5,6 +5,7 @@
 
 mod blocks;
 pub(crate) mod gzip;
+mod listen;
 mod open_files;
 mod reading;
 pub(crate) mod resolver;

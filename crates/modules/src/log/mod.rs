@@ -104,7 +104,7 @@ enum LogTo {
 impl Settings for Conf {
     fn start(start: &mut Start<'_>) -> Conf {
         let target = Target::File(start.prefix.join("logs/access.log"));
-        let to = LogTo::Target(start.http.targets.intern(Kind::Access, &target));
+        let to = LogTo::Target(start.targets.intern(Kind::Access, &target));
         let log = AccessLog { to, format: Arc::new(LogFormat::combined()), condition: None };
         Conf { logs: Layered::from(vec![log]), ..Conf::default() }
     }

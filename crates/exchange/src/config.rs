@@ -5,8 +5,8 @@
 //! pointer of its own thread and no shared counter is touched on the way. Directive names do not appear
 //! here; they belong to the modules.
 
-mod cx;
 mod ids;
+mod location_names;
 mod resolve;
 mod scope;
 mod settings;
@@ -17,10 +17,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use crate::cx::Cx;
 pub use crate::settings::listen::Listen;
 pub use crate::settings::pools::Pools;
 pub use conf::Layered;
-pub use cx::Cx;
 pub use ids::{LocationId, ServerId};
 pub use resolve::load;
 pub use scope::Scope;

@@ -1,0 +1,68 @@
+//! The arguments of `location`.
+
+use conf::Error;
+
+use crate::config::Cx;
+use crate::settings::locations::{Kind, Name};
+use crate::template::{self, Template};
+
+impl Name {
+    /// Reads the arguments of a `location` inside of another one, or of a server.
+    pub fn parse(cx: &mut Cx<'_>, around: Option<&Name>) -> Result<Name, Error> {
+        let statement = cx.statement;
+        let (modifier, text) = match statement.args.as_slice() {
+            [modifier, text] => (modifier.text.as_str(), text.text.as_str()),
+            _ => split_modifier(statement.arg(0)),
+        };
+        let prefix = |keeps_patterns_out| Kind::Prefix { keeps_patterns_out };
+        let kind = match modifier {
+            "" if text.starts_with('@') && statement.args.len() == 1 => Kind::Named,
+            "" if text.starts_with('$') && statement.args.len() == 1 => Kind::Predicate(predicate(cx, text)?),
+            "" if statement.args.len() == 1 => prefix(false),
+            "=" => Kind::Exact,
+            "^~" => prefix(true),
+            "~" => Kind::Pattern { pattern: cx.pattern(text, false)?, caseless: false },
+            "~*" => Kind::Pattern { pattern: cx.pattern(text, true)?, caseless: true },
+            _ => return Err(cx.error(format_args!("invalid location modifier \"{modifier}\""))),
+        };
+        let name = Name { text: text.to_owned(), kind };
+        match around.map(|around| name.fault_inside(around)) {
+            Some(Err(fault)) => Err(cx.error(fault)),
+            _ => Ok(name),
+        }
+    }
+
+    /// nginx's rules for locations in locations.
+    fn fault_inside(&self, around: &Name) -> Result<(), String> {
+        let (inner, outer) = (&self.text, &around.text);
+        match (&around.kind, &self.kind) {
+            (Kind::Exact, _) => {
+                Err(format!("location \"{inner}\" cannot be inside the exact location \"{outer}\""))
+            }
+            (Kind::Named, _) => {
+                Err(format!("location \"{inner}\" cannot be inside the named location \"{outer}\""))
+            }
+            (_, Kind::Named) => Err(format!("named location \"{inner}\" can be on the server level only")),
+            // A predicate says nothing about the URI, so nothing inside of it can contradict.
+            (Kind::Predicate(_), _) | (_, Kind::Pattern { .. } | Kind::Predicate(_)) => Ok(()),
+            _ if inner.starts_with(outer) => Ok(()),
+            _ => Err(format!("location \"{inner}\" is outside location \"{outer}\"")),
+        }
+    }
+}
+
+/// The one variable that a predicate consists of. More text behind it belongs to its name in nginx, where no
+/// variable is called so.
+fn predicate(cx: &mut Cx<'_>, text: &str) -> Result<Template, Error> {
+    match template::variable_name(&text[1..]) {
+        Ok((_, length)) if length == text.len() - 1 => cx.template(text),
+        _ => Err(cx.error(format_args!("unknown \"{}\" variable", &text[1..]))),
+    }
+}
+
+/// The modifier of a name that was written without a space behind it.
+fn split_modifier(text: &str) -> (&str, &str) {
+    let modifiers = ["=", "^~", "~*", "~"];
+    let found = modifiers.iter().find_map(|modifier| Some((*modifier, text.strip_prefix(modifier)?)));
+    found.unwrap_or(("", text))
+}

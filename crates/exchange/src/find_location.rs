@@ -1,0 +1,184 @@
+//! Which location a URI belongs to.
+//!
+//! nginx's search: an exact name ends it. Otherwise the longest prefix is remembered and searched inside
+//! of; then patterns are tried in order, unless the prefix forbids it (`^~`), and the first that matches
+//! wins. Where neither an exact name nor a pattern is found, predicates are tried in order: variables whose
+//! value sends a request into their location. Tables are sorted, and each prefix knows the next shorter one, so
+//! a search costs one binary search and a few steps back.
+
+use std::cmp::Ordering;
+
+use conf::{Error, Statement};
+
+use crate::config::{Location, LocationId};
+use crate::pattern::{GaveUp, Match};
+use crate::request::Request;
+use crate::settings::locations::{Found, Kind, Locations, Name, Prefix};
+use crate::template::Template;
+
+/// What a search tells as it goes, and what it asks.
+trait Seeker<'c> {
+    /// A location that fits better than those before.
+    fn enter(&mut self, location: LocationId, matched: Option<Match<'c>>);
+    /// Whether the predicate sends the request into its location.
+    fn holds(&mut self, predicate: &Template) -> bool;
+}
+
+/// A search that ends in a request: what a pattern matched is known to the predicates inside of its location.
+struct Asking<'r> {
+    request: &'r mut Request,
+    uri: &'r [u8],
+}
+
+impl<'c> Seeker<'c> for Asking<'_> {
+    fn enter(&mut self, location: LocationId, matched: Option<Match<'c>>) {
+        self.request.location = location;
+        if let Some(matched) = matched {
+            matched.store(self.uri, self.request);
+        }
+    }
+
+    fn holds(&mut self, predicate: &Template) -> bool {
+        !matches!(predicate.rendered(self.request).as_slice(), b"" | b"0")
+    }
+}
+
+impl<'c> Seeker<'c> for Found<'c> {
+    fn enter(&mut self, location: LocationId, matched: Option<Match<'c>>) {
+        self.location = Some(location);
+        if matched.is_some() {
+            self.matched = matched;
+        }
+    }
+
+    /// Only tables without predicates are searched without a request.
+    fn holds(&mut self, _: &Template) -> bool {
+        false
+    }
+}
+
+impl Locations {
+    /// The tables of the locations of one block.
+    ///
+    /// `arena` holds the locations that the names belong to, with their own tables.
+    pub fn build(found: Vec<(Name, LocationId, &Statement)>, arena: &[Location]) -> Result<Locations, Error> {
+        let mut locations = Locations::default();
+        for (name, location, statement) in found {
+            let Location { scope, nested, .. } = &arena[location.0 as usize];
+            locations.has_predicates |= nested.has_predicates;
+            locations.has_slashes |= nested.has_slashes || scope.core.redirects_to_slash;
+            let Name { text, kind } = name;
+            let path: Box<[u8]> = text.as_bytes().into();
+            let duplicate = || Error::at(statement, format_args!("duplicate location \"{text}\""));
+            match kind {
+                Kind::Exact => match locations.exact.binary_search_by(|(known, _)| known.cmp(&path)) {
+                    Ok(_) => return Err(duplicate()),
+                    Err(place) => locations.exact.insert(place, (path, location)),
+                },
+                Kind::Prefix { keeps_patterns_out } => {
+                    match locations.prefixes.binary_search_by(|known| known.path.cmp(&path)) {
+                        Ok(_) => return Err(duplicate()),
+                        Err(place) => {
+                            let prefix = Prefix { path, location, keeps_patterns_out, shorter: None };
+                            locations.prefixes.insert(place, prefix);
+                        }
+                    }
+                }
+                Kind::Pattern { pattern, .. } => locations.patterns.push((pattern, location)),
+                Kind::Predicate(predicate) => {
+                    locations.predicates.push((predicate, location));
+                    locations.has_predicates = true;
+                }
+                Kind::Named => locations.named.push((text, location)),
+            }
+        }
+        locations.link();
+        Ok(locations)
+    }
+
+    /// Puts a request into the location of its URI, where predicates have a say.
+    pub fn ask<'c>(&'c self, arena: &'c [Location], request: &mut Request) -> Result<(), GaveUp<'c>> {
+        let uri = request.uri.clone();
+        self.search(arena, &uri, &mut Asking { request, uri: &uri }).map(drop)
+    }
+
+    /// The location of a URI where none depends on a predicate. `arena` holds the locations that these tables number.
+    pub fn find<'c>(&'c self, arena: &'c [Location], uri: &[u8]) -> Result<Found<'c>, GaveUp<'c>> {
+        let mut found = Found::default();
+        self.search(arena, uri, &mut found)?;
+        Ok(found)
+    }
+
+    /// The location that this path leads to with a slash behind it, where that passes requests on and none is found by
+    /// the path as it is. As in nginx patterns are not asked before.
+    pub fn with_slash(&self, arena: &[Location], uri: &[u8]) -> Option<LocationId> {
+        if !self.has_slashes || uri.last() == Some(&b'/') {
+            return None;
+        }
+        let exact = |compare: Compare| {
+            let place = self.exact.binary_search_by(|(path, _)| compare(path, uri)).ok()?;
+            Some(self.exact[place].1)
+        };
+        let prefix = |compare: Compare| {
+            let place = self.prefixes.binary_search_by(|known| compare(&known.path, uri)).ok()?;
+            Some(self.prefixes[place].location)
+        };
+        if exact(Ord::cmp).is_some() || prefix(Ord::cmp).is_some() {
+            return None;
+        }
+        let passes = |location: &LocationId| arena[location.0 as usize].scope.core.redirects_to_slash;
+        let found = exact(compare_slashed).into_iter().chain(prefix(compare_slashed)).find(passes);
+        let inside = || arena[self.longest_prefix(uri)?.location.0 as usize].nested.with_slash(arena, uri);
+        found.or_else(inside)
+    }
+
+    /// Whether the search is over: an exact name, a pattern or a predicate was found.
+    fn search<'c>(
+        &'c self,
+        arena: &'c [Location],
+        uri: &[u8],
+        seeker: &mut impl Seeker<'c>,
+    ) -> Result<bool, GaveUp<'c>> {
+        if let Ok(place) = self.exact.binary_search_by(|(path, _)| path.as_ref().cmp(uri)) {
+            seeker.enter(self.exact[place].1, None);
+            return Ok(true);
+        }
+        let mut try_patterns = true;
+        if let Some(prefix) = self.longest_prefix(uri) {
+            seeker.enter(prefix.location, None);
+            try_patterns = !prefix.keeps_patterns_out;
+            if arena[prefix.location.0 as usize].nested.search(arena, uri, seeker)? {
+                return Ok(true);
+            }
+        }
+        if !try_patterns {
+            return Ok(false);
+        }
+        let mut found = None;
+        for (pattern, location) in &self.patterns {
+            found = pattern.find(uri)?.map(|matched| (*location, Some(matched)));
+            if found.is_some() {
+                break;
+            }
+        }
+        let found = found.or_else(|| {
+            let (_, location) = self.predicates.iter().find(|(predicate, _)| seeker.holds(predicate))?;
+            Some((*location, None))
+        });
+        let Some((location, matched)) = found else { return Ok(false) };
+        seeker.enter(location, matched);
+        arena[location.0 as usize].nested.search(arena, uri, seeker)?;
+        Ok(true)
+    }
+}
+
+/// How the path of a location compares with a URI.
+type Compare = fn(&[u8], &[u8]) -> Ordering;
+
+/// As if the URI had a slash put behind it, which no request is to pay an allocation for.
+fn compare_slashed(path: &[u8], uri: &[u8]) -> Ordering {
+    match path.split_at_checked(uri.len()) {
+        Some((start, rest)) => start.cmp(uri).then_with(|| rest.cmp(b"/")),
+        None => path.cmp(uri),
+    }
+}

@@ -1,0 +1,170 @@
+//! The arguments of `listen`: addresses and options.
+//!
+//! One line may stand for several addresses: a name that resolves to more than one, or a range of ports. Each gets the
+//! options of the line. What several lines say about one address is joined when all servers are known
+//! (`exchange::settings::listen::gather`), because the servers that share a socket may stand anywhere in `http`.
+//!
+//! Three options belong to the address and not to the socket: `default_server`, `ssl` and `proxy_protocol`. All others
+//! are passed to the kernel, so nginx allows them once for an address, and so does this reader.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+
+use conf::{Error, value};
+
+use exchange::config::Cx;
+use exchange::settings::listen::{ListenAddr, ListenSpec, Options, ServerDraft, SoKeepalive, Wanted};
+
+/// `sun_path` of unix(7), without the NUL at its end.
+const UNIX_PATH_LEN_MAX: usize = 107;
+
+/// The setter of `listen`.
+pub(super) fn read(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let text = cx.arg(0);
+    let addrs = resolve(text)
+        .map_err(|fault| cx.error(format_args!("{fault} in \"{text}\" of the \"listen\" directive")))?;
+    let mut spec = ListenSpec::of(addrs[0].clone(), text);
+    let (mut default_server, mut protocols) = (false, Options::default());
+    for option in cx.statement.texts().skip(1) {
+        match option {
+            "default_server" | "default" => default_server = true,
+            "proxy_protocol" => protocols.proxy_protocol = true,
+            "ssl" => protocols.tls = true,
+            _ => read_option(&mut spec, option, cx)?,
+        }
+    }
+    for (index, addr) in addrs.iter().enumerate() {
+        // A name may stand for the same address several times.
+        if !addrs[..index].contains(addr) {
+            let spec = ListenSpec { addr: addr.clone(), ..spec.clone() };
+            let place = cx.statement.span().clone();
+            draft.listens.push(Wanted { spec, default_server, protocols, place });
+        }
+    }
+    Ok(())
+}
+
+/// Reads an option of the socket. Units: `rcvbuf` and `sndbuf` are bytes (socket(7), SO_RCVBUF and SO_SNDBUF), `backlog` and
+/// `fastopen` are connections (listen(2); tcp(7), TCP_FASTOPEN), times of `so_keepalive` are seconds (tcp(7)).
+fn read_option(spec: &mut ListenSpec, option: &str, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let (name, text) = option.split_once('=').map_or((option, None), |(name, text)| (name, Some(text)));
+    let wrong = |name: &str| cx.error(format_args!("invalid {name} \"{option}\""));
+    let number = |text: &str| value::number(text).ok().and_then(|number| u32::try_from(number).ok());
+    match (name, text) {
+        // Every address has a socket of its own, but for those behind a wildcard.
+        ("bind", None) => {}
+        ("deferred", None) => spec.deferred = true,
+        ("reuseport", None) => spec.reuseport = true,
+        ("backlog", Some(text)) => {
+            spec.backlog = number(text).filter(|&backlog| backlog > 0).ok_or_else(|| wrong("backlog"))?;
+        }
+        ("fastopen", Some(text)) => spec.fastopen = Some(number(text).ok_or_else(|| wrong("fastopen"))?),
+        ("rcvbuf", Some(text)) => spec.rcvbuf = Some(value::size(text).map_err(|_| wrong("rcvbuf"))?),
+        ("sndbuf", Some(text)) => spec.sndbuf = Some(value::size(text).map_err(|_| wrong("sndbuf"))?),
+        ("ipv6only", Some("on")) => spec.ipv6only = true,
+        ("ipv6only", Some("off")) => spec.ipv6only = false,
+        ("ipv6only", Some(_)) => return Err(wrong("parameter")),
+        ("so_keepalive", Some(text)) => {
+            let fault = || cx.error(format_args!("invalid so_keepalive value: \"{text}\""));
+            spec.so_keepalive = Some(read_keepalive(text).ok_or_else(fault)?);
+        }
+        // FreeBSD's (accf_http(9)); nginx warns on Linux, too.
+        ("accept_filter", Some(_)) => {
+            cx.warn(format_args!("accept filters \"{option}\" are not supported on this platform, ignored"));
+            return Ok(());
+        }
+        ("http2" | "quic" | "multipath", None) => return Err(cx.not_built(option)),
+        _ => return Err(wrong("parameter")),
+    }
+    spec.set = true;
+    Ok(())
+}
+
+/// `on`, `off` or `idle:interval:count`
+fn read_keepalive(text: &str) -> Option<SoKeepalive> {
+    if text == "on" {
+        return Some(SoKeepalive::On { idle: None, interval: None, count: None });
+    }
+    if text == "off" {
+        return Some(SoKeepalive::Off);
+    }
+    let parts: Vec<&str> = text.splitn(3, ':').collect();
+    let part = |index: usize| parts.get(index).copied().filter(|part| !part.is_empty());
+    let seconds =
+        |index| part(index).map(|text| value::seconds(text).ok().and_then(|time| time.try_into().ok()));
+    let count = part(2).map(|text| value::number(text).ok().and_then(|count| count.try_into().ok()));
+    let numbers = [seconds(0), seconds(1), count];
+    let [idle, interval, count] = numbers;
+    if numbers.contains(&Some(None)) || numbers == [None; 3] {
+        return None;
+    }
+    Some(SoKeepalive::On { idle: idle.flatten(), interval: interval.flatten(), count: count.flatten() })
+}
+
+/// The addresses that a text stands for; `Err` says what is wrong in nginx's words. Names are looked up by
+/// the system, which may wait: for start and reload.
+fn resolve(text: &str) -> Result<Vec<ListenAddr>, &'static str> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        return match path.len() {
+            0 => Err("no path in the unix domain socket"),
+            len if len > UNIX_PATH_LEN_MAX => Err("too long path in the unix domain socket"),
+            _ => Ok(vec![ListenAddr::Unix(path.into())]),
+        };
+    }
+    let (ips, ports) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, tail) = rest.split_once(']').ok_or("invalid host")?;
+            let ip: Ipv6Addr = host.parse().map_err(|_| "invalid IPv6 address")?;
+            let ports = match (tail, tail.strip_prefix(':')) {
+                ("", _) => (80, 80),
+                (_, Some(ports)) => read_ports(ports)?,
+                _ => return Err("invalid host"),
+            };
+            (vec![ip.into()], ports)
+        }
+        None => match text.split_once(':') {
+            Some((host, ports)) => {
+                let ports = read_ports(ports)?;
+                (ips_of(host)?, ports)
+            }
+            None if text.starts_with(|first: char| first.is_ascii_digit()) && !text.contains('.') => {
+                (vec![Ipv4Addr::UNSPECIFIED.into()], read_ports(text)?)
+            }
+            None => (ips_of(text)?, (80, 80)),
+        },
+    };
+    let with_ports =
+        (ports.0..=ports.1).flat_map(|port| ips.iter().map(move |ip| SocketAddr::new(*ip, port)));
+    Ok(with_ports.map(ListenAddr::Inet).collect())
+}
+
+/// A port, or the first and the last of a range.
+fn read_ports(text: &str) -> Result<(u16, u16), &'static str> {
+    let port = |text: &str| match value::number(text).map(u16::try_from) {
+        // Unlike in nginx 0 is a port: the kernel chooses one, and the master logs which.
+        Ok(Ok(port)) => Ok(port),
+        _ => Err("invalid port"),
+    };
+    match text.split_once('-') {
+        None => port(text).map(|port| (port, port)),
+        Some((first, last)) => match (port(first)?, port(last)?) {
+            (first, last) if first > last => Err("invalid port range"),
+            ports => Ok(ports),
+        },
+    }
+}
+
+/// A literal address, `*`, or a name, which may stand for several addresses.
+fn ips_of(host: &str) -> Result<Vec<IpAddr>, &'static str> {
+    match host {
+        "" => return Err("no host"),
+        "*" => return Ok(vec![Ipv4Addr::UNSPECIFIED.into()]),
+        _ if host.contains('/') => return Err("invalid host"),
+        _ => {}
+    }
+    if let Ok(ip) = host.parse::<Ipv4Addr>() {
+        return Ok(vec![ip.into()]);
+    }
+    let found = (host, 0).to_socket_addrs().map_err(|_| "host not found")?;
+    let ips: Vec<IpAddr> = found.map(|addr| addr.ip()).collect();
+    if ips.is_empty() { Err("host not found") } else { Ok(ips) }
+}
