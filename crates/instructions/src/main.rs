@@ -4,8 +4,10 @@
 //!
 //! Each piece is a function of [`pieces`], or of [`whole`] for whole requests, that callgrind finds by its name. It is
 //! called twice, with as many repetitions more the second time: the difference has nothing in it of what a piece
-//! prepares, nor of what happens once.
+//! prepares, nor of what happens once. A server is started before, as its start costs something else each time.
 #![forbid(unsafe_code)]
+
+use std::error::Error;
 
 mod pieces;
 mod whole;
@@ -17,12 +19,23 @@ static ALLOCATOR: thread_alloc::ThreadCachingAlloc = thread_alloc::ThreadCaching
 /// Repetitions of the first call, and how many more the second one has. `crates/xtask/src/instructions.rs` divides by it.
 const REPETITIONS: u32 = 1000;
 
+/// Requests before those that are compared: connections are made, the cache is filled, tables have grown.
+const WARM_UP: u32 = 50;
+
 /// Nothing is chosen on the command line: all of them take less time than callgrind needs to start.
-fn main() {
+fn main() -> Result<(), Box<dyn Error>> {
     for piece in pieces::ALL {
         fewer(piece);
         more(piece);
     }
+    for (course, location) in whole::ALL {
+        let mut server = whole::Server::start(location)?;
+        course(&mut server, WARM_UP);
+        fewer_requests(course, &mut server);
+        more_requests(course, &mut server);
+        server.end();
+    }
+    Ok(())
 }
 
 /// A function of its own, by which the two calls are told apart.
@@ -35,4 +48,16 @@ fn fewer(piece: fn(u32)) {
 #[inline(never)]
 fn more(piece: fn(u32)) {
     piece(2 * REPETITIONS);
+}
+
+/// The first call of whole requests.
+#[inline(never)]
+fn fewer_requests(course: whole::Course, server: &mut whole::Server) {
+    course(server, REPETITIONS);
+}
+
+/// The second one.
+#[inline(never)]
+fn more_requests(course: whole::Course, server: &mut whole::Server) {
+    course(server, 2 * REPETITIONS);
 }

@@ -19,10 +19,8 @@ use http::request::{self, Head, HeaderId, Policy};
 use http::response::{ConnectionField, HeadWriter, Opening, ResponseHead};
 use http::{StatusCode, date, host, range, uri};
 
-use crate::whole::{course_hit, course_proxied, course_static};
-
 /// All of them, in the order in which a request meets them.
-pub(crate) const ALL: [fn(u32); 19] = [
+pub(crate) const ALL: [fn(u32); 16] = [
     request_head_small,
     request_head_browser,
     host_name,
@@ -39,9 +37,6 @@ pub(crate) const ALL: [fn(u32); 19] = [
     cache_key,
     index_hit,
     index_insert,
-    course_static,
-    course_proxied,
-    course_hit,
 ];
 
 /// What load generators and health checks send.

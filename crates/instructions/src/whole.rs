@@ -29,23 +29,32 @@ use telemetry::shared::Shared;
 use upstream::caching;
 use upstream::peers::Upstreams;
 
+/// All of them, each with the location of its server.
+pub(crate) const ALL: [(Course, &str); 3] = [
+    (course_static, ""),
+    (course_proxied, "proxy_pass http://origin;"),
+    (course_hit, "proxy_pass http://origin; proxy_cache hits; add_header X-Cache $upstream_cache_status;"),
+];
+
+/// Requests of a running server.
+pub(crate) type Course = fn(&mut Server, u32);
+
 /// A file, out of the page cache.
 #[inline(never)]
-pub(crate) fn course_static(repetitions: u32) {
-    repeat(repetitions, "", &["200 OK", "text/html", "Last-Modified"]);
+fn course_static(server: &mut Server, repetitions: u32) {
+    server.requests(repetitions, &["200 OK", "text/html", "Last-Modified"]);
 }
 
 /// A response of an origin to which a connection is kept.
 #[inline(never)]
-pub(crate) fn course_proxied(repetitions: u32) {
-    repeat(repetitions, "proxy_pass http://origin;", &["200 OK", "text/html", "ETag"]);
+fn course_proxied(server: &mut Server, repetitions: u32) {
+    server.requests(repetitions, &["200 OK", "text/html", "ETag"]);
 }
 
 /// A response out of the cache, with its body in memory.
 #[inline(never)]
-pub(crate) fn course_hit(repetitions: u32) {
-    let location = "proxy_pass http://origin; proxy_cache hits; add_header X-Cache $upstream_cache_status;";
-    repeat(repetitions, location, &["200 OK", "text/html", "ETag", "X-Cache: HIT"]);
+fn course_hit(server: &mut Server, repetitions: u32) {
+    server.requests(repetitions, &["200 OK", "text/html", "ETag", "X-Cache: HIT"]);
 }
 
 /// What the client sends.
@@ -67,44 +76,57 @@ fn body() -> Vec<u8> {
     body
 }
 
-/// Requests before those that are compared: connections are made, the cache is filled, tables have grown.
-const WARM_UP: u32 = 50;
-
 /// How often a response may be another one than it should become, until the cache has stored it.
 const TRIES_MAX: u32 = 1000;
 
-/// Makes requests of a server with this location, after some whose responses come to hold all of `expected`.
-fn repeat(repetitions: u32, location: &str, expected: &[&str]) {
-    serve(repetitions, location, expected).expect("epoll, unix sockets and temporary files can be had");
+/// A server with its executor, its client and its origin. It runs before it is counted, and is ended afterwards: what that
+/// costs depends on the machine.
+pub(crate) struct Server {
+    runtime: Runtime,
+    parts: Parts,
+    /// Removed when all others are gone.
+    _directory: Directory,
 }
 
-/// The same, where anything may fail that a machine has to offer.
-fn serve(repetitions: u32, location: &str, expected: &[&str]) -> Result<(), Box<dyn Error>> {
-    let folder = Folder::new()?;
-    let engine = EngineConfig { net: NetKind::Epoll, disk_ring: false, ..EngineConfig::default() };
-    let mut runtime = Runtime::new(::io::build(engine)?);
-    runtime.block_on(async {
-        let mut course = Course::start(&folder.0, location)?;
-        // The store writes its entry in threads of its own, when they come to it.
-        for _ in 0..TRIES_MAX {
-            if course.request().await?.holds(expected) {
-                break;
+impl Server {
+    /// With this location.
+    pub(crate) fn start(location: &str) -> Result<Server, Box<dyn Error>> {
+        let directory = Directory::new()?;
+        let engine = EngineConfig { net: NetKind::Epoll, disk_ring: false, ..EngineConfig::default() };
+        let mut runtime = Runtime::new(::io::build(engine)?);
+        let parts = runtime.block_on(async { Parts::start(Path::new(Directory::PATH), location) })?;
+        Ok(Server { runtime, parts, _directory: directory })
+    }
+
+    /// Makes requests, after some whose responses come to hold all of `expected`.
+    fn requests(&mut self, repetitions: u32, expected: &[&str]) {
+        let parts = &mut self.parts;
+        let done: io::Result<()> = self.runtime.block_on(async {
+            // The store writes its entry in threads of its own, when they come to it.
+            for _ in 0..TRIES_MAX {
+                if parts.request().await?.holds(expected) {
+                    break;
+                }
+                rt::sleep_until(rt::now() + Duration::from_millis(1)).await;
             }
-            rt::sleep_until(rt::now() + Duration::from_millis(1)).await;
-        }
-        for _ in 0..WARM_UP + repetitions {
-            course.request().await?;
-        }
-        assert!(course.request().await?.holds(expected), "{location} should bring {expected:?}");
-        course.end().await;
-        Ok::<_, Box<dyn Error>>(())
-    })?;
-    runtime.shutdown(Instant::now() + DRAIN_DEFAULT);
-    Ok(())
+            for _ in 0..repetitions {
+                parts.request().await?;
+            }
+            assert!(parts.request().await?.holds(expected), "a response should hold {expected:?}");
+            Ok(())
+        });
+        done.expect("the only client and the only origin stay connected");
+    }
+
+    /// Ends what the next server must not meet: the cache writes what it knows, and lets go of its directory.
+    pub(crate) fn end(mut self) {
+        self.runtime.block_on(self.parts.end());
+        self.runtime.shutdown(Instant::now() + DRAIN_DEFAULT);
+    }
 }
 
 /// A server of one thread, its client and its origin.
-struct Course {
+struct Parts {
     thread: Rc<Thread>,
     /// Where the server accepts.
     doors: Doors,
@@ -121,37 +143,37 @@ struct Course {
     length: usize,
 }
 
-impl Course {
+impl Parts {
     /// What `server::process` does for each of its threads, without the thread: it would be no part of the piece, as
     /// callgrind keeps a stack of calls for each.
-    fn start(folder: &Path, location: &str) -> Result<Course, Box<dyn Error>> {
-        std::fs::write(folder.join("page.html"), body())?;
-        let text = configuration(folder, location);
+    fn start(directory: &Path, location: &str) -> Result<Parts, Box<dyn Error>> {
+        std::fs::write(directory.join("page.html"), body())?;
+        let text = configuration(directory, location);
         let loader: MapLoader = [("/nginx.conf", text)].into_iter().collect();
         let config =
-            exchange::config::load(modules::all(), &Source::new("/nginx.conf"), folder, &loader)?.config;
+            exchange::config::load(modules::all(), &Source::new("/nginx.conf"), directory, &loader)?.config;
         config.http.zones.begin(&Zones::default());
         config.http.of::<Upstreams>().begin(&Upstreams::default());
         // Lines go nowhere: the disk is not to be heard of.
         let log =
-            |name| Ok((folder.join(name), OwnedFd::from(File::options().append(true).open("/dev/null")?)));
+            |name| Ok((directory.join(name), OwnedFd::from(File::options().append(true).open("/dev/null")?)));
         let logs: io::Result<Vec<_>> = ["access.log", "error.log"].into_iter().map(log).collect();
         let version = ConfigVersion::new(&config, root_facts(&config), 1, Arc::new(()));
         let files = LogFiles::new(None, 1, false);
         let thread = Rc::new(Thread::new(Arc::new(Shared::default()), version, files, logs?));
-        let origin = listener(&folder.join("origin"))?;
+        let origin = listener(&directory.join("origin"))?;
         let mut doors = Doors::new(&thread, true);
-        let front = folder.join("front");
+        let front = directory.join("front");
         doors.open(vec![(ListenAddr::Unix(front.clone()), vec![OwnedFd::from(listener(&front)?)])]);
         thread.begin();
         let client = UnixStream::connect(&front)?;
         client.set_nonblocking(true)?;
         let reply = [REPLY, &body()].concat();
-        Ok(Course { thread, doors, client, origin, link: None, reply, received: vec![0; 8192], length: 0 })
+        Ok(Parts { thread, doors, client, origin, link: None, reply, received: vec![0; 8192], length: 0 })
     }
 
     /// One request, until its response is there.
-    async fn request(&mut self) -> io::Result<&Course> {
+    async fn request(&mut self) -> io::Result<&Parts> {
         self.client.write_all(REQUEST)?;
         self.length = 0;
         while !self.received[..self.length].ends_with(END) {
@@ -186,7 +208,7 @@ impl Course {
         Ok(())
     }
 
-    /// Ends what the next piece must not meet: the cache writes what it knows, and lets go of its folder.
+    /// Ends the server.
     async fn end(mut self) {
         self.doors.close_all();
         self.thread.drain();
@@ -213,22 +235,22 @@ fn listener(path: &Path) -> io::Result<UnixListener> {
 
 /// A log with a buffer, and connections that are kept for all repetitions. The file is opened once: valgrind does not know
 /// openat2(2), so that each opening would go another way than on a machine.
-fn configuration(folder: &Path, location: &str) -> String {
-    let folder = folder.display();
+fn configuration(directory: &Path, location: &str) -> String {
+    let directory = directory.display();
     format!(
-        "error_log {folder}/error.log; \
+        "error_log {directory}/error.log; \
         events {{ use epoll; }} \
         http {{ \
-            access_log {folder}/access.log combined buffer=64k; \
-            proxy_cache_path {folder}/cache keys_zone=hits:1m memory=4m; \
+            access_log {directory}/access.log combined buffer=64k; \
+            proxy_cache_path {directory}/cache keys_zone=hits:1m memory=4m; \
             types {{ text/html html; }} \
             proxy_http_version 1.1; \
             proxy_set_header Connection ''; \
-            upstream origin {{ server unix:{folder}/origin; keepalive 4; keepalive_requests 1000000; }} \
+            upstream origin {{ server unix:{directory}/origin; keepalive 4; keepalive_requests 1000000; }} \
             server {{ \
-                listen unix:{folder}/front; \
+                listen unix:{directory}/front; \
                 keepalive_requests 1000000; \
-                root {folder}; \
+                root {directory}; \
                 open_file_cache max=100; \
                 open_file_cache_valid 1h; \
                 location / {{ {location} }} \
@@ -237,20 +259,25 @@ fn configuration(folder: &Path, location: &str) -> String {
     )
 }
 
-/// A new folder, removed at the end.
-struct Folder(PathBuf);
+/// A new directory, removed at the end. The process works in it.
+struct Directory(PathBuf);
 
-impl Folder {
-    fn new() -> io::Result<Folder> {
-        let folder = std::env::temp_dir().join(format!("ringroad-instructions-{}", std::process::id()));
+impl Directory {
+    /// The same path on every machine: a longer one takes more instructions to hash and to compare, and a unix socket
+    /// may not have it at all.
+    const PATH: &str = "/proc/self/cwd";
+
+    fn new() -> io::Result<Directory> {
+        let path = std::env::temp_dir().join(format!("ringroad-instructions-{}", std::process::id()));
         // One that a run left behind which had the same number.
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir(&folder)?;
-        Ok(Folder(folder))
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir(&path)?;
+        std::env::set_current_dir(&path)?;
+        Ok(Directory(path))
     }
 }
 
-impl Drop for Folder {
+impl Drop for Directory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
