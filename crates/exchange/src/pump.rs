@@ -216,9 +216,10 @@ impl<T: Transport> Pump<'_, T> {
         };
         let incoming = Rc::clone(&feed.incoming);
         request.incoming = Some(Rc::clone(&incoming));
-        let outcome = match select(course::run(cursor, request), transport.feed(feed)).await {
-            Either::Left(outcome) => outcome,
-            Either::Right(never) => match never {},
+        // The reader goes first: what is here leaves in one send with the head.
+        let outcome = match select(transport.feed(feed), course::run(cursor, request)).await {
+            Either::Left(never) => match never {},
+            Either::Right(outcome) => outcome,
         };
         request.incoming = None;
         request.received += incoming.received();

@@ -147,6 +147,15 @@ impl Wire {
         }
     }
 
+    /// See [`rt::net::Reader::recv_behind_now`].
+    pub fn recv_behind_now(&mut self, buf: &mut Buf) -> Option<Result<usize, Errno>> {
+        match self {
+            Wire::Plain(socket) => socket.recv_behind_now(buf),
+            // What comes has to be decrypted, for which the bytes may not be whole.
+            Wire::Tls(_) => None,
+        }
+    }
+
     /// See [`rt::net::Reader::recv_behind`].
     pub async fn recv_behind(&mut self, buf: Buf) -> Result<Behind, Errno> {
         match self {

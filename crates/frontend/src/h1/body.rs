@@ -183,14 +183,20 @@ impl Connection {
         let wanted = (*left).min(most as u64) as usize;
         let is_fast = std::mem::replace(&mut self.body_is_fast, false);
         let may_wait = is_fast && !rt::buffers_are_scarce();
-        let Some(buf) = may_wait.then(|| body.room(wanted)).flatten() else {
+        let Some(mut buf) = may_wait.then(|| body.room(wanted)).flatten() else {
             let came = self.receive(0).await?;
             self.body_is_fast = self.input.bytes().len() >= FAST_BYTES;
             return Ok(came.then_some(0));
         };
         let held = buf.len();
-        let received = self.timer.limit(self.wire.recv_behind(buf)).await;
-        match received.map_err(|rt::Elapsed| Errno::TIMEDOUT)?? {
+        let received = match self.receive_now(&mut buf) {
+            Some(came) => came.map(|came| if came { Behind::Grown(buf) } else { Behind::End }),
+            None => {
+                let received = self.timer.limit(self.wire.recv_behind(buf)).await;
+                received.map_err(|rt::Elapsed| Errno::TIMEDOUT)?
+            }
+        };
+        match received? {
             Behind::Grown(mut buf) => {
                 let count = (buf.len() - held).min((*left).min(usize::MAX as u64) as usize);
                 let end = held + count;
@@ -216,6 +222,42 @@ impl Connection {
             }
             Behind::End => Ok(None),
         }
+    }
+
+    /// Receives what is here, by a call of the thread that does not wait, behind what `buf` holds; `false` at the end of the
+    /// stream. A client that sends fast has usually sent the whole of a short body by now.
+    fn receive_now(&mut self, buf: &mut Buf) -> Option<Result<bool, Errno>> {
+        if !self.thread.calls_directly || buf.len() == buf.capacity() {
+            return None;
+        }
+        Some(self.wire.recv_behind_now(buf)?.map(|count| count > 0))
+    }
+
+    /// Of a body that is passed on in pieces, gathers what is here for the next piece, so that it leaves in one send; whether
+    /// that was anything.
+    fn gather(&mut self, rest: &Rest) -> Result<bool, BodyAborted> {
+        let here = match self.wire.try_recv() {
+            Some(here) => here,
+            None => match self.receive_rest_now(rest) {
+                Some(here) => here,
+                None => return Ok(false),
+            },
+        };
+        match here {
+            Ok(Some(buf)) => self.input.add(buf, 0).then_some(true).ok_or(BodyAborted::Closed),
+            Ok(None) | Err(_) => Err(BodyAborted::Closed),
+        }
+    }
+
+    /// Receives what is here of a body whose length is known.
+    fn receive_rest_now(&mut self, rest: &Rest) -> Option<Result<Option<Buf>, Errno>> {
+        let Rest::Bytes(left @ 1..) = rest else { return None };
+        if !self.body_is_fast || rt::buffers_are_scarce() {
+            return None;
+        }
+        self.expect_body();
+        let mut buf = rt::pool().get((*left).min(PIECE_BYTES_MAX as u64) as usize)?;
+        Some(self.receive_now(&mut buf)?.map(|came| came.then_some(buf)))
     }
 
     /// A client that waits to be told gets to know that its body is wanted.
@@ -327,19 +369,8 @@ impl Connection {
             if done {
                 return Ok(());
             }
-            let here = match incoming.has_room() {
-                true => self.wire.try_recv(),
-                false => None,
-            };
-            match here {
-                Some(Ok(Some(buf))) => {
-                    if !self.input.add(buf, 0) {
-                        return Err(BodyAborted::Closed);
-                    }
-                    continue;
-                }
-                Some(_) => return Err(BodyAborted::Closed),
-                None => {}
+            if incoming.has_room() && self.gather(rest)? {
+                continue;
             }
             incoming.taken().await;
             self.timer.set(rt::now() + *patience);

@@ -183,15 +183,23 @@ impl Reader {
             return None;
         }
         let mut buf = self.reactor.pool.get(self.reactor.caps.recv_buffer_bytes as usize)?;
+        let received = self.recv_behind_now(&mut buf)?;
+        Some(received.map(|count| (count > 0).then_some(buf)))
+    }
+
+    /// As [`Reader::recv_now`], behind what `buf` holds already: how many bytes came, 0 at the end of the stream.
+    pub fn recv_behind_now(&mut self, buf: &mut Buf) -> Option<Result<usize, Errno>> {
+        if !matches!(self.state, State::Idle) || self.end || self.kept.is_some() {
+            return None;
+        }
+        let held = buf.len();
+        assert!(held < buf.capacity(), "there is room for what comes");
         self.reactor.note_received();
-        match rustix::net::recv(&self.fd, buf.space(), RecvFlags::DONTWAIT) {
-            Ok((0, _)) => {
-                self.end = true;
-                Some(Ok(None))
-            }
+        match rustix::net::recv(&self.fd, buf.room(), RecvFlags::DONTWAIT) {
             Ok((count, _)) => {
-                buf.set_len(count);
-                Some(Ok(Some(buf)))
+                self.end = count == 0;
+                buf.set_len(held + count);
+                Some(Ok(count))
             }
             Err(Errno::AGAIN | Errno::INTR) => None,
             Err(errno) => Some(Err(errno)),

@@ -81,6 +81,11 @@ impl Socket {
         self.reader.recv_behind(buf).await
     }
 
+    /// See [`Reader::recv_behind_now`].
+    pub fn recv_behind_now(&mut self, buf: &mut Buf) -> Option<Result<usize, Errno>> {
+        self.reader.recv_behind_now(buf)
+    }
+
     /// See [`Reader::recv_now`].
     pub fn recv_now(&mut self) -> Option<Result<Option<Buf>, Errno>> {
         self.reader.recv_now()
