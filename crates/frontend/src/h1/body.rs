@@ -189,7 +189,9 @@ impl Connection {
             return Ok(came.then_some(0));
         };
         let held = buf.len();
-        let received = match self.receive_now(&mut buf) {
+        // No more than one piece by calls: a client that sends as fast as this reads must not hold the thread.
+        let is_short = *left <= PIECE_BYTES_MAX as u64;
+        let received = match is_short.then(|| self.receive_now(&mut buf)).flatten() {
             Some(came) => came.map(|came| if came { Behind::Grown(buf) } else { Behind::End }),
             None => {
                 let received = self.timer.limit(self.wire.recv_behind(buf)).await;
