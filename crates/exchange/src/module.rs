@@ -24,9 +24,11 @@ use crate::variables::{ModuleVariables, Prefixed, Variable};
 /// All modules of the server.
 pub struct ModuleTable {
     modules: &'static [&'static Module],
+    /// Those of all modules, with their whole names.
+    directives: Vec<&'static Directive>,
     specs: Table,
     /// The directives by the address of their `Spec`.
-    directives: HashMap<usize, &'static Directive>,
+    by_spec: HashMap<usize, &'static Directive>,
     variables: Arc<ModuleVariables>,
     settings: SettingsTable,
 }
@@ -34,11 +36,13 @@ pub struct ModuleTable {
 impl ModuleTable {
     /// Prepares modules, which stand in the order of the handlers inside a phase and then of the filters.
     pub fn new(modules: &'static [&'static Module]) -> ModuleTable {
-        let directives = || modules.iter().flat_map(|module| module.directives());
+        let directives: Vec<_> = modules.iter().flat_map(|module| module.directives()).collect();
+        let by_spec = |directive: &&'static Directive| (address(&directive.spec), *directive);
         ModuleTable {
             modules,
-            specs: directives().map(|directive| &directive.spec).collect(),
-            directives: directives().map(|directive| (address(&directive.spec), directive)).collect(),
+            specs: directives.iter().map(|directive| &directive.spec).collect(),
+            by_spec: directives.iter().map(by_spec).collect(),
+            directives,
             variables: Arc::new(ModuleVariables::new(
                 modules.iter().flat_map(|module| module.variables),
                 modules.iter().flat_map(|module| module.prefixed),
@@ -52,7 +56,12 @@ impl ModuleTable {
         self.modules
     }
 
-    /// The directives of all modules.
+    /// The directives of all modules, in order.
+    pub fn directives(&self) -> &[&'static Directive] {
+        &self.directives
+    }
+
+    /// What the directives of all modules are called and take.
     pub fn specs(&self) -> &Table {
         &self.specs
     }
@@ -81,7 +90,7 @@ impl ModuleTable {
     /// The directive that an entry of [`ModuleTable::specs`] belongs to. Entries are told apart by their address, because
     /// names may occur several times, and a large configuration looks up every statement of thousands.
     pub fn directive(&self, spec: &'static Spec) -> &'static Directive {
-        self.directives.get(&address(spec)).expect("the entries are made of the modules' directives")
+        self.by_spec.get(&address(spec)).expect("the entries are made of the modules' directives")
     }
 }
 
@@ -99,6 +108,9 @@ fn address(spec: &'static Spec) -> usize {
 pub struct Module {
     /// nginx's name of it, without `ngx_` and `_module`.
     pub name: &'static str,
+    /// What the names of directives begin with that stand in its tables from the underscore on, as several modules have
+    /// them: `proxy` for `_connect_timeout`.
+    pub prefix: &'static str,
     /// Its directives, in tables.
     pub directives: &'static [&'static [Directive]],
     /// Its variables.
@@ -202,6 +214,7 @@ impl Module {
     pub const fn named(name: &'static str) -> Module {
         Module {
             name,
+            prefix: "",
             directives: &[],
             variables: &[],
             prefixed: &[],
@@ -216,9 +229,26 @@ impl Module {
         }
     }
 
-    /// Its directives.
-    pub fn directives(&self) -> impl Iterator<Item = &'static Directive> {
-        self.directives.iter().copied().flatten()
+    /// Its directives with their whole names. Where it has a prefix they are made, for as long as the process lives.
+    fn directives(&self) -> impl Iterator<Item = &'static Directive> {
+        self.directives.iter().copied().flatten().map(|directive| match self.prefix {
+            "" => directive,
+            _ => &*Box::leak(Box::new(Directive { spec: self.completed(&directive.spec), ..*directive })),
+        })
+    }
+
+    /// The row of a directive that several modules have, as it is for this one.
+    fn completed(&self, spec: &Spec) -> Spec {
+        let whole = |text: &'static str| match text.starts_with('_') {
+            true => &*format!("{}{text}", self.prefix).leak(),
+            false => text,
+        };
+        Spec {
+            name: whole(spec.name),
+            module: if spec.module.is_empty() { self.name } else { spec.module },
+            default: spec.default.map(whole),
+            ..spec.clone()
+        }
     }
 }
 
@@ -271,6 +301,7 @@ impl Directive {
 }
 
 /// What a directive changes.
+#[derive(Clone, Copy)]
 pub enum Set {
     /// Process-wide settings.
     Main(fn(&mut MainConf, &mut Cx<'_>) -> Result<(), Error>),

@@ -1,6 +1,5 @@
-//! nginx's modules: each owns its directives, its settings and their inheritance, its variables, and its
-//! part in the phases. A new one is a file here, a line in [`MODULES`] and, when it has settings, a field
-//! in [`exchange::config::Scope`].
+//! nginx's modules: each owns its directives, its settings and their inheritance, its variables, and its part in the
+//! phases. A new one is a file here and a line in [`MODULES`].
 #![forbid(unsafe_code)]
 
 mod access;
@@ -29,6 +28,7 @@ mod log;
 mod map;
 mod mirror;
 mod not_modified;
+mod passing;
 mod proxy;
 mod random_index;
 mod range;
@@ -98,6 +98,7 @@ pub static MODULES: &[&Module] = &[
     &try_files::MODULE,
     &mirror::MODULE,
     // What passes requests on does so for a whole location, and for an `if` in one that another module answers for.
+    &passing::MODULE,
     &proxy::MODULE,
     &stub_status::MODULE,
     &cache_counters::MODULE,

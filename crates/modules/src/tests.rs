@@ -4,7 +4,7 @@
 use conf::{Args, Block, Contexts, Repeat, State};
 
 use crate::testing::{error, load};
-use crate::{Directive, MODULES, Set};
+use crate::{Directive, Set, all};
 
 /// Where a directive may stand, as text in front of it with its line end, and behind it.
 const PLACES: &[(Contexts, &str, &str)] = &[
@@ -20,7 +20,7 @@ const PLACES: &[(Contexts, &str, &str)] = &[
 ];
 
 fn directives() -> impl Iterator<Item = &'static Directive> {
-    MODULES.iter().flat_map(|module| module.directives())
+    all().directives().iter().copied()
 }
 
 /// The error of a configuration with this statement of a directive, in each place where it may stand.

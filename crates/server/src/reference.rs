@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use conf::{Args, Block, NginxDirective, Spec, State, nginx_directives};
 
-use modules::{Directive, MODULES, Module};
+use modules::{MODULES, Module};
 
 /// The reference page, in Markdown.
 pub fn reference() -> String {
@@ -34,7 +34,7 @@ pub fn reference() -> String {
 
 /// Every directive of every module, in the order of the tables.
 fn specs() -> impl Iterator<Item = &'static Spec> {
-    MODULES.iter().flat_map(|module| module.directives()).map(|directive: &Directive| &directive.spec)
+    modules::all().directives().iter().map(|directive| &directive.spec)
 }
 
 /// A table of the directives of one of nginx's modules, by name.

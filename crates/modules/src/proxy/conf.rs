@@ -1,31 +1,29 @@
-//! What the directives of `http_proxy` set, with nginx's defaults, and what follows from them where a block ends.
+//! What HTTP to upstreams has beside what all protocols have, with nginx's defaults.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use conf::{Error, Span};
-use http::request::Version;
+use http::request::{BodyLength, Version};
 
-use crate::proxy::pass::Pass;
-use crate::proxy::request::SetField;
-use crate::proxy::rewrites::{CookieFlags, Redirects, Rewrite};
-use crate::proxy::ssl;
-use crate::proxy::store::Store;
-use exchange::config::{Inner, Layered, Start, Words};
+use crate::passing::conf::Conf;
+use crate::passing::pass::{Destination, Scheme};
+use crate::passing::request::Fill;
+use crate::passing::{Family, Passing, Protocol};
+use crate::proxy::request::{self, SetField};
+use crate::proxy::rewrites::{self, CookieFlags, Redirects, Rewrite};
+use exchange::config::{Layered, Scope};
+use exchange::request::Request;
 use exchange::template::Template;
-use upstream::Settings;
-use upstream::caching::settings::CacheConf;
+use upstream::Outgoing;
+
+/// The settings of a block, to be changed.
+pub(super) fn http(scope: &mut Scope) -> &mut Http {
+    &mut scope.own::<Passing<Http>>().own
+}
 
 /// The settings of a block.
 #[derive(Clone, Debug)]
-pub(crate) struct Conf {
-    /// How upstreams are talked to.
-    pub(crate) upstream: Settings,
-    /// Sizes that follow from others where they are not written.
-    pub(super) sizes: Sizes,
-    /// `proxy_pass` of this block; also of the location around an `if` and a `limit_except`.
-    pub(crate) pass: Option<Arc<Pass>>,
-    /// `proxy_ssl_*`
-    pub(super) ssl: Arc<ssl::Conf>,
+pub(crate) struct Http {
     /// `proxy_http_version`
     pub(super) version: Version,
     /// `proxy_method`
@@ -36,18 +34,6 @@ pub(crate) struct Conf {
     pub(super) set_fields: Layered<SetField>,
     /// `proxy_set_body`
     pub(super) body: Option<Arc<Template>>,
-    /// `proxy_pass_request_headers`
-    pub(super) pass_fields: bool,
-    /// `proxy_pass_request_body`
-    pub(super) pass_body: bool,
-    /// `proxy_hide_header`
-    pub(super) hidden: Layered<Box<str>>,
-    /// `proxy_pass_header`
-    pub(super) shown: Layered<Box<str>>,
-    /// `proxy_next_upstream` as it is written.
-    pub(super) next_upstream: Words,
-    /// `proxy_ignore_headers`
-    pub(super) ignored: Words,
     /// `proxy_redirect`
     pub(super) redirects: Redirects,
     /// `proxy_cookie_domain`
@@ -56,170 +42,69 @@ pub(crate) struct Conf {
     pub(super) cookie_paths: Layered<Rewrite>,
     /// `proxy_cookie_flags`
     pub(super) cookie_flags: Layered<CookieFlags>,
-    /// `proxy_intercept_errors`
-    pub(super) intercept_errors: bool,
-    /// `proxy_force_ranges`
-    pub(super) force_ranges: bool,
-    /// `proxy_store`
-    pub(super) store: Store,
-    /// `proxy_store_access`
-    pub(super) store_access: u32,
-    /// `early_hints`
-    pub(super) early_hints: Layered<Template>,
-    /// The directives of the cache.
-    pub(crate) cache: CacheConf,
-    /// The block with the last `proxy_cache` and `proxy_store`: they exclude each other.
-    pub(super) cache_block: u32,
-    pub(super) store_block: u32,
-    /// The block with the `proxy_pass`.
-    pub(super) pass_block: u32,
 }
 
-impl Default for Conf {
-    fn default() -> Conf {
-        Conf {
-            upstream: Settings::default(),
-            sizes: Sizes::default(),
-            pass: None,
-            ssl: Arc::default(),
+impl Default for Http {
+    fn default() -> Http {
+        Http {
             version: Version::Http11,
             method: None,
             cdn_loop: None,
             set_fields: Layered::default(),
             body: None,
-            pass_fields: true,
-            pass_body: true,
-            hidden: Layered::default(),
-            shown: Layered::default(),
-            next_upstream: Words::default(),
-            ignored: Words::default(),
             redirects: Redirects::default(),
             cookie_domains: Layered::default(),
             cookie_paths: Layered::default(),
             cookie_flags: Layered::default(),
-            intercept_errors: false,
-            force_ranges: false,
-            store: Store::Off,
-            store_access: 0o600,
-            early_hints: Layered::default(),
-            cache: CacheConf::default(),
-            cache_block: 0,
-            store_block: 0,
-            pass_block: 0,
         }
     }
 }
 
-/// What was written of the sizes; the others follow from the largest buffer.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sizes {
-    /// `proxy_busy_buffers_size`
-    pub(super) busy_buffers: Option<u64>,
-    /// `proxy_temp_file_write_size`
-    pub(super) temp_file_write: Option<u64>,
-    /// `proxy_max_temp_file_size`
-    pub(super) max_temp_file: Option<u64>,
-}
+impl Family for Http {
+    const PREFIX: &'static str = "proxy";
+    const SCHEMES: &'static [Scheme] = &[
+        Scheme { text: "http://", port: 80, is_secure: false },
+        Scheme { text: "https://", port: 443, is_secure: true },
+    ];
+    const KEY_DEFAULT: Option<&'static str> = Some("$scheme$proxy_host$request_uri");
+    const TLS_NAME_DEFAULT: Option<&'static str> = Some("$proxy_host");
 
-impl exchange::config::Settings for Conf {
-    fn start(start: &mut Start<'_>) -> Conf {
-        let mut conf = Conf::default();
-        // As nginx does with `proxy_temp_path` unwritten: a thousand folders keep each of them short.
-        conf.upstream.temp_path = (start.prefix.join("proxy_temp"), [1, 2].into_iter().collect());
-        conf
-    }
-
-    fn inherit(&self, inner: Inner) -> Option<Conf> {
-        // Each location says itself where its requests go.
-        (inner == Inner::Block).then(|| Conf { pass: None, ..self.clone() })
-    }
-}
-
-impl Conf {
-    /// Whether this block answers requests.
-    pub(super) fn is_active(&self) -> bool {
-        self.pass.is_some()
-    }
-
-    /// Whether the path of this location without the slash at its end is sent there.
-    pub(crate) fn redirects_to_slash(&self) -> bool {
-        self.pass.as_ref().is_some_and(|pass| pass.redirects_to_slash())
-    }
-
-    /// Whether the block with this number has said that it stores.
-    pub(super) fn stores_of(&self, block: u32) -> bool {
-        self.store_block == block && self.store.is_on()
-    }
-
-    /// Takes an inherited `proxy_store` back.
-    pub(super) fn forget_store(&mut self) {
-        self.store = Store::Off;
-    }
-
-    /// Looks at what holds between settings where a block ends, and fills in what follows from others.
-    pub(crate) fn finish(&mut self, end: &Span) -> Result<(), Error> {
-        self.finish_sizes().map_err(|fault| Error::at(end.clone(), fault))?;
-        self.redirects.finish(self.pass.as_deref());
-        self.cache.sets_range =
+    fn finish(&mut self, conf: &mut Conf) {
+        self.redirects.finish(conf.pass.as_deref());
+        conf.cache.sets_range =
             self.set_fields.items().iter().any(|field| field.name.eq_ignore_ascii_case("Range"));
-        Ok(())
-    }
-
-    /// nginx's rules for buffers, in its words: a head, or one buffer of a body, has to fit wherever it goes. What they come
-    /// to is told beside, because most of these sizes follow from others that somebody else wrote.
-    fn finish_sizes(&mut self) -> Result<(), String> {
-        let upstream = &mut self.upstream;
-        let Sizes { busy_buffers, temp_file_write, max_temp_file } = self.sizes;
-        let (count, size) = upstream.buffers;
-        if count < 2 {
-            return Err("there must be at least 2 \"proxy_buffers\"".to_owned());
-        }
-        let largest = upstream.buffer_size.max(size);
-        let usual = largest.saturating_mul(2);
-        let busy = busy_buffers.unwrap_or(usual);
-        let most = u64::from(count - 1).saturating_mul(size);
-        if busy > most && busy >= largest {
-            return Err(format!(
-                "\"proxy_busy_buffers_size\" must be less than the size of all \"proxy_buffers\" minus one buffer: it \
-                 is {}{}, they are {}; remedy: more or larger \"proxy_buffers\", or a smaller \
-                 \"proxy_busy_buffers_size\"",
-                shown(busy),
-                if busy_buffers.is_none() { ", twice the largest buffer" } else { "" },
-                shown(most),
-            ));
-        }
-        let fits = |name: &str, value: u64, or: &str| match value < largest {
-            false => Ok(()),
-            true => Err(format!(
-                "\"{name}\" must be {or}equal to or greater than the maximum of the value of \"proxy_buffer_size\" and \
-                 one of the \"proxy_buffers\": it is {}, the maximum {}; remedy: a larger \"{name}\", or smaller buffers",
-                shown(value),
-                shown(largest),
-            )),
-        };
-        fits("proxy_busy_buffers_size", busy, "")?;
-        fits("proxy_temp_file_write_size", temp_file_write.unwrap_or(usual), "")?;
-        let file = max_temp_file.unwrap_or(MAX_TEMP_FILE_SIZE);
-        if file != 0 {
-            let or = "equal to zero to disable temporary files usage or must be ";
-            fits("proxy_max_temp_file_size", file, or)?;
-        }
-        upstream.busy_buffers_size = busy_buffers;
-        upstream.temp_file_write_size = temp_file_write;
-        upstream.max_temp_file_size = file;
-        Ok(())
     }
 }
 
-/// A size as configurations write it.
-fn shown(bytes: u64) -> String {
-    match bytes {
-        0 => "0".to_owned(),
-        _ if bytes.is_multiple_of(1 << 20) => format!("{}m", bytes >> 20),
-        _ if bytes.is_multiple_of(1 << 10) => format!("{}k", bytes >> 10),
-        _ => bytes.to_string(),
+impl Protocol for Http {
+    fn build(
+        &self,
+        conf: &Conf,
+        request: &mut Request,
+        destination: &Destination,
+        fill: Option<&Fill>,
+    ) -> Result<Outgoing, u16> {
+        request::build(self, conf, request, destination, fill)
+    }
+
+    fn default_key(&self, conf: &Conf, request: &Request, destination: &Destination) -> Vec<u8> {
+        request::default_key(conf, request, destination)
+    }
+
+    fn body(&self) -> Option<&Template> {
+        self.body.as_deref()
+    }
+
+    fn can_frame(&self, length: BodyLength) -> bool {
+        // Without chunks an upstream could not tell where a body of unknown length ends.
+        length != BodyLength::Unknown || self.version == Version::Http11
+    }
+
+    fn location(&self, request: &Request, value: &[u8]) -> Option<Vec<u8>> {
+        self.redirects.apply(request, value)
+    }
+
+    fn cookie<'v>(&self, request: &Request, value: &'v [u8]) -> Cow<'v, [u8]> {
+        rewrites::cookie(self, request, value)
     }
 }
-
-/// nginx's default: a gibibyte of one answer on the disk, before a slow client slows the upstream.
-const MAX_TEMP_FILE_SIZE: u64 = 1 << 30;

@@ -16,16 +16,18 @@
 
 use http::gateway::Encoder;
 use http::hop_by_hop::ConnectionOptions;
-use http::request::{BodyLength, HeaderId, Method, Version};
-use io::Frozen;
+use http::request::{BodyLength, HeaderId, Method};
 
-use crate::proxy::conf::Conf;
-use crate::proxy::early_hints;
-use crate::proxy::pass::Destination;
+use crate::passing::Via;
+use crate::passing::conf::Conf;
+use crate::passing::early_hints;
+use crate::passing::pass::Destination;
+use crate::passing::request::{Context, Fill, body_of, is_conditional, is_idempotent, lacks_body, length_of};
+use crate::proxy::conf::Http;
 use exchange::request::Request;
 use exchange::template::Template;
 use telemetry::Level;
-use upstream::{Outgoing, OutgoingBody, Secure};
+use upstream::{Outgoing, Secure};
 
 /// One `proxy_set_header`.
 #[derive(Clone, Debug)]
@@ -34,15 +36,6 @@ pub(super) struct SetField {
     pub(super) name: Box<str>,
     /// An empty value takes the field away.
     pub(super) value: Template,
-}
-
-/// What a cache asks for in the place of what the client does.
-#[derive(Debug, Default)]
-pub(crate) struct Fill {
-    /// GET, whatever the client's method is.
-    pub(crate) as_get: bool,
-    /// Conditions and ranges of the cache. The client's own are not passed on.
-    pub(crate) fields: Vec<(HeaderId, Vec<u8>)>,
 }
 
 /// Whether a field of this name says where the body ends.
@@ -67,79 +60,46 @@ fn is_replaced(id: HeaderId) -> bool {
     )
 }
 
-/// Fields of clients that a cache does not pass on: what is stored is for others too.
-fn is_conditional(id: HeaderId) -> bool {
-    matches!(
-        id,
-        HeaderId::IfModifiedSince
-            | HeaderId::IfUnmodifiedSince
-            | HeaderId::IfNoneMatch
-            | HeaderId::IfMatch
-            | HeaderId::Range
-            | HeaderId::IfRange
-    )
-}
-
-/// Whether the body is passed on while it comes, so that it must not be read before: as configured, or because no temporary
-/// file takes it.
-pub(super) fn streams_body(request: &Request, conf: &Conf) -> bool {
-    (!conf.upstream.request_buffering || request.incoming.is_some()) && can_stream_body(request, conf)
-}
-
-/// Whether the body can be passed on while it comes.
-pub(super) fn can_stream_body(request: &Request, conf: &Conf) -> bool {
-    let framing = request.head.body();
-    // Without chunks an upstream could not tell where a body of unknown length ends.
-    let can_be_framed = framing != BodyLength::Unknown || conf.version == Version::Http11;
-    // What a cache asks it may ask again, and for others, when the client has gone.
-    let is_cached = conf.cache.zone.is_on() && conf.cache.has_method(request.method);
-    !is_cached
-        && conf.body.is_none()
-        && conf.pass_body
-        && request.depth == 0
-        && request.body.is_none()
-        && framing.has_body()
-        && can_be_framed
-}
-
 /// Makes the request. `fill` is given where the answer is for a cache.
 ///
 /// # Errors
 /// The status that answers; the log has the reason.
-pub(crate) fn build(
-    request: &mut Request,
+pub(super) fn build(
+    http: &Http,
     conf: &Conf,
+    request: &mut Request,
     destination: &Destination,
     fill: Option<&Fill>,
 ) -> Result<Outgoing, u16> {
-    let method = method_text(request, conf, fill);
+    let method = method_text(request, http, fill);
     // A variable may have brought anything; a line end in it would start a request of its own.
     if method.is_empty() || !method.iter().all(|&byte| is_token(byte)) {
         let method = method.escape_ascii();
         request.log(Level::Error, format_args!("invalid method \"{method}\" for an upstream"));
         return Err(500);
     }
-    if let Some(name) = conf.cdn_loop.as_deref().filter(|name| has_passed(request, name)) {
+    if let Some(name) = http.cdn_loop.as_deref().filter(|name| has_passed(request, name)) {
         let name = name.escape_ascii();
         request.log(Level::Error, format_args!("loop detected: \"CDN-Loop\" of the request has \"{name}\""));
         return Err(502);
     }
-    let mut encoder = Encoder::http1(conf.version);
+    let mut encoder = Encoder::http1(http.version);
     // nginx's words for a location without a path in front of a rewritten URI that is empty.
     if !encoder.begin(&method, |out| push_uri(request, conf, destination, out)) {
         request.log(Level::Error, format_args!("zero length URI to proxy"));
         return Err(500);
     }
-    if lacks_body(request, conf) {
+    let via = Via { conf, protocol: http };
+    if lacks_body(request, via) {
         let what = "request body was passed on already, it cannot be sent to another upstream";
         request.log(Level::Error, format_args!("{what}"));
         return Err(502);
     }
-    let body = body_of(request, conf);
+    let body = body_of(request, via);
     let length = length_of(request, conf, &body);
     request.extensions.insert(Context { length, passes_conditions: fill.is_none() });
     // The context is complete before values are made: they may show the length of the body.
-    let mut writer = Writer { request, conf, encoder, closes: false, upgrades: false };
+    let mut writer = Writer { request, conf, http, encoder, closes: false, upgrades: false };
     writer.fields(destination, length, fill);
     let Writer { mut encoder, closes, upgrades, .. } = writer;
     encoder.end();
@@ -159,7 +119,7 @@ pub(crate) fn build(
         is_idempotent: is_idempotent(method),
         keepalive: !closes,
         upgrade,
-        interim: early_hints::interim_of(request),
+        interim: early_hints::interim_of::<Http>(request),
     })
 }
 
@@ -177,76 +137,19 @@ fn has_passed(request: &Request, name: &[u8]) -> bool {
 
 const CDN_LOOP: &[u8] = b"CDN-Loop";
 
-/// What variables show of a request that was passed on.
-#[derive(Clone, Debug)]
-pub(super) struct Context {
-    /// How long the body is that the upstream gets.
-    pub(super) length: BodyLength,
-    /// Whether the client's conditions went along.
-    pub(super) passes_conditions: bool,
-}
-
-/// How long the body is that the upstream gets.
-fn length_of(request: &Request, conf: &Conf, body: &OutgoingBody) -> BodyLength {
-    let length = request.head.body();
-    match body {
-        OutgoingBody::Bytes(bytes) => BodyLength::Exactly(bytes.len() as u64),
-        OutgoingBody::Received(body) => BodyLength::Exactly(body.byte_count()),
-        OutgoingBody::Streamed => match length {
-            BodyLength::Exactly(_) => length,
-            BodyLength::Unknown | BodyLength::None => BodyLength::Unknown,
-        },
-        // An empty body that the client announced is announced again.
-        OutgoingBody::None if conf.pass_body && request.depth == 0 && length != BodyLength::None => {
-            BodyLength::Exactly(0)
-        }
-        OutgoingBody::None => BodyLength::None,
-    }
-}
-
-/// Whether the body would go along, but another location has passed it on while it came. The rest of it would look
-/// like all of it to an upstream, or leave one that keeps the connection waiting for bytes of the next request.
-fn lacks_body(request: &Request, conf: &Conf) -> bool {
-    let is_begun = request.incoming.as_ref().is_some_and(|incoming| incoming.is_begun());
-    let is_wanted = conf.body.is_none() && conf.pass_body && request.depth == 0;
-    // An error page is fetched by GET, which nobody expects a body with.
-    let is_same = request.method == request.head.method();
-    is_wanted && is_same && (is_begun || request.body_was_streamed)
-}
-
-/// The body that is sent.
-fn body_of(request: &Request, conf: &Conf) -> OutgoingBody {
-    if let Some(template) = &conf.body {
-        return OutgoingBody::Bytes(Frozen::from_vec(template.rendered(request)));
-    }
-    if !conf.pass_body {
-        return OutgoingBody::None;
-    }
-    if request.method != request.head.method() && request.incoming.is_some() {
-        return OutgoingBody::None;
-    }
-    if streams_body(request, conf) {
-        return OutgoingBody::Streamed;
-    }
-    match &request.body {
-        Some(body) if body.byte_count() > 0 => OutgoingBody::Received(std::rc::Rc::clone(body)),
-        _ => OutgoingBody::None,
-    }
-}
-
 /// The usual key of a cache: scheme and host of the target and the URI that goes there.
-pub(super) fn default_key(request: &Request, conf: &Conf, destination: &Destination) -> Vec<u8> {
+pub(super) fn default_key(conf: &Conf, request: &Request, destination: &Destination) -> Vec<u8> {
     let mut key = destination.place.key_start.clone();
     push_uri(request, conf, destination, &mut key);
     key
 }
 
 /// The method that the upstream is asked with.
-fn method_text(request: &Request, conf: &Conf, fill: Option<&Fill>) -> Vec<u8> {
+fn method_text(request: &Request, http: &Http, fill: Option<&Fill>) -> Vec<u8> {
     if fill.is_some_and(|fill| fill.as_get) {
         return b"GET".to_vec();
     }
-    if let Some(template) = conf.method.as_ref() {
+    if let Some(template) = http.method.as_ref() {
         return template.rendered(request);
     }
     match request.method {
@@ -255,25 +158,6 @@ fn method_text(request: &Request, conf: &Conf, fill: Option<&Fill>) -> Vec<u8> {
         Method::Head => b"HEAD".to_vec(),
         _ => b"GET".to_vec(),
     }
-}
-
-/// RFC 9110 section 9.2.2, and what WebDAV (RFC 4918) says of its methods. Others may do anything twice.
-fn is_idempotent(method: Method) -> bool {
-    matches!(
-        method,
-        Method::Get
-            | Method::Head
-            | Method::Put
-            | Method::Delete
-            | Method::Options
-            | Method::Trace
-            | Method::Mkcol
-            | Method::Copy
-            | Method::Move
-            | Method::Propfind
-            | Method::Proppatch
-            | Method::Unlock
-    )
 }
 
 /// `tchar` of RFC 9110 section 5.6.2.
@@ -326,6 +210,7 @@ fn push_safe(text: &[u8], out: &mut Vec<u8>) {
 struct Writer<'r> {
     request: &'r Request,
     conf: &'r Conf,
+    http: &'r Http,
     encoder: Encoder,
     /// Whether the upstream is told to close the connection.
     closes: bool,
@@ -336,8 +221,8 @@ struct Writer<'r> {
 impl Writer<'_> {
     /// In nginx's order: those of the configuration, those of this server, those of the client.
     fn fields(&mut self, destination: &Destination, length: BodyLength, fill: Option<&Fill>) {
-        let (request, conf) = (self.request, self.conf);
-        for field in conf.set_fields.items().iter().filter(|field| !is_framing(field.name.as_bytes())) {
+        let (request, conf, http) = (self.request, self.conf, self.http);
+        for field in http.set_fields.items().iter().filter(|field| !is_framing(field.name.as_bytes())) {
             self.push(field.name.as_bytes(), &field.value.rendered(request));
         }
         if !self.is_set(b"Host") {
@@ -350,7 +235,7 @@ impl Writer<'_> {
             }
         }
         // A further line of the same list.
-        if let Some(name) = &conf.cdn_loop {
+        if let Some(name) = &http.cdn_loop {
             self.encoder.field(CDN_LOOP, name);
         }
         // Last, as in nginx: upstreams that take the first of two equal fields get the one that was configured.
@@ -378,7 +263,7 @@ impl Writer<'_> {
 
     /// Whether `proxy_set_header` speaks of the field.
     fn is_set(&self, name: &[u8]) -> bool {
-        self.conf.set_fields.items().iter().any(|field| field.name.as_bytes().eq_ignore_ascii_case(name))
+        self.http.set_fields.items().iter().any(|field| field.name.as_bytes().eq_ignore_ascii_case(name))
     }
 
     /// Appends a field, unless it is empty. A control byte would end it, so it becomes a space.
@@ -406,20 +291,5 @@ mod tests {
         let mut out = Vec::new();
         push_safe(b"/a b\r\nc\x7f%20\xe4", &mut out);
         assert_eq!(out, b"/a%20b%0D%0Ac%7F%20\xe4");
-    }
-
-    #[test]
-    fn what_may_be_sent_twice() {
-        for (method, expected) in [
-            ("GET", true),
-            ("PUT", true),
-            ("DELETE", true),
-            ("POST", false),
-            ("PATCH", false),
-            ("LOCK", false),
-            ("X", false),
-        ] {
-            assert_eq!(is_idempotent(Method::of(method.as_bytes())), expected, "{method}");
-        }
     }
 }

@@ -20,9 +20,10 @@ use conf::{Args, Error};
 use http::set_cookie::{self, Attribute, Flags, SetCookie};
 
 use crate::Directive;
-use crate::proxy::conf::Conf;
-use crate::proxy::pass::Pass;
-use crate::proxy::spec::spec;
+use crate::passing::Passing;
+use crate::passing::pass::Pass;
+use crate::passing::spec::row;
+use crate::proxy::conf::{Http, http};
 use exchange::config::{Cx, Layered, Scope};
 use exchange::pattern::Pattern;
 use exchange::request::Request;
@@ -32,28 +33,26 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     // What an upstream calls itself is not what its client called; by default the address of `proxy_pass` becomes the
     // location again.
     Directive::scope(
-        spec("proxy_redirect", Args::Between(1, 2), "Changes the beginning of `Location` and `Refresh`.")
+        row("_redirect", Args::Between(1, 2), "Changes the beginning of `Location` and `Refresh`.")
             .default("default")
             .many(),
         add_redirect,
     ),
     // A browser throws cookies away that are for a domain which it did not ask.
     Directive::scope(
-        spec("proxy_cookie_domain", Args::Between(1, 2), "Changes the `domain` of cookies.")
-            .default("off")
-            .many(),
+        row("_cookie_domain", Args::Between(1, 2), "Changes the `domain` of cookies.").default("off").many(),
         add_cookie_domain,
     ),
     // It keeps cookies for another path to itself; the path behind this server is often not the one in front of it.
     Directive::scope(
-        spec("proxy_cookie_path", Args::Between(1, 2), "Changes the beginning of the `path` of cookies.")
+        row("_cookie_path", Args::Between(1, 2), "Changes the beginning of the `path` of cookies.")
             .default("off")
             .many(),
         add_cookie_path,
     ),
     // For applications that do not know that their clients come by TLS.
     Directive::scope(
-        spec("proxy_cookie_flags", Args::Between(1, 4), "Adds flags to cookies, or takes them away.")
+        row("_cookie_flags", Args::Between(1, 4), "Adds flags to cookies, or takes them away.")
             .default("off")
             .many(),
         add_cookie_flags,
@@ -149,7 +148,7 @@ fn default_of(pass: &Pass) -> Option<Rewrite> {
 
 fn add_redirect(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let block = cx.block;
-    let redirects = &mut scope.own::<Conf>().redirects;
+    let redirects = &mut http(scope).redirects;
     let has_own = redirects.list.is_of(block) && !redirects.list.items().is_empty();
     if redirects.off_block == block {
         return Err(duplicate(cx));
@@ -164,7 +163,7 @@ fn add_redirect(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         (text, None) => return Err(cx.error(format_args!("invalid parameter \"{text}\""))),
         (text, Some(_)) => read(text, cx)?,
     };
-    let redirects = &mut scope.own::<Conf>().redirects;
+    let redirects = &mut http(scope).redirects;
     redirects.is_off = false;
     redirects.list.own(block).push(rewrite);
     Ok(())
@@ -172,7 +171,7 @@ fn add_redirect(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 
 /// nginx reads once, so the address has to be known already.
 fn written_default(scope: &Scope, cx: &Cx<'_>) -> Result<Rewrite, Error> {
-    let conf = scope.of::<Conf>();
+    let conf = &scope.of::<Passing<Http>>().conf;
     let own = conf.pass.as_deref().filter(|_| conf.pass_block == cx.block);
     let Some(pass) = own else {
         return Err(
@@ -234,7 +233,7 @@ fn add_cookie_domain(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         true => None,
         false => Some(read_domain(cx)?),
     };
-    add_to(&mut scope.own::<Conf>().cookie_domains, item, cx)
+    add_to(&mut http(scope).cookie_domains, item, cx)
 }
 
 /// Domains have no case, and a dot in front of one means nothing.
@@ -255,7 +254,7 @@ fn add_cookie_path(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         true => None,
         false => Some(read(cx.arg(0), cx)?),
     };
-    add_to(&mut scope.own::<Conf>().cookie_paths, item, cx)
+    add_to(&mut http(scope).cookie_paths, item, cx)
 }
 
 /// `proxy_cookie_flags`: what is done with the flags of some cookies.
@@ -280,7 +279,7 @@ fn add_cookie_flags(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         true => None,
         false => Some(read_flags(cx)?),
     };
-    add_to(&mut scope.own::<Conf>().cookie_flags, item, cx)
+    add_to(&mut http(scope).cookie_flags, item, cx)
 }
 
 fn read_flags(cx: &mut Cx<'_>) -> Result<CookieFlags, Error> {
@@ -316,9 +315,9 @@ impl CookieFlags {
 }
 
 /// A value of `Set-Cookie` with the changes that are configured.
-pub(super) fn cookie<'v>(request: &Request, conf: &Conf, value: &'v [u8]) -> Cow<'v, [u8]> {
+pub(super) fn cookie<'v>(http: &Http, request: &Request, value: &'v [u8]) -> Cow<'v, [u8]> {
     let (domains, paths, flags) =
-        (conf.cookie_domains.items(), conf.cookie_paths.items(), conf.cookie_flags.items());
+        (http.cookie_domains.items(), http.cookie_paths.items(), http.cookie_flags.items());
     if domains.is_empty() && paths.is_empty() && flags.is_empty() {
         return Cow::Borrowed(value);
     }

@@ -5,8 +5,8 @@
 
 use http::request::{BodyLength, HeaderId};
 
-use crate::proxy::pass::{Destination, Place};
-use crate::proxy::request::Context;
+use crate::passing::pass::{Destination, Place};
+use crate::passing::request::Context;
 use exchange::request::Request;
 use exchange::variables::Variable;
 

@@ -23,8 +23,19 @@ pub const LONGEST_WAIT: Duration = Duration::from_secs(u32::MAX as u64);
 pub struct Caches {
     /// Those that are declared, in order.
     pub zones: Vec<Arc<CacheZone>>,
-    /// Those that are used, with the places, for when the configuration has been read.
-    pub uses: Vec<(Arc<CacheZone>, Span)>,
+    /// Those that are used, for when the configuration has been read.
+    pub uses: Vec<CacheUse>,
+}
+
+/// A use of a cache, which may stand above the line that declares it.
+#[derive(Debug)]
+pub struct CacheUse {
+    /// The cache.
+    pub zone: Arc<CacheZone>,
+    /// The directive that names it.
+    pub directive: String,
+    /// Where that stands.
+    pub span: Span,
 }
 
 /// What a block says of the cache.

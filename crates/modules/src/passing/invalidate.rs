@@ -8,8 +8,7 @@
 use ::http::invalidation::{self, Target};
 use ::http::request::HeaderId;
 
-use crate::proxy::cached;
-use crate::proxy::conf::Conf;
+use crate::passing::{Via, cached};
 use exchange::phases::Step;
 use exchange::request::Request;
 use exchange::subrequest;
@@ -20,8 +19,9 @@ use upstream::caching::purge;
 struct Errand;
 
 /// Invalidates what an exchange has changed. It is waited for: who has the answer must not find the old content.
-pub(super) async fn after(request: &Request, conf: &Conf, heading: &Heading) {
+pub(super) async fn after(request: &Request, via: Via<'_>, heading: &Heading) {
     let status = heading.head().status().code();
+    let conf = via.conf;
     let is_on = conf.cache.invalidates && conf.cache.zone.is_on() && request.depth == 0;
     // Where answers to POST are stored a POST is a question, and changes nothing.
     if !is_on || conf.cache.has_method(request.method) || !invalidation::invalidates(request.method, status) {
@@ -34,7 +34,7 @@ pub(super) async fn after(request: &Request, conf: &Conf, heading: &Heading) {
     for id in [HeaderId::Location, HeaderId::ContentLocation] {
         let Some(value) = heading.head().get(heading.raw(), id) else { continue };
         // An upstream that knows itself under another name says that one; the client is told this server's.
-        let changed = conf.redirects.apply(request, value);
+        let changed = via.protocol.location(request, value);
         let found = invalidation::same_origin_target(target, changed.as_deref().unwrap_or(value));
         paths.extend(found.filter(|path| !paths.contains(path)));
     }
@@ -49,10 +49,10 @@ pub(super) fn is_errand(request: &Request) -> bool {
 }
 
 /// Takes away what this request would be answered with.
-pub(super) async fn carry_out(request: &mut Request, conf: &Conf) -> Step {
+pub(super) async fn carry_out(request: &mut Request, via: Via<'_>) -> Step {
     // From here on it is to look like one that a client has made: the usual key has the URI as it was received.
     request.depth = 0;
-    if let Ok(Some((cache, text))) = cached::lookup(request, conf) {
+    if let Ok(Some((cache, text))) = cached::lookup(request, via) {
         purge::invalidate(request, &cache, &text).await;
     }
     request.response.status = 204;

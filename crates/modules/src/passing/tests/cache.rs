@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use http::request::Method;
 
-use crate::proxy::Conf;
+use crate::passing::Passing;
+use crate::proxy::Http;
 use crate::testing::{error, loaded, warnings};
 use upstream::caching::settings::{CacheConf, Caches, Stale, StoreKind, Valid, Zone};
 
@@ -12,7 +13,7 @@ const PATH: &str = "proxy_cache_path /c keys_zone=one:1m;";
 
 fn conf_of(http: &str) -> CacheConf {
     let config = loaded(http);
-    config.http.locations.last().expect("there is a server").scope.of::<Conf>().cache.clone()
+    config.http.locations.last().expect("there is a server").scope.of::<Passing<Http>>().conf.cache.clone()
 }
 
 #[test]

@@ -1,18 +1,18 @@
-//! The directives but for those of the cache.
+//! The directives that all protocols have, but for those of the cache: under the names of HTTP.
 
 use std::time::Duration;
 
-use http::request::Version;
-
-use crate::proxy::conf::Conf;
-use crate::proxy::pass::Pass;
+use crate::passing::Passing;
+use crate::passing::conf::Conf;
+use crate::passing::pass::Pass;
+use crate::proxy::Http;
 use crate::testing::{error, loaded, warnings};
 use upstream::{BindAddr, NextUpstream};
 
 /// The settings of the last location.
-pub(super) fn conf_of(http: &str) -> Conf {
+fn conf_of(http: &str) -> Conf {
     let config = loaded(http);
-    config.http.locations.last().expect("there is a server").scope.of::<Conf>().clone()
+    config.http.locations.last().expect("there is a server").scope.of::<Passing<Http>>().conf.clone()
 }
 
 /// What a directive comes to in a location: as written there, inherited, and replaced.
@@ -50,10 +50,7 @@ fn defaults_are_nginxs() {
     assert_eq!(upstream.temp_path.1.as_slice(), [1, 2]);
     assert!(upstream.buffering && upstream.request_buffering && !upstream.pass_trailers);
     assert_eq!(upstream.next_upstream, NextUpstream::ERROR | NextUpstream::TIMEOUT);
-    assert_eq!(
-        (conf.version, conf.pass_fields, conf.pass_body, conf.store_access),
-        (Version::Http11, true, true, 0o600)
-    );
+    assert_eq!((conf.pass_fields, conf.pass_body, conf.store_access), (true, true, 0o600));
     assert!(conf.pass.is_none() && !conf.is_active());
 }
 
@@ -84,13 +81,6 @@ fn values_are_inherited_and_replaced() {
     });
     inherited("proxy_socket_rcvbuf", ("64k", Some(65536)), ("0", None), |conf| conf.upstream.socket_rcvbuf);
     inherited("proxy_socket_sndbuf", ("64k", Some(65536)), ("0", None), |conf| conf.upstream.socket_sndbuf);
-    inherited("proxy_http_version", ("1.0", Version::Http10), ("1.1", Version::Http11), |conf| conf.version);
-    inherited("proxy_method", ("PUT", "PUT".to_owned()), ("$arg_m", String::new()), |conf| {
-        conf.method.as_ref().and_then(|method| method.constant()).unwrap_or_default().to_owned()
-    });
-    inherited("proxy_set_body", ("a", "a".to_owned()), ("b", "b".to_owned()), |conf| {
-        conf.body.as_ref().and_then(|body| body.constant()).unwrap_or_default().to_owned()
-    });
     inherited("proxy_limit_rate", ("1k", "1k".to_owned()), ("2k", "2k".to_owned()), |conf| {
         conf.upstream.limit_rate.as_ref().and_then(|rate| rate.constant()).unwrap_or_default().to_owned()
     });
@@ -99,13 +89,6 @@ fn values_are_inherited_and_replaced() {
 
 #[test]
 fn lists_are_inherited_until_a_block_has_its_own() {
-    let names = |http: &str| {
-        let conf = conf_of(http);
-        let names = conf.set_fields.items().iter().map(|field| field.name.to_string());
-        names.collect::<Vec<_>>().join(" ")
-    };
-    assert_eq!(names("proxy_set_header A 1; proxy_set_header B 2; server { location / { } }"), "A B");
-    assert_eq!(names("proxy_set_header A 1; server { proxy_set_header B ''; location / { } }"), "B");
     let shown = |list: &exchange::config::Layered<Box<str>>| list.items().join(" ");
     let conf = conf_of(
         "proxy_hide_header A; proxy_pass_header Server; server { location / { proxy_hide_header B; } }",
@@ -114,8 +97,6 @@ fn lists_are_inherited_until_a_block_has_its_own() {
     let hides = |name: &str| conf.hides(http::request::HeaderId::of(name.as_bytes()), name.as_bytes());
     let hidden = ["b", "Date", "X-Pad", "x-accel-redirect", "X-Accel-Expires"].map(hides);
     assert_eq!((hidden, hides("A"), hides("server"), hides("X")), ([true; 5], false, false, false));
-    let conf = conf_of("early_hints $arg_a; server { location / { early_hints 1 2; } }");
-    assert_eq!(conf.early_hints.items().len(), 2);
 }
 
 #[test]
@@ -158,7 +139,7 @@ fn requests_are_passed_on_in_one_block_and_its_conditions() {
         .http
         .locations
         .iter()
-        .map(|location| (location.name.clone(), location.scope.of::<Conf>().pass.is_some()))
+        .map(|location| (location.name.clone(), location.scope.of::<Passing<Http>>().conf.pass.is_some()))
         .collect();
     let expected = [("server", false), ("/a/", true), ("/a/", true), ("limit_except", true), ("/a/c", false)];
     assert_eq!(passes, expected.map(|(name, passes)| (name.to_owned(), passes)));
@@ -214,8 +195,6 @@ fn wrong_statements_are_refused() {
             "location / {\nproxy_pass http://127.0.0.1; proxy_pass http://127.0.0.1; }",
             "\"proxy_pass\" directive is duplicate",
         ),
-        ("\nproxy_http_version 3;", "invalid value \"3\""),
-        ("\nproxy_http_version 2;", "\"2\" in \"proxy_http_version\" directive is not supported yet"),
         ("\nproxy_bind x;", "invalid address \"x\""),
         ("\nproxy_bind 127.0.0.1 x;", "invalid parameter \"x\""),
         ("\nproxy_next_upstream x;", "invalid value \"x\""),
@@ -227,25 +206,6 @@ fn wrong_statements_are_refused() {
         ("\nproxy_store_access x;", "invalid value \"x\""),
         ("\nproxy_store_access user:w;", "invalid value \"user:w\""),
         ("\nproxy_store '';", "empty path"),
-        ("\nproxy_redirect x;", "invalid parameter \"x\""),
-        ("\nproxy_redirect ~( b;", "pcre2_compile() failed: missing closing parenthesis in \"(\""),
-        (
-            "\nproxy_redirect default;",
-            "\"proxy_redirect default\" should be placed after the \"proxy_pass\" directive",
-        ),
-        (
-            "location / {\nproxy_pass http://$host; proxy_redirect default; }",
-            "\"proxy_redirect default\" cannot be used with \"proxy_pass\" directive with variables",
-        ),
-        ("\nproxy_redirect off; proxy_redirect a b;", "\"proxy_redirect\" directive is duplicate"),
-        ("\nproxy_redirect a b; proxy_redirect off;", "\"proxy_redirect\" directive is duplicate"),
-        ("\nproxy_cookie_domain x;", "invalid parameter \"x\""),
-        ("\nproxy_cookie_path off; proxy_cookie_path a b;", "\"proxy_cookie_path\" directive is duplicate"),
-        (
-            "\nproxy_cookie_flags a b; proxy_cookie_flags off;",
-            "\"proxy_cookie_flags\" directive is duplicate",
-        ),
-        ("\nproxy_set_header A $nobody;", "unknown \"nobody\" variable"),
     ] {
         let found = error(&format!("http {{ server {{ {text} }} }}"));
         assert!(found.starts_with(&format!("{expected} in /conf/nginx.conf:2")), "{text}: {found}");
@@ -300,11 +260,6 @@ fn sizes_have_to_fit_together() {
 #[test]
 fn what_would_be_dangerous_or_has_no_effect_is_told() {
     for (text, expected) in [
-        ("proxy_set_header 'A: B' c;", "invalid field name \"A: B\", the field is not sent"),
-        (
-            "proxy_set_header content-length 5;",
-            "\"content-length\" is that of the body that is sent, whatever is set",
-        ),
         ("proxy_send_lowat 1;", "\"proxy_send_lowat\" is not supported, ignored"),
         (
             "proxy_ssl_conf_command Options KTLS;",
@@ -315,12 +270,11 @@ fn what_would_be_dangerous_or_has_no_effect_is_told() {
         let found = warnings(&format!("http {{\n{text} }}"));
         assert_eq!(found, [format!("{expected} in /conf/nginx.conf:2")], "{text}");
     }
-    assert_eq!(warnings("http { proxy_set_header Content-Length ''; }"), Vec::<String>::new());
 }
 
 #[test]
 fn every_directive_of_the_module_is_here() {
-    let here: Vec<&str> = super::super::MODULE.directives().map(|directive| directive.spec.name).collect();
+    let here: Vec<&str> = crate::all().directives().iter().map(|directive| directive.spec.name).collect();
     let missing = conf::nginx_directives().iter().filter(|row| row.module == "http_proxy");
     let missing: Vec<&str> = missing.map(|row| row.name).filter(|name| !here.contains(name)).collect();
     assert_eq!(missing, Vec::<&str>::new());

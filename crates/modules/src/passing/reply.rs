@@ -3,8 +3,7 @@
 //! | field | becomes |
 //! |---|---|
 //! | `Content-Type`, `Content-Length`, `Last-Modified`, `ETag`, `Content-Range` | the values that filters know |
-//! | `Location`, `Refresh` | the same behind `proxy_redirect` |
-//! | `Set-Cookie` | the same behind `proxy_cookie_*` |
+//! | `Location`, `Refresh`, `Set-Cookie` | what the protocol makes of them (`proxy_redirect`, `proxy_cookie_*`) |
 //! | `WWW-Authenticate` | a question that an error page keeps |
 //! | `Server`, `Date` | hidden; shown, they take the place of ours; the `Date` of a stored response always does |
 //! | `X-Accel-*`, `X-Pad` | hidden; the former steer this server |
@@ -22,9 +21,9 @@ use http::reply::{FieldLine, ReplyHead};
 use http::request::HeaderId;
 
 use crate::charset;
-use crate::proxy::conf::Conf;
-use crate::proxy::request::Context;
-use crate::proxy::{rewrites, store};
+use crate::passing::conf::Conf;
+use crate::passing::request::Context;
+use crate::passing::{Via, store};
 use exchange::course;
 use exchange::phases::Step;
 use exchange::request::Request;
@@ -117,7 +116,8 @@ fn is_hidden_by_default(id: HeaderId, name: &[u8]) -> bool {
 }
 
 /// Makes the answer of a request out of that of an upstream, or follows where it leads.
-pub(crate) fn apply(request: &mut Request, conf: &Conf, reply: Reply) -> Step {
+pub(crate) fn apply(request: &mut Request, via: Via<'_>, reply: Reply) -> Step {
+    let conf = via.conf;
     let heading = Rc::clone(&reply.head);
     // nginx's order: what is intercepted does not steer, and what is redirected has no body to pass on.
     if let Some(step) = intercept(request, conf, &heading) {
@@ -125,7 +125,7 @@ pub(crate) fn apply(request: &mut Request, conf: &Conf, reply: Reply) -> Step {
     }
     let steering = steer(request, conf, &heading);
     if let Some(target) = steering.redirect {
-        return redirect(request, conf, &heading, target);
+        return redirect(request, via, &heading, target);
     }
     // Conditions that went along with the request have been judged; those of a request for a cache did not go.
     let context = request.extensions.get::<Context>();
@@ -134,7 +134,7 @@ pub(crate) fn apply(request: &mut Request, conf: &Conf, reply: Reply) -> Step {
     request.response.is_stored = reply.stored.is_some();
     // Any part of what is stored can be had, whatever the upstream promised.
     request.response.allow_ranges = reply.stored.is_some() && heading.head().status().code() == 200;
-    head(request, conf, &heading);
+    head(request, via, &heading);
     if let Some(stored) = reply.stored {
         Tries::of(request).stored = Some(Rc::clone(&heading));
         request.response.content_length = stored.length;
@@ -201,10 +201,10 @@ fn steer<'h>(request: &mut Request, conf: &Conf, heading: &'h Heading) -> Steeri
 }
 
 /// Goes on with another URI. What describes the answer as such is kept for what is found there, as in nginx.
-fn redirect(request: &mut Request, conf: &Conf, heading: &Heading, target: &[u8]) -> Step {
+fn redirect(request: &mut Request, via: Via<'_>, heading: &Heading, target: &[u8]) -> Step {
     for line in heading.head().lines(heading.raw()) {
         if is_kept(line) {
-            take(request, conf, line, Whole::Parts);
+            take(request, via, line, Whole::Parts);
         }
     }
     if target.first() == Some(&b'@') {
@@ -237,8 +237,8 @@ fn is_kept(line: FieldLine<'_>) -> bool {
 }
 
 /// Puts status and fields into the response.
-fn head(request: &mut Request, conf: &Conf, heading: &Heading) {
-    let (head, raw) = (heading.head(), heading.raw());
+fn head(request: &mut Request, via: Via<'_>, heading: &Heading) {
+    let (conf, head, raw) = (via.conf, heading.head(), heading.raw());
     let status = head.status();
     let response = &mut request.response;
     response.status = status.code();
@@ -265,7 +265,7 @@ fn head(request: &mut Request, conf: &Conf, heading: &Heading) {
         let is_kept =
             line.id == HeaderId::Date && request.response.is_stored && !conf.hides_by_name(line.name);
         if !is_removed && (is_kept || !conf.hides(line.id, line.name)) {
-            take(request, conf, line, whole);
+            take(request, via, line, whole);
         }
     }
     // The range filter does the rest, and promises them in `Accept-Ranges`.
@@ -282,7 +282,7 @@ enum Whole {
 }
 
 /// Takes one field to where it belongs.
-fn take(request: &mut Request, conf: &Conf, line: FieldLine<'_>, whole: Whole) {
+fn take(request: &mut Request, via: Via<'_>, line: FieldLine<'_>, whole: Whole) {
     let FieldLine { id, name, value } = line;
     match id {
         HeaderId::ContentLength => {}
@@ -293,17 +293,17 @@ fn take(request: &mut Request, conf: &Conf, line: FieldLine<'_>, whole: Whole) {
         }
         HeaderId::ContentRange => request.response.content_range = Some(value.to_vec()),
         // Promised by this server where it cuts the ranges.
-        HeaderId::AcceptRanges if conf.force_ranges || request.response.allow_ranges => {}
+        HeaderId::AcceptRanges if via.conf.force_ranges || request.response.allow_ranges => {}
         HeaderId::WwwAuthenticate => request.response.www_authenticate.push(value.to_vec()),
         HeaderId::Server => request.response.server = Some(value.to_vec()),
         HeaderId::Date => request.response.date = Some(value.to_vec()),
-        HeaderId::Location => location(request, conf, name, value),
+        HeaderId::Location => location(request, via, name, value),
         HeaderId::Refresh => {
-            let value = refresh(request, conf, value);
+            let value = refresh(request, via, value);
             push(request, name, value);
         }
         HeaderId::SetCookie => {
-            let value = rewrites::cookie(request, conf, value).into_owned();
+            let value = via.protocol.cookie(request, value).into_owned();
             push(request, name, value);
         }
         _ => push(request, name, value.to_vec()),
@@ -331,19 +331,19 @@ fn last_modified(request: &mut Request, name: &[u8], value: &[u8]) {
 }
 
 /// As in nginx a path that is not changed stays a path, whatever `absolute_redirect` says.
-fn location(request: &mut Request, conf: &Conf, name: &[u8], value: &[u8]) {
-    match conf.redirects.apply(request, value) {
+fn location(request: &mut Request, via: Via<'_>, name: &[u8], value: &[u8]) {
+    match via.protocol.location(request, value) {
         Some(changed) => request.response.location = Some(changed),
         None => push(request, name, value.to_vec()),
     }
 }
 
 /// What stands behind `url=` is a place like that in `Location`.
-fn refresh(request: &Request, conf: &Conf, value: &[u8]) -> Vec<u8> {
+fn refresh(request: &Request, via: Via<'_>, value: &[u8]) -> Vec<u8> {
     const URL: &[u8] = b"url=";
     let start = value.windows(URL.len()).position(|window| window.eq_ignore_ascii_case(URL));
     let Some(start) = start.map(|start| start + URL.len()) else { return value.to_vec() };
-    match conf.redirects.apply(request, &value[start..]) {
+    match via.protocol.location(request, &value[start..]) {
         Some(changed) => [&value[..start], &changed].concat(),
         None => value.to_vec(),
     }

@@ -24,7 +24,8 @@ pub(super) fn declare(cx: &mut Cx<'_>) -> Result<(), Error> {
         }
     }
     if cache.name.is_empty() {
-        return Err(cx.error("\"proxy_cache_path\" must have \"keys_zone\" parameter"));
+        let name = &cx.statement.name.text;
+        return Err(cx.error(format_args!("\"{name}\" must have \"keys_zone\" parameter")));
     }
     // The zone may have been used above this line, but declared only once.
     let (name, bytes) = (cache.name.clone(), cache.keys_bytes);

@@ -1,4 +1,4 @@
-//! `proxy_pass`: where requests go, read once, or for each request where variables are in it.
+//! `proxy_pass` and its siblings: where requests go, read once, or for each request where variables are in it.
 //!
 //! What of the URI goes along is said in `request`; who is behind the address, in `upstream::peers`.
 
@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use conf::{Contexts, Error, Span};
 
-use crate::proxy::conf::Conf;
+use crate::passing::conf::Conf;
+use crate::passing::{Family, Passing};
 use exchange::config::{Cx, Scope};
 use exchange::request::Request;
 use exchange::settings::core::FoundBy;
@@ -23,6 +24,8 @@ pub(crate) struct Pass {
     to: To,
     /// What of a request's path the URI of the address takes the place of: the path of the location.
     location: Box<str>,
+    /// What may stand in front of an address.
+    schemes: &'static [Scheme],
 }
 
 /// Where to.
@@ -51,7 +54,7 @@ pub(crate) struct Place {
 
 impl Pass {
     /// The address and its parts, when it is without variables.
-    pub(super) fn written(&self) -> Option<(&str, &Place)> {
+    pub(crate) fn written(&self) -> Option<(&str, &Place)> {
         match &self.to {
             To::Written { url, place, .. } => Some((url, place)),
             To::Variables(..) => None,
@@ -67,7 +70,7 @@ impl Pass {
     }
 
     /// What of the path the URI takes the place of.
-    pub(super) fn location(&self) -> &str {
+    pub(crate) fn location(&self) -> &str {
         &self.location
     }
 
@@ -87,20 +90,15 @@ pub(crate) struct Destination {
 
 /// What stands in front of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Scheme {
-    text: &'static str,
+pub(crate) struct Scheme {
+    pub(crate) text: &'static str,
     /// Its usual port.
-    port: u16,
-    is_secure: bool,
+    pub(crate) port: u16,
+    pub(crate) is_secure: bool,
 }
 
-const SCHEMES: [Scheme; 2] = [
-    Scheme { text: "http://", port: 80, is_secure: false },
-    Scheme { text: "https://", port: 443, is_secure: true },
-];
-
 /// The setter.
-pub(super) fn set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+pub(crate) fn set<F: Family>(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     let location = match &scope.core.found_by {
         FoundBy::Prefix(path) if cx.context == Contexts::LOCATION => Some(&**path),
@@ -109,17 +107,18 @@ pub(super) fn set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let template = cx.template(text)?;
     let to = match template.constant() {
         None => To::Variables(template, cx.statement.span().clone()),
-        Some(text) => written(text, location.is_some(), cx)?,
+        Some(text) => written(F::SCHEMES, text, location.is_some(), cx)?,
     };
-    let pass = Arc::new(Pass { to, location: location.unwrap_or_default().into() });
-    let conf = scope.own::<Conf>();
+    let pass = Arc::new(Pass { to, location: location.unwrap_or_default().into(), schemes: F::SCHEMES });
+    let conf = &mut scope.own::<Passing<F>>().conf;
     (conf.pass, conf.pass_block) = (Some(pass), cx.block);
     Ok(())
 }
 
 /// An address without variables.
-fn written(text: &str, has_path: bool, cx: &mut Cx<'_>) -> Result<To, Error> {
-    let (scheme, rest) = after_scheme(text.as_bytes()).ok_or_else(|| cx.error("invalid URL prefix"))?;
+fn written(schemes: &[Scheme], text: &str, has_path: bool, cx: &mut Cx<'_>) -> Result<To, Error> {
+    let (scheme, rest) =
+        after_scheme(schemes, text.as_bytes()).ok_or_else(|| cx.error("invalid URL prefix"))?;
     // It was text, and the scheme is ASCII.
     let rest = &text[text.len() - rest.len()..];
     let (authority, uri) = split(rest);
@@ -130,20 +129,21 @@ fn written(text: &str, has_path: bool, cx: &mut Cx<'_>) -> Result<To, Error> {
     let group = group.map_err(|fault| cx.error(fault))?;
     // There would be nothing in the request's path that it could take the place of.
     if !has_path && !uri.is_empty() {
-        return Err(cx.error(
-            "\"proxy_pass\" cannot have URI part in location given by regular expression, or inside named location, \
-             or inside \"if\" statement, or inside \"limit_except\" block",
-        ));
+        let name = &cx.statement.name.text;
+        return Err(cx.error(format_args!(
+            "\"{name}\" cannot have URI part in location given by regular expression, or inside named location, or \
+             inside \"if\" statement, or inside \"limit_except\" block"
+        )));
     }
     let place = Arc::new(Place::of(scheme, &url, authority, uri.as_bytes()));
     Ok(To::Written { url: text.into(), group, place })
 }
 
 /// The scheme of an address, and what stands behind it.
-fn after_scheme(text: &[u8]) -> Option<(Scheme, &[u8])> {
-    SCHEMES.into_iter().find_map(|scheme| {
+fn after_scheme<'t>(schemes: &[Scheme], text: &'t [u8]) -> Option<(Scheme, &'t [u8])> {
+    schemes.iter().find_map(|scheme| {
         let (start, rest) = text.split_at_checked(scheme.text.len())?;
-        start.eq_ignore_ascii_case(scheme.text.as_bytes()).then_some((scheme, rest))
+        start.eq_ignore_ascii_case(scheme.text.as_bytes()).then_some((*scheme, rest))
     })
 }
 
@@ -202,9 +202,9 @@ fn found(request: &mut Request, conf: &Conf) -> Result<(Target, Destination), u1
         }
         To::Variables(template, place) => {
             let text = template.rendered(request);
-            evaluate(request, &text).map_err(|fault| {
+            evaluate(pass.schemes, request, &text).map_err(|fault| {
                 let shown = fault.shown(&text);
-                request.log(Level::Error, format_args!("{shown} of \"proxy_pass\" in {place}"));
+                request.log(Level::Error, format_args!("{shown} of \"{}_pass\" in {place}", conf.prefix));
                 500
             })
         }
@@ -231,8 +231,8 @@ impl Wrong {
 }
 
 /// Reads an address that came out of variables: a group's name first, then an address, then a name to be resolved.
-fn evaluate(request: &Request, text: &[u8]) -> Result<(Target, Destination), Wrong> {
-    let (scheme, rest) = after_scheme(text).ok_or(Wrong::Scheme)?;
+fn evaluate(schemes: &[Scheme], request: &Request, text: &[u8]) -> Result<(Target, Destination), Wrong> {
+    let (scheme, rest) = after_scheme(schemes, text).ok_or(Wrong::Scheme)?;
     // The URI may hold any bytes, the authority only text; a slash, a colon and a question mark are bytes of their own.
     let valid = rest.utf8_chunks().next().map_or("", |chunk| chunk.valid());
     let (authority, _) = split(valid);
@@ -262,6 +262,8 @@ fn evaluate(request: &Request, text: &[u8]) -> Result<(Target, Destination), Wro
 mod tests {
     use super::*;
 
+    const HTTP: Scheme = Scheme { text: "http://", port: 80, is_secure: false };
+
     #[test]
     fn addresses_and_uris_are_told_apart() {
         for (text, expected) in [
@@ -282,7 +284,7 @@ mod tests {
         let place = |text: &str| {
             let (authority, uri) = split(text);
             let url = Url::parse(authority, 80).unwrap_or_else(|fault| panic!("{text}: {fault}"));
-            let place = Place::of(SCHEMES[0], &url, authority, uri.as_bytes());
+            let place = Place::of(HTTP, &url, authority, uri.as_bytes());
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
             (text(&place.key_start), text(&place.host), place.port, text(&place.uri))
         };

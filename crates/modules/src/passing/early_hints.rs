@@ -10,12 +10,18 @@ use http::request::Version;
 
 use crate::Directive;
 use crate::http_core::LEVELS;
-use crate::proxy::Conf;
-use crate::proxy::reply;
+use crate::passing::{Family, Passing, reply};
 use exchange::client::Interim;
-use exchange::config::{Cx, Scope};
+use exchange::config::{Cx, Layered, Scope, Settings};
 use exchange::request::Request;
+use exchange::template::Template;
 use upstream::MakeInterim;
+
+/// The conditions of a block.
+#[derive(Clone, Debug, Default)]
+pub(super) struct EarlyHints(Layered<Template>);
+
+impl Settings for EarlyHints {}
 
 pub(super) const DIRECTIVES: &[Directive] = &[
     // Off by default, because some clients take any first answer for the last.
@@ -35,29 +41,45 @@ pub(super) const DIRECTIVES: &[Directive] = &[
 fn add(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     for text in cx.statement.texts() {
         let template = cx.template(text)?;
-        scope.own::<Conf>().early_hints.own(cx.block).push(template);
+        scope.own::<EarlyHints>().0.own(cx.block).push(template);
     }
     Ok(())
 }
 
 /// What makes the interim responses to this request; nothing where its client is to have none.
-pub(super) fn interim_of(request: &Request) -> Option<MakeInterim> {
-    let conditions = request.scope().of::<Conf>().early_hints.items();
+pub(crate) fn interim_of<F: Family>(request: &Request) -> Option<MakeInterim> {
+    let conditions = request.scope().of::<EarlyHints>().0.items();
     let holds = || conditions.iter().any(|text| !matches!(text.rendered(request).as_slice(), b"" | b"0"));
     // Clients of HTTP/1.0 know no interim responses, and the response to a subrequest has no head. A fetch beside a response
     // that is being sent would put them into its body.
     let has_reader = !request.is_detached || request.is_awaited;
     let may_have = has_reader && request.depth == 0 && request.head.version() != Version::Http10;
-    (may_have && holds()).then_some(pass_on as MakeInterim)
+    (may_have && holds()).then_some(pass_on::<F> as MakeInterim)
 }
 
 /// Takes what the client gets of an interim response. A 100 says nothing to the client of a proxy that has sent its request as a whole.
-fn pass_on(request: &Request, head: &ReplyHead, raw: &[u8]) -> Option<Interim> {
+fn pass_on<F: Family>(request: &Request, head: &ReplyHead, raw: &[u8]) -> Option<Interim> {
     let status = head.status();
     if status.code() == 100 {
         return None;
     }
-    let lines = reply::interim_lines(request.scope().of::<Conf>(), head, raw);
+    let lines = reply::interim_lines(&request.scope().of::<Passing<F>>().conf, head, raw);
     let fields = lines.map(|line| (line.name.to_vec(), line.value.to_vec())).collect();
     Some(Interim { status, fields })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::EarlyHints;
+    use crate::testing::loaded;
+
+    #[test]
+    fn conditions_are_inherited_until_a_block_has_its_own() {
+        let count = |http: &str| {
+            let config = loaded(http);
+            config.http.locations.last().expect("there is a server").scope.of::<EarlyHints>().0.items().len()
+        };
+        assert_eq!(count("early_hints $arg_a; server { location / { } }"), 1);
+        assert_eq!(count("early_hints $arg_a; server { location / { early_hints 1 2; } }"), 2);
+    }
 }

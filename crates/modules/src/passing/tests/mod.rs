@@ -1,4 +1,5 @@
 //! Tests of the directives: what they set, how that is inherited, and what is wrong with a value. What they do to
-//! requests and answers is tested against the binary, beside nginx.
+//! requests and responses is tested against the binary, beside nginx.
 
 mod directives;
+mod family;

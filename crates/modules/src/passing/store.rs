@@ -20,14 +20,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use conf::{Args, Error, Spec};
+use conf::{Args, Error};
 use io::op::Source;
 
 use crate::Directive;
-use crate::http_core::LEVELS;
-use crate::proxy::conf::Conf;
-use crate::proxy::spec::spec;
-use exchange::config::{Cx, Scope};
+use crate::passing::conf::{Conf, conf};
+use crate::passing::spec::row;
+use crate::passing::{Family, Rows};
+use exchange::config::Cx;
 use exchange::files;
 use exchange::request::Request;
 use exchange::response::Body;
@@ -38,31 +38,32 @@ use transfer::body::stream::Stream;
 use transfer::body::{BodyError, choose};
 use upstream::caching::settings::Zone;
 
-pub(super) const DIRECTIVES: &[Directive] = &[
-    // A mirror of another server, made as it is asked for: `try_files` or `error_page` leads here when a file is missing.
-    // Nothing ever looks whether a copy is still right; that is what caches are for.
-    Directive::scope(
-        spec(
-            "proxy_store",
-            Args::Exactly(1),
-            "Keeps answers as files: where their URIs lead, or at this path.",
-        )
-        .default("off"),
-        set,
-    ),
-    // Folders that have to be made get the same bits, and those who may read get into them.
-    Directive::scope(
-        Spec::new(
-            "http_proxy",
-            "proxy_store_access",
-            LEVELS,
-            Args::Between(1, 3),
-            "Who may read and write these files: `user:`, `group:`, `all:` with `r` or `rw`.",
-        )
-        .default("user:rw"),
-        set_access,
-    ),
-];
+impl<F: Family> Rows<F> {
+    /// Copies of responses as files.
+    pub(crate) const STORE: &'static [Directive] = &[
+        // A mirror of another server, made as it is asked for: `try_files` or `error_page` leads here when a file is missing.
+        // Nothing ever looks whether a copy is still right; that is what caches are for.
+        Directive::scope(
+            row(
+                "_store",
+                Args::Exactly(1),
+                "Keeps answers as files: where their URIs lead, or at this path.",
+            )
+            .default("off"),
+            |scope, cx| set(conf::<F>(scope), cx),
+        ),
+        // Folders that have to be made get the same bits, and those who may read get into them.
+        Directive::scope(
+            row(
+                "_store_access",
+                Args::Between(1, 3),
+                "Who may read and write these files: `user:`, `group:`, `all:` with `r` or `rw`.",
+            )
+            .default("user:rw"),
+            |scope, cx| set_access(conf::<F>(scope), cx),
+        ),
+    ];
+}
 
 /// `proxy_store`
 #[derive(Clone, Debug, Default)]
@@ -82,10 +83,12 @@ impl Store {
     }
 }
 
-fn set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    let conf = scope.own::<Conf>();
+fn set(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
     if cx.arg(0) != "off" && conf.cache_block == cx.block && conf.cache.zone.is_on() {
-        return Err(cx.error("\"proxy_store\" directive is incompatible with \"proxy_cache\""));
+        let prefix = conf.prefix;
+        return Err(
+            cx.error(format_args!("\"{prefix}_store\" directive is incompatible with \"{prefix}_cache\""))
+        );
     }
     conf.store = match cx.arg(0) {
         "off" => Store::Off,
@@ -102,7 +105,7 @@ fn set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 }
 
 /// nginx's rule: without `user:` the owner may read and write.
-fn set_access(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+fn set_access(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
     let (mut mode, mut user) = (0, 0o600);
     for text in cx.statement.texts() {
         let fault = || cx.error(format_args!("invalid value \"{text}\""));
@@ -122,7 +125,7 @@ fn set_access(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
             _ => return Err(fault()),
         };
     }
-    scope.own::<Conf>().store_access = mode | user;
+    conf.store_access = mode | user;
     Ok(())
 }
 

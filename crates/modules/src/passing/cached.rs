@@ -8,10 +8,10 @@ use ::cache::Fate;
 use http::freshness::store::Ignored;
 use http::request::{HeaderId, Method};
 
-use crate::proxy::ask::ask;
-use crate::proxy::conf::Conf;
-use crate::proxy::request::Fill;
-use crate::proxy::{pass, request as proxy_request};
+use crate::passing::ask::ask;
+use crate::passing::conf::Conf;
+use crate::passing::request::Fill;
+use crate::passing::{Family, Passing, Via, pass};
 use exchange::config::Layered;
 use exchange::request::Request;
 use exchange::template::Template;
@@ -21,29 +21,31 @@ use upstream::caching::settings::{Caches, Zone};
 use upstream::caching::tasks::Cache;
 use upstream::caching::{Origin, Wanted, policy};
 
-/// How this module's upstreams are asked for a cache.
-pub(super) static ORIGIN: Origin = Origin {
-    conf: |scope| &scope.of::<Conf>().cache,
-    upstream: |scope| &scope.of::<Conf>().upstream,
-    ignored: |scope| {
-        let ignored = scope.of::<Conf>().ignored();
-        Ignored {
-            cache_control: ignored.has(HeaderId::CacheControl),
-            expires: ignored.has(HeaderId::Expires),
-            set_cookie: ignored.has(HeaderId::SetCookie),
-            vary: ignored.has(HeaderId::Vary),
-            accel_expires: ignored.has(HeaderId::XAccelExpires),
-        }
-    },
-    ask: |request, wanted| {
-        Box::pin(async move {
-            let generation = Rc::clone(&request.generation);
-            let conf = generation.config.location(request.location).scope.of::<Conf>();
-            let fill = wanted.is_shared.then(|| fill_of(request, conf, wanted));
-            ask(request, conf, fill.as_ref()).await
-        })
-    },
-};
+impl<F: Family> Passing<F> {
+    /// How a protocol's upstreams are asked for a cache.
+    pub(super) const ORIGIN: &'static Origin = &Origin {
+        conf: |scope| &scope.of::<Passing<F>>().conf.cache,
+        upstream: |scope| &scope.of::<Passing<F>>().conf.upstream,
+        ignored: |scope| {
+            let ignored = scope.of::<Passing<F>>().conf.ignored();
+            Ignored {
+                cache_control: ignored.has(HeaderId::CacheControl),
+                expires: ignored.has(HeaderId::Expires),
+                set_cookie: ignored.has(HeaderId::SetCookie),
+                vary: ignored.has(HeaderId::Vary),
+                accel_expires: ignored.has(HeaderId::XAccelExpires),
+            }
+        },
+        ask: |request, wanted| {
+            Box::pin(async move {
+                let generation = Rc::clone(&request.generation);
+                let via = generation.config.location(request.location).scope.of::<Passing<F>>().via();
+                let fill = wanted.is_shared.then(|| fill_of(request, via.conf, wanted));
+                ask(request, via, fill.as_ref()).await
+            })
+        },
+    };
+}
 
 /// A cache and the text of a key.
 type Keyed = (Arc<Cache>, Vec<u8>);
@@ -52,21 +54,22 @@ type Keyed = (Arc<Cache>, Vec<u8>);
 ///
 /// # Errors
 /// The status that answers; the log has the reason.
-pub(super) fn lookup(request: &mut Request, conf: &Conf) -> Result<Option<Keyed>, u16> {
-    if !conf.cache.has_method(request.method) {
+pub(super) fn lookup(request: &mut Request, via: Via<'_>) -> Result<Option<Keyed>, u16> {
+    if !via.conf.cache.has_method(request.method) {
         return Ok(None);
     }
-    keyed(request, conf)
+    keyed(request, via)
 }
 
 /// The same, whatever the method is.
-pub(super) fn keyed(request: &mut Request, conf: &Conf) -> Result<Option<Keyed>, u16> {
+fn keyed(request: &mut Request, via: Via<'_>) -> Result<Option<Keyed>, u16> {
+    let conf = via.conf;
     let Some(cache) = cache_of(request, conf)? else { return Ok(None) };
     // Before the key is made, which may tell upstreams apart by `$proxy_host`.
     let destination = pass::target(request, conf)?.1;
     let text = match &conf.cache.key {
         Some(template) => template.rendered(request),
-        None => proxy_request::default_key(request, conf, &destination),
+        None => via.protocol.default_key(conf, request, &destination),
     };
     Ok(Some((cache, text)))
 }
@@ -94,7 +97,8 @@ fn cache_of(request: &mut Request, conf: &Conf) -> Result<Option<Arc<Cache>>, u1
 
 /// Carries out a request that is to purge, and answers with which status. Nothing for one that is none, and where there
 /// is no cache: as in nginx that is passed on.
-pub(super) async fn purge(request: &mut Request, conf: &Conf) -> Option<u16> {
+pub(super) async fn purge(request: &mut Request, via: Via<'_>) -> Option<u16> {
+    let conf = via.conf;
     let is_any = |list: &Layered<Template>, request: &Request| {
         list.items().iter().any(|text| policy::is_set(&text.rendered(request)))
     };
@@ -102,7 +106,7 @@ pub(super) async fn purge(request: &mut Request, conf: &Conf) -> Option<u16> {
     if !takes_all && !is_any(&conf.cache.purge, request) {
         return None;
     }
-    let (cache, text) = match keyed(request, conf) {
+    let (cache, text) = match keyed(request, via) {
         Ok(keyed) => keyed?,
         Err(status) => return Some(status),
     };

@@ -1,0 +1,17 @@
+//! Asks the upstream: where a request goes, what it looks like, and the response to it.
+
+use crate::passing::request::Fill;
+use crate::passing::{Via, pass};
+use exchange::request::Request;
+use upstream::Failure;
+
+/// Asks the upstream. `fill` is given where the response is for a cache.
+pub(super) async fn ask(
+    request: &mut Request,
+    via: Via<'_>,
+    fill: Option<&Fill>,
+) -> Result<upstream::Reply, Failure> {
+    let (target, destination) = pass::target(request, via.conf).map_err(Failure::Status)?;
+    let outgoing = via.protocol.build(via.conf, request, &destination, fill).map_err(Failure::Status)?;
+    upstream::fetch(request, &via.conf.upstream, &target, outgoing).await
+}

@@ -1,0 +1,466 @@
+//! The directives of the cache: what may be stored, for how long, where, and when an old answer will do.
+//!
+//! Lists follow nginx: the first use in a block replaces what was inherited, the next ones add. Sets of words, methods
+//! and cases, do the same. Conditions hold when one of their values is neither empty nor `0`.
+//!
+//! What they set is data of `upstream::caching::settings`, and what follows from it is the business of `caching`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use conf::{Args, Contexts, Error, Level, Span, Spec, value};
+use http::freshness::Heuristic;
+
+use crate::Directive;
+use crate::http_core::{LEVELS, OWN};
+use crate::passing::cache_path;
+use crate::passing::conf::{Conf, conf};
+use crate::passing::spec::row;
+use crate::passing::{Family, Passing, Rows};
+use exchange::config::{Cx, Http, Layered};
+use exchange::template::{Template, variable_name};
+use upstream::caching::settings::{
+    CacheUse, Caches, IGNORE_MUST_REVALIDATE, OFF, POST, Stale, Valid, Zone, bit,
+};
+
+impl<F: Family> Rows<F> {
+    /// What may be stored, for how long, where, and when a stale response will do.
+    pub(crate) const CACHE: &'static [Directive] = &[
+        // A zone may be used above the line that declares it, so whether there is one is asked at the end.
+        Directive::scope(
+            row("_cache", Args::Exactly(1), "The cache for answers, by the name of its zone, or `off`.")
+                .default("off"),
+            |scope, cx| set_zone(conf::<F>(scope), cx),
+        ),
+        Directive::http(
+            Spec::new(
+                "",
+                "_cache_path",
+                Contexts::HTTP,
+                Args::AtLeast(2),
+                "A cache: its folder, `keys_zone=NAME:SIZE`, and how it is kept. `verify=TIME` says how long a comparison of an entry \
+                 with its checksums holds (default 1h; `off`: until the worker ends), and `scrub=TIME` in which time all entries are \
+                 read and compared in the background (default `off`).",
+            )
+            .many(),
+            cache_path::declare,
+        ),
+        // Without one the key is what the upstream is asked for: scheme, host and URI as they go out.
+        Directive::scope(
+            Spec { default: F::KEY_DEFAULT, ..row("_cache_key", Args::Exactly(1), "What tells stored answers apart.") },
+            |scope, cx| {
+                conf::<F>(scope).cache.key = Some(Arc::new(cx.template(cx.arg(0))?));
+                conf::<F>(scope).cache.credential_key =
+                    names_credential(cx.arg(0)).then(|| cx.statement.span().clone());
+                Ok(())
+            },
+        ),
+        // What the answer itself says goes before this.
+        Directive::scope(
+            row(
+                "_cache_valid",
+                Args::AtLeast(1),
+                "How long answers of these statuses, or of `any`, are fresh that say nothing themselves.",
+            )
+            .many(),
+            |scope, cx| add_valid(conf::<F>(scope), cx),
+        ),
+        // GET and HEAD cannot be taken out, as in nginx.
+        Directive::scope(
+            row(
+                "_cache_methods",
+                Args::AtLeast(1),
+                "Methods whose answers are stored, beside GET and HEAD.",
+            )
+            .default("GET HEAD")
+            .many(),
+            |scope, cx| conf::<F>(scope).cache.methods.add(METHODS, cx),
+        ),
+        // The answer is stored nevertheless, which makes this the way to fetch an entry anew.
+        Directive::scope(
+            row(
+                "_cache_bypass",
+                Args::AtLeast(1),
+                "Does not look into the cache where one of these is not empty and not `0`.",
+            )
+            .many(),
+            |scope, cx| add_predicates(&mut conf::<F>(scope).cache.bypass, cx),
+        ),
+        // As a rule written together with `proxy_cache_bypass`, for requests of clients that are known.
+        Directive::scope(
+            row(
+                "_no_cache",
+                Args::AtLeast(1),
+                "Does not store answers where one of these is not empty and not `0`.",
+            )
+            .many(),
+            |scope, cx| add_predicates(&mut conf::<F>(scope).cache.no_store, cx),
+        ),
+        // What is asked for once is most of what is asked for; storing it would push out what is wanted again.
+        Directive::scope(
+            row("_cache_min_uses", Args::Exactly(1), "After how many requests for it an answer is stored.")
+                .default("1"),
+            |scope, cx| cx.number(&mut conf::<F>(scope).cache.min_uses),
+        ),
+        // `updating` lets all but the request that fetches have the old answer at once.
+        Directive::scope(
+            row(
+                "_cache_use_stale",
+                Args::AtLeast(1),
+                "When a stale response is used. `ignore_must_revalidate` extends this to responses with `must-revalidate` or \
+                 `proxy-revalidate`.",
+            )
+                .default("off")
+                .many(),
+            |scope, cx| conf::<F>(scope).cache.use_stale.add(USE_STALE, cx),
+        ),
+        // Without it the one that fetches waits, also where `updating` lets the others go.
+        Directive::scope(
+            row(
+                "_cache_background_update",
+                Args::Flag,
+                "Fetches a fresh answer beside the request that gets a stale one.",
+            )
+            .default("off"),
+            |scope, cx| cx.flag(&mut conf::<F>(scope).cache.background_update),
+        ),
+        // A 304 costs an upstream and the line less than the body that is here already.
+        Directive::scope(
+            row("_cache_revalidate", Args::Flag, "Asks whether a stale answer is still right.")
+                .default("off"),
+            |scope, cx| cx.flag(&mut conf::<F>(scope).cache.revalidate),
+        ),
+        // Three states: `off` written out sends every request upstream; unwritten, waiting follows the first fetch.
+        Directive::scope(
+            row("_cache_lock", Args::Flag, "Whether requests wait for an answer that one of them fetches."),
+            |scope, cx| {
+                let mut on = false;
+                cx.flag(&mut on)?;
+                conf::<F>(scope).cache.lock = Some(on);
+                Ok(())
+            },
+        ),
+        // What they fetch themselves then is not stored: somebody else is about to.
+        Directive::scope(
+            row("_cache_lock_timeout", Args::Exactly(1), "How long requests wait for a fetch that brings nothing before they ask themselves.")
+                .default("5s"),
+            |scope, cx| cx.milliseconds(&mut conf::<F>(scope).cache.lock_timeout),
+        ),
+        // A fetch that hangs must not be the only one for ever.
+        Directive::scope(
+            row(
+                "_cache_lock_age",
+                Args::Exactly(1),
+                "How long a fetch may bring nothing before another one starts.",
+            )
+            .default("5s"),
+            |scope, cx| cx.milliseconds(&mut conf::<F>(scope).cache.lock_age),
+        ),
+        // Otherwise the end of a large file is waited for behind all that is before it.
+        Directive::scope(
+            row(
+                "_cache_max_range_offset",
+                Args::Exactly(1),
+                "Ranges that start behind this byte are asked of the upstream and not stored.",
+            ),
+            |scope, cx| {
+                let mut most = 0;
+                cx.offset(&mut most)?;
+                conf::<F>(scope).cache.max_range_offset = Some(most);
+                Ok(())
+            },
+        ),
+        Directive::scope(
+            own(
+                "_cache_authorized",
+                Args::Flag,
+                "Stores answers to requests with `Authorization` like others.",
+            )
+            .default("off"),
+            |scope, cx| cx.flag(&mut conf::<F>(scope).cache.stores_authorized),
+        ),
+        Directive::scope(
+            own("_cache_finish", Args::Flag, "Fetches on for the cache when all clients have gone.")
+                .default("on"),
+            |scope, cx| cx.flag(&mut conf::<F>(scope).cache.finishes_fills),
+        ),
+        Directive::scope(
+            own("_cache_parts", Args::Flag, "Asks for and stores ranges of what is not stored whole.")
+                .default("on"),
+            |scope, cx| cx.flag(&mut conf::<F>(scope).cache.stores_parts),
+        ),
+        Directive::scope(
+            own(
+                "_cache_tag_header",
+                Args::Exactly(1),
+                "The field of answers with tags that a purge can name.",
+            ),
+            |scope, cx| {
+                conf::<F>(scope).cache.tag_header = field_name(cx)?;
+                Ok(())
+            },
+        ),
+        // Off, as in nginx: no client must be able to empty a cache that others share.
+        Directive::scope(
+            own("_cache_request_control", Args::Flag, "Heeds `Cache-Control` and `Pragma` of requests.")
+                .default("off"),
+            |scope, cx| cx.flag(&mut conf::<F>(scope).cache.heeds_requests),
+        ),
+        Directive::scope(
+            own(
+                "_cache_status_header",
+                Args::Exactly(1),
+                "Adds `Cache-Status` (RFC 9211) with this name for the cache, or `off`.",
+            )
+            .default("off"),
+            |scope, cx| {
+                let name = cx.arg(0);
+                conf::<F>(scope).cache.status_name = (name != "off").then(|| name.as_bytes().into());
+                Ok(())
+            },
+        ),
+        // Of the commercial nginx.
+        Directive::scope(
+            Spec::new(
+                OWN,
+                "_cache_purge",
+                LEVELS,
+                Args::AtLeast(1),
+                "Removes the entry that is asked for where one of these is not empty and not `0`.",
+            )
+            .many(),
+            |scope, cx| add_predicates(&mut conf::<F>(scope).cache.purge, cx),
+        ),
+        // What is soft keeps the old answer at hand for when nobody answers, and for `stale-while-revalidate`.
+        Directive::scope(
+            own(
+                "_cache_purge_soft",
+                Args::AtLeast(1),
+                "Purges by making stale, not by removing, where one of these is not empty and not `0`.",
+            )
+            .many(),
+            |scope, cx| add_predicates(&mut conf::<F>(scope).cache.purge_soft, cx),
+        ),
+        Directive::scope(
+            own(
+                "_cache_purge_all",
+                Args::AtLeast(1),
+                "Removes everything from the cache where one of these is not empty and not `0`.",
+            )
+            .many(),
+            |scope, cx| add_predicates(&mut conf::<F>(scope).cache.purge_all, cx),
+        ),
+        // Which answers have which tags is said by `proxy_cache_tag_header`.
+        Directive::scope(
+            own(
+                "_cache_purge_tag_header",
+                Args::Exactly(1),
+                "The field of purge requests whose tags are purged in the place of a key, or `off`.",
+            )
+            .default("off"),
+            |scope, cx| {
+                conf::<F>(scope).cache.purge_tag_header = field_name(cx)?;
+                Ok(())
+            },
+        ),
+        // RFC 9111 section 4.4; off is nginx's habit.
+        Directive::scope(
+            own(
+                "_cache_invalidate",
+                Args::Flag,
+                "Removes what is stored for a URI when a request with another method changes it.",
+            )
+            .default("on"),
+            |scope, cx| cx.flag(&mut conf::<F>(scope).cache.invalidates),
+        ),
+        // RFC 9111 section 4.2.2: an answer that has not changed for long will not change soon. nginx does not guess.
+        Directive::scope(
+            own(
+                "_cache_heuristic",
+                Args::Between(1, 2),
+                "How much of the time since `Last-Modified` an answer is fresh that says nothing, as `10%`, and how long at \
+                 most; or `off`.",
+            )
+            .default("off"),
+            |scope, cx| set_heuristic(conf::<F>(scope), cx),
+        ),
+        // RFC 9111 section 5.2.2.10; on is nginx's habit.
+        Directive::scope(
+            own(
+                "_cache_s_maxage_stale",
+                Args::Flag,
+                "Follows `stale-while-revalidate` and `stale-if-error` also beside `s-maxage`, which forbids them.",
+            )
+            .default("off"),
+            |scope, cx| cx.flag(&mut conf::<F>(scope).cache.s_maxage_stale),
+        ),
+    ];
+}
+
+const USE_STALE: &[(&str, u64)] = &[
+    ("error", bit(Stale::Error)),
+    ("timeout", bit(Stale::Timeout)),
+    ("invalid_header", bit(Stale::InvalidHeader)),
+    ("updating", bit(Stale::Updating)),
+    ("http_500", bit(Stale::Http500)),
+    ("http_502", bit(Stale::Http502)),
+    ("http_503", bit(Stale::Http503)),
+    ("http_504", bit(Stale::Http504)),
+    ("http_403", bit(Stale::Http403)),
+    ("http_404", bit(Stale::Http404)),
+    ("http_429", bit(Stale::Http429)),
+    ("ignore_must_revalidate", IGNORE_MUST_REVALIDATE),
+    ("off", OFF),
+];
+
+const METHODS: &[(&str, u64)] = &[("GET", 1), ("HEAD", 2), ("POST", POST)];
+
+/// `off`, a name, or variables that come to one.
+fn set_zone(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let text = cx.arg(0);
+    if text == "off" {
+        conf.cache.zone = Zone::Off;
+        return Ok(());
+    }
+    if conf.stores_of(cx.block) {
+        let prefix = conf.prefix;
+        return Err(
+            cx.error(format_args!("\"{prefix}_cache\" directive is incompatible with \"{prefix}_store\""))
+        );
+    }
+    // A block that caches does not store, whatever the blocks around it do.
+    conf.forget_store();
+    let template = cx.template(text)?;
+    conf.cache.zone = match template.constant() {
+        Some(name) => {
+            let zone = cx.http.zones.named(name, cx.statement)?;
+            let (directive, span) = (format!("{}_cache", conf.prefix), cx.statement.span().clone());
+            cx.http.own::<Caches>().uses.push(CacheUse { zone: Arc::clone(&zone), directive, span });
+            Zone::Named(zone)
+        }
+        None => Zone::Variable(Arc::new(template)),
+    };
+    conf.cache_block = cx.block;
+    Ok(())
+}
+
+/// Whether a key tells requests with different credentials apart.
+fn names_credential(mut text: &str) -> bool {
+    while let Some(dollar) = text.find('$') {
+        text = &text[dollar + 1..];
+        match variable_name(text) {
+            Ok(("http_authorization", _)) => return true,
+            Ok((_, len)) => text = &text[len..],
+            Err(_) => return false,
+        }
+    }
+    false
+}
+
+/// Warns where the key holds the credential of a request and nothing permits to store what is answered to it.
+pub(super) fn warn_of_credentials<F: Family>(http: &Http, warnings: &mut Vec<Error>) {
+    let mut told: Vec<&Span> = Vec::new();
+    for location in &http.locations {
+        let Conf { cache, prefix, .. } = &location.scope.of::<Passing<F>>().conf;
+        let is_open = cache.stores_authorized || !cache.valid.items().is_empty() || !cache.zone.is_on();
+        let Some(span) = cache.credential_key.as_ref().filter(|span| !is_open && !told.contains(span)) else {
+            continue;
+        };
+        told.push(span);
+        let message = format_args!(
+            "\"{prefix}_cache_key\" has \"$http_authorization\", but without \"{prefix}_cache_valid\" responses to \
+             requests with \"Authorization\" are stored only if they allow it (\"public\", \"s-maxage\", \
+             \"must-revalidate\")"
+        );
+        warnings.push(Error::at(span.clone(), message).with_level(Level::Warn));
+    }
+}
+
+/// Fails where a cache is used that nothing declares, in nginx's words.
+pub(super) fn check(http: &Http) -> Result<(), Error> {
+    match http.of::<Caches>().uses.iter().find(|used| used.zone.declared().is_none()) {
+        Some(CacheUse { zone, directive, span }) => {
+            Err(Error::at(span.clone(), format_args!("\"{directive}\" zone \"{}\" is unknown", zone.name())))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Statuses that a time alone stands for.
+const USUAL: [u16; 3] = [200, 301, 302];
+
+/// Statuses and a time, or a time alone.
+fn add_valid(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let texts: Vec<&str> = cx.statement.texts().collect();
+    let (time, statuses) = texts.split_last().expect("the table demands an argument");
+    let time = value::seconds(time).map_err(|_| cx.error(format_args!("invalid time value \"{time}\"")))?;
+    let time = Duration::from_secs(time);
+    let list = conf.cache.valid.own(cx.block);
+    if statuses.is_empty() {
+        list.extend(USUAL.map(|status| Valid { status: Some(status), time }));
+    }
+    for text in statuses {
+        let status = match *text {
+            "any" => None,
+            text => match value::number(text) {
+                Ok(status @ 100..=599) => Some(status as u16),
+                _ => return Err(cx.error(format_args!("invalid status \"{text}\""))),
+            },
+        };
+        list.push(Valid { status, time });
+    }
+    Ok(())
+}
+
+/// A directive that nginx does not have.
+const fn own(name: &'static str, args: Args, help: &'static str) -> Spec {
+    Spec::new(OWN, name, LEVELS, args, help)
+}
+
+/// The longest time that is guessed where nothing is said of it: a day.
+const HEURISTIC_MAX: u32 = 86_400;
+
+/// A share of 100, and a time.
+fn set_heuristic(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let text = cx.arg(0);
+    let texts: Vec<&str> = cx.statement.texts().collect();
+    if text == "off" && texts.len() == 1 {
+        conf.cache.heuristic = None;
+        return Ok(());
+    }
+    let percent = text.strip_suffix('%').and_then(|digits| digits.parse().ok());
+    let Some(percent) = percent.filter(|percent| (1..=100).contains(percent)) else {
+        return Err(cx.error(format_args!("invalid share \"{text}\"")));
+    };
+    let seconds_max = match texts.get(1) {
+        None => HEURISTIC_MAX,
+        Some(time) => {
+            let seconds = value::seconds(time);
+            let seconds = seconds.map_err(|_| cx.error(format_args!("invalid time value \"{time}\"")))?;
+            seconds.min(u64::from(u32::MAX)) as u32
+        }
+    };
+    conf.cache.heuristic = Some(Heuristic { percent, seconds_max });
+    Ok(())
+}
+
+/// The name of a field, or none for `off`.
+fn field_name(cx: &Cx<'_>) -> Result<Option<Arc<[u8]>>, Error> {
+    match cx.arg(0) {
+        "off" => Ok(None),
+        name if http::structured::is_token(name.as_bytes()) => Ok(Some(name.as_bytes().into())),
+        name => Err(cx.error(format_args!("invalid field name \"{name}\""))),
+    }
+}
+
+fn add_predicates(list: &mut Layered<Template>, cx: &mut Cx<'_>) -> Result<(), Error> {
+    for text in cx.statement.texts() {
+        let template = cx.template(text)?;
+        list.own(cx.block).push(template);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "tests/cache.rs"]
+mod tests;

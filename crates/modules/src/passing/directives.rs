@@ -1,0 +1,343 @@
+//! The directives of the family that say how upstreams are talked to and what of a response is passed on. Those of the
+//! cache stand in `cache_conf`, those of TLS in `ssl`. The protocols choose which of the tables they have.
+
+use std::net::SocketAddr;
+
+use conf::value;
+use conf::{Args, Error, State};
+
+use crate::Directive;
+use crate::passing::conf::{Conf, conf};
+use crate::passing::reply;
+use crate::passing::spec::row;
+use crate::passing::{Family, Rows};
+use exchange::config::Cx;
+use upstream::{Bind, BindAddr, NextUpstream};
+
+impl<F: Family> Rows<F> {
+    /// Connections to upstreams: what every protocol has. Which of them are kept for later requests is said in their
+    /// `upstream` block.
+    pub(crate) const CONNECTION: &'static [Directive] = &[
+        // An upstream that drops packets must not hold a client for the minutes that the kernel would try.
+        Directive::scope(
+            row("_connect_timeout", Args::Exactly(1), "How long a connection to an upstream may take.")
+                .default("60s"),
+            |scope, cx| cx.milliseconds(&mut conf::<F>(scope).upstream.connect_timeout),
+        ),
+        // Between two successes, as `proxy_read_timeout`.
+        Directive::scope(
+            row("_send_timeout", Args::Exactly(1), "How long an upstream may take no more of a request.")
+                .default("60s"),
+            |scope, cx| cx.milliseconds(&mut conf::<F>(scope).upstream.send_timeout),
+        ),
+        // Between two reads and not for the whole, so that a slow but living upstream may take its time.
+        Directive::scope(
+            row("_read_timeout", Args::Exactly(1), "How long an upstream may send nothing.").default("60s"),
+            |scope, cx| cx.milliseconds(&mut conf::<F>(scope).upstream.read_timeout),
+        ),
+        // With `transparent` the address may be the client's own, which needs a route back to this machine.
+        Directive::scope(
+            row("_bind", Args::Between(1, 2), "The address that connections go out from; `transparent`."),
+            |scope, cx| set_bind(conf::<F>(scope), cx),
+        ),
+        // Finds out about upstreams that went away without a word while a connection to them was idle.
+        Directive::scope(
+            row("_socket_keepalive", Args::Flag, "Whether the kernel looks after idle connections.")
+                .default("off"),
+            |scope, cx| cx.flag(&mut conf::<F>(scope).upstream.socket_keepalive),
+        ),
+        // Requests that may have had an effect are sent again only where `non_idempotent` says so.
+        Directive::scope(
+            row("_next_upstream", Args::AtLeast(1), "When the next upstream is asked.")
+                .default("error timeout")
+                .many(),
+            |scope, cx| set_next_upstream(conf::<F>(scope), cx),
+        ),
+        // Each try may take all of a timeout, so a client can wait for a multiple of it without this bound.
+        Directive::scope(
+            row("_next_upstream_tries", Args::Exactly(1), "How many upstreams are asked at most; 0 is all.")
+                .default("0"),
+            |scope, cx| {
+                let mut tries = 0;
+                cx.number(&mut tries)?;
+                conf::<F>(scope).upstream.next_upstream_tries = u32::try_from(tries).unwrap_or(u32::MAX);
+                Ok(())
+            },
+        ),
+        // The same bound as a time; a try under way is not cut short by it.
+        Directive::scope(
+            row("_next_upstream_timeout", Args::Exactly(1), "For how long others are asked; 0 is no limit.")
+                .default("0"),
+            |scope, cx| cx.milliseconds(&mut conf::<F>(scope).upstream.next_upstream_timeout),
+        ),
+        // A head that does not fit is an error of the upstream (502), not a reason to take more memory.
+        Directive::scope(
+            row("_buffer_size", Args::Exactly(1), "Bytes for the head of an answer.").default("4k"),
+            |scope, cx| cx.size(&mut conf::<F>(scope).upstream.buffer_size),
+        ),
+    ];
+
+    /// What of a response is passed on, and what it may tell this server: for protocols whose responses have fields.
+    pub(crate) const FIELDS: &'static [Directive] = &[
+        // Fields that are this server's own business are hidden without being named; see `reply`.
+        Directive::scope(
+            row("_hide_header", Args::Exactly(1), "A field of answers that is not passed on.").many(),
+            |scope, cx| {
+                conf::<F>(scope).hidden.own(cx.block).push(cx.arg(0).into());
+                Ok(())
+            },
+        ),
+        // Goes before `proxy_hide_header`, wherever either stands. `Server` and `Date` then take the place of our own.
+        Directive::scope(
+            row(
+                "_pass_header",
+                Args::Exactly(1),
+                "A field of answers that otherwise would not be passed on.",
+            )
+            .many(),
+            |scope, cx| {
+                conf::<F>(scope).shown.own(cx.block).push(cx.arg(0).into());
+                Ok(())
+            },
+        ),
+        // They are passed on as long as nothing hides them. Those about caching are `caching`'s to look at.
+        Directive::scope(
+            row("_ignore_headers", Args::AtLeast(1), "Fields of answers that do not steer this server.")
+                .many(),
+            |scope, cx| conf::<F>(scope).ignored.add(reply::IGNORABLE, cx),
+        ),
+        // Only statuses that have an `error_page` are taken, and only from 300 on.
+        Directive::scope(
+            row("_intercept_errors", Args::Flag, "Whether `error_page` holds for answers of upstreams.")
+                .default("off"),
+            |scope, cx| cx.flag(&mut conf::<F>(scope).intercept_errors),
+        ),
+        // The kernel grows its buffers by itself; a number here ends that, for lines that are long and fast, or many.
+        Directive::scope(
+            row("_socket_rcvbuf", Args::Exactly(1), "The kernel's buffer for what an upstream sends."),
+            |scope, cx| socket_buffer(&mut conf::<F>(scope).upstream.socket_rcvbuf, cx),
+        ),
+        // As above, for the other direction.
+        Directive::scope(
+            row("_socket_sndbuf", Args::Exactly(1), "The kernel's buffer for what an upstream is sent."),
+            |scope, cx| socket_buffer(&mut conf::<F>(scope).upstream.socket_sndbuf, cx),
+        ),
+    ];
+
+    /// Bodies of requests and responses, the memory and the files for them. nginx has rules for how the sizes fit together;
+    /// `conf` looks at them where a block ends, because the lines of one may stand in any order.
+    pub(crate) const BODIES: &'static [Directive] = &[
+        // Off, an upstream gets what `proxy_set_header` says and what the message cannot do without.
+        Directive::scope(
+            row("_pass_request_headers", Args::Flag, "Whether the client's fields are passed on.")
+                .default("on"),
+            |scope, cx| cx.flag(&mut conf::<F>(scope).pass_fields),
+        ),
+        // Off, no length is announced either: an upstream would wait for bytes that never come.
+        Directive::scope(
+            row("_pass_request_body", Args::Flag, "Whether the client's body is passed on.").default("on"),
+            |scope, cx| cx.flag(&mut conf::<F>(scope).pass_body),
+        ),
+        // Off, an upstream sees the first bytes of an upload before the last ones are here, and no other one is asked.
+        Directive::scope(
+            row("_request_buffering", Args::Flag, "Reads a body as a whole before an upstream is asked.")
+                .default("on"),
+            |scope, cx| cx.flag(&mut conf::<F>(scope).upstream.request_buffering),
+        ),
+        // Upstreams that do work beside answering may be cut short in it otherwise.
+        Directive::scope(
+            row("_ignore_client_abort", Args::Flag, "Goes on with a request when its client is gone.")
+                .default("off"),
+            |scope, cx| cx.flag(&mut conf::<F>(scope).upstream.ignore_client_abort),
+        ),
+        // An upstream has few workers and this server has room: it is set free as soon as it has sent its answer.
+        Directive::scope(
+            row(
+                "_buffering",
+                Args::Flag,
+                "Reads responses as fast as they come, whatever the client's speed. Each piece is passed on when it comes, with `off` too.",
+            )
+            .default("on"),
+            |scope, cx| cx.flag(&mut conf::<F>(scope).upstream.buffering),
+        ),
+        // Together the most memory that one answer takes, whatever the speed of its client.
+        Directive::scope(
+            row("_buffers", Args::Exactly(2), "Number and bytes of the buffers for an answer.")
+                .default("8 4k"),
+            |scope, cx| {
+                let (count, bytes) = cx.statement.buffers()?;
+                conf::<F>(scope).upstream.buffers = (u32::try_from(count).unwrap_or(u32::MAX), bytes);
+                Ok(())
+            },
+        ),
+        // What is on its way cannot be filled anew, so some buffers have to be left to read into. nginx's default, twice the
+        // largest buffer, would only make more calls: `body::stream` gathers what is there.
+        Directive::scope(
+            row(
+                "_busy_buffers_size",
+                Args::Exactly(1),
+                "Bytes of them that are handed to the client's connection at once; unset, all that is here, up to 256k.",
+            ),
+            |scope, cx| written(&mut conf::<F>(scope).sizes.busy_buffers, value::size, cx),
+        ),
+        // Beyond the buffers and this file the upstream waits for the client.
+        Directive::scope(
+            row("_max_temp_file_size", Args::Exactly(1), "Bytes of an answer in a file; 0 is no file.")
+                .default("1024m"),
+            |scope, cx| written(&mut conf::<F>(scope).sizes.max_temp_file, value::size, cx),
+        ),
+        // Writes of this size go out one by one, so that an answer on its way to the disk keeps its place in memory small.
+        Directive::scope(
+            row(
+                "_temp_file_write_size",
+                Args::Exactly(1),
+                "Bytes that are written to it at once; unset, what one read has brought.",
+            ),
+            |scope, cx| written(&mut conf::<F>(scope).sizes.temp_file_write, value::size, cx),
+        ),
+        // On the disk that a `proxy_store` or a cache is on, files get their final names without being copied.
+        Directive::scope(
+            row(
+                "_temp_path",
+                Args::Between(1, 4),
+                "The folder for such files, and the digits of its levels.",
+            )
+            .default("_temp 1 2"),
+            |scope, cx| {
+                let (folder, levels) = cx.temp_folder()?;
+                conf::<F>(scope).upstream.temp_path = (folder, levels.into_iter().collect());
+                Ok(())
+            },
+        ),
+        // A limit on what is read: with buffering it keeps one answer from filling the line to the upstream.
+        Directive::scope(
+            row(
+                "_limit_rate",
+                Args::Exactly(1),
+                "Bytes a second that are read from an upstream; 0 is no limit.",
+            )
+            .default("0"),
+            |scope, cx| {
+                conf::<F>(scope).upstream.limit_rate = Some(cx.size_template(cx.arg(0))?);
+                Ok(())
+            },
+        ),
+        // For upstreams that answer with a whole file only; one range of it is cut out here, several are not.
+        Directive::scope(
+            row("_force_ranges", Args::Flag, "Cuts ranges out of answers, whatever the upstream can do.")
+                .default("off"),
+            |scope, cx| cx.flag(&mut conf::<F>(scope).force_ranges),
+        ),
+    ];
+
+    /// What only FreeBSD has.
+    pub(crate) const SEND_LOWAT: &'static [Directive] = &[
+        // FreeBSD has it; see `send_lowat`.
+        Directive::scope(
+            row("_send_lowat", Args::Exactly(1), "Least room in the socket that is worth a write.")
+                .default("0")
+                .state(State::Accepted("Linux has no such socket option")),
+            |_, cx| {
+                cx.size(&mut 0)?;
+                cx.warn("\"proxy_send_lowat\" is not supported, ignored");
+                Ok(())
+            },
+        ),
+    ];
+}
+
+/// A size that others follow from where it is not written.
+fn written(
+    field: &mut Option<u64>,
+    read: fn(&str) -> Result<u64, value::ValueError>,
+    cx: &Cx<'_>,
+) -> Result<(), Error> {
+    *field = Some(cx.statement.value(0, read)?);
+    Ok(())
+}
+
+fn socket_buffer(field: &mut Option<u64>, cx: &Cx<'_>) -> Result<(), Error> {
+    let bytes = cx.statement.value(0, value::size)?;
+    // nginx leaves the kernel's choice alone then.
+    *field = (bytes > 0).then_some(bytes);
+    Ok(())
+}
+
+/// `off`, or an address and perhaps `transparent`. An address with variables is read for each connection.
+fn set_bind(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let text = cx.arg(0);
+    let second = cx.statement.args.get(1).map(|word| word.text.as_str());
+    if second.is_none() && text == "off" {
+        conf.upstream.bind = None;
+        return Ok(());
+    }
+    let template = cx.template(text)?;
+    let address = match template.constant() {
+        None => BindAddr::Text(template),
+        Some(text) => {
+            let address = bind_address(text);
+            BindAddr::Fixed(address.ok_or_else(|| cx.error(format_args!("invalid address \"{text}\"")))?)
+        }
+    };
+    let transparent = match second {
+        None => false,
+        Some("transparent") => true,
+        Some(text) => return Err(cx.error(format_args!("invalid parameter \"{text}\""))),
+    };
+    conf.upstream.bind = Some(Bind { address, transparent });
+    Ok(())
+}
+
+/// An address, with a port or without.
+fn bind_address(text: &str) -> Option<SocketAddr> {
+    let inside = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    match inside.parse() {
+        Ok(ip) => Some(SocketAddr::new(ip, 0)),
+        Err(_) => text.parse().ok(),
+    }
+}
+
+/// Names, and the number of the bit that stands for each while they are read.
+const NEXT_UPSTREAM: &[(&str, u64)] = &[
+    ("error", 1),
+    ("timeout", 1 << 1),
+    ("invalid_header", 1 << 2),
+    ("non_idempotent", 1 << 3),
+    ("http_500", 1 << 4),
+    ("http_502", 1 << 5),
+    ("http_503", 1 << 6),
+    ("http_504", 1 << 7),
+    ("http_403", 1 << 8),
+    ("http_404", 1 << 9),
+    ("http_429", 1 << 10),
+    ("off", NEXT_OFF),
+];
+
+const NEXT_OFF: u64 = 1 << 11;
+
+/// What the bits above mean, in their order.
+const REASONS: [NextUpstream; 11] = [
+    NextUpstream::ERROR,
+    NextUpstream::TIMEOUT,
+    NextUpstream::INVALID_HEADER,
+    NextUpstream::NON_IDEMPOTENT,
+    NextUpstream::HTTP_500,
+    NextUpstream::HTTP_502,
+    NextUpstream::HTTP_503,
+    NextUpstream::HTTP_504,
+    NextUpstream::HTTP_403,
+    NextUpstream::HTTP_404,
+    NextUpstream::HTTP_429,
+];
+
+/// `off` wins over whatever else is written.
+fn set_next_upstream(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let bits = &mut conf.next_upstream;
+    bits.add(NEXT_UPSTREAM, cx)?;
+    let chosen = REASONS.iter().enumerate().filter(|(number, _)| bits.has(1 << number));
+    conf.upstream.next_upstream = match bits.has(NEXT_OFF) {
+        true => NextUpstream::OFF,
+        false => chosen.fold(NextUpstream::OFF, |all, (_, reason)| all | *reason),
+    };
+    Ok(())
+}

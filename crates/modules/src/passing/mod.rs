@@ -1,0 +1,262 @@
+//! Requests that are passed on to other servers, and the responses of those: what `proxy_` has in common with the
+//! protocols whose directives differ from it in the prefix alone.
+//!
+//! | part | holds |
+//! |---|---|
+//! | [`directives`], [`conf`] | how upstreams are talked to, and what follows where a block ends |
+//! | [`pass`] | where a request goes |
+//! | `ask` | one question to the upstream |
+//! | [`request`] | which body the upstream gets, and what a cache asks for |
+//! | [`reply`] | the response as the client gets it |
+//! | `store` | copies of responses as files |
+//! | `ssl` | TLS to upstreams |
+//! | `cache_conf`, `cache_path` | what is said of caches; `upstream::caching` carries it out |
+//! | `cached`, `invalidate` | what a request has of a cache, and what it takes away |
+//! | [`early_hints`] | interim responses |
+//!
+//! A protocol is a type with its own settings that implements [`Family`] and [`Protocol`]. Its module says which tables
+//! of [`Rows`] it has beside its own, and gets everything else by [`module`]. Connections, tries and buffers are
+//! `upstream`'s; whom a group's name stands for is `upstream::peers`'.
+
+mod ask;
+mod cache_conf;
+mod cache_path;
+mod cached;
+pub(crate) mod conf;
+mod directives;
+pub(crate) mod early_hints;
+mod invalidate;
+pub(crate) mod pass;
+mod reply;
+pub(crate) mod request;
+pub(crate) mod spec;
+mod ssl;
+mod store;
+
+use std::any::Any;
+use std::borrow::Cow;
+use std::fmt::Debug;
+use std::marker::PhantomData;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ::conf::Error;
+use http::request::BodyLength;
+
+use crate::Module;
+use crate::passing::conf::Conf;
+use crate::passing::pass::{Destination, Scheme};
+use crate::passing::request::Fill;
+use exchange::config::{HttpType, Inner, Settings, SettingsType, Start};
+use exchange::module::{BlockHooks, ThreadHooks};
+use exchange::phases::{Phase, Step};
+use exchange::request::Request;
+use exchange::template::Template;
+use upstream::caching;
+use upstream::caching::settings::Caches;
+use upstream::{Failure, Outgoing};
+
+/// What all of them share: the caches, and `early_hints`, which has no prefix.
+pub(crate) static MODULE: Module = Module {
+    directives: &[early_hints::DIRECTIVES],
+    settings: &[SettingsType::of::<early_hints::EarlyHints>()],
+    http: &[HttpType::of::<Caches>()],
+    blocks: BlockHooks {
+        needs: |http, _, needs| {
+            let caches = &http.of::<Caches>().zones;
+            needs.temp_folders.extend(caches.iter().map(|zone| zone.kind().path.clone()));
+        },
+        ..BlockHooks::NONE
+    },
+    check: |http, _| cache_conf::check(http),
+    thread: ThreadHooks {
+        make: |locals| locals.insert(caching::tally::Own::default()),
+        configured: caching::tasks::tend,
+        drain: |thread| caching::tasks::stop(&thread.generation()),
+        ..ThreadHooks::NONE
+    },
+    ..Module::named("passing")
+};
+
+/// What a protocol makes of requests and responses, by its own settings.
+pub(crate) trait Protocol: Send + Sync {
+    /// Makes the request for the upstream. `fill` is given where the response is for a cache.
+    ///
+    /// # Errors
+    /// The status that answers; the log has the reason.
+    fn build(
+        &self,
+        conf: &Conf,
+        request: &mut Request,
+        destination: &Destination,
+        fill: Option<&Fill>,
+    ) -> Result<Outgoing, u16>;
+
+    /// The key of a cache where none is written.
+    fn default_key(&self, conf: &Conf, request: &Request, destination: &Destination) -> Vec<u8>;
+
+    /// The body that takes the place of the client's.
+    fn body(&self) -> Option<&Template> {
+        None
+    }
+
+    /// Whether a body of this length can be passed on while it comes.
+    fn can_frame(&self, _: BodyLength) -> bool {
+        true
+    }
+
+    /// The value of `Location`, or the address in `Refresh`, where it is changed.
+    fn location(&self, _: &Request, _: &[u8]) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// A value of `Set-Cookie` with its changes.
+    fn cookie<'v>(&self, _: &Request, value: &'v [u8]) -> Cow<'v, [u8]> {
+        Cow::Borrowed(value)
+    }
+}
+
+/// A protocol whose directives have the names of this family behind a prefix of its own. The type holds its own settings.
+pub(crate) trait Family: Protocol + Any + Clone + Debug + Default {
+    /// What its directives begin with.
+    const PREFIX: &'static str;
+    /// What may stand in front of an address.
+    const SCHEMES: &'static [Scheme];
+    /// The default of the key of a cache, as it would be written.
+    const KEY_DEFAULT: Option<&'static str>;
+    /// The default of the name in an upstream's certificate, as it would be written.
+    const TLS_NAME_DEFAULT: Option<&'static str>;
+
+    /// Fills in what follows from other settings where a block ends.
+    fn finish(&mut self, _: &mut Conf) {}
+}
+
+/// The directives of the family, in tables. Which of them a protocol has is nginx's to say.
+pub(crate) struct Rows<F>(PhantomData<F>);
+
+/// The settings of a block for one protocol.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Passing<F> {
+    /// Those of the family.
+    pub(crate) conf: Conf,
+    /// Its own.
+    pub(crate) own: F,
+}
+
+impl<F: Family> Settings for Passing<F> {
+    fn start(start: &mut Start<'_>) -> Passing<F> {
+        Passing { conf: Conf::start(F::PREFIX, start), own: F::default() }
+    }
+
+    fn inherit(&self, inner: Inner) -> Option<Passing<F>> {
+        // Each location says itself where its requests go.
+        let inherits = |conf: &Conf| Conf { pass: None, ..conf.clone() };
+        (inner == Inner::Block).then(|| Passing { conf: inherits(&self.conf), own: self.own.clone() })
+    }
+}
+
+/// How a request is passed on: the settings of its location, whatever the protocol is.
+#[derive(Clone, Copy)]
+pub(crate) struct Via<'a> {
+    pub(crate) conf: &'a Conf,
+    pub(crate) protocol: &'a dyn Protocol,
+}
+
+impl<F: Family> Passing<F> {
+    const SETTINGS: &'static [SettingsType] = &[SettingsType::of::<Passing<F>>()];
+
+    fn via(&self) -> Via<'_> {
+        Via { conf: &self.conf, protocol: &self.own }
+    }
+}
+
+/// The module of a protocol, to be completed with its directives and variables.
+pub(crate) const fn module<F: Family>(name: &'static str) -> Module {
+    Module {
+        prefix: F::PREFIX,
+        settings: Passing::<F>::SETTINGS,
+        take_part: |_, scope, plan| {
+            if scope.of::<Passing<F>>().conf.is_active() {
+                let passing = scope.shared::<Passing<F>>();
+                plan.log(Arc::clone(&passing), |_, request| upstream::state::log_body(request));
+                plan.now_or_later(
+                    Phase::Content,
+                    passing,
+                    |passing, request| begin(passing.via(), request),
+                    |passing, request| Box::pin(run(passing.via(), Passing::<F>::ORIGIN, request)),
+                );
+            }
+        },
+        blocks: BlockHooks {
+            end: |_, scope, end| {
+                let Passing { conf, own } = scope.own::<Passing<F>>();
+                conf.finish_sizes().map_err(|fault| Error::at(end.span.clone(), fault))?;
+                own.finish(conf);
+                ssl::finish(conf, end.span)?;
+                scope.core.redirects_to_slash |= scope.of::<Passing<F>>().conf.redirects_to_slash();
+                Ok(())
+            },
+            needs: |_, scope, needs| {
+                let conf = &scope.of::<Passing<F>>().conf;
+                if conf.is_active() {
+                    needs.temp_folders.insert(conf.upstream.temp_path.0.clone());
+                }
+                needs.transparent_bind |= conf.upstream.bind.as_ref().is_some_and(|bind| bind.transparent);
+            },
+            ..BlockHooks::NONE
+        },
+        check: |http, warnings| {
+            cache_conf::warn_of_credentials::<F>(http, warnings);
+            Ok(())
+        },
+        ..Module::named(name)
+    }
+}
+
+/// Asks for the body first: for all of it, or for its pieces while they come.
+fn begin(via: Via<'_>, request: &mut Request) -> Option<Step> {
+    if request::streams_body(request, via) {
+        return request.incoming.is_none().then_some(Step::StreamBody);
+    }
+    let is_wanted = request.depth == 0 && request.body.is_none() && request.head.body().has_body();
+    is_wanted.then_some(match request::can_stream_body(request, via) {
+        true => Step::BufferBody,
+        false => Step::ReadBody,
+    })
+}
+
+/// Passes the request on and the response back.
+async fn run(via: Via<'_>, origin: &'static caching::Origin, request: &mut Request) -> Step {
+    if invalidate::is_errand(request) {
+        return Box::pin(invalidate::carry_out(request, via)).await;
+    }
+    if let Some(status) = cached::purge(request, via).await {
+        return match status {
+            204 => {
+                request.response.status = status;
+                Step::Done
+            }
+            status => Step::Status(status),
+        };
+    }
+    let answered = match cached::lookup(request, via) {
+        Ok(Some((cache, text))) => caching::serve(request, origin, cache, text).await,
+        // Boxed, since a hit has no use for its room.
+        Ok(None) => Box::pin(ask::ask(request, via, None)).await,
+        Err(status) => return Step::Status(status),
+    };
+    if let Ok(reply) = &answered {
+        let heading = Rc::clone(&reply.head);
+        invalidate::after(request, via, &heading).await;
+    }
+    let step = match answered {
+        Ok(reply) => reply::apply(request, via, reply),
+        Err(Failure::Status(status)) => Step::Status(status),
+        Err(Failure::Gone) => Step::Gone,
+    };
+    caching::record::publish(request, &via.conf.cache);
+    step
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+//! What the requests of all protocols to upstreams have in common: which body follows, what a cache asks for, and what
+//! variables show afterwards.
+
+use std::rc::Rc;
+
+use http::request::{BodyLength, HeaderId, Method};
+use io::Frozen;
+
+use crate::passing::Via;
+use crate::passing::conf::Conf;
+use exchange::request::Request;
+use upstream::OutgoingBody;
+
+/// What a cache asks for in the place of what the client does.
+#[derive(Debug, Default)]
+pub(crate) struct Fill {
+    /// GET, whatever the client's method is.
+    pub(crate) as_get: bool,
+    /// Conditions and ranges of the cache. The client's own are not passed on.
+    pub(crate) fields: Vec<(HeaderId, Vec<u8>)>,
+}
+
+/// Whether the body is passed on while it comes, so that it must not be read before: as configured, or because no temporary
+/// file takes it.
+pub(crate) fn streams_body(request: &Request, via: Via<'_>) -> bool {
+    (!via.conf.upstream.request_buffering || request.incoming.is_some()) && can_stream_body(request, via)
+}
+
+/// Whether the body can be passed on while it comes.
+pub(super) fn can_stream_body(request: &Request, via: Via<'_>) -> bool {
+    let Via { conf, protocol } = via;
+    let framing = request.head.body();
+    // What a cache asks it may ask again, and for others, when the client has gone.
+    let is_cached = conf.cache.zone.is_on() && conf.cache.has_method(request.method);
+    !is_cached
+        && protocol.body().is_none()
+        && conf.pass_body
+        && request.depth == 0
+        && request.body.is_none()
+        && framing.has_body()
+        && protocol.can_frame(framing)
+}
+
+/// What variables show of a request that was passed on.
+#[derive(Clone, Debug)]
+pub(crate) struct Context {
+    /// How long the body is that the upstream gets.
+    pub(crate) length: BodyLength,
+    /// Whether the client's conditions went along.
+    pub(crate) passes_conditions: bool,
+}
+
+/// How long the body is that the upstream gets.
+pub(crate) fn length_of(request: &Request, conf: &Conf, body: &OutgoingBody) -> BodyLength {
+    let length = request.head.body();
+    match body {
+        OutgoingBody::Bytes(bytes) => BodyLength::Exactly(bytes.len() as u64),
+        OutgoingBody::Received(body) => BodyLength::Exactly(body.byte_count()),
+        OutgoingBody::Streamed => match length {
+            BodyLength::Exactly(_) => length,
+            BodyLength::Unknown | BodyLength::None => BodyLength::Unknown,
+        },
+        // An empty body that the client announced is announced again.
+        OutgoingBody::None if conf.pass_body && request.depth == 0 && length != BodyLength::None => {
+            BodyLength::Exactly(0)
+        }
+        OutgoingBody::None => BodyLength::None,
+    }
+}
+
+/// Whether the body would go along, but another location has passed it on while it came. The rest of it would look
+/// like all of it to an upstream, or leave one that keeps the connection waiting for bytes of the next request.
+pub(crate) fn lacks_body(request: &Request, via: Via<'_>) -> bool {
+    let is_begun = request.incoming.as_ref().is_some_and(|incoming| incoming.is_begun());
+    let is_wanted = via.protocol.body().is_none() && via.conf.pass_body && request.depth == 0;
+    // An error page is fetched by GET, which nobody expects a body with.
+    let is_same = request.method == request.head.method();
+    is_wanted && is_same && (is_begun || request.body_was_streamed)
+}
+
+/// The body that is sent.
+pub(crate) fn body_of(request: &Request, via: Via<'_>) -> OutgoingBody {
+    if let Some(template) = via.protocol.body() {
+        return OutgoingBody::Bytes(Frozen::from_vec(template.rendered(request)));
+    }
+    if !via.conf.pass_body {
+        return OutgoingBody::None;
+    }
+    if request.method != request.head.method() && request.incoming.is_some() {
+        return OutgoingBody::None;
+    }
+    if streams_body(request, via) {
+        return OutgoingBody::Streamed;
+    }
+    match &request.body {
+        Some(body) if body.byte_count() > 0 => OutgoingBody::Received(Rc::clone(body)),
+        _ => OutgoingBody::None,
+    }
+}
+
+/// Fields of clients that a cache does not pass on: what is stored is for others too.
+pub(crate) fn is_conditional(id: HeaderId) -> bool {
+    matches!(
+        id,
+        HeaderId::IfModifiedSince
+            | HeaderId::IfUnmodifiedSince
+            | HeaderId::IfNoneMatch
+            | HeaderId::IfMatch
+            | HeaderId::Range
+            | HeaderId::IfRange
+    )
+}
+
+/// RFC 9110 section 9.2.2, and what WebDAV (RFC 4918) says of its methods. Others may do anything twice.
+pub(crate) fn is_idempotent(method: Method) -> bool {
+    matches!(
+        method,
+        Method::Get
+            | Method::Head
+            | Method::Put
+            | Method::Delete
+            | Method::Options
+            | Method::Trace
+            | Method::Mkcol
+            | Method::Copy
+            | Method::Move
+            | Method::Propfind
+            | Method::Proppatch
+            | Method::Unlock
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_sent_twice() {
+        for (method, expected) in [
+            ("GET", true),
+            ("PUT", true),
+            ("DELETE", true),
+            ("POST", false),
+            ("PATCH", false),
+            ("LOCK", false),
+            ("X", false),
+        ] {
+            assert_eq!(is_idempotent(Method::of(method.as_bytes())), expected, "{method}");
+        }
+    }
+}

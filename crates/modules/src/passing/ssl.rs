@@ -1,0 +1,234 @@
+//! The directives of TLS to upstreams: `proxy_ssl_*` and its siblings.
+
+use std::sync::Arc;
+
+use ::tls::certificate::{self, FileError, Identity};
+use ::tls::client::{Client, ClientSettings};
+use ::tls::server::Versions;
+use ::tls::x509::{Purpose, Roots};
+use ::tls::{Trust, ciphers};
+use conf::{Args, Error, Span, Spec, State};
+
+use crate::Directive;
+use crate::passing::conf::conf;
+use crate::passing::spec::row;
+use crate::passing::{self, Family, Rows};
+use crate::ssl::{File, read_file, read_passwords, read_versions};
+use exchange::config::Scope;
+use exchange::template::Template;
+use upstream::SecureSettings;
+
+const ONE: Args = Args::Exactly(1);
+
+/// What the directives say.
+#[derive(Clone, Debug)]
+pub(super) struct Conf {
+    certificate: Option<File>,
+    key: Option<File>,
+    passwords: Vec<Vec<u8>>,
+    versions: Versions,
+    ciphers: String,
+    name: Option<Template>,
+    sends_name: bool,
+    reuses_sessions: bool,
+    verify: bool,
+    verify_depth: u64,
+    trusted: Option<File>,
+    crl: Option<File>,
+}
+
+impl Default for Conf {
+    fn default() -> Conf {
+        Conf {
+            certificate: None,
+            key: None,
+            passwords: Vec::new(),
+            versions: Versions { tls12: true, tls13: true },
+            ciphers: "DEFAULT".to_owned(),
+            name: None,
+            sends_name: false,
+            reuses_sessions: true,
+            verify: false,
+            verify_depth: 1,
+            trusted: None,
+            crl: None,
+        }
+    }
+}
+
+impl<F: Family> Rows<F> {
+    /// TLS to upstreams.
+    pub(crate) const TLS: &'static [Directive] = &[
+        Directive::scope(
+            row("_ssl_certificate", ONE, "The file with the certificate that upstreams are shown, in PEM."),
+            |scope, cx| {
+                own::<F>(scope).certificate = Some(read_file(cx, "certificate")?);
+                Ok(())
+            },
+        ),
+        Directive::scope(row("_ssl_certificate_key", ONE, "The file with its key, in PEM."), |scope, cx| {
+            own::<F>(scope).key = Some(read_file(cx, "certificate key")?);
+            Ok(())
+        }),
+        Directive::scope(
+            row("_ssl_password_file", ONE, "The file with passwords of keys, one in each line."),
+            |scope, cx| {
+                own::<F>(scope).passwords = read_passwords(cx)?;
+                Ok(())
+            },
+        ),
+        Directive::scope(
+            row("_ssl_protocols", Args::AtLeast(1), "Versions of the protocol.")
+                .many()
+                .default("TLSv1.2 TLSv1.3"),
+            |scope, cx| {
+                own::<F>(scope).versions = read_versions(cx)?;
+                Ok(())
+            },
+        ),
+        Directive::scope(
+            row("_ssl_ciphers", ONE, "Cipher suites of TLS 1.2, in the language of OpenSSL.")
+                .default("DEFAULT"),
+            |scope, cx| {
+                own::<F>(scope).ciphers = cx.arg(0).to_owned();
+                Ok(())
+            },
+        ),
+        Directive::scope(
+            Spec {
+                default: F::TLS_NAME_DEFAULT,
+                ..row("_ssl_name", ONE, "The name that the upstream's certificate has to have.")
+            },
+            |scope, cx| {
+                let text = cx.arg(0);
+                own::<F>(scope).name = Some(cx.template(text)?);
+                Ok(())
+            },
+        ),
+        Directive::scope(
+            row("_ssl_server_name", Args::Flag, "Whether upstreams are told which name is meant (SNI).")
+                .default("off"),
+            |scope, cx| cx.flag(&mut own::<F>(scope).sends_name),
+        ),
+        Directive::scope(
+            row("_ssl_session_reuse", Args::Flag, "Whether sessions are resumed.").default("on"),
+            |scope, cx| cx.flag(&mut own::<F>(scope).reuses_sessions),
+        ),
+        Directive::scope(
+            row("_ssl_verify", Args::Flag, "Whether the upstream's certificate is judged.").default("off"),
+            |scope, cx| cx.flag(&mut own::<F>(scope).verify),
+        ),
+        Directive::scope(
+            row("_ssl_verify_depth", ONE, "Certificates between an upstream's and a root at most.")
+                .default("1"),
+            |scope, cx| cx.number(&mut own::<F>(scope).verify_depth),
+        ),
+        Directive::scope(
+            row("_ssl_trusted_certificate", ONE, "The file with roots of upstreams' certificates, in PEM."),
+            |scope, cx| {
+                own::<F>(scope).trusted = Some(read_file(cx, "certificate")?);
+                Ok(())
+            },
+        ),
+        Directive::scope(
+            row("_ssl_crl", ONE, "The file with lists of revoked certificates, in PEM."),
+            |scope, cx| {
+                own::<F>(scope).crl = Some(read_file(cx, "certificate revocation list")?);
+                Ok(())
+            },
+        ),
+        without_effect(
+            "_ssl_certificate_cache",
+            Args::Between(1, 3),
+            "How long certificates with variables are kept.",
+        ),
+        without_effect("_ssl_conf_command", Args::Exactly(2), "A command of OpenSSL's configuration."),
+    ];
+}
+
+const fn without_effect(name: &'static str, args: Args, help: &'static str) -> Directive {
+    let row = row(name, args, help).many().state(State::Accepted("the TLS library does not have it"));
+    Directive::http(row, |cx| {
+        let name = &cx.statement.name.text;
+        cx.warn(format_args!("\"{name}\" directive has no effect, the TLS library does not have it"));
+        Ok(())
+    })
+}
+
+fn own<F: Family>(scope: &mut Scope) -> &mut Conf {
+    Arc::make_mut(&mut conf::<F>(scope).ssl)
+}
+
+/// Prepares handshakes at the end of a block that may pass requests on by TLS.
+pub(super) fn finish(conf: &mut passing::Conf, span: &Span) -> Result<(), Error> {
+    conf.upstream.secure = match conf.pass.as_deref().filter(|pass| pass.may_be_secure()) {
+        Some(_) => {
+            Some(Arc::new(conf.ssl.settings(conf.prefix).map_err(|message| Error::at(span, message))?))
+        }
+        None => None,
+    };
+    Ok(())
+}
+
+impl Conf {
+    fn settings(&self, prefix: &str) -> Result<SecureSettings, String> {
+        let suites = ciphers::parse(&self.ciphers);
+        let versions = Versions { tls12: self.versions.tls12 && !suites.is_empty(), ..self.versions };
+        if !versions.tls12 && !versions.tls13 {
+            return Err(format!("no cipher of \"{prefix}_ssl_ciphers\" \"{}\" is supported", self.ciphers));
+        }
+        let client = Client::new(ClientSettings {
+            identity: self.identity(prefix)?,
+            versions,
+            suites: if versions.tls12 { suites } else { Vec::new() },
+            suites_13: if versions.tls13 { ciphers::all_13() } else { Vec::new() },
+            reuses_sessions: self.reuses_sessions,
+            sends_name: self.sends_name,
+            alpn: Vec::new(),
+        });
+        let client = client.map_err(|error| format!("TLS to upstreams cannot be set up: {error}"))?;
+        Ok(SecureSettings { client, name: self.name.clone(), trust: self.trust(prefix)? })
+    }
+
+    fn identity(&self, prefix: &str) -> Result<Option<Identity>, String> {
+        let Some(certificate) = &self.certificate else { return Ok(None) };
+        let path = certificate.path.display();
+        let Some(key) = &self.key else {
+            return Err(format!("no \"{prefix}_ssl_certificate_key\" is defined for certificate \"{path}\""));
+        };
+        let identity = Identity::from_pem(&certificate.bytes, &key.bytes, &self.passwords);
+        identity.map(Some).map_err(|error| match error {
+            FileError::BadKey(_) | FileError::Password | FileError::UnsupportedKey => {
+                format!("cannot load certificate key \"{}\": {error}", key.path.display())
+            }
+            _ => format!("cannot load certificate \"{path}\": {error}"),
+        })
+    }
+
+    /// Whom upstreams' certificates have to come from.
+    fn trust(&self, prefix: &str) -> Result<Option<Trust>, String> {
+        if !self.verify {
+            return Ok(None);
+        }
+        let Some(trusted) = &self.trusted else {
+            return Err(format!("no {prefix}_ssl_trusted_certificate for {prefix}_ssl_verify"));
+        };
+        let path = trusted.path.display();
+        let mut roots = Roots::new().ok_or("no memory for certificates")?;
+        let found = certificate::certificates(&trusted.bytes);
+        for der in found.map_err(|error| format!("cannot load certificate \"{path}\": {error}"))? {
+            roots.add(&der).map_err(|reason| format!("cannot load certificate \"{path}\": {reason}"))?;
+        }
+        if let Some(file) = &self.crl {
+            let path = file.path.display();
+            let found = certificate::crls(&file.bytes);
+            for der in found.map_err(|error| format!("cannot load revocation list \"{path}\": {error}"))? {
+                roots
+                    .add_crl(&der)
+                    .map_err(|reason| format!("cannot load revocation list \"{path}\": {reason}"))?;
+            }
+        }
+        let depth_max = u32::try_from(self.verify_depth).unwrap_or(u32::MAX);
+        Ok(Some(Trust::new(roots, depth_max, Purpose::Server)))
+    }
+}
