@@ -73,7 +73,7 @@ pub fn at_hand(request: &mut Request, core: &Core, mut head: Vec<u8>) -> Result<
             request.keep_spare(head);
             data = at_hand;
         }
-        Body::Ranged(_) | Body::Stream(_) | Body::Tunnel(_) => return Err(head),
+        Body::Ranged(_) | Body::Source(_) | Body::Tunnel(_) => return Err(head),
     }
     Ok(data)
 }

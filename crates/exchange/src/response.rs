@@ -13,7 +13,7 @@ use crate::request::Request;
 use crate::takeover::Takeover;
 use transfer::body::FileBody;
 use transfer::body::ranged::RangedBody;
-use transfer::body::stream::Stream;
+use transfer::body::source::BodySource;
 
 /// An answer.
 #[derive(Default)]
@@ -144,7 +144,7 @@ pub enum Body {
     /// What else can be had from any place on, or pieces of it.
     Ranged(RangedBody),
     /// Bytes that arrive while they are sent.
-    Stream(Box<dyn Stream>),
+    Source(Box<dyn BodySource>),
     /// None: the connection goes over to another protocol, and what comes is passed between both ends.
     Tunnel(Box<dyn Takeover>),
 }
@@ -157,7 +157,7 @@ impl std::fmt::Debug for Body {
             Body::Slice(source, range) => f.debug_tuple("Slice").field(source).field(range).finish(),
             Body::File(file) => f.debug_tuple("File").field(file).finish(),
             Body::Ranged(_) => f.write_str("Ranged"),
-            Body::Stream(_) => f.write_str("Stream"),
+            Body::Source(_) => f.write_str("Source"),
             Body::Tunnel(_) => f.write_str("Tunnel"),
         }
     }

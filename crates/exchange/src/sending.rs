@@ -19,7 +19,7 @@ pub async fn send(outlet: &mut dyn Outlet, head: Vec<u8>, request: &mut Request)
         outlet.begin(head);
         return Ok(outlet.end(&[]).await?);
     }
-    let is_stream = matches!(request.response.body, Body::Stream(_));
+    let is_stream = matches!(request.response.body, Body::Source(_));
     if request.response.is_changed() || request.response.is_filtered() && !is_stream {
         return output::send(outlet, head, request).await;
     }
@@ -40,8 +40,8 @@ pub async fn send(outlet: &mut dyn Outlet, head: Vec<u8>, request: &mut Request)
             }
             body::send(outlet, head, &mut file).await?;
         }
-        Body::Ranged(body) => return streaming::send(outlet, head, &mut *body.into_stream(), request).await,
-        Body::Stream(mut stream) => return streaming::send(outlet, head, &mut *stream, request).await,
+        Body::Ranged(body) => return streaming::send(outlet, head, &mut *body.into_source(), request).await,
+        Body::Source(mut stream) => return streaming::send(outlet, head, &mut *stream, request).await,
         Body::Tunnel(_) => unreachable!("it is not sent but run"),
     }
     Ok(outlet.end(&[]).await?)

@@ -9,7 +9,7 @@ use crate::client;
 use crate::request::Request;
 use telemetry::Level;
 use transfer::body::outlet::Trailers;
-use transfer::body::stream::{Next, Stream, next};
+use transfer::body::source::{BodySource, Next, next};
 use transfer::body::{BodyError, Outlet, SendError, turns};
 
 /// Pieces of one send, so that the head and what frames them have room beside them.
@@ -19,7 +19,7 @@ const PIECES_MAX: usize = SEGMENTS_MAX - 5;
 pub async fn send(
     outlet: &mut dyn Outlet,
     head: Vec<u8>,
-    stream: &mut dyn Stream,
+    stream: &mut dyn BodySource,
     request: &mut Request,
 ) -> Result<(), BodyError> {
     let mut left = Left(request.response.content_length);
@@ -101,7 +101,7 @@ struct Gathering {
 
 impl Gathering {
     /// The pieces that are at hand, and what follows them.
-    async fn run(self, stream: &mut dyn Stream) -> (SmallVec<[Source; 4]>, State) {
+    async fn run(self, stream: &mut dyn BodySource) -> (SmallVec<[Source; 4]>, State) {
         let mut pieces: SmallVec<[Source; 4]> = self.first.into_iter().collect();
         let mut bytes: usize = pieces.iter().map(|piece| piece.bytes().len()).sum();
         let most = self.most.map_or(usize::MAX, |most| most as usize).min(stream.send_bytes());

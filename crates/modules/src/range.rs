@@ -62,7 +62,7 @@ fn filter(request: &mut Request) {
         RangeOutcome::Partial => match ranges.as_slice() {
             &[single] => one(request, single, size),
             // What can be read once only has no second part before the first one.
-            _ if matches!(request.response.body, Body::Stream(_)) => {}
+            _ if matches!(request.response.body, Body::Source(_)) => {}
             several => many(request, several, size),
         },
     }
@@ -104,7 +104,7 @@ fn one(request: &mut Request, range: ByteRange, size: u64) {
             body.pieces = piece();
             Body::Ranged(body)
         }
-        Body::Stream(stream) => Body::Stream(Box::new(Cut::new(stream, range.start..range.end))),
+        Body::Source(stream) => Body::Source(Box::new(Cut::new(stream, range.start..range.end))),
         Body::Tunnel(tunnel) => Body::Tunnel(tunnel),
     };
 }

@@ -30,7 +30,7 @@ use exchange::variables::Variable;
 use telemetry::Level;
 use transfer::body::BodyError;
 use transfer::body::ranged::{Cut, Ranged, RangedBody};
-use transfer::body::stream::Stream;
+use transfer::body::source::BodySource;
 use upstream::caching::asked::{SliceStart, slice_start};
 use upstream::caching::fetch::detached;
 
@@ -216,9 +216,9 @@ struct Slices {
 }
 
 impl Ranged for Slices {
-    fn open(&self, range: Range<u64>) -> Box<dyn Stream> {
+    fn open(&self, range: Range<u64>) -> Box<dyn BodySource> {
         let first = self.first.take();
-        Box::new(SliceStream { shared: Rc::clone(&self.shared), range, first, state: State::Next })
+        Box::new(SliceSource { shared: Rc::clone(&self.shared), range, first, state: State::Next })
     }
 
     fn is_read_at_will(&self) -> bool {
@@ -226,7 +226,7 @@ impl Ranged for Slices {
     }
 }
 
-struct SliceStream {
+struct SliceSource {
     shared: Rc<Shared>,
     /// What is still to be served.
     range: Range<u64>,
@@ -242,10 +242,10 @@ enum State {
     /// A slice is asked for, of which this part is wanted.
     Fetching(Range<u64>, Fetching),
     /// It comes.
-    Live(Box<dyn Stream>),
+    Live(Box<dyn BodySource>),
 }
 
-impl SliceStream {
+impl SliceSource {
     /// What comes next of the range.
     fn next(&mut self) -> Result<State, BodyError> {
         let size = self.shared.size;
@@ -263,7 +263,7 @@ impl SliceStream {
     }
 }
 
-impl Stream for SliceStream {
+impl BodySource for SliceSource {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
         loop {
             match &mut self.state {
@@ -313,7 +313,7 @@ impl Shared {
 }
 
 /// A part of the body of a slice. Files of the cache come as [`Body::Ranged`] to requests for slices.
-fn part_of(body: Body, part: Range<u64>) -> Result<Box<dyn Stream>, BodyError> {
+fn part_of(body: Body, part: Range<u64>) -> Result<Box<dyn BodySource>, BodyError> {
     let of_bytes = |source: Source, all: Range<usize>| {
         let (start, end) = (all.start + part.start as usize, all.start + part.end as usize);
         // The head has said how long it is; what the body is must not be trusted for that.
@@ -322,11 +322,11 @@ fn part_of(body: Body, part: Range<u64>) -> Result<Box<dyn Stream>, BodyError> {
     match body {
         Body::Bytes(source) => {
             let all = 0..source.bytes().len();
-            Ok(of_bytes(source, all)?.into_stream())
+            Ok(of_bytes(source, all)?.into_source())
         }
-        Body::Slice(source, all) => Ok(of_bytes(source, all)?.into_stream()),
-        Body::Ranged(body) => Ok(Box::new(Cut::new(body.into_stream(), part))),
-        Body::Stream(stream) => Ok(Box::new(Cut::new(stream, part))),
+        Body::Slice(source, all) => Ok(of_bytes(source, all)?.into_source()),
+        Body::Ranged(body) => Ok(Box::new(Cut::new(body.into_source(), part))),
+        Body::Source(stream) => Ok(Box::new(Cut::new(stream, part))),
         Body::None | Body::File(_) | Body::Tunnel(_) => Err(BodyError::Broken),
     }
 }

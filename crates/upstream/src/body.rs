@@ -18,7 +18,7 @@ use crate::link::Link;
 use crate::sending::Sending;
 use crate::state::{Fault, Try};
 use transfer::body::BodyError;
-use transfer::body::stream::Stream;
+use transfer::body::source::BodySource;
 
 /// The connection that the rest of an answer comes from. Dropping it closes the connection.
 pub struct Live {
@@ -308,7 +308,7 @@ impl Direct {
     }
 }
 
-impl Stream for Direct {
+impl BodySource for Direct {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
         if let Some(delay) = &mut self.delay {
             ready!(std::pin::Pin::new(delay).poll(context));

@@ -330,8 +330,8 @@ impl ReplyBody {
             ReplyBody::Live(mut live) => {
                 live.limit_rate(rate(settings, request));
                 match buffering {
-                    true => Body::Stream(Box::new(spool::start(live, settings, &request.conn.thread))),
-                    false => Body::Stream(Box::new(Direct::new(live, settings))),
+                    true => Body::Source(Box::new(spool::start(live, settings, &request.conn.thread))),
+                    false => Body::Source(Box::new(Direct::new(live, settings))),
                 }
             }
             ReplyBody::Tunnel(tunnel) => Body::Tunnel(tunnel),

@@ -30,7 +30,7 @@ use exchange::room::DiskRoom;
 use exchange::thread::Thread;
 use telemetry::{Level, Reason};
 use transfer::body::BodyError;
-use transfer::body::stream::{SEND_BYTES, Stream};
+use transfer::body::source::{BodySource, SEND_BYTES};
 use transfer::received;
 
 /// What pump and stream share.
@@ -440,7 +440,7 @@ impl Spooled {
     }
 }
 
-impl Stream for Spooled {
+impl BodySource for Spooled {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
         loop {
             if let Some(reading) = &mut self.reading {

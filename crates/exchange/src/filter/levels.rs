@@ -24,7 +24,7 @@ use crate::response::Body;
 use crate::subrequest::{self, Subrequest, UnderWay};
 use telemetry::Level as LogLevel;
 use transfer::body::read::{self, Chunks};
-use transfer::body::stream::{self, Next, Stream};
+use transfer::body::source::{self, BodySource, Next};
 use transfer::body::{self, BodyError, FileBody, turns};
 
 /// What a subrequest counts beside its bytes: its phases take about as long as copying so many.
@@ -74,7 +74,7 @@ enum Origin {
         pieces: smallvec::IntoIter<[body::Piece; 1]>,
         chunks: Option<Chunks>,
     },
-    Stream(Box<dyn Stream>),
+    Source(Box<dyn BodySource>),
 }
 
 /// Memory with bytes of a body.
@@ -144,21 +144,21 @@ impl<'r> Levels<'r> {
     /// Reads on in the body of the top; `false` at its end.
     async fn read(&mut self, output: &mut FilterOutput<'_>) -> Result<bool, BodyError> {
         let top = self.top();
-        let Origin::Stream(stream) = &mut top.origin else { return top.read().await };
-        let mut next = stream::next(&mut **stream, false).await?;
+        let Origin::Source(stream) = &mut top.origin else { return top.read().await };
+        let mut next = source::next(&mut **stream, false).await?;
         if let Next::Nothing = next {
             // The task that reads the body has its turn first, so that an encoder is flushed for true pauses only.
             rt::yield_now().await;
-            next = stream::next(&mut **stream, false).await?;
+            next = source::next(&mut **stream, false).await?;
         }
         let pauses = matches!(next, Next::Nothing) && !stream.is_reading();
         if pauses {
             output.pause(&self.list[0].request).await?;
         }
         let top = self.top();
-        let Origin::Stream(stream) = &mut top.origin else { return Ok(true) };
+        let Origin::Source(stream) = &mut top.origin else { return Ok(true) };
         if let Next::Nothing = next {
-            next = stream::next(&mut **stream, true).await?;
+            next = source::next(&mut **stream, true).await?;
         }
         match next {
             Next::Piece(source) => top.hold(source),
@@ -334,13 +334,13 @@ impl<'r> Level<'r> {
                 Origin::Bytes(source, range)
             }
             Body::Slice(source, range) => Origin::Bytes(source, range),
-            Body::Ranged(body) => Origin::Stream(body.into_stream()),
+            Body::Ranged(body) => Origin::Source(body.into_source()),
             Body::File(mut file) => {
                 file.prepare();
                 let pieces = file.take_pieces().into_iter();
                 Origin::File { file, pieces, chunks: None }
             }
-            Body::Stream(stream) => Origin::Stream(stream),
+            Body::Source(stream) => Origin::Source(stream),
             // A subrequest asks for no other protocol; its answer is then none.
             Body::Tunnel(_) => Origin::Done,
         };
@@ -409,7 +409,7 @@ impl<'r> Level<'r> {
     async fn read(&mut self) -> Result<bool, BodyError> {
         match &mut self.origin {
             // A stream is waited for elsewhere, where it is known what is to be sent before.
-            Origin::Done | Origin::Stream(_) => return Ok(false),
+            Origin::Done | Origin::Source(_) => return Ok(false),
             Origin::Bytes(..) => {
                 if let Origin::Bytes(source, range) = std::mem::replace(&mut self.origin, Origin::Done) {
                     self.input = (!range.is_empty()).then_some((Held::Source(source), range));

@@ -171,7 +171,7 @@ impl<F: Family> Rows<F> {
             },
         ),
         // What is on its way cannot be filled anew, so some buffers have to be left to read into. nginx's default, twice the
-        // largest buffer, would only make more calls: `body::stream` gathers what is there.
+        // largest buffer, would only make more calls: `body::source` gathers what is there.
         Directive::scope(
             row(
                 "_busy_buffers_size",

@@ -34,7 +34,7 @@ use exchange::response::Body;
 use exchange::template::Template;
 use file::{Plan, Writer};
 use telemetry::Level;
-use transfer::body::stream::Stream;
+use transfer::body::source::BodySource;
 use transfer::body::{BodyError, choose};
 use upstream::caching::settings::Zone;
 
@@ -163,13 +163,13 @@ pub(super) fn keep(request: &Request, conf: &Conf, body: Body) -> Body {
         length: request.response.content_length,
         via: choose::path_engine(request.scope().core.sending.aio, &rt::caps()),
     };
-    let stream: Box<dyn Stream> = match body {
-        Body::Stream(stream) => stream,
+    let stream: Box<dyn BodySource> = match body {
+        Body::Source(stream) => stream,
         Body::Bytes(source) => Box::new(Once(Some(source))),
         other => return other,
     };
     let thread = Rc::clone(&request.conn.thread);
-    Body::Stream(Box::new(Storing {
+    Body::Source(Box::new(Storing {
         stream,
         copy: Copy::Idle(Writer::new(plan, thread)),
         held: None,
@@ -180,7 +180,7 @@ pub(super) fn keep(request: &Request, conf: &Conf, body: Body) -> Body {
 /// A body that is here as a whole.
 struct Once(Option<Source>);
 
-impl Stream for Once {
+impl BodySource for Once {
     fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
         Poll::Ready(Ok(self.0.take().filter(|source| !source.bytes().is_empty())))
     }
@@ -188,7 +188,7 @@ impl Stream for Once {
 
 /// A stream of which a copy is made. A client that goes away does not keep the copy from being completed, as in nginx.
 struct Storing {
-    stream: Box<dyn Stream>,
+    stream: Box<dyn BodySource>,
     copy: Copy,
     /// A piece that is passed on when the copy has it.
     held: Option<Source>,
@@ -227,7 +227,7 @@ impl Storing {
     }
 }
 
-impl Stream for Storing {
+impl BodySource for Storing {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
         loop {
             ready!(self.poll_copy(context));
@@ -277,7 +277,7 @@ impl Stream for Storing {
 /// What the rest of an answer is read by when its client is gone.
 struct Empty;
 
-impl Stream for Empty {
+impl BodySource for Empty {
     fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
         Poll::Ready(Ok(None))
     }

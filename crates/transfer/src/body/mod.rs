@@ -14,7 +14,7 @@ pub mod rules;
 mod sendfile;
 mod shared;
 mod short;
-pub mod stream;
+pub mod source;
 pub mod turns;
 mod windows;
 
@@ -286,7 +286,7 @@ pub enum BodyError {
     NoMemory,
     /// What changes the body could not go on.
     Filter,
-    /// Where a [`stream::Stream`] comes from, the rest of it is not to be had.
+    /// Where a [`source::BodySource`] comes from, the rest of it is not to be had.
     Broken,
 }
 

@@ -11,15 +11,15 @@ use std::task::{Context, Poll, ready};
 use io::op::Source;
 use smallvec::{SmallVec, smallvec};
 
-use crate::body::stream::Stream;
+use crate::body::source::BodySource;
 use crate::body::{BodyError, Piece};
 
 /// A body that parts can be taken of.
 pub trait Ranged {
     /// The bytes of a range, which lies within the body.
-    fn open(&self, range: Range<u64>) -> Box<dyn Stream>;
+    fn open(&self, range: Range<u64>) -> Box<dyn BodySource>;
 
-    /// See [`Stream::is_read_at_will`].
+    /// See [`BodySource::is_read_at_will`].
     fn is_read_at_will(&self) -> bool {
         false
     }
@@ -45,7 +45,7 @@ impl RangedBody {
     }
 
     /// The pieces one after the other.
-    pub fn into_stream(self) -> Box<dyn Stream> {
+    pub fn into_source(self) -> Box<dyn BodySource> {
         let pieces = self.pieces.into_iter();
         Box::new(Pieces { source: self.source, pieces, open: None, room: u64::MAX })
     }
@@ -54,12 +54,12 @@ impl RangedBody {
 struct Pieces {
     source: Box<dyn Ranged>,
     pieces: smallvec::IntoIter<[Piece; 1]>,
-    open: Option<Box<dyn Stream>>,
-    /// See [`Stream::set_room`].
+    open: Option<Box<dyn BodySource>>,
+    /// See [`BodySource::set_room`].
     room: u64,
 }
 
-impl Stream for Pieces {
+impl BodySource for Pieces {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
         loop {
             if let Some(open) = &mut self.open {
@@ -106,7 +106,7 @@ struct Bytes {
 }
 
 impl Ranged for Bytes {
-    fn open(&self, range: Range<u64>) -> Box<dyn Stream> {
+    fn open(&self, range: Range<u64>) -> Box<dyn BodySource> {
         let (start, end) = (self.start + range.start as usize, self.start + range.end as usize);
         Box::new(Copies { source: Rc::clone(&self.source), range: start..end })
     }
@@ -117,7 +117,7 @@ struct Copies {
     range: Range<usize>,
 }
 
-impl Stream for Copies {
+impl BodySource for Copies {
     fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
         let end = self.range.end.min(self.range.start + COPY_BYTES);
         let part = std::mem::replace(&mut self.range.start, end)..end;
@@ -127,7 +127,7 @@ impl Stream for Copies {
 
 /// A part of a stream that cannot be had from any place on: what comes before it is thrown away.
 pub struct Cut {
-    source: Box<dyn Stream>,
+    source: Box<dyn BodySource>,
     skip: u64,
     left: u64,
     parts: VecDeque<Source>,
@@ -135,12 +135,12 @@ pub struct Cut {
 
 impl Cut {
     /// The bytes of `range`, counted from where the stream is now.
-    pub fn new(source: Box<dyn Stream>, range: Range<u64>) -> Cut {
+    pub fn new(source: Box<dyn BodySource>, range: Range<u64>) -> Cut {
         Cut { source, skip: range.start, left: range.end - range.start, parts: VecDeque::new() }
     }
 }
 
-impl Stream for Cut {
+impl BodySource for Cut {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
         loop {
             if let Some(part) = self.parts.pop_front() {
@@ -181,7 +181,7 @@ mod tests {
 
     use super::*;
 
-    fn all(mut stream: Box<dyn Stream>) -> Vec<u8> {
+    fn all(mut stream: Box<dyn BodySource>) -> Vec<u8> {
         let mut out = Vec::new();
         let mut context = Context::from_waker(Waker::noop());
         loop {
@@ -210,14 +210,14 @@ mod tests {
             Piece::Range { start: 0, end: 3 },
         ];
         let expected = [b"<", &content[110..150_010], b"|", &content[10..13]].concat();
-        assert_eq!(all(body.into_stream()), expected);
+        assert_eq!(all(body.into_source()), expected);
     }
 
     #[test]
     fn a_stream_is_cut_wherever_its_pieces_end() {
         let content = bytes(1000);
         for (start, end) in [(0, 1000), (0, 1), (99, 101), (100, 200), (999, 1000), (250, 730), (5, 5)] {
-            let source = RangedBody::of_bytes(Source::Vec(content.clone()), 0..1000).into_stream();
+            let source = RangedBody::of_bytes(Source::Vec(content.clone()), 0..1000).into_source();
             let cut = Cut::new(source, start as u64..end as u64);
             assert_eq!(all(Box::new(cut)), &content[start..end], "{start}..{end}");
         }

@@ -28,7 +28,7 @@ use crate::Heading;
 use crate::caching::asked::{Asked, Part};
 use crate::caching::stored::{PendingRead, source_of};
 use transfer::body::BodyError;
-use transfer::body::stream::Stream;
+use transfer::body::source::BodySource;
 
 /// A response of which bytes still come. One task pushes; readers of all threads take. The lock is held for a look at the
 /// window and for a push, never while anything is awaited.
@@ -480,7 +480,7 @@ impl FillingReader {
     }
 }
 
-impl Stream for FillingReader {
+impl BodySource for FillingReader {
     fn is_reading(&self) -> bool {
         matches!(self.from_file, FromFile::Reading(_))
     }

@@ -31,7 +31,7 @@ use exchange::request::Request;
 use exchange::response::Body;
 use transfer::body::BodyError;
 use transfer::body::ranged::{Ranged, RangedBody};
-use transfer::body::stream::Stream;
+use transfer::body::source::BodySource;
 
 /// The response of a fetch of another request, whose requests meet at this key; `None` when it cannot be joined any more.
 pub fn reply(
@@ -54,7 +54,7 @@ pub fn reply(
             let source = Following { way, held: Cell::new(Some(reader)) };
             Body::Ranged(RangedBody::new(Box::new(source), length))
         }
-        None => Body::Stream(Box::new(FollowingStream::new(way, reader))),
+        None => Body::Source(Box::new(FollowingSource::new(way, reader))),
     };
     Some(stored::reply(heading, ReplyBody::Ready(body), length, age))
 }
@@ -81,17 +81,17 @@ struct Following {
 }
 
 impl Ranged for Following {
-    fn open(&self, range: Range<u64>) -> Box<dyn Stream> {
+    fn open(&self, range: Range<u64>) -> Box<dyn BodySource> {
         let way = Rc::clone(&self.way);
         match self.held.take() {
             Some(mut reader) => {
                 reader.narrow(range);
-                Box::new(FollowingStream::new(way, reader))
+                Box::new(FollowingSource::new(way, reader))
             }
             None => match way.filling.reader(range) {
                 Some(reader) => {
                     let reader = reader.with_limit(way.fetch.limit);
-                    Box::new(FollowingStream { is_alone: false, ..FollowingStream::new(way, reader) })
+                    Box::new(FollowingSource { is_alone: false, ..FollowingSource::new(way, reader) })
                 }
                 None => Box::new(stored::Lost),
             },
@@ -99,7 +99,7 @@ impl Ranged for Following {
     }
 }
 
-struct FollowingStream {
+struct FollowingSource {
     way: Rc<Way>,
     reader: FillingReader,
     /// What the client has of the body.
@@ -113,14 +113,14 @@ struct FollowingStream {
 
 type Changing = Pin<Box<dyn Future<Output = Option<FillingReader>>>>;
 
-impl FollowingStream {
-    fn new(way: Rc<Way>, reader: FillingReader) -> FollowingStream {
+impl FollowingSource {
+    fn new(way: Rc<Way>, reader: FillingReader) -> FollowingSource {
         let start = reader.wanted().start;
-        FollowingStream { way, reader, sent: start..start, is_alone: true, changes: 0, changing: None }
+        FollowingSource { way, reader, sent: start..start, is_alone: true, changes: 0, changing: None }
     }
 }
 
-impl Stream for FollowingStream {
+impl BodySource for FollowingSource {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
         loop {
             if let Some(changing) = &mut self.changing {

@@ -26,7 +26,7 @@ use crate::{Failure, Heading};
 use exchange::request::Request;
 use transfer::body::BodyError;
 use transfer::body::ranged::Ranged;
-use transfer::body::stream::Stream;
+use transfer::body::source::BodySource;
 
 /// Who fetches a hole.
 pub enum Joined {
@@ -116,10 +116,10 @@ impl Holed {
 }
 
 impl Ranged for Holed {
-    fn open(&self, range: Range<u64>) -> Box<dyn Stream> {
+    fn open(&self, range: Range<u64>) -> Box<dyn BodySource> {
         let first = self.first.take();
         let (state, stalls) = (State::Next, 0);
-        Box::new(HoledStream {
+        Box::new(HoledSource {
             located: self.located.clone(),
             shared: Rc::clone(&self.shared),
             range,
@@ -134,7 +134,7 @@ impl Ranged for Holed {
     }
 }
 
-struct HoledStream {
+struct HoledSource {
     /// The entry's file.
     located: Option<Located>,
     /// How holes are fetched.
@@ -154,14 +154,14 @@ enum State {
     /// To be found out.
     Next,
     /// From the file, and what of it is still to come.
-    Stored(Box<dyn Stream>, Range<u64>),
+    Stored(Box<dyn BodySource>, Range<u64>),
     /// A hole is being asked for.
     Fetching(Range<u64>, Fetching),
     /// A hole comes in.
     Live(FillingReader),
 }
 
-impl HoledStream {
+impl HoledSource {
     /// What comes next of the range.
     fn next(&mut self) -> State {
         let wanted = self.range.clone();
@@ -208,7 +208,7 @@ impl HoledStream {
     }
 }
 
-impl Stream for HoledStream {
+impl BodySource for HoledSource {
     fn is_reading(&self) -> bool {
         match &self.state {
             State::Stored(stream, _) => stream.is_reading(),

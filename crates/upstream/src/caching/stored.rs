@@ -26,7 +26,7 @@ use exchange::request::Request;
 use exchange::response::Body;
 use transfer::body::choose::Mover;
 use transfer::body::ranged::{Ranged, RangedBody};
-use transfer::body::stream::Stream;
+use transfer::body::source::BodySource;
 use transfer::body::{BodyError, FileBody, choose};
 
 /// Reads of a stored body that are in flight at once.
@@ -63,7 +63,7 @@ pub fn of_filling(filling: &Arc<Filling>, age: u32) -> Option<Reply> {
             let source = Joined { filling: Arc::clone(filling), held: std::cell::Cell::new(Some(reader)) };
             Body::Ranged(RangedBody::new(Box::new(source), length))
         }
-        None => Body::Stream(Box::new(reader)),
+        None => Body::Source(Box::new(reader)),
     };
     Some(reply(heading, ReplyBody::Ready(body), length, age))
 }
@@ -138,8 +138,8 @@ fn body_of(request: &mut Request, located: Located) -> Body {
 pub struct Checked(pub Located);
 
 impl Ranged for Checked {
-    fn open(&self, range: Range<u64>) -> Box<dyn Stream> {
-        Box::new(CheckedStream { state: Reading::Ready(Box::new(self.0.read(range, READS))) })
+    fn open(&self, range: Range<u64>) -> Box<dyn BodySource> {
+        Box::new(CheckedSource { state: Reading::Ready(Box::new(self.0.read(range, READS))) })
     }
 
     fn is_read_at_will(&self) -> bool {
@@ -157,11 +157,11 @@ enum Reading {
 }
 
 /// What a [`Checked`] body is read by.
-struct CheckedStream {
+struct CheckedSource {
     state: Reading,
 }
 
-impl Stream for CheckedStream {
+impl BodySource for CheckedSource {
     fn is_reading(&self) -> bool {
         matches!(self.state, Reading::Pending(_))
     }
@@ -214,7 +214,7 @@ struct Joined {
 }
 
 impl Ranged for Joined {
-    fn open(&self, range: Range<u64>) -> Box<dyn Stream> {
+    fn open(&self, range: Range<u64>) -> Box<dyn BodySource> {
         // The first part continues the reader that joined; further ones read what may be in the file by then.
         if let Some(mut reader) = self.held.take() {
             reader.narrow(range);
@@ -230,7 +230,7 @@ impl Ranged for Joined {
 /// A part that cannot be had any more.
 pub struct Lost;
 
-impl Stream for Lost {
+impl BodySource for Lost {
     fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
         Poll::Ready(Err(BodyError::Broken))
     }

@@ -1,6 +1,6 @@
 //! A body that arrives while it is sent: from another server, or while another request fetches it.
 //!
-//! Main type: [`Stream`], the source behind `exchange::response::Body::Stream`. What makes one is elsewhere
+//! Main type: [`BodySource`], the source behind `exchange::response::Body::Source`. What makes one is elsewhere
 //! (`upstream`), and so is sending it (`exchange::streaming`).
 
 use std::future::poll_fn;
@@ -11,7 +11,7 @@ use io::op::Source;
 use crate::body::BodyError;
 
 /// A body, piece by piece. It holds a bounded number of bytes, whatever the client's speed.
-pub trait Stream {
+pub trait BodySource {
     /// The next piece, which is not empty; `None` at the proper end. After that, and after an error, it is not asked
     /// again.
     ///
@@ -66,7 +66,7 @@ pub enum Next {
 }
 
 /// The next piece; without `wait` only one that is here.
-pub async fn next(stream: &mut dyn Stream, wait: bool) -> Result<Next, BodyError> {
+pub async fn next(stream: &mut dyn BodySource, wait: bool) -> Result<Next, BodyError> {
     poll_fn(|context| match stream.poll_next(context) {
         Poll::Ready(Ok(Some(source))) => Poll::Ready(Ok(Next::Piece(source))),
         Poll::Ready(Ok(None)) => Poll::Ready(Ok(Next::End)),
