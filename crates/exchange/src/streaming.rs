@@ -10,7 +10,7 @@ use crate::request::Request;
 use telemetry::Level;
 use transfer::body::outlet::Trailers;
 use transfer::body::source::{BodySource, Next, next};
-use transfer::body::{BodyError, Outlet, SendError, turns};
+use transfer::body::{BodyError, Outlet, SendError, buffer_turns};
 
 /// Pieces of one send, so that the head and what frames them have room beside them.
 const PIECES_MAX: usize = SEGMENTS_MAX - 5;
@@ -32,9 +32,9 @@ pub async fn send(
     }
     let (mut ahead, mut had_a_turn) = (None, false);
     loop {
-        let takes_turns = stream.is_read_at_will() && turns::are_on();
+        let takes_turns = stream.is_read_at_will() && buffer_turns::are_on();
         if takes_turns {
-            let room = turns::wait(outlet, turns::TURN_BYTES).await?;
+            let room = buffer_turns::wait(outlet, buffer_turns::TURN_BYTES).await?;
             stream.set_room(room);
         }
         let gone = client::gone(request.client_if(stream.minds_client()));

@@ -13,7 +13,7 @@ use crate::Module;
 use exchange::request::Request;
 use exchange::response::{Body, ContentType};
 use transfer::body::Piece;
-use transfer::body::ranged::{Cut, RangedBody};
+use transfer::body::ranged::{RangedBody, Subrange};
 
 /// The module; its directive belongs to `http_core`.
 pub(crate) static MODULE: Module = Module {
@@ -104,7 +104,7 @@ fn one(request: &mut Request, range: ByteRange, size: u64) {
             body.pieces = piece();
             Body::Ranged(body)
         }
-        Body::Source(stream) => Body::Source(Box::new(Cut::new(stream, range.start..range.end))),
+        Body::Source(stream) => Body::Source(Box::new(Subrange::new(stream, range.start..range.end))),
         Body::Tunnel(tunnel) => Body::Tunnel(tunnel),
     };
 }

@@ -29,7 +29,7 @@ use exchange::response::Body;
 use exchange::variables::Variable;
 use telemetry::Level;
 use transfer::body::BodyError;
-use transfer::body::ranged::{Cut, Ranged, RangedBody};
+use transfer::body::ranged::{Ranged, RangedBody, Subrange};
 use transfer::body::source::BodySource;
 use upstream::caching::asked::{SliceStart, slice_start};
 use upstream::caching::fetch::detached;
@@ -325,8 +325,8 @@ fn part_of(body: Body, part: Range<u64>) -> Result<Box<dyn BodySource>, BodyErro
             Ok(of_bytes(source, all)?.into_source())
         }
         Body::Slice(source, all) => Ok(of_bytes(source, all)?.into_source()),
-        Body::Ranged(body) => Ok(Box::new(Cut::new(body.into_source(), part))),
-        Body::Source(stream) => Ok(Box::new(Cut::new(stream, part))),
+        Body::Ranged(body) => Ok(Box::new(Subrange::new(body.into_source(), part))),
+        Body::Source(stream) => Ok(Box::new(Subrange::new(stream, part))),
         Body::None | Body::File(_) | Body::Tunnel(_) => Err(BodyError::Broken),
     }
 }

@@ -25,7 +25,7 @@ use crate::subrequest::{self, Subrequest, UnderWay};
 use telemetry::Level as LogLevel;
 use transfer::body::read::{self, Chunks};
 use transfer::body::source::{self, BodySource, Next};
-use transfer::body::{self, BodyError, FileBody, turns};
+use transfer::body::{self, BodyError, FileBody, buffer_turns};
 
 /// What a subrequest counts beside its bytes: its phases take about as long as copying so many.
 const SUBREQUEST_RUN: usize = 4 << 10;
@@ -360,7 +360,7 @@ impl<'r> Level<'r> {
             Some(next) => !is_captured(next),
             None => self.input.is_some(),
         };
-        if !next_is_under_way || !has_work || turns::are_on() {
+        if !next_is_under_way || !has_work || buffer_turns::are_on() {
             return false;
         }
         let (mut under_way, mut bytes) = (0, 0);
@@ -376,7 +376,7 @@ impl<'r> Level<'r> {
 
     /// Copies what was read, where buffers are short: a subrequest may wait for a buffer, and who waits for one holds none.
     fn let_go_of_buffers(&mut self) {
-        if let Some((held, range)) = self.input.take_if(|(held, _)| held.is_buf() && turns::are_on()) {
+        if let Some((held, range)) = self.input.take_if(|(held, _)| held.is_buf() && buffer_turns::are_on()) {
             self.hold(Source::Vec(held.bytes()[range].to_vec()));
         }
     }

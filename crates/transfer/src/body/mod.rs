@@ -4,19 +4,19 @@
 //! it goes through `exchange::filter` instead, which reads it by the same engine. All of them end in an
 //! [`Outlet`]: what the protocol of the client makes of bytes.
 
+pub mod buffer_turns;
 pub mod choose;
 pub mod outlet;
 pub mod pace;
-mod past;
+mod page_cache_bypass;
 pub mod ranged;
 pub mod read;
+mod read_quota;
 pub mod rules;
 mod sendfile;
 mod shared;
-mod short;
+mod small_files;
 pub mod source;
-pub mod turns;
-mod windows;
 
 use std::fmt;
 use std::future::Future;
@@ -48,7 +48,7 @@ pub struct FileBody {
     in_memory: Option<bool>,
     /// Where the body starts in the file: places of pieces are counted from there.
     base: u64,
-    /// Tells the file from others, for [`past`].
+    /// Tells the file from others, for [`page_cache_bypass`].
     name: u64,
     /// Of a part of a file that is below no root: whether calls beside the engine may be made.
     calls_directly: Option<bool>,
@@ -162,7 +162,7 @@ impl FileBody {
         };
         match self.pieces.as_slice() {
             &[Piece::Range { start, end }] if end - start <= most.min(chunk_max.unwrap_or(most)) => {
-                short::at_hand(self, head, start + self.base..end + self.base)
+                small_files::at_hand(self, head, start + self.base..end + self.base)
             }
             _ => None,
         }
@@ -173,10 +173,10 @@ impl FileBody {
     pub fn in_one_read(&mut self, chunk_max: Option<u64>) -> Option<OneRead> {
         let &[Piece::Range { start, end }] = self.pieces.as_slice() else { return None };
         // Before the file is prepared: what is sent bit by bit does that itself, with calls for a long one.
-        if end - start > read::AT_HAND_MAX || turns::are_on() {
+        if end - start > read::AT_HAND_MAX || buffer_turns::are_on() {
             return None;
         }
-        short::turn(self);
+        small_files::turn(self);
         let Mover::Read { via, .. } = self.mover else { return None };
         self.prepare();
         let (chunk, buf) = read::in_one(self, start + self.base..end + self.base, chunk_max)?;
@@ -208,7 +208,7 @@ impl FileBody {
         }
         if self.read_ahead() {
             self.file.fd().expect_sequential_reads();
-        } else if matches!(self.mover, Mover::Read { .. }) && turns::are_on() {
+        } else if matches!(self.mover, Mover::Read { .. }) && buffer_turns::are_on() {
             // What the kernel would read ahead for so many is dropped again before its turn comes.
             self.file.fd().expect_random_reads();
         } else if self.is_part() && matches!(self.mover, Mover::Sendfile(_) | Mover::Resident { .. }) {
@@ -324,7 +324,7 @@ async fn send_pieces(outlet: &mut dyn Outlet, head: Vec<u8>, body: &mut FileBody
             Piece::Text(text) => outlet.push(Source::Vec(text)),
             Piece::Range { start, end } => match body.mover {
                 Mover::Read { via, .. } => read::send(outlet, body, via, start..end, last).await?,
-                Mover::Resident { otherwise } => match past::turn(body, &(start..end)) {
+                Mover::Resident { otherwise } => match page_cache_bypass::turn(body, &(start..end)) {
                     Some(via) => read::send(outlet, body, via, start..end, last).await?,
                     None => sendfile::send_resident(outlet, body, otherwise, start..end, last).await?,
                 },

@@ -126,21 +126,21 @@ impl BodySource for Copies {
 }
 
 /// A part of a stream that cannot be had from any place on: what comes before it is thrown away.
-pub struct Cut {
+pub struct Subrange {
     source: Box<dyn BodySource>,
     skip: u64,
     left: u64,
     parts: VecDeque<Source>,
 }
 
-impl Cut {
+impl Subrange {
     /// The bytes of `range`, counted from where the stream is now.
-    pub fn new(source: Box<dyn BodySource>, range: Range<u64>) -> Cut {
-        Cut { source, skip: range.start, left: range.end - range.start, parts: VecDeque::new() }
+    pub fn new(source: Box<dyn BodySource>, range: Range<u64>) -> Subrange {
+        Subrange { source, skip: range.start, left: range.end - range.start, parts: VecDeque::new() }
     }
 }
 
-impl BodySource for Cut {
+impl BodySource for Subrange {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
         loop {
             if let Some(part) = self.parts.pop_front() {
@@ -218,7 +218,7 @@ mod tests {
         let content = bytes(1000);
         for (start, end) in [(0, 1000), (0, 1), (99, 101), (100, 200), (999, 1000), (250, 730), (5, 5)] {
             let source = RangedBody::of_bytes(Source::Vec(content.clone()), 0..1000).into_source();
-            let cut = Cut::new(source, start as u64..end as u64);
+            let cut = Subrange::new(source, start as u64..end as u64);
             assert_eq!(all(Box::new(cut)), &content[start..end], "{start}..{end}");
         }
     }

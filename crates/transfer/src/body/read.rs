@@ -6,7 +6,7 @@ use io::op::Source;
 use io::{Buf, DiskVia, Errno, Segments};
 
 use crate::body::outlet::{Outlet, SendError};
-use crate::body::{BodyError, FileBody, turns};
+use crate::body::{BodyError, FileBody, buffer_turns};
 
 /// Bytes of the first chunk of a large file; it goes out early.
 const FIRST_CHUNK: u64 = 128 << 10;
@@ -26,7 +26,7 @@ pub async fn send(
     last: bool,
 ) -> Result<(), BodyError> {
     let mut chunks = Chunks::new(range, outlet.chunk_bytes().unwrap_or(CHUNK), body.direct);
-    let Some(chunk) = next(outlet, &mut chunks, turns::are_on()).await? else { return Ok(()) };
+    let Some(chunk) = next(outlet, &mut chunks, buffer_turns::are_on()).await? else { return Ok(()) };
     let buf = read_chunk(body, via, &chunk).await?;
     if chunk.end == chunks.end {
         push(outlet, &chunk, buf);
@@ -50,7 +50,7 @@ async fn stream(
         if chunks.left() == 0 {
             return Ok(outlet.flush(false).await?);
         }
-        if turns::are_on() {
+        if buffer_turns::are_on() {
             // Nothing may be held while it waits, and the kernel should not wait for what comes after.
             outlet.flush(false).await?;
             let Some(next) = next(outlet, &mut chunks, true).await? else { return Ok(()) };
@@ -79,9 +79,9 @@ pub async fn next(
     // Parts before this one: who waits for a buffer holds none.
     outlet.let_go().await?;
     let left = chunks.left();
-    let most = turns::wait(outlet, left.min(chunks.chunk)).await?;
+    let most = buffer_turns::wait(outlet, left.min(chunks.chunk)).await?;
     // The tail of a direct file is read with its last aligned block, not by itself.
-    let most = if most == left { turns::TURN_BYTES } else { most };
+    let most = if most == left { buffer_turns::TURN_BYTES } else { most };
     chunks.first = false;
     Ok(chunks.next_of(most))
 }
@@ -166,7 +166,7 @@ impl Iterator for Chunks {
 /// Reads all wanted bytes of a chunk. A short read is continued where it stopped; a file that ends before
 /// is an error, and so is a disk that fails.
 pub async fn read_chunk(body: &FileBody, via: DiskVia, chunk: &Chunk) -> Result<Buf, BodyError> {
-    let buf = turns::buffer(body, chunk.len).await?;
+    let buf = buffer_turns::buffer(body, chunk.len).await?;
     fill(body, via, chunk, buf).await
 }
 

@@ -8,7 +8,7 @@
 //!                                                                              `-no--> read, send
 //! ```
 //!
-//! Windows keep what is on its way for many small enough to stay until it is sent ([`windows`]). Bytes are read into a
+//! Quotas keep what is on its way for many small enough to stay until it is sent ([`read_quota`]). Bytes are read into a
 //! buffer only where the pages do not stay, or the file system has no way to begin reading without waiting.
 
 use std::ops::Range;
@@ -21,8 +21,8 @@ use rt::net::FilePart;
 use crate::body::outlet::{Outlet, SendError};
 use crate::body::pace::CHUNK_MAX;
 use crate::body::read::{self, Chunk};
-use crate::body::windows::Into;
-use crate::body::{BodyError, FileBody, past, turns, windows};
+use crate::body::read_quota::Into;
+use crate::body::{BodyError, FileBody, buffer_turns, page_cache_bypass, read_quota};
 
 /// Sends a range by sendfile(2) on this engine.
 pub(super) async fn send(
@@ -52,7 +52,7 @@ pub(super) async fn send_resident(
 ) -> Result<(), BodyError> {
     // A short one is read in one piece: the copy costs less than what it takes to have it brought.
     let is_long = range.end - range.start > READ_BYTES;
-    let is_very_long = range.end - range.start > past::LONGEST;
+    let is_very_long = range.end - range.start > page_cache_bypass::LONGEST;
     let most = outlet.file_bytes(if is_very_long { VERY_LONG_MAX } else { CHUNK_MAX });
     let mut position = range.start;
     // Up to where the bytes are resident, and since when that is known: to those who had the file before, too.
@@ -102,9 +102,9 @@ pub(super) async fn send_resident(
 const VERY_LONG_MAX: u64 = 2 * CHUNK_MAX;
 
 /// Begins to read what is sent next, so that the disk works while the bytes before it are sent: sendfile(2) itself reads on
-/// only where it comes to a page that was marked for that. Of few files at a time: it takes no window.
+/// only where it comes to a page that was marked for that. Of few files at a time: it takes no quota.
 fn read_ahead(body: &FileBody, next: Range<u64>) {
-    if !next.is_empty() && body.calls_directly() && !turns::are_on() {
+    if !next.is_empty() && body.calls_directly() && !buffer_turns::are_on() {
         page_cache::begin_reading(body.file.fd(), next.start, next.end - next.start);
     }
 }
@@ -112,7 +112,7 @@ fn read_ahead(body: &FileBody, next: Range<u64>) {
 /// Where bytes are. Where only looking at pages can tell, reading is begun with the first look, unless bodies take turns.
 fn find(body: &FileBody, at: u64, len: u64) -> Residency {
     let is_local = body.calls_directly();
-    let ahead = if is_local && !turns::are_on() { len } else { 1 };
+    let ahead = if is_local && !buffer_turns::are_on() { len } else { 1 };
     page_cache::residency(body.file.fd(), at, len, ProbeOptions { is_local, ahead })
 }
 
@@ -133,20 +133,20 @@ async fn bring(
     len: u64,
     is_long: bool,
 ) -> Result<Brought, BodyError> {
-    // Who waits holds no buffer, and takes a window once the client takes bytes: pages that a socket has no room for would
+    // Who waits holds no buffer, and takes a quota once the client takes bytes: pages that a socket has no room for would
     // go before they are sent.
     outlet.let_go().await?;
     if is_long && body.calls_directly() {
         outlet.room(len).await?;
         // A disk that takes so long is told so by the read, which has its own patience.
-        if let Some(_window) = body.in_time(windows::window(body.device, Into::PageCache, len)).await
+        if let Some(_quota) = body.in_time(read_quota::acquire(body.device, Into::PageCache, len)).await
             && let Some(len) = brought(body, via, at, len).await
         {
             return Ok(Brought::Resident(len));
         }
     }
     let len = len.min(READ_BYTES);
-    let len = if turns::are_on() { turns::wait(outlet, len).await? } else { len };
+    let len = if buffer_turns::are_on() { buffer_turns::wait(outlet, len).await? } else { len };
     let chunk = Chunk { offset: at, len, skip: 0, end: at + len, direct: false };
     Ok(Brought::Read(read::read_chunk(body, via, &chunk).await?))
 }
@@ -155,7 +155,7 @@ async fn bring(
 async fn brought(body: &FileBody, via: DiskVia, at: u64, mut len: u64) -> Option<u64> {
     let file = body.file.fd();
     if page_cache::begin_reading(file, at, len) && find(body, at, len) == Residency::Missing {
-        // Its start is there, so that the reading began with none of the rest. The next window begins at the hole, and the
+        // Its start is there, so that the reading began with none of the rest. The next part begins at the hole, and the
         // kernel reads on from there by large pieces; told to fill it, it would read page by page.
         match page_cache::cached_start(file, at, len) {
             // Nobody can tell, so holes are filled, in another thread.

@@ -2,7 +2,7 @@
 //!
 //! The kernel queues references to the pages, so a chunk's pages are given up once they were passed on and
 //! the next chunk gets fresh ones: `io::shm` sees to that. Such memory is not the page cache's to take back, so what all
-//! bodies of a thread have in it is limited ([`windows`]).
+//! bodies of a thread have in it is limited ([`read_quota`]).
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use rt::net::FilePart;
 
 use crate::body::outlet::{Outlet, SendError};
 use crate::body::read::{self, Chunk, Chunks};
-use crate::body::windows::{self, Into, Window};
+use crate::body::read_quota::{self, Into, ReadQuota};
 use crate::body::{BodyError, FileBody};
 
 /// Sends a range in chunks of `chunk_bytes`; the next chunk is read while one is sent, unless bodies take turns.
@@ -26,7 +26,7 @@ pub(super) async fn send(
     outlet.flush(!range.is_empty() || !last).await?;
     let bytes = outlet.chunk_bytes().unwrap_or(u64::from(chunk_bytes)).min(u64::from(chunk_bytes));
     let mut chunks = Chunks::new(range, bytes, body.direct);
-    let in_turns = || windows::are_short(body.device, Into::Shared);
+    let in_turns = || read_quota::is_short(body.device, Into::Shared);
     let Some(first) = read::next(outlet, &mut chunks, in_turns()).await? else { return Ok(()) };
     let mut shared = read_shared(body, via, first).await?;
     loop {
@@ -45,12 +45,12 @@ pub(super) async fn send(
 }
 
 async fn read_shared(body: &FileBody, via: DiskVia, chunk: Chunk) -> Result<Shared, BodyError> {
-    let window = windows::window(body.device, Into::Shared, chunk.len);
-    let window = body.in_time(window).await.ok_or(BodyError::NoMemory)?;
+    let quota = read_quota::acquire(body.device, Into::Shared, chunk.len);
+    let quota = body.in_time(quota).await.ok_or(BodyError::NoMemory)?;
     let shared = io::shm::take(chunk.len as usize).map_err(|_| BodyError::NoMemory)?;
     let file = rt::File::new(shared.file);
     let buf = read::fill(body, via, &chunk, shared.buf).await?;
-    Ok(Shared { file, chunk, _mapping: buf, _window: window })
+    Ok(Shared { file, chunk, _mapping: buf, _quota: quota })
 }
 
 /// A chunk in shared memory: the file that it is sent from, and the mapping that it was read into.
@@ -59,7 +59,7 @@ struct Shared {
     chunk: Chunk,
     _mapping: io::Buf,
     /// Given back when the pages are.
-    _window: Window,
+    _quota: ReadQuota,
 }
 
 impl Shared {

@@ -53,7 +53,7 @@ use crate::{Failure, Reply, Settings};
 use exchange::client;
 use exchange::config::Scope;
 use exchange::request::Request;
-use transfer::body::{choose, turns};
+use transfer::body::{buffer_turns, choose};
 
 /// How a module's upstream is asked, and what its configuration says of the cache.
 pub struct Origin {
@@ -684,7 +684,7 @@ pub fn access(request: &Request, store: &Store) -> Access {
         direct_from: core.sending.directio,
         direct_via: choose::direct_engine(core.sending.aio, &rt::caps()),
         sends_files: core.sending.sendfile == Some(true),
-        has_room: !turns::are_on() || is_quick(request),
+        has_room: !buffer_turns::are_on() || is_quick(request),
         // Faults that are asked for are to be met, and they are met in the engine.
         calls_directly: store.config().calls_directly && events.calls_directly(),
     }

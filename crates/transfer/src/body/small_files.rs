@@ -1,5 +1,5 @@
 //! Which short files are read past the page cache, where the configuration leaves that open: as long ones those that do not
-//! stay in it ([`past`]).
+//! stay in it ([`page_cache_bypass`]).
 //!
 //! The look that reads what is in memory begins to read what is not. So where it is likely to fail, or a file may be read past
 //! the page cache, the kernel is first asked whether the pages are there, which reads nothing. Where it may not be asked, as
@@ -11,7 +11,7 @@ use std::ops::Range;
 use io::page_cache::{self, PageCacheAdmission, TryPredictor};
 use io::{DiskVia, Segments};
 
-use crate::body::{FileBody, Mover, choose, past, read};
+use crate::body::{FileBody, Mover, choose, page_cache_bypass, read};
 
 /// Shared by all threads. There may be very many short files, each requested once in many seconds.
 static FILES: PageCacheAdmission = PageCacheAdmission::keeping(1, KEPT_MS);
@@ -47,7 +47,7 @@ pub(super) fn at_hand(body: &mut FileBody, head: &mut Vec<u8>, range: Range<u64>
 /// Has a file that is not at hand read past the page cache where that is better.
 pub(super) fn turn(body: &mut FileBody) {
     if body.in_memory.is_some_and(|in_memory| !FILES.goes_through(body.name, in_memory, rt::now()))
-        && past::become_direct(body)
+        && page_cache_bypass::become_direct(body)
     {
         let via = choose::direct_engine(body.at.rules.aio, &rt::caps());
         body.mover = Mover::Read { via, direct: true };
@@ -59,7 +59,7 @@ fn may(body: &FileBody, range: &Range<u64>) -> bool {
     range.start == 0
         && (1..=read::AT_HAND_MAX).contains(&range.end)
         && matches!(body.mover, Mover::Read { via, direct: false } if via != DiskVia::Sync)
-        && past::is_left_open(body)
+        && page_cache_bypass::is_left_open(body)
 }
 
 /// Whether the range is in memory or on its way there, where that can be known.
