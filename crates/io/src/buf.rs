@@ -18,7 +18,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::frozen::{Frozen, Returned};
+use crate::shared_bytes::{RemoteFreeList, SharedBytes};
 use crate::shm;
 
 /// Bytes of the buffers of each class, ascending. The smallest holds a request head, the largest a chunk
@@ -72,7 +72,7 @@ struct Shared {
     /// Those of the requests refused that were for heads.
     heads_exhausted: Cell<u64>,
     /// Buffers that other owners are done with.
-    returned: Arc<Returned>,
+    returned: Arc<RemoteFreeList>,
 }
 
 struct Chunk {
@@ -139,7 +139,7 @@ impl Pool {
         let offset = id.index as usize * CLASS_BYTES[class] as usize;
         // SAFETY: the offset is inside the chunk: `cut` numbers only buffers that fit into CHUNK_BYTES.
         let memory = unsafe { chunk.memory().add(offset) };
-        let home = Home::Pool { class: class as u8, id, pool: Rc::clone(shared) };
+        let home = MemoryOwner::Pool { class: class as u8, id, pool: Rc::clone(shared) };
         Some(Buf { memory, len: 0, capacity: CLASS_BYTES[class], home })
     }
 
@@ -477,11 +477,11 @@ pub struct Buf {
     memory: NonNull<u8>,
     len: u32,
     capacity: u32,
-    home: Home,
+    home: MemoryOwner,
 }
 
 /// Where the memory of a buffer goes when it is dropped.
-enum Home {
+enum MemoryOwner {
     Pool {
         class: u8,
         id: BufId,
@@ -495,7 +495,7 @@ impl Buf {
     /// An empty buffer over all of a shared chunk.
     pub(crate) fn of_shared(chunk: Box<shm::Chunk>) -> Buf {
         let Mapping { memory, bytes } = *chunk.mapping();
-        Buf { memory, len: 0, capacity: bytes as u32, home: Home::Memfd(Some(chunk)) }
+        Buf { memory, len: 0, capacity: bytes as u32, home: MemoryOwner::Memfd(Some(chunk)) }
     }
 
     /// Bytes that fit.
@@ -554,7 +554,7 @@ impl Buf {
 
     /// Index of the fixed buffer that a ring knows this memory by.
     pub(crate) fn fixed_index(&self) -> Option<u16> {
-        let Home::Pool { id, pool, .. } = &self.home else { return None };
+        let MemoryOwner::Pool { id, pool, .. } = &self.home else { return None };
         let chunks = pool.chunks.borrow();
         chunks[id.chunk as usize].as_ref().filter(|chunk| chunk.registered).map(|_| id.chunk)
     }
@@ -562,7 +562,7 @@ impl Buf {
     /// As [`Buf::fixed_index`]; asks `register` to make the memory's chunk known when it is not yet. Shared
     /// memory is never registered: a registration would hold its pages when they are given up.
     pub(crate) fn fixed_index_or(&self, register: impl FnOnce(u16, *mut u8, usize) -> bool) -> Option<u16> {
-        let Home::Pool { id, pool, .. } = &self.home else { return None };
+        let MemoryOwner::Pool { id, pool, .. } = &self.home else { return None };
         let mut chunks = pool.chunks.borrow_mut();
         let chunk = chunks[id.chunk as usize].as_mut()?;
         if !chunk.registered {
@@ -573,20 +573,22 @@ impl Buf {
 
     /// Gives up the right to change the content, so that others can have it too. What would hold much more memory than it
     /// has content is copied.
-    pub fn freeze(mut self) -> Frozen {
+    pub fn freeze(mut self) -> SharedBytes {
         let is_sparse = self.len() * 2 < self.capacity();
-        if is_sparse || matches!(self.home, Home::Memfd(_)) {
-            return Frozen::copy(&self);
+        if is_sparse || matches!(self.home, MemoryOwner::Memfd(_)) {
+            return SharedBytes::copy(&self);
         }
-        let Home::Pool { class, id, pool } = std::mem::replace(&mut self.home, Home::Memfd(None)) else {
-            return Frozen::copy(&self);
+        let MemoryOwner::Pool { class, id, pool } =
+            std::mem::replace(&mut self.home, MemoryOwner::Memfd(None))
+        else {
+            return SharedBytes::copy(&self);
         };
         let chunks = pool.chunks.borrow();
         let chunk = chunks[id.chunk as usize].as_ref().expect("a lent buffer's chunk is mapped");
         let (mapping, home) = (Arc::clone(&chunk.mapping), Arc::clone(&pool.returned));
         // Counted from the content, which begins behind the place where it was cut off (`advance`).
         let offset = self.memory.addr().get() - chunk.mapping.memory.addr().get();
-        Frozen::of(Lent { mapping, offset, len: self.len, class, id, home })
+        SharedBytes::of(SharedSlot { mapping, offset, len: self.len, class, id, home })
     }
 
     /// Where the content starts, for the kernel.
@@ -596,17 +598,17 @@ impl Buf {
 }
 
 /// The memory of a buffer that nobody changes any more, until it goes back to its pool from whatever thread.
-pub(crate) struct Lent {
+pub(crate) struct SharedSlot {
     mapping: Arc<Mapping>,
     /// Where in the mapping it begins.
     offset: usize,
     len: u32,
     class: u8,
     id: BufId,
-    home: Arc<Returned>,
+    home: Arc<RemoteFreeList>,
 }
 
-impl Lent {
+impl SharedSlot {
     /// The content.
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: `Buf::freeze` took the place out of a chunk of this mapping.
@@ -617,7 +619,7 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for SharedSlot {
     fn drop(&mut self) {
         self.home.put(self.class, self.id);
     }
@@ -629,8 +631,8 @@ const _: () = assert!(size_of::<Buf>() == 32);
 impl Drop for Buf {
     fn drop(&mut self) {
         match &mut self.home {
-            Home::Pool { class, id, pool } => pool.free[*class as usize].borrow_mut().push(*id),
-            Home::Memfd(chunk) => chunk.take().into_iter().for_each(shm::give_back),
+            MemoryOwner::Pool { class, id, pool } => pool.free[*class as usize].borrow_mut().push(*id),
+            MemoryOwner::Memfd(chunk) => chunk.take().into_iter().for_each(shm::give_back),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::buf::Buf;
-use crate::frozen::Frozen;
+use crate::shared_bytes::SharedBytes;
 
 /// The bytes of one send or write: a few owned pieces, in order. They lie behind a pointer, so that operations and
 /// completions are small: each of them is moved a dozen times on its way.
@@ -48,7 +48,7 @@ pub enum Source {
     /// Bytes that several users share, on other threads too.
     Shared(Arc<[u8]>),
     /// The same, of a buffer.
-    Frozen(Frozen),
+    SharedBytes(SharedBytes),
 }
 
 impl Source {
@@ -59,7 +59,7 @@ impl Source {
             Source::Buf(bytes) => bytes,
             Source::Static(bytes) => bytes,
             Source::Shared(bytes) => bytes,
-            Source::Frozen(bytes) => bytes,
+            Source::SharedBytes(bytes) => bytes,
         }
     }
 }

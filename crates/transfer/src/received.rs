@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use io::op::{DeviceId, SEGMENTS_MAX, Source};
-use io::{Buf, DiskVia, Errno, Frozen, Segments};
+use io::{Buf, DiskVia, Errno, Segments, SharedBytes};
 use rt::local::Counted;
 use rustix::fs::{Mode, OFlags};
 use smallvec::SmallVec;
@@ -46,7 +46,7 @@ pub enum BodyInFile {
 /// A body that was read. Its memory is in pieces, which are sent from where they were received.
 #[derive(Default)]
 pub struct ReceivedBody {
-    pieces: SmallVec<[Frozen; 2]>,
+    pieces: SmallVec<[SharedBytes; 2]>,
     /// The buffer that the next bytes are received into, behind its content.
     last: Option<Buf>,
     /// Bytes in memory.
@@ -71,7 +71,7 @@ pub struct TempFile {
 
 impl ReceivedBody {
     /// The bytes, when all of them have been read into memory.
-    pub fn pieces(&self) -> Option<&[Frozen]> {
+    pub fn pieces(&self) -> Option<&[SharedBytes]> {
         self.file.is_none().then_some(&self.pieces)
     }
 
@@ -107,7 +107,7 @@ impl ReceivedBody {
         while !bytes.is_empty() {
             let Some(mut buf) = self.room(bytes.len().max(COPIED_MIN)) else {
                 self.held += bytes.len();
-                return self.pieces.push(Frozen::copy(bytes));
+                return self.pieces.push(SharedBytes::copy(bytes));
             };
             bytes = &bytes[buf.append(bytes)..];
             self.put(buf);
@@ -217,7 +217,7 @@ impl ReceivedBody {
             _ => {
                 let piece = self.pieces.remove(0);
                 self.held -= piece.len();
-                Ok(Some(Source::Frozen(piece)))
+                Ok(Some(Source::SharedBytes(piece)))
             }
         }
     }
@@ -259,9 +259,9 @@ impl TempFile {
         Ok(TempFile { file, path, clean: files.in_file_only == BodyInFile::Clean, via })
     }
 
-    async fn write(&self, offset: u64, pieces: &[Frozen]) -> Result<(), Errno> {
+    async fn write(&self, offset: u64, pieces: &[SharedBytes]) -> Result<(), Errno> {
         let mut data = Segments::new();
-        pieces.iter().for_each(|piece| data.push(Source::Frozen(piece.clone())));
+        pieces.iter().for_each(|piece| data.push(Source::SharedBytes(piece.clone())));
         let (result, _) = self.file.write_segments_at(offset, data, DeviceId::default(), self.via).await;
         result.map(drop)
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use http::gateway::{BodyEvent, Decoder, InvalidBody};
 use io::op::{RECV_LARGE_BYTES, Source};
-use io::{Buf, Errno, Frozen};
+use io::{Buf, Errno, SharedBytes};
 
 use crate::Settings;
 use crate::choice::Chosen;
@@ -346,7 +346,7 @@ impl BodySource for Direct {
 /// A body for who keeps all of it: it is read as fast as it comes, in large pieces.
 pub enum Coming {
     /// All of it is here, or has been taken.
-    Whole(Option<Frozen>),
+    Whole(Option<SharedBytes>),
     /// It is still to be read.
     Live(Box<Live>),
     /// There is none that could be kept.
@@ -361,14 +361,14 @@ impl Coming {
     pub(super) fn of_bytes(source: Source) -> Coming {
         Coming::Whole(Some(match source {
             Source::Buf(buf) => buf.freeze(),
-            Source::Frozen(bytes) => bytes,
-            Source::Vec(bytes) => Frozen::from_vec(bytes),
-            source => Frozen::copy(source.bytes()),
+            Source::SharedBytes(bytes) => bytes,
+            Source::Vec(bytes) => SharedBytes::from_vec(bytes),
+            source => SharedBytes::copy(source.bytes()),
         }))
     }
 
     /// All of it, where that is here.
-    pub fn whole(&self) -> Option<&Frozen> {
+    pub fn whole(&self) -> Option<&SharedBytes> {
         match self {
             Coming::Whole(bytes) => bytes.as_ref(),
             Coming::Live(_) | Coming::Broken => None,
@@ -385,7 +385,7 @@ impl Coming {
     }
 
     /// The next bytes; `None` at the end.
-    pub async fn next(&mut self) -> Result<Option<Frozen>, BodyError> {
+    pub async fn next(&mut self) -> Result<Option<SharedBytes>, BodyError> {
         let live = match self {
             Coming::Whole(bytes) => return Ok(bytes.take()),
             Coming::Live(live) => live,

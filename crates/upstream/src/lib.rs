@@ -38,7 +38,7 @@ use std::time::{Duration, Instant, SystemTime};
 use http::gateway::Encoder;
 use http::reply::ReplyHead;
 use http::request::Method;
-use io::Frozen;
+use io::SharedBytes;
 use io::op::{PeerAddr, Source};
 use smallvec::SmallVec;
 
@@ -253,7 +253,7 @@ pub enum OutgoingBody {
     /// There is none.
     None,
     /// These bytes.
-    Bytes(Frozen),
+    Bytes(SharedBytes),
     /// The body that was received, from memory or from its file.
     Received(Rc<ReceivedBody>),
     /// The body while it comes: with its length where the client said one, else in chunks.

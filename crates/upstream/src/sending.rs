@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use http::gateway::BodyFraming;
 use io::op::{DeviceId, SEGMENTS_MAX, Source};
-use io::{Errno, Frozen, Segments};
+use io::{Errno, Segments, SharedBytes};
 use rt::Timer;
 use smallvec::smallvec;
 
@@ -113,7 +113,7 @@ impl Sending {
 }
 
 /// Sends what is in memory, as it lies there.
-async fn whole(mut out: Out, head: Vec<u8>, body: Vec<Frozen>) -> Result<(), SendTrouble> {
+async fn whole(mut out: Out, head: Vec<u8>, body: Vec<SharedBytes>) -> Result<(), SendTrouble> {
     let mut data = Segments::from(head);
     let mut pieces = 1;
     for piece in body {
@@ -121,7 +121,7 @@ async fn whole(mut out: Out, head: Vec<u8>, body: Vec<Frozen>) -> Result<(), Sen
             out.send(std::mem::take(&mut data), true).await?;
             pieces = 0;
         }
-        out.push(&mut data, smallvec![Source::Frozen(piece)]);
+        out.push(&mut data, smallvec![Source::SharedBytes(piece)]);
         pieces += out.segments_each();
     }
     out.end(data).await

@@ -1,7 +1,7 @@
 //! [`Gather`]: the bytes of one chunk as they come, with their checksum.
 
 use io::op::Source;
-use io::{Frozen, Segments};
+use io::{Segments, SharedBytes};
 
 use crate::crc32c;
 use crate::format::CHUNK_BYTES;
@@ -23,14 +23,14 @@ impl Gather {
     }
 
     /// Adds a piece; `false` where there is no memory to join the many pieces before it.
-    pub(crate) fn push(&mut self, piece: Frozen) -> bool {
+    pub(crate) fn push(&mut self, piece: SharedBytes) -> bool {
         if self.data.parts().count() == PIECES_MAX && !self.join() {
             return false;
         }
         self.len += piece.len() as u64;
         assert!(self.len <= CHUNK_BYTES, "chunk {} has {} bytes", self.index, self.len);
         self.crc = crc32c::append(self.crc, &piece);
-        self.data.push(Source::Frozen(piece));
+        self.data.push(Source::SharedBytes(piece));
         true
     }
 

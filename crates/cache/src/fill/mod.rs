@@ -25,7 +25,7 @@ pub(crate) mod start;
 use std::sync::Arc;
 
 use io::op::Source;
-use io::{Frozen, Segments};
+use io::{Segments, SharedBytes};
 
 use crate::disk::key_locks::KeyLocks;
 use crate::disk::staging::{StagingDir, TempFile};
@@ -104,11 +104,11 @@ impl Fill {
     /// a chunk that does not come whole are not stored then. Waits only when writes are behind. After an error, and after a
     /// call that was dropped, the fill is over and can only be dropped.
     pub async fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FillError> {
-        self.write_shared(offset, &Frozen::copy(bytes)).await
+        self.write_shared(offset, &SharedBytes::copy(bytes)).await
     }
 
     /// The same for bytes that others share, which are not copied.
-    pub async fn write_shared(&mut self, offset: u64, piece: &Frozen) -> Result<(), FillError> {
+    pub async fn write_shared(&mut self, offset: u64, piece: &SharedBytes) -> Result<(), FillError> {
         let end = offset + piece.len() as u64;
         if self.new.meta.length.is_some_and(|length| end > length) || end > crate::format::LENGTH_MAX {
             return Err(FillError::TooLong);
@@ -134,7 +134,7 @@ impl Fill {
     }
 
     /// Adds bytes to a chunk and writes it when it is whole.
-    async fn gather(&mut self, at: u64, piece: Frozen) -> Result<(), FillError> {
+    async fn gather(&mut self, at: u64, piece: SharedBytes) -> Result<(), FillError> {
         let (index, is_start) = (at / CHUNK_BYTES, at.is_multiple_of(CHUNK_BYTES));
         if self.gather.as_ref().is_none_or(|gather| gather.index != index) {
             // The rest of a chunk whose start did not come cannot be checked later, so it is not stored.

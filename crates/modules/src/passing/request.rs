@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use http::request::{BodyLength, HeaderId, Method};
-use io::Frozen;
+use io::SharedBytes;
 
 use crate::passing::Via;
 use crate::passing::conf::Conf;
@@ -81,7 +81,7 @@ pub(crate) fn lacks_body(request: &Request, via: Via<'_>) -> bool {
 /// The body that is sent.
 pub(crate) fn body_of(request: &Request, via: Via<'_>) -> OutgoingBody {
     if let Some(template) = via.protocol.body() {
-        return OutgoingBody::Bytes(Frozen::from_vec(template.rendered(request)));
+        return OutgoingBody::Bytes(SharedBytes::from_vec(template.rendered(request)));
     }
     if !via.conf.pass_body {
         return OutgoingBody::None;

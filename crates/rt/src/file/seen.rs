@@ -9,7 +9,7 @@ use std::ffi::CStr;
 use std::rc::{Rc, Weak};
 
 use io::op::Stat;
-use io::{Buf, Errno, Frozen};
+use io::{Buf, Errno, SharedBytes};
 
 use super::{File, Opened, stat_now};
 use crate::buffers::buffer_at_once;
@@ -36,7 +36,7 @@ struct Read {
     offset: u64,
     len: u32,
     /// The bytes, once somebody has asked for them a second time.
-    bytes: Option<Frozen>,
+    bytes: Option<SharedBytes>,
 }
 
 thread_local! {
@@ -86,7 +86,7 @@ impl Seen {
     }
 
     /// Nothing for the first who asks in a turn: most are the only one.
-    fn shared(&mut self, file: &File, offset: u64, len: u32) -> Result<Option<Frozen>, Errno> {
+    fn shared(&mut self, file: &File, offset: u64, len: u32) -> Result<Option<SharedBytes>, Errno> {
         let is_it = |read: &&mut Read| {
             read.file.as_ptr() == Rc::as_ptr(&file.0) && (read.offset, read.len) == (offset, len)
         };
@@ -121,7 +121,7 @@ impl File {
 
     /// The same bytes where they lie, shared with the others who ask for them in this turn; `None` for the first of them,
     /// who reads.
-    pub fn shared_of_turn(&self, offset: u64, len: u32) -> Result<Option<Frozen>, Errno> {
+    pub fn shared_of_turn(&self, offset: u64, len: u32) -> Result<Option<SharedBytes>, Errno> {
         let turn_id = self.0.reactor.turn_id();
         SEEN.with_borrow_mut(|seen| seen.at(turn_id).shared(self, offset, len))
     }

@@ -24,7 +24,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use io::op::{DeviceId, Source};
-use io::{Buf, DiskVia, Errno, Frozen, Segments};
+use io::{Buf, DiskVia, Errno, Segments, SharedBytes};
 use rt::Either;
 use smallvec::{SmallVec, smallvec};
 
@@ -246,7 +246,7 @@ impl FileBody {
     }
 
     /// The same bytes where they lie, when another has read them in this turn.
-    fn shared_of_turn(&self, offset: u64, len: u32) -> Option<Frozen> {
+    fn shared_of_turn(&self, offset: u64, len: u32) -> Option<SharedBytes> {
         self.try_resident(|| self.file.shared_of_turn(offset, len)).flatten()
     }
 

@@ -243,7 +243,7 @@ pub fn at_hand(body: &FileBody, head: &mut Vec<u8>, range: Range<u64>) -> Option
             return None;
         }
         data.push(Source::Vec(std::mem::take(head)));
-        data.push(Source::Frozen(bytes));
+        data.push(Source::SharedBytes(bytes));
         return Some(data);
     }
     let mut buf = rt::buffer_at_once(head.len() + len as usize)?;

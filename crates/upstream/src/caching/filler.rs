@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cache::{Asked, Fate, Fill, FillError, Key, Refused, Scope, Ticket};
-use io::Frozen;
+use io::SharedBytes;
 
 use crate::Coming;
 use crate::caching::fetch::Fetch;
@@ -136,7 +136,7 @@ impl Filler {
     }
 
     /// Takes bytes to the disk first, and then to those who read along: what the window gives up can be read from the file.
-    async fn take(&mut self, piece: Frozen, flights: &Arc<Flights>) {
+    async fn take(&mut self, piece: SharedBytes, flights: &Arc<Flights>) {
         let at = self.filling.arrived();
         let written = match &mut self.fill {
             Some(fill) => fill.write_shared(at, &piece).await.is_ok(),

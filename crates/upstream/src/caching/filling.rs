@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use cache::{CHUNK_BYTES, FillReader, Meta, Reader};
 use http::reply::ReplyHead;
-use io::Frozen;
+use io::SharedBytes;
 use io::op::Source;
 use rt::watch::{self, Publisher, Waiting, Watcher};
 
@@ -64,7 +64,7 @@ impl SharedHead {
 #[derive(Default)]
 struct State {
     /// The last pieces, each with the place of its first byte.
-    window: VecDeque<(u64, Frozen)>,
+    window: VecDeque<(u64, SharedBytes)>,
     window_bytes: u64,
     /// What is before this byte is never read from the file: a part that begins amid a chunk leaves that one's bytes out.
     unwritten_below: u64,
@@ -169,7 +169,7 @@ impl Filling {
 
     /// Takes the next bytes of the body, which the store has been given (or not any more), and wakes those who wait for
     /// them. They share the memory that the bytes were received into.
-    pub fn push(&self, piece: Frozen, file: Option<FillReader>) {
+    pub fn push(&self, piece: SharedBytes, file: Option<FillReader>) {
         let mut state = self.state();
         let (at, len) = (state.arrived, piece.len() as u64);
         state.window.push_back((at, piece));
@@ -321,7 +321,7 @@ impl State {
     }
 
     /// The rest of the piece that has this byte.
-    fn piece(&self, at: u64) -> Option<(&Frozen, usize)> {
+    fn piece(&self, at: u64) -> Option<(&SharedBytes, usize)> {
         let (first, _) = self.window.front()?;
         if at < *first {
             return None;
@@ -361,7 +361,7 @@ enum FromFile {
 /// Where the next bytes are.
 enum Next {
     /// In the window.
-    Piece(Frozen),
+    Piece(SharedBytes),
     /// In the file, which has this many.
     File(FillReader, u64),
     /// Still to come.
@@ -495,7 +495,7 @@ impl BodySource for FillingReader {
             match self.next() {
                 Next::Piece(piece) => {
                     self.advance(piece.len() as u64);
-                    return Poll::Ready(Ok(Some(Source::Frozen(piece))));
+                    return Poll::Ready(Ok(Some(Source::SharedBytes(piece))));
                 }
                 Next::File(file, on_disk) => {
                     let end = on_disk.min(self.range.end).min(self.range.start + READ_BYTES);

@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 use cache::{Hit, Located, Reader, StoreError};
 use http::reply::parse_written;
 use http::request::HeaderId;
-use io::Frozen;
+use io::SharedBytes;
 use io::op::Source;
 
 use crate::caching::asked::slice_start;
@@ -75,9 +75,9 @@ fn of_head(heading: Heading, age: u32) -> Reply {
 }
 
 /// An answer of which all is here, and on its way into the cache.
-pub fn of_whole(filling: &Filling, bytes: Frozen, age: u32) -> Option<Reply> {
+pub fn of_whole(filling: &Filling, bytes: SharedBytes, age: u32) -> Option<Reply> {
     let (heading, length) = (filling.heading()?, bytes.len() as u64);
-    let body = Body::Bytes(Source::Frozen(bytes));
+    let body = Body::Bytes(Source::SharedBytes(bytes));
     Some(reply(heading, ReplyBody::Ready(body), Some(length), age))
 }
 

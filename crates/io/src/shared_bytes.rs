@@ -1,7 +1,7 @@
-//! Content of buffers that several share: [`Frozen`], which any thread may read and nobody changes any more.
+//! Content of buffers that several share: [`SharedBytes`], which any thread may read and nobody changes any more.
 //!
 //! What is received once is sent to several clients and written to a file without a copy for each. Memory of a pool goes
-//! back to it when the last of those who share it is done, on whatever thread that is: it is left in [`Returned`], where
+//! back to it when the last of those who share it is done, on whatever thread that is: it is left in [`RemoteFreeList`], where
 //! the pool's own thread finds it. Nothing here submits I/O.
 
 use std::fmt;
@@ -9,11 +9,11 @@ use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::buf::{BufId, Lent};
+use crate::buf::{BufId, SharedSlot};
 
 /// Bytes that nobody changes any more. Clones and parts share the memory.
 #[derive(Clone)]
-pub struct Frozen {
+pub struct SharedBytes {
     content: Arc<Content>,
     start: u32,
     end: u32,
@@ -22,72 +22,72 @@ pub struct Frozen {
 /// Who owns the bytes.
 enum Content {
     /// A buffer of some thread's pool.
-    Lent(Lent),
+    SharedSlot(SharedSlot),
     /// Memory of their own.
     Owned(Box<[u8]>),
 }
 
 /// Buffers on their way back to a pool.
 #[derive(Default)]
-pub(crate) struct Returned {
+pub(crate) struct RemoteFreeList {
     list: Mutex<Vec<(u8, BufId)>>,
     /// Whether there is any, for a look without the lock. Seen late, they are taken a little later.
     is_some: AtomicBool,
 }
 
-impl Frozen {
-    pub(crate) fn of(lent: Lent) -> Frozen {
+impl SharedBytes {
+    pub(crate) fn of(lent: SharedSlot) -> SharedBytes {
         let end = lent.bytes().len() as u32;
-        Frozen { content: Arc::new(Content::Lent(lent)), start: 0, end }
+        SharedBytes { content: Arc::new(Content::SharedSlot(lent)), start: 0, end }
     }
 
     /// A copy of these bytes.
     ///
     /// # Panics
     /// Above 4 GiB.
-    pub fn copy(bytes: &[u8]) -> Frozen {
-        Frozen::from_vec(bytes.to_vec())
+    pub fn copy(bytes: &[u8]) -> SharedBytes {
+        SharedBytes::from_vec(bytes.to_vec())
     }
 
     /// These bytes, not copied where the vector has no room to spare.
     ///
     /// # Panics
     /// Above 4 GiB.
-    pub fn from_vec(bytes: Vec<u8>) -> Frozen {
+    pub fn from_vec(bytes: Vec<u8>) -> SharedBytes {
         let end = u32::try_from(bytes.len()).expect("a piece is shorter than 4 GiB");
-        Frozen { content: Arc::new(Content::Owned(bytes.into_boxed_slice())), start: 0, end }
+        SharedBytes { content: Arc::new(Content::Owned(bytes.into_boxed_slice())), start: 0, end }
     }
 
     /// A part of it.
     ///
     /// # Panics
     /// When the part is not within.
-    pub fn part(&self, range: Range<usize>) -> Frozen {
+    pub fn part(&self, range: Range<usize>) -> SharedBytes {
         assert!(range.start <= range.end && range.end <= self.len(), "a part of {} bytes", self.len());
         let (start, end) = (self.start + range.start as u32, self.start + range.end as u32);
-        Frozen { content: Arc::clone(&self.content), start, end }
+        SharedBytes { content: Arc::clone(&self.content), start, end }
     }
 }
 
-impl Deref for Frozen {
+impl Deref for SharedBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
         let all = match &*self.content {
-            Content::Lent(lent) => lent.bytes(),
+            Content::SharedSlot(lent) => lent.bytes(),
             Content::Owned(bytes) => bytes,
         };
         &all[self.start as usize..self.end as usize]
     }
 }
 
-impl fmt::Debug for Frozen {
+impl fmt::Debug for SharedBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Frozen({} bytes)", self.len())
+        write!(f, "SharedBytes({} bytes)", self.len())
     }
 }
 
-impl Returned {
+impl RemoteFreeList {
     /// Leaves one for its pool.
     pub(crate) fn put(&self, class: u8, id: BufId) {
         self.list.lock().unwrap_or_else(PoisonError::into_inner).push((class, id));
