@@ -48,12 +48,12 @@ pub struct Reader {
     window: usize,
     /// Bytes that the client takes now.
     room: u64,
-    flights: VecDeque<Flight>,
+    reads: VecDeque<ChunkRead>,
 }
 
 type Reading = Pin<Box<dyn Future<Output = Result<Piece, StoreError>>>>;
 
-enum Flight {
+enum ChunkRead {
     Reading(Reading),
     Done(Option<Result<Piece, StoreError>>),
 }
@@ -67,7 +67,7 @@ impl Reader {
             // The window is the read-ahead. The kernel's own would fill the page cache for every reader once more.
             located.file.fd().expect_random_reads();
         }
-        Reader { located, range, next, window: window.max(1), room: u64::MAX, flights: VecDeque::new() }
+        Reader { located, range, next, window: window.max(1), room: u64::MAX, reads: VecDeque::new() }
     }
 
     /// Says how many bytes the client takes now: where buffers are short no more is read, but for a chunk.
@@ -94,34 +94,34 @@ impl Reader {
     /// The next bytes in order; `None` at the end of the range. Damage drops the entry; nobody may be given what would
     /// have followed.
     pub async fn next(&mut self) -> Result<Option<Piece>, StoreError> {
-        while self.flights.len() < self.window && self.next * CHUNK_BYTES < self.range.end {
-            if self.is_alone() && !self.flights.is_empty() {
+        while self.reads.len() < self.window && self.next * CHUNK_BYTES < self.range.end {
+            if self.is_alone() && !self.reads.is_empty() {
                 break;
             }
             let run = self.next..self.run_end();
             debug_assert!(run.start < run.end, "a run has a chunk");
             self.next = run.end;
             let reading = read_run(self.located.clone(), run, self.range.clone());
-            self.flights.push_back(Flight::Reading(Box::pin(reading)));
+            self.reads.push_back(ChunkRead::Reading(Box::pin(reading)));
         }
-        if self.flights.is_empty() || self.range.is_empty() {
+        if self.reads.is_empty() || self.range.is_empty() {
             return Ok(None);
         }
         let piece = poll_fn(|context| {
-            for flight in &mut self.flights {
-                if let Flight::Reading(reading) = flight
+            for read in &mut self.reads {
+                if let ChunkRead::Reading(reading) = read
                     && let Poll::Ready(result) = reading.as_mut().poll(context)
                 {
-                    *flight = Flight::Done(Some(result));
+                    *read = ChunkRead::Done(Some(result));
                 }
             }
-            match self.flights.front_mut() {
-                Some(Flight::Done(result)) => Poll::Ready(result.take()),
+            match self.reads.front_mut() {
+                Some(ChunkRead::Done(result)) => Poll::Ready(result.take()),
                 _ => Poll::Pending,
             }
         })
         .await;
-        self.flights.pop_front();
+        self.reads.pop_front();
         piece.transpose()
     }
 }

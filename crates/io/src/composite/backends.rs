@@ -307,9 +307,9 @@ impl Backends {
                     None => false,
                 };
                 let wait = settle(wait, staged || !done.is_empty() || epoll.has_work(), &self.doorbell);
-                let heard = epoll.turn(wait, slots, done)?;
+                let events = epoll.turn(wait, slots, done)?;
                 match ring {
-                    Some(ring) if heard.disk => ring.poll(slots, done),
+                    Some(ring) if events.disk => ring.poll(slots, done),
                     _ => Ok(()),
                 }
             }

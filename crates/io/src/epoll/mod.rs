@@ -38,7 +38,7 @@ const ACCEPTS_PER_TURN_IN_LINE: u32 = 8;
 
 /// What the descriptors that are not sockets had to say in a turn.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Heard {
+pub(crate) struct TurnEvents {
     /// The descriptor given as `disk` to [`Epoll::watch_disk`] is readable.
     pub(crate) disk: bool,
 }
@@ -90,7 +90,7 @@ impl Epoll {
         })
     }
 
-    /// Has waits end while the descriptor of a disk backend is readable, and [`Heard::disk`] say so.
+    /// Has waits end while the descriptor of a disk backend is readable, and [`TurnEvents::disk`] say so.
     pub(crate) fn watch_disk(&mut self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         epoll::add(&self.fd, fd, epoll::EventData::new_u64(TOKEN_DISK), epoll::EventFlags::IN)
     }
@@ -136,7 +136,7 @@ impl Epoll {
         wait: Wait,
         slots: &mut Slots,
         done: &mut Vec<Completion>,
-    ) -> Result<Heard, Errno> {
+    ) -> Result<TurnEvents, Errno> {
         self.release_idle_listeners();
         self.feed_starved(slots, done);
         std::mem::swap(&mut self.again, &mut self.going_on);
@@ -145,17 +145,17 @@ impl Epoll {
         }
         let wait = if done.is_empty() && self.again.is_empty() { wait } else { Wait::No };
         self.wait_for_events(wait)?;
-        let mut heard = Heard::default();
+        let mut turn_events = TurnEvents::default();
         let events = std::mem::take(&mut self.events);
         for event in &events {
             match event.data.u64() {
                 TOKEN_DOORBELL => {}
-                TOKEN_DISK => heard.disk = true,
+                TOKEN_DISK => turn_events.disk = true,
                 token => self.handle_event(token, event.flags, slots, done),
             }
         }
         self.events = events;
-        Ok(heard)
+        Ok(turn_events)
     }
 
     /// Whether a turn has something to do even if no event comes.

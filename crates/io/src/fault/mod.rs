@@ -62,7 +62,7 @@ struct Live {
     path: Option<String>,
     /// The socket of a receive.
     socket: Option<Fd>,
-    mend: Mend,
+    undo: Undo,
     shortens: bool,
     delay: Option<Duration>,
     loses: bool,
@@ -81,7 +81,7 @@ enum LeftOver {
 }
 
 /// What was changed in an operation and has to be as before when it comes back.
-enum Mend {
+enum Undo {
     Nothing,
     Segments(Ends),
     Len(usize),
@@ -247,7 +247,7 @@ impl FaultEngine {
         if !completion.more {
             live.inner = None;
         }
-        mend(&live.mend, &mut completion.payload);
+        undo(&live.undo, &mut completion.payload);
         if let (Payload::Opened(fd), Some(path)) = (&completion.payload, &live.path) {
             self.paths.opened(fd.as_fd(), path);
         }
@@ -378,7 +378,7 @@ impl Engine for FaultEngine {
             inner: None,
             path: names.pop().filter(|_| kind == Some(OpKind::Open)),
             socket: None,
-            mend: Mend::Nothing,
+            undo: Undo::Nothing,
             shortens: fault == Some(Fault::Short),
             delay: None,
             loses: fault == Some(Fault::Lost),
@@ -395,7 +395,7 @@ impl Engine for FaultEngine {
             Some(Fault::Error(Errno::NOBUFS)) if has_own_buffer => {}
             Some(Fault::Error(errno)) => return Ok(self.inject(live, Err(errno), op.into_payload())),
             Some(Fault::Delay(delay)) => live.delay = Some(delay),
-            Some(Fault::Short) => live.mend = shorten(&mut op),
+            Some(Fault::Short) => live.undo = shorten(&mut op),
             Some(Fault::Lost | Fault::End) | None => {}
         }
         let left_over = match &mut op {
@@ -417,7 +417,7 @@ impl Engine for FaultEngine {
                 Ok(id)
             }
             Err(mut op) => {
-                mend_op(&live.mend, &mut op);
+                undo_op(&live.undo, &mut op);
                 if let (Some(buf), Op::Recv { socket, .. }) = (first, &op) {
                     self.carried.put(socket, &buf);
                 }
@@ -494,49 +494,49 @@ impl Engine for FaultEngine {
 }
 
 /// Halves what an operation may move; answers how to undo that.
-fn shorten(op: &mut Op) -> Mend {
+fn shorten(op: &mut Op) -> Undo {
     match op {
         Op::Send { data, .. } => {
             let half = data.len().div_ceil(2);
-            Mend::Segments(data.cut(half))
+            Undo::Segments(data.cut(half))
         }
         Op::Read { file, len, .. } => {
             *len = match file.is_direct() {
                 true => (*len / 2).next_multiple_of(DIRECT_BYTES_MIN).min(*len),
                 false => len.div_ceil(2),
             };
-            Mend::Nothing
+            Undo::Nothing
         }
-        Op::WriteSegments { data, .. } => Mend::Segments(data.cut(data.len().div_ceil(2))),
+        Op::WriteSegments { data, .. } => Undo::Segments(data.cut(data.len().div_ceil(2))),
         Op::Write { file, buf, .. } if !file.is_direct() => {
             let whole = buf.len();
             buf.set_len(whole.div_ceil(2));
-            Mend::Len(whole)
+            Undo::Len(whole)
         }
         Op::Sendfile { len, .. } => {
             *len = len.div_ceil(2);
-            Mend::Nothing
+            Undo::Nothing
         }
         Op::ReadDir { bytes_max, .. } => {
             *bytes_max = (*bytes_max / 2).max(READ_DIR_BYTES_MIN);
-            Mend::Nothing
+            Undo::Nothing
         }
-        _ => Mend::Nothing,
+        _ => Undo::Nothing,
     }
 }
 
-fn mend(mend: &Mend, payload: &mut Payload) {
-    match (mend, payload) {
-        (Mend::Segments(ends), Payload::Segments(data)) => data.restore(ends),
-        (Mend::Len(whole), Payload::Buf(buf)) => buf.set_len(*whole),
+fn undo(undo: &Undo, payload: &mut Payload) {
+    match (undo, payload) {
+        (Undo::Segments(ends), Payload::Segments(data)) => data.restore(ends),
+        (Undo::Len(whole), Payload::Buf(buf)) => buf.set_len(*whole),
         _ => {}
     }
 }
 
-fn mend_op(mend: &Mend, op: &mut Op) {
-    match (mend, op) {
-        (Mend::Segments(ends), Op::Send { data, .. } | Op::WriteSegments { data, .. }) => data.restore(ends),
-        (Mend::Len(whole), Op::Write { buf, .. }) => buf.set_len(*whole),
+fn undo_op(undo: &Undo, op: &mut Op) {
+    match (undo, op) {
+        (Undo::Segments(ends), Op::Send { data, .. } | Op::WriteSegments { data, .. }) => data.restore(ends),
+        (Undo::Len(whole), Op::Write { buf, .. }) => buf.set_len(*whole),
         _ => {}
     }
 }

@@ -13,7 +13,7 @@
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use super::flight::{Flight, Phase};
+use super::in_flight::{InFlight, Phase};
 use super::{Uring, entry};
 use crate::op::{Fd, Op, OpId, RecvInto};
 use crate::slot::Slots;
@@ -72,7 +72,7 @@ impl Uring {
                 return false;
             };
             // One that waits for a buffer is started anew as it is; one that was cancelled is not missed.
-            let waits = |flight: &mut Flight| flight.phase == Phase::Kernel && !flight.cancelled;
+            let waits = |flight: &mut InFlight| flight.phase == Phase::Kernel && !flight.cancelled;
             if !self.flights.get(id).is_some_and(waits) {
                 return false;
             }

@@ -11,7 +11,7 @@ use io_uring::types::{CancelBuilder, Fd as Raw, FsyncFlags};
 use io_uring::{opcode, types};
 use rustix::io::Errno;
 
-use super::flight::{Flights, Scratch, Tag};
+use super::in_flight::{InFlightTable, Scratch, Tag};
 use super::recv::Group;
 use crate::op::{Advice, Fd, Interest, Op, OpId, OpenHow, RecvInto, Segments, StatTarget};
 
@@ -88,7 +88,7 @@ pub(super) fn small(id: OpId, op: &Op) -> Option<Entry> {
 pub(super) fn build(
     id: OpId,
     op: &mut Op,
-    flights: &mut Flights,
+    flights: &mut InFlightTable,
     fixed: Option<u16>,
     copying: bool,
 ) -> Result<Entry, Errno> {
@@ -259,7 +259,7 @@ fn recv_provided(socket: &Fd, group: Group, ioprio: u16) -> Entry {
 /// What a send needs beside its data.
 struct Message<'a> {
     id: OpId,
-    flights: &'a mut Flights,
+    flights: &'a mut InFlightTable,
     fixed: Option<u16>,
 }
 

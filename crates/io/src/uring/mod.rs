@@ -11,7 +11,7 @@
 mod complete;
 mod doubt;
 mod entry;
-mod flight;
+mod in_flight;
 mod recv;
 pub(crate) mod ring;
 pub(crate) mod setup;
@@ -26,7 +26,7 @@ use io_uring::squeue::Entry;
 use rustix::io::Errno;
 
 use self::doubt::Doubts;
-use self::flight::{Flights, Phase, SLOTS_MAX};
+use self::in_flight::{InFlightTable, Phase, SLOTS_MAX};
 use self::recv::{Group, LARGE_MAX, RecvRing};
 use self::ring::{Cqe, Ring};
 pub(crate) use self::setup::{DEFER_TASKRUN, NO_SQARRAY, TASKRUN_FLAG, filtered};
@@ -75,7 +75,7 @@ struct Limits {
 
 /// Whether buffers are registered with the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fixing {
+enum BufferRegistration {
     /// Chunk by chunk, when a direct read first uses one; so many bytes are.
     Lazy { bytes: usize },
     /// No more: the kernel has refused.
@@ -104,7 +104,7 @@ pub(crate) struct Uring {
     recv: Option<RecvRing>,
     /// The large ones.
     recv_large: Option<RecvRing>,
-    flights: Flights,
+    flights: InFlightTable,
     pool: Pool,
     /// Entries for which the queue had no place, in order.
     backlog: VecDeque<Entry>,
@@ -118,7 +118,7 @@ pub(crate) struct Uring {
     recancel: Vec<OpId>,
     /// Completions being handled; kept for its memory.
     batch: Vec<Cqe>,
-    fixing: Fixing,
+    registration: BufferRegistration,
     note: Option<Note>,
     doorbell: Option<Fd>,
     doorbell_armed: bool,
@@ -172,9 +172,11 @@ impl Uring {
                 Some(provide(Group::Large, LARGE_MAX.min(config.recv_buffers), RECV_LARGE_BYTES)?),
             ),
         };
-        let (fixing, note) = match ring.fixed_table(pool.chunks_max() as u32) {
-            Ok(_) => (Fixing::Lazy { bytes: 0 }, None),
-            Err(errno) => (Fixing::Refused, Some(Note::BuffersUnregistered { errno, registered_bytes: 0 })),
+        let (registration, note) = match ring.fixed_table(pool.chunks_max() as u32) {
+            Ok(_) => (BufferRegistration::Lazy { bytes: 0 }, None),
+            Err(errno) => {
+                (BufferRegistration::Refused, Some(Note::BuffersUnregistered { errno, registered_bytes: 0 }))
+            }
         };
         let known = ring.known();
         let knows = |opcodes: &[u8]| opcodes.iter().all(|&code| known.is_supported(code));
@@ -186,7 +188,7 @@ impl Uring {
             ring,
             recv,
             recv_large,
-            flights: Flights::new(),
+            flights: InFlightTable::new(),
             pool: pool.clone(),
             backlog: VecDeque::new(),
             starved: VecDeque::new(),
@@ -194,7 +196,7 @@ impl Uring {
             doubts: Doubts::every(config.ends_looked_for),
             recancel: Vec::new(),
             batch: Vec::new(),
-            fixing,
+            registration,
             note,
             doorbell: None,
             doorbell_armed: false,
@@ -403,7 +405,7 @@ impl Uring {
     }
 
     fn fix(&mut self, buf: &Buf) -> Option<u16> {
-        let Fixing::Lazy { bytes } = &mut self.fixing else { return buf.fixed_index() };
+        let BufferRegistration::Lazy { bytes } = &mut self.registration else { return buf.fixed_index() };
         let (ring, mut refused) = (&self.ring, None);
         let place = buf.fixed_index_or(|place, memory, len| {
             let fixed = ring.fix_buffer(place, Some((memory, len)));
@@ -413,7 +415,7 @@ impl Uring {
         });
         if let Some(errno) = refused {
             self.note = Some(Note::BuffersUnregistered { errno, registered_bytes: *bytes });
-            self.fixing = Fixing::Refused;
+            self.registration = BufferRegistration::Refused;
         }
         place
     }
@@ -520,7 +522,7 @@ impl Drop for Uring {
     fn drop(&mut self) {
         if self.flights.live() > 0 {
             // The kernel may still read and write here after the ring is closed.
-            std::mem::forget(std::mem::replace(&mut self.flights, Flights::new()));
+            std::mem::forget(std::mem::replace(&mut self.flights, InFlightTable::new()));
             std::mem::forget((self.recv.take(), self.recv_large.take()));
         }
     }

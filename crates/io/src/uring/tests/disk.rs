@@ -82,11 +82,14 @@ fn direct_reads_register_their_chunk_and_trim_lets_go() {
         assert_eq!(got.result, Ok(4096));
         assert!(bytes(&got.payload).iter().all(|&byte| byte == page));
         let Payload::Buf(buf) = got.payload else { panic!("no buffer") };
-        let registered = bench.uring.fixing != Fixing::Refused;
+        let registered = bench.uring.registration != BufferRegistration::Refused;
         assert_eq!(buf.fixed_index().is_some(), registered);
     }
     assert_eq!(read(&mut bench, &file, 12288, 4096, 4096).result, Ok(0), "the end of the file");
-    assert_eq!(bench.uring.trim(), CHUNK_BYTES + size_of::<flight::Scratch>() * bench.uring.flights.spare());
+    assert_eq!(
+        bench.uring.trim(),
+        CHUNK_BYTES + size_of::<in_flight::Scratch>() * bench.uring.flights.spare()
+    );
     let again = read(&mut bench, &file, 4096, 4096, 4096);
     assert!(bytes(&again.payload).iter().all(|&byte| byte == 1), "a fresh chunk took the place");
 }
@@ -96,7 +99,7 @@ fn buffered_reads_lock_no_memory() {
     let Some(mut bench) = Bench::with_role(&config(), Role::DiskOnly) else { return };
     let file = Fd::from(OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap()));
     assert_eq!(read(&mut bench, &file, 0, 4, 4096).result, Ok(4));
-    assert_eq!(bench.uring.fixing, Fixing::Lazy { bytes: 0 });
+    assert_eq!(bench.uring.registration, BufferRegistration::Lazy { bytes: 0 });
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What the kernel may do but seldom does: completions made by hand, overflow, an unclean end.
 
-use super::super::flight::Tag;
+use super::super::in_flight::Tag;
 use super::*;
 
 /// `IORING_CQE_F_*`, as in `complete.rs`.

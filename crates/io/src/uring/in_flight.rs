@@ -1,7 +1,7 @@
 //! What the ring remembers of each operation in flight beside its slot: recycled memory that the kernel
 //! reads or writes (message headers, addresses, stat results), and how far the operation has come.
 //!
-//! Types: [`Flights`], [`Flight`], [`Scratch`], [`Tag`].
+//! Types: [`InFlightTable`], [`InFlight`], [`Scratch`], [`Tag`].
 
 use std::ffi::CString;
 use std::os::fd::AsRawFd;
@@ -75,7 +75,7 @@ pub(super) enum Phase {
 
 /// The state of one operation.
 #[derive(Default)]
-pub(super) struct Flight {
+pub(super) struct InFlight {
     /// Which use of the slot this is about.
     pub(super) generation: u32,
     pub(super) phase: Phase,
@@ -90,17 +90,17 @@ pub(super) struct Flight {
 }
 
 /// The states of all slots, and the memory to be used again.
-pub(super) struct Flights {
-    table: Vec<Flight>,
+pub(super) struct InFlightTable {
+    table: Vec<InFlight>,
     /// Boxed here too, so that an operation takes one without a copy.
     #[allow(clippy::vec_box, reason = "they move between this list and the table as boxes")]
     spare: Vec<Box<Scratch>>,
     live: usize,
 }
 
-impl Flights {
-    pub(super) fn new() -> Flights {
-        Flights { table: Vec::new(), spare: Vec::new(), live: 0 }
+impl InFlightTable {
+    pub(super) fn new() -> InFlightTable {
+        InFlightTable { table: Vec::new(), spare: Vec::new(), live: 0 }
     }
 
     /// Operations in flight here.
@@ -109,10 +109,10 @@ impl Flights {
     }
 
     /// Starts the state of an operation anew.
-    pub(super) fn begin(&mut self, id: OpId) -> &mut Flight {
+    pub(super) fn begin(&mut self, id: OpId) -> &mut InFlight {
         let index = id.slot as usize;
         if index >= self.table.len() {
-            self.table.resize_with(index + 1, Flight::default);
+            self.table.resize_with(index + 1, InFlight::default);
         }
         self.live += 1;
         let flight = &mut self.table[index];
@@ -126,7 +126,7 @@ impl Flights {
     }
 
     /// The state of an operation that is in flight here.
-    pub(super) fn get(&mut self, id: OpId) -> Option<&mut Flight> {
+    pub(super) fn get(&mut self, id: OpId) -> Option<&mut InFlight> {
         let flight = self.table.get_mut(id.slot as usize)?;
         (flight.phase != Phase::Idle && flight.generation == id.generation).then_some(flight)
     }
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn memory_is_used_again() {
-        let mut flights = Flights::new();
+        let mut flights = InFlightTable::new();
         let id = OpId { slot: 3, generation: 1 };
         flights.begin(id);
         let first: *const Scratch = flights.scratch(id);
