@@ -27,10 +27,10 @@ use rt::local::Event;
 use crate::caching::asked::{SliceStart, slice_start};
 use crate::caching::filler::Filler;
 use crate::caching::filling::{Filling, SharedHead};
-use crate::caching::flight::{Joined, Lead, Outcome};
 use crate::caching::policy::{self, Answer, Failed, Question, now_s};
 use crate::caching::record::{self, Record, Status, Unstored};
 use crate::caching::settings::CacheConf;
+use crate::caching::shared_fetch::{FetchLeader, Joined, Outcome};
 use crate::caching::tasks::Cache;
 use crate::caching::{Origin, Wanted, access, or_gone, parts, stored};
 use crate::{Failure, Reply, ReplyBody, state};
@@ -102,7 +102,7 @@ impl Fetch {
     }
 
     /// Fetches for this request and for those who wait for it.
-    pub async fn lead(self, request: &mut Request, lead: Lead) -> Result<Reply, Failure> {
+    pub async fn lead(self, request: &mut Request, lead: FetchLeader) -> Result<Reply, Failure> {
         let Some(child) = detached(request) else { return Err(Failure::Status(500)) };
         let handed = Handed::default();
         let fetch = Rc::new(self);
@@ -119,7 +119,7 @@ impl Fetch {
     }
 
     /// Fetches beside a request that has its answer already.
-    pub fn beside(self, request: &Request, lead: Lead, known: Known) {
+    pub fn beside(self, request: &Request, lead: FetchLeader, known: Known) {
         let Some(mut child) = detached(request) else { return };
         child.extensions.insert(Rc::new(known));
         spawn(child, Rc::new(self), lead, None);
@@ -127,7 +127,7 @@ impl Fetch {
 
     /// Fetches for those who wait for it, beside a request whose response does not come. Nothing is fetched where memory is
     /// short.
-    pub fn lead_beside(fetch: &Rc<Fetch>, request: &Request, lead: Lead) {
+    pub fn lead_beside(fetch: &Rc<Fetch>, request: &Request, lead: FetchLeader) {
         if let Some(child) = detached(request) {
             spawn(child, Rc::clone(fetch), lead, None);
         }
@@ -308,9 +308,9 @@ impl Fetch {
         request: &mut Request,
         question: Question,
         reply: Reply,
-        waited_for: Option<Lead>,
+        waited_for: Option<FetchLeader>,
     ) -> Result<Reply, Failure> {
-        let Joined::Lead(lead) = self.cache.flights().join(self.key, rt::now(), self.limit) else {
+        let Joined::Lead(lead) = self.cache.shared_fetches().join(self.key, rt::now(), self.limit) else {
             return self.take_alone(request, question, reply).await;
         };
         let generation = Rc::clone(&request.generation);
@@ -360,12 +360,12 @@ impl Fetch {
 
     /// Lets others have an answer that came for one request alone and may be stored after all: they read along, unless
     /// somebody else fetches already.
-    fn announce(&self, filler: &Filler) -> Option<Lead> {
+    fn announce(&self, filler: &Filler) -> Option<FetchLeader> {
         if !policy::is_for_others(&filler.filling.meta) {
             return None;
         }
-        self.cache.flights().unmark(&self.key);
-        let Joined::Lead(lead) = self.cache.flights().join(self.key, rt::now(), self.limit) else {
+        self.cache.shared_fetches().unmark(&self.key);
+        let Joined::Lead(lead) = self.cache.shared_fetches().join(self.key, rt::now(), self.limit) else {
             return None;
         };
         lead.spread(&self.key, &filler.filling.meta);
@@ -374,7 +374,7 @@ impl Fetch {
     }
 
     /// Lets a fill go on beside the request. `lead` is dropped at its end.
-    fn start(&self, request: &Request, filler: Option<Box<Filler>>, lead: Option<Lead>) {
+    fn start(&self, request: &Request, filler: Option<Box<Filler>>, lead: Option<FetchLeader>) {
         let Some(filler) = filler else { return };
         let cache = Arc::clone(&self.cache);
         let counted = request.conn.thread.fetches.enter();
@@ -542,7 +542,7 @@ pub fn detached(request: &Request) -> Option<Box<Request>> {
 }
 
 /// Starts the task of a fetch.
-fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: Lead, handed: Option<Handed>) {
+fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: FetchLeader, handed: Option<Handed>) {
     // A worker that ends waits for it.
     let counted = child.conn.thread.fetches.enter();
     child.is_awaited = handed.is_some();

@@ -12,9 +12,9 @@ use io::SharedBytes;
 use crate::Coming;
 use crate::caching::fetch::Fetch;
 use crate::caching::filling::{End, Filling};
-use crate::caching::flight::Flights;
 use crate::caching::pending::Pending;
 use crate::caching::policy::{self, Answer};
+use crate::caching::shared_fetch::SharedFetches;
 use crate::caching::tasks::Cache;
 
 /// A fill under way.
@@ -61,17 +61,17 @@ impl Filler {
         });
         // The client may get all of it before a byte is written.
         if filler.body.whole().is_some() || filler.body.is_over() {
-            filler.completed(fetch.cache.flights());
+            filler.completed(fetch.cache.shared_fetches());
         }
         filler
     }
 
     /// All of the body has come: from here on it is what requests for its key get.
-    fn completed(&mut self, flights: &Arc<Flights>) {
+    fn completed(&mut self, shared_fetches: &Arc<SharedFetches>) {
         if self.pending.is_none() {
             let (filling, ticket) = (Arc::clone(&self.filling), Arc::clone(&self.ticket));
             let sequence = self.question.number();
-            self.pending = flights.add_pending(self.key, (filling, ticket), sequence, self.asked);
+            self.pending = shared_fetches.add_pending(self.key, (filling, ticket), sequence, self.asked);
         }
     }
 
@@ -80,7 +80,7 @@ impl Filler {
     pub async fn pump(mut self: Box<Self>, cache: &Cache, finishes: bool) {
         let Some(end) = self.take_all(cache, finishes).await else { return };
         if end == End::Whole {
-            self.completed(cache.flights());
+            self.completed(cache.shared_fetches());
         }
         self.filling.finish(end);
         // Not stored where it is not whole, where a newer one is complete, or where a request has changed its subject.
@@ -92,14 +92,14 @@ impl Filler {
             Some(fill) => fill.commit().await,
             None => Err(FillError::Refused(Refused::Gone)),
         };
-        let flights = cache.flights();
+        let shared_fetches = cache.shared_fetches();
         let is_wrong = match committed {
             Ok(()) => {
                 if policy::is_for_others(&self.filling.meta) {
-                    flights.unmark(&self.key);
+                    shared_fetches.unmark(&self.key);
                 }
                 // A request that changed it meanwhile has found nothing to take away.
-                flights.is_outdated(&self.key, self.asked)
+                shared_fetches.is_outdated(&self.key, self.asked)
             }
             Err(FillError::Refused(Refused::Older | Refused::Stopping | Refused::NotOwner))
             | Err(FillError::Purged) => false,
@@ -118,7 +118,7 @@ impl Filler {
     async fn take_all(&mut self, cache: &Cache, finishes: bool) -> Option<End> {
         loop {
             match self.body.next().await {
-                Ok(Some(piece)) => self.take(piece, cache.flights()).await,
+                Ok(Some(piece)) => self.take(piece, cache.shared_fetches()).await,
                 Ok(None) => return Some(End::Whole),
                 Err(_) => return Some(End::Broken),
             }
@@ -136,7 +136,7 @@ impl Filler {
     }
 
     /// Takes bytes to the disk first, and then to those who read along: what the window gives up can be read from the file.
-    async fn take(&mut self, piece: SharedBytes, flights: &Arc<Flights>) {
+    async fn take(&mut self, piece: SharedBytes, shared_fetches: &Arc<SharedFetches>) {
         let at = self.filling.arrived();
         let written = match &mut self.fill {
             Some(fill) => fill.write_shared(at, &piece).await.is_ok(),
@@ -150,7 +150,7 @@ impl Filler {
         let file = self.fill.as_ref().and_then(Fill::reader);
         // A reader that knows the length of the body is at its end with the last byte.
         if self.body.is_over() {
-            self.completed(flights);
+            self.completed(shared_fetches);
         }
         self.filling.push(piece, file);
     }

@@ -24,7 +24,7 @@ use io::op::Source;
 
 use crate::caching::fetch::{Fetch, detached};
 use crate::caching::filling::{Filling, FillingReader};
-use crate::caching::flight::{Joined, Outcome, SOON_BYTES};
+use crate::caching::shared_fetch::{Joined, Outcome, SOON_BYTES};
 use crate::caching::{LOOKS_MAX, parts, stored};
 use crate::{Heading, Reply, ReplyBody};
 use exchange::request::Request;
@@ -199,16 +199,16 @@ impl Way {
     /// is none for this client.
     async fn other_fetch(&self) -> Option<Option<Arc<Filling>>> {
         let Fetch { cache, limit, .. } = &*self.fetch;
-        let flight = match cache.flights().join(self.key, rt::now(), *limit) {
+        let shared_fetch = match cache.shared_fetches().join(self.key, rt::now(), *limit) {
             Joined::Lead(lead) => {
-                let flight = Arc::clone(lead.flight());
+                let shared_fetch = Arc::clone(lead.shared_fetch());
                 Fetch::lead_beside(&self.fetch, &self.request, lead);
-                flight
+                shared_fetch
             }
-            Joined::Follow(flight) => flight,
+            Joined::Follow(shared_fetch) => shared_fetch,
             Joined::Marked => return None,
         };
-        match flight.outcome_within(*limit).await {
+        match shared_fetch.outcome_within(*limit).await {
             Some(Outcome::Filling(filling)) if filling.meta.variant == self.filling.meta.variant => {
                 Some(Some(filling))
             }

@@ -18,9 +18,9 @@ use io::op::Source;
 use crate::caching::LOOKS_MAX;
 use crate::caching::fetch::Fetch;
 use crate::caching::filling::{Filling, FillingReader};
-use crate::caching::flight::{self, Lead, Outcome};
 use crate::caching::parts::{ask_for, begin, fitting, if_range_of, publish_failure};
 use crate::caching::policy::Failed;
+use crate::caching::shared_fetch::{self, FetchLeader, Outcome};
 use crate::caching::stored::{Checked, Lost};
 use crate::{Failure, Heading};
 use exchange::request::Request;
@@ -31,7 +31,7 @@ use transfer::body::source::BodySource;
 /// Who fetches a hole.
 pub enum Joined {
     /// This request, with the duty to tell others where there may be some.
-    Lead(Option<Lead>),
+    Lead(Option<FetchLeader>),
     /// Somebody else does, and this is what comes of it.
     Along(Arc<Filling>),
     /// Somebody else did, and nobody answered.
@@ -50,18 +50,18 @@ pub async fn join(fetch: &Fetch, entry: Key, heading: &Heading, hole: &Range<u64
     let content = entry.variant(&name);
     let key = content.variant(&[hole.start.to_le_bytes(), hole.end.to_le_bytes()].concat());
     for _ in 0..LOOKS_MAX {
-        let flight = match fetch.cache.flights().join_part(
+        let shared_fetch = match fetch.cache.shared_fetches().join_part(
             &content,
             key,
             Some(hole.clone()),
             (rt::now(), fetch.limit),
         ) {
-            flight::Joined::Lead(lead) => return Joined::Lead(Some(lead)),
-            flight::Joined::Marked => return Joined::Lead(None),
-            flight::Joined::Follow(flight) => flight,
+            shared_fetch::Joined::Lead(lead) => return Joined::Lead(Some(lead)),
+            shared_fetch::Joined::Marked => return Joined::Lead(None),
+            shared_fetch::Joined::Follow(shared_fetch) => shared_fetch,
         };
         // One that brings nothing is left: another one starts.
-        let Some(outcome) = flight.outcome_within(fetch.limit).await else { continue };
+        let Some(outcome) = shared_fetch.outcome_within(fetch.limit).await else { continue };
         match outcome {
             Outcome::Filling(filling) if filling.part().is_none_or(|part| part.has(hole)) => {
                 return Joined::Along(filling);

@@ -20,13 +20,13 @@ struct Numbers {
 
 impl Numbers {
     fn of(cache: &Cache) -> Numbers {
-        let flights = cache.flights();
+        let shared_fetches = cache.shared_fetches();
         Numbers {
             stats: cache.store().map(|store| store.stats()),
             max_size: cache.store().and_then(|store| store.config().max_size),
-            marks: flights.marks(),
-            marked: flights.passed(),
-            fetches: flights.under_way_now(),
+            marks: shared_fetches.marks(),
+            marked: shared_fetches.passed(),
+            fetches: shared_fetches.under_way_now(),
         }
     }
 }

@@ -3,19 +3,18 @@
 //! ```text
 //!   handler -- serve --> look it up --fresh--> served (HIT)
 //!                           |
-//!                           +--stale or none--> join the fetch of the key (flight)
+//!                           +--stale or none--> join the fetch of the key (shared_fetch)
 //!                                                |            \-- follow: wait for the head, read along (filling)
 //!                                                +-- lead: a task of its own asks the upstream and fills the cache
 //! ```
 //! A module such as `proxy` says how its upstream is asked ([`Origin`]); here it is decided when. [`policy`] has the rules,
-//! [`flight`] who waits for whom, [`filling`] the body that many read while it comes, [`stored`] answers out of the
+//! [`shared_fetch`] who waits for whom, [`filling`] the body that many read while it comes, [`stored`] answers out of the
 //! cache, [`purge`] what takes them away, [`tasks`] the life of the stores. The store itself is the crate `cache`.
 
 pub mod asked;
 pub mod fetch;
 pub mod filler;
 pub mod filling;
-pub mod flight;
 pub mod following;
 pub mod holes;
 pub mod metrics;
@@ -25,6 +24,7 @@ pub mod policy;
 pub mod purge;
 pub mod record;
 pub mod settings;
+pub mod shared_fetch;
 pub mod stored;
 pub mod tally;
 pub mod tasks;
@@ -44,10 +44,10 @@ use rt::{Either, select};
 
 use crate::caching::asked::Asked;
 use crate::caching::fetch::Fetch;
-use crate::caching::flight::{Flight, Joined, Outcome};
 use crate::caching::policy::{Failed, Grade, now_s};
 use crate::caching::record::{Status, Unstored};
 use crate::caching::settings::{CacheConf, LONGEST_WAIT, Stale};
+use crate::caching::shared_fetch::{Joined, Outcome, SharedFetch};
 use crate::caching::tasks::Cache;
 use crate::{Failure, Reply, Settings};
 use exchange::client;
@@ -176,7 +176,7 @@ enum Found {
 struct Meeting {
     /// The key says what is looked up; whom to wait for is narrowed down once variants are known.
     key: Key,
-    /// What [`flight::Flights::ended`] said before the look.
+    /// What [`shared_fetch::SharedFetches::ended`] said before the look.
     ended: u64,
 }
 
@@ -189,11 +189,11 @@ impl Lookup<'_> {
             // Looked up each time: what the response varies by may have become known, and its variants are fetched side by
             // side.
             if meeting.key == self.key
-                && let Some(vary) = self.cache.flights().varying(&self.key)
+                && let Some(vary) = self.cache.shared_fetches().varying(&self.key)
             {
                 meeting.key = self.key.variant(&policy::variant_of(request, &vary));
             }
-            meeting.ended = self.cache.flights().ended(&meeting.key);
+            meeting.ended = self.cache.shared_fetches().ended(&meeting.key);
             let stale = match self.look(request).await {
                 Found::Reply(reply) => return Ok(reply),
                 Found::Parts(hit) if self.control.only_if_cached && parts::is_servable(request, &hit) => {
@@ -211,10 +211,10 @@ impl Lookup<'_> {
                 Found::Parts(hit) => {
                     let asked = self.asked(request);
                     let coming = asked.and_then(|asked| Some((asked, self.part_coming(&hit, asked)?)));
-                    let Some((part, flight)) = coming else {
+                    let Some((part, shared_fetch)) = coming else {
                         return Box::pin(self.fetch(None).complete(request, hit, asked)).await;
                     };
-                    match Box::pin(self.follow_part(request, &flight, None, part)).await? {
+                    match Box::pin(self.follow_part(request, &shared_fetch, None, part)).await? {
                         Followed::Reply(reply) => return Ok(reply),
                         Followed::Variant(_) | Followed::LookAgain => continue,
                     }
@@ -285,12 +285,12 @@ impl Lookup<'_> {
         if self.conf.lock == Some(false) && !has_updating {
             return Box::pin(self.fetch(stale).alone(request, true)).await.map(Followed::Reply);
         }
-        let flights = self.cache.flights();
-        let reply = match flights.join(meeting.key, rt::now(), self.conf.join_limit()) {
+        let shared_fetches = self.cache.shared_fetches();
+        let reply = match shared_fetches.join(meeting.key, rt::now(), self.conf.join_limit()) {
             Joined::Lead(lead) => {
                 // What another request fetched may have come between the look and now. Nothing else can come while this
                 // one leads.
-                let stale = match flights.ended(&meeting.key) == meeting.ended {
+                let stale = match shared_fetches.ended(&meeting.key) == meeting.ended {
                     true => stale,
                     false => match self.look(request).await {
                         Found::Reply(reply) => return Ok(Followed::Reply(reply)),
@@ -306,8 +306,8 @@ impl Lookup<'_> {
             Joined::Follow(_) if self.wants_new(request) => {
                 Box::pin(self.fetch(stale).alone(request, true)).await
             }
-            Joined::Follow(flight) => {
-                return Box::pin(self.follow(request, &flight, (stale, meeting.key))).await;
+            Joined::Follow(shared_fetch) => {
+                return Box::pin(self.follow(request, &shared_fetch, (stale, meeting.key))).await;
             }
         };
         reply.map(Followed::Reply)
@@ -317,7 +317,7 @@ impl Lookup<'_> {
     async fn follow(
         &self,
         request: &mut Request,
-        flight: &Arc<Flight>,
+        shared_fetch: &Arc<SharedFetch>,
         (stale, key): (Option<Hit>, Key),
     ) -> Result<Followed, Failure> {
         // Somebody is at it, so the old answer does no harm where it is allowed at all.
@@ -332,7 +332,7 @@ impl Lookup<'_> {
             let reply = self.served(request, hit, Status::Updating);
             return reply.map(Followed::Reply).ok_or(Failure::Status(502));
         }
-        let reply = match self.wait(request, flight).await? {
+        let reply = match self.wait(request, shared_fetch).await? {
             Waited::Outcome(Outcome::Filling(filling)) => {
                 let variant = policy::variant_of(request, &filling.meta.vary);
                 if variant != filling.meta.variant {
@@ -382,12 +382,14 @@ impl Lookup<'_> {
 
     /// Whether a range is fetched by itself: not where the whole is on its way already and has come as far.
     fn is_for_a_part(&self, asked: Asked) -> bool {
-        let flights = self.cache.flights();
-        if flights.refuses_parts(&self.key) {
+        let shared_fetches = self.cache.shared_fetches();
+        if shared_fetches.refuses_parts(&self.key) {
             return false;
         }
-        let Some(flight) = flights.moving(&self.key, rt::now(), self.conf.join_limit()) else { return true };
-        match flight.known() {
+        let Some(shared_fetch) = shared_fetches.moving(&self.key, rt::now(), self.conf.join_limit()) else {
+            return true;
+        };
+        match shared_fetch.known() {
             Some(Outcome::Filling(filling)) => filling.has_parts() && !filling.comes_to(asked),
             _ => false,
         }
@@ -401,7 +403,7 @@ impl Lookup<'_> {
         asked: Asked,
     ) -> Result<Followed, Failure> {
         let name = self.key.variant(&asked.aligned());
-        match self.cache.flights().join_part(
+        match self.cache.shared_fetches().join_part(
             &self.key,
             name,
             asked.chunks(),
@@ -411,16 +413,16 @@ impl Lookup<'_> {
                 self.fetch(stale).part(request, asked, Some(lead)).await.map(Followed::Reply)
             }
             Joined::Marked => self.alone_with_part(request, stale, asked).await,
-            Joined::Follow(flight) => self.follow_part(request, &flight, stale, asked).await,
+            Joined::Follow(shared_fetch) => self.follow_part(request, &shared_fetch, stale, asked).await,
         }
     }
 
     /// Somebody who fetches what is missing of a range.
-    fn part_coming(&self, hit: &Hit, asked: Asked) -> Option<Arc<Flight>> {
+    fn part_coming(&self, hit: &Hit, asked: Asked) -> Option<Arc<SharedFetch>> {
         let body = hit.located()?;
         body.missing(&asked.within(body.length))?;
         let name = self.key.variant(&asked.aligned());
-        self.cache.flights().part_under_way(
+        self.cache.shared_fetches().part_under_way(
             &self.key,
             &name,
             asked.chunks(),
@@ -432,11 +434,11 @@ impl Lookup<'_> {
     async fn follow_part(
         &self,
         request: &mut Request,
-        flight: &Arc<Flight>,
+        shared_fetch: &Arc<SharedFetch>,
         stale: Option<Hit>,
         asked: Asked,
     ) -> Result<Followed, Failure> {
-        let reply = match self.wait(request, flight).await? {
+        let reply = match self.wait(request, shared_fetch).await? {
             Waited::Outcome(Outcome::Filling(filling)) => {
                 let fetch = Rc::new(self.fetch(None));
                 let is_mine = policy::variant_of(request, &filling.meta.vary) == filling.meta.variant;
@@ -537,7 +539,7 @@ impl Lookup<'_> {
     /// Looks for a response that is complete and not in its place yet; `None` where the store has to be asked.
     fn look_for_pending(&self, request: &mut Request) -> Option<Found> {
         let is_wanted = |meta: &Meta| policy::variant_of(request, &meta.vary) == meta.variant;
-        let (filling, sequence) = self.cache.flights().pending.find(&self.key, is_wanted)?;
+        let (filling, sequence) = self.cache.shared_fetches().pending.find(&self.key, is_wanted)?;
         let meta = &filling.meta;
         if self.store.fate(&self.key, &self.text, &meta.tags, sequence).is_some() {
             return None;
@@ -566,10 +568,11 @@ impl Lookup<'_> {
 
     /// Serves a stale answer while a new one is fetched, by this request's doing or another's.
     fn update_beside(&self, request: &mut Request, hit: Hit) -> Found {
-        let (status, lead) = match self.cache.flights().join(self.key, rt::now(), self.conf.join_limit()) {
-            Joined::Lead(lead) => (Status::Stale, Some(lead)),
-            Joined::Follow(_) | Joined::Marked => (Status::Updating, None),
-        };
+        let (status, lead) =
+            match self.cache.shared_fetches().join(self.key, rt::now(), self.conf.join_limit()) {
+                Joined::Lead(lead) => (Status::Stale, Some(lead)),
+                Joined::Follow(_) | Joined::Marked => (Status::Updating, None),
+            };
         let again = lead.map(|lead| (lead, fetch::Known::of(&hit)));
         let Some(reply) = self.served(request, hit, status) else { return Found::Nothing };
         if let Some((lead, known)) = again {
@@ -626,17 +629,17 @@ impl Lookup<'_> {
     }
 
     /// Waits for what another request fetches.
-    async fn wait(&self, request: &Request, flight: &Arc<Flight>) -> Result<Waited, Failure> {
+    async fn wait(&self, request: &Request, shared_fetch: &Arc<SharedFetch>) -> Result<Waited, Failure> {
         let outcome = async {
             match self.conf.lock {
                 Some(true) => {
                     let patience = self.conf.lock_timeout.min(LONGEST_WAIT);
-                    match select(flight.outcome(), rt::sleep_until(rt::now() + patience)).await {
+                    match select(shared_fetch.outcome(), rt::sleep_until(rt::now() + patience)).await {
                         Either::Left(outcome) => Waited::Outcome(outcome),
                         Either::Right(()) => Waited::TooLong,
                     }
                 }
-                _ => match flight.outcome_within(self.conf.stall_limit()).await {
+                _ => match shared_fetch.outcome_within(self.conf.stall_limit()).await {
                     Some(outcome) => Waited::Outcome(outcome),
                     None => Waited::Stalled,
                 },

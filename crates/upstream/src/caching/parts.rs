@@ -28,10 +28,10 @@ use http::validator::Validator;
 use crate::caching::asked::{Asked, Part, asked};
 use crate::caching::fetch::{Answered, Fetch, detached};
 use crate::caching::filling::{End, Filling, FillingReader, SharedHead};
-use crate::caching::flight::{Lead, Outcome};
 use crate::caching::holes::{self, Holed};
 use crate::caching::policy::{self, Failed, Question, now_s};
 use crate::caching::record::{self, Status, Unstored};
+use crate::caching::shared_fetch::{FetchLeader, Outcome};
 use crate::caching::stored;
 use crate::caching::tasks::Cache;
 use crate::caching::{Wanted, or_gone};
@@ -121,7 +121,7 @@ pub async fn begin(
     fetch: &Fetch,
     request: &Request,
     hit: Option<&Hit>,
-    (reply, lead): (Reply, Option<Lead>),
+    (reply, lead): (Reply, Option<FetchLeader>),
     hole: Range<u64>,
 ) -> Option<FillingReader> {
     let part = part_of(&reply.head)?;
@@ -144,7 +144,7 @@ struct Writing {
     /// The entry, where it is stored.
     fill: Option<Fill>,
     /// Who else wants the same part hears of it by this.
-    lead: Option<Lead>,
+    lead: Option<FetchLeader>,
 }
 
 /// What is known to be wrong when a part is not as long as it says.
@@ -157,7 +157,7 @@ struct Object {
 impl Object {
     /// Removes all parts, and has the whole fetched for a while.
     async fn drop_parts(&self) {
-        self.cache.flights().refuse_parts(&self.key);
+        self.cache.shared_fetches().refuse_parts(&self.key);
         // Where the disk refuses it the next part is found out in the same way.
         let _ = self.store.purge(Scope::Key(self.key.0), Fate::Gone).await;
     }
@@ -185,7 +185,7 @@ fn start_part(fetch: &Fetch, request: &Request, filling: Arc<Filling>, reply: Re
 }
 
 /// Tells those who wait that nobody answered. Where the one who asked has gone, the next of them asks.
-pub fn publish_failure(lead: Option<Lead>, failed: Failed) {
+pub fn publish_failure(lead: Option<FetchLeader>, failed: Failed) {
     if let Some(lead) = lead.filter(|_| failed.failure != Failure::Gone) {
         lead.publish(Outcome::Failed(failed));
     }
@@ -251,7 +251,7 @@ impl Fetch {
         self,
         request: &mut Request,
         asked: Asked,
-        lead: Option<Lead>,
+        lead: Option<FetchLeader>,
     ) -> Result<Reply, Failure> {
         let wanted = Wanted { is_shared: true, range: Some(asked.aligned()), ..Wanted::default() };
         let question = Question::new(&self.store, &self.key);
@@ -282,7 +282,7 @@ impl Fetch {
         let Some(part) = part.filter(|part| may_be(&reply, &part.range)) else {
             // The upstream sends something else than it says. Those who wait for the part get the whole too.
             drop(reply);
-            self.cache.flights().refuse_parts(&self.key);
+            self.cache.shared_fetches().refuse_parts(&self.key);
             return self.whole(request, lead).await;
         };
         let start = part.range.start;
@@ -304,7 +304,7 @@ impl Fetch {
         self,
         request: &mut Request,
         failed: Failed,
-        lead: Option<Lead>,
+        lead: Option<FetchLeader>,
     ) -> Result<Reply, Failure> {
         publish_failure(lead, failed);
         self.conclude(request, Answered::Failed(failed)).await
@@ -353,7 +353,8 @@ impl Fetch {
         match judged {
             Ok(facts) if validator(&reply.head).is_strong() => {
                 meta = Arc::new(Meta { status: 200, length: Some(part.length), ..facts });
-                let is_being_filled = self.cache.flights().moving(&self.key, rt::now(), self.limit).is_some();
+                let is_being_filled =
+                    self.cache.shared_fetches().moving(&self.key, rt::now(), self.limit).is_some();
                 if !is_being_filled {
                     let new = New {
                         key: self.key,
@@ -450,7 +451,7 @@ impl Fetch {
         request: &mut Request,
         (hit, heading): (&Hit, &Heading),
         hole: Range<u64>,
-        lead: Option<Lead>,
+        lead: Option<FetchLeader>,
     ) -> Result<Result<(Range<u64>, FillingReader), Reply>, Failure> {
         let question = Question::new(&self.store, &self.key);
         let record = record::of(request);
@@ -479,7 +480,7 @@ impl Fetch {
     }
 
     /// Fetches the whole in the place of what is stored.
-    async fn whole(&self, request: &mut Request, lead: Option<Lead>) -> Result<Reply, Failure> {
+    async fn whole(&self, request: &mut Request, lead: Option<FetchLeader>) -> Result<Reply, Failure> {
         let question = Question::new(&self.store, &self.key);
         let wanted = Wanted { is_shared: true, ..Wanted::default() };
         let reply = (self.origin.ask)(request, &wanted).await?;

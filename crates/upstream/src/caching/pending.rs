@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cache::{Key, KeyMap, Meta, Ticket};
 
 use crate::caching::filling::Filling;
-use crate::caching::flight::Flights;
+use crate::caching::shared_fetch::SharedFetches;
 
 /// The pending responses of one cache, by primary key.
 #[derive(Default)]
@@ -69,7 +69,7 @@ impl Table {
 
 /// A response that requests for its key get, until this is dropped.
 pub struct Pending {
-    flights: Arc<Flights>,
+    shared_fetches: Arc<SharedFetches>,
     key: Key,
     filling: Arc<Filling>,
 }
@@ -77,19 +77,19 @@ pub struct Pending {
 impl Pending {
     /// Adds a response to the table.
     pub fn new(
-        flights: &Arc<Flights>,
+        shared_fetches: &Arc<SharedFetches>,
         key: Key,
         (filling, ticket): (Arc<Filling>, Arc<Ticket>),
         sequence: u64,
     ) -> Pending {
         let response = Response { filling: Arc::clone(&filling), ticket, sequence };
-        flights.pending.add(key, response);
-        Pending { flights: Arc::clone(flights), key, filling }
+        shared_fetches.pending.add(key, response);
+        Pending { shared_fetches: Arc::clone(shared_fetches), key, filling }
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        self.flights.pending.remove_one(&self.key, &self.filling);
+        self.shared_fetches.pending.remove_one(&self.key, &self.filling);
     }
 }

@@ -45,8 +45,8 @@ pub async fn purge(request: &Request, cache: &Arc<Cache>, purged: &Purged, fate:
         Purged::Key(text) => {
             let key = Key::of(text);
             // What is on its way there counts, and what the disk does not tell may be there.
-            was_there =
-                cache.flights().under_way(&key).is_some() || store.holds(&key, text).await.unwrap_or(true);
+            was_there = cache.shared_fetches().under_way(&key).is_some()
+                || store.holds(&key, text).await.unwrap_or(true);
             vec![Scope::Key(key.0)]
         }
     };
@@ -61,8 +61,8 @@ pub async fn purge(request: &Request, cache: &Arc<Cache>, purged: &Purged, fate:
     }
     for scope in scopes {
         match &scope {
-            Scope::Key(key) => cache.flights().part_from(&Key(*key)),
-            _ => cache.flights().part_from_all(rt::now()),
+            Scope::Key(key) => cache.shared_fetches().part_from(&Key(*key)),
+            _ => cache.shared_fetches().part_from_all(rt::now()),
         }
         if let Err(error) = store.purge(scope, fate).await {
             request.log(Level::Error, format_args!("cache purge failed: {error}"));
@@ -78,7 +78,7 @@ pub async fn invalidate(request: &Request, cache: &Arc<Cache>, text: &[u8]) {
     let Some(store) = cache.store() else { return };
     let key = Key::of(text);
     // First, so that what is stored from here on, but was asked for before, is noticed by whoever stores it.
-    cache.flights().outdate(&key, rt::now());
+    cache.shared_fetches().outdate(&key, rt::now());
     if !store.holds(&key, text).await.unwrap_or(true) {
         return;
     }

@@ -7,7 +7,7 @@
 //!      +-- follow -> waits               +----------------> Refreshed (304: look it up again)
 //!                                        +----------------> Failed
 //! ```
-//! Main types: [`Flights`], all of one cache; [`Lead`], the duty to say how it ends; [`Flight`], what others wait for.
+//! Main types: [`SharedFetches`], all of one cache; [`FetchLeader`], the duty to say how it ends; [`SharedFetch`], what others wait for.
 
 use std::cell::OnceCell;
 use std::future::poll_fn;
@@ -39,7 +39,7 @@ pub enum Outcome {
 }
 
 /// A fetch under way.
-pub struct Flight {
+pub struct SharedFetch {
     started: Instant,
     state: Mutex<State>,
 }
@@ -54,14 +54,14 @@ struct State {
 /// takes about as long.
 pub const SOON_BYTES: u64 = 1 << 20;
 
-impl Flight {
-    fn new(now: Instant) -> Arc<Flight> {
-        Arc::new(Flight { started: now, state: Mutex::default() })
+impl SharedFetch {
+    fn new(now: Instant) -> Arc<SharedFetch> {
+        Arc::new(SharedFetch { started: now, state: Mutex::default() })
     }
 
     /// Waits for what comes of it.
     pub async fn outcome(&self) -> Outcome {
-        // Once: a flight is woken one time, when it has its outcome.
+        // Once: a fetch is woken one time, when it has its outcome.
         let mut lined_up = false;
         poll_fn(|context| {
             let mut state = lock(&self.state);
@@ -125,63 +125,63 @@ impl Flight {
 /// The part of a request in a fetch.
 pub enum Joined {
     /// It is to ask the upstream.
-    Lead(Lead),
+    Lead(FetchLeader),
     /// Somebody else does.
-    Follow(Arc<Flight>),
+    Follow(Arc<SharedFetch>),
     /// The last answers to this key were for one request each: nobody waits for anybody.
     Marked,
 }
 
-// A flight is in the table from the first request that misses to the end of its fill. Requests that come later than its
+// A fetch is in the table from the first request that misses to the end of its fill. Requests that come later than its
 // head get the filling at once.
 
 /// The duty to fetch. Dropped without a word, by a panic or the end of a thread, it lets the others go.
-pub struct Lead {
-    flights: Arc<Flights>,
+pub struct FetchLeader {
+    shared_fetches: Arc<SharedFetches>,
     key: Key,
     /// The key that it fetches a part for, where that is known to be one.
     part_of: Option<Key>,
     /// The key of the variant that it turned out to be for, where those are told apart.
     variant: OnceCell<Key>,
-    flight: Arc<Flight>,
+    shared_fetch: Arc<SharedFetch>,
     /// How long the fetches of the key may bring nothing before another one starts.
     limit: Duration,
 }
 
-impl Lead {
+impl FetchLeader {
     /// What others wait for.
-    pub fn flight(&self) -> &Arc<Flight> {
-        &self.flight
+    pub fn shared_fetch(&self) -> &Arc<SharedFetch> {
+        &self.shared_fetch
     }
 
-    /// Tells the others; the flight stays for more to join it while a [`Filling`] goes on.
+    /// Tells the others; the fetch stays for more to join it while a [`Filling`] goes on.
     pub fn publish(&self, outcome: Outcome) {
         let stays = matches!(outcome, Outcome::Filling(_));
         if matches!(outcome, Outcome::Alone) {
-            self.flights.mark(&self.key, rt::now());
+            self.shared_fetches.mark(&self.key, rt::now());
         }
         if !stays {
             // Before the others are woken: those who look for it again are to find a new start.
             self.leave();
         }
-        self.flight.publish(outcome);
+        self.shared_fetch.publish(outcome);
     }
 
     /// Lets those who want the variant of this answer find it at the variant's key, as long as it is under way, and those
     /// who come later for any variant meet at the key of theirs.
     pub fn spread(&self, primary: &Key, meta: &Meta) {
         if meta.vary.is_empty() {
-            lock(&self.flights.varying[shard(primary)]).remove(primary);
+            lock(&self.shared_fetches.varying[shard(primary)]).remove(primary);
             return;
         }
         let key = primary.variant(&meta.variant);
         if key != self.key && self.variant.set(key).is_ok() {
-            let mut table = self.flights.table(&key);
-            if table.get(&key).is_none_or(|flight| !flight.is_joinable(rt::now(), self.limit)) {
-                table.insert(key, Arc::clone(&self.flight));
+            let mut table = self.shared_fetches.table(&key);
+            if table.get(&key).is_none_or(|shared_fetch| !shared_fetch.is_joinable(rt::now(), self.limit)) {
+                table.insert(key, Arc::clone(&self.shared_fetch));
             }
         }
-        let mut varying = lock(&self.flights.varying[shard(primary)]);
+        let mut varying = lock(&self.shared_fetches.varying[shard(primary)]);
         if varying.len() < MARKS_MAX / SHARDS || varying.contains_key(primary) {
             varying.insert(*primary, meta.vary.as_slice().into());
         }
@@ -190,29 +190,29 @@ impl Lead {
     /// Lets nobody else join.
     pub fn leave(&self) {
         if let Some(primary) = &self.part_of {
-            let mut parts = lock(&self.flights.parts[shard(primary)]);
-            if let Some(flights) = parts.get_mut(primary) {
-                flights.retain(|(_, flight)| !Arc::ptr_eq(flight, &self.flight));
-                if flights.is_empty() {
+            let mut parts = lock(&self.shared_fetches.parts[shard(primary)]);
+            if let Some(shared_fetches) = parts.get_mut(primary) {
+                shared_fetches.retain(|(_, shared_fetch)| !Arc::ptr_eq(shared_fetch, &self.shared_fetch));
+                if shared_fetches.is_empty() {
                     parts.remove(primary);
                 }
             }
         }
         for key in [Some(&self.key), self.variant.get()].into_iter().flatten() {
-            let mut table = self.flights.table(key);
-            if table.get(key).is_some_and(|flight| Arc::ptr_eq(flight, &self.flight)) {
+            let mut table = self.shared_fetches.table(key);
+            if table.get(key).is_some_and(|shared_fetch| Arc::ptr_eq(shared_fetch, &self.shared_fetch)) {
                 table.remove(key);
-                // Under the lock: who finds the flight gone finds it counted.
-                self.flights.ended[shard(key)].fetch_add(1, Ordering::Relaxed);
+                // Under the lock: who finds the fetch gone finds it counted.
+                self.shared_fetches.ended[shard(key)].fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 }
 
-impl Drop for Lead {
+impl Drop for FetchLeader {
     fn drop(&mut self) {
         self.leave();
-        self.flight.publish(Outcome::LookAgain);
+        self.shared_fetch.publish(Outcome::LookAgain);
     }
 }
 
@@ -228,11 +228,11 @@ pub const MARK_LIFETIME: Duration = Duration::from_secs(5);
 pub const MARKS_MAX: usize = 1 << 16;
 
 /// Fetches of ranges of one object, with what was asked for.
-type Parts = Vec<(Range<u64>, Arc<Flight>)>;
+type Parts = Vec<(Range<u64>, Arc<SharedFetch>)>;
 
 /// All fetches of one cache.
-pub struct Flights {
-    tables: [Mutex<KeyMap<Arc<Flight>>>; SHARDS],
+pub struct SharedFetches {
+    tables: [Mutex<KeyMap<Arc<SharedFetch>>>; SHARDS],
     /// Ranges that are being fetched by themselves, by the primary key.
     parts: [Mutex<KeyMap<Parts>>; SHARDS],
     marks: [Mutex<KeyMap<Instant>>; SHARDS],
@@ -263,10 +263,10 @@ struct Changes {
 /// costs what is being fetched at that moment its place in the cache.
 pub const CHANGES_MAX: usize = 1 << 14;
 
-impl Flights {
+impl SharedFetches {
     /// No fetch is under way.
-    pub fn new() -> Arc<Flights> {
-        Arc::new(Flights {
+    pub fn new() -> Arc<SharedFetches> {
+        Arc::new(SharedFetches {
             tables: std::array::from_fn(|_| Mutex::default()),
             parts: std::array::from_fn(|_| Mutex::default()),
             marks: std::array::from_fn(|_| Mutex::default()),
@@ -280,61 +280,62 @@ impl Flights {
 
     /// Joins the fetch of a key, or starts it. The table's lock is all that decides who leads, so exactly one does. One that has brought
     /// nothing for longer than `limit` is not waited for: another starts.
-    pub fn join(self: &Arc<Flights>, key: Key, now: Instant, limit: Duration) -> Joined {
+    pub fn join(self: &Arc<SharedFetches>, key: Key, now: Instant, limit: Duration) -> Joined {
         if self.is_marked(&key, now) {
             self.passed.fetch_add(1, Ordering::Relaxed);
             return Joined::Marked;
         }
         let joined_since = lock(&self.changes).joined_since;
         let mut table = self.table(&key);
-        if let Some(flight) = table.get(&key) {
-            let is_outdated = joined_since.is_some_and(|at| at >= flight.started);
-            if !is_outdated && flight.is_joinable(now, limit) {
-                return Joined::Follow(Arc::clone(flight));
+        if let Some(shared_fetch) = table.get(&key) {
+            let is_outdated = joined_since.is_some_and(|at| at >= shared_fetch.started);
+            if !is_outdated && shared_fetch.is_joinable(now, limit) {
+                return Joined::Follow(Arc::clone(shared_fetch));
             }
         }
-        let flight = Flight::new(now);
-        table.insert(key, Arc::clone(&flight));
+        let shared_fetch = SharedFetch::new(now);
+        table.insert(key, Arc::clone(&shared_fetch));
         drop(table);
-        Joined::Lead(Lead {
-            flights: Arc::clone(self),
+        Joined::Lead(FetchLeader {
+            shared_fetches: Arc::clone(self),
             key,
             part_of: None,
             variant: OnceCell::new(),
-            flight,
+            shared_fetch,
             limit,
         })
     }
 
     /// Joins the fetch of a range that has all of this one and comes to it soon, or that of the same name, or starts it.
     pub fn join_part(
-        self: &Arc<Flights>,
+        self: &Arc<SharedFetches>,
         primary: &Key,
         name: Key,
         range: Option<Range<u64>>,
         (now, limit): (Instant, Duration),
     ) -> Joined {
-        if let Some(flight) = range.as_ref().and_then(|range| self.larger_part(primary, range, (now, limit)))
+        if let Some(shared_fetch) =
+            range.as_ref().and_then(|range| self.larger_part(primary, range, (now, limit)))
         {
-            return Joined::Follow(flight);
+            return Joined::Follow(shared_fetch);
         }
         let mut joined = self.join(name, now, limit);
         if let (Joined::Lead(lead), Some(range)) = (&mut joined, range) {
             lead.part_of = Some(*primary);
             let mut parts = lock(&self.parts[shard(primary)]);
-            parts.entry(*primary).or_default().push((range, Arc::clone(&lead.flight)));
+            parts.entry(*primary).or_default().push((range, Arc::clone(&lead.shared_fetch)));
         }
         joined
     }
 
-    /// The fetch that [`Flights::join_part`] would join.
+    /// The fetch that [`SharedFetches::join_part`] would join.
     pub fn part_under_way(
         &self,
         primary: &Key,
         name: &Key,
         range: Option<Range<u64>>,
         (now, limit): (Instant, Duration),
-    ) -> Option<Arc<Flight>> {
+    ) -> Option<Arc<SharedFetch>> {
         let larger = range.and_then(|range| self.larger_part(primary, &range, (now, limit)));
         larger.or_else(|| self.moving(name, now, limit))
     }
@@ -344,15 +345,15 @@ impl Flights {
         primary: &Key,
         range: &Range<u64>,
         (now, limit): (Instant, Duration),
-    ) -> Option<Arc<Flight>> {
+    ) -> Option<Arc<SharedFetch>> {
         let joined_since = lock(&self.changes).joined_since;
         let parts = lock(&self.parts[shard(primary)]);
-        let is_fit = |(coming, flight): &&(Range<u64>, Arc<Flight>)| {
-            joined_since.is_none_or(|at| at < flight.started)
-                && flight.is_joinable(now, limit)
-                && flight.comes_soon_to(coming, range)
+        let is_fit = |(coming, shared_fetch): &&(Range<u64>, Arc<SharedFetch>)| {
+            joined_since.is_none_or(|at| at < shared_fetch.started)
+                && shared_fetch.is_joinable(now, limit)
+                && shared_fetch.comes_soon_to(coming, range)
         };
-        parts.get(primary)?.iter().find(is_fit).map(|(_, flight)| Arc::clone(flight))
+        parts.get(primary)?.iter().find(is_fit).map(|(_, shared_fetch)| Arc::clone(shared_fetch))
     }
 
     /// What the last answer of a key varied by, if that is known.
@@ -361,19 +362,19 @@ impl Flights {
     }
 
     /// The same, unless it has brought nothing for so long.
-    pub fn moving(&self, key: &Key, now: Instant, limit: Duration) -> Option<Arc<Flight>> {
-        self.under_way(key).filter(|flight| flight.is_joinable(now, limit))
+    pub fn moving(&self, key: &Key, now: Instant, limit: Duration) -> Option<Arc<SharedFetch>> {
+        self.under_way(key).filter(|shared_fetch| shared_fetch.is_joinable(now, limit))
     }
 
     /// The fetch of a key, if there is one.
-    pub fn under_way(&self, key: &Key) -> Option<Arc<Flight>> {
+    pub fn under_way(&self, key: &Key) -> Option<Arc<SharedFetch>> {
         self.table(key).get(key).map(Arc::clone)
     }
 
     /// Lets requests have a response that is complete, until the result is dropped; `None` where a newer one is complete or
     /// its subject was changed since it was asked for.
     pub fn add_pending(
-        self: &Arc<Flights>,
+        self: &Arc<SharedFetches>,
         key: Key,
         (filling, ticket): (Arc<Filling>, Arc<Ticket>),
         sequence: u64,
@@ -472,14 +473,14 @@ impl Flights {
         lock(&self.marks[shard(key)]).get(key).is_some_and(|until| *until > now)
     }
 
-    fn table(&self, key: &Key) -> MutexGuard<'_, KeyMap<Arc<Flight>>> {
+    fn table(&self, key: &Key) -> MutexGuard<'_, KeyMap<Arc<SharedFetch>>> {
         lock(&self.tables[shard(key)])
     }
 }
 
-impl std::fmt::Debug for Flights {
+impl std::fmt::Debug for SharedFetches {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Flights").field("passed", &self.passed()).finish_non_exhaustive()
+        f.debug_struct("SharedFetches").field("passed", &self.passed()).finish_non_exhaustive()
     }
 }
 
@@ -504,8 +505,8 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(5);
 
     /// Whoever leads, or the one who does.
-    fn leads(flights: &Arc<Flights>, key: Key, now: Instant) -> Option<Lead> {
-        match flights.join(key, now, LIMIT) {
+    fn leads(shared_fetches: &Arc<SharedFetches>, key: Key, now: Instant) -> Option<FetchLeader> {
+        match shared_fetches.join(key, now, LIMIT) {
             Joined::Lead(lead) => Some(lead),
             Joined::Follow(_) | Joined::Marked => None,
         }
@@ -513,58 +514,61 @@ mod tests {
 
     #[test]
     fn nobody_joins_what_was_asked_for_before_a_purge() {
-        let (flights, now) = (Flights::new(), Instant::now());
+        let (shared_fetches, now) = (SharedFetches::new(), Instant::now());
         let later = now + Duration::from_secs(1);
         let (one, two) = (Key::of(b"one"), Key::of(b"two"));
-        let first = [leads(&flights, one, now), leads(&flights, two, now)];
-        assert!(first.iter().all(Option::is_some) && leads(&flights, one, later).is_none());
-        flights.part_from(&one);
-        let second = leads(&flights, one, later);
-        assert!(second.is_some() && leads(&flights, two, later).is_none());
+        let first = [leads(&shared_fetches, one, now), leads(&shared_fetches, two, now)];
+        assert!(first.iter().all(Option::is_some) && leads(&shared_fetches, one, later).is_none());
+        shared_fetches.part_from(&one);
+        let second = leads(&shared_fetches, one, later);
+        assert!(second.is_some() && leads(&shared_fetches, two, later).is_none());
         // The end of the first one is not the end of the one in its place.
         drop(first);
-        assert!(leads(&flights, one, later).is_none());
-        flights.part_from_all(later);
-        assert!(leads(&flights, one, later + Duration::from_secs(1)).is_some());
+        assert!(leads(&shared_fetches, one, later).is_none());
+        shared_fetches.part_from_all(later);
+        assert!(leads(&shared_fetches, one, later + Duration::from_secs(1)).is_some());
     }
 
     #[test]
     fn marks_are_bounded_in_time_and_number_and_counted() {
-        let (flights, now) = (Flights::new(), Instant::now());
+        let (shared_fetches, now) = (SharedFetches::new(), Instant::now());
         let key = |number: usize| Key::of(&number.to_be_bytes());
         let is_over = now + MARK_LIFETIME;
-        flights.mark(&key(0), now);
-        assert!(matches!(flights.join(key(0), now, LIMIT), Joined::Marked));
-        assert!(matches!(flights.join(key(1), now, LIMIT), Joined::Lead(_)));
+        shared_fetches.mark(&key(0), now);
+        assert!(matches!(shared_fetches.join(key(0), now, LIMIT), Joined::Marked));
+        assert!(matches!(shared_fetches.join(key(1), now, LIMIT), Joined::Lead(_)));
         // Those who passed because of it do not make it last.
-        assert!(matches!(flights.join(key(0), is_over, LIMIT), Joined::Lead(_)));
-        assert_eq!(flights.passed(), 1);
-        (1..MARKS_MAX * 2).for_each(|number| flights.mark(&key(number), now));
-        assert_eq!(flights.marks(), MARKS_MAX as u64, "shards are full");
-        let marked = (0..MARKS_MAX * 2).filter(|&number| flights.is_marked(&key(number), now)).count();
+        assert!(matches!(shared_fetches.join(key(0), is_over, LIMIT), Joined::Lead(_)));
+        assert_eq!(shared_fetches.passed(), 1);
+        (1..MARKS_MAX * 2).for_each(|number| shared_fetches.mark(&key(number), now));
+        assert_eq!(shared_fetches.marks(), MARKS_MAX as u64, "shards are full");
+        let marked = (0..MARKS_MAX * 2).filter(|&number| shared_fetches.is_marked(&key(number), now)).count();
         assert_eq!(marked, MARKS_MAX);
         // One that is over makes room, and an answer that is stored takes its mark away.
         let late = key(MARKS_MAX * 3);
-        flights.mark(&late, is_over);
-        assert!(flights.is_marked(&late, is_over));
-        flights.unmark(&late);
-        assert!(!flights.is_marked(&late, is_over));
+        shared_fetches.mark(&late, is_over);
+        assert!(shared_fetches.is_marked(&late, is_over));
+        shared_fetches.unmark(&late);
+        assert!(!shared_fetches.is_marked(&late, is_over));
     }
 
     #[test]
     fn changes_are_remembered_and_never_too_many() {
-        let (flights, now) = (Flights::new(), Instant::now());
+        let (shared_fetches, now) = (SharedFetches::new(), Instant::now());
         let (before, after) = (now - Duration::from_millis(1), now + Duration::from_millis(1));
         let key = |number: usize| Key::of(&number.to_be_bytes());
-        flights.outdate(&key(0), now);
-        assert!(flights.is_outdated(&key(0), before) && flights.is_outdated(&key(0), now));
-        assert!(!flights.is_outdated(&key(0), after) && !flights.is_outdated(&key(1), before));
+        shared_fetches.outdate(&key(0), now);
+        assert!(shared_fetches.is_outdated(&key(0), before) && shared_fetches.is_outdated(&key(0), now));
+        assert!(!shared_fetches.is_outdated(&key(0), after) && !shared_fetches.is_outdated(&key(1), before));
         for number in 1..=CHANGES_MAX {
-            flights.outdate(&key(number), now);
+            shared_fetches.outdate(&key(number), now);
         }
         // What was forgotten counts as changed, like everything.
-        assert!(flights.is_outdated(&key(1), before) && flights.is_outdated(&key(CHANGES_MAX + 9), before));
-        assert!(!flights.is_outdated(&key(1), after));
-        assert!(lock(&flights.changes).keys.len() <= CHANGES_MAX);
+        assert!(
+            shared_fetches.is_outdated(&key(1), before)
+                && shared_fetches.is_outdated(&key(CHANGES_MAX + 9), before)
+        );
+        assert!(!shared_fetches.is_outdated(&key(1), after));
+        assert!(lock(&shared_fetches.changes).keys.len() <= CHANGES_MAX);
     }
 }

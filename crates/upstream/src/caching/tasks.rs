@@ -11,8 +11,8 @@ use ::cache::{Config, Note, Notify, OpenError, Store};
 use rt::Either;
 use rt::watch::{self, Publisher};
 
-use crate::caching::flight::Flights;
 use crate::caching::settings::Caches;
+use crate::caching::shared_fetch::SharedFetches;
 use crate::caching::tally::Tallies;
 use exchange::error_log;
 use exchange::files::is_on_local_disk;
@@ -35,7 +35,7 @@ pub struct Cache {
     /// 1 when what runs it has ended: what is known of it is saved, and the folder is another process's.
     ended: Publisher,
     /// Fetches under way, which outlive a configuration as the cache does.
-    flights: Arc<Flights>,
+    shared_fetches: Arc<SharedFetches>,
     /// What the threads have counted.
     tallies: Tallies,
     /// Whether a thread runs it.
@@ -55,7 +55,7 @@ const NOTES_EVERY: Duration = Duration::from_secs(1);
 
 impl std::fmt::Debug for Cache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cache").field("flights", &self.flights).finish_non_exhaustive()
+        f.debug_struct("Cache").field("shared_fetches", &self.shared_fetches).finish_non_exhaustive()
     }
 }
 
@@ -80,8 +80,8 @@ impl Cache {
         };
         let ((over, _), (ended, _)) = (watch::channel(0), watch::channel(0));
         let (is_over, claimed) = (Mutex::new(false), AtomicBool::new(false));
-        let (flights, tallies) = (Flights::new(), Tallies::start());
-        Cache { store, refusal, config, is_over, over, ended, flights, tallies, claimed, notes }
+        let (shared_fetches, tallies) = (SharedFetches::new(), Tallies::start());
+        Cache { store, refusal, config, is_over, over, ended, shared_fetches, tallies, claimed, notes }
     }
 
     /// The store, when it could be opened.
@@ -90,8 +90,8 @@ impl Cache {
     }
 
     /// Who fetches what.
-    pub fn flights(&self) -> &Arc<Flights> {
-        &self.flights
+    pub fn shared_fetches(&self) -> &Arc<SharedFetches> {
+        &self.shared_fetches
     }
 
     /// What the threads have counted of it.
