@@ -171,7 +171,7 @@ pub fn parse(source: &Source, loader: &dyn Loader) -> Result<Tree, Error> {
 /// The reading has ended early; the fault is in the tree already.
 struct Stopped;
 
-type Flow = ControlFlow<Stopped>;
+type Progress = ControlFlow<Stopped>;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Ends {
@@ -191,14 +191,16 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn statements(&mut self, lexer: &mut Lexer<'_>, ends: Ends, out: &mut Vec<Statement>) -> Flow {
+    fn statements(&mut self, lexer: &mut Lexer<'_>, ends: Ends, out: &mut Vec<Statement>) -> Progress {
         loop {
             let token = match lexer.next_token() {
                 Ok(token) => token,
                 Err(error) => return stop(lexer, out, error),
             };
             match (token, ends) {
-                (Token::End, Ends::WithText) | (Token::Close, Ends::WithBrace) => return Flow::Continue(()),
+                (Token::End, Ends::WithText) | (Token::Close, Ends::WithBrace) => {
+                    return Progress::Continue(());
+                }
                 (Token::End, Ends::WithBrace) => {
                     return stop(lexer, out, lexer.error(ErrorKind::UnexpectedEndOfBlock));
                 }
@@ -219,7 +221,7 @@ impl Reader<'_> {
         words: Vec<Word>,
         opens_block: bool,
         out: &mut Vec<Statement>,
-    ) -> Flow {
+    ) -> Progress {
         let span = lexer.span();
         if opens_block && lexer.is_command_line() {
             return stop(lexer, out, lexer.error(ErrorKind::BlockInParameter));
@@ -227,21 +229,21 @@ impl Reader<'_> {
         if opens_block && self.block_depth == BLOCK_DEPTH_MAX {
             return stop(lexer, out, lexer.error(ErrorKind::TooDeep { depth_max: BLOCK_DEPTH_MAX }));
         }
-        let mut flow = Flow::Continue(());
+        let mut progress = Progress::Continue(());
         let block = opens_block.then(|| {
             let mut block = Vec::new();
             self.block_depth += 1;
-            flow = self.statements(lexer, Ends::WithBrace, &mut block);
+            progress = self.statements(lexer, Ends::WithBrace, &mut block);
             self.block_depth -= 1;
             block
         });
         let mut words = words.into_iter();
         let name = words.next().expect("the lexer returns at least one word");
         out.push(Statement { name, args: words.collect(), block, span, end: lexer.span(), fault: None });
-        flow
+        progress
     }
 
-    fn include(&mut self, lexer: &Lexer<'_>, name: &str, out: &mut Vec<Statement>) -> Flow {
+    fn include(&mut self, lexer: &Lexer<'_>, name: &str, out: &mut Vec<Statement>) -> Progress {
         let path = self.prefix.join(name);
         let found = if glob::is_pattern(name) {
             match self.loader.glob(&path) {
@@ -253,15 +255,15 @@ impl Reader<'_> {
         };
         for path in found {
             match self.file(&path, out) {
-                Ok(flow) => flow?,
+                Ok(progress) => progress?,
                 Err(kind) => return stop(lexer, out, lexer.error(kind)),
             }
         }
-        Flow::Continue(())
+        Progress::Continue(())
     }
 
     /// `Err` if the file cannot be opened, which is the fault of whoever named it.
-    fn file(&mut self, path: &Path, out: &mut Vec<Statement>) -> Result<Flow, ErrorKind> {
+    fn file(&mut self, path: &Path, out: &mut Vec<Statement>) -> Result<Progress, ErrorKind> {
         if self.open.iter().any(|open| open == path) || self.open.len() == INCLUDE_DEPTH_MAX {
             return Err(ErrorKind::IncludeLoop(path.to_owned()));
         }
@@ -281,9 +283,9 @@ impl Reader<'_> {
             return Err(ErrorKind::TooMuchText { bytes_max: BYTES_MAX });
         }
         self.open.push(path.to_owned());
-        let flow = self.statements(&mut Lexer::new(&text, FileId::file(path)), Ends::WithText, out);
+        let progress = self.statements(&mut Lexer::new(&text, FileId::file(path)), Ends::WithText, out);
         self.open.pop();
-        Ok(flow)
+        Ok(progress)
     }
 }
 
@@ -293,9 +295,9 @@ fn is_include(words: &[Word]) -> bool {
     words.len() == 2 && words[0].text == "include"
 }
 
-fn stop(lexer: &Lexer<'_>, out: &mut Vec<Statement>, error: Error) -> Flow {
+fn stop(lexer: &Lexer<'_>, out: &mut Vec<Statement>, error: Error) -> Progress {
     out.push(Statement::of_fault(error, lexer.span()));
-    Flow::Break(Stopped)
+    Progress::Break(Stopped)
 }
 
 fn unreadable(call: &'static str, path: &Path, error: &io::Error) -> ErrorKind {

@@ -28,11 +28,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         fewer(piece);
         more(piece);
     }
-    for (course, location) in whole::ALL {
+    for (workload, location) in whole::ALL {
         let mut server = whole::Server::start(location)?;
-        course(&mut server, WARM_UP);
-        fewer_requests(course, &mut server);
-        more_requests(course, &mut server);
+        workload(&mut server, WARM_UP);
+        fewer_requests(workload, &mut server);
+        more_requests(workload, &mut server);
         server.end();
     }
     Ok(())
@@ -52,12 +52,12 @@ fn more(piece: fn(u32)) {
 
 /// The first call of whole requests.
 #[inline(never)]
-fn fewer_requests(course: whole::Course, server: &mut whole::Server) {
-    course(server, REPETITIONS);
+fn fewer_requests(workload: whole::Workload, server: &mut whole::Server) {
+    workload(server, REPETITIONS);
 }
 
 /// The second one.
 #[inline(never)]
-fn more_requests(course: whole::Course, server: &mut whole::Server) {
-    course(server, 2 * REPETITIONS);
+fn more_requests(workload: whole::Workload, server: &mut whole::Server) {
+    workload(server, 2 * REPETITIONS);
 }

@@ -30,14 +30,14 @@ use upstream::caching;
 use upstream::peers::Upstreams;
 
 /// All of them, each with the location of its server.
-pub(crate) const ALL: [(Course, &str); 3] = [
+pub(crate) const ALL: [(Workload, &str); 3] = [
     (course_static, ""),
     (course_proxied, "proxy_pass http://origin;"),
     (course_hit, "proxy_pass http://origin; proxy_cache hits; add_header X-Cache $upstream_cache_status;"),
 ];
 
 /// Requests of a running server.
-pub(crate) type Course = fn(&mut Server, u32);
+pub(crate) type Workload = fn(&mut Server, u32);
 
 /// A file, out of the page cache.
 #[inline(never)]

@@ -27,7 +27,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::control::message::{Bundle, ToMaster, ToWorker};
-use crate::control::{Channel, FROM_MASTER, Frame, Received};
+use crate::control::{Channel, FROM_MASTER, Packet, Received};
 use crate::listen::{ListenAddr, errno_text};
 use crate::log::{ErrorTarget, Log};
 use crate::signals::Signals;
@@ -96,7 +96,7 @@ struct Serving {
 
 /// Why the loop wakes up.
 #[derive(Debug, PartialEq, Eq)]
-enum Flow {
+enum NextStep {
     /// The worker serves on, or finishes.
     GoOn,
     /// The threads are to be stopped now.
@@ -119,9 +119,9 @@ impl Control {
     fn wait_for_start(&mut self) -> Option<(Box<Bundle>, Vec<OwnedFd>)> {
         loop {
             match self.channel.receive() {
-                Ok(Received::Frame(frame)) => match ToWorker::decode(&frame.body) {
-                    Ok(ToWorker::Start(bundle)) if bundle.descriptors() == frame.fds.len() => {
-                        return Some((bundle, frame.fds));
+                Ok(Received::Packet(packet)) => match ToWorker::decode(&packet.body) {
+                    Ok(ToWorker::Start(bundle)) if bundle.descriptors() == packet.fds.len() => {
+                        return Some((bundle, packet.fds));
                     }
                     Ok(_) | Err(_) => return None,
                 },
@@ -148,8 +148,8 @@ impl Control {
         self.answer(&ToMaster::Ready { method, remark });
         // What the master said during the start may have been received with the first message. The poll knows nothing
         // of it.
-        let mut flow = self.handle_master(&mut serving);
-        while flow == Flow::GoOn && !serving.worker.is_finished() && !serving.worker.has_panicked() {
+        let mut next = self.handle_master(&mut serving);
+        while next == NextStep::GoOn && !serving.worker.is_finished() && !serving.worker.has_panicked() {
             let sending = if self.channel.wants_to_send() { PollFlags::OUT } else { PollFlags::empty() };
             let mut wait = [
                 PollFd::new(&self.channel, PollFlags::IN | sending),
@@ -173,45 +173,45 @@ impl Control {
             while let Some(arrived) = self.signals.next() {
                 serving.handle_signal(arrived.signal);
             }
-            flow = self.handle_master(&mut serving);
+            next = self.handle_master(&mut serving);
         }
-        serving.end(flow)
+        serving.end(next)
     }
 
     /// Everything that the master has said by now.
-    fn handle_master(&mut self, serving: &mut Serving) -> Flow {
+    fn handle_master(&mut self, serving: &mut Serving) -> NextStep {
         loop {
-            let frame = match self.channel.receive() {
-                Ok(Received::Frame(frame)) => frame,
+            let packet = match self.channel.receive() {
+                Ok(Received::Packet(packet)) => packet,
                 Ok(Received::Nothing) => break,
                 Ok(Received::Closed) => {
                     serving.log.alert("the master process is gone, exiting");
-                    return Flow::End;
+                    return NextStep::End;
                 }
                 Err(error) => {
                     serving.log.alert(format_args!("{error}, exiting"));
-                    return Flow::End;
+                    return NextStep::End;
                 }
             };
-            match ToWorker::decode(&frame.body) {
+            match ToWorker::decode(&packet.body) {
                 Ok(message) => {
-                    let (answer, flow) = serving.handle(message, frame);
+                    let (answer, next) = serving.handle(message, packet);
                     if let Some(answer) = answer {
                         self.answer(&answer);
                     }
-                    if flow != Flow::GoOn {
-                        return flow;
+                    if next != NextStep::GoOn {
+                        return next;
                     }
                 }
                 Err(_) => {
                     serving.log.alert("a malformed message from the master process, exiting");
-                    return Flow::End;
+                    return NextStep::End;
                 }
             }
         }
         // A failure to send shows as a closed channel at the next turn.
         let _ = self.channel.flush();
-        Flow::GoOn
+        NextStep::GoOn
     }
 
     /// A master that does not hear is gone, which shows at the next turn.
@@ -241,26 +241,26 @@ impl Serving {
     }
 
     /// Only a new configuration is answered: the master waits for that.
-    fn handle(&mut self, message: ToWorker, frame: Frame) -> (Option<ToMaster>, Flow) {
+    fn handle(&mut self, message: ToWorker, packet: Packet) -> (Option<ToMaster>, NextStep) {
         match message {
             ToWorker::Start(bundle) | ToWorker::Reload(bundle) => {
                 let generation = bundle.generation;
-                return match self.reload(*bundle, frame.fds) {
-                    Ok(()) => (Some(ToMaster::Reloaded(generation)), Flow::GoOn),
+                return match self.reload(*bundle, packet.fds) {
+                    Ok(()) => (Some(ToMaster::Reloaded(generation)), NextStep::GoOn),
                     Err(NotReloaded::Unchanged(message)) => {
-                        (Some(ToMaster::ReloadFailed(generation, message)), Flow::GoOn)
+                        (Some(ToMaster::ReloadFailed(generation, message)), NextStep::GoOn)
                     }
                     Err(NotReloaded::InParts(message)) => {
                         self.log.alert(message);
-                        (None, Flow::Fail)
+                        (None, NextStep::Fail)
                     }
                 };
             }
-            ToWorker::Reopen(paths) => self.reopen(paths.into_iter().zip(frame.fds).collect()),
+            ToWorker::Reopen(paths) => self.reopen(paths.into_iter().zip(packet.fds).collect()),
             ToWorker::Quit(limit) => self.leave(limit),
             ToWorker::Stop => self.stop(),
         }
-        (None, Flow::GoOn)
+        (None, NextStep::GoOn)
     }
 
     /// Operators send these to workers directly too.
@@ -289,10 +289,10 @@ impl Serving {
     }
 
     /// The end of the threads, and the exit status.
-    fn end(self, flow: Flow) -> ExitCode {
+    fn end(self, next: NextStep) -> ExitCode {
         let Serving { worker, log, .. } = self;
         worker.stop();
-        if worker.has_panicked() || flow == Flow::Fail {
+        if worker.has_panicked() || next == NextStep::Fail {
             // Not waited for: a disk that hangs must not keep the next worker from serving.
             let mut wait = [PollFd::from_borrowed_fd(worker.events(), PollFlags::IN)];
             worker.take_retired();

@@ -41,7 +41,7 @@ const UNDER_WAY_MAX: usize = 16;
 const SUBREQUEST_PATIENCE: Duration = Duration::from_millis(5);
 
 /// One request whose body is under way.
-struct Level<'r> {
+struct ResponseLevel<'r> {
     request: Owner<'r>,
     filters: Vec<Box<dyn BodyFilter>>,
     /// Bytes that the filters take at once.
@@ -101,7 +101,7 @@ enum Purpose {
 
 /// Passes the body of `request` through its filters into the output.
 pub(super) async fn pass(request: &mut Request, output: &mut FilterOutput<'_>) -> Result<(), BodyError> {
-    let mut levels = Levels { list: vec![Level::new(Owner::Client(request), Purpose::Send)] };
+    let mut levels = Levels { list: vec![ResponseLevel::new(Owner::Client(request), Purpose::Send)] };
     let done = levels.run(output).await;
     // After an error those that are left are only told.
     while levels.list.len() > 1 {
@@ -112,11 +112,11 @@ pub(super) async fn pass(request: &mut Request, output: &mut FilterOutput<'_>) -
 
 /// All levels, top one last.
 struct Levels<'r> {
-    list: Vec<Level<'r>>,
+    list: Vec<ResponseLevel<'r>>,
 }
 
 impl<'r> Levels<'r> {
-    fn top(&mut self) -> &mut Level<'r> {
+    fn top(&mut self) -> &mut ResponseLevel<'r> {
         self.list.last_mut().expect("the client's request stays")
     }
 
@@ -239,7 +239,7 @@ impl<'r> Levels<'r> {
         // What is inside of an answer that is captured belongs to it.
         let capture = self.list.iter().rposition(|level| matches!(level.purpose, Purpose::Capture { .. }));
         let Some(capture) = capture else { return output.write(&mut self.list[0].request, bytes).await };
-        let Level { request, purpose, .. } = &mut self.list[capture];
+        let ResponseLevel { request, purpose, .. } = &mut self.list[capture];
         let most = request.scope().core.subrequests.output_buffer_size;
         if let Purpose::Capture { body, .. } = purpose {
             let len = body.len() + bytes.len();
@@ -264,7 +264,7 @@ impl<'r> Levels<'r> {
             return;
         };
         let purpose = Purpose::Capture { filter, body: Vec::new() };
-        self.list.push(Level::new(Owner::Subrequest(child), purpose));
+        self.list.push(ResponseLevel::new(Owner::Subrequest(child), purpose));
     }
 
     /// Sends the next that has passed the filters of the top. The answer of a subrequest is the new top.
@@ -291,7 +291,7 @@ impl<'r> Levels<'r> {
             course::answer_with(&mut child, content_type, stub.take().unwrap_or_default());
         }
         let purpose = Purpose::Include { stub, before: output.passed() };
-        self.list.push(Level::new(Owner::Subrequest(child), purpose));
+        self.list.push(ResponseLevel::new(Owner::Subrequest(child), purpose));
         Ok(())
     }
 
@@ -314,7 +314,7 @@ impl<'r> Levels<'r> {
 
     /// Takes the top away, and gives what it had borrowed to the one below.
     fn leave(&mut self) -> (u16, Purpose) {
-        let Some(Level { request: Owner::Subrequest(child), purpose, .. }) = self.list.pop() else {
+        let Some(ResponseLevel { request: Owner::Subrequest(child), purpose, .. }) = self.list.pop() else {
             unreachable!("only subrequests are left")
         };
         let status = child.response.status;
@@ -323,8 +323,8 @@ impl<'r> Levels<'r> {
     }
 }
 
-impl<'r> Level<'r> {
-    fn new(mut request: Owner<'r>, purpose: Purpose) -> Level<'r> {
+impl<'r> ResponseLevel<'r> {
+    fn new(mut request: Owner<'r>, purpose: Purpose) -> ResponseLevel<'r> {
         let filters = std::mem::take(&mut request.response.filters);
         let slice = filters.iter().map(|filter| filter.slice_max()).fold(SLICE_MAX, usize::min);
         let origin = match std::mem::take(&mut request.response.body) {
@@ -345,7 +345,7 @@ impl<'r> Level<'r> {
             Body::Tunnel(_) => Origin::Done,
         };
         let (work, out) = (Vec::new(), VecDeque::new());
-        Level { request, filters, slice, origin, input: None, work, out, ended: 0, purpose }
+        ResponseLevel { request, filters, slice, origin, input: None, work, out, ended: 0, purpose }
     }
 
     /// Whether the filters go on with what they have been given, while the subrequest that is next in the output is under

@@ -4,9 +4,9 @@
 //! What the messages mean is in [`message`]; how numbers and paths become bytes is in [`wire`].
 //!
 //! ```text
-//! frame = length u32 | number of descriptors u32 | body          (little endian, length counts the body)
+//! packet = length u32 | number of descriptors u32 | body          (little endian, length counts the body)
 //! ```
-//! The descriptors of a frame arrive with its bytes as SCM_RIGHTS, in the order in which they were sent, at
+//! The descriptors of a packet arrive with its bytes as SCM_RIGHTS, in the order in which they were sent, at
 //! most [`FDS_PER_SEND`] with one `sendmsg` (SCM_MAX_FD, unix(7)). Each batch travels with at least one byte.
 
 pub(crate) mod message;
@@ -27,7 +27,7 @@ use rustix::net::{
 /// Descriptors with one `sendmsg`; the kernel's limit SCM_MAX_FD.
 const FDS_PER_SEND: usize = 253;
 
-/// The largest frame that an end of the channel takes.
+/// The largest packet that an end of the channel takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Bytes of a body.
@@ -52,7 +52,7 @@ const READ_BYTES: usize = 64 * 1024;
 
 /// What was received: a body and its descriptors.
 #[derive(Debug)]
-pub(crate) struct Frame {
+pub(crate) struct Packet {
     pub(crate) body: Vec<u8>,
     pub(crate) fds: Vec<OwnedFd>,
 }
@@ -60,8 +60,8 @@ pub(crate) struct Frame {
 /// How an attempt to receive ended.
 #[derive(Debug)]
 pub(crate) enum Received {
-    /// A whole frame.
-    Frame(Frame),
+    /// A whole packet.
+    Packet(Packet),
     /// Nothing whole yet; poll again.
     Nothing,
     /// The other side is gone.
@@ -73,7 +73,7 @@ pub(crate) enum Received {
 pub(crate) enum ChannelError {
     /// A system call failed.
     System(Errno),
-    /// A frame is beyond the [`Limits`].
+    /// A packet is beyond the [`Limits`].
     Oversized { body: usize, fds: usize },
 }
 
@@ -111,7 +111,7 @@ pub(crate) struct Channel {
     limits: Limits,
     /// In the order of sending; only the first may be sent in part.
     outgoing: VecDeque<Outgoing>,
-    /// Bytes that do not make up a frame yet.
+    /// Bytes that do not make up a packet yet.
     incoming: Vec<u8>,
     /// Descriptors that arrived with them, or a little ahead of them.
     incoming_fds: VecDeque<OwnedFd>,
@@ -125,7 +125,7 @@ impl Channel {
         Ok((Channel::new(ours, FROM_WORKER)?, theirs))
     }
 
-    /// An end that takes frames within these limits.
+    /// An end that takes packets within these limits.
     pub(crate) fn new(socket: OwnedFd, limits: Limits) -> Result<Channel, Errno> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         let (outgoing, incoming) = (VecDeque::new(), Vec::new());
@@ -169,11 +169,11 @@ impl Channel {
         Ok(())
     }
 
-    /// A frame, if one is whole by now.
+    /// A packet, if one is whole by now.
     pub(crate) fn receive(&mut self) -> Result<Received, ChannelError> {
         loop {
-            if let Some(frame) = self.take_frame()? {
-                return Ok(Received::Frame(frame));
+            if let Some(packet) = self.take_packet()? {
+                return Ok(Received::Packet(packet));
             }
             match self.read_some() {
                 Ok(0) => return Ok(Received::Closed),
@@ -186,8 +186,8 @@ impl Channel {
         }
     }
 
-    /// Cuts the first frame off what has arrived, if bytes and descriptors of it are complete.
-    fn take_frame(&mut self) -> Result<Option<Frame>, ChannelError> {
+    /// Cuts the first packet off what has arrived, if bytes and descriptors of it are complete.
+    fn take_packet(&mut self) -> Result<Option<Packet>, ChannelError> {
         let Some((length, rest)) = self.incoming.split_first_chunk::<4>() else { return Ok(None) };
         let Some((count, _)) = rest.split_first_chunk::<4>() else { return Ok(None) };
         let (body, fds) = (u32::from_le_bytes(*length) as usize, u32::from_le_bytes(*count) as usize);
@@ -199,10 +199,10 @@ impl Channel {
             return Ok(None);
         }
         let rest = self.incoming.split_off(whole);
-        let mut frame = std::mem::replace(&mut self.incoming, rest);
-        frame.truncate(HEADER + body);
-        frame.drain(..HEADER);
-        Ok(Some(Frame { body: frame, fds: self.incoming_fds.drain(..fds).collect() }))
+        let mut packet = std::mem::replace(&mut self.incoming, rest);
+        packet.truncate(HEADER + body);
+        packet.drain(..HEADER);
+        Ok(Some(Packet { body: packet, fds: self.incoming_fds.drain(..fds).collect() }))
     }
 
     /// One `recvmsg`. The kernel ends it behind bytes that came with descriptors, so the two stay in step.
@@ -269,11 +269,11 @@ mod tests {
         (ours, Channel::new(theirs, FROM_MASTER).expect("a fresh socket"))
     }
 
-    fn pump(from: &mut Channel, to: &mut Channel) -> Frame {
+    fn pump(from: &mut Channel, to: &mut Channel) -> Packet {
         loop {
             from.flush().expect("the other end lives");
             match to.receive().expect("the other end lives") {
-                Received::Frame(frame) => return frame,
+                Received::Packet(packet) => return packet,
                 Received::Nothing => {}
                 Received::Closed => panic!("closed"),
             }
@@ -309,16 +309,16 @@ mod tests {
             let fds = (0..count).map(|index| Rc::new(file(&text(index)))).collect();
             a.send(b"with files", fds).expect("sent");
             a.send(b"next", vec![Rc::new(file("last"))]).expect("sent");
-            let frame = pump(&mut a, &mut b);
-            assert_eq!((frame.body.as_slice(), frame.fds.len()), (b"with files".as_slice(), count));
-            for (index, fd) in frame.fds.into_iter().enumerate() {
+            let packet = pump(&mut a, &mut b);
+            assert_eq!((packet.body.as_slice(), packet.fds.len()), (b"with files".as_slice(), count));
+            for (index, fd) in packet.fds.into_iter().enumerate() {
                 let (mut file, mut found) = (std::fs::File::from(fd), String::new());
                 file.rewind().expect("memory rewinds");
                 file.read_to_string(&mut found).expect("memory reads");
                 assert_eq!(found, text(index));
             }
-            let frame = pump(&mut a, &mut b);
-            assert_eq!((frame.body.as_slice(), frame.fds.len()), (b"next".as_slice(), 1));
+            let packet = pump(&mut a, &mut b);
+            assert_eq!((packet.body.as_slice(), packet.fds.len()), (b"next".as_slice(), 1));
         }
     }
 
@@ -345,7 +345,7 @@ mod tests {
             rustix::io::write(&worker, &header).expect("eight bytes fit");
             assert!(matches!(master.receive(), Err(ChannelError::Oversized { .. })), "{body} {fds}");
         }
-        // Descriptors that come beside a frame that announces none are closed at once.
+        // Descriptors that come beside a packet that announces none are closed at once.
         let (mut master, worker) = channels();
         let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
         let mut sent = Outgoing {
@@ -359,7 +359,9 @@ mod tests {
         }
         drop(sent);
         let received = master.receive().expect("within the limits");
-        assert!(matches!(received, Received::Frame(frame) if frame.body == b"word" && frame.fds.is_empty()));
+        assert!(
+            matches!(received, Received::Packet(packet) if packet.body == b"word" && packet.fds.is_empty())
+        );
         // The end of the file: no copy of the other end is open.
         assert_eq!(rustix::io::read(&reader, &mut [0; 1]), Ok(0));
     }

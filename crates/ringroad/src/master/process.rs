@@ -127,7 +127,7 @@ impl WorkerProcess {
         let Some(channel) = &mut self.channel else { return Heard::Nothing };
         match channel.receive() {
             Ok(Received::Nothing) => Heard::Nothing,
-            Ok(Received::Frame(frame)) => match ToMaster::decode(&frame.body) {
+            Ok(Received::Packet(packet)) => match ToMaster::decode(&packet.body) {
                 Ok(message) => Heard::Message(message),
                 Err(_) => self.give_up("control channel: a malformed message".to_owned()),
             },

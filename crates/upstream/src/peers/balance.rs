@@ -1,6 +1,6 @@
 //! Which server is next: nginx's methods, step by step, so that the same requests go to the same servers.
 //!
-//! [`Course`] is what one request has gone through so far; [`State::choose`] looks at that and at the servers. All
+//! [`Choices`] is what one request has gone through so far; [`State::choose`] looks at that and at the servers. All
 //! methods but the rounds themselves come back to the rounds where they find nobody, and those to the backups.
 
 use smallvec::SmallVec;
@@ -13,7 +13,7 @@ const LOOKS_MAX: u32 = 20;
 
 /// The choices that were made for one request.
 #[derive(Debug)]
-pub(super) struct Course {
+pub(super) struct Choices {
     /// Which of the sets is asked now.
     pub(super) set: usize,
     tried: SmallVec<[PeerId; 8]>,
@@ -60,10 +60,10 @@ impl Walk {
     }
 }
 
-impl Course {
+impl Choices {
     /// Nobody was asked yet.
-    pub(super) fn new(walk: Walk, hint: Option<Vec<u8>>) -> Course {
-        Course { set: 0, tried: SmallVec::new(), walk, looks: 0, hint }
+    pub(super) fn new(walk: Walk, hint: Option<Vec<u8>>) -> Choices {
+        Choices { set: 0, tried: SmallVec::new(), walk, looks: 0, hint }
     }
 
     fn has_tried(&self, peer: &Peer) -> bool {
@@ -78,16 +78,16 @@ impl Course {
 }
 
 impl State {
-    /// The next server for a request: its place in the set that the course is in now. It has one request more.
-    pub(super) fn choose(&mut self, course: &mut Course, now: Moment) -> Option<usize> {
-        let place = match course.walk {
-            Walk::Rounds => self.rounds(course, now),
-            Walk::LeastConn | Walk::LeastTime { .. } => self.least(course, now),
-            _ => self.looked_up(course, now).or_else(|| self.rounds(course, now)),
+    /// The next server for a request: its place in the set that the choices are in now. It has one request more.
+    pub(super) fn choose(&mut self, choices: &mut Choices, now: Moment) -> Option<usize> {
+        let place = match choices.walk {
+            Walk::Rounds => self.rounds(choices, now),
+            Walk::LeastConn | Walk::LeastTime { .. } => self.least(choices, now),
+            _ => self.looked_up(choices, now).or_else(|| self.rounds(choices, now)),
         }?;
-        let peer = &mut self.sets[course.set].peers[place];
+        let peer = &mut self.sets[choices.set].peers[place];
         peer.conns += 1;
-        if let Walk::LeastTime { inflight: true, .. } = course.walk {
+        if let Walk::LeastTime { inflight: true, .. } = choices.walk {
             peer.times.begin(now);
         }
         Some(place)
@@ -99,81 +99,81 @@ impl State {
     }
 
     /// By turns, then the backups by turns.
-    fn rounds(&mut self, course: &mut Course, now: Moment) -> Option<usize> {
-        self.with_backups(course, |set, course| {
+    fn rounds(&mut self, choices: &mut Choices, now: Moment) -> Option<usize> {
+        self.with_backups(choices, |set, choices| {
             if !set.is_single {
-                return set.round(course, now);
+                return set.round(choices, now);
             }
             let only = &set.peers[0];
             let is_open = only.takes == Takes::All && !only.is_full();
             // Its failures do not count, but a client with a session is let in by the common rules first.
-            let of_session = set.of_session(course.hint.as_deref(), &course.tried, now);
+            let of_session = set.of_session(choices.hint.as_deref(), &choices.tried, now);
             of_session.or_else(|| is_open.then_some(0))
         })
     }
 
     /// By load, then the backups by load.
-    fn least(&mut self, course: &mut Course, now: Moment) -> Option<usize> {
-        if self.sets[course.set].is_single {
-            return self.rounds(course, now);
+    fn least(&mut self, choices: &mut Choices, now: Moment) -> Option<usize> {
+        if self.sets[choices.set].is_single {
+            return self.rounds(choices, now);
         }
-        self.with_backups(course, |set, course| set.least(course, now))
+        self.with_backups(choices, |set, choices| set.least(choices, now))
     }
 
     fn with_backups(
         &mut self,
-        course: &mut Course,
-        mut look: impl FnMut(&mut Set, &mut Course) -> Option<usize>,
+        choices: &mut Choices,
+        mut look: impl FnMut(&mut Set, &mut Choices) -> Option<usize>,
     ) -> Option<usize> {
-        if let Some(place) = look(&mut self.sets[course.set], course) {
+        if let Some(place) = look(&mut self.sets[choices.set], choices) {
             return Some(place);
         }
-        if course.set > 0 || self.sets[1].peers.is_empty() {
+        if choices.set > 0 || self.sets[1].peers.is_empty() {
             return None;
         }
-        course.set = 1;
-        course.tried.clear();
-        look(&mut self.sets[1], course)
+        choices.set = 1;
+        choices.tried.clear();
+        look(&mut self.sets[1], choices)
     }
 
-    /// By hash or by chance, in the set that the course is in; `None` when the rounds are to be taken.
-    fn looked_up(&mut self, course: &mut Course, now: Moment) -> Option<usize> {
-        let set = &mut self.sets[course.set];
-        let is_empty = match &course.walk {
+    /// By hash or by chance, in the set that the choices are in; `None` when the rounds are to be taken.
+    fn looked_up(&mut self, choices: &mut Choices, now: Moment) -> Option<usize> {
+        let set = &mut self.sets[choices.set];
+        let is_empty = match &choices.walk {
             Walk::Key { key, .. } | Walk::Ring { key, .. } => key.is_empty(),
             _ => false,
         };
-        if course.looks > LOOKS_MAX || set.peers.len() < 2 || is_empty {
+        if choices.looks > LOOKS_MAX || set.peers.len() < 2 || is_empty {
             return None;
         }
-        if let Some(place) = set.of_session(course.hint.as_deref(), &course.tried, now) {
-            course.took(&mut set.peers[place], now);
+        if let Some(place) = set.of_session(choices.hint.as_deref(), &choices.tried, now) {
+            choices.took(&mut set.peers[place], now);
             return Some(place);
         }
-        if let Walk::Ring { .. } = course.walk {
-            return set.on_ring(course, self.generation, now);
+        if let Walk::Ring { .. } = choices.walk {
+            return set.on_ring(choices, self.generation, now);
         }
         let mut first = None;
         loop {
-            let place = course.walk.step(set, &mut self.random);
+            let place = choices.walk.step(set, &mut self.random);
             let peer = &set.peers[place];
-            let is_candidate = first != Some(place) && !course.has_tried(peer) && peer.is_open(now);
+            let is_candidate = first != Some(place) && !choices.has_tried(peer) && peer.is_open(now);
             match first {
                 _ if !is_candidate => {}
                 Some(first) => {
                     let place = set.less_loaded(first, place);
-                    course.took(&mut set.peers[place], now);
+                    choices.took(&mut set.peers[place], now);
                     return Some(place);
                 }
-                None if matches!(course.walk, Walk::Random { two: true }) => first = Some(place),
+                None if matches!(choices.walk, Walk::Random { two: true }) => first = Some(place),
                 None => {
-                    course.took(&mut set.peers[place], now);
+                    choices.took(&mut set.peers[place], now);
                     return Some(place);
                 }
             }
             // The first one of two counts as well, in nginx.
-            course.looks += 1;
-            if course.looks > LOOKS_MAX {
+            choices.looks += 1;
+            if choices.looks > LOOKS_MAX {
                 return None;
             }
         }
@@ -213,22 +213,22 @@ impl Walk {
 impl Set {
     /// One round of smooth weighted round robin: everybody gains its weight, the richest is chosen and pays what all
     /// gained.
-    fn round(&mut self, course: &mut Course, now: Moment) -> Option<usize> {
-        let session = self.of_session(course.hint.as_deref(), &course.tried, now);
+    fn round(&mut self, choices: &mut Choices, now: Moment) -> Option<usize> {
+        let session = self.of_session(choices.hint.as_deref(), &choices.tried, now);
         if let Some(place) = session {
             let peer = &mut self.peers[place];
             // It is in debt for as much as the others have together, and does not get deeper into it.
             if peer.current <= -(self.total_weight.saturating_sub(peer.weight)).saturating_mul(self.scale) {
-                course.took(peer, now);
+                choices.took(peer, now);
                 return Some(place);
             }
         }
-        let is_open = |peer: &Peer| !course.has_tried(peer) && peer.is_open(now);
+        let is_open = |peer: &Peer| !choices.has_tried(peer) && peer.is_open(now);
         let (best, total) = self.gain(0, None, now, is_open);
         let place = session.or(best)?;
         let peer = &mut self.peers[place];
         peer.current = peer.current.saturating_sub(total);
-        course.took(peer, now);
+        choices.took(peer, now);
         Some(place)
     }
 
@@ -262,19 +262,19 @@ impl Set {
     }
 
     /// The one with the least load for its weight; among equals by turns.
-    fn least(&mut self, course: &mut Course, now: Moment) -> Option<usize> {
-        if let Some(place) = self.of_session(course.hint.as_deref(), &course.tried, now) {
-            course.took(&mut self.peers[place], now);
+    fn least(&mut self, choices: &mut Choices, now: Moment) -> Option<usize> {
+        if let Some(place) = self.of_session(choices.hint.as_deref(), &choices.tried, now) {
+            choices.took(&mut self.peers[place], now);
             return Some(place);
         }
         let scale = self.scale;
         let mut best: Option<(usize, Load)> = None;
         let mut many = false;
         for (place, peer) in self.peers.iter_mut().enumerate() {
-            if course.has_tried(peer) || !peer.is_open(now) {
+            if choices.has_tried(peer) || !peer.is_open(now) {
                 continue;
             }
-            let load = Load::of(peer, &course.walk, now, scale);
+            let load = Load::of(peer, &choices.walk, now, scale);
             match &best {
                 Some((_, least)) if load.is_above(least) => {}
                 Some((_, least)) if !least.is_above(&load) => many = true,
@@ -283,16 +283,16 @@ impl Set {
         }
         let (mut place, least) = best?;
         if many {
-            let walk = &course.walk;
+            let walk = &choices.walk;
             let is_equal = |peer: &Peer| {
                 let load = || Load::known(peer, walk, now, scale);
-                !course.has_tried(peer) && peer.is_open(now) && load().is_equal(&least)
+                !choices.has_tried(peer) && peer.is_open(now) && load().is_equal(&least)
             };
             let (best, total) = self.gain(place, Some(place), now, is_equal);
             place = best.unwrap_or(place);
             self.peers[place].current = self.peers[place].current.saturating_sub(total);
         }
-        course.took(&mut self.peers[place], now);
+        choices.took(&mut self.peers[place], now);
         Some(place)
     }
 
@@ -305,10 +305,10 @@ impl Set {
 
     /// The server at the key's point of the ring, or at one of those behind it. One that has several addresses gives
     /// them by turns.
-    fn on_ring(&mut self, course: &mut Course, generation: u32, now: Moment) -> Option<usize> {
+    fn on_ring(&mut self, choices: &mut Choices, generation: u32, now: Moment) -> Option<usize> {
         loop {
             let ring = self.ring.as_ref()?;
-            let Walk::Ring { key, at } = &mut course.walk else { return None };
+            let Walk::Ring { key, at } = &mut choices.walk else { return None };
             let number = match *at {
                 Some((of, number)) if of == generation => number,
                 _ => ring.start(key),
@@ -317,18 +317,18 @@ impl Set {
             let first = ring.server(number)?;
             let server = self.peers.get(first as usize).map(|peer| peer.server.clone())?;
             let is_there =
-                |peer: &Peer| peer.server == server && !course.has_tried(peer) && peer.is_open(now);
+                |peer: &Peer| peer.server == server && !choices.has_tried(peer) && peer.is_open(now);
             let (best, total) = self.gain(0, None, now, is_there);
             if let Some(place) = best {
                 let peer = &mut self.peers[place];
                 peer.current = peer.current.saturating_sub(total);
-                course.took(peer, now);
+                choices.took(peer, now);
                 return Some(place);
             }
-            let Walk::Ring { at, .. } = &mut course.walk else { return None };
+            let Walk::Ring { at, .. } = &mut choices.walk else { return None };
             *at = Some((generation, number + 1));
-            course.looks += 1;
-            if course.looks > LOOKS_MAX {
+            choices.looks += 1;
+            if choices.looks > LOOKS_MAX {
                 return None;
             }
         }

@@ -25,7 +25,7 @@ use std::time::Instant;
 use conf::Span;
 use io::op::PeerAddr;
 
-use self::balance::{Course, Walk};
+use self::balance::{Choices, Walk};
 pub use self::groups::Upstreams;
 pub use self::lines::Keepalive;
 use self::lines::{Draft, Found, Line, Method, Named};
@@ -155,12 +155,12 @@ impl Group {
             _ => session.clone(),
         };
         let walk = self.walk(|| client_of(request), |template| template.rendered(request));
-        self.selection(Course::new(walk, hint), session)
+        self.selection(Choices::new(walk, hint), session)
     }
 
-    fn selection(self: &Arc<Group>, course: Course, session: Option<Vec<u8>>) -> Selection {
+    fn selection(self: &Arc<Group>, choices: Choices, session: Option<Vec<u8>>) -> Selection {
         let tries = self.state().lock().tries();
-        Selection { group: Arc::clone(self), course, tries, session }
+        Selection { group: Arc::clone(self), choices, tries, session }
     }
 
     fn walk(
@@ -288,7 +288,7 @@ fn wall_ms() -> i64 {
 #[derive(Debug)]
 pub struct Selection {
     group: Arc<Group>,
-    course: Course,
+    choices: Choices,
     tries: u32,
     /// What the client came with, where sessions are told apart.
     session: Option<Vec<u8>>,
@@ -329,10 +329,10 @@ impl Selection {
         let shared = Arc::clone(self.group.state());
         let mut state = shared.lock();
         let moment = state.moment(now);
-        let Some(place) = state.choose(&mut self.course, moment) else {
+        let Some(place) = state.choose(&mut self.choices, moment) else {
             return Err(if state.awaits_names() { NoPeer::Unresolved } else { NoPeer::Busy });
         };
-        let peer = &state.sets[self.course.set].peers[place];
+        let peer = &state.sets[self.choices.set].peers[place];
         Ok(Pick {
             address: peer.address.clone(),
             name: Arc::clone(&peer.name),

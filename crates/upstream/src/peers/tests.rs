@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::address::Url;
-use super::balance::{Course, Walk};
+use super::balance::{Choices, Walk};
 use super::lines::{Draft, Found, Line, Method, Source, Takes};
 use super::sticky::{Sticky, StickyKind};
 use super::{Group, NoPeer, Outcome, Pick, Selection, ServersZone, Upstreams};
@@ -61,7 +61,7 @@ impl Bench {
     }
 
     fn select_by(&self, walk: Walk, hint: Option<&[u8]>) -> Selection {
-        self.group.selection(Course::new(walk, hint.map(<[u8]>::to_vec)), None)
+        self.group.selection(Choices::new(walk, hint.map(<[u8]>::to_vec)), None)
     }
 
     /// One request that the first server answers.
