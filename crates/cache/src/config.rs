@@ -50,8 +50,8 @@ pub struct Config {
     pub scrub: Option<Duration>,
     /// The disk backend; where a thread does not have it, the next best one.
     pub via: DiskVia,
-    /// Whether small entries are read past the page cache and large ones written so, where file system and kernel can.
-    /// How large ones are read is the sender's.
+    /// Whether small entries are read bypassing the page cache and large ones written so, where file system and kernel
+    /// can. How large ones are read is the sender's.
     pub direct: bool,
     /// Whether calls that need no disk (an open and a read of what is in memory) are made on the thread: for local file
     /// systems, as others may ask another machine.
@@ -126,7 +126,7 @@ impl fmt::Debug for Config {
 pub struct Access {
     /// The disk backend.
     pub via: DiskVia,
-    /// Files of at least so many bytes are read past the page cache (`directio`).
+    /// Files of at least this many bytes are read bypassing the page cache (`directio`).
     pub direct_from: Option<u64>,
     /// The disk backend that reads those.
     pub direct_via: DiskVia,
@@ -139,7 +139,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Whether a file that takes so many bytes is read past the page cache.
+    /// Whether a file that takes this many bytes is read bypassing the page cache.
     pub(crate) fn is_direct(&self, bytes: u64) -> bool {
         self.direct_from.is_some_and(|from| bytes >= from)
     }

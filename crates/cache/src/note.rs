@@ -54,7 +54,7 @@ pub enum Note {
         /// What was wrong.
         damage: crate::format::Damage,
     },
-    /// Folders could not be read while the entries were looked for; they are tried again.
+    /// Directories could not be read while the entries were looked for; they are tried again.
     Unreadable {
         /// The zone.
         name: String,

@@ -11,7 +11,7 @@ pub struct Stats {
     pub entries: u64,
     /// Most entries that can be known (`keys_zone`).
     pub entries_max: u64,
-    /// Bytes on disk of entries and of fills under way.
+    /// Bytes on disk of entries and of fills in flight.
     pub bytes: u64,
     /// Bytes in the memory tier.
     pub memory_bytes: u64,

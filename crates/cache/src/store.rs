@@ -42,7 +42,7 @@ pub struct Store {
     entries: Arc<Entries>,
     lookup: Arc<Lookup>,
     fills: Arc<Fills>,
-    /// The order of the fetches that are under way.
+    /// The order of the fetches in flight.
     orders: Arc<Orders>,
 }
 
@@ -87,7 +87,7 @@ impl Store {
         manager.run().await;
     }
 
-    /// Ends [`Store::run`], which saves the index first and gives the directory to another process. Fills under way are
+    /// Ends [`Store::run`], which saves the index first and gives the directory to another process. Fills in flight are
     /// refused from here on; lookups go on.
     pub fn stop(&self) {
         self.entries.dir.stop();
@@ -252,8 +252,8 @@ impl Store {
         self.entries.purges.set().fate(&subject)
     }
 
-    /// Gives up about so many bytes of the file system to others that write there. A bounded number of the entries that
-    /// are worth least goes. Returns whether any went.
+    /// Gives up about this many bytes of the file system to others that write there. A bounded number of the entries
+    /// that are worth least goes. Returns whether any went.
     pub async fn give_room(&self, bytes: u64) -> bool {
         self.entries.give_room(bytes).await
     }

@@ -1,6 +1,6 @@
 //! Path patterns as glob(3) matches them in the C locale: `*`, `?`, `[a-z]`, `[!a-z]`, backslash.
 //!
-//! Matching, and expansion over folders that somebody else lists.
+//! Matching, and expansion over directories that somebody else lists.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -25,7 +25,8 @@ pub fn matches(pattern: &Path, path: &Path) -> bool {
 
 /// The paths that match, in the order of glob(3): what a [`Loader`](crate::Loader) with a disk answers.
 ///
-/// `list` gives the names in a folder, of which the empty path is the working folder. As in nginx, a folder that cannot be listed holds nothing.
+/// `list` gives the names in a directory, of which the empty path is the working directory. As in nginx, a directory
+/// that cannot be listed holds nothing.
 pub fn expand(pattern: &Path, list: &dyn Fn(&Path) -> io::Result<Vec<OsString>>) -> Vec<PathBuf> {
     let root = if pattern.is_absolute() { PathBuf::from("/") } else { PathBuf::new() };
     let mut found = vec![root];

@@ -54,14 +54,14 @@ impl From<&Span> for Span {
 pub struct Source {
     /// The main file.
     pub main: PathBuf,
-    /// What relative includes start from. nginx: the folder of the main file.
+    /// What relative includes start from. nginx: the directory of the main file.
     pub prefix: PathBuf,
     /// The text of `-g`, read before the main file; may be empty.
     pub globals: String,
 }
 
 impl Source {
-    /// A main file with its own folder as prefix and no `-g`.
+    /// A main file with its own directory as prefix and no `-g`.
     pub fn new(main: impl Into<PathBuf>) -> Source {
         let main = main.into();
         let prefix = main.parent().map(Path::to_owned).unwrap_or_default();
@@ -81,7 +81,8 @@ pub trait Loader {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 
     /// The files that match, as glob(3) finds and sorts them; no match is an empty list.
-    /// [`expand_glob`](crate::expand_glob) does it over folders, [`glob_matches`](crate::glob_matches) for one path.
+    /// [`expand_glob`](crate::expand_glob) does it over directories, [`glob_matches`](crate::glob_matches) for one
+    /// path.
     fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>>;
 }
 

@@ -1,7 +1,7 @@
 //! Arguments as values: sizes, offsets, times, numbers, flags, names.
 //!
-//! Each reader takes a text and answers with a value or a [`ValueError`], which becomes an [`Error`] once the
-//! statement is known: [`Statement::value`] does both.
+//! Each reader takes a text and returns a value or a [`ValueError`], which becomes an [`Error`] once the statement
+//! is known: [`Statement::value`] does both.
 //!
 //! | reader | accepts | unit of the answer |
 //! |---|---|---|

@@ -1,8 +1,8 @@
 //! What may change a body between its source and the socket: `sub`, `ssi`, `gzip` and their like.
 //!
-//! A module's head filter puts a [`BodyFilter`] into the response; `filter::levels` feeds it. A filter is
-//! given bytes and gives bytes, and waits for nothing itself: where the answer of a subrequest belongs into the
-//! body, it says so and the output fetches it.
+//! A module's head filter puts a [`BodyFilter`] into the response; `filter::levels` feeds it. A filter is given bytes
+//! and gives bytes, and waits for nothing itself: where the response of a subrequest belongs into the body, it says so
+//! and the output fetches it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -30,7 +30,7 @@ pub trait BodyFilter {
     /// Bytes of another origin come here: what was held back goes out before them.
     fn interrupt(&mut self, _request: &mut Request, _out: &mut Output) {}
 
-    /// The answer of a subrequest that was to be captured.
+    /// The response of a subrequest that was to be captured.
     fn captured(&mut self, _request: &mut Request, _status: u16, _body: Vec<u8>) {}
 
     /// Bytes that one push gets at most, so that no push holds the thread for longer than a millisecond.
@@ -72,7 +72,7 @@ pub(crate) enum Piece {
         bytes: Vec<u8>,
         start: usize,
     },
-    /// The answer of this subrequest takes this place, or is captured.
+    /// The response of this subrequest takes this place, or is captured.
     Subrequest(Subrequest),
 }
 
@@ -95,7 +95,7 @@ impl Output {
         }
     }
 
-    /// Puts the answer of a subrequest here.
+    /// Puts the response of a subrequest here.
     pub fn subrequest(&mut self, subrequest: Subrequest) {
         self.pieces.push_back(Piece::Subrequest(subrequest));
     }

@@ -34,8 +34,8 @@ pub struct Interim {
 /// How long an upstream has before it is looked whether the client still waits.
 const WATCH_AFTER: Duration = Duration::from_millis(20);
 
-/// Waits until this client has gone, where there is one that matters, but not before the upstream had a little time: most
-/// answers are here before that, and to watch costs an operation of the engine.
+/// Waits until this client has gone, where there is one that matters, but not before the upstream had a little time:
+/// most responses are here before that, and to watch costs an operation of the engine.
 pub async fn gone(client: Option<Rc<dyn Client>>) {
     let Some(client) = client else { return std::future::pending().await };
     rt::sleep_until(rt::now() + WATCH_AFTER).await;

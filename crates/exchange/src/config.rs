@@ -96,7 +96,7 @@ pub struct Http {
     pub open_file_caches: Vec<Limits>,
     /// What relative paths start from, with a slash at its end.
     pub prefix: Vec<u8>,
-    /// The folder of the main configuration file, with a slash at its end, for the same.
+    /// The directory of the main configuration file, with a slash at its end, for the same.
     pub conf_prefix: Vec<u8>,
     /// The machine's name, for `$hostname`.
     pub hostname: String,
@@ -170,7 +170,7 @@ pub enum BlockKind {
 pub struct Needs {
     /// Log files, which are opened before the privileges go.
     pub log_files: BTreeSet<PathBuf>,
-    /// Folders that workers write to.
+    /// Directories that workers write to.
     pub temp_folders: BTreeSet<PathBuf>,
     /// Whether connections may go out from addresses of others (`proxy_bind … transparent`), which the kernel lets
     /// processes with `CAP_NET_RAW` alone do (ip(7)).
@@ -200,7 +200,7 @@ impl Config {
         files.into_iter().collect()
     }
 
-    /// Folders that workers write to: for bodies that are too large for memory, and of caches.
+    /// Directories that workers write to: for bodies that are too large for memory, and of caches.
     pub fn temp_folders(&self) -> Vec<PathBuf> {
         self.needs.temp_folders.iter().cloned().collect()
     }

@@ -1,4 +1,4 @@
-//! From a head to an answer: server, URI, location, phases, error pages.
+//! From a head to a response: server, URI, location, phases, error pages.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -114,7 +114,8 @@ impl PhaseCursor {
     pub fn begin(request: &mut Request, listen: Option<&Listen>) -> (PhaseCursor, Option<Outcome>) {
         let mut cursor = PhaseCursor::at(Phase::PostRead);
         let outcome = match begin(request, listen) {
-            // No resource is meant, so no location answers (RFC 9110 section 9.3.7): the answer says that the server is there.
+            // No resource is meant, so no location answers (RFC 9110 section 9.3.7): the response says that the server
+            // is there.
             Ok(()) if request.head.target() == Target::Asterisk => {
                 request.response.status = 204;
                 cursor.take(request, Step::Done)
@@ -367,10 +368,10 @@ pub async fn refuse(request: &mut Request, status: u16) -> Outcome {
     }
 }
 
-/// Puts an error in the place of an answer that was made. The fields of an upstream that are not about its content stay: a
-/// cookie, a permission for scripts of other sites.
+/// Puts an error in the place of a response that was made. The fields of an upstream that are not about its content
+/// stay: a cookie, a permission for scripts of other sites.
 pub async fn replace(request: &mut Request, status: u16) -> Outcome {
-    // The length of the whole, for a range beyond it. The range of an upstream's answer says nothing of an error.
+    // The length of the whole, for a range beyond it. The range of an upstream's response says nothing of an error.
     let content_range = request.response.content_range.take().filter(|_| status == 416);
     let vary_accept_encoding = request.response.vary_accept_encoding;
     let mut fields = std::mem::take(&mut request.response.fields);
@@ -404,7 +405,7 @@ fn is_of_content(name: &[u8]) -> bool {
         )
 }
 
-/// Decides on the answer to a subrequest.
+/// Decides on the response to a subrequest.
 pub async fn run_subrequest(request: &mut Request) {
     let mut cursor = PhaseCursor::of_subrequest(request);
     if run_without_body(&mut cursor, request).await == Outcome::Drop {
@@ -440,8 +441,8 @@ pub fn answer_with(request: &mut Request, content_type: Option<String>, text: Ve
     prepare::filter(request);
 }
 
-/// Runs `post_action` behind an answer that was sent. As in nginx the request goes on as an internal redirect and
-/// is logged where that ends; what it answers goes nowhere.
+/// Runs `post_action` behind a response that was sent. As in nginx the request goes on as an internal redirect and is
+/// logged where that ends; what it answers goes nowhere.
 pub async fn post_action(request: &mut Request) {
     let Some(target) = request.scope().core.subrequests.post_action.clone() else { return };
     let status = request.response.status;
@@ -553,7 +554,7 @@ fn begin(request: &mut Request, listen: Option<&Listen>) -> Result<(), u16> {
     }
 }
 
-/// As nginx: a folder without an index is forbidden, anything else that nobody answers is not there.
+/// As nginx: a directory without an index is forbidden, anything else that nobody answers is not there.
 fn nobody_answers(request: &mut Request) -> Step {
     if request.uri.last() != Some(&b'/') {
         return Step::Status(404);

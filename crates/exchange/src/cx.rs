@@ -30,7 +30,7 @@ pub struct Cx<'a> {
     pub block: u32,
     /// What relative paths in the configuration start from (`-p`).
     pub prefix: &'a Path,
-    /// The folder of the main configuration file.
+    /// The directory of the main configuration file.
     pub conf_prefix: &'a Path,
     /// `pcre_jit`
     pub jit: bool,
@@ -42,7 +42,7 @@ pub struct Cx<'a> {
     pub warnings: &'a mut Vec<Error>,
 }
 
-/// Digits in the name of a folder: more than a file system wants to list in one.
+/// Digits in the name of a directory: more than a file system wants to list in one.
 const LEVEL_DIGITS_MAX: u8 = 4;
 
 impl<'a> Cx<'a> {
@@ -176,8 +176,8 @@ impl<'a> Cx<'a> {
         self.template(&path.to_string_lossy())
     }
 
-    /// A folder for temporary files and the digits of its levels. The folder itself is made when the first file goes
-    /// there.
+    /// A directory for temporary files and the digits of its levels. The directory itself is made when the first file
+    /// goes there.
     pub fn temp_folder(&mut self) -> Result<(PathBuf, Vec<u8>), Error> {
         let mut levels = Vec::new();
         for text in self.statement.texts().skip(1) {

@@ -24,7 +24,7 @@ pub fn write_beside(thread: &Thread, about: &Target, level: Level, message: fmt:
     write_to_process(thread, Some(about), level, message);
 }
 
-/// The process's log is that of the configuration in force, whatever a request under way started with.
+/// The process's log is that of the configuration in force, whatever a request in flight started with.
 fn write_to_process(thread: &Thread, skip: Option<&Target>, level: Level, message: fmt::Arguments<'_>) {
     let generation = thread.generation();
     let line = Line { level, connection: None, message, about: About::Nothing };

@@ -59,11 +59,11 @@ fn refresh(request: &mut Request) {
     request.response.set_bytes(Source::Vec(page));
 }
 
-/// Follows an `error_page`; without a further step the answer is made: a redirect, or an error.
+/// Follows an `error_page`; without a further step the response is made: a redirect, or an error.
 fn go_to(request: &mut Request, page: &ErrorPage, status: u16) -> Option<Step> {
     let target = page.target.rendered(request);
     request.error_status = Some(page.overwrite.unwrap_or(status));
-    // What the failed handler had prepared must not show in the answer of the page.
+    // What the failed handler had prepared must not show in the response of the page.
     let location = std::mem::take(&mut request.response.location);
     // A page in the place of the built-in one still asks for the password.
     let www_authenticate = std::mem::take(&mut request.response.www_authenticate);

@@ -1,4 +1,4 @@
-//! The phases of a request and who takes part in them, and the filters that an answer passes.
+//! The phases of a request and who takes part in them, and the filters that a response passes.
 //!
 //! The order is nginx's. Each location has its handlers and filters listed when the configuration is read, so
 //! a request never asks a module that has nothing to do there.
@@ -23,7 +23,7 @@ pub enum Phase {
     Rewrite,
     /// Limits.
     Preaccess,
-    /// May the client have it? `satisfy` says how the answers combine.
+    /// May the client have it? `satisfy` says how the responses combine.
     Access,
     /// Last checks before the content.
     Precontent,
@@ -47,7 +47,7 @@ pub enum Step {
     Done,
     /// Answer with this status and the page that is configured for it.
     Status(u16),
-    /// Close the connection without an answer (nginx's 444).
+    /// Close the connection without a response (nginx's 444).
     Drop,
     /// The client went away while it was waited for: as [`Step::Drop`], with nginx's 499 in the log.
     Gone,
@@ -108,7 +108,7 @@ impl<C: Send + Sync> Handler for NowOrLater<C> {
     }
 }
 
-/// One module's change to the head of a response. Where the body is to change too, it puts a
+/// One module's change to the header section of a response. Where the body is to change too, it puts a
 /// [`crate::filter::BodyFilter`] into the response.
 pub type Filter = Box<dyn Fn(&mut Request) + Send + Sync>;
 
@@ -188,7 +188,7 @@ impl Plan {
         &self.phases[phase as usize]
     }
 
-    /// What changes the head of a response, in order.
+    /// What changes the header section of a response, in order.
     pub fn filters(&self) -> &[Filter] {
         &self.filters
     }

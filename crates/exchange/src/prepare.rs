@@ -14,7 +14,7 @@ use transfer::body::{FileBody, OneRead};
 /// Bytes of a body that are copied behind their head.
 const COPIED_MAX: usize = 1 << 10;
 
-/// Lets the modules change the answer before it is sent. One of them may find that it is to be an error instead.
+/// Lets the modules change the response before it is sent. One of them may find that it is to be an error instead.
 pub fn filter(request: &mut Request) -> Option<u16> {
     if let Some(status) = request.error_status.filter(|&status| status != 0) {
         request.response.status = status;
@@ -24,7 +24,7 @@ pub fn filter(request: &mut Request) -> Option<u16> {
         request.response.last_modified = None;
         request.response.allow_ranges = false;
     }
-    // Those of this server are added to the error that takes the place of the answer, and not twice.
+    // Those of this server are added to the error that takes the place of the response, and not twice.
     let given = (request.header(HeaderId::Range).is_some()).then(|| request.response.fields.clone());
     let generation = Rc::clone(&request.generation);
     for filter in generation.config.location(request.location).plan.filters() {
@@ -78,7 +78,7 @@ pub fn at_hand(request: &mut Request, core: &Core, mut head: Vec<u8>) -> Result<
     Ok(data)
 }
 
-/// The file that is the answer, and the read that brings all of it; otherwise the answer stays as it is.
+/// The file that is the response, and the read that brings all of it; otherwise the response stays as it is.
 pub fn in_one_read(request: &mut Request, core: &Core) -> Option<(FileBody, OneRead)> {
     let response = &mut request.response;
     if request.method == Method::Head || response.has_no_content() || response.is_filtered() {

@@ -1,4 +1,4 @@
-//! One request under way: what was asked, where it stands, what is answered.
+//! One request in flight: what was asked, where it stands, what is answered.
 //!
 //! A connection has one `Request` and uses it again for each request it reads. Reading, sending and logging
 //! are the connection's; deciding is the phases'.
@@ -120,7 +120,7 @@ pub struct Request {
     pub internal: bool,
     /// Whether it goes on without the client: what it fetches is for others too.
     pub is_detached: bool,
-    /// Whether a client waits for the head of its response nevertheless: interim responses go there.
+    /// Whether a client waits for the header section of its response nevertheless: interim responses go there.
     pub is_awaited: bool,
     /// How many requests this one was made inside of; 0 for a client's.
     pub depth: u8,
@@ -147,19 +147,19 @@ pub struct Request {
     pub started_wall: SystemTime,
     /// Bytes of the request, head and body.
     pub received: u64,
-    /// Bytes of the answer, head and body.
+    /// Bytes of the response, head and body.
     pub sent: u64,
-    /// Bytes of the answer's head.
+    /// Bytes of the response's head.
     pub sent_head: u64,
-    /// Whether the head was here before the answer to the last request was sent.
+    /// Whether the head was here before the response to the last request was sent.
     pub pipelined: bool,
     /// Whether the connection may serve another request.
     pub keepalive: bool,
-    /// Whether the whole answer went out.
+    /// Whether the whole response went out.
     pub completed: bool,
     /// What modules have found out about this request.
     pub facts: Facts,
-    /// How the body of the answer moves, when it is a file.
+    /// How the body of the response moves, when it is a file.
     pub mover: Option<Mover>,
     /// `$limit_rate`, when it was set.
     pub limit_rate: Option<u64>,
@@ -169,8 +169,8 @@ pub struct Request {
     pub body: Option<Rc<ReceivedBody>>,
     /// The body, while it comes to a handler that asked for it piece by piece.
     pub incoming: Option<Rc<IncomingBody>>,
-    /// Whether the connection has read the body, or as much of it as could be read: then it is not in the way of
-    /// the next request. A handler that asks when the answer has gone out gets none, and it still is.
+    /// Whether the connection has read the body, or as much of it as could be read: then it is not in the way of the
+    /// next request. A handler that asks when the response has gone out gets none, and it still is.
     pub body_is_taken: bool,
     /// Whether a handler had it piece by piece, so that nobody else can have it.
     pub body_was_streamed: bool,
@@ -182,7 +182,7 @@ pub struct Request {
     pub path: Vec<u8>,
 }
 
-/// What a request of a client and its subrequests have together, as in nginx. Several of them may be under way at once.
+/// What a request of a client and its subrequests have together, as in nginx. Several of them may be in flight at once.
 #[derive(Default)]
 pub struct Shared {
     /// Values of the configuration's variables.
@@ -295,7 +295,7 @@ impl Request {
         self.host.clear();
         self.uri.clear();
         self.args.clear();
-        // A head that is refused says no method; HEAD from before would take the body from its answer.
+        // A head that is refused says no method; HEAD from before would take the body from its response.
         (self.method, self.method_replaced) = (Method::Get, false);
         (self.internal, self.uri_changed, self.left_location) = (false, false, false);
         (self.is_detached, self.is_awaited) = (false, false);

@@ -17,7 +17,7 @@ use transfer::received::{BodyInFile, ReceivedBody};
 pub enum BodyFailure {
     /// This status answers the request.
     Refused(u16),
-    /// As in nginx the connection ends without an answer, and this status is logged.
+    /// As in nginx the connection ends without a response, and this status is logged.
     Abandoned(u16),
 }
 

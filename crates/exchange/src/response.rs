@@ -1,4 +1,4 @@
-//! The answer before it is sent: head fields as values, the body as a source that is never copied here.
+//! The response before it is sent: head fields as values, the body as a source that is never copied here.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use transfer::body::FileBody;
 use transfer::body::ranged::RangedBody;
 use transfer::body::source::BodySource;
 
-/// An answer.
+/// A response.
 #[derive(Default)]
 pub struct Response {
     /// Status; 0 while nobody has decided.
@@ -52,19 +52,19 @@ pub struct Response {
     pub date: Option<Vec<u8>>,
     /// What changes the body, in the order in which it passes.
     pub filters: Vec<Box<dyn BodyFilter>>,
-    /// What encodes it behind those, with the answers of subrequests already in it.
+    /// What encodes it behind those, with the responses of subrequests already in it.
     pub encoder: Option<Box<Encoder>>,
     /// The charset that another server wants the text in (`X-Accel-Charset`).
     pub charset_override: Option<Box<[u8]>>,
     /// Charset of a text, sent behind its type.
     pub charset: Option<Cow<'static, [u8]>>,
-    /// Whether the answer depends on `Accept-Encoding`, which is told where `gzip_vary` says so.
+    /// Whether the response depends on `Accept-Encoding`, which is told where `gzip_vary` says so.
     pub vary_accept_encoding: bool,
     /// Make the fields that follow the body.
     pub trailers: Vec<Trailers>,
     /// The fields that followed it, for the log.
     pub sent_trailers: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Set by a filter which finds that the client is to have an error instead, whose page may be another answer.
+    /// Set by a filter which finds that the client is to have an error instead, whose page may be another response.
     pub refusal: Option<u16>,
     /// Whether the body goes out in chunks, known when the head is written.
     pub chunked: bool,
@@ -102,7 +102,7 @@ impl std::fmt::Debug for Response {
     }
 }
 
-/// The media type of an answer.
+/// The media type of a response.
 #[derive(Debug, Default)]
 pub enum ContentType {
     /// It has none.

@@ -1,5 +1,6 @@
-//! What the head of a response says, whatever protocol it leaves by: the fields that the server itself writes as values,
-//! and all others in nginx's order. How that becomes text or a table of another kind is the protocol's business.
+//! What the header section of a response says, whatever protocol it leaves by: the fields that the server itself writes
+//! as values, and all others in nginx's order. How that becomes text or a table of another kind is the protocol's
+//! business.
 
 use http::StatusCode;
 use http::response::ResponseHead;

@@ -39,7 +39,7 @@ enum Value {
 
 /// What a slot has for somebody who asks.
 enum Look {
-    /// The answer; whether there was a value that is now in the output.
+    /// The response; whether there was a value that is now in the output.
     Answer(bool),
     /// It has to be made.
     Unset,

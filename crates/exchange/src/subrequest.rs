@@ -1,9 +1,9 @@
 //! Requests that the server makes of itself while it answers one: for `auth_request`, `mirror`, `ssi`,
 //! `addition`.
 //!
-//! As in nginx a subrequest has the client's head, a URI of its own, and shares the variables of the
-//! configuration with the request that made it. It passes the phases from the server's rewrites on, but is not
-//! asked for access, and ends with an answer that whoever made it may use or throw away.
+//! As in nginx a subrequest has the client's head, a URI of its own, and shares the variables of the configuration with
+//! the request that made it. It passes the phases from the server's rewrites on, but is not asked for access, and ends
+//! with a response that whoever made it may use or throw away.
 
 mod wanted;
 
@@ -90,7 +90,7 @@ pub fn begin(parent: &Request, wanted: &Subrequest) -> Option<UnderWay> {
     Some(under_way)
 }
 
-/// Carries out a subrequest beside the request, with a copy of the variables, and throws its answer away. The
+/// Carries out a subrequest beside the request, with a copy of the variables, and throws its response away. The
 /// connection waits for it before its next request. `false` when it must not be.
 pub fn in_background(parent: &mut Request, wanted: &Subrequest) -> bool {
     let Some(mut child) = start(parent, wanted) else { return false };
@@ -118,9 +118,9 @@ pub fn finish(child: Box<Request>) {
     write_log(&child);
 }
 
-/// Sends a request through the phases that looks as if the client had fetched `target`, a path with its query, and throws
-/// its answer away. The handler that it is meant for knows it by `errand`, which is among its extensions; nothing is
-/// done where `target` cannot be asked for.
+/// Sends a request through the phases that looks as if the client had fetched `target`, a path with its query, and
+/// throws its response away. The handler that it is meant for knows it by `errand`, which is among its extensions;
+/// nothing is done where `target` cannot be asked for.
 pub async fn visit<T: 'static>(parent: &Request, target: &[u8], errand: T) {
     let Some(mut child) = fetching(parent, target) else { return };
     detach(parent, &mut child);
@@ -212,7 +212,7 @@ fn start(parent: &Request, wanted: &Subrequest) -> Option<Box<Request>> {
     Some(child)
 }
 
-/// Runs a subrequest to its answer. Boxed, because the phases of a request may run those of another.
+/// Runs a subrequest to its response. Boxed, because the phases of a request may run those of another.
 fn carry_out(child: &mut Request) -> Pin<Box<dyn Future<Output = ()> + '_>> {
     Box::pin(course::run_subrequest(child))
 }

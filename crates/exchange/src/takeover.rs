@@ -7,7 +7,7 @@ use io::Errno;
 use rt::Timer;
 use transfer::duplex::Duplex;
 
-/// Takes over a client's connection, or its stream, after the head of the response was sent.
+/// Takes over a client's connection, or its stream, after the header section of the response was sent.
 pub trait Takeover: fmt::Debug {
     /// Runs to the end of the connection. `early` is what the client has sent behind its request.
     fn run<'a>(

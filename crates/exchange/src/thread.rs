@@ -69,7 +69,7 @@ pub struct Thread {
     pub connections: WaitGroup,
     /// Caches that this thread runs.
     pub caches: WaitGroup,
-    /// Fetches for caches under way: a thread that ends waits for them too.
+    /// Fetches for caches in flight: a thread that ends waits for them too.
     pub fetches: WaitGroup,
     /// What `stub_status` shows of this thread.
     pub tally: Arc<Tally>,
@@ -88,7 +88,7 @@ pub struct Thread {
     locals: Extensions,
 }
 
-/// Requests whose memory is kept: as many as are under way at once on a busy thread.
+/// Requests whose memory is kept: as many as are in flight at once on a busy thread.
 const SPARE_REQUESTS_MAX: usize = 256;
 
 impl Thread {
@@ -158,8 +158,8 @@ impl Thread {
         Rc::ptr_eq(generation, &self.generation.borrow())
     }
 
-    /// Puts another configuration in force. Requests under way keep theirs; connections that wait for a
-    /// request wake up and let go of the old one.
+    /// Puts another configuration in force. Requests in flight keep theirs; connections that wait for a request wake up
+    /// and let go of the old one.
     pub fn replace(self: &Rc<Self>, version: ConfigVersion, files: Opened) {
         let old = self.generation.replace(Rc::new(generation(version, &self.logs, files)));
         // Spare requests hold the old configuration.
@@ -175,7 +175,7 @@ impl Thread {
         self.generation.borrow().named.dismiss();
     }
 
-    /// Stops: idle connections end at once, others after the answer that is under way.
+    /// Stops: idle connections end at once, others after the response in flight.
     pub fn drain(&self) {
         self.draining.set();
         for module in self.generation().config.modules.modules() {
@@ -189,7 +189,7 @@ impl Thread {
         self.draining.is_set()
     }
 
-    /// Counts a client's connection for as long as the answer lives.
+    /// Counts a client's connection for as long as the response lives.
     pub fn enter(&self) -> (Counted, Counted) {
         (self.connections.enter(), self.room.enter())
     }

@@ -15,7 +15,7 @@ use crate::settings::listen::Listen;
 use crate::takeover::{Takeover, TakeoverEnd};
 use transfer::body::{BodyError, Outlet, Rate};
 
-/// How reading the head of a request ended.
+/// How reading the header section of a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     /// It is in the request.
@@ -89,8 +89,8 @@ pub trait Transport {
     /// whether the client waits to be told to send its body, which it is before the response.
     fn begin_response(&mut self, request: &mut Request, core: &Core) -> bool;
 
-    /// Appends the head of the response in the protocol's own form; `false`, with nothing appended, when one of its values
-    /// must not be sent.
+    /// Appends the header section of the response in the protocol's own form; `false`, with nothing appended, when one
+    /// of its values must not be sent.
     fn write_head(&mut self, request: &mut Request, core: &Core, out: &mut Vec<u8>) -> bool;
 
     /// Sends a response that is in memory as a whole, as far as that goes without a wait; then there is nothing left of
@@ -123,7 +123,7 @@ pub trait Transport {
     /// The client has a part of the response at most: sees to it that what it has does not look complete.
     fn break_off(&mut self, request: &Request, error: &BodyError);
 
-    /// Sends the head of a response behind which another protocol begins, and leaves the connection to that.
+    /// Sends the header section of a response behind which another protocol begins, and leaves the connection to that.
     fn take_over(
         &mut self,
         request: &mut Request,

@@ -1,4 +1,4 @@
-//! Writing `Cache-Status` (RFC 9211): what this cache did with a request, for whoever reads the answer.
+//! Writing `Cache-Status` (RFC 9211): what this cache did with a request, for whoever reads the response.
 //!
 //! [`CacheStatus`] is one member of the list; those of caches nearer to the origin stand before it, in lines of their
 //! own.
@@ -44,7 +44,7 @@ impl Forwarded {
     }
 }
 
-/// Where the answer is from.
+/// Where the response is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// From the cache, without asking the origin.
@@ -64,11 +64,11 @@ pub struct CacheStatus<'a> {
     pub source: Source,
     /// `fwd-status`: what the origin answered. Told only where the request went there.
     pub forwarded_status: Option<u16>,
-    /// `ttl`: seconds for which the answer is still fresh; negative when it is stale.
+    /// `ttl`: seconds for which the response is still fresh; negative when it is stale.
     pub ttl: Option<i64>,
-    /// `stored`: the answer was stored. Told only where the request went to the origin.
+    /// `stored`: the response was stored. Told only where the request went to the origin.
     pub stored: bool,
-    /// `collapsed`: the request waited for another one's answer. Told only where it went to the origin.
+    /// `collapsed`: the request waited for another one's response. Told only where it went to the origin.
     pub collapsed: Option<bool>,
     /// `key`: what the cache looked for.
     pub key: Option<&'a [u8]>,
@@ -81,7 +81,7 @@ pub struct CacheStatus<'a> {
 pub const KEY_LEN_MAX: usize = 1024;
 
 impl<'a> CacheStatus<'a> {
-    /// A member with nothing but where the answer is from.
+    /// A member with nothing but where the response is from.
     #[must_use]
     pub fn new(name: &'a [u8], source: Source) -> Self {
         Self {

@@ -59,7 +59,7 @@ impl StatusCode {
     pub const TOO_MANY_REQUESTS: Self = Self(429);
     /// 431 Request Header Fields Too Large (RFC 6585 section 5).
     pub const HEADER_FIELDS_TOO_LARGE: Self = Self(431);
-    /// nginx's 444: close the connection without an answer.
+    /// nginx's 444: close the connection without a response.
     pub const CLOSE: Self = Self(444);
     /// nginx's 494: the request head does not fit; `error_page 494` catches it, the client sees 431.
     pub const REQUEST_HEADER_TOO_LARGE: Self = Self(494);

@@ -156,8 +156,8 @@ impl Pool {
         self.0.heads_exhausted.get()
     }
 
-    /// Whether a buffer of so many bytes would come out of the quarter that is left to bodies, where heads have no use for
-    /// what it leaves.
+    /// Whether a buffer of this many bytes would come out of the quarter that is left to bodies, where heads have no
+    /// use for what it leaves.
     pub fn is_left_to_bodies(&self, bytes: usize) -> bool {
         let (class, shared) = (class_of(bytes), &self.0);
         let idle = |class: usize| shared.free[class].borrow().len() * CLASS_BYTES[class] as usize;
@@ -167,7 +167,7 @@ impl Pool {
         class >= BODY_CLASS && lent_bytes + CLASS_BYTES[class] as usize <= part_bytes
     }
 
-    /// Whether a buffer of so many bytes is one of those for bodies.
+    /// Whether a buffer of this many bytes is one of those for bodies.
     pub fn is_for_bodies(bytes: usize) -> bool {
         class_of(bytes) >= BODY_CLASS
     }
@@ -187,8 +187,8 @@ impl Pool {
         }
     }
 
-    /// Gives chunks without a used buffer back to the kernel; `unregister` is called for those that a ring
-    /// knows and says whether the ring let go. Answers the bytes given back.
+    /// Gives chunks without a used buffer back to the kernel; `unregister` is called for those that a ring knows and
+    /// says whether the ring let go. Returns the bytes given back.
     pub fn trim(&self, mut unregister: impl FnMut(u16) -> bool) -> usize {
         let shared = &self.0;
         shared.take_back();
@@ -247,7 +247,7 @@ impl Pool {
     }
 }
 
-/// The class of a buffer with room for so many bytes; the largest for more than it holds.
+/// The class of a buffer with room for this many bytes; the largest for more than it holds.
 fn class_of(bytes: usize) -> usize {
     CLASS_BYTES.iter().position(|&size| size as usize >= bytes).unwrap_or(CLASS_BYTES.len() - 1)
 }
@@ -312,15 +312,15 @@ impl Shared {
         None
     }
 
-    /// Puts all buffers of a chunk but one on the free list and answers that one.
+    /// Puts all buffers of a chunk but one on the free list and returns that one.
     fn cut(&self, place: usize, class: usize) -> BufId {
         let id = |index: usize| BufId { chunk: place as u16, index: index as u16 };
         self.free[class].borrow_mut().extend((1..buffers_in_chunk(class)).rev().map(id));
         id(0)
     }
 
-    /// Maps a chunk for `class`, or two where they make a huge page, puts all their buffers but one on the free list and
-    /// answers that one.
+    /// Maps a chunk for `class`, or two where they make a huge page, puts all their buffers but one on the free list
+    /// and returns that one.
     fn grow(&self, class: usize) -> Option<BufId> {
         let can_take =
             |count| self.chunks_live.get() + count <= self.chunks_max && self.may_cut(count, class, None);
@@ -543,7 +543,7 @@ impl Buf {
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.capacity()) }
     }
 
-    /// Appends as much of `bytes` as fits and answers how much that was.
+    /// Appends as much of `bytes` as fits and returns how much that was.
     pub fn append(&mut self, bytes: &[u8]) -> usize {
         let len = self.len as usize;
         let taken = bytes.len().min(self.capacity() - len);

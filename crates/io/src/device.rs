@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use crate::op::DeviceId;
 
-/// The devices with work under way, and what waits for them.
+/// The devices with work in flight, and what waits for them.
 pub(crate) struct DeviceLimit<T> {
     /// Those with work inside: few, so that they are looked through and not hashed.
     devices: Vec<(DeviceId, Share<T>)>,

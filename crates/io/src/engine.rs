@@ -71,7 +71,7 @@ pub trait Engine {
     /// Numbers since start.
     fn counters(&self) -> Counters;
 
-    /// Gives idle memory back to the system; answers the bytes.
+    /// Gives idle memory back to the system; returns the bytes.
     fn trim(&mut self) -> usize;
 
     /// Something that the operator should hear of, each only once; to be asked for now and then.
@@ -139,8 +139,8 @@ impl Caps {
     }
 }
 
-/// Files of one device that threads make at once. They wait for each other in the folder and in the journal, so that more
-/// threads only take turns.
+/// Files of one device that threads make at once. They wait for each other in the directory and in the journal, so that
+/// more threads only take turns.
 pub const PUTS_MAX: usize = 4;
 
 /// Settings of one thread's engine. The defaults need no touching.

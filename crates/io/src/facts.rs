@@ -1,4 +1,4 @@
-//! What file systems tell about files, folders and their own space.
+//! What file systems tell about files, directories and their own space.
 
 use rustix::io::Errno;
 
@@ -86,7 +86,7 @@ impl From<rustix::fs::Stat> for Stat {
     }
 }
 
-/// How the entries of a folder are looked at while they are read.
+/// How the entries of a directory are looked at while they are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryLook {
     /// Not at all: the names with their kinds.
@@ -97,7 +97,7 @@ pub enum EntryLook {
     Followed,
 }
 
-/// One entry of a folder. The folder itself and the one above it are left out.
+/// One entry of a directory. The directory itself and the one above it are left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
     /// The name, without a path.

@@ -66,7 +66,7 @@ impl Fd {
         WeakFd(Rc::downgrade(&self.0))
     }
 
-    /// Makes reads of a file that was opened for reading go past the page cache. `flags` are its other status
+    /// Makes reads of a file that was opened for reading go bypassing the page cache. `flags` are its other status
     /// flags, such as `O_NONBLOCK`.
     pub fn set_direct(&self, flags: rustix::fs::OFlags) -> Result<(), Errno> {
         // A file that several share is changed once.

@@ -154,7 +154,7 @@ pub enum Op {
     },
     /// Opens a file: [`Payload::Opened`].
     Open {
-        /// The folder that a relative path starts from; the working directory without one.
+        /// The directory that a relative path starts from; the working directory without one.
         dir: Option<Fd>,
         /// The path.
         path: CString,
@@ -220,11 +220,11 @@ pub enum Op {
         /// `Sync` for bytes known to be resident, else a pool; the other backends use the first pool.
         via: DiskVia,
     },
-    /// The next entries of a folder, as many as the kernel puts into a buffer of `bytes_max`; goes on where the
-    /// last such operation on the same open folder ended: [`Payload::Entries`]. Completes with their count, 0 is
-    /// the end. A ring has nothing like it, so it is a thread's work there.
+    /// The next entries of a directory, as many as the kernel puts into a buffer of `bytes_max`; goes on where the last
+    /// such operation on the same open directory ended: [`Payload::Entries`]. Completes with their count, 0 is the end.
+    /// A ring has nothing like it, so it is a thread's work there.
     ReadDir {
-        /// The folder, open for reading.
+        /// The directory, open for reading.
         dir: Fd,
         /// Bytes of names and their records at once, at least [`READ_DIR_BYTES_MIN`]; bounds how long a thread
         /// is held.
@@ -236,10 +236,10 @@ pub enum Op {
         /// The backend.
         via: DiskVia,
     },
-    /// Looks at many names below a folder, links not followed: [`Payload::Stats`], one for each name in their order.
+    /// Looks at many names below a directory, links not followed: [`Payload::Stats`], one for each name in their order.
     /// Completes with their count. A ring would take one operation for each, and hand it to a thread.
     StatMany {
-        /// The folder that the names are relative to.
+        /// The directory that the names are relative to.
         dir: Fd,
         /// The names; how many there are bounds how long a thread is held.
         names: Arc<[CString]>,
@@ -274,18 +274,18 @@ pub enum Op {
         /// The backend.
         via: DiskVia,
     },
-    /// Removes a file or an empty folder.
+    /// Removes a file or an empty directory.
     Unlink {
         /// The path.
         path: CString,
-        /// Whether it is a folder (`AT_REMOVEDIR`).
+        /// Whether it is a directory (`AT_REMOVEDIR`).
         folder: bool,
         /// The device that counts the operation.
         device: DeviceId,
         /// The backend.
         via: DiskVia,
     },
-    /// Renames a file or folder; what has the new name is replaced.
+    /// Renames a file or directory; what has the new name is replaced.
     Rename {
         /// The old path.
         from: CString,
@@ -296,7 +296,7 @@ pub enum Op {
         /// The backend.
         via: DiskVia,
     },
-    /// Makes a folder.
+    /// Makes a directory.
     MkDir {
         /// The path.
         path: CString,
@@ -363,7 +363,7 @@ pub enum Op {
     /// Space on the file system of a file: [`Payload::Space`]. A ring has nothing like it, so it is a thread's work
     /// there.
     Space {
-        /// A file or folder on it.
+        /// A file or directory on it.
         target: StatTarget,
         /// The device that counts the operation.
         device: DeviceId,
@@ -532,7 +532,7 @@ pub enum Payload {
     Opened(OwnedFd),
     /// Facts about a file. Boxed as all that is large and rare: each completion has room for the largest of these.
     Stat(Box<Stat>),
-    /// Entries of a folder.
+    /// Entries of a directory.
     Entries(Vec<DirEntry>),
     /// What was found at many names.
     Stats(Vec<Result<Stat, Errno>>),

@@ -20,7 +20,7 @@ pub struct Segments {
 
 type List = SmallVec<[Segment; 2]>;
 
-/// Lists that a thread keeps for the next sends: as many as it has under way in a busy turn.
+/// Lists that a thread keeps for the next sends: as many as it has in flight in a busy turn.
 const SPARE_MAX: usize = 512;
 
 thread_local! {
@@ -163,7 +163,7 @@ impl Segments {
         assert_eq!(count, 0, "more bytes sent than there were");
     }
 
-    /// Cuts to the first `len` bytes and answers the rest's ends, for [`Segments::restore`].
+    /// Cuts to the first `len` bytes and returns the rest's ends, for [`Segments::restore`].
     pub(crate) fn cut(&mut self, mut len: usize) -> Ends {
         let ends = self.all().iter().map(|part| part.end).collect();
         for part in self.all_mut() {

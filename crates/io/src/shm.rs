@@ -66,7 +66,7 @@ pub fn take(bytes: usize) -> Result<Shared, Errno> {
     Ok(Shared { file: chunk.file.clone(), buf: Buf::of_shared(chunk) })
 }
 
-/// Gives all chunks that wait to be used again back to the system; answers their number.
+/// Gives all chunks that wait to be used again back to the system; returns their number.
 pub fn trim() -> usize {
     KEPT.with_borrow_mut(|kept| kept.chunks.drain(..).count())
 }

@@ -78,8 +78,8 @@ enum Who {
 
 /// The order of the rules is that of the text, `allow` and `deny` mixed.
 fn add_rule(scope: &mut Scope, cx: &mut Cx<'_>, allow: bool) -> Result<(), Error> {
-    // Host names are not looked up: the answer could be another one with each request, and would have to be
-    // waited for.
+    // Host names are not looked up: the response could be another one with each request, and would have to be waited
+    // for.
     let text = cx.arg(0);
     let who = match text {
         "all" => Who::All,
@@ -109,7 +109,7 @@ impl Conf {
     }
 }
 
-/// An answer for this module alone; `satisfy` puts it together with the others.
+/// A response for this module alone; `satisfy` puts it together with the others.
 fn run(conf: &Conf, request: &mut Request) -> Step {
     match conf.judge(request.client()) {
         // Nothing said is not the same as allowed: with `satisfy any` only a rule that allows opens the door.

@@ -1,4 +1,4 @@
-//! `add_before_body` and `add_after_body`: the answers of subrequests around a body.
+//! `add_before_body` and `add_after_body`: the responses of subrequests around a body.
 //!
 //! The subrequests are made while the body is sent, not before: a client sees the first part while the last one
 //! is still worked on, and where one fails its error page takes the place, as in nginx.
@@ -87,7 +87,7 @@ fn set(field: &mut Option<Arc<str>>, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The client's answer alone, and only where it is what was asked for.
+/// The client's response alone, and only where it is what was asked for.
 fn filter(conf: &Conf, request: &mut Request) {
     if request.depth > 0 || request.response.status != 200 || !conf.types.matches(request) {
         return;

@@ -1,6 +1,6 @@
 //! `auth_request`: a subrequest decides on access.
 //!
-//! Only the status of its answer counts; `auth_request_set` takes values out of the rest of it.
+//! Only the status of its response counts; `auth_request_set` takes values out of the rest of it.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// Who is asked, and what is kept of the answer.
+/// Who is asked, and what is kept of the response.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
     uri: Option<Arc<str>>,

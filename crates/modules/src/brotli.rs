@@ -1,7 +1,7 @@
-//! `brotli`: answers are compressed on their way with brotli, by the directives of Google's module for nginx.
+//! `brotli`: responses are compressed on their way with brotli, by the directives of Google's module for nginx.
 //!
-//! Which answers are compressed is decided as for `gzip`, but neither versions nor proxies matter: whoever names
-//! this coding can read it. A client that takes several gets the first of zstd, brotli and gzip.
+//! Which responses are compressed is decided as for `gzip`, but neither versions nor proxies matter: whoever names this
+//! coding can read it. A client that takes several gets the first of zstd, brotli and gzip.
 
 use conf::{Args, Spec, State};
 
@@ -60,7 +60,7 @@ const DIRECTIVES: &[Directive] = &[
             .default("text/html"),
         |scope, cx| scope.own::<Conf>().types.parse(cx),
     ),
-    // From four on other threads do the work for all but short answers.
+    // From four on other threads do the work for all but short responses.
     Directive::scope(
         spec("brotli_comp_level", Args::Exactly(1), "How hard to compress, from 0 to 11.").default("6"),
         |scope, cx| {
@@ -76,7 +76,7 @@ const DIRECTIVES: &[Directive] = &[
             .default("20"),
         |scope, cx| cx.size(&mut scope.own::<Conf>().min_length),
     ),
-    // An answer that says it is shorter gets a window of its own size, which saves memory at both ends.
+    // A response that says it is shorter gets a window of its own size, which saves memory at both ends.
     Directive::scope(
         spec("brotli_window", Args::Exactly(1), "How far back repetitions are looked for.").default("512k"),
         |scope, cx| {
@@ -103,9 +103,9 @@ pub(crate) struct Conf {
     enabled: bool,
     /// What the encoder is told.
     settings: coding::brotli::Settings,
-    /// Bytes of the shortest answer, where its length is known beforehand.
+    /// Bytes of the shortest response, where its length is known beforehand.
     min_length: u64,
-    /// Media types of the answers.
+    /// Media types of the responses.
     types: MediaTypes,
 }
 
@@ -119,7 +119,7 @@ impl Default for Conf {
 }
 
 fn filter(conf: &Conf, request: &mut Request) {
-    // The answers of subrequests are parts of one that may be compressed as a whole.
+    // The responses of subrequests are parts of one that may be compressed as a whole.
     if request.depth > 0 {
         return;
     }

@@ -1,4 +1,4 @@
-//! `gunzip`: answers that are stored or come compressed with gzip, for clients that cannot read that.
+//! `gunzip`: responses that are stored or come compressed with gzip, for clients that cannot read that.
 //!
 //! One copy that is stored compressed is enough then: `gzip_static always` finds it, and this module undoes it for
 //! the few that do not accept it. What is broken ends with the connection, so that no client takes a part of a body

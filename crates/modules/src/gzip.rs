@@ -1,6 +1,6 @@
-//! `gzip`: answers are compressed on their way.
+//! `gzip`: responses are compressed on their way.
 //!
-//! The rules for which answers are those of nginx and stand in [`crate::coding::apply`]; which clients get them is
+//! The rules for which responses are those of nginx and stand in [`crate::coding::apply`]; which clients get them is
 //! said by the core's directives and asked of [`crate::coding::accept`]. The length of a body is not known before its
 //! end, so it leaves in chunks.
 
@@ -119,9 +119,9 @@ pub(crate) struct Conf {
     enabled: bool,
     /// What the encoder is told.
     settings: coding::gzip::Settings,
-    /// Bytes of the shortest answer, where its length is known beforehand.
+    /// Bytes of the shortest response, where its length is known beforehand.
     min_length: u64,
-    /// Media types of the answers.
+    /// Media types of the responses.
     types: MediaTypes,
 }
 
@@ -142,7 +142,7 @@ pub(super) fn power_of_two(cx: &Cx<'_>, min: u8, max: u8, otherwise: &str) -> Re
 }
 
 fn filter(conf: &Conf, request: &mut Request) {
-    // The answers of subrequests are parts of one that may be compressed as a whole.
+    // The responses of subrequests are parts of one that may be compressed as a whole.
     if request.depth > 0 {
         return;
     }

@@ -1,4 +1,4 @@
-//! `index`: the file that stands for a folder.
+//! `index`: the file that stands for a directory.
 
 use conf::{Args, Error, Spec};
 use http::request::Method;
@@ -70,7 +70,7 @@ fn add_index(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Only folders are looked at, and only for methods that read; everything else goes on without cost.
+/// Only directories are looked at, and only for methods that read; everything else goes on without cost.
 fn skip(_: &Conf, request: &mut Request) -> Option<Step> {
     let is_wanted = request.uri.last() == Some(&b'/')
         && matches!(request.method, Method::Get | Method::Head | Method::Post);
@@ -84,7 +84,7 @@ async fn run(index: &Conf, request: &mut Request) -> Step {
     }
     let mut folder = Vec::new();
     files::path_of(request, &request.uri, &mut folder);
-    // Looking at the folder costs an operation, so it waits until a name was not found in it.
+    // Looking at the directory costs an operation, so it waits until a name was not found in it.
     let mut folder_is_there = false;
     for file in index.files.items() {
         let name = file.rendered(request);
@@ -93,9 +93,9 @@ async fn run(index: &Conf, request: &mut Request) -> Step {
             request.uri = name;
             return Step::Internal;
         }
-        // Behind the folder's path and not the URI: the alias of a pattern stands for the URI alone.
+        // Behind the directory's path and not the URI: the alias of a pattern stands for the URI alone.
         let path = [folder.as_slice(), &name].concat();
-        // Anything that is there counts, a folder too: its own location sends the client on to it.
+        // Anything that is there counts, a directory too: its own location sends the client on to it.
         let failure = match files::look(request, &path).await {
             Ok(_) => {
                 request.uri.extend_from_slice(&name);
@@ -125,8 +125,8 @@ async fn run(index: &Conf, request: &mut Request) -> Step {
     Step::Next
 }
 
-/// A folder that is not there is answered with 404, and not with what follows where it has no index. `path` is
-/// that of the first name, which nginx writes to its log.
+/// A directory that is not there is answered with 404, and not with what follows where it has no index. `path` is that
+/// of the first name, which nginx writes to its log.
 async fn look_at_folder(request: &Request, folder: &[u8], path: &[u8]) -> Result<(), Step> {
     let folder = folder.strip_suffix(b"/").filter(|folder| !folder.is_empty()).unwrap_or(folder);
     match files::look(request, folder).await {
@@ -149,7 +149,7 @@ async fn look_at_folder(request: &Request, folder: &[u8], path: &[u8]) -> Result
     }
 }
 
-/// nginx's words and statuses for a file that cannot be looked at, or whose folder is not there.
+/// nginx's words and statuses for a file that cannot be looked at, or whose directory is not there.
 fn refused(request: &Request, path: &[u8], failure: Failure) -> Step {
     let (path, reason) = (files::display(path), Reason(failure.errno));
     if matches!(failure.errno, Errno::ACCESS | Errno::XDEV) {

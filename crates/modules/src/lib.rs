@@ -64,8 +64,8 @@ use std::sync::LazyLock;
 
 pub use exchange::module::{Directive, Module, ModuleTable, Set, Walk};
 
-/// All modules, in the order of the handlers inside a phase and then of the filters, both as in nginx: a
-/// filter sees what those before it made of the answer.
+/// All modules, in the order of the handlers inside a phase and then of the filters, both as in nginx: a filter sees
+/// what those before it made of the response.
 pub static MODULES: &[&Module] = &[
     &core::MODULE,
     &http_core::MODULE,

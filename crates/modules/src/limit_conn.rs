@@ -1,5 +1,5 @@
-//! `limit_conn`: how many requests with one key may be under way at once. A connection counts from the head
-//! of a request to the end of its answer, not while it is idle.
+//! `limit_conn`: how many requests with one key may be in flight at once. A connection counts from the header section
+//! of a request to the end of its response, not while it is idle.
 
 use std::sync::Arc;
 
@@ -82,7 +82,7 @@ pub(crate) type Conf = limits::Conf<Limit>;
 #[derive(Clone, Debug)]
 pub(crate) struct Limit {
     zone: Arc<Zone>,
-    /// How many requests of one key may be under way.
+    /// How many requests of one key may be in flight.
     most: u32,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Declared {
     key_text: String,
 }
 
-/// Requests under way, by key. Keys without any have no entry, so nothing is ever pushed out.
+/// Requests in flight, by key. Keys without any have no entry, so nothing is ever pushed out.
 type Counts = Table<u32>;
 
 /// What a count costs beside its key: 64 bytes with an address.
@@ -110,7 +110,7 @@ impl Kind for Declared {
         Counts::new(bytes, COUNT_OVERHEAD)
     }
 
-    // Requests that are under way count on, whatever the limits are now.
+    // Requests in flight count on, whatever the limits are now.
     fn continues(&self, before: &Declared) -> bool {
         self.key_text == before.key_text
     }

@@ -364,7 +364,7 @@ impl Limit {
         })
     }
 
-    /// Charges the bucket of a key for a request that all limits let pass; answers what it holds then.
+    /// Charges the bucket of a key for a request that all limits let pass; returns what it holds then.
     fn charge(&self, key: &[u8]) -> i64 {
         let (rate, now_ms) = (self.zone.kind().rate, self.now_ms());
         self.zone.state().table.with(key, |entry| match entry.touch() {

@@ -1,4 +1,4 @@
-//! `mirror`: copies of a request that are made beside it, and whose answers nobody looks at.
+//! `mirror`: copies of a request that are made beside it, and whose responses nobody looks at.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `random_index`: any file of a folder stands for the folder.
+//! `random_index`: any file of a directory stands for the directory.
 
 use conf::{Args, Contexts, Spec};
 use http::request::Method;
@@ -54,7 +54,7 @@ pub(crate) struct Conf(bool);
 
 impl Settings for Conf {}
 
-/// Only folders are looked into, and only for methods that read.
+/// Only directories are looked into, and only for methods that read.
 fn skip(_: &Conf, request: &mut Request) -> Option<Step> {
     let is_wanted = request.uri.last() == Some(&b'/')
         && matches!(request.method, Method::Get | Method::Head | Method::Post);
@@ -82,16 +82,16 @@ async fn run(_: &Conf, request: &mut Request) -> Step {
                 continue;
             }
             seen += 1;
-            // Each later name takes the place with a chance of one in as many as were seen: all have the same in
-            // the end, and a large folder costs the memory of one name.
+            // Each later name takes the place with a chance of one in as many as were seen: all have the same in the
+            // end, and a large directory costs the memory of one name.
             if random_below(seen) == 0 {
                 chosen = Some(entry.name);
             }
         }
-        // As for a list: a folder on the worker thread's own engine is read without waiting.
+        // As for a list: a directory on the worker thread's own engine is read without waiting.
         rt::yield_now().await;
     }
-    // A folder without files is for the modules behind this one.
+    // A directory without files is for the modules behind this one.
     let Some(name) = chosen else { return Step::Next };
     request.uri.extend_from_slice(&name);
     // The redirect changes the URI alone, so the name stays known to the location that serves it.

@@ -21,7 +21,7 @@ pub(crate) static MODULE: Module = Module {
     ..Module::named("http_range")
 };
 
-/// Leaves everything as it is unless the answer is a whole body of known size that was declared divisible.
+/// Leaves everything as it is unless the response is a whole body of known size that was declared divisible.
 fn filter(request: &mut Request) {
     // The client asks for a range of the whole, and not of what is put into it.
     if request.depth > 0 {

@@ -1,9 +1,9 @@
-//! `slice`: a large answer is asked for in slices of one size, each stored by itself.
+//! `slice`: a large response is asked for in slices of one size, each stored by itself.
 //!
-//! The configuration does the asking: `proxy_set_header Range $slice_range`, with the variable in the cache key. Whoever
-//! evaluates it has a request for one slice; when that is answered with it (206), the answer becomes that of the whole, and
-//! the other slices are fetched as the client comes to them, in requests that go through the same location. Ranges of a
-//! client are cut out of the whole, so that only the slices are fetched that they touch.
+//! The configuration does the asking: `proxy_set_header Range $slice_range`, with the variable in the cache key.
+//! Whoever evaluates it has a request for one slice; when that is answered with it (206), the response becomes that of
+//! the whole, and the other slices are fetched as the client comes to them, in requests that go through the same
+//! location. Ranges of a client are cut out of the whole, so that only the slices are fetched that they touch.
 //!
 //! Main types: [`Slices`], the body that is made of them.
 
@@ -71,8 +71,8 @@ pub(crate) struct Conf {
 
 impl Settings for Conf {}
 
-/// Shows the range, and remembers by that the request is for a slice. Where an answer was made already, and in requests
-/// that others have made, there is none.
+/// Shows the range, and remembers by that the request is for a slice. Where a response was made already, and in
+/// requests that others have made, there is none.
 fn show_range(request: &Request, out: &mut Vec<u8>) -> bool {
     let size = request.scope().of::<Conf>().size;
     if size == 0 {
@@ -109,7 +109,7 @@ fn first_byte(request: &Request) -> u64 {
     http::parse_decimal(&spec[..digits]).unwrap_or(0)
 }
 
-/// Why an answer is not the slice that was asked for, in nginx's words.
+/// Why a response is not the slice that was asked for, in nginx's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Wrong {
     Status(u16),
@@ -146,7 +146,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// The slice that an answer has, and the length of the whole.
+/// The slice that a response has, and the length of the whole.
 fn slice_of(request: &Request, start: u64, size: u64) -> Result<(Range<u64>, u64), Wrong> {
     let value = request.response.content_range.as_deref();
     let Some(ContentRange::Part { range, size: complete }) = value.and_then(ContentRange::parse) else {
@@ -164,7 +164,7 @@ fn etag_of(request: &Request) -> Option<Vec<u8>> {
     request.response.etag.as_ref().map(|etag| etag.as_bytes().to_vec())
 }
 
-/// Makes the answer of the whole out of that of a slice. Any other answer is what it is.
+/// Makes the response of the whole out of that of a slice. Any other response is what it is.
 fn filter(conf: &Conf, request: &mut Request) {
     let Some(start) = slice_start(request) else { return };
     if request.depth > 0 || request.response.status != 206 {

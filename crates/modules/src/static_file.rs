@@ -30,14 +30,14 @@ pub(crate) static MODULE: Module = Module {
 /// Everything but waiting for the disk: a file that is cached, or whose path the kernel has in memory, is answered
 /// without the state of something that waits.
 fn now(request: &mut Request) -> Option<Step> {
-    // POST goes on up to the file, so that a folder or a missing file is answered as for the others, like nginx.
+    // POST goes on up to the file, so that a directory or a missing file is answered as for the others, like nginx.
     if !matches!(request.method, Method::Get | Method::Head | Method::Post) {
         return Some(Step::Status(405));
     }
     if files::alias_is_lost(request) {
         return Some(Step::Status(500));
     }
-    // A folder: its index has been looked for before; what is left is for the modules behind this one.
+    // A directory: its index has been looked for before; what is left is for the modules behind this one.
     if request.uri.last() == Some(&b'/') {
         return Some(Step::Next);
     }
@@ -97,7 +97,7 @@ fn refused(request: &Request, failure: Failure, path: &[u8]) -> Step {
     Step::Status(status)
 }
 
-/// A folder was asked for without the slash that relative links in it need.
+/// A directory was asked for without the slash that relative links in it need.
 fn add_slash(request: &mut Request) -> Step {
     let mut location = Vec::with_capacity(request.uri.len() + request.args.len() + 2);
     // The decoded path must not bring bytes into the header that the client had escaped.

@@ -56,11 +56,11 @@ struct Files {
     otherwise: Otherwise,
 }
 
-/// One file or folder to look for.
+/// One file or directory to look for.
 #[derive(Debug)]
 struct Wanted {
     name: Template,
-    /// Whether it must be a folder: written with a slash at its end, which is cut off.
+    /// Whether it must be a directory: written with a slash at its end, which is cut off.
     folder: bool,
 }
 
@@ -155,7 +155,7 @@ async fn is_there(request: &Request, root: &[u8], name: &[u8], folder: bool) -> 
 fn take(request: &mut Request, core: &Core, name: Vec<u8>, folder: bool) {
     match core.files.root {
         Root::Root(_) => request.uri = name,
-        // An alias of a pattern stands for the whole URI: a folder keeps its own.
+        // An alias of a pattern stands for the whole URI: a directory keeps its own.
         Root::Alias(_) if core.files.by_pattern && folder => {}
         Root::Alias(_) if core.files.by_pattern => files::set_found_below_alias(request, name),
         Root::Alias(_) => {

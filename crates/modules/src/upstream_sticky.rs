@@ -279,10 +279,10 @@ mod tests {
         let sid = |text: &str| Sid::of(Some(text), "");
         learn.learn(b"one", true, &sid("a"), 0);
         assert_eq!(learn.find(b"one", 9_999), Some(b"a".to_vec()));
-        // It came in time, and its answer is over when the session is.
+        // It came in time, and its response is over when the session is.
         learn.learn(b"one", false, &sid("a"), 10_000);
         assert_eq!(learn.find(b"one", 10_000), None);
-        // In time it lives on, and an answer that names it anew begins it again.
+        // In time it lives on, and a response that names it anew begins it again.
         learn.learn(b"one", true, &sid("b"), 20_000);
         learn.learn(b"one", false, &sid("b"), 29_999);
         assert_eq!(learn.find(b"one", 35_000), Some(b"b".to_vec()));

@@ -448,7 +448,7 @@ fn shown(conf: &CookieSettings, id: Option<Id>, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// The filter: adds the cookie to the answer. A subrequest has none of its own.
+/// The filter: adds the cookie to the response. A subrequest has none of its own.
 fn send_cookie(conf: &Conf, request: &mut Request) {
     if request.depth > 0 {
         return;

@@ -1,8 +1,8 @@
-//! `zstd`: answers are compressed on their way with Zstandard, by the directives of the zstd module for nginx.
+//! `zstd`: responses are compressed on their way with Zstandard, by the directives of the zstd module for nginx.
 //!
-//! Which answers are compressed is decided as for `gzip`, but neither versions nor proxies matter: whoever names
-//! this coding can read it. A client that takes several gets the first of zstd, brotli and gzip. No window is larger
-//! than the 8 MiB that clients of HTTP have to accept (RFC 9659), so the highest levels gain less than in files.
+//! Which responses are compressed is decided as for `gzip`, but neither versions nor proxies matter: whoever names this
+//! coding can read it. A client that takes several gets the first of zstd, brotli and gzip. No window is larger than
+//! the 8 MiB that clients of HTTP have to accept (RFC 9659), so the highest levels gain less than in files.
 
 use conf::value::ValueError;
 use conf::{Args, Contexts, Error, Spec, State, value};
@@ -55,7 +55,7 @@ const DIRECTIVES: &[Directive] = &[
             .default("text/html"),
         |scope, cx| scope.own::<Conf>().types.parse(cx),
     ),
-    // From four on other threads do the work for all but short answers.
+    // From four on other threads do the work for all but short responses.
     Directive::scope(
         spec(
             "zstd_comp_level",
@@ -114,9 +114,9 @@ pub(crate) struct Conf {
     enabled: bool,
     /// What the encoder is told.
     settings: coding::zstd::Settings,
-    /// Bytes of the shortest answer, where its length is known beforehand.
+    /// Bytes of the shortest response, where its length is known beforehand.
     min_length: u64,
-    /// Media types of the answers.
+    /// Media types of the responses.
     types: MediaTypes,
 }
 
@@ -156,7 +156,7 @@ fn set_target_block(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 }
 
 fn filter(conf: &Conf, request: &mut Request) {
-    // The answers of subrequests are parts of one that may be compressed as a whole.
+    // The responses of subrequests are parts of one that may be compressed as a whole.
     if request.depth > 0 {
         return;
     }

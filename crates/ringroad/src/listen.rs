@@ -352,7 +352,7 @@ fn bind_unix(socket: &OwnedFd, path: &Path, log: &Log) -> Result<(), Refusal> {
         }
         outcome => outcome.map_err(refusal)?,
     }
-    // As nginx does: who may connect is a matter of the folder.
+    // As nginx does: who may connect is a matter of the directory.
     rustix::fs::chmod(path, Mode::from_raw_mode(0o666)).map_err(|errno| Refusal { call: "chmod", errno })
 }
 

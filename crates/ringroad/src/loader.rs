@@ -33,7 +33,7 @@ impl Loader for DiskLoader<'_> {
     }
 }
 
-/// The names in a folder; the empty path is the working folder.
+/// The names in a directory; the empty path is the working directory.
 fn list(folder: &Path) -> io::Result<Vec<OsString>> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     std::fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.file_name())).collect()

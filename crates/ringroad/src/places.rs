@@ -15,7 +15,7 @@ pub(crate) const DEFAULT_CONF: &str = "/etc/nginx/nginx.conf";
 /// The configuration below the prefix with `-p` and without `-c`.
 pub(crate) const PREFIX_CONF: &str = "conf/nginx.conf";
 
-/// The folder below the prefix for what follows; made where it is missing.
+/// The directory below the prefix for what follows; made where it is missing.
 const LOG_FOLDER: &str = "logs";
 
 /// The pid file without a `pid` directive, below the prefix.
@@ -42,7 +42,7 @@ impl Places {
         Places { prefix: prefix.to_owned(), pid, error_log }
     }
 
-    /// Makes the folder `logs` below the prefix if `path` is to lie in it: nginx's installation does that, this
+    /// Makes the directory `logs` below the prefix if `path` is to lie in it: nginx's installation does that, this
     /// server has none. A failure shows when the file is opened.
     pub(crate) fn prepare_folder_of(&self, path: &Path) {
         let folder = self.prefix.join(LOG_FOLDER);

@@ -90,7 +90,7 @@ pub fn counters() -> Counters {
     reactor::with_current(|reactor| Counters::of(reactor))
 }
 
-/// Gives this thread's idle memory back to the system; answers the bytes.
+/// Gives this thread's idle memory back to the system; returns the bytes.
 pub fn trim() -> usize {
     file::seen::trim();
     let engine = reactor::with_current(|reactor| {

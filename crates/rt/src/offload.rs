@@ -21,8 +21,8 @@ use std::time::Duration;
 use crate::mailbox;
 use crate::wait_list::{Ticket, WaitList};
 
-/// Does `work` on another thread and answers what it answers; `None` when it panicked. A task that is dropped
-/// meanwhile takes work back that has not begun.
+/// Does `work` on another thread and returns what it answers; `None` when it panicked. A task that is dropped meanwhile
+/// takes work back that has not begun.
 ///
 /// The queue holds [`QUEUE_MAX`] pieces of work; a task whose work finds no place waits for one.
 pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {

@@ -73,7 +73,7 @@ impl Timers {
         state.entry.set(Some((key, deadline)));
     }
 
-    /// Takes out what is due at `now` and answers whom to wake, in memory that [`Timers::reuse`] takes back.
+    /// Takes out what is due at `now` and returns whom to wake, in memory that [`Timers::reuse`] takes back.
     pub(crate) fn take_due(&mut self, now: Instant) -> Vec<Waiter> {
         let tick = now.saturating_duration_since(self.base).as_millis() as u64;
         let mut out = std::mem::take(&mut self.out);

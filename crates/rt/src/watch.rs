@@ -108,7 +108,7 @@ impl Watcher {
         self.0.state.load(Ordering::Acquire) & CLOSED != 0
     }
 
-    /// Waits for a number above `seen` and answers it.
+    /// Waits for a number above `seen` and returns it.
     ///
     /// # Errors
     /// [`Closed`] when there will be none. Numbers that were published before are answered first.

@@ -213,7 +213,7 @@ impl<T> Wheel<T> {
 }
 
 impl Level {
-    /// Empties a slot and answers the head of its list.
+    /// Empties a slot and returns the head of its list.
     fn take(&mut self, slot: u8) -> u32 {
         self.occupied &= !(1 << slot);
         std::mem::replace(&mut self.heads[slot as usize], NONE)

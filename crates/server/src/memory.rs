@@ -28,7 +28,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Counts; answers how often it has happened and how many bytes that was, when it is time to say so.
+    /// Counts; returns how often it has happened and how many bytes that was, when it is time to say so.
     fn enter(&self, bytes: u64, now: Instant) -> Option<(u64, u64)> {
         let times = self.times.fetch_add(1, Ordering::Relaxed) + 1;
         let bytes = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;

@@ -70,7 +70,7 @@ impl LogFiles {
             })
             .collect();
         let mut all: Vec<Weak<LogTarget>> = sinks.iter().map(Rc::downgrade).collect();
-        // Requests under way may still hold targets that this configuration does not have.
+        // Requests in flight may still hold targets that this configuration does not have.
         all.extend(
             known.iter().filter(|old| !sinks.iter().any(|new| Rc::ptr_eq(old, new))).map(Rc::downgrade),
         );

@@ -155,7 +155,7 @@ pub enum Kind {
 /// `buffer=`, `flush=`, `gzip=` of an `access_log`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
-    /// Lines go out when there are so many bytes of them.
+    /// Lines go out when there are this many bytes of them.
     pub bytes: usize,
     /// Or when the first of them is so old.
     pub flush: Option<Duration>,

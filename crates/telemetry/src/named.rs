@@ -330,7 +330,7 @@ impl Named {
         tell(&self.shared.losses, true, &self.path, &self.shared.outgoing);
     }
 
-    /// Writes so many bytes of those that wait; `None` when they have to wait for memory.
+    /// Writes this many bytes of those that wait; `None` when they have to wait for memory.
     async fn write_by_engine(&self, open: &Open, count: usize, via: DiskVia) -> Option<Result<(), Errno>> {
         let Some(mut buf) = rt::pool().get(count) else {
             // Memory is short: the lines wait, and are dropped when there are too many.
@@ -418,7 +418,7 @@ impl Named {
         // Links are checked from here on: `from=` of `disable_symlinks`.
         let (above, below) = self.path.split_at(self.links.from);
         let from = if above.is_empty() { None } else { Some(open_folder(above, via).await.map_err(failed)?) };
-        // From a folder on a path is relative.
+        // From a directory on a path is relative.
         let slashes = below.iter().take_while(|&&byte| from.is_some() && byte == b'/').count();
         let path = CString::new(&below[slashes..]).map_err(|_| failed(Errno::INVAL))?;
         let dir = from.as_ref().map(File::fd);
@@ -444,7 +444,7 @@ impl Named {
     }
 }
 
-/// A folder to open from.
+/// A directory to open from.
 async fn open_folder(path: &[u8], via: DiskVia) -> Result<File, Errno> {
     let path = CString::new(path).map_err(|_| Errno::INVAL)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -33,7 +33,7 @@ impl Shared {
         Totals::of(tallies.iter())
     }
 
-    /// The next boundary of a multipart answer.
+    /// The next boundary of a multipart response.
     pub fn next_boundary(&self) -> u64 {
         self.boundaries.fetch_add(1, Ordering::Relaxed) + 1
     }

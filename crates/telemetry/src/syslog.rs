@@ -124,7 +124,7 @@ impl Peer {
     }
 }
 
-/// nginx's answer to an option that is written twice.
+/// nginx's message for an option that is written twice.
 fn once<T>(name: &str, known: &Option<T>) -> Result<(), String> {
     match known {
         Some(_) => Err(format!("duplicate syslog \"{name}\"")),

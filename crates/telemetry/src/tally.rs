@@ -72,7 +72,7 @@ pub struct Totals {
 }
 
 impl Tally {
-    /// A connection of this thread, which counts until the answer is dropped.
+    /// A connection of this thread, which counts until the response is dropped.
     pub fn connection(self: &Arc<Tally>) -> Counted {
         self.0.add(&ACCEPTED, 0);
         self.0.add(&CONNECTIONS, Stage::Waiting as usize);

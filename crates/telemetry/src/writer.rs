@@ -397,8 +397,8 @@ pub(super) fn count_lines(text: &[u8]) -> u64 {
     memchr::memchr_iter(b'\n', text).count() as u64
 }
 
-/// Whose share of the workers a log takes. A pipe that nobody reads must not use up that of the disk which the folder
-/// of the pipe is on, so whatever is no regular file counts as a device of its own.
+/// Whose share of the workers a log takes. A pipe that nobody reads must not use up that of the disk which the
+/// directory of the pipe is on, so whatever is no regular file counts as a device of its own.
 pub(super) fn device_of(stat: &Stat) -> DeviceId {
     match FileType::from_raw_mode(stat.mode) {
         FileType::RegularFile => stat.device,

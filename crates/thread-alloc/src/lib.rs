@@ -61,7 +61,7 @@ pub fn enable() {
     });
 }
 
-/// Gives back what this thread has kept; answers the bytes. It goes on keeping blocks.
+/// Gives back what this thread has kept; returns the bytes. It goes on keeping blocks.
 pub fn trim() -> usize {
     KEPT.with(|kept| kept.iter().enumerate().map(|(class, list)| list.empty(class)).sum())
 }
@@ -125,7 +125,7 @@ impl List {
         true
     }
 
-    /// Gives all blocks back; answers their bytes.
+    /// Gives all blocks back; returns their bytes.
     fn empty(&self, class: usize) -> usize {
         let bytes = self.count.get() * bytes_of(class);
         loop {

@@ -47,7 +47,7 @@ pub enum BodyAborted {
     Closed,
     /// Its chunks are none.
     Invalid,
-    /// The body is larger than it may be: so many bytes, and so many announced.
+    /// The body is larger than it may be: this many bytes, and so many announced.
     TooLarge(u64, u64),
     /// The start of it lies in a temporary file that cannot be read.
     Lost(Errno),

@@ -6,7 +6,7 @@
 //! | [`body`] | bodies out of files and streams, and the ways to move them to a client |
 //! | [`coding`] | gzip, brotli and zstd |
 //! | [`duplex`] | a connection that another protocol takes over |
-//! | [`files`] | open files, kept by name, and the folders that they are opened below |
+//! | [`files`] | open files, kept by name, and the directories that they are opened below |
 //! | [`incoming`], [`received`] | the body of a request: while it comes, and when it is here |
 //! | [`recency`] | what was used last |
 #![forbid(unsafe_code)]

@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 pub struct BodyFiles {
     /// `client_body_in_file_only`
     pub in_file_only: BodyInFile,
-    /// `client_body_temp_path`: folder and digits of the levels.
+    /// `client_body_temp_path`: directory and digits of the levels.
     pub temp_path: (PathBuf, Vec<u8>),
 }
 
@@ -251,7 +251,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 const DIGITS: usize = 10;
 
 impl TempFile {
-    /// Makes a file in the folder that is configured, and the folder too where it is missing.
+    /// Makes a file in the directory that is configured, and the directory too where it is missing.
     async fn create(files: &BodyFiles, via: DiskVia) -> Result<TempFile, (PathBuf, Errno)> {
         let (folder, levels) = &files.temp_path;
         let named = files.in_file_only != BodyInFile::Off;
@@ -320,7 +320,7 @@ fn make(
     Err(last)
 }
 
-/// The folders above a file, from the first that is missing, with these permissions.
+/// The directories above a file, from the first that is missing, with these permissions.
 #[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
 pub fn make_folders(path: &Path, mode: Mode) -> Result<(), Errno> {
     let Some(folder) = path.parent() else { return Err(Errno::NOENT) };

@@ -1,4 +1,4 @@
-//! One try: a request goes out on a connection, and the head of its answer comes back.
+//! One try: a request goes out on a connection, and the header section of its response comes back.
 //!
 //! Sending and reading run side by side, because an upstream may answer before it has all of the request, and one that
 //! refuses a body closes its side without reading it.
@@ -24,7 +24,7 @@ use exchange::request::Request;
 use telemetry::{Level, Reason};
 use transfer::incoming::BodyAborted;
 
-/// What came of a try that has an answer.
+/// What came of a try that has a response.
 pub(super) struct Answer {
     pub(super) heading: Rc<Heading>,
     /// What came along behind the head.
@@ -44,7 +44,7 @@ pub(super) enum Trouble {
     Failed,
     /// It took too long.
     TimedOut,
-    /// The answer is not HTTP.
+    /// The response is not HTTP.
     InvalidHeader,
     /// Nobody's fault but ours.
     Local,
@@ -52,10 +52,11 @@ pub(super) enum Trouble {
     Client(u16),
 }
 
-/// Interim answers before one that counts; more are a way to hold us for ever.
+/// Interim responses before one that counts; more are a way to hold us for ever.
 const INTERIM_MAX: u32 = 64;
 
-/// Sends the request and reads the head of the answer. `sent` tells whether anything of the request has gone out.
+/// Sends the request and reads the header section of the response. `sent` tells whether anything of the request has
+/// gone out.
 pub(super) async fn run(
     request: &Request,
     settings: &Settings,
@@ -124,7 +125,7 @@ enum HeadTrouble {
     Closed,
     Receive(Errno),
     Invalid(ReplyError, Option<Vec<u8>>),
-    /// A 101 that nobody asked for, or interim answers without end.
+    /// A 101 that nobody asked for, or interim responses without end.
     Unexpected(&'static str),
     Local(Errno),
     Client(BodyAborted),
@@ -194,7 +195,7 @@ fn log_aborted(aborted: BodyAborted, request: &Request) {
     }
 }
 
-/// Reads heads until one is no interim answer.
+/// Reads heads until one is no interim response.
 async fn read_head(
     wire: &mut Wire,
     timer: &Timer,
@@ -308,14 +309,14 @@ fn fitting(buf: Buf) -> Buf {
 /// Bytes of the smallest buffers.
 const SMALL: usize = io::buf::CLASS_BYTES[0] as usize;
 
-/// An answer without a head: all of it is body, which nginx passes on too.
+/// A response without a head: all of it is body, which nginx passes on too.
 fn bare(request: &Request, decoder: Decoder, buf: Buf) -> Answer {
     request.log(Level::Error, format_args!("upstream sent no valid HTTP/1.0 header {READING}"));
     let heading = Rc::new(Heading::new(Source::Static(b""), ReplyHead::new()));
     Answer { heading, rest: Some(buf), decoder, keeps: true, sending: None }
 }
 
-/// Gives an interim answer to the client where it is to have it.
+/// Gives an interim response to the client where it is to have it.
 async fn hand_on(request: &Request, outgoing: &Outgoing, head: &ReplyHead, raw: &[u8]) {
     let Some(interim) = outgoing.interim.and_then(|interim| interim(request, head, raw)) else { return };
     let Some(client) = request.conn.client.borrow().clone() else { return };

@@ -1,6 +1,6 @@
-//! The body of an answer as it comes from an upstream: taken out of its framing, with an end that is known or not.
+//! The body of a response as it comes from an upstream: taken out of its framing, with an end that is known or not.
 //!
-//! Main type: [`Live`], a connection from which the rest of an answer is read. [`Direct`] passes it on at the client's
+//! Main type: [`Live`], a connection from which the rest of a response is read. [`Direct`] passes it on at the client's
 //! speed; [`super::spool`] reads it ahead; [`Coming`] is for who keeps all of it.
 
 use std::future::poll_fn;
@@ -20,7 +20,7 @@ use crate::state::{Fault, Try};
 use transfer::body::BodyError;
 use transfer::body::source::BodySource;
 
-/// The connection that the rest of an answer comes from. Dropping it closes the connection.
+/// The connection that the rest of a response comes from. Dropping it closes the connection.
 pub struct Live {
     link: Option<Box<Link>>,
     /// The rest of the request, where the upstream has answered before it had all of it.

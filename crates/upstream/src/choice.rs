@@ -26,8 +26,8 @@ pub(super) enum Choice {
     },
 }
 
-/// An upstream that was chosen, and counts as busy until this is told what became of it. Boxed, since few answers have one for
-/// long.
+/// An upstream that was chosen, and counts as busy until this is told what became of it. Boxed, since few responses
+/// have one for long.
 #[derive(Default)]
 pub(super) struct Chosen(Option<Box<(Choice, Option<Pick>)>>);
 
@@ -131,7 +131,7 @@ impl Choice {
         }
     }
 
-    /// The head of an answer is here.
+    /// The header section of a response is here.
     pub(super) fn answered(&mut self, request: &Request, pick: Option<&mut Pick>) {
         if let (Choice::Group { selection, .. }, Some(pick)) = (self, pick) {
             selection.answered(request, pick);
@@ -157,7 +157,7 @@ impl Chosen {
         Chosen(Some(Box::new((choice, pick))))
     }
 
-    /// The answer has come to its end.
+    /// The response has come to its end.
     pub(super) fn answered(&mut self) {
         if let Some(chosen) = &mut self.0
             && let (Choice::Group { selection, .. }, pick) = &mut **chosen
@@ -169,7 +169,7 @@ impl Chosen {
 }
 
 impl Drop for Chosen {
-    /// An answer that nobody wants any more, or that broke off behind its head, is no failure in nginx's count.
+    /// A response that nobody wants any more, or that broke off behind its head, is no failure in nginx's count.
     fn drop(&mut self) {
         self.answered();
     }

@@ -165,13 +165,13 @@ impl Fetch<'_> {
     }
 }
 
-/// What came of a try that has an answer.
+/// What came of a try that has a response.
 struct Done {
     heading: Rc<Heading>,
     body: Here,
 }
 
-/// How much of the body of an answer is here.
+/// How much of the body of a response is here.
 enum Here {
     All(Option<Source>),
     Part(Box<Live>),
@@ -195,7 +195,7 @@ impl Done {
     }
 }
 
-/// A try has ended without an answer for the client.
+/// A try has ended without a response for the client.
 fn failed(record: &Try, status: u16) -> Failure {
     record.status.set(status);
     record.end();

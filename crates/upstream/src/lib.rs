@@ -1,4 +1,4 @@
-//! The way of a request to another server and of its answer back, whatever the protocol's directives are called.
+//! The way of a request to another server and of its response back, whatever the protocol's directives are called.
 //!
 //! ```text
 //! handler -- Outgoing --> fetch --> peers (whom?) --> link (connection) --> head of the answer --> Reply -- handler
@@ -8,7 +8,7 @@
 //!
 //! A module such as `proxy` makes the [`Settings`] from its directives, the [`Outgoing`] request and the [`Target`];
 //! [`fetch`] comes back with a [`Reply`] or with the [`Failure`] that answers the client. Nothing here knows the name
-//! of a directive, nor what is done with an answer's fields.
+//! of a directive, nor what is done with a response's fields.
 
 #![forbid(unsafe_code)]
 
@@ -62,7 +62,7 @@ pub struct Settings {
     pub send_timeout: Duration,
     /// `proxy_read_timeout`
     pub read_timeout: Duration,
-    /// `proxy_buffer_size`: the longest head of an answer, and what is read at once without buffering.
+    /// `proxy_buffer_size`: the longest header section of a response, and what is read at once without buffering.
     pub buffer_size: u64,
     /// `proxy_buffers`: number and size.
     pub buffers: (u32, u64),
@@ -76,7 +76,7 @@ pub struct Settings {
     pub max_temp_file_size: u64,
     /// `proxy_temp_file_write_size`, where it is written
     pub temp_file_write_size: Option<u64>,
-    /// `proxy_temp_path`: folder and digits of the levels.
+    /// `proxy_temp_path`: directory and digits of the levels.
     pub temp_path: (PathBuf, SmallVec<[u8; 3]>),
     /// `proxy_next_upstream`
     pub next_upstream: NextUpstream,
@@ -186,7 +186,7 @@ impl NextUpstream {
         self.0 & reasons.0 == reasons.0
     }
 
-    /// The reason that an answer of this status is, if one.
+    /// The reason that a response of this status is, if one.
     pub fn of_status(status: u16) -> Option<NextUpstream> {
         Some(match status {
             500 => NextUpstream::HTTP_500,
@@ -233,7 +233,7 @@ pub struct Outgoing {
     pub secure: Option<Secure>,
     /// What follows.
     pub body: OutgoingBody,
-    /// The method, which says whether the answer has a body.
+    /// The method, which says whether the response has a body.
     pub method: Method,
     /// Whether it may be sent again without harm (RFC 9110 section 9.2.2).
     pub is_idempotent: bool,
@@ -260,7 +260,7 @@ pub enum OutgoingBody {
     Streamed,
 }
 
-/// An answer to pass on: from an upstream, or from a cache.
+/// A response to pass on: from an upstream, or from a cache.
 pub struct Reply {
     /// Shared with what shows its fields as variables.
     pub head: Rc<Heading>,
@@ -272,7 +272,7 @@ pub struct Reply {
     pub stored: Option<Stored>,
 }
 
-/// What a cache knows of an answer.
+/// What a cache knows of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored {
     /// Bytes of the body, when they are known.
@@ -281,7 +281,7 @@ pub struct Stored {
     pub age_s: Option<u32>,
 }
 
-/// The head of an answer: as it came, and what it means.
+/// The header section of a response: as it came, and what it means.
 #[derive(Debug)]
 pub struct Heading {
     raw: Source,

@@ -142,8 +142,9 @@ impl Link {
             connected = Socket::connect_with(address.clone(), &options).await;
         }
         let mut socket = connected?;
-        // One receive at a time. No send follows the bytes of an answer, so an armed one would have to be asked in each
-        // turn whether an end has come with them (`io::uring::doubt`); a fresh one looks at the socket's state first.
+        // One receive at a time. No send follows the bytes of a response, so an armed one would have to be asked in
+        // each turn whether an end has come with them (`io::uring::doubt`); a fresh one looks at the socket's state
+        // first.
         let (reader, _) = socket.split();
         reader.set_multishot(false);
         reader.set_large(true);
@@ -166,7 +167,7 @@ impl Link {
     /// Keeps the connection for another exchange, where its settings say so; the last one has come to its proper end.
     pub(super) fn keep(mut self: Box<Self>) {
         let Some(home) = self.home.clone().filter(|home| home.takes(&self)) else { return };
-        // Arms a receive: an answer to the next request comes by it, or else the news that there is none.
+        // Arms a receive: a response to the next request comes by it, or else the news that there is none.
         let mut context = Context::from_waker(Waker::noop());
         if let Poll::Ready(()) = pin!(self.wire.news()).poll(&mut context) {
             return;

@@ -42,7 +42,7 @@ pub(super) struct Sending {
 
 /// How much of a request is still to be sent.
 enum Left {
-    /// What is missing of so many bytes.
+    /// What is missing of this many bytes.
     Of(u64),
     /// What comes of a body, which the client may not have sent yet.
     Coming(Rc<IncomingBody>),
@@ -102,7 +102,7 @@ impl Sending {
         self.future.as_mut().poll(context)
     }
 
-    /// Whether no more than so many bytes are left, and all of them are here.
+    /// Whether no more than this many bytes are left, and all of them are here.
     pub(super) fn is_nearly_over(&self, most: u64) -> bool {
         match &self.left {
             Left::Of(total) => total.saturating_sub(self.record.bytes_sent.get()) <= most,

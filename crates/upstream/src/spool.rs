@@ -4,7 +4,7 @@
 //! upstream --> pump (a task) --> Spool: memory, file --> Spooled (a stream) --> client
 //! ```
 //!
-//! The upstream is rid of its answer as fast as it sends, however slow the client is, and what a slow client costs is
+//! The upstream is rid of its response as fast as it sends, however slow the client is, and what a slow client costs is
 //! bounded: memory by `proxy_buffers`, the file by `proxy_max_temp_file_size`, and then the pump waits. Pieces leave in
 //! the order in which they came, whether they lie in memory or in the file.
 
@@ -332,7 +332,7 @@ impl Spool {
     }
 
     /// Bytes that the file takes on its disk. What a client has taken of them is only free when it has taken all: one
-    /// that is always a little behind would else have the whole answer written, however long it is.
+    /// that is always a little behind would else have the whole response written, however long it is.
     fn file_len(&self) -> u64 {
         if self.in_file == 0 { 0 } else { self.file_end }
     }
@@ -379,7 +379,7 @@ fn wake(place: &mut Option<Waker>) {
     }
 }
 
-/// A read from the file that is under way.
+/// A read from the file in flight.
 type Reading = Pin<Box<dyn Future<Output = Result<Buf, Errno>>>>;
 
 /// The client's side of a spool.

@@ -1,4 +1,4 @@
-//! What is remembered of each try to get an answer from an upstream, for `$upstream_*` and for log lines.
+//! What is remembered of each try to get a response from an upstream, for `$upstream_*` and for log lines.
 //!
 //! [`Tries`] are kept with the request; a [`Try`] is shared with the body that is still on its way when the head has
 //! gone out, because lengths and times are known only at its end.
@@ -23,9 +23,9 @@ pub struct Tries {
     list: Vec<Rc<Try>>,
     /// Scheme of the target that is asked, and what is asked for there, for log lines.
     url: (&'static str, Vec<u8>),
-    /// What a cache knew of the answer.
+    /// What a cache knew of the response.
     pub cached: Option<Cached>,
-    /// The head of a stored answer that the client gets.
+    /// The header section of a stored response that the client gets.
     pub stored: Option<Rc<Heading>>,
 }
 
@@ -34,7 +34,7 @@ pub struct Tries {
 pub struct Cached {
     /// `HIT`, `MISS` and others.
     pub status: &'static str,
-    /// Seconds since the answer was made or last found valid.
+    /// Seconds since the response was made or last found valid.
     pub age_s: Option<u64>,
     /// What was known of it beside: its entity tag and its date.
     pub found: Option<Arc<Meta>>,
@@ -64,11 +64,11 @@ pub struct Try {
     pub(super) excess: Cell<bool>,
     /// Why the body broke off, to be told by whoever sends it.
     pub(super) fault: Cell<Option<Fault>>,
-    /// Whether what came was no head of an answer.
+    /// Whether what came was no header section of a response.
     pub(super) is_invalid: Cell<bool>,
 }
 
-/// Why the body of an answer broke off.
+/// Why the body of a response broke off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The connection ended before the body did.
@@ -158,7 +158,7 @@ impl Tries {
         self.url.1.extend_from_slice(target);
     }
 
-    /// Whether the last try failed because what came was no head of an answer.
+    /// Whether the last try failed because what came was no header section of a response.
     pub fn had_invalid_header(&self) -> bool {
         self.last().is_some_and(|last| last.is_invalid.get())
     }
@@ -269,8 +269,8 @@ pub fn last_server_name(request: &Request, out: &mut Vec<u8>) -> bool {
     last.map(|last| out.extend_from_slice(last.server.as_bytes())).is_some()
 }
 
-/// The head of the last answer, for `$upstream_http_*` and `$upstream_cookie_*`. As in nginx it is the stored one where
-/// that answers the request, whatever an upstream has said of it.
+/// The header section of the last response, for `$upstream_http_*` and `$upstream_cookie_*`. As in nginx it is the
+/// stored one where that answers the request, whatever an upstream has said of it.
 pub fn last_heading(request: &Request) -> Option<Rc<Heading>> {
     let tries = request.extensions.get::<Tries>()?;
     let is_old = |cached: &Cached| matches!(cached.status, "HIT" | "STALE" | "UPDATING" | "REVALIDATED");
@@ -293,7 +293,7 @@ pub fn field(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     found
 }
 
-/// `$upstream_cookie_NAME`: the value of the first cookie of the name that the answer sets, as in nginx.
+/// `$upstream_cookie_NAME`: the value of the first cookie of the name that the response sets, as in nginx.
 pub fn cookie(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     let Some(heading) = last_heading(request) else { return false };
     let cookies = heading.head().named(heading.raw(), b"set-cookie");

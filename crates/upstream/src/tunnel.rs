@@ -25,7 +25,7 @@ use transfer::duplex::Duplex;
 /// A connection that has changed its protocol.
 pub struct Tunnel {
     link: Option<Box<Link>>,
-    /// What came along with the head of the 101.
+    /// What came along with the header section of the 101.
     rest: Option<Buf>,
     record: Rc<Try>,
     /// The upstream counts as busy to the end.

@@ -40,7 +40,7 @@ pub(crate) async fn read_some(
     read_into(buffer(bytes).await?, file, at, bytes, device, via).await
 }
 
-/// As [`read_some`], into a buffer that [`buffer`] has given for so many bytes.
+/// As [`read_some`], into a buffer that [`buffer`] has given for this many bytes.
 pub(crate) async fn read_into(
     buf: Buf,
     file: &File,
@@ -140,15 +140,15 @@ const BUFFER_WAIT_MAX: Duration = Duration::from_secs(60);
 /// The part of the pool that is left to requests that come in, the bodies of which are read next.
 const SPARED_PART: u64 = 4;
 
-/// Whether a buffer of so many bytes would have to be waited for. Who holds one must not: others would do the same, and
-/// wait for each other.
+/// Whether a buffer of this many bytes would have to be waited for. Who holds one must not: others would do the same,
+/// and wait for each other.
 fn is_short_of(bytes: u64) -> bool {
     let pool = rt::pool();
     pool.spare_bytes() < bytes + pool.bytes_max() / SPARED_PART
 }
 
-/// An empty buffer of the thread's pool, for so many bytes or what the largest has room for. A stored answer must not be
-/// missed because many are being sent at once.
+/// An empty buffer of the thread's pool, for this many bytes or what the largest has room for. A stored response must
+/// not be missed because many are being sent at once.
 pub(crate) async fn buffer(bytes: u64) -> Result<Buf, ReadError> {
     let bytes = bytes.min(BUF_BYTES_MAX) as usize;
     let spared = rt::pool().bytes_max() / SPARED_PART;

@@ -43,7 +43,7 @@ pub(crate) struct Entries {
     verify: Option<Duration>,
     /// When the first epoch began: when it was first asked for.
     began: OnceLock<Instant>,
-    /// Removals under way.
+    /// Removals in flight.
     removals: AtomicUsize,
 }
 
@@ -181,7 +181,7 @@ impl Entries {
         }
     }
 
-    /// Whether no removal is under way and no key is locked: nothing changes on the disk.
+    /// Whether no removal is in flight and no key is locked: nothing changes on the disk.
     pub(crate) fn is_quiet(&self) -> bool {
         self.dir.locks.is_empty() && self.removals.load(Ordering::Acquire) == 0
     }

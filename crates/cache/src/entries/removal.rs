@@ -1,7 +1,7 @@
 //! Taking entries out: the index first, so that nobody finds what is about to go, then the file by the engine.
 //!
-//! Each removal is a task of its own thread and holds the key's lock, and the manager keeps so many under way at
-//! most: deleting a million files must not stand before anybody's read.
+//! Each removal is a task of its own thread and holds the key's lock, and the manager keeps so many in flight at most:
+//! deleting a million files must not stand before anybody's read.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use crate::entries::Entries;
 use crate::index::Victim;
 use crate::key::Key;
 
-/// Removals under way that eviction adds to; above, the manager waits. A file system does one at a time in a directory.
+/// Removals in flight that eviction adds to; above, the manager waits. A file system does one at a time in a directory.
 pub(crate) const REMOVALS_MAX: usize = 16;
 
 /// Counts a removal until it is done, or its task dropped.

@@ -79,8 +79,8 @@ impl Entries {
         victims
     }
 
-    /// Gives up about so many bytes of the file system to others that write there. A bounded number of the entries that
-    /// are worth least goes. Returns whether any went.
+    /// Gives up about this many bytes of the file system to others that write there. A bounded number of the entries
+    /// that are worth least goes. Returns whether any went.
     pub(crate) async fn give_room(self: &Arc<Entries>, bytes: u64) -> bool {
         if !self.dir.is_owner() || self.dir.is_stopping() {
             return false;

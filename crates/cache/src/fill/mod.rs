@@ -588,7 +588,7 @@ impl Fills {
     }
 }
 
-/// Reads a fill under way, on any thread.
+/// Reads a fill in flight, on any thread.
 #[derive(Clone)]
 pub struct FillReader {
     entries: Arc<Entries>,

@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::key::{Key, KeyMap};
 
-/// The fetches under way, by primary key.
+/// The fetches in flight, by primary key.
 #[derive(Debug, Default)]
 pub(crate) struct Orders {
     next: AtomicU64,
     records: Mutex<KeyMap<Record>>,
 }
 
-/// What is known of a key while a fetch of it is under way.
+/// What is known of a key while a fetch of it is in flight.
 #[derive(Debug, Default)]
 struct Record {
     /// Tickets that are held.

@@ -64,8 +64,8 @@ impl<T> MemoryTier<T> {
         slot.object.as_ref().filter(|_| slot.version == version).map(Arc::clone)
     }
 
-    /// Keeps an object of so many bytes, where it is worth a place: not the first time that it is asked for when others
-    /// would have to go.
+    /// Keeps an object of this many bytes, where it is worth a place: not the first time that it is asked for when
+    /// others would have to go.
     pub(crate) fn offer(&self, key: &KeyBytes, version: u32, bytes: u64, object: &Arc<T>) {
         let Some(mut shard) = self.shard(key).filter(|_| bytes <= self.object_max()) else { return };
         let weight = (bytes + OVERHEAD_BYTES) as u32;

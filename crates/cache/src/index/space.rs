@@ -123,7 +123,7 @@ pub(crate) enum NoRoom {
     Unmeasured,
 }
 
-/// Blocks that so many bytes take.
+/// Blocks that this many bytes take.
 pub(crate) fn blocks_of(bytes: u64) -> u64 {
     bytes.div_ceil(BLOCK_BYTES)
 }

@@ -25,7 +25,7 @@ pub struct Hit {
     pub is_purged_soft: bool,
     /// Whether it came from the memory tier.
     pub is_from_memory: bool,
-    /// The engine that has read it, and whether past the page cache; `None` from the memory tier.
+    /// The engine that has read it, and whether bypassing the page cache; `None` from the memory tier.
     pub read_by: Option<(DiskVia, bool)>,
     pub(crate) key: Key,
     pub(crate) version: u32,
@@ -118,7 +118,7 @@ pub struct Located {
     pub length: u64,
     pub(crate) key: Key,
     pub(crate) version: u32,
-    /// `None` of a fill under way: what has got to the file was made from the bytes that came.
+    /// `None` of a fill in flight: what has got to the file was made from the bytes that came.
     pub(crate) chunks: Option<Arc<Chunks>>,
     pub(crate) entries: Arc<Entries>,
 }

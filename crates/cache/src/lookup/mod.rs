@@ -44,7 +44,7 @@ pub type Selector<'a> = &'a dyn Fn(&[u8]) -> Vec<u8>;
 pub(crate) struct Lookup {
     pub(crate) entries: Arc<Entries>,
     pub(crate) opener: Opener,
-    /// Whether entries are read past the page cache where a lookup does not say.
+    /// Whether entries are read bypassing the page cache where a lookup does not say.
     is_direct: bool,
 }
 

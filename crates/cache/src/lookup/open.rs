@@ -46,7 +46,7 @@ impl Opener {
         ReadPlan::new(key, access, known, &self.admission)
     }
 
-    /// Has the rest of a file read past the page cache, where that is this reader's own to decide.
+    /// Has the rest of a file read bypassing the page cache, where that is this reader's own to decide.
     pub(crate) fn bypass(&self, file: &File, plan: ReadPlan) {
         if plan.bypass_page_cache && file.is_sole() && !file.fd().is_direct() {
             // A file system that cannot goes on with the page cache.

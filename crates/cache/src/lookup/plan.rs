@@ -27,12 +27,12 @@ pub(crate) struct ReadPlan {
     pub(crate) opens: DiskVia,
     /// What reads it.
     pub(crate) reads: DiskVia,
-    /// What reads it past the page cache.
+    /// What reads it bypassing the page cache.
     pub(crate) reads_direct: DiskVia,
-    /// Whether it is to be read past the page cache. The file system may not be able to: the open file knows.
+    /// Whether it is to be read bypassing the page cache. The file system may not be able to: the open file knows.
     pub(crate) direct: bool,
-    /// Whether it is read past the page cache only where it is not in there: it was asked for before, and may not have
-    /// stayed.
+    /// Whether it is read bypassing the page cache only where it is not in there: it was asked for before, and may not
+    /// have stayed.
     pub(crate) bypass_page_cache: bool,
     /// Whether cached names and pages are opened and read on the calling thread.
     pub(crate) calls_directly: bool,
@@ -43,7 +43,7 @@ pub(crate) struct ReadPlan {
 /// What the first read of a file is to bring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FirstRead {
-    /// All of a file of so many bytes.
+    /// All of a file of this many bytes.
     Whole(u64),
     /// Two slots and the first records of the table.
     Prefix,

@@ -28,10 +28,10 @@ use crate::manager::sizes::{Named, SIZES_LEFT_MAX, measure};
 use crate::manager::snapshot::{Loaded, confirm, load_snapshot};
 use crate::note::Note;
 
-/// Folders that are read at once. Reading one is the work of a thread, of which a device has some.
+/// Directories that are read at once. Reading one is the work of a thread, of which a device has some.
 const READS_MAX: usize = 16;
 
-/// A walk under way.
+/// A walk in flight.
 struct Walk {
     entries: Arc<Entries>,
     reads: Semaphore,
@@ -53,7 +53,7 @@ struct Subdirectory {
     digits: Vec<Vec<u8>>,
 }
 
-/// Folders that could not be read. What lies in them is neither known nor counted.
+/// Directories that could not be read. What lies in them is neither known nor counted.
 #[derive(Debug)]
 pub(crate) struct Unread {
     directories: Vec<Subdirectory>,
@@ -247,7 +247,7 @@ impl Walk {
                 measure(&self.entries, named).await;
             }
         }
-        // Not before it was read to its end: what is tried again as a whole must not be under way in parts.
+        // Not before it was read to its end: what is tried again as a whole must not be in flight in parts.
         inner.into_iter().for_each(|directory| self.begin_directory(directory));
         Ok(())
     }

@@ -61,7 +61,7 @@ struct Due {
     purged: u64,
     /// Purges that were kept then all the same.
     kept: usize,
-    /// Folders that could not be read so far.
+    /// Directories that could not be read so far.
     unread: Option<Unread>,
 }
 

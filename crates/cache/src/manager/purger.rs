@@ -13,9 +13,9 @@ use crate::lookup::{Judged, Lookup};
 use crate::manager::pace::{Paced, SCAN_MAX};
 use crate::purge::Purges;
 
-/// Removals under way at once that no request waits for. Each is a piece of work of a kernel thread, which has as much of the
-/// processor as a serving thread: sixteen of them have sixteen seventeenths. A second one is there for when the first waits
-/// for the disk.
+/// Removals in flight at once that no request waits for. Each is a piece of work of a kernel thread, which has as much
+/// of the processor as a serving thread: sixteen of them have sixteen seventeenths. A second one is there for when the
+/// first waits for the disk.
 pub(crate) const UNHURRIED_MAX: usize = 2;
 
 /// Forgets purges that are pending and younger than no open question.

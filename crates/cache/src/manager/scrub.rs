@@ -1,7 +1,8 @@
 //! The scrub (`scrub=TIME`): reads every entry and compares it with its checksums, at a pace that spreads one pass over the
 //! whole time. It finds damage in entries that no request reads, before the last good copy upstream is gone.
 //!
-//! Entries are read past the page cache where the file system can do that: the disk is looked at, and hot pages stay.
+//! Entries are read bypassing the page cache where the file system can do that: the disk is looked at, and hot pages
+//! stay.
 
 use std::sync::Arc;
 use std::time::Duration;

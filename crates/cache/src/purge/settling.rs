@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::key::{Key, KeyMap};
 
-/// A question to an upstream: the number of the last purge when it was asked. What is stored of the answer is as old.
+/// A question to an upstream: the number of the last purge when it was asked. What is stored of the response is as old.
 /// Purges that are younger are remembered until it is dropped.
 #[derive(Debug)]
 pub struct Asked {
@@ -108,7 +108,7 @@ const REMOVAL_MAX: Duration = Duration::from_secs(30);
 /// Files that are being removed.
 #[derive(Debug, Default)]
 struct Removing {
-    /// How many removals of a key are under way, and the purge that they settle, or 0.
+    /// How many removals of a key are in flight, and the purge that they settle, or 0.
     under_way: KeyMap<(u32, u64)>,
     /// Files that could not be removed: the index does not know them, and the next start will.
     left: KeyMap<()>,
@@ -199,7 +199,7 @@ impl Settling {
         Some(purge).filter(|purge| is_gone && *purge > 0)
     }
 
-    /// Whether the file of a key is gone for certain. A removal that is under way settles this purge later.
+    /// Whether the file of a key is gone for certain. A removal in flight settles this purge later.
     pub(crate) fn is_removed(&self, key: &Key, purge: u64) -> bool {
         let mut removing = self.removing();
         if let Some((_, later)) = removing.under_way.get_mut(key) {
@@ -209,7 +209,7 @@ impl Settling {
         !removing.left.contains_key(key)
     }
 
-    /// Waits for the removals that are under way; returns whether all files are gone that were to be removed.
+    /// Waits for the removals in flight; returns whether all files are gone that were to be removed.
     pub(crate) async fn all_removed(&self) -> bool {
         let mut keys: Vec<Key> = self.removing().under_way.keys().copied().collect();
         let deadline = rt::now() + REMOVAL_MAX;

@@ -281,7 +281,7 @@ impl Resolver<'_> {
         id
     }
 
-    /// Carries out the simple directives of a block, in order, and answers the blocks inside of it.
+    /// Carries out the simple directives of a block, in order, and returns the blocks inside of it.
     fn simple<'t>(
         &mut self,
         statements: &'t [Statement],

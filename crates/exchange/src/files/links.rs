@@ -23,7 +23,7 @@ pub fn rule_of(request: &Request, path: &[u8]) -> Rule {
     Rule::below(links.refused, &from, path)
 }
 
-/// The folder from which links are checked, which `from` says. Links in its own path are followed.
+/// The directory from which links are checked, which `from` says. Links in its own path are followed.
 pub(super) async fn start(facts: &RootFacts, via: Via, rule: Rule, path: &[u8]) -> Result<rt::File, Failure> {
     let failed = |errno| Failure { errno, call: "open()" };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -32,7 +32,7 @@ pub(super) async fn start(facts: &RootFacts, via: Via, rule: Rule, path: &[u8]) 
     open_path(facts, None, &folder, how, via).await.map_err(failed)
 }
 
-/// What nginx says of a refused link: one before the last name is not the folder that it has to be, which is
+/// What nginx says of a refused link: one before the last name is not the directory that it has to be, which is
 /// answered like a missing file; as the last name it is forbidden.
 pub(super) async fn refine(
     facts: &RootFacts,

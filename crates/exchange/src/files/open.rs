@@ -51,7 +51,7 @@ fn cache(request: &Request) -> Option<(CacheId, Terms)> {
     opening.cache.map(|id| (id, opening.terms))
 }
 
-/// Opens what is at `path` for reading, or answers what `open_file_cache` knows about it.
+/// Opens what is at `path` for reading, or returns what `open_file_cache` knows about it.
 pub async fn open(request: &Request, mut path: Vec<u8>) -> Result<Found, Failure> {
     match open_at_once(request, &mut path) {
         Some(found) => found,
@@ -80,7 +80,7 @@ pub fn open_at_once(request: &Request, path: &mut Vec<u8>) -> Option<Result<Foun
     Some(found)
 }
 
-/// Whether a file may stay open for a moment after a request. One that is read past the page cache for some is not
+/// Whether a file may stay open for a moment after a request. One that is read bypassing the page cache for some is not
 /// shared with others.
 fn may_hold(request: &Request, rules: Rules) -> bool {
     let (facts, _) = place(request);
@@ -233,8 +233,8 @@ async fn open_by_rules(request: &Request, path: &[u8], rules: Rules) -> Result<F
 /// What is at `path`, for those who do not read it.
 pub async fn look(request: &Request, path: &[u8]) -> Result<Kind, Failure> {
     let rules = rules(request, path);
-    // What the cache keeps is an open file; and below a folder that must not be left, or where links count, a
-    // path can only be looked at through one.
+    // What the cache keeps is an open file; and below a directory that must not be left, or where links count, a path
+    // can only be looked at through one.
     if cache(request).is_some() || !rules.is_plain() {
         return open(request, path.to_vec()).await.map(|found| found.kind());
     }
@@ -333,9 +333,8 @@ fn copy(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     rustix::io::fcntl_dupfd_cloexec(fd, 0)
 }
 
-/// Opens a path through the engine. A signal is no reason to fail, and
-/// neither is a folder that was renamed while a path below the root was followed (openat2(2), `EAGAIN` with
-/// `RESOLVE_BENEATH`).
+/// Opens a path through the engine. A signal is no reason to fail, and neither is a directory that was renamed while a
+/// path below the root was followed (openat2(2), `EAGAIN` with `RESOLVE_BENEATH`).
 pub(super) async fn open_path(
     facts: &RootFacts,
     dir: Option<&io::Fd>,
@@ -389,14 +388,14 @@ async fn make_room(request: &Request) -> bool {
     request.conn.thread.give_up_descriptors(&request.generation).await
 }
 
-/// A folder that is open to be listed.
+/// A directory that is open to be listed.
 pub struct Folder {
     file: rt::File,
     via: Via,
     look: EntryLook,
 }
 
-/// Opens a folder to list it. It is never shared: the kernel keeps the place in it with the open file. Links in it
+/// Opens a directory to list it. It is never shared: the kernel keeps the place in it with the open file. Links in it
 /// are followed for what is told of them, but not out of a root that must not be left.
 pub async fn open_folder(request: &Request, path: Vec<u8>) -> Result<Folder, Failure> {
     let rules = rules(request, &path);
@@ -417,7 +416,7 @@ impl Folder {
         self.read_as(EntryLook::Kind).await
     }
 
-    /// Whether a link in the folder leads to a regular file. Where links are not followed none does.
+    /// Whether a link in the directory leads to a regular file. Where links are not followed none does.
     pub async fn leads_to_file(&self, link: CString) -> bool {
         if self.look != EntryLook::Followed {
             return false;
@@ -434,7 +433,7 @@ impl Folder {
 /// Names that one operation reads, in bytes: about a thousand entries, which is a few milliseconds of a thread.
 const READ_DIR_BYTES: u32 = 32 << 10;
 
-/// A path as seen from a folder above it.
+/// A path as seen from a directory above it.
 fn relative(path: &[u8]) -> &[u8] {
     let start = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
     if start == path.len() { b"." } else { &path[start..] }

@@ -36,8 +36,8 @@ pub fn root_of(request: &Request, out: &mut Vec<u8>) {
     }
 }
 
-/// Puts the path that begins at `start` behind a folder where it is relative. What is written without a variable at its
-/// start was put there when it was read.
+/// Puts the path that begins at `start` behind a directory where it is relative. What is written without a variable at
+/// its start was put there when it was read.
 pub fn put_behind(folder: &[u8], out: &mut Vec<u8>, start: usize) {
     if out.get(start) != Some(&b'/') {
         out.splice(start..start, folder.iter().copied());

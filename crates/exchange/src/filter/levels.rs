@@ -1,8 +1,8 @@
-//! A body on its way through its filters, and the answers of subrequests that are put into it.
+//! A body on its way through its filters, and the responses of subrequests that are put into it.
 //!
-//! Each request whose answer is under way is a level: the one of the client at the bottom, a subrequest that was
-//! made for it above, and so on. The top one goes on. They are a list and no recursion: fifty of them in each
-//! other are allowed, and a thread's stack is small.
+//! Each request whose answer is in flight is a level: the one of the client at the bottom, a subrequest that was made
+//! for it above, and so on. The top one goes on. They are a list and no recursion: fifty of them in each other are
+//! allowed, and a thread's stack is small.
 //!
 //! The filters of a level run ahead of its output while a subrequest is waited for: the subrequests of one page are carried
 //! out side by side, and their responses are sent in its order.
@@ -33,14 +33,14 @@ const SUBREQUEST_RUN: usize = 4 << 10;
 /// What a filter's turn counts: it may work for long and give nothing.
 const PUSH_RUN: usize = 4 << 10;
 
-/// Subrequests of one level that are under way at once: each may hold as much as a proxied response does
-/// (`proxy_buffers`). More of a page wait for the first of these.
+/// Subrequests of one level in flight at once: each may hold as much as a proxied response does (`proxy_buffers`). More
+/// of a page wait for the first of these.
 const UNDER_WAY_MAX: usize = 16;
 
 /// How long a subrequest may take before what precedes it is sent: one that is fast saves a send.
 const SUBREQUEST_PATIENCE: Duration = Duration::from_millis(5);
 
-/// One request whose body is under way.
+/// One request whose body is in flight.
 struct ResponseLevel<'r> {
     request: Owner<'r>,
     filters: Vec<Box<dyn BodyFilter>>,
@@ -89,11 +89,11 @@ enum Out {
     Subrequest { under_way: UnderWay, wanted: Subrequest },
 }
 
-/// What becomes of an answer.
+/// What becomes of a response.
 enum Purpose {
     /// It goes to the client.
     Send,
-    /// It goes there in its place, or this does when the answer is empty.
+    /// It goes there in its place, or this does when the response is empty.
     Include { stub: Option<Vec<u8>>, before: u64 },
     /// The filter below that asked for it gets it.
     Capture { filter: usize, body: Vec<u8> },
@@ -236,7 +236,7 @@ impl<'r> Levels<'r> {
 
     /// Takes bytes that no filter of their level changes any more.
     async fn write(&mut self, bytes: &[u8], output: &mut FilterOutput<'_>) -> Result<(), BodyError> {
-        // What is inside of an answer that is captured belongs to it.
+        // What is inside of a response that is captured belongs to it.
         let capture = self.list.iter().rposition(|level| matches!(level.purpose, Purpose::Capture { .. }));
         let Some(capture) = capture else { return output.write(&mut self.list[0].request, bytes).await };
         let ResponseLevel { request, purpose, .. } = &mut self.list[capture];
@@ -253,7 +253,7 @@ impl<'r> Levels<'r> {
         Ok(())
     }
 
-    /// Carries out a subrequest up to its answer, which is the new top and goes to the filter before `stage`.
+    /// Carries out a subrequest up to its response, which is the new top and goes to the filter before `stage`.
     async fn capture(&mut self, stage: usize, wanted: Subrequest, output: &mut FilterOutput<'_>) {
         output.take_turns(SUBREQUEST_RUN).await;
         let top = self.top();
@@ -267,7 +267,7 @@ impl<'r> Levels<'r> {
         self.list.push(ResponseLevel::new(Owner::Subrequest(child), purpose));
     }
 
-    /// Sends the next that has passed the filters of the top. The answer of a subrequest is the new top.
+    /// Sends the next that has passed the filters of the top. The response of a subrequest is the new top.
     async fn give(&mut self, output: &mut FilterOutput<'_>) -> Result<(), BodyError> {
         let (under_way, wanted) = match self.top().out.pop_front() {
             Some(Out::Subrequest { under_way, wanted }) => (under_way, wanted),
@@ -341,15 +341,15 @@ impl<'r> ResponseLevel<'r> {
                 Origin::File { file, pieces, chunks: None }
             }
             Body::Source(stream) => Origin::Source(stream),
-            // A subrequest asks for no other protocol; its answer is then none.
+            // A subrequest asks for no other protocol; its response is then none.
             Body::Tunnel(_) => Origin::Done,
         };
         let (work, out) = (Vec::new(), VecDeque::new());
         ResponseLevel { request, filters, slice, origin, input: None, work, out, ended: 0, purpose }
     }
 
-    /// Whether the filters go on with what they have been given, while the subrequest that is next in the output is under
-    /// way.
+    /// Whether the filters go on with what they have been given, while the subrequest that is next in the output is in
+    /// flight.
     fn runs_ahead(&self) -> bool {
         let next_is_under_way =
             matches!(self.out.front(), Some(Out::Subrequest { under_way, .. }) if !under_way.is_done());

@@ -7,6 +7,6 @@ pub trait GivesRoom: std::fmt::Debug + Send + Sync {
     /// The device that its files are on, if it has any.
     fn device(&self) -> Option<u64>;
 
-    /// Removes files of so many bytes; whether it could.
+    /// Removes files of this many bytes; whether it could.
     fn give(&self, bytes: u64) -> Pin<Box<dyn Future<Output = bool> + '_>>;
 }

@@ -77,7 +77,7 @@ pub struct Room {
     is_awaited: Cell<bool>,
     changed: Event,
     listeners: RefCell<Vec<Stopper>>,
-    /// Requests for room on a file system that are under way.
+    /// Requests for room on a file system in flight.
     making: WaitGroup,
     /// Bodies of requests that are in memory for want of a temporary file.
     pub bodies: WaitGroup,
@@ -122,7 +122,7 @@ impl Room {
         }
     }
 
-    /// A place for a connection, until the answer is dropped.
+    /// A place for a connection, until the response is dropped.
     pub fn enter(&self) -> Counted {
         let counted = self.places.enter();
         self.most.set(self.most.get().max(self.places.count()));
@@ -134,7 +134,7 @@ impl Room {
         self.listeners.replace(listeners);
     }
 
-    /// Marks a connection as waiting while the answer lives: it may be chosen to make room, which ends its timer.
+    /// Marks a connection as waiting while the response lives: it may be chosen to make room, which ends its timer.
     pub fn waits(&self, kind: Waits, timer: &Timer, socket: &Fd) -> Waiting<'_> {
         let entry = self.lists.insert(kind, timer, socket, self.now_ms());
         if self.is_awaited.get() {

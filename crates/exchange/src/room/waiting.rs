@@ -21,7 +21,7 @@ pub enum Waits {
     First,
     /// Another request.
     Idle,
-    /// Bytes that are thrown away, after its answer.
+    /// Bytes that are thrown away, after its response.
     Lingering,
     /// The rest of a header section.
     Head,
@@ -113,7 +113,7 @@ impl Lists {
     }
 
     /// Chooses connections of a rank that have waited for long enough, the oldest first: the connection's task ends it.
-    /// Answers how many.
+    /// Returns how many.
     pub(super) fn choose(&self, rank: Rank, most: usize, least: Duration, now_ms: u32) -> usize {
         let mut list = self.list(rank).borrow_mut();
         let (mut chosen, mut next) = (0, list.oldest());

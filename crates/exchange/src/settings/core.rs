@@ -128,7 +128,7 @@ const METHODS: [&str; 14] = [
     "PATCH",
 ];
 
-/// How the answers of the access phase are put together.
+/// How the responses of the access phase are put together.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Satisfy {
     /// One module that allows is enough.

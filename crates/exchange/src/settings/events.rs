@@ -19,7 +19,7 @@ pub struct EventsConf {
     pub device_share: u32,
     /// `buffer_pool`: most bytes of buffers for each thread; `None` goes by the memory that the process may have.
     pub buffer_pool: Option<usize>,
-    /// `zero_copy`: sends of at least so many bytes go without a copy; `None` is off.
+    /// `zero_copy`: sends of at least this many bytes go without a copy; `None` is off.
     pub zero_copy: Option<u64>,
     /// `try_cached`: open and read at once what is in memory, beside the engines.
     pub try_cached: bool,

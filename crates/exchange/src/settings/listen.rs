@@ -71,7 +71,7 @@ pub enum SoKeepalive {
         idle: Option<u32>,
         /// Seconds between probes.
         interval: Option<u32>,
-        /// Probes without an answer that end the connection.
+        /// Probes without a response that end the connection.
         count: Option<u32>,
     },
 }

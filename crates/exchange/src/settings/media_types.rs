@@ -70,8 +70,8 @@ impl MediaTypes {
         Ok(())
     }
 
-    /// Whether the answer of `request` is of one of these types. A charset that came with the type from
-    /// another server does not count, but what `types` and `default_type` say is compared as it was written.
+    /// Whether the response of `request` is of one of these types. A charset that came with the type from another
+    /// server does not count, but what `types` and `default_type` say is compared as it was written.
     pub fn matches(&self, request: &Request) -> bool {
         let has = |name: &str| match &self.chosen {
             Chosen::Any => true,

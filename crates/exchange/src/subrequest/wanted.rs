@@ -7,9 +7,9 @@ pub struct Subrequest {
     pub uri: Vec<u8>,
     /// The query without question mark.
     pub args: Vec<u8>,
-    /// Whether the filter that asks wants to see the answer instead of having it in the body.
+    /// Whether the filter that asks wants to see the response instead of having it in the body.
     pub capture: bool,
-    /// What takes the place of an answer that is empty or an error.
+    /// What takes the place of a response that is empty or an error.
     pub stub: Option<Vec<u8>>,
     /// Whether it is made with the method of the request, and not fetched.
     pub keeps_method: bool,

@@ -155,9 +155,9 @@ impl Connection {
         self.wire.set_multishot(false);
     }
 
-    /// Receives more of a body whose head is here: what is known to come goes to where it stays, at most so many bytes of it,
-    /// as long as the client sends as fast as it is read. How many bytes came so; `None` at the end of the stream. Other
-    /// bytes are in the input. `ECANCELED` where the connection is given up meanwhile to make room.
+    /// Receives more of a body whose head is here: what is known to come goes to where it stays, at most this many
+    /// bytes of it, as long as the client sends as fast as it is read. How many bytes came so; `None` at the end of the
+    /// stream. Other bytes are in the input. `ECANCELED` where the connection is given up meanwhile to make room.
     async fn receive_body_bytes(
         &mut self,
         rest: &mut Rest,
@@ -299,7 +299,7 @@ trait Collect {
     /// Takes a buffer.
     fn take(&mut self, buf: Buf);
 
-    /// A buffer to receive about so many bytes into, behind its content; `None` where memory is short.
+    /// A buffer to receive about this many bytes into, behind its content; `None` where memory is short.
     fn room(&mut self, bytes: usize) -> Option<Buf>;
 
     /// Takes the buffer of [`Collect::room`] back.

@@ -1,4 +1,5 @@
-//! The head of a response of HTTP/1 in nginx's order, and what it says of the end of the body and of the connection.
+//! The header section of a response of HTTP/1 in nginx's order, and what it says of the end of the body and of the
+//! connection.
 //!
 //! | body | how its end is told |
 //! |---|---|

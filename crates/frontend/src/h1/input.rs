@@ -99,7 +99,7 @@ impl Input {
 const HERE_MAX: Duration = Duration::from_secs(1);
 
 impl Connection {
-    /// Takes the head of a request, as far as it is here, into the request; `None` while it is not whole.
+    /// Takes the header section of a request, as far as it is here, into the request; `None` while it is not whole.
     pub(super) fn parse_head(&mut self, request: &mut Request) -> Option<Received> {
         let policy = effect::policy(&request.scope().core);
         match http::request::parse(&mut request.head, self.input.bytes(), &policy) {
@@ -186,7 +186,7 @@ impl Connection {
         }
     }
 
-    /// Until when a request is waited for, and as what; an answer where nothing is to be waited for.
+    /// Until when a request is waited for, and as what; a response where nothing is to be waited for.
     fn begin_to_wait(&mut self) -> ControlFlow<Option<bool>, (Instant, Waits)> {
         let first = self.info.requests.get() == 0;
         // Many connections end with their first answer: a receive that stays armed would have to be taken back then. Where
@@ -218,7 +218,7 @@ impl Connection {
             if self.wire.is_quiet() {
                 return ControlFlow::Break(None);
             }
-            // What is here is a request that the last answer allowed, but it may take a turn of the engine to come.
+            // What is here is a request that the last response allowed, but it may take a turn of the engine to come.
             patience = HERE_MAX;
         }
         ControlFlow::Continue((rt::now() + patience, if first { Waits::First } else { Waits::Idle }))

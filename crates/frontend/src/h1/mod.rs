@@ -63,7 +63,7 @@ struct Connection {
     kept: Kept,
 }
 
-/// How long the connection is kept after its last answer, as the location of that answer has it.
+/// How long the connection is kept after its last response, as the location of that response has it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Kept {
     /// `keepalive_timeout`

@@ -121,7 +121,7 @@ impl<'a> Http1Outlet<'a> {
         self.calls_directly = calls_directly;
     }
 
-    /// Has the client told to send its body, before the head of the response.
+    /// Has the client told to send its body, before the header section of the response.
     pub(super) fn tell_to_go_on(&mut self) {
         self.head.extend_from_slice(CONTINUE_RESPONSE);
     }

@@ -61,8 +61,8 @@ impl Connection {
         broken
     }
 
-    /// Whether the client may have sent something that was not read: closing now could reset the connection
-    /// and destroy the answer on its way.
+    /// Whether the client may have sent something that was not read: closing now could reset the connection and destroy
+    /// the response on its way.
     pub(super) fn client_may_send(&self, request: &Request) -> bool {
         request.head.body().has_body()
             || !self.input.bytes().is_empty()
@@ -70,7 +70,7 @@ impl Connection {
             || request.response.status >= 400 && !request.completed
     }
 
-    /// Lets the client read the answer before a reset could destroy it: ends our side and reads on for a while.
+    /// Lets the client read the response before a reset could destroy it: ends our side and reads on for a while.
     pub(super) async fn linger(&mut self, request: &Request) {
         let core = &request.scope().core;
         if self.lingers(request, core) {
@@ -86,7 +86,7 @@ impl Connection {
         }
     }
 
-    /// Whether nothing comes between the end of an answer after which the connection is not kept, and its close.
+    /// Whether nothing comes between the end of a response after which the connection is not kept, and its close.
     pub(super) fn closes_at_once(&self, request: &Request, core: &Core) -> bool {
         let has_more_to_do =
             request.background.is_some() || request.body.is_some() || core.subrequests.post_action.is_some();

@@ -208,7 +208,7 @@ impl ChunkedDecoder {
         self.total
     }
 
-    /// Body bytes given out and announced by the chunk under way: a limit can refuse a chunk before it arrives.
+    /// Body bytes given out and announced by the chunk in flight: a limit can refuse a chunk before it arrives.
     #[must_use]
     pub fn announced(&self) -> u64 {
         if self.state == State::Data { self.total.saturating_add(self.remaining) } else { self.total }
@@ -220,7 +220,7 @@ impl ChunkedDecoder {
         self.state == State::Done
     }
 
-    /// Gives out what `at..input_len` holds of the chunk under way.
+    /// Gives out what `at..input_len` holds of the chunk in flight.
     fn data(&mut self, at: usize, input_len: usize) -> Step {
         let available = (input_len - at) as u64;
         let taken = available.min(self.remaining);

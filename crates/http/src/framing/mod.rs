@@ -21,7 +21,7 @@ pub const CHUNK_END: &[u8] = b"\r\n";
 /// The last chunk without trailers.
 pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
-/// Writes the header of a chunk of `len` bytes and answers with it. `len` must not be zero: that would be the last
+/// Writes the header of a chunk of `len` bytes into `buf` and returns the text. `len` must not be zero: that would be the last
 /// chunk, and a body that flushes nothing must not end by it.
 pub fn chunk_header(len: u64, buf: &mut [u8; CHUNK_HEADER_LEN_MAX]) -> &[u8] {
     assert!(len != 0, "an empty chunk ends the body");

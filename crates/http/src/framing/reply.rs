@@ -7,7 +7,7 @@ use crate::request::{HeaderId, Method};
 /// ([`crate::reply::ReplyError`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyFraming {
-    /// No body, whatever the fields say: interim responses, 204, 304, the answer to HEAD. What follows a 101, or a
+    /// No body, whatever the fields say: interim responses, 204, 304, the response to HEAD. What follows a 101, or a
     /// 2xx to CONNECT, is no body either but another protocol, and the caller's business.
     None,
     /// Exactly this many bytes; fewer mean that the response was cut short.

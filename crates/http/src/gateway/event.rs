@@ -36,10 +36,10 @@ impl BodyFraming {
 pub enum HeadEvent {
     /// More bytes are needed: append them to the same bytes and call again.
     More,
-    /// A head of so many bytes that another one follows (RFC 9110 section 15.2). Take them off the front and clear the
-    /// [`ReplyHead`](crate::reply::ReplyHead).
+    /// A head of this many bytes that another one follows (RFC 9110 section 15.2). Take them off the front and clear
+    /// the [`ReplyHead`](crate::reply::ReplyHead).
     Interim(u32),
-    /// The head has so many bytes; the body starts behind them.
+    /// The head has this many bytes; the body starts behind them.
     Head(u32),
     /// There is no head: the body starts with the first byte, and the status is 200.
     NoHead,

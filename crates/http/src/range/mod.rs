@@ -50,8 +50,8 @@ pub const MAX_RANGES_DEFAULT: u32 = i32::MAX as u32;
 /// Parses the value of `Range` for a representation of `size` bytes into `out` (cleared first; empty unless the
 /// outcome is [`RangeOutcome::Partial`]).
 ///
-/// As in nginx, a malformed list after `bytes=` is 416 rather than ignored, and a range that starts at 0 but is
-/// empty (a request for a part of an empty file) makes the answer whole.
+/// As in nginx, a malformed list after `bytes=` is 416 rather than ignored, and a range that starts at 0 but is empty
+/// (a request for a part of an empty file) makes the response whole.
 pub fn parse(value: &[u8], size: u64, max_ranges: u32, out: &mut Vec<ByteRange>) -> RangeOutcome {
     out.clear();
     let Some((unit, list)) = value.split_at_checked(6) else { return RangeOutcome::Whole };

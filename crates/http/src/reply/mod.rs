@@ -2,8 +2,8 @@
 //!
 //! Main types: [`ReplyHead`], filled by [`parse`] within [`Limits`]. It is reused for the life of a connection:
 //! [`ReplyHead::clear`] keeps its field table. Where the body ends is [`crate::framing::ReplyFraming`]; whether the
-//! answer may be stored is [`crate::freshness`]. Writing a head is [`crate::response`];
-//! heads that are kept are written by [`HeadWriter`] and read by [`parse_written`].
+//! response may be stored is [`crate::freshness`]. Writing a head is [`crate::response`]; heads that are kept are
+//! written by [`HeadWriter`] and read by [`parse_written`].
 //!
 //! The parser takes what nginx's upstream parser takes, and says in [`ReplyError`] where it is stricter.
 
@@ -31,7 +31,7 @@ pub enum ReplyProgress {
     },
     /// More bytes are needed: append them to the same buffer and call again.
     Incomplete,
-    /// There is no status line: an answer of HTTP/0.9, all of which is body. nginx passes such bytes on with status
+    /// There is no status line: a response of HTTP/0.9, all of which is body. nginx passes such bytes on with status
     /// 200 and closes the connection; whether to do that is the caller's choice.
     Http09,
 }
@@ -80,9 +80,9 @@ impl<'a> FieldLine<'a> {
 #[derive(Clone, Debug)]
 pub struct ReplyHead {
     phase: Phase,
-    /// Start of the line under way.
+    /// Start of the line in flight.
     line_start: u32,
-    /// Up to where the line under way is known to have no line feed.
+    /// Up to where the line in flight is known to have no line feed.
     scanned: u32,
     version: Version,
     status: StatusCode,
@@ -222,7 +222,7 @@ impl ReplyHead {
         self.chunked
     }
 
-    /// Index at which the line under way starts; after an error that is the offending line, for the log.
+    /// Index at which the line in flight starts; after an error that is the offending line, for the log.
     #[must_use]
     pub fn line_start(&self) -> u32 {
         self.line_start

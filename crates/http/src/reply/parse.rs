@@ -2,7 +2,7 @@
 //!
 //! Works on one growing buffer and looks at a line only when its line feed is there, so the pieces in which a head
 //! arrives cannot change the result; each byte is searched for a line feed once. Only the first five bytes are looked
-//! at earlier: an answer of HTTP/0.9 may have no line feed at all.
+//! at earlier: a response of HTTP/0.9 may have no line feed at all.
 
 use super::{Limits, Phase, ReplyError, ReplyHead, ReplyProgress};
 use crate::bytes::{find_control, find_name_end, trim_ows};
@@ -122,7 +122,7 @@ impl Line<'_> {
         Some((version, code, code_start))
     }
 
-    /// One to three digits; answers their value.
+    /// One to three digits; returns their value.
     fn version_number(&mut self) -> Option<u16> {
         let mut value = self.digit()?;
         for _ in 1..VERSION_DIGITS_MAX {

@@ -24,7 +24,7 @@ impl HeadWriter {
     /// `capacity` how many bytes are expected.
     ///
     /// # Errors
-    /// No text: an answer of HTTP/0.9 has no head that could be kept.
+    /// No text: a response of HTTP/0.9 has no head that could be kept.
     pub fn new(status: StatusCode, status_text: &[u8], capacity: usize) -> Result<Self, ReplyError> {
         if status_text.is_empty() {
             return Err(ReplyError::InvalidStatusLine);

@@ -136,9 +136,9 @@ impl Default for Policy {
 #[derive(Clone, Debug)]
 pub struct Head {
     phase: Phase,
-    /// Start of the line under way.
+    /// Start of the line in flight.
     line_start: u32,
-    /// Up to where the line under way is known to have no line feed; 0 when it was not looked at yet.
+    /// Up to where the line in flight is known to have no line feed; 0 when it was not looked at yet.
     scanned: u32,
     method: Method,
     method_span: Span,
@@ -185,7 +185,7 @@ impl Head {
         matches!(self.phase, Phase::BeforeRequest | Phase::RequestLine)
     }
 
-    /// Index at which the line under way starts; a caller with nginx's buffer rules measures the line from here.
+    /// Index at which the line in flight starts; a caller with nginx's buffer rules measures the line from here.
     #[must_use]
     pub fn line_start(&self) -> u32 {
         self.line_start

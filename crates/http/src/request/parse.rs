@@ -15,9 +15,9 @@ use crate::host::{self, HostError};
 /// [`Progress::Incomplete`]; with another request's bytes only after [`Head::clear`].
 ///
 /// # Errors
-/// [`ParseError`]; the head is of no further use but for its request line, and the connection must be closed
-/// after the answer. A line that is malformed and also too long may be refused for either reason, depending on the
-/// pieces it came in; every other result does not depend on them.
+/// [`ParseError`]; the head is of no further use but for its request line, and the connection must be closed after the
+/// response. A line that is malformed and also too long may be refused for either reason, depending on the pieces it
+/// came in; every other result does not depend on them.
 pub fn parse(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<Progress, ParseError> {
     loop {
         let next = match head.phase {
@@ -60,7 +60,7 @@ pub(super) fn check_count(head: &Head, policy: &Policy) -> Result<(), ParseError
     if head.fields.count() > usize::from(policy.fields_max) { Err(ParseError::TooManyFields) } else { Ok(()) }
 }
 
-/// Whether it is worth parsing the line under way: it was not looked at yet, or its line feed has come.
+/// Whether it is worth parsing the line in flight: it was not looked at yet, or its line feed has come.
 fn line_may_be_complete(head: &Head, buf: &[u8]) -> bool {
     let scanned = head.scanned as usize;
     scanned == 0 || memchr::memchr(b'\n', &buf[scanned..]).is_some()
@@ -137,7 +137,7 @@ fn skip_spaces(buf: &[u8], at: usize, policy: &Policy) -> Result<usize, ParseErr
     Ok(at + count)
 }
 
-/// Parses `HTTP/1.x` and the line end; answers the ends of the text and of the line.
+/// Parses `HTTP/1.x` and the line end; returns the ends of the text and of the line.
 fn version(
     head: &mut Head,
     buf: &[u8],

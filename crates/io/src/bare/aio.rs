@@ -39,8 +39,8 @@ impl AioQueue {
         })
     }
 
-    /// Takes what has completed out of the memory that the kernel shares, without a system call; answers how many
-    /// those were. io_getevents(2) is what everybody else calls.
+    /// Takes what has completed out of the memory that the kernel shares, without a system call; returns how many those
+    /// were. io_getevents(2) is what everybody else calls.
     pub fn reap(&mut self, done: &mut Vec<Done>) -> u32 {
         let before = done.len();
         done.append(&mut self.refused);

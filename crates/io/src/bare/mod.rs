@@ -101,8 +101,8 @@ pub struct Done {
 
 /// Transfers that the kernel carries out beside each other.
 pub trait Queue {
-    /// Takes a transfer; answers its place, a number below the depth that nothing else in flight has, or `None` when
-    /// as many are in flight as the depth allows.
+    /// Takes a transfer; returns its place, a number below the depth that nothing else in flight has, or `None` when as
+    /// many are in flight as the depth allows.
     ///
     /// # Panics
     /// When the file's number or the length is not among those of the [`Load`].

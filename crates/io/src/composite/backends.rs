@@ -342,7 +342,7 @@ impl Backends {
         }
     }
 
-    /// Ends everything; answers how many operations did not end in time.
+    /// Ends everything; returns how many operations did not end in time.
     pub(super) fn drain(&mut self, deadline: Instant) -> usize {
         for id in self.slots.in_flight() {
             self.cancel(id);
@@ -384,7 +384,7 @@ impl Backends {
         self.net.ring_mut()?.take_note()
     }
 
-    /// Gives idle memory back; answers the bytes.
+    /// Gives idle memory back; returns the bytes.
     pub(super) fn trim(&mut self) -> usize {
         self.slots.trim();
         match &mut self.net {

@@ -1,7 +1,7 @@
-//! Reading a folder: names by getdents64(2), and a look at each of them where that is asked for.
+//! Reading a directory: names by getdents64(2), and a look at each of them where that is asked for.
 //!
-//! The kernel keeps the place in the folder with the open file, so each call goes on where the last one
-//! ended, and a folder of any size is read in pieces that hold a thread for a bounded time.
+//! The kernel keeps the place in the directory with the open file, so each call goes on where the last one ended, and a
+//! directory of any size is read in pieces that hold a thread for a bounded time.
 
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
@@ -12,7 +12,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use crate::op::{DirEntry, EntryLook, Stat};
 
-/// The entries of the next buffer with any; none at the end of the folder.
+/// The entries of the next buffer with any; none at the end of the directory.
 pub(super) fn read(dir: BorrowedFd<'_>, bytes_max: usize, look: EntryLook) -> Result<Vec<DirEntry>, Errno> {
     let mut buffer = vec![MaybeUninit::uninit(); bytes_max];
     let mut raw = RawDir::new(dir, &mut buffer);
@@ -28,7 +28,7 @@ pub(super) fn read(dir: BorrowedFd<'_>, bytes_max: usize, look: EntryLook) -> Re
             Err(Errno::INTR) => {}
             Err(error) => return Err(error),
         }
-        // A buffer of nothing but the folder itself and the one above it is not the end.
+        // A buffer of nothing but the directory itself and the one above it is not the end.
         if raw.is_buffer_empty() && !entries.is_empty() {
             break;
         }
@@ -36,7 +36,7 @@ pub(super) fn read(dir: BorrowedFd<'_>, bytes_max: usize, look: EntryLook) -> Re
     Ok(entries)
 }
 
-/// Looks at names below a folder.
+/// Looks at names below a directory.
 pub(super) fn look(dir: BorrowedFd<'_>, names: &[CString]) -> Vec<Result<Stat, Errno>> {
     names.iter().map(|name| stat(dir, name, AtFlags::SYMLINK_NOFOLLOW)).collect()
 }

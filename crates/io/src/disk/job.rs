@@ -209,7 +209,7 @@ const PIECES_MAX: usize = 1024;
 /// The pieces of a write, as the kernel wants them.
 type Slices<'a> = SmallVec<[IoSlice<'a>; SEGMENTS_MAX]>;
 
-/// Reads at `offset`; past the page cache where that is asked for and can be had, which the second part tells.
+/// Reads at `offset`; bypassing the page cache where that is asked for and can be had, which the second part tells.
 fn read(file: BorrowedFd<'_>, space: &mut [u8], offset: u64, uncached: bool) -> Moved {
     let mut parts = [IoSliceMut::new(space)];
     if uncached {

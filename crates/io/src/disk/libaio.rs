@@ -131,7 +131,7 @@ impl Context {
         }
     }
 
-    /// Gives requests to the kernel; answers how many it took. What they point to stays with the caller, and stays
+    /// Gives requests to the kernel; returns how many it took. What they point to stays with the caller, and stays
     /// where it is, until [`Context::next_event`] or [`Context::wait`] has brought each one's completion.
     pub(crate) fn submit(&mut self, pointers: &mut [*mut Request]) -> Result<usize, Errno> {
         self.kernel_entries += 1;
@@ -260,7 +260,7 @@ impl Libaio {
         }
     }
 
-    /// Submits the first `room` of the queue; answers how many the kernel took.
+    /// Submits the first `room` of the queue; returns how many the kernel took.
     fn submit_batch(&mut self, room: usize, slots: &mut Slots) -> Result<usize, Errno> {
         let resfd = self.doorbell.as_fd().as_raw_fd() as u32;
         self.requests.clear();

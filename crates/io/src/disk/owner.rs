@@ -37,7 +37,7 @@ pub(super) fn open(
         _ => None,
     };
     let mut last = How { flags, mode, resolve };
-    // A slash at the end asks for a folder, as in open(2).
+    // A slash at the end asks for a directory, as in open(2).
     if path.ends_with(b"/") {
         last.flags |= OFlags::DIRECTORY;
     }

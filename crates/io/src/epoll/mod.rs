@@ -163,7 +163,7 @@ impl Epoll {
         !self.again.is_empty()
     }
 
-    /// Gives back memory for descriptors that are gone; answers the bytes.
+    /// Gives back memory for descriptors that are gone; returns the bytes.
     pub(crate) fn trim(&mut self) -> usize {
         self.table.trim()
     }

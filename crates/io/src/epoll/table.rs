@@ -56,7 +56,7 @@ pub(super) struct Entry {
     pub(super) writable: bool,
     /// Whether the peer has closed its side, so that a short read is not the last word.
     pub(super) hung_up: bool,
-    /// Whether a connect is under way, whose outcome the next event brings.
+    /// Whether a connect is in flight, whose outcome the next event brings.
     pub(super) connecting: bool,
     /// Connections accepted since the listener was registered.
     pub(super) accepted: u32,
@@ -164,7 +164,7 @@ impl Table {
         self.0.get_mut(number).filter(|entry| entry.serial == serial && !entry.owner.is_gone())
     }
 
-    /// Gives back memory that the highest descriptors no longer need; answers the bytes.
+    /// Gives back memory that the highest descriptors no longer need; returns the bytes.
     pub(super) fn trim(&mut self) -> usize {
         let before = self.0.capacity();
         while self.0.last().is_some_and(|entry| entry.owner.is_gone()) {

@@ -493,7 +493,7 @@ impl Engine for FaultEngine {
     }
 }
 
-/// Halves what an operation may move; answers how to undo that.
+/// Halves what an operation may move; returns how to undo that.
 fn shorten(op: &mut Op) -> Undo {
     match op {
         Op::Send { data, .. } => {

@@ -35,7 +35,7 @@ impl Paths {
     }
 }
 
-/// The kernel's name of an open file; of one without a name it begins with its folder.
+/// The kernel's name of an open file; of one without a name it begins with its directory.
 fn real_name(file: RawFd) -> String {
     let name = rustix::fs::readlink(format!("/proc/self/fd/{file}"), Vec::new());
     name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()

@@ -1,10 +1,10 @@
 //! Admission to the page cache.
 //!
 //! When the files in use are more than memory holds, caching one of them evicts another, which costs more than a direct
-//! read. So admission is sampled: of the files that were admitted, how many are still cached at their next request? Below
-//! six in seven fewer are admitted (down to one in [`ONE_IN_MAX`]), above it more. Sampling never stops, so that popular
-//! files still enter and free memory is noticed. The caller decides which reads may go past the page cache, and how. Main
-//! type: [`PageCacheAdmission`].
+//! read. So admission is sampled: of the files that were admitted, how many are still cached at their next request?
+//! Below six in seven fewer are admitted (down to one in [`ONE_IN_MAX`]), above it more. Sampling never stops, so that
+//! popular files still enter and free memory is noticed. The caller decides which reads may go bypassing the page
+//! cache, and how. Main type: [`PageCacheAdmission`].
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

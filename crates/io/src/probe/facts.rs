@@ -101,7 +101,7 @@ pub(super) fn epoll() -> Result<(), Errno> {
     epoll::create(epoll::CreateFlags::CLOEXEC).map(drop)
 }
 
-/// Whether openat2(2) works and keeps below a folder.
+/// Whether openat2(2) works and keeps below a directory.
 pub(super) fn openat2() -> Result<(), Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::openat2(CWD, "/", flags, Mode::empty(), ResolveFlags::empty())?;

@@ -258,7 +258,7 @@ impl Uring {
     }
 
     /// A file may not have got its name because the kernel wants a privilege for the first way, which looks like a
-    /// folder that is missing.
+    /// directory that is missing.
     fn link_done(&mut self, id: OpId, result: Result<u32, Errno>, out: &mut Out<'_>) {
         let Some(flight) = self.flights.get(id) else { return };
         if result == Err(Errno::NOENT) && !flight.by_proc {

@@ -146,7 +146,7 @@ pub(super) fn build(
     Ok(entry.user_data(Tag::Op(id).pack()))
 }
 
-/// The entry of an operation that changes a file or a folder, and needs no memory beside its slot.
+/// The entry of an operation that changes a file or a directory, and needs no memory beside its slot.
 fn change(op: &Op) -> Result<Entry, Errno> {
     Ok(match op {
         Op::Truncate { file, len, .. } => opcode::Ftruncate::new(raw(file), *len).build(),

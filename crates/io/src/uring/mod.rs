@@ -76,7 +76,7 @@ struct Limits {
 /// Whether buffers are registered with the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BufferRegistration {
-    /// Chunk by chunk, when a direct read first uses one; so many bytes are.
+    /// Chunk by chunk, when a direct read first uses one; this many bytes are.
     Lazy { bytes: usize },
     /// No more: the kernel has refused.
     Refused,
@@ -354,7 +354,7 @@ impl Uring {
         self.note.take()
     }
 
-    /// Gives idle memory back to the system; answers the bytes.
+    /// Gives idle memory back to the system; returns the bytes.
     pub(crate) fn trim(&mut self) -> usize {
         self.batch.shrink_to(BATCH_KEPT);
         let (pool, ring) = (&self.pool, &self.ring);

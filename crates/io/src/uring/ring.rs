@@ -179,7 +179,7 @@ impl Ring {
         limited.map_err(|error| SetupError::new(Stage::Workers, errno(&error)))
     }
 
-    /// Makes an empty table of fixed buffers with at most `places`; answers how many there are.
+    /// Makes an empty table of fixed buffers with at most `places`; returns how many there are.
     pub(crate) fn fixed_table(&mut self, places: u32) -> Result<u32, Errno> {
         let places = places.min(FIXED_BUFFERS_MAX);
         self.ring.submitter().register_buffers_sparse(places).map_err(|error| errno(&error))?;
@@ -233,7 +233,7 @@ impl Ring {
         pushed.is_ok()
     }
 
-    /// As [`Ring::push`] for several entries, of which the kernel is told at once; answers how many had a place.
+    /// As [`Ring::push`] for several entries, of which the kernel is told at once; returns how many had a place.
     pub(crate) fn push_each(&mut self, entries: impl Iterator<Item = squeue::Entry>) -> u32 {
         let mut queue = self.ring.submission();
         let mut count = 0;
@@ -282,8 +282,8 @@ impl Ring {
         self.ring.submitter().register_files(files).map_err(|error| errno(&error))
     }
 
-    /// Submits `count` staged entries. With `wait_for` completions to wait for, or with `collect`, runs
-    /// what the kernel has deferred. Answers how many entries the kernel took.
+    /// Submits `count` staged entries. With `wait_for` completions to wait for, or with `collect`, runs what the kernel
+    /// has deferred. Returns how many entries the kernel took.
     pub(crate) fn enter(
         &mut self,
         count: u32,
@@ -324,7 +324,7 @@ impl Ring {
         out.extend(self.ring.completion().map(Cqe::from));
     }
 
-    /// Looks at all completions without keeping them; answers how many there were.
+    /// Looks at all completions without keeping them; returns how many there were.
     pub(crate) fn collect_each(&mut self, mut look: impl FnMut(Cqe)) -> u32 {
         let mut count = 0;
         for entry in self.ring.completion() {

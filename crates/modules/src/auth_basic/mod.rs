@@ -80,7 +80,7 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// Whom to ask, and where the answers are.
+/// Whom to ask, and where the responses are.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
     /// What is shown to the user, or `off`.

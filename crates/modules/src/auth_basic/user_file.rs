@@ -27,7 +27,7 @@ const OPEN_TRIES: u32 = 8;
 pub(super) enum FileError {
     /// It is not there, or not for this process.
     Open(Errno),
-    /// It is a folder, or the disk fails.
+    /// It is a directory, or the disk fails.
     Read(Errno),
     /// The buffers of this thread are at their limit.
     NoMemory,
@@ -44,7 +44,7 @@ impl fmt::Display for FileError {
 
 /// The stored password of `user`; `None` when the file has no such line.
 pub(super) async fn find(request: &Request, path: &[u8], user: &[u8]) -> Result<Option<Vec<u8>>, FileError> {
-    // A folder of the configuration need not be on the device of the root, so none is counted.
+    // A directory of the configuration need not be on the device of the root, so none is counted.
     let device = DeviceId::default();
     let via = choose::path_engine(request.scope().core.sending.aio, &rt::caps());
     let file = open(path, device, via).await.map_err(FileError::Open)?;

@@ -1,7 +1,7 @@
-//! A folder's entries, in order, without holding up a thread.
+//! A directory's entries, in order, without holding up a thread.
 //!
-//! A disk thread reads the names in pieces of about a thousand. Each piece is sorted as it comes, and the pieces
-//! are merged while the list is written: no step takes longer because the folder is larger.
+//! A disk thread reads the names in pieces of about a thousand. Each piece is sorted as it comes, and the pieces are
+//! merged while the list is written: no step takes longer because the directory is larger.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -18,13 +18,13 @@ use exchange::phases::Step;
 use exchange::request::Request;
 use telemetry::Level;
 
-/// A folder that is being listed, with its path for messages.
+/// A directory that is being listed, with its path for messages.
 pub(crate) struct Listing {
     folder: Folder,
     path: Vec<u8>,
 }
 
-/// One file or folder in a list.
+/// One file or directory in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) name: Box<[u8]>,
@@ -44,7 +44,7 @@ pub(super) enum EntryKind {
 }
 
 impl Listing {
-    /// Opens the folder of the request's URI; the answer to give when that fails, as nginx chooses it.
+    /// Opens the directory of the request's URI; the response to give when that fails, as nginx chooses it.
     pub(crate) async fn open(request: &Request) -> Result<Listing, Step> {
         if files::alias_is_lost(request) {
             return Err(Step::Status(500));
@@ -114,7 +114,7 @@ impl Listing {
                 run.extend(self.entry(request, entry)?);
             }
             merged.add(run);
-            // A folder on the worker thread's own engine (`aio off`) is read without waiting.
+            // A directory on the worker thread's own engine (`aio off`) is read without waiting.
             rt::yield_now().await;
         }
         Ok(merged)
@@ -142,7 +142,7 @@ impl Listing {
     }
 }
 
-/// Folders come first, then names byte by byte.
+/// Directories come first, then names byte by byte.
 impl Ord for Entry {
     fn cmp(&self, other: &Entry) -> Ordering {
         let is_folder = |entry: &Entry| entry.kind == EntryKind::Folder;

@@ -1,6 +1,6 @@
-//! `autoindex`: a list of the files in a folder.
+//! `autoindex`: a list of the files in a directory.
 //!
-//! This file has the directives and the way of a request; [`listing`] reads a folder and brings its entries in
+//! This file has the directives and the way of a request; [`listing`] reads a directory and brings its entries in
 //! order, [`format`] writes them down.
 
 mod format;
@@ -39,7 +39,7 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
 }
 
 const DIRECTIVES: &[Directive] = &[
-    // It stands behind the index: a folder that has one never shows its other files.
+    // It stands behind the index: a directory that has one never shows its other files.
     Directive::scope(
         spec("autoindex", Args::Flag, "Lists the files of a folder that has no index.").default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().on),
@@ -83,13 +83,13 @@ impl Default for Conf {
     }
 }
 
-/// Only folders are listed, and only for methods that read.
+/// Only directories are listed, and only for methods that read.
 fn skip(_: &Conf, request: &mut Request) -> Option<Step> {
     let is_wanted = request.uri.last() == Some(&b'/') && matches!(request.method, Method::Get | Method::Head);
     (!is_wanted).then_some(Step::Next)
 }
 
-/// Reads the folder, then writes the list, and lets other requests go on between parts of both.
+/// Reads the directory, then writes the list, and lets other requests go on between parts of both.
 async fn run(conf: &Conf, request: &mut Request) -> Step {
     let (form, callback) = match conf.form {
         Form::Jsonp => match callback(request) {
@@ -125,7 +125,7 @@ async fn run(conf: &Conf, request: &mut Request) -> Step {
     };
     writer.begin(&request.uri, &callback);
     let mut count = 0;
-    // Merging and writing is the work that grows with the folder, so it stops for others now and then.
+    // Merging and writing is the work that grows with the directory, so it stops for others now and then.
     for entry in entries {
         writer.entry(&entry);
         count += 1;

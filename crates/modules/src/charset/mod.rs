@@ -1,8 +1,8 @@
 //! `charset`: says in which charset a text is, and writes it in another one.
 //!
-//! Without `source_charset` nothing is known of the text, and the name is only put behind its type. With it, or
-//! where another server named the charset of its answer, the text is recoded by a `charset_map` ([`map`]) on its
-//! way ([`recode`]). Nothing is guessed from the text itself.
+//! Without `source_charset` nothing is known of the text, and the name is only put behind its type. With it, or where
+//! another server named the charset of its response, the text is recoded by a `charset_map` ([`map`]) on its way
+//! ([`recode`]). Nothing is guessed from the text itself.
 
 mod map;
 mod recode;
@@ -107,7 +107,7 @@ pub(crate) struct Conf {
     source: Option<Charset>,
     /// `override_charset`
     overrides: bool,
-    /// `charset_types`; they do not matter for answers that came with a charset.
+    /// `charset_types`; they do not matter for responses that came with a charset.
     types: MediaTypes,
     /// The directive that spoke last, for the complaint that there is no map.
     span: Option<Span>,
@@ -132,7 +132,7 @@ impl Default for Conf {
 /// A charset of the configuration.
 #[derive(Clone, Debug)]
 enum Charset {
-    /// The one that nearly everybody names, which then costs no memory with each answer.
+    /// The one that nearly everybody names, which then costs no memory with each response.
     Utf8,
     /// In the spelling that was first.
     Name(Arc<str>),
@@ -140,7 +140,7 @@ enum Charset {
     Variable(VarRef),
 }
 
-/// What a subrequest's answer is recoded to: its text becomes a part of another one.
+/// What a subrequest's response is recoded to: its text becomes a part of another one.
 struct Wanted(Cow<'static, [u8]>);
 
 impl Conf {
@@ -273,7 +273,7 @@ pub(crate) fn of_upstream(request: &Request, name: &[u8]) -> Option<Box<[u8]>> {
     is_known.then(|| Box::from(name))
 }
 
-/// Whether the answer, whose type is known, will go out as UTF-8.
+/// Whether the response, whose type is known, will go out as UTF-8.
 pub(crate) fn is_utf8(request: &Request) -> bool {
     let conf = request.scope().of::<Conf>();
     let named = named(request);
@@ -281,7 +281,7 @@ pub(crate) fn is_utf8(request: &Request) -> bool {
     charset.is_some_and(|charset| charset.eq_ignore_ascii_case(Charset::UTF8.as_bytes()))
 }
 
-/// The charset that the answer came with: said by who made it, or put behind the type by another server.
+/// The charset that the response came with: said by who made it, or put behind the type by another server.
 fn named(request: &Request) -> Option<Cow<'static, [u8]>> {
     let response = &request.response;
     let behind_type = || match &response.content_type {
@@ -297,7 +297,7 @@ fn wanted(request: &Request, conf: &Conf, is_named: bool) -> Option<Cow<'static,
     if let Some(name) = &request.response.charset_override {
         return Some(Cow::Owned(name.to_vec()));
     }
-    // A charset that came with the answer is left alone, whatever the type, unless the configuration insists.
+    // A charset that came with the response is left alone, whatever the type, unless the configuration insists.
     let concerned = if is_named { conf.overrides } else { conf.types.matches(request) };
     conf.charset.as_ref().filter(|_| concerned).and_then(|charset| charset.name(request))
 }
@@ -319,7 +319,7 @@ fn name(request: &mut Request, charset: Cow<'static, [u8]>) {
     response.charset = Some(charset).filter(|_| !matches!(response.status, 301 | 302));
 }
 
-/// Tells a subrequest which charset its answer becomes a part of.
+/// Tells a subrequest which charset its response becomes a part of.
 fn hand_down(parent: &Request, child: &mut Request) {
     let wanted = match parent.extensions.get::<Wanted>() {
         Some(Wanted(name)) => Some(name.clone()),

@@ -51,8 +51,8 @@ impl Recode {
     }
 }
 
-/// Appends what the charset has no byte for as an entity, and what is no character as a question mark. The
-/// answer is a character that is not complete.
+/// Appends what the charset has no byte for as an entity, and what is no character as a question mark. The response is
+/// a character that is not complete.
 fn from_utf8(table: &Utf8Table, input: &[u8], out: &mut Vec<u8>) -> Vec<u8> {
     let mut rest = input.len();
     for chunk in input.utf8_chunks() {

@@ -8,8 +8,8 @@ use http::request::{HeaderId, Version};
 use exchange::request::Request;
 use exchange::settings::gzip_clients::Proxied;
 
-/// Whether the answer of `request` may be compressed with gzip for its client: by what it accepts, by its
-/// version and name, and for a proxy by what the answer says about being kept.
+/// Whether the response of `request` may be compressed with gzip for its client: by what it accepts, by its version and
+/// name, and for a proxy by what the response says about being kept.
 pub(crate) fn gzip(request: &Request) -> bool {
     if request.depth > 0 {
         return false;
@@ -27,7 +27,7 @@ pub(crate) fn gzip(request: &Request) -> bool {
     if !conf.http_10 && request.head.version() == Version::Http10 {
         return false;
     }
-    // The proxy may keep the answer and hand it to clients that cannot read it.
+    // The proxy may keep the response and hand it to clients that cannot read it.
     if request.header(HeaderId::Via).is_some() && !for_proxy(request, conf.proxied) {
         return false;
     }
@@ -82,7 +82,8 @@ fn has_token(list: &[u8], token: &[u8]) -> bool {
     })
 }
 
-/// nginx's search for gzip, with its quirks, since a client that is read otherwise gets another answer: the first that stands at the start of a member counts, with its quality.
+/// nginx's search for gzip, with its quirks, since a client that is read otherwise gets another response: the first
+/// that stands at the start of a member counts, with its quality.
 fn has_gzip(accepted: &[u8]) -> bool {
     let mut start = 0;
     let behind = loop {

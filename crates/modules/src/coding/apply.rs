@@ -1,4 +1,4 @@
-//! Whether an answer is to be compressed, and what becomes of its head then: the same for all codings.
+//! Whether a response is to be compressed, and what becomes of its head then: the same for all codings.
 
 use std::rc::Rc;
 
@@ -9,7 +9,7 @@ use exchange::request::Request;
 use exchange::settings::media_types::MediaTypes;
 use transfer::coding::Settings;
 
-/// Whether the answer of `request` is one that compressing is for, whoever asks. It depends on what the client
+/// Whether the response of `request` is one that compressing is for, whoever asks. It depends on what the client
 /// accepts then, and says so.
 pub(crate) fn is_eligible(request: &mut Request, min_length: u64, types: &MediaTypes) -> bool {
     let response = &request.response;
@@ -21,7 +21,7 @@ pub(crate) fn is_eligible(request: &mut Request, min_length: u64, types: &MediaT
     eligible
 }
 
-/// The answer goes out compressed. Its length is not known before the end, so neither can there be ranges of it.
+/// The response goes out compressed. Its length is not known before the end, so neither can there be ranges of it.
 pub(crate) fn apply(request: &mut Request, settings: Settings) {
     let name = settings.name().as_bytes().to_vec();
     request.response.fields.push((b"Content-Encoding".to_vec(), name));

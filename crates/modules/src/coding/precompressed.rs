@@ -62,8 +62,8 @@ pub(crate) struct Sibling {
 }
 
 impl Sibling {
-    /// Whether to look for a file at all. Where the answer has to say that it depends on what is accepted, one
-    /// that will not be sent is looked for as well.
+    /// Whether to look for a file at all. Where the response has to say that it depends on what is accepted, one that
+    /// will not be sent is looked for as well.
     pub(crate) fn is_wanted(self, request: &Request, wanted: Wanted) -> bool {
         matches!(request.method, Method::Get | Method::Head)
             && request.uri.last() != Some(&b'/')

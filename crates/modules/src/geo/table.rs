@@ -47,7 +47,7 @@ impl<A: Copy + Ord> Stretches<A> {
 pub(super) struct Networks(HashMap<(u128, u32), Place>);
 
 impl Networks {
-    /// Adds a network, or gives one that is there another value; then the one before is the answer.
+    /// Adds a network, or gives one that is there another value; then the one before is the response.
     pub(super) fn insert(&mut self, start: u128, bits: u32, value: Place) -> Option<Place> {
         self.0.insert((start, bits), value)
     }
@@ -107,7 +107,7 @@ const PIECE: u32 = 0x1_0000;
 /// What happened to a range that was added.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Added {
-    /// It has its addresses; what a piece of it had before is the answer, where it was the same piece.
+    /// It has its addresses; what a piece of it had before is the response, where it was the same piece.
     Done(Option<Place>),
     /// It has some addresses of this range, and not all of it lies inside.
     Overlaps(Ipv4Addr, Ipv4Addr),

@@ -1,4 +1,4 @@
-//! `expires`: how long an answer may be kept, as `Expires` and `Cache-Control` (RFC 9111 section 5).
+//! `expires`: how long a response may be kept, as `Expires` and `Cache-Control` (RFC 9111 section 5).
 //!
 //! Both are sent, the first one for clients of HTTP/1.0; they always say the same.
 
@@ -26,7 +26,7 @@ pub(super) enum Setting {
     },
 }
 
-/// When an answer becomes old. Times are seconds.
+/// When a response becomes old. Times are seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expires {
     /// Nothing is said.
@@ -35,7 +35,7 @@ pub(super) enum Expires {
     Epoch,
     /// Never, as far as anybody can tell.
     Max,
-    /// So long after the answer.
+    /// So long after the response.
     Access(i64),
     /// So long after the last change of the file.
     Modified(i64),
@@ -112,13 +112,13 @@ fn parse(text: &str, modified: bool) -> Result<Expires, Fault> {
     Ok(if modified { Expires::Modified(time) } else { Expires::Access(time) })
 }
 
-/// Puts the fields into the answer, in the place of those that are there.
+/// Puts the fields into the response, in the place of those that are there.
 pub(super) fn apply(setting: &Setting, request: &mut Request) {
     let expires = match setting {
         Setting::Fixed(expires) => *expires,
         Setting::Variable { text, modified } => {
             let text = text.rendered(request);
-            // As in nginx a value that says nothing leaves the answer as it is.
+            // As in nginx a value that says nothing leaves the response as it is.
             let parsed = std::str::from_utf8(&text).ok().and_then(|text| parse(text, *modified).ok());
             parsed.unwrap_or(Expires::Off)
         }
@@ -134,7 +134,7 @@ pub(super) fn apply(setting: &Setting, request: &mut Request) {
             (date, date - now)
         }
         Expires::Access(time) => (now.saturating_add(time), time),
-        // Without a date the answer itself is the change.
+        // Without a date the response itself is the change.
         Expires::Modified(time) => {
             let date = request.response.last_modified.unwrap_or(now).saturating_add(time);
             // What was to be old before it was new is never kept.
@@ -154,7 +154,7 @@ pub(super) fn apply(setting: &Setting, request: &mut Request) {
 /// The end of the year 9999.
 const DATE_MAX: i64 = 253_402_300_799;
 
-/// What another server said of its answer is replaced, several lines of it by one.
+/// What another server said of its response is replaced, several lines of it by one.
 fn put(request: &mut Request, expires: &[u8], cache_control: &[u8]) {
     let fields = &mut request.response.fields;
     for (name, value) in [("Expires", expires), ("Cache-Control", cache_control)] {

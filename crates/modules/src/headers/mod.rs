@@ -1,7 +1,7 @@
 //! `add_header`, `add_trailer` and `expires`: fields that the configuration adds to answers.
 //!
-//! They see the answer before other modules change its body, as in nginx: `$status` in a value is that of the
-//! whole file where a range of it will be sent.
+//! They see the response before other modules change its body, as in nginx: `$status` in a value is that of the whole
+//! file where a range of it will be sent.
 
 mod expires;
 
@@ -103,7 +103,7 @@ enum Inherit {
 struct Field {
     /// As written, a token.
     name: Box<str>,
-    /// Rendered for each answer, for a trailer when the body is out.
+    /// Rendered for each response, for a trailer when the body is out.
     value: Template,
     /// Whether errors have it too.
     always: bool,
@@ -147,7 +147,7 @@ impl List {
     }
 }
 
-/// The values stay templates: what they show is the answer's, and that is not made yet.
+/// The values stay templates: what they show is the response's, and that is not made yet.
 fn add(list: fn(&mut Conf) -> &mut List, scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let name = cx.arg(0);
     let value = cx.template(cx.arg(1))?;
@@ -171,7 +171,7 @@ fn is_fine(status: u16) -> bool {
     matches!(status, 200 | 201 | 204 | 206 | 301 | 302 | 303 | 304 | 307 | 308)
 }
 
-/// Adds to the answer that the client gets, and not to what it is made of.
+/// Adds to the response that the client gets, and not to what it is made of.
 fn filter(conf: &Conf, request: &mut Request) {
     if request.depth > 0 {
         return;

@@ -81,7 +81,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // How the answers of the access modules are put together is up to the phases.
+    // How the responses of the access modules are put together is up to the phases.
     Directive::scope(
         core("satisfy", LEVELS, Args::Exactly(1), "Whether all checks of access must pass or any one.")
             .default("all"),

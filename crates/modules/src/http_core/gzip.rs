@@ -29,7 +29,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             )
         },
     ),
-    // A request with `Via` came through a proxy, which may hand its answer to clients that cannot read it.
+    // A request with `Via` came through a proxy, which may hand its response to clients that cannot read it.
     Directive::scope(
         core("gzip_proxied", LEVELS, Args::AtLeast(1), "Responses that are compressed for proxied requests.")
             .many()

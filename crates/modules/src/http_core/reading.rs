@@ -58,8 +58,8 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .default("msie6"),
         set_keepalive_disable,
     ),
-    // Closing with unread bytes resets the connection, and the client may lose the answer to it (RFC 9112
-    // section 9.6).
+    // Closing with unread bytes resets the connection, and the client may lose the response to it (RFC 9112 section
+    // 9.6).
     Directive::scope(
         core(
             "lingering_close",
@@ -202,8 +202,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .state(conf::State::Accepted("requests have no memory pool; the size is only checked")),
         |_, cx| cx.set(&mut 0, pool_size).map_err(|error| pool_error(cx, error)),
     ),
-    // Bodies.
-    // Above it the answer is 413 before the body is read.
+    // Bodies. Above it the response is 413 before the body is read.
     Directive::scope(
         core(
             "client_max_body_size",
@@ -262,7 +261,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .state(conf::State::Accepted("what is in memory is in one buffer; the flag is only checked")),
         |_, cx| cx.flag(&mut false),
     ),
-    // Folders in folders keep directories short on file systems that search them line by line.
+    // Directories in directories keep directories short on file systems that search them line by line.
     Directive::scope(
         core(
             "client_body_temp_path",

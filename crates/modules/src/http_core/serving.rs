@@ -77,7 +77,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // One fast client must not keep a thread to itself: after so many bytes others get their turn.
+    // One fast client must not keep a thread to itself: after this many bytes others get their turn.
     Directive::scope(
         core(
             "sendfile_max_chunk",

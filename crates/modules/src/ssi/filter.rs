@@ -33,7 +33,7 @@ pub(super) struct Page {
     chosen: bool,
     encoding: Encoding,
     message: Vec<u8>,
-    /// The variable that waits for the answer of a subrequest.
+    /// The variable that waits for the response of a subrequest.
     waiting: Option<Vec<u8>>,
 }
 
@@ -78,7 +78,7 @@ enum Next {
 
 // In the order of nginx's documentation of what they do, the longest first.
 const KINDS: &[Kind] = &[
-    // The heart of it: an answer of this server in the place of the command.
+    // The heart of it: a response of this server in the place of the command.
     Kind {
         name: "include",
         parameters: &[("virtual", false), ("file", false), ("wait", false), ("set", false), ("stub", false)],
@@ -241,7 +241,7 @@ impl Page {
         let stub = stub.map(|name| find_block(request, &name)).transpose()?;
         if let Some(name) = &set {
             let mut value = Vec::new();
-            // It is there from now on, with a value when the answer has one.
+            // It is there from now on, with a value when the response has one.
             if !values::variable(request, name, &mut value) {
                 values::set(request, name, Vec::new())?;
             }

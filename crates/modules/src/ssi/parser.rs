@@ -62,7 +62,7 @@ enum State {
     AfterValue,
     /// So many bytes of `--` at the end of a command.
     End(usize),
-    /// In a command with a fault, and so many bytes of `--`.
+    /// In a command with a fault, and this many bytes of `--`.
     Skip(usize),
 }
 

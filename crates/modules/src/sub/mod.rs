@@ -119,7 +119,7 @@ fn add(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Looks at the type of the answer; what the body holds is not known before it comes.
+/// Looks at the type of the response; what the body holds is not known before it comes.
 fn filter(conf: &Conf, request: &mut Request) {
     if request.response.content_length == Some(0) || !conf.types.matches(request) {
         return;

@@ -247,7 +247,7 @@ impl BodyFilter for Replace {
         Ok(())
     }
 
-    /// A text does not go on behind the answer of a subrequest.
+    /// A text does not go on behind the response of a subrequest.
     fn interrupt(&mut self, request: &mut Request, out: &mut Output) {
         self.flush(request, out);
     }

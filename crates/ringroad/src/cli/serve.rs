@@ -1,7 +1,7 @@
-//! `ringroad serve DIR [--listen ADDR]`: the files of a folder over HTTP, without a configuration file.
+//! `ringroad serve DIR [--listen ADDR]`: the files of a directory over HTTP, without a configuration file.
 //!
-//! The configuration is a text made here and served like any other: in the foreground, strict about HTTP, with
-//! no way out of the folder. Errors and requests are logged to standard error, the address is printed.
+//! The configuration is a text made here and served like any other: in the foreground, strict about HTTP, with no way
+//! out of the directory. Errors and requests are logged to standard error, the address is printed.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -45,7 +45,7 @@ enum Unservable {
     Usage,
     /// `--listen` with something that is no IP address and port.
     Address(String),
-    /// The folder is not there, or cannot be read.
+    /// The directory is not there, or cannot be read.
     Folder { folder: PathBuf, reason: String },
     /// Another program listens there.
     Taken(SocketAddr),
@@ -132,14 +132,14 @@ fn prepare(Wanted { folder, listen }: Wanted) -> Result<Request, Unservable> {
             _ => Unservable::Bind { listen, reason: error_text(&error) },
         });
     }
-    // The folder is the visitor's: no pid file and no log is put into it.
+    // The directory is the visitor's: no pid file and no log is put into it.
     let mut places = Places::below(&absolute);
     (places.error_log, places.pid) = (None, None);
     let text = configuration(listen);
     Ok(Request { main: absolute.join(TEXT_NAME), globals: String::new(), places, text: Some(text) })
 }
 
-/// The configuration; the folder is the prefix, so that its name needs no quoting.
+/// The configuration; the directory is the prefix, so that its name needs no quoting.
 fn configuration(listen: SocketAddr) -> String {
     format!(
         "daemon off;

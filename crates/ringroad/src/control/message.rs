@@ -43,7 +43,7 @@ pub(crate) struct Bundle {
     pub(crate) files: Vec<(PathBuf, Vec<u8>)>,
     /// Who the worker becomes; `None` leaves it who it is.
     pub(crate) credentials: Option<Credentials>,
-    /// Limits, priority and folder of the process.
+    /// Limits, priority and directory of the process.
     pub(crate) limits: ProcessLimits,
     /// Addresses, with the number of sockets of each.
     pub(crate) listeners: Vec<(ListenAddr, u64)>,
@@ -70,7 +70,7 @@ pub(crate) enum ToWorker {
     Reload(Box<Bundle>),
     /// Write to these files from now on; their descriptors come along.
     Reopen(Vec<PathBuf>),
-    /// Finish what is under way, then end; at the latest after this time.
+    /// Finish what is in flight, then end; at the latest after this time.
     Quit(Option<Duration>),
     /// End now.
     Stop,

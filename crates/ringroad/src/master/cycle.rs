@@ -1,6 +1,6 @@
 //! One configuration with everything that is open for it: sockets, log files, the user of its workers.
 //!
-//! nginx calls this a cycle. The master holds one that is in force and, while a reload is under way, the next.
+//! nginx calls this a cycle. The master holds one that is in force and, while a reload is in flight, the next.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -157,7 +157,7 @@ pub(crate) fn open_logs(paths: &[PathBuf], places: &Places, log: &Log) -> Result
     Ok(logs)
 }
 
-/// Makes the folders that the worker's user could not make where only root may write, and hands them over. Without
+/// Makes the directories that the worker's user could not make where only root may write, and hands them over. Without
 /// one the server still answers everything but large request bodies, so that is no reason not to start.
 fn make_folders(paths: &[PathBuf], user: &Credentials, prefix: &Path, log: &Log) {
     let (uid, gid) = (Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)));

@@ -79,7 +79,7 @@ struct Master {
     cycle: Cycle,
     /// The next configuration, while it is being brought into force.
     pending: Option<Pending>,
-    /// A reload was asked for while another one was under way.
+    /// A reload was asked for while another one was in flight.
     reload_again: bool,
     /// Signals about workers that arrived before the first worker was ready. They count from then on.
     postponed: Vec<Signal>,
@@ -266,7 +266,7 @@ impl Master {
             Signal::SIGUSR1 => self.reopen_logs(),
             Signal::SIGWINCH if self.daemonized && self.phase == Phase::Running => {
                 self.phase = Phase::Idle;
-                // The worker of a reload under way is dismissed as well. The next reload reads everything anew.
+                // The worker of a reload in flight is dismissed as well. The next reload reads everything anew.
                 self.abandon_pending();
                 self.reload_again = false;
                 let limit = self.cycle.site.settings.shutdown_timeout;

@@ -46,7 +46,7 @@ pub(crate) fn load(request: &Request, files: Files<'_>) -> Result<Site, Refused>
         Some(memory) => memory,
         None => &disk,
     };
-    // Included names start from the folder of the main file, all other paths from the prefix.
+    // Included names start from the directory of the main file, all other paths from the prefix.
     let source = conf::Source::new(&request.main).with_globals(&request.globals);
     let mut loaded = load_text(&source, request, loader)?;
     if loaded.config.main().error_log.targets.items().is_empty() {
@@ -122,7 +122,7 @@ fn settings(loaded: &Loaded, request: &Request) -> Settings {
         connections: config.events().worker_connections,
         listens: config.listens().map(listen_options).collect(),
         log_files: config.log_files(),
-        // `serve` leaves nothing behind, and the folder it serves is not its own.
+        // `serve` leaves nothing behind, and the directory it serves is not its own.
         temp_folders: if request.places.pid.is_some() { config.temp_folders() } else { Vec::new() },
         error_log: main.error_log.targets.items().to_vec(),
     }

@@ -65,7 +65,7 @@ pub(crate) struct Settings {
     pub(crate) listens: Vec<ListenOptions>,
     /// Files that the master opens for writing.
     pub(crate) log_files: Vec<PathBuf>,
-    /// Folders that the workers write to.
+    /// Directories that the workers write to.
     pub(crate) temp_folders: Vec<PathBuf>,
     /// `error_log` of the process, or its default.
     pub(crate) error_log: Vec<ErrorTarget>,

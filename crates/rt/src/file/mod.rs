@@ -53,9 +53,9 @@ pub enum Create {
     Keep,
     /// It is opened and emptied.
     Empty,
-    /// The path is a folder, and the new file on its file system has no name until [`File::link`] gives it one: when
-    /// its last descriptor goes before, or the process ends, it is gone (`O_TMPFILE`, open(2)). `EOPNOTSUPP` where
-    /// the file system cannot.
+    /// The path is a directory, and the new file on its file system has no name until [`File::link`] gives it one: when
+    /// its last descriptor goes before, or the process ends, it is gone (`O_TMPFILE`, open(2)). `EOPNOTSUPP` where the
+    /// file system cannot.
     Unnamed,
 }
 
@@ -203,8 +203,8 @@ impl File {
         }
     }
 
-    /// Writes all of `buf` at `offset`, or at the end of a file opened with `O_APPEND`, and answers the
-    /// count. After an error it is unknown how much was written.
+    /// Writes all of `buf` at `offset`, or at the end of a file opened with `O_APPEND`, and returns the count. After an
+    /// error it is unknown how much was written.
     pub async fn write_at(
         &self,
         offset: u64,
@@ -238,10 +238,10 @@ impl File {
         }
     }
 
-    /// Writes all of `data` at `offset`, or at the end of a file opened with `O_APPEND`, and answers the count; the
-    /// bytes may be shared with other threads ([`io::op::Source::Shared`]) and are not copied. The segments come
-    /// back for their vectors to be used again, unless the engine lost them. After an error it is unknown how much
-    /// was written. A file open with `O_DIRECT` needs aligned memory: a [`Buf`], and [`File::write_at`].
+    /// Writes all of `data` at `offset`, or at the end of a file opened with `O_APPEND`, and returns the count; the
+    /// bytes may be shared with other threads ([`io::op::Source::Shared`]) and are not copied. The segments come back
+    /// for their vectors to be used again, unless the engine lost them. After an error it is unknown how much was
+    /// written. A file open with `O_DIRECT` needs aligned memory: a [`Buf`], and [`File::write_at`].
     pub async fn write_segments_at(
         &self,
         offset: u64,
@@ -351,7 +351,7 @@ impl File {
         }
     }
 
-    /// The next entries of a folder, as many as fit into `bytes_max`; none at its end.
+    /// The next entries of a directory, as many as fit into `bytes_max`; none at its end.
     pub async fn read_dir(
         &self,
         bytes_max: u32,
@@ -372,7 +372,7 @@ impl File {
         }
     }
 
-    /// Looks at many names below a folder, links not followed.
+    /// Looks at many names below a directory, links not followed.
     pub async fn stat_many(
         &self,
         names: Arc<[CString]>,

@@ -1,4 +1,4 @@
-//! Operations on paths: look at, remove, rename, make folders, ask for space.
+//! Operations on paths: look at, remove, rename, make directories, ask for space.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::AsFd;
@@ -26,9 +26,9 @@ pub fn stat_cached(path: &CStr) -> Result<Stat, Errno> {
     facts(found.as_fd())
 }
 
-/// Size, times and kind of what a path leads to, now. The call waits for the disk where a folder on the path has left
-/// memory: it is for paths on local file systems that were walked a moment ago and lead to a file that is held open,
-/// which keeps their names in memory. It costs half of [`stat_cached`].
+/// Size, times and kind of what a path leads to, now. The call waits for the disk where a directory on the path has
+/// left memory: it is for paths on local file systems that were walked a moment ago and lead to a file that is held
+/// open, which keeps their names in memory. It costs half of [`stat_cached`].
 pub fn stat_now(path: &CStr) -> Result<Stat, Errno> {
     rustix::fs::stat(path).map(Stat::from)
 }
@@ -38,17 +38,17 @@ pub async fn unlink(path: CString, device: DeviceId, via: DiskVia) -> Result<(),
     run(Op::Unlink { path, folder: false, device, via }).await
 }
 
-/// Removes an empty folder; `ENOTEMPTY` where there is something in it.
+/// Removes an empty directory; `ENOTEMPTY` where there is something in it.
 pub async fn rmdir(path: CString, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
     run(Op::Unlink { path, folder: true, device, via }).await
 }
 
-/// Makes a folder with the permission bits `mode`, less the process's umask; `EEXIST` where there is something.
+/// Makes a directory with the permission bits `mode`, less the process's umask; `EEXIST` where there is something.
 pub async fn mkdir(path: CString, mode: u32, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
     run(Op::MkDir { path, mode, device, via }).await
 }
 
-/// Renames a file or folder; a file that has the new name is replaced in one step.
+/// Renames a file or directory; a file that has the new name is replaced in one step.
 pub async fn rename(from: CString, to: CString, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
     run(Op::Rename { from, to, device, via }).await
 }

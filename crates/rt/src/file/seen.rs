@@ -105,15 +105,15 @@ impl Seen {
     }
 }
 
-/// As [`stat_now`], where what somebody has seen since the last turn is as good. For who answers what was received.
+/// As [`stat_now`], where what somebody has seen since the last turn is as good. For who returns what was received.
 pub fn stat_of_turn(path: &CStr) -> Result<Stat, Errno> {
     let turn_id = reactor::with_current(|reactor| reactor.turn_id());
     SEEN.with_borrow_mut(|seen| seen.at(turn_id).look(path))
 }
 
 impl File {
-    /// As [`File::read_resident`], where what somebody has read since the last turn is as good. For who answers what was
-    /// received, from a file that many may ask for; the bytes are kept until the next turn.
+    /// As [`File::read_resident`], where what somebody has read since the last turn is as good. For who returns what
+    /// was received, from a file that many may ask for; the bytes are kept until the next turn.
     pub fn read_of_turn(&self, offset: u64, len: u32, buf: &mut Buf) -> Result<u32, Errno> {
         let turn_id = self.0.reactor.turn_id();
         SEEN.with_borrow_mut(|seen| seen.at(turn_id).read(self, offset, len, buf))

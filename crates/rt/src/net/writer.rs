@@ -20,7 +20,7 @@ use crate::reactor::{self, Reactor};
 pub struct Writer {
     reactor: Rc<Reactor>,
     fd: Fd,
-    /// Sends of at least so many bytes are made without a copy.
+    /// Sends of at least this many bytes are made without a copy.
     zero_copy_from: Option<usize>,
     state: State,
     sent: Cell<u64>,
@@ -41,7 +41,7 @@ pub struct Writer {
 enum State {
     /// Nothing is on its way.
     Ready,
-    /// The engine sends; so many bytes at most, with `more` to follow.
+    /// The engine sends; this many bytes at most, with `more` to follow.
     Sending { wait: OpHandle, len: usize, more: bool },
     /// A send without a copy was short: its bytes are needed again.
     Returning { wait: OpHandle, result: Result<u32, Errno>, more: bool },
@@ -70,7 +70,7 @@ pub struct FilePart<'f> {
     pub via: DiskVia,
 }
 
-/// A send under way; made by [`Writer::send`]. Dropping it gives the operation up.
+/// A send in flight; made by [`Writer::send`]. Dropping it gives the operation up.
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct Sending<'w> {
     writer: &'w mut Writer,
@@ -223,8 +223,8 @@ impl Writer {
         Poll::Ready(result)
     }
 
-    /// Moves a part of a file to the socket without passing through user space; waits while the socket is full, and answers
-    /// how many bytes went, which may be fewer. 0 is the end of the file. Polled as [`Writer::poll_send`].
+    /// Moves a part of a file to the socket without passing through user space; waits while the socket is full, and
+    /// returns how many bytes went, which may be fewer. 0 is the end of the file. Polled as [`Writer::poll_send`].
     pub fn poll_sendfile(
         &mut self,
         context: &mut Context<'_>,
@@ -378,7 +378,7 @@ impl Writer {
         self.zero_copy_from = threshold;
     }
 
-    /// Whether a send of so many bytes would copy them.
+    /// Whether a send of this many bytes would copy them.
     pub fn copies(&self, len: usize) -> bool {
         !self.reactor.caps.send_zero_copy || self.zero_copy_from.is_none_or(|threshold| len < threshold)
     }

@@ -227,7 +227,7 @@ impl Worker {
             send(orders, Order::Configure { version: version.clone(), resources, taken: taken.clone() })?;
         }
         self.newest.store(number, Ordering::Relaxed);
-        // Only the threads hold them from here on: the end of a thread is an answer too.
+        // Only the threads hold them from here on: the end of a thread is a response too.
         drop((version, taken));
         let deadline = Instant::now() + TAKE_TIME;
         for _ in 0..count {
@@ -266,8 +266,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends gracefully: accepts no more, ends idle connections, finishes answers under way; after `patience`
-    /// those are cut off too.
+    /// Ends gracefully: accepts no more, ends idle connections, finishes answers in flight; after `patience` those are
+    /// cut off too.
     pub fn quit(&self, patience: Option<Duration>) {
         for orders in &self.orders {
             // A thread that does not take the order has ended.

@@ -56,8 +56,8 @@ pub(super) enum Order {
     Stop,
 }
 
-/// The longest that a fast end waits for what is known of the caches to be saved: 24 bytes of each entry and a sync, which
-/// took well under a second for a million. Where a disk hangs the next start reads the folders instead.
+/// The longest that a fast end waits for what is known of the caches to be saved: 24 bytes of each entry and a sync,
+/// which took well under a second for a million. Where a disk hangs the next start reads the directories instead.
 const SAVE_MAX: Duration = Duration::from_secs(3);
 
 /// The thread's main task.

@@ -1,10 +1,10 @@
 //! Who of many bodies reads when, where the thread's buffers are short.
 //!
-//! While more than half of the pool is free, each body reads large chunks, and the next one while one is sent. Beyond that
-//! bodies take turns: one waits until its client takes bytes, then for a buffer, in order; it reads as much as the socket
-//! has room for, sends it, gives the buffer back and stands in line again. So a buffer is held for as long as the disk
-//! takes, few large reads are under way in the place of many small ones, and clients that do not read hold none: they hold
-//! at most the half that was lent to them while nobody else wanted it.
+//! While more than half of the pool is free, each body reads large chunks, and the next one while one is sent. Beyond
+//! that bodies take turns: one waits until its client takes bytes, then for a buffer, in order; it reads as much as the
+//! socket has room for, sends it, gives the buffer back and stands in line again. So a buffer is held for as long as
+//! the disk takes, few large reads are in flight in the place of many small ones, and clients that do not read hold
+//! none: they hold at most the half that was lent to them while nobody else wanted it.
 
 use io::Buf;
 
@@ -26,7 +26,7 @@ pub fn are_on() -> bool {
     pool.spare_bytes() <= pool.bytes_max() / 2 || rt::buffers_are_awaited()
 }
 
-/// Waits until the client takes bytes, and answers how many to read for it.
+/// Waits until the client takes bytes, and returns how many to read for it.
 pub async fn wait(outlet: &mut dyn Outlet, wanted: u64) -> Result<u64, SendError> {
     let wanted = wanted.min(TURN_BYTES);
     Ok(Box::pin(outlet.room(wanted)).await?.min(wanted))

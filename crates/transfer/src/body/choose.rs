@@ -11,7 +11,7 @@ use crate::body::rules::{Aio, Sending};
 /// How the bytes of a file get to the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mover {
-    /// Read into a buffer by this engine, then send; with `direct` past the page cache.
+    /// Read into a buffer by this engine, then send; with `direct` bypassing the page cache.
     Read {
         /// The engine.
         via: DiskVia,
@@ -101,7 +101,7 @@ pub fn path_engine(aio: Aio, caps: &Caps) -> DiskVia {
     engine(aio, caps, false)
 }
 
-/// The engine for reads past the page cache.
+/// The engine for reads bypassing the page cache.
 pub fn direct_engine(aio: Aio, caps: &Caps) -> DiskVia {
     engine(aio, caps, true)
 }

@@ -42,7 +42,7 @@ pub struct FileBody {
     pub device: DeviceId,
     /// How its bytes get to the socket.
     pub mover: Mover,
-    /// Whether the file is read past the page cache, decided when it is sent.
+    /// Whether the file is read bypassing the page cache, decided when it is sent.
     pub direct: bool,
     /// Whether a short file is in memory, once [`short`] knows.
     in_memory: Option<bool>,
@@ -193,7 +193,7 @@ impl FileBody {
         Ok(data)
     }
 
-    /// Goes past the page cache from here on, where the mover does and the file system can; otherwise tells the kernel
+    /// Bypasses the page cache from here on, where the mover does and the file system can; otherwise tells the kernel
     /// what it may expect (`read_ahead`).
     pub fn prepare(&mut self) {
         self.direct = match self.mover {
@@ -222,7 +222,7 @@ impl FileBody {
         self.at.rules.read_ahead
     }
 
-    /// What comes within the time that an answer may make no progress.
+    /// What comes within the time that a response may make no progress.
     async fn in_time<T>(&self, awaited: impl Future<Output = T>) -> Option<T> {
         match rt::select(awaited, rt::sleep_until(rt::now() + self.at.rules.send_timeout)).await {
             Either::Left(it) => Some(it),

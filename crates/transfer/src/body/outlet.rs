@@ -26,8 +26,8 @@ pub enum Follows {
     Nothing,
 }
 
-/// Takes the head of a response and then its body, as bytes or as parts of files. How the client finds the end of the body
-/// is its business, and so are the rate and the timeout.
+/// Takes the header section of a response and then its body, as bytes or as parts of files. How the client finds the
+/// end of the body is its business, and so are the rate and the timeout.
 ///
 /// What a `poll_` method has begun it ends: whoever polls one again, with the same arguments, until it is ready.
 pub trait Outlet {
@@ -88,7 +88,7 @@ pub trait Outlet {
     fn take_spare(&mut self) -> Vec<u8>;
 }
 
-/// Why the rest of an answer was not sent.
+/// Why the rest of a response was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendError {
     /// The client took nothing for `send_timeout`.

@@ -1,6 +1,7 @@
-//! Which long files are read past the page cache, where the configuration leaves that open: files that do not stay in it
-//! ([`PageCacheAdmission`], as in caches). While they stay, all are admitted. Where they do not, most are read directly, and
-//! the page cache keeps what it has. Main function: [`turn`]. Files of a single read are in [`small_files`](super::small_files).
+//! Which long files are read bypassing the page cache, where the configuration leaves that open: files that do not stay
+//! in it ([`PageCacheAdmission`], as in caches). While they stay, all are admitted. Where they do not, most are read
+//! directly, and the page cache keeps what it has. Main function: [`turn`]. Files of a single read are in
+//! [`small_files`](super::small_files).
 
 use std::ops::Range;
 use std::os::fd::AsRawFd;
@@ -19,7 +20,8 @@ pub(super) const LONGEST: u64 = 8 << 20;
 /// Shared by all threads, as the page cache is. All files are admitted where they stay.
 static FILES: PageCacheAdmission = PageCacheAdmission::new(1);
 
-/// Has the file of a body read past the page cache where that is better for this range. Answers the engine that reads then.
+/// Has the file of a body read bypassing the page cache where that is better for this range. Returns the engine that
+/// reads then.
 pub(super) fn turn(body: &mut FileBody, range: &Range<u64>) -> Option<DiskVia> {
     let via = choose::direct_engine(body.at.rules.aio, &rt::caps());
     // An earlier piece of the same body has turned it.

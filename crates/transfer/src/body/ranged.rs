@@ -33,7 +33,7 @@ pub struct RangedBody {
 }
 
 impl RangedBody {
-    /// All of a body of so many bytes.
+    /// All of a body of this many bytes.
     pub fn new(source: Box<dyn Ranged>, length: u64) -> RangedBody {
         RangedBody { source, pieces: smallvec![Piece::Range { start: 0, end: length }] }
     }

@@ -102,7 +102,7 @@ pub struct Chunk {
     pub skip: u64,
     /// Where the wanted bytes end in the file.
     pub end: u64,
-    /// Whether the file is read past the page cache, at aligned places alone.
+    /// Whether the file is read bypassing the page cache, at aligned places alone.
     pub direct: bool,
 }
 
@@ -136,7 +136,7 @@ impl Chunks {
         self.end - self.position
     }
 
-    /// The next chunk, of at most so many bytes, or of one aligned block.
+    /// The next chunk, of at most this many bytes, or of one aligned block.
     fn next_of(&mut self, most: u64) -> Option<Chunk> {
         if self.position == self.end {
             return None;
@@ -230,7 +230,8 @@ fn resident(body: &FileBody, via: DiskVia, chunk: &Chunk, buf: &mut Buf) -> u64 
     body.read_resident(chunk.offset, chunk.len as u32, buf).into()
 }
 
-/// A small file that is in memory, with the head of its answer; the head is taken only where it is a piece of its own.
+/// A small file that is in memory, with the header section of its response; the head is taken only where it is a piece
+/// of its own.
 pub fn at_hand(body: &FileBody, head: &mut Vec<u8>, range: Range<u64>) -> Option<Segments> {
     let len = range.end - range.start;
     if len > AT_HAND_MAX {

@@ -31,7 +31,7 @@ pub struct Sending {
     pub aio: Aio,
     /// `aio_sendfile`: chunk bytes of the shared-memory mover.
     pub aio_sendfile: Option<u64>,
-    /// `directio`: files of at least so many bytes are read past the page cache.
+    /// `directio`: files of at least this many bytes are read bypassing the page cache.
     pub directio: Option<u64>,
     /// `output_buffers`: count and bytes; `None` leaves the choice to the mover.
     pub output_buffers: Option<(u64, u64)>,

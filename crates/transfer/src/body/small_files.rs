@@ -1,10 +1,10 @@
-//! Which short files are read past the page cache, where the configuration leaves that open: as long ones those that do not
-//! stay in it ([`page_cache_bypass`]).
+//! Which short files are read bypassing the page cache, where the configuration leaves that open: as long ones those
+//! that do not stay in it ([`page_cache_bypass`]).
 //!
-//! The look that reads what is in memory begins to read what is not. So where it is likely to fail, or a file may be read past
-//! the page cache, the kernel is first asked whether the pages are there, which reads nothing. Where it may not be asked, as
-//! by a worker that could not write the files (Linux 6.14), all short files go by way of the page cache: most of them are
-//! not looked at there, and those in memory would be read from the disk.
+//! The look that reads what is in memory begins to read what is not. So where it is likely to fail, or a file may be
+//! read bypassing the page cache, the kernel is first asked whether the pages are there, which reads nothing. Where it
+//! may not be asked, as by a worker that could not write the files (Linux 6.14), all short files go by way of the page
+//! cache: most of them are not looked at there, and those in memory would be read from the disk.
 
 use std::ops::Range;
 
@@ -44,7 +44,7 @@ pub(super) fn at_hand(body: &mut FileBody, head: &mut Vec<u8>, range: Range<u64>
     data
 }
 
-/// Has a file that is not at hand read past the page cache where that is better.
+/// Has a file that is not at hand read bypassing the page cache where that is better.
 pub(super) fn turn(body: &mut FileBody) {
     if body.in_memory.is_some_and(|in_memory| !FILES.goes_through(body.name, in_memory, rt::now()))
         && page_cache_bypass::become_direct(body)

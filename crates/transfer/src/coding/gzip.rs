@@ -104,8 +104,8 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Takes bytes of the body and appends `room` bytes at most; answers how many were taken. With the room used
-    /// up there may be more to come of what was taken.
+    /// Takes bytes of the body and appends `room` bytes at most; returns how many were taken. With the room used up
+    /// there may be more to come of what was taken.
     pub fn push(&mut self, input: &[u8], room: usize, out: &mut Vec<u8>) -> Result<usize, CodingError> {
         let start = out.len();
         let mut taken = 0;

@@ -46,7 +46,7 @@ impl Pool {
         }
     }
 
-    /// Lets go of all; answers their bytes.
+    /// Lets go of all; returns their bytes.
     pub fn clear(&self) -> usize {
         self.0.take().iter().map(|kept| kept.memory).sum()
     }

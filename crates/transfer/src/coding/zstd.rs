@@ -115,7 +115,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// Answers how many bytes are still to come.
+    /// Returns how many bytes are still to come.
     fn step(
         &mut self,
         from: &mut InBuffer<'_>,

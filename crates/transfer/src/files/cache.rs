@@ -1,10 +1,9 @@
 //! `open_file_cache`: what paths led to lately, kept by each worker thread for itself.
 //!
-//! An entry holds an open file with its size and times, or that there is a folder, or why there is nothing. It is
-//! believed for `open_file_cache_valid`; after that its path is looked at again, and the file stays open when it
-//! is still the same one. Entries that nobody asks for leave after `inactive`, the one unused for longest when
-//! there are `max`. Whoever is answering from a file shares it: it is closed through the engine with the last
-//! one.
+//! An entry holds an open file with its size and times, or that there is a directory, or why there is nothing. It is
+//! believed for `open_file_cache_valid`; after that its path is looked at again, and the file stays open when it is
+//! still the same one. Entries that nobody asks for leave after `inactive`, the one unused for longest when there are
+//! `max`. Whoever is answering from a file shares it: it is closed through the engine with the last one.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -83,7 +82,7 @@ pub struct Rules {
     pub links: Rule,
     /// `root_beneath`: how long the root is that must not be left.
     pub beneath: Option<usize>,
-    /// `directio`: a file that was opened is read past the page cache by everybody who shares it.
+    /// `directio`: a file that was opened is read bypassing the page cache by everybody who shares it.
     pub directio: Option<u64>,
 }
 
@@ -119,7 +118,7 @@ impl Default for Terms {
 /// What the cache knows.
 #[derive(Debug)]
 pub enum Known {
-    /// The answer.
+    /// The response.
     Answer(Result<Found, Failure>),
     /// The file that was there when its path was last looked at, which is too long ago.
     Once(Opened),
@@ -223,7 +222,7 @@ impl Cache {
                 Known::Answer(found.clone())
             }
             State::Holds(Ok(Found::File(opened))) => Known::Once(opened.clone()),
-            // Of a folder or an error there is nothing that could be used on.
+            // Of a directory or an error there is nothing that could be used on.
             State::Holds(_) => Known::Nothing,
         }
     }

@@ -38,7 +38,7 @@ impl fmt::Debug for Opened {
 pub enum Found {
     /// A regular file, open for reading.
     File(Opened),
-    /// A folder.
+    /// A directory.
     Folder,
     /// A device, pipe or socket.
     Special,
@@ -49,7 +49,7 @@ pub enum Found {
 pub enum Kind {
     /// A regular file.
     File,
-    /// A folder.
+    /// A directory.
     Folder,
     /// A device, pipe or socket.
     Special,
@@ -111,7 +111,7 @@ impl fmt::Display for FailureAt<'_> {
     }
 }
 
-/// Makes reads of a file that was opened here go past the page cache; an error where its file system cannot.
+/// Makes reads of a file that was opened here go bypassing the page cache; an error where its file system cannot.
 pub fn set_direct(file: &rt::File) -> Result<(), Errno> {
     file.fd().set_direct(OFlags::NONBLOCK)
 }
@@ -121,7 +121,7 @@ pub fn set_buffered(file: &rt::File) -> Result<(), Errno> {
     file.fd().set_buffered(OFlags::NONBLOCK)
 }
 
-/// Whether a mode is that of a folder.
+/// Whether a mode is that of a directory.
 pub fn is_dir(stat: &Stat) -> bool {
     Kind::of(stat) == Kind::Folder
 }

@@ -78,8 +78,8 @@ impl RootFacts {
         self.direct_calls && self.names.is_worth_trying()
     }
 
-    /// Whether files that are read past the page cache are opened so, which saves a call for each. Folders, and file
-    /// systems that know no such reads, refuse.
+    /// Whether files that are read bypassing the page cache are opened so, which saves a call for each. Directories,
+    /// and file systems that know no such reads, refuse.
     pub fn may_open_directly(&self) -> bool {
         self.direct.is_worth_trying()
     }
@@ -151,8 +151,8 @@ impl RootFacts {
     }
 }
 
-/// Whether a folder, or the one that it will be made in, is on a file system of this machine: calls that need no disk
-/// there do not wait for anybody. Asks the file system: for start and reload.
+/// Whether a directory, or the one that it will be made in, is on a file system of this machine: calls that need no
+/// disk there do not wait for anybody. Asks the file system: for start and reload.
 pub fn is_on_local_disk(folder: &Path) -> bool {
     let facts = |folder: &Path| rustix::fs::statfs(folder).ok();
     let found = facts(folder).or_else(|| facts(folder.parent()?));

@@ -84,7 +84,7 @@ impl Asked {
         }
     }
 
-    /// What it is of a body of so many bytes; nothing where there is nothing there.
+    /// What it is of a body of this many bytes; nothing where there is nothing there.
     pub fn within(self, length: u64) -> Range<u64> {
         match self {
             Asked::From(first, end) => {

@@ -1,7 +1,7 @@
-//! Asking the upstream for an answer that others may get too, and filling the cache with it.
+//! Asking the upstream for a response that others may get too, and filling the cache with it.
 //!
 //! Whoever leads a fetch has it done by a task of its own: when its client goes away, those who wait still get the
-//! answer, and the cache does. An answer that is not to be shared is handed back to the leader alone.
+//! response, and the cache does. A response that is not to be shared is handed back to the leader alone.
 //!
 //! ```text
 //!   leader --spawn--> task: ask --+-- may be stored --> Filling: to leader, to followers, into the store
@@ -43,7 +43,7 @@ pub struct Fetch {
     pub origin: &'static Origin,
     /// Who else fetches what.
     pub cache: Arc<Cache>,
-    /// Where the answer goes.
+    /// Where the response goes.
     pub store: Arc<Store>,
     /// The primary key: variants are told apart by the store.
     pub key: Key,
@@ -56,7 +56,7 @@ pub struct Fetch {
     pub limit: Duration,
 }
 
-/// What is known of a stored answer that is to be asked for again: enough for the conditions of a request, without
+/// What is known of a stored response that is to be asked for again: enough for the conditions of a request, without
 /// holding the entry while it is served to somebody else.
 pub struct Known(Arc<Meta>);
 
@@ -69,7 +69,7 @@ impl Known {
 
 /// What came of asking.
 pub enum Answered {
-    /// An answer for this request, and for others where it is being stored.
+    /// A response for this request, and for others where it is being stored.
     Reply(Reply),
     /// The stored one is right again, for those too who wait or for this request alone.
     Refreshed {
@@ -88,11 +88,11 @@ struct Handed {
     event: Event,
 }
 
-/// The answer, and what is remembered of how it came.
+/// The response, and what is remembered of how it came.
 type Handing = (Answered, Option<state::Tries>, Record);
 
 impl Fetch {
-    /// Fetches for this request alone: others do not wait for it. `stores` says whether the answer may be stored.
+    /// Fetches for this request alone: others do not wait for it. `stores` says whether the response may be stored.
     pub async fn alone(self, request: &mut Request, stores: bool) -> Result<Reply, Failure> {
         let (answered, filler) = self.ask(request, stores).await;
         let shared = filler.as_ref().filter(|filler| !policy::is_of_head(&filler.filling.meta));
@@ -118,7 +118,7 @@ impl Fetch {
         fetch.conclude(request, answered).await
     }
 
-    /// Fetches beside a request that has its answer already.
+    /// Fetches beside a request that has its response already.
     pub fn beside(self, request: &Request, lead: FetchLeader, known: Known) {
         let Some(mut child) = detached(request) else { return };
         child.extensions.insert(Rc::new(known));
@@ -138,8 +138,8 @@ impl Fetch {
         (self.origin.conf)(request.scope())
     }
 
-    /// Makes the answer to this request out of what came of asking. What a miss has no use for is boxed, so that it does not
-    /// carry room for it.
+    /// Makes the response to this request out of what came of asking. What a miss has no use for is boxed, so that it
+    /// does not carry room for it.
     pub async fn conclude(&self, request: &mut Request, answered: Answered) -> Result<Reply, Failure> {
         let had = record::of(request).had();
         let status = |record: &mut Record, status| {
@@ -179,7 +179,7 @@ impl Fetch {
         }
     }
 
-    /// What an answer with this status is, where the stale one is better.
+    /// What a response with this status is, where the stale one is better.
     pub fn worse_than_stale(&self, request: &Request, conf: &CacheConf, status: u16) -> Option<Failed> {
         let (stale, failed) = (self.known(request)?, Failed::of_status(status));
         failed.is_worse_than(conf, stale, now_s()).then_some(failed)
@@ -193,7 +193,7 @@ impl Fetch {
         }
     }
 
-    /// The stored answer, stale as it is. It is looked up again, because the fetch may hold on to what was found.
+    /// The stored response, stale as it is. It is looked up again, because the fetch may hold on to what was found.
     async fn served_stale(&self, request: &mut Request) -> Option<Reply> {
         let found = {
             let request = &*request;
@@ -215,7 +215,8 @@ impl Fetch {
         Ok(reply)
     }
 
-    /// Asks the upstream on behalf of `request`, which may be a client's or one without a client, and begins to store the answer where that may be.
+    /// Asks the upstream on behalf of `request`, which may be a client's or one without a client, and begins to store
+    /// the response where that may be.
     async fn ask(&self, request: &mut Request, stores: bool) -> (Answered, Option<Box<Filler>>) {
         let generation = Rc::clone(&request.generation);
         let scope = &generation.config.location(request.location).scope;
@@ -264,7 +265,7 @@ impl Fetch {
         self.take(request, &answer, reply).await
     }
 
-    /// Begins to store an answer where that may be; otherwise it is for the one who asked.
+    /// Begins to store a response where that may be; otherwise it is for the one who asked.
     async fn take(
         &self,
         request: &mut Request,
@@ -341,7 +342,7 @@ impl Fetch {
         self.conclude(request, answered).await
     }
 
-    /// As [`Fetch::take`], of an answer that came for this request alone.
+    /// As [`Fetch::take`], of a response that came for this request alone.
     pub async fn take_alone(
         &self,
         request: &mut Request,
@@ -358,7 +359,7 @@ impl Fetch {
         self.conclude(request, answered).await
     }
 
-    /// Lets others have an answer that came for one request alone and may be stored after all: they read along, unless
+    /// Lets others have a response that came for one request alone and may be stored after all: they read along, unless
     /// somebody else fetches already.
     fn announce(&self, filler: &Filler) -> Option<FetchLeader> {
         if !policy::is_for_others(&filler.filling.meta) {
@@ -412,7 +413,7 @@ impl Fetch {
         conf.min_uses > 1 && u64::from(self.store.count_use(&self.key)) < conf.min_uses
     }
 
-    /// Begins to store an answer, and to share it.
+    /// Begins to store a response, and to share it.
     async fn begin(
         &self,
         request: &Request,
@@ -454,7 +455,7 @@ impl Fetch {
         Ok((fill, Filling::new(meta, SharedHead::new(stored_head, parsed))))
     }
 
-    /// Gives the stored answer what a 304 says (RFC 9111 section 4.3.4).
+    /// Gives the stored response what a 304 says (RFC 9111 section 4.3.4).
     async fn refresh(&self, request: &mut Request, conf: &CacheConf, answer: &Answer<'_>) -> Answered {
         let hit = match &self.stale {
             Some(hit) => Rc::clone(hit),
@@ -493,7 +494,7 @@ fn kept_fields(meta: &Meta) -> &'static [HeaderId] {
     }
 }
 
-/// The facts and the head of a stored answer after a 304.
+/// The facts and the header section of a stored response after a 304.
 fn updated(request: &Request, conf: &CacheConf, answer: &Answer<'_>, hit: &Hit) -> Option<(Meta, Vec<u8>)> {
     let head = http::reply::parse_written(hit.head())?;
     let (fresh, raw) = (answer.heading.head(), answer.heading.raw());
@@ -529,7 +530,7 @@ pub fn detached(request: &Request) -> Option<Box<Request>> {
     child.shared = Rc::new(request.shared.apart_with_values());
     child.captures.clone_from(&request.captures);
     child.started = request.started;
-    // Not one that the client made: what counts on its depth is about answers that are put into others.
+    // Not one that the client made: what counts on its depth is about responses that are put into others.
     child.depth = request.depth;
     child.internal = request.internal;
     child.uri_replaced = request.uri_replaced;

@@ -17,7 +17,7 @@ use crate::caching::policy::{self, Answer};
 use crate::caching::shared_fetch::SharedFetches;
 use crate::caching::tasks::Cache;
 
-/// A fill under way.
+/// A fill in flight.
 pub struct Filler {
     /// The entry that is written; none any more when the disk has failed.
     fill: Option<Fill>,

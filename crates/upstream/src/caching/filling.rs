@@ -351,7 +351,7 @@ struct Patience {
     timer: rt::Timer,
 }
 
-/// What is under way from the file.
+/// What is in flight from the file.
 enum FromFile {
     Idle,
     Reading(PendingRead),

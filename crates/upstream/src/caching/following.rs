@@ -6,9 +6,9 @@
 //!       |                                               |
 //!       +---- its bytes are those that were sent -------+---- they are not: cut
 //! ```
-//! A client has the head of the first fetch and the beginning of its body. It gets the rest of another body only where both
-//! have the same strong validator, or where the other one has the same describing fields and begins with the bytes that
-//! the client has: then it has the whole of the other one.
+//! A client has the header section of the first fetch and the beginning of its body. It gets the rest of another body
+//! only where both have the same strong validator, or where the other one has the same describing fields and begins
+//! with the bytes that the client has: then it has the whole of the other one.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};

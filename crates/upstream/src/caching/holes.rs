@@ -1,5 +1,5 @@
-//! What one request sends of an answer that is stored in parts: stored ones and holes in turns, each hole asked for when it
-//! is come to, unless somebody else fetches it already.
+//! What one request sends of a response that is stored in parts: stored ones and holes in turns, each hole asked for
+//! when it is come to, unless somebody else fetches it already.
 //!
 //! What turns out damaged while it is read is a hole too, which is why large bodies that were not compared with their
 //! checksums yet are served from here. Main types: [`Holed`], the body; [`join`] says who fetches a hole.
@@ -270,7 +270,7 @@ impl Shared {
             Joined::Lead(lead) => lead,
             Joined::Failed(_) => return None,
             Joined::Along(filling) => {
-                // The whole of something new is not what the head of this answer is about.
+                // The whole of something new is not what the header section of this response is about.
                 let reader = filling.part().and_then(|_| filling.reader(hole.clone()));
                 if let Some(reader) = reader {
                     return Some(reader.with_limit(self.fetch.limit));

@@ -1,4 +1,4 @@
-//! Answers of upstreams, kept and used again: which requests may have one, who fetches it, who waits.
+//! Responses of upstreams, kept and used again: which requests may have one, who fetches it, who waits.
 //!
 //! ```text
 //!   handler -- serve --> look it up --fresh--> served (HIT)
@@ -61,7 +61,7 @@ pub struct Origin {
     pub conf: fn(&Scope) -> &CacheConf,
     /// How upstreams are talked to.
     pub upstream: fn(&Scope) -> &Settings,
-    /// Fields of answers that are to be ignored.
+    /// Fields of responses that are to be ignored.
     pub ignored: fn(&Scope) -> Ignored,
     /// Asks.
     pub ask: Ask,
@@ -74,7 +74,7 @@ pub type Ask =
 /// What is asked of an upstream beside what the client asks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Whether the answer may be for others too: without the client's conditions and ranges, and with GET for HEAD.
+    /// Whether the response may be for others too: without the client's conditions and ranges, and with GET for HEAD.
     pub is_shared: bool,
     /// `If-None-Match`
     pub if_none_match: Option<Vec<u8>>,
@@ -87,7 +87,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Whether a 304 would be an answer to us, and not to the client.
+    /// Whether a 304 would be a response to us, and not to the client.
     pub fn has_conditions(&self) -> bool {
         self.if_none_match.is_some() || self.if_modified_since.is_some()
     }
@@ -140,7 +140,7 @@ pub async fn serve(
     answered
 }
 
-/// One request that looks for an answer.
+/// One request that looks for a response.
 struct Lookup<'a> {
     /// How the upstream is asked.
     origin: &'static Origin,
@@ -154,13 +154,13 @@ struct Lookup<'a> {
     key: Key,
     /// The value of `proxy_cache_key`, which every entry holds and every lookup compares.
     text: Vec<u8>,
-    /// What the client says of answers out of caches; nothing where that does not count.
+    /// What the client says of responses out of caches; nothing where that does not count.
     control: RequestCacheControl,
 }
 
 /// What a look has come to.
 enum Found {
-    /// An answer.
+    /// A response.
     Reply(Reply),
     /// One that is fresh and has holes, or may have.
     Parts(Hit),
@@ -181,8 +181,8 @@ struct Meeting {
 }
 
 impl Lookup<'_> {
-    /// Looks until there is an answer. What is waited for may be gone, or another variant, when it has come: then it is
-    /// looked for again, a few times.
+    /// Looks until there is a response. What is waited for may be gone, or another variant, when it has come: then it
+    /// is looked for again, a few times.
     async fn run(&self, request: &mut Request) -> Result<Reply, Failure> {
         let mut meeting = Meeting { key: self.key, ended: 0 };
         for _ in 0..LOOKS_MAX {
@@ -313,7 +313,7 @@ impl Lookup<'_> {
         reply.map(Followed::Reply)
     }
 
-    /// Waits for what another request fetches, and makes an answer of what came of it.
+    /// Waits for what another request fetches, and makes a response of what came of it.
     async fn follow(
         &self,
         request: &mut Request,
@@ -369,7 +369,7 @@ impl Lookup<'_> {
     }
 
     /// Whether a range starts so far behind that it is not worth to fetch all before it (nginx's
-    /// `proxy_cache_max_range_offset`): it is passed on as it is, and its answer is not stored.
+    /// `proxy_cache_max_range_offset`): it is passed on as it is, and its response is not stored.
     fn is_beyond_max_offset(&self, request: &Request) -> bool {
         let start = self.conf.max_range_offset.and_then(|most| Some((most, asked::start(request)?)));
         start.is_some_and(|(most, start)| start > most)
@@ -599,7 +599,7 @@ impl Lookup<'_> {
         }
     }
 
-    /// A stored answer as it goes out, with what is to be known of it. `None` where its head is none.
+    /// A stored response as it goes out, with what is to be known of it. `None` where its head is none.
     fn served(&self, request: &mut Request, hit: Hit, status: Status) -> Option<Reply> {
         let age = policy::age(&hit.meta, now_s());
         let reply = stored::of_hit(request, hit, age)?;
@@ -607,7 +607,7 @@ impl Lookup<'_> {
         Some(reply)
     }
 
-    /// Keeps for variables what a stored answer is.
+    /// Keeps for variables what a stored response is.
     fn note(&self, request: &mut Request, meta: &Arc<Meta>, now_s: i64) {
         let record = record::of(request);
         record.stored_for_s = Some(now_s.saturating_sub(meta.response_time_ms / 1000).max(0) as u64);
@@ -651,7 +651,7 @@ impl Lookup<'_> {
 
 /// What came of following somebody else's fetch.
 enum Followed {
-    /// An answer.
+    /// A response.
     Reply(Reply),
     /// What was fetched is not for this request; others like it meet at this key.
     Variant(Key),
@@ -678,7 +678,8 @@ pub async fn or_gone<T>(request: &Request, future: impl Future<Output = T>) -> R
     }
 }
 
-/// How stored answers are read for a request: by the engine of its location, past the page cache where `directio` says so.
+/// How stored responses are read for a request: by the engine of its location, bypassing the page cache where
+/// `directio` says so.
 pub fn access(request: &Request, store: &Store) -> Access {
     let core = &request.scope().core;
     let events = request.config().events();
@@ -693,7 +694,7 @@ pub fn access(request: &Request, store: &Store) -> Access {
     }
 }
 
-/// Whether an answer that is read whole leaves at once, as far as client and configuration are concerned.
+/// Whether a response that is read whole leaves at once, as far as client and configuration are concerned.
 fn is_quick(request: &Request) -> bool {
     let is_limited = request.limit_rate.is_some() || request.scope().core.limit_rate.is_some();
     let client = request.conn.client.borrow();

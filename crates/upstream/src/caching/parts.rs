@@ -40,12 +40,13 @@ use exchange::request::Request;
 use exchange::response::Body;
 use transfer::body::ranged::RangedBody;
 
-/// Whether a stored answer has all of its body.
+/// Whether a stored response has all of its body.
 pub fn is_whole(hit: &Hit) -> bool {
     hit.located().is_none_or(|body| body.is_present(&(0..body.length)))
 }
 
-/// Whether a stored answer can be served as it is: nothing is missing of the range that is asked for, or of the whole.
+/// Whether a stored response can be served as it is: nothing is missing of the range that is asked for, or of the
+/// whole.
 pub fn is_servable(request: &Request, hit: &Hit) -> bool {
     hit.located().is_none_or(|body| {
         let asked = asked(request).filter(|_| request.header(HeaderId::IfRange).is_none());
@@ -99,13 +100,13 @@ pub async fn ask_for(
     (fetch.origin.ask)(request, &wanted).await
 }
 
-/// Whether an answer is the hole that was asked for, of the same bytes as what is stored.
+/// Whether a response is the hole that was asked for, of the same bytes as what is stored.
 pub fn fitting(reply: &Reply, stored: &Heading, hole: &Range<u64>) -> bool {
     let part = part_of(&reply.head).filter(|_| reply.head.head().status().code() == 206);
     joins(stored, &reply.head) && part.is_some_and(|part| part.has(hole) && may_be(reply, &part.range))
 }
 
-/// Whether the body of an answer has as many bytes as its `Content-Range` says, as far as the body is here. A
+/// Whether the body of a response has as many bytes as its `Content-Range` says, as far as the body is here. A
 /// `Content-Length` was compared with that field already.
 fn may_be(reply: &Reply, range: &Range<u64>) -> bool {
     let length = match &reply.body {
@@ -191,7 +192,7 @@ pub fn publish_failure(lead: Option<FetchLeader>, failed: Failed) {
     }
 }
 
-/// A part of so many bytes at most is fetched to its end also when nobody reads any more.
+/// A part of this many bytes at most is fetched to its end also when nobody reads any more.
 const FINISHED_MAX: u64 = 1 << 20;
 
 /// Takes a part from the upstream to those who want it, and to the store.
@@ -310,7 +311,7 @@ impl Fetch {
         self.conclude(request, Answered::Failed(failed)).await
     }
 
-    /// The answer to a request out of a part that is on its way; `None` when that cannot be joined any more.
+    /// The response to a request out of a part that is on its way; `None` when that cannot be joined any more.
     pub fn along(
         fetch: &Rc<Fetch>,
         request: &Request,
@@ -386,7 +387,7 @@ impl Fetch {
         Some((fill, filling))
     }
 
-    /// Serves a stored answer that has holes in what is wanted of it.
+    /// Serves a stored response that has holes in what is wanted of it.
     pub async fn complete(
         self,
         request: &mut Request,
@@ -427,8 +428,8 @@ impl Fetch {
         Ok(stored::reply(own, ReplyBody::Ready(body), Some(length), age))
     }
 
-    /// Reads along with somebody who fetches the same hole; or the answer, where what came is something new. `None` when it
-    /// cannot be joined any more.
+    /// Reads along with somebody who fetches the same hole; or the response, where what came is something new. `None`
+    /// when it cannot be joined any more.
     fn hole_along(
         &self,
         request: &mut Request,
@@ -445,7 +446,8 @@ impl Fetch {
         Some(joined)
     }
 
-    /// Asks for the first hole of an answer, before its head is out; or the answer, where what came is something new.
+    /// Asks for the first hole of a response, before its head is out; or the response, where what came is something
+    /// new.
     async fn ask_first(
         &self,
         request: &mut Request,

@@ -1,4 +1,4 @@
-//! Whether an answer may be stored, for how long it is good, and whether what is stored will do.
+//! Whether a response may be stored, for how long it is good, and whether what is stored will do.
 //!
 //! The rules are those of `http::freshness`; here they meet the configuration and the request. Where nginx and RFC 9111
 //! differ on what may be stored or shared the stricter one holds; an explicit setting (`proxy_cache_valid`,
@@ -28,9 +28,9 @@ use telemetry::time_zone::since_1970;
 /// Targeted fields that this cache listens to (RFC 9213), in order.
 const TARGETS: &[&[u8]] = &[b"CDN-Cache-Control"];
 
-/// An answer as it is judged.
+/// A response as it is judged.
 pub struct Answer<'a> {
-    /// The head of the response.
+    /// The header section of the response.
     pub heading: &'a Heading,
     /// Seconds since 1970 when it was asked for, and when its head came.
     pub times: Times,
@@ -60,7 +60,7 @@ impl Question {
         Question { at_s: seconds(rt::wall()), open, asked: rt::now(), ticket }
     }
 
-    /// The answer to it.
+    /// The response to it.
     pub fn answer<'a>(&'a self, reply: &Reply, heading: &'a Heading, ignored: Ignored) -> Answer<'a> {
         let times = Times { request: self.at_s, response: seconds(reply.received_at.1) };
         let Question { ref open, asked, ref ticket, .. } = *self;
@@ -219,8 +219,8 @@ pub fn words<'a>(values: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item =
     values.flat_map(|value| value.split(|byte| matches!(byte, b' ' | b'\t' | b',')))
 }
 
-/// What a request says to the names that a stored answer was selected by. Requests with equal texts get the same variant;
-/// an answer that does not vary has an empty one.
+/// What a request says to the names that a stored response was selected by. Requests with equal texts get the same
+/// variant; a response that does not vary has an empty one.
 pub fn variant_of(request: &Request, vary: &[u8]) -> Vec<u8> {
     let mut key = Vec::new();
     if vary.is_empty() {
@@ -245,7 +245,7 @@ pub fn is_set(value: &[u8]) -> bool {
     !matches!(value, b"" | b"0")
 }
 
-/// How good a stored answer is.
+/// How good a stored response is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grade {
     /// It is served.
@@ -256,7 +256,7 @@ pub enum Grade {
     Stale,
 }
 
-/// How good a stored answer is at this moment.
+/// How good a stored response is at this moment.
 pub fn grade(hit: &Hit, now_s: i64) -> Grade {
     match &hit.meta {
         _ if hit.is_purged_soft && hit.meta.stale_while_revalidate_until > now_s => {
@@ -269,7 +269,7 @@ pub fn grade(hit: &Hit, now_s: i64) -> Grade {
     }
 }
 
-/// What a client says of answers out of caches: nothing, unless `proxy_cache_request_control` says that it counts.
+/// What a client says of responses out of caches: nothing, unless `proxy_cache_request_control` says that it counts.
 pub fn control_of(request: &Request, conf: &CacheConf) -> RequestCacheControl {
     if !conf.heeds_requests {
         return RequestCacheControl::default();
@@ -278,8 +278,8 @@ pub fn control_of(request: &Request, conf: &CacheConf) -> RequestCacheControl {
     RequestCacheControl::parse(all(HeaderId::CacheControl), all(HeaderId::Pragma))
 }
 
-/// Whether a stored answer is what a client wants that has something to say to it; where it is [`Reuse::Fresh`], [`grade`]
-/// tells the rest.
+/// Whether a stored response is what a client wants that has something to say to it; where it is [`Reuse::Fresh`],
+/// [`grade`] tells the rest.
 pub fn reuse(
     conf: &CacheConf,
     hit: &Hit,
@@ -335,7 +335,7 @@ impl Failed {
         Failed { failure, case, is_error: case.is_some() }
     }
 
-    /// An answer with this status.
+    /// A response with this status.
     pub fn of_status(status: u16) -> Failed {
         let (case, is_error) = match status {
             500 => (Some(Stale::Http500), true),
@@ -357,14 +357,14 @@ impl Failed {
     }
 }
 
-/// The age of a stored answer, for `Age`.
+/// The age of a stored response, for `Age`.
 pub fn age(meta: &Meta, now_s: i64) -> u32 {
     current_age(meta.initial_age, meta.response_time_ms / 1000, now_s)
 }
 
-/// The head of a response as it is stored: without what belongs to one connection or to the framing of its body, and
-/// without what is counted anew each time. A response without a valid `Date` gets `received_s`, when it came (RFC 9110
-/// section 6.6.1). `keeps` has fields that describe this body and not a whole one; all others are left out.
+/// The header section of a response as it is stored: without what belongs to one connection or to the framing of its
+/// body, and without what is counted anew each time. A response without a valid `Date` gets `received_s`, when it came
+/// (RFC 9110 section 6.6.1). `keeps` has fields that describe this body and not a whole one; all others are left out.
 ///
 /// # Errors
 /// Lines that no head may have.

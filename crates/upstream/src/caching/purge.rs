@@ -1,7 +1,7 @@
 //! Taking away what is stored: purges that a request asks for, and what a request that changed something makes stale.
 //!
-//! A purge is answered when it holds also after a crash, which the store sees to. What is under way for the same key when
-//! it comes was asked for before it, so it is neither stored nor waited for by anybody who comes later.
+//! A purge is answered when it holds also after a crash, which the store sees to. What is in flight for the same key
+//! when it comes was asked for before it, so it is neither stored nor waited for by anybody who comes later.
 
 use std::sync::Arc;
 
@@ -23,14 +23,14 @@ pub enum Purged {
     All,
 }
 
-/// Tags that one request may name: each is a record of its own in the log, brought to the disk before the answer.
+/// Tags that one request may name: each is a record of its own in the log, brought to the disk before the response.
 pub const TAGS_MAX: usize = 64;
 
 /// Longest text of a key, pattern or tag that is purged: what the store takes for a key.
 const TEXT_MAX: usize = ::cache::TEXT_BYTES_MAX;
 
-/// Purges on behalf of a request, and answers with which status: 204; 404 where nothing is stored under a key; 400 for
-/// what cannot be a key or a tag; 503 where another process owns the folder, and 500 where the disk refuses. What a
+/// Purges on behalf of a request, and returns the status: 204; 404 where nothing is stored under a key; 400 for
+/// what cannot be a key or a tag; 503 where another process owns the directory, and 500 where the disk refuses. What a
 /// pattern or a tag fits nobody knows when it is answered.
 pub async fn purge(request: &Request, cache: &Arc<Cache>, purged: &Purged, fate: Fate) -> u16 {
     let Some(store) = cache.store() else {
@@ -82,7 +82,7 @@ pub async fn invalidate(request: &Request, cache: &Arc<Cache>, text: &[u8]) {
     if !store.holds(&key, text).await.unwrap_or(true) {
         return;
     }
-    // The client's change was made, so its answer is passed on even where what is stored outlives it.
+    // The client's change was made, so its response is passed on even where what is stored outlives it.
     if let Err(error) = store.purge(Scope::Key(key.0), Fate::Gone).await {
         request.log(Level::Error, format_args!("stored answer was not invalidated: {error}"));
     }

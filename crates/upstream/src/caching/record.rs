@@ -1,6 +1,6 @@
 //! What the cache did with a request, for `$upstream_cache_*`, `Cache-Status` and the log.
 //!
-//! It is written as the request goes along, by whoever decides, and shown once, when there is an answer.
+//! It is written as the request goes along, by whoever decides, and shown once, when there is a response.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub enum Status {
     Miss,
     /// The configuration said not to look.
     Bypass,
-    /// What was stored is stale, and the answer is new.
+    /// What was stored is stale, and the response is new.
     Expired,
     /// What was stored is stale, and was good enough.
     Stale,
@@ -48,7 +48,7 @@ impl Status {
     }
 }
 
-/// Why an answer was not stored.
+/// Why a response was not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unstored {
     /// By what it says, or does not say (RFC 9111).
@@ -59,7 +59,7 @@ pub enum Unstored {
     TooFewUses,
     /// By what it varies by.
     Vary(VaryError),
-    /// It is one of the answers that a stale one is used in the place of.
+    /// It is one of the responses that a stale one is used in the place of.
     Worse,
     /// By the cache itself.
     Refused(cache::Refused),
@@ -88,13 +88,13 @@ pub struct Record {
     pub forwarded: Option<Forwarded>,
     /// What the upstream answered.
     pub forwarded_status: Option<u16>,
-    /// Whether the request waited for another one's answer.
+    /// Whether the request waited for another one's response.
     pub collapsed: bool,
-    /// Whether the answer is on its way into the cache.
+    /// Whether the response is on its way into the cache.
     pub stored: bool,
     /// Why it is not.
     pub unstored: Option<Unstored>,
-    /// Seconds since the answer was stored (`$upstream_cache_age`).
+    /// Seconds since the response was stored (`$upstream_cache_age`).
     pub stored_for_s: Option<u64>,
     /// Seconds for which it is still fresh; negative when it is stale.
     pub ttl_s: Option<i64>,
@@ -118,7 +118,7 @@ pub fn publish(request: &mut Request, conf: &CacheConf) {
 }
 
 impl Record {
-    /// What an answer of the upstream is, by what was stored before.
+    /// What a response of the upstream is, by what was stored before.
     pub fn had(&self) -> Status {
         match self.forwarded {
             Some(Forwarded::Stale | Forwarded::Request) => Status::Expired,

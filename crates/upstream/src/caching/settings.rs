@@ -154,7 +154,7 @@ pub enum Zone {
 }
 
 impl Zone {
-    /// Whether answers are cached, or may be.
+    /// Whether responses are cached, or may be.
     pub fn is_on(&self) -> bool {
         !matches!(self, Zone::Off)
     }
@@ -165,7 +165,7 @@ impl Zone {
 pub struct Valid {
     /// `None` is `any`.
     pub status: Option<u16>,
-    /// Zero: such answers are not stored.
+    /// Zero: such responses are not stored.
     pub time: Duration,
 }
 
@@ -246,7 +246,7 @@ impl CacheConf {
         !self.use_stale.has(OFF) && self.use_stale.has(bit(case))
     }
 
-    /// How long an answer of this status is fresh that says nothing itself.
+    /// How long a response of this status is fresh that says nothing itself.
     pub fn valid_for(&self, status: u16) -> Option<Duration> {
         let fits = |valid: &&Valid| valid.status.is_none_or(|wanted| wanted == status);
         self.valid.items().iter().find(fits).map(|valid| valid.time)
@@ -261,12 +261,12 @@ pub type CacheZone = shared_zone::Zone<CachePath>;
 pub struct CachePath {
     /// The name of its zone.
     pub name: String,
-    /// Its folder.
+    /// Its directory.
     pub path: PathBuf,
-    /// `levels`: digits of each level of folders.
+    /// `levels`: digits of each level of directories.
     pub levels: Vec<u8>,
-    /// `use_temp_path`: whether files are written in `proxy_temp_path` first, else in the folder itself. Unlike in nginx
-    /// they are not unless it is written: between file systems each answer would be written twice.
+    /// `use_temp_path`: whether files are written in `proxy_temp_path` first, else in the directory itself. Unlike in
+    /// nginx they are not unless it is written: between file systems each response would be written twice.
     pub use_temp_path: bool,
     /// `keys_zone`: bytes for what is known of the entries.
     pub keys_bytes: u64,
@@ -399,7 +399,7 @@ impl Kind for CachePath {
     }
 
     fn continues(&self, before: &CachePath) -> bool {
-        // With other limits it is another cache, which takes the folder over from the one before.
+        // With other limits it is another cache, which takes the directory over from the one before.
         self == before
     }
 }

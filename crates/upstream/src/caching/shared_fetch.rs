@@ -38,7 +38,7 @@ pub enum Outcome {
     Failed(Failed),
 }
 
-/// A fetch under way.
+/// A fetch in flight.
 pub struct SharedFetch {
     started: Instant,
     state: Mutex<State>,
@@ -50,7 +50,7 @@ struct State {
     waiting: Vec<Waker>,
 }
 
-/// Who wants a part of a range that is being fetched waits for so many bytes before it: asking for the part by itself
+/// Who wants a part of a range that is being fetched waits for this many bytes before it: asking for the part by itself
 /// takes about as long.
 pub const SOON_BYTES: u64 = 1 << 20;
 
@@ -167,8 +167,8 @@ impl FetchLeader {
         self.shared_fetch.publish(outcome);
     }
 
-    /// Lets those who want the variant of this answer find it at the variant's key, as long as it is under way, and those
-    /// who come later for any variant meet at the key of theirs.
+    /// Lets those who want the variant of this response find it at the variant's key, as long as it is in flight, and
+    /// those who come later for any variant meet at the key of theirs.
     pub fn spread(&self, primary: &Key, meta: &Meta) {
         if meta.vary.is_empty() {
             lock(&self.shared_fetches.varying[shard(primary)]).remove(primary);
@@ -264,7 +264,7 @@ struct Changes {
 pub const CHANGES_MAX: usize = 1 << 14;
 
 impl SharedFetches {
-    /// No fetch is under way.
+    /// No fetch is in flight.
     pub fn new() -> Arc<SharedFetches> {
         Arc::new(SharedFetches {
             tables: std::array::from_fn(|_| Mutex::default()),
@@ -356,7 +356,7 @@ impl SharedFetches {
         parts.get(primary)?.iter().find(is_fit).map(|(_, shared_fetch)| Arc::clone(shared_fetch))
     }
 
-    /// What the last answer of a key varied by, if that is known.
+    /// What the last response of a key varied by, if that is known.
     pub fn varying(&self, primary: &Key) -> Option<Arc<[u8]>> {
         lock(&self.varying[shard(primary)]).get(primary).map(Arc::clone)
     }
@@ -432,7 +432,7 @@ impl SharedFetches {
         self.marks.iter().map(|marks| lock(marks).len() as u64).sum()
     }
 
-    /// Fetches under way. One of a variant counts for its name too.
+    /// Fetches in flight. One of a variant counts for its name too.
     pub fn under_way_now(&self) -> u64 {
         self.tables.iter().map(|table| lock(table).len() as u64).sum()
     }
@@ -464,7 +464,7 @@ impl SharedFetches {
         self.is_marked(&refusal(key), rt::now())
     }
 
-    /// An answer to this key was stored: what was said of it before is over.
+    /// A response to this key was stored: what was said of it before is over.
     pub fn unmark(&self, key: &Key) {
         lock(&self.marks[shard(key)]).remove(key);
     }
@@ -544,7 +544,7 @@ mod tests {
         assert_eq!(shared_fetches.marks(), MARKS_MAX as u64, "shards are full");
         let marked = (0..MARKS_MAX * 2).filter(|&number| shared_fetches.is_marked(&key(number), now)).count();
         assert_eq!(marked, MARKS_MAX);
-        // One that is over makes room, and an answer that is stored takes its mark away.
+        // One that is over makes room, and a response that is stored takes its mark away.
         let late = key(MARKS_MAX * 3);
         shared_fetches.mark(&late, is_over);
         assert!(shared_fetches.is_marked(&late, is_over));

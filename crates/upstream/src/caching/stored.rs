@@ -32,7 +32,7 @@ use transfer::body::{BodyError, FileBody, choose};
 /// Reads of a stored body that are in flight at once.
 const READS: usize = 2;
 
-/// A stored answer of this age. `None` when its head is none: somebody else wrote it.
+/// A stored response of this age. `None` when its head is none: somebody else wrote it.
 pub fn of_hit(request: &mut Request, hit: Hit, age: u32) -> Option<Reply> {
     let heading = parse(hit.head())?;
     if policy::is_of_head(&hit.meta) {
@@ -49,7 +49,7 @@ pub fn of_hit(request: &mut Request, hit: Hit, age: u32) -> Option<Reply> {
     Some(reply(heading, ReplyBody::Ready(body), Some(length), age))
 }
 
-/// An answer that is still being fetched; `None` when it cannot be joined any more.
+/// A response that is still being fetched; `None` when it cannot be joined any more.
 pub fn of_filling(filling: &Arc<Filling>, age: u32) -> Option<Reply> {
     let heading = filling.heading()?;
     if policy::is_of_head(&filling.meta) {
@@ -74,14 +74,14 @@ fn of_head(heading: Heading, age: u32) -> Reply {
     reply(heading, ReplyBody::None, length, age)
 }
 
-/// An answer of which all is here, and on its way into the cache.
+/// A response of which all is here, and on its way into the cache.
 pub fn of_whole(filling: &Filling, bytes: SharedBytes, age: u32) -> Option<Reply> {
     let (heading, length) = (filling.heading()?, bytes.len() as u64);
     let body = Body::Bytes(Source::SharedBytes(bytes));
     Some(reply(heading, ReplyBody::Ready(body), Some(length), age))
 }
 
-/// An answer that was made for this request: without an age, unless it was old when it came (RFC 9111 section 5.1).
+/// A response that was made for this request: without an age, unless it was old when it came (RFC 9111 section 5.1).
 pub fn as_new(mut reply: Reply) -> Reply {
     if let Some(stored) = &mut reply.stored {
         stored.age_s = stored.age_s.filter(|age| *age > 0);
@@ -95,7 +95,7 @@ pub fn reply(heading: Heading, body: ReplyBody, length: Option<u64>, age: u32) -
     Reply { head: Rc::new(heading), body, received_at, stored: Some(Stored { length, age_s: Some(age) }) }
 }
 
-/// The head of an entry: its checksum was compared when it was read.
+/// The header section of an entry: its checksum was compared when it was read.
 pub fn parse(bytes: &[u8]) -> Option<Heading> {
     parse_written(bytes).map(|head| Heading::new(Source::Vec(bytes.to_vec()), head))
 }
@@ -147,7 +147,7 @@ impl Ranged for Checked {
     }
 }
 
-/// A read under way; the reader comes back with what it has read.
+/// A read in flight; the reader comes back with what it has read.
 pub type PendingRead = Pin<Box<dyn Future<Output = (Box<Reader>, Result<Option<cache::Piece>, StoreError>)>>>;
 
 enum Reading {

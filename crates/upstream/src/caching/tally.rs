@@ -150,7 +150,7 @@ impl Own {
     }
 }
 
-/// Counts a request that has its answer, or is told that there is none.
+/// Counts a request that has its response, or is told that there is none.
 pub fn count(request: &mut Request, cache: &Cache) {
     let record = record::of(request);
     let (status, collapsed, unstored) = (record.status, record.collapsed, record.unstored);

@@ -1,6 +1,6 @@
 //! The life of the caches of a process: opened with the configuration that names them, run by one thread each, stopped
 //! when the process begins to end or a configuration does without them. One that cannot be opened is tried again for as
-//! long as it is wanted: a folder may be mounted, or given to the server's user, after the start.
+//! long as it is wanted: a directory may be mounted, or given to the server's user, after the start.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,9 +32,9 @@ pub struct Cache {
     is_over: Mutex<bool>,
     /// Ends the wait for the next try; 1 when it is over.
     over: Publisher,
-    /// 1 when what runs it has ended: what is known of it is saved, and the folder is another process's.
+    /// 1 when what runs it has ended: what is known of it is saved, and the directory is another process's.
     ended: Publisher,
-    /// Fetches under way, which outlive a configuration as the cache does.
+    /// Fetches in flight, which outlive a configuration as the cache does.
     shared_fetches: Arc<SharedFetches>,
     /// What the threads have counted.
     tallies: Tallies,
@@ -156,7 +156,7 @@ impl Cache {
         !*is_over && self.store.set(Arc::clone(store)).is_ok()
     }
 
-    /// Ends it: the folder is another process's to have.
+    /// Ends it: the directory is another process's to have.
     fn stop(&self) {
         *self.is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.over.publish(1);
@@ -166,7 +166,7 @@ impl Cache {
     }
 }
 
-/// Opens a store. What is found out about its folder is asked again each time, as it may be another one by now.
+/// Opens a store. What is found out about its directory is asked again each time, as it may be another one by now.
 fn open(config: Config) -> Result<Arc<Store>, OpenError> {
     let calls_directly = is_on_local_disk(&config.path);
     Store::open(Config { calls_directly, ..config })
@@ -206,9 +206,9 @@ pub fn tend(thread: &Rc<Thread>, before: Option<&Generation>) {
     }
 }
 
-// A worker that is to end stops its caches at once, before its last requests: its successor waits for the folders.
+// A worker that is to end stops its caches at once, before its last requests: its successor waits for the directories.
 
-/// Lets another process have the folders, which saves what is known of them first. Lookups go on.
+/// Lets another process have the directories, which saves what is known of them first. Lookups go on.
 pub fn stop(generation: &Generation) {
     for zone in &generation.config.http.of::<Caches>().zones {
         zone.state().stop();

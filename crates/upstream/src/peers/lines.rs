@@ -152,7 +152,7 @@ pub enum Method {
     LeastConn,
     /// `least_time`
     LeastTime {
-        /// `last_byte`: the time of the whole answer counts, not that of its head.
+        /// `last_byte`: the time of the whole response counts, not that of its head.
         whole: bool,
         /// `inflight`: requests that have no answer yet count with the time that they have waited.
         inflight: bool,

@@ -189,7 +189,7 @@ impl Group {
         self.lines.iter().filter_map(|line| Some((line.named()?, line.place.as_ref())))
     }
 
-    /// The addresses of a name, from now on; none, when it is known to have none. Requests under way go on.
+    /// The addresses of a name, from now on; none, when it is known to have none. Requests in flight go on.
     pub fn put(&self, named: &Named, found: Vec<Found>) {
         self.state().tell(|state| state.put(named, found));
     }
@@ -200,7 +200,7 @@ impl Group {
         self.state().tell(|state| state.put_nothing(named));
     }
 
-    /// Whether there is nobody to ask only because the first answers for names are still under way.
+    /// Whether there is nobody to ask only because the first answers for names are still in flight.
     pub fn awaits_names(&self) -> bool {
         self.has_names && self.state().lock().awaits_names()
     }
@@ -348,8 +348,8 @@ impl Selection {
         })
     }
 
-    /// To be called when the head of the answer is here: methods that go by time, and sessions that are learned, look
-    /// at it.
+    /// To be called when the header section of the response is here: methods that go by time, and sessions that are
+    /// learned, look at it.
     pub fn answered(&mut self, request: &Request, pick: &mut Pick) {
         if let Some(Sticky { kind: StickyKind::Learn(learn), .. }) = &self.group.sticky {
             let created = sticky::first_value(&learn.create, request);
@@ -366,7 +366,7 @@ impl Selection {
         pick.note_header(rt::now());
     }
 
-    /// Tells what became of a try. Answers whether the server is left alone for a while from now on, which is nginx's
+    /// Tells what became of a try. Returns whether the server is left alone for a while from now on, which is nginx's
     /// `upstream server temporarily disabled`.
     pub fn report(&mut self, pick: Pick, outcome: Outcome) -> bool {
         if let (Outcome::Answered, Some(Sticky { kind: StickyKind::Learn(learn), .. })) =
@@ -385,7 +385,7 @@ impl Selection {
         pick.release(&mut state, Some(outcome), now)
     }
 
-    /// Tries that are left, the one under way counted.
+    /// Tries that are left, the one in flight counted.
     pub fn tries(&self) -> u32 {
         self.tries
     }
@@ -433,9 +433,9 @@ pub struct Pick {
     id: PeerId,
     /// When it was chosen.
     since: Instant,
-    /// Milliseconds from there to the head of the answer.
+    /// Milliseconds from there to the header section of the response.
     header_ms: Option<u64>,
-    /// The session that the answer belongs to, and whether it is new.
+    /// The session that the response belongs to, and whether it is new.
     created: Option<(Vec<u8>, bool)>,
     /// Whether it is one of [`Times::inflight`].
     counts_waiting: bool,
@@ -445,7 +445,7 @@ pub struct Pick {
 }
 
 impl Pick {
-    /// The head of the answer is here.
+    /// The header section of the response is here.
     fn note_header(&mut self, now: Instant) {
         let waited = self.waited_ms(now);
         self.header_ms = Some(waited);

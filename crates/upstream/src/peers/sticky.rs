@@ -137,19 +137,19 @@ fn append(text: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     }
 }
 
-/// The `Set-Cookie` that an answer is to have, kept with the request.
+/// The `Set-Cookie` that a response is to have, kept with the request.
 pub struct SetCookie(pub Vec<u8>);
 
 /// `sticky learn`
 #[derive(Debug)]
 pub struct Learn {
-    /// Where an answer has a new session; the first that has a value counts.
+    /// Where a response has a new session; the first that has a value counts.
     pub create: Vec<VarRef>,
     /// The table.
     pub zone: Arc<shared_zone::Zone<Declared>>,
     /// Milliseconds that a session is kept when nobody comes with it.
     pub timeout_ms: i64,
-    /// `header`: when the head of an answer is here, and not at its end.
+    /// `header`: when the header section of a response is here, and not at its end.
     pub at_header: bool,
 }
 
@@ -218,7 +218,7 @@ impl Learn {
         value.sid[..bytes.len()].copy_from_slice(bytes);
         let is_over = |session: &Session| now_ms - session.last_ms >= self.timeout_ms;
         self.zone.state().with(&Md5::digest(session), |entry| {
-            // One that timed out while its answer was under way has no server any more.
+            // One that timed out while its response was in flight has no server any more.
             if entry.get().is_some_and(|session| is_over(session)) {
                 entry.remove();
             }

@@ -133,7 +133,7 @@ impl Peer {
         (i128::from(full) * i128::from(since) / i128::from(self.slow_start_ms)) as i64
     }
 
-    /// A try failed. Answers whether the server is left alone from now on.
+    /// A try failed. Returns whether the server is left alone from now on.
     fn count_failure(&mut self, now: Moment) -> bool {
         self.fails += 1;
         self.accessed = now.seconds;
@@ -274,7 +274,7 @@ impl State {
         &self.found
     }
 
-    /// Whether there is nobody to ask only because a name has never had an answer.
+    /// Whether there is nobody to ask only because a name has never had a response.
     pub(super) fn awaits_names(&self) -> bool {
         self.sets.iter().all(|set| set.peers.is_empty()) && self.is_waiting()
     }
@@ -390,7 +390,7 @@ impl State {
         self.sets.iter_mut().flat_map(|set| &mut set.peers).find(|peer| peer.id == id)
     }
 
-    /// A request is through with a server. Answers whether that one is left alone from now on.
+    /// A request is through with a server. Returns whether that one is left alone from now on.
     pub(super) fn release(&mut self, id: PeerId, failed: Option<bool>, now: Moment) -> bool {
         let is_single = self.sets[0].is_single;
         let Some(peer) = self.peer(id) else { return false };

@@ -56,7 +56,7 @@ struct Entry {
     used: Instant,
 }
 
-/// A lookup that is under way.
+/// A lookup in flight.
 struct Lookup {
     started: Instant,
     outcome: OnceLock<Result<Addresses, Unresolved>>,
@@ -70,7 +70,7 @@ struct LookupDone(rt::watch::Publisher);
 /// bytes.
 const NAMES_MAX: usize = 8192;
 
-/// Lookups under way at once: each has two sockets for each name server that was asked.
+/// Lookups in flight at once: each has two sockets for each name server that was asked.
 const LOOKUPS_MAX: usize = 512;
 
 /// The longest time that an answer is believed.
@@ -183,7 +183,7 @@ impl Resolver {
         if address.is_ipv4() { self.settings.ipv4 } else { self.settings.ipv6 }
     }
 
-    /// Asks for the addresses of both families, as far as they are wanted, and answers how long they hold. Neither
+    /// Asks for the addresses of both families, as far as they are wanted, and returns how long they hold. Neither
     /// looks into the table nor writes there.
     pub(super) async fn addresses(
         &self,

@@ -136,7 +136,7 @@ impl Decoder {
     }
 }
 
-/// The first so many bytes are all body.
+/// The first this many bytes are all body.
 fn data(len: usize) -> BodyStep {
     let event = if len == 0 { BodyEvent::More } else { BodyEvent::Data { start: 0, end: len } };
     BodyStep { consumed: len, event }
@@ -174,7 +174,7 @@ mod tests {
         }
     }
 
-    /// The body in pieces of so many bytes, and how many bytes are left behind its end, if that came.
+    /// The body in pieces of this many bytes, and how many bytes are left behind its end, if that came.
     fn decoded(
         decoder: &mut Decoder,
         input: &[u8],

@@ -532,7 +532,7 @@ fn connects_polls_and_closes() {
     assert_eq!(bench.run(Op::Connect { socket, peer: too_long }).result, Err(Errno::NAMETOOLONG));
 }
 
-/// Accepts on a shared listener, one connection at a time, until told to stop; answers how many came.
+/// Accepts on a shared listener, one connection at a time, until told to stop; returns how many came.
 fn accept_until_told(listener: TcpListener, stop: Fd, told: &std::sync::mpsc::Sender<()>) -> Option<usize> {
     let mut bench = Bench::new(&config())?;
     bench.uring.watch(stop);

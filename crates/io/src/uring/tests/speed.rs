@@ -15,7 +15,7 @@ fn thread_nanos() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Answers each message with as many bytes until all peers are gone; answers the number of messages.
+/// Answers each message with as many bytes until all peers are gone; returns the number of messages.
 fn echo(bench: &mut Bench, sockets: Vec<Fd>, zero_copy: bool) -> usize {
     let mut by_slot: Vec<Option<Fd>> = Vec::new();
     let mut open = sockets.len();

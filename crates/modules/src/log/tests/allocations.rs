@@ -81,8 +81,8 @@ async fn rounds(request: &Request, count: u32) {
     }
 }
 
-/// Most allocations of all lines under these directives, by way of a ring where there is one, and without;
-/// `FOLDER` in them is a folder.
+/// Most allocations of all lines under these directives, by way of a ring where there is one, and without; `FOLDER` in
+/// them is a directory.
 fn allocations(http: &str, folder: &TempDir) -> u64 {
     let config = testing::loaded(&http.replace("FOLDER", &folder.path().display().to_string()));
     let engine = |disk_ring| EngineConfig { net: NetKind::Epoll, disk_ring, ..EngineConfig::default() };
