@@ -43,8 +43,8 @@ const BODY_CLASS: usize = 2;
 /// See [`BODY_CLASS`].
 const RESERVED_PART: usize = 4;
 
-/// Classes from this one on are what large files are read into. Memory that lies together is a single piece for the
-/// device: with pages of 4 KiB a disk was measured to bring 3.3 GB/s where it brought 8 with huge ones.
+/// Classes from this one on are for reads of large files. Contiguous memory is a single segment for the device: with
+/// pages of 4 KiB a disk delivered 3.3 GB/s where it delivered 8 with huge ones.
 const LARGE_CLASS: usize = 3;
 
 /// Bytes of a huge page on the usual architectures, of which chunks of large buffers take halves. Where huge pages are
@@ -76,7 +76,7 @@ struct Shared {
 }
 
 struct Chunk {
-    /// All of it, or half of what it shares with a twin.
+    /// The whole memory, or half of the memory that it shares with its twin.
     mapping: Arc<Mapping>,
     offset: usize,
     class: u8,
@@ -91,7 +91,7 @@ pub(crate) struct BufId {
     index: u16,
 }
 
-/// What a pool holds and has refused.
+/// The memory of a pool, and its refusals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCounters {
     /// Bytes taken from the kernel now.
@@ -156,8 +156,8 @@ impl Pool {
         self.0.heads_exhausted.get()
     }
 
-    /// Whether a buffer of this many bytes would come out of the quarter that is left to bodies, where heads have no
-    /// use for what it leaves.
+    /// Whether a buffer of this many bytes would come out of the quarter that is reserved for bodies, and leave nothing
+    /// that header sections could use.
     pub fn is_left_to_bodies(&self, bytes: usize) -> bool {
         let (class, shared) = (class_of(bytes), &self.0);
         let idle = |class: usize| shared.free[class].borrow().len() * CLASS_BYTES[class] as usize;
@@ -221,7 +221,7 @@ impl Pool {
             shared.chunks_live.set(shared.chunks_live.get() - 1);
             given_back += CHUNK_BYTES;
         }
-        // What is left has some buffers in use. A ring that knows a chunk has its pages pinned.
+        // The remaining chunks have buffers in use. A chunk that is registered with a ring has its pages pinned.
         for (place, chunk) in chunks.iter().enumerate() {
             if let Some(chunk) = chunk.as_ref().filter(|chunk| !chunk.registered) {
                 chunk.release_pages(place, &shared.free[chunk.class as usize].borrow());
@@ -235,7 +235,7 @@ impl Pool {
         self.0.chunks_max
     }
 
-    /// What the pool holds now.
+    /// The memory that the pool holds now.
     pub fn counters(&self) -> PoolCounters {
         self.0.take_back();
         let idle = |class: usize| self.0.free[class].borrow().len() as u64 * u64::from(CLASS_BYTES[class]);
@@ -258,7 +258,7 @@ impl Shared {
         self.returned.take(|class, id| self.free[class as usize].borrow_mut().push(id));
     }
 
-    /// A buffer out of what other classes leave idle.
+    /// A buffer out of idle memory of other classes.
     fn at_limit(&self, class: usize) -> Option<(usize, BufId)> {
         if let Some(id) = self.convert(class) {
             return Some((class, id));
@@ -268,7 +268,7 @@ impl Shared {
         (class + 1..end).find_map(|larger| Some((larger, self.free[larger].borrow_mut().pop()?)))
     }
 
-    /// Whether so many more chunks may be cut for this class, of which the other group loses them if `from` says so.
+    /// Whether this many more chunks may be cut for this class. With `from` the other group loses them.
     fn may_cut(&self, count: usize, class: usize, from: Option<usize>) -> bool {
         let is_body = class >= BODY_CLASS;
         if from.is_some_and(|from| (from >= BODY_CLASS) == is_body) {
@@ -288,8 +288,8 @@ impl Shared {
         }
     }
 
-    /// Cuts a chunk of another class anew, one of which all buffers are idle. What a ring knows of a chunk is its
-    /// memory, which stays.
+    /// Cuts a chunk of another class anew whose buffers are all idle. Its registration with a ring stays valid, because
+    /// that is about its memory.
     fn convert(&self, class: usize) -> Option<BufId> {
         let mut chunks = self.chunks.borrow_mut();
         for (place, slot) in chunks.iter_mut().enumerate() {
@@ -379,7 +379,7 @@ impl Chunk {
             // SAFETY: the run is of buffers of this chunk, so it is within its mapping.
             let start = unsafe { self.memory().add(run[0] as usize * bytes) };
             let advice = rustix::mm::Advice::LinuxDontNeed;
-            // SAFETY: the range belongs to idle buffers alone, whose content means nothing; the mapping is private and
+            // SAFETY: the range belongs to idle buffers alone, whose content is unused; the mapping is private and
             // anonymous, so its pages are zeroed when they are next touched (madvise(2)).
             let _ = unsafe { rustix::mm::madvise(start.as_ptr().cast(), run.len() * bytes, advice) };
         }
@@ -397,8 +397,8 @@ pub(crate) struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: it is a range of addresses, which mean the same on every thread; who may touch what is in it is up to those who
-// make slices of it.
+// SAFETY: it is a range of addresses, which are the same on every thread; the code that makes slices of it ensures
+// exclusive access.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -417,7 +417,7 @@ impl Mapping {
     /// Memory of this process alone that may be a huge page. The kernel makes it one when it is first written to, where
     /// it has such pages and they are not turned off (Documentation/admin-guide/mm/transhuge.rst).
     fn huge() -> Result<Mapping, Errno> {
-        // What is before the first multiple of its size, and behind the end, goes back.
+        // Unmaps the parts before the first multiple of its size and after the end.
         let (start, all) = (Mapping::anonymous(2 * HUGE_BYTES)?, 2 * HUGE_BYTES);
         let before = start.memory.as_ptr().align_offset(HUGE_BYTES);
         let start = std::mem::ManuallyDrop::new(start).memory;
@@ -427,7 +427,7 @@ impl Mapping {
         let end = unsafe { memory.add(HUGE_BYTES) };
         for (part, bytes) in [(start, before), (end, all - before - HUGE_BYTES)] {
             if bytes > 0 {
-                // SAFETY: the part was mapped above, and nobody else knows it.
+                // SAFETY: the part was mapped above, and nothing else refers to it.
                 unsafe { rustix::mm::munmap(part.as_ptr().cast(), bytes)? };
             }
         }
@@ -437,8 +437,8 @@ impl Mapping {
         Ok(Mapping { memory, bytes: HUGE_BYTES })
     }
 
-    /// The first bytes of a file in memory. The caller sees to it that the file is never shorter and that
-    /// nobody writes to it by another way.
+    /// The first bytes of a file in memory. The caller ensures that the file never gets shorter and is not written to
+    /// otherwise.
     pub(crate) fn of_file(file: BorrowedFd<'_>, bytes: usize) -> Result<Mapping, Errno> {
         let (anywhere, shared) = (std::ptr::null_mut(), MapFlags::SHARED);
         // SAFETY: the kernel picks a free range of addresses, so that the mapping aliases nothing.
@@ -518,7 +518,7 @@ impl Buf {
         unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.capacity()) }
     }
 
-    /// What is behind the content, to be written before [`Buf::set_len`].
+    /// The space behind the content, to be written before [`Buf::set_len`].
     pub fn room(&mut self) -> &mut [u8] {
         let len = self.len as usize;
         &mut self.space()[len..]
@@ -539,7 +539,7 @@ impl Buf {
 
     /// The whole capacity, whatever of it is content.
     pub(crate) fn all(&self) -> &[u8] {
-        // SAFETY: as in [`Buf::space`], and nobody can change it meanwhile.
+        // SAFETY: as in [`Buf::space`], and nothing can change it meanwhile.
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.capacity()) }
     }
 
@@ -571,8 +571,7 @@ impl Buf {
         chunk.registered.then_some(id.chunk)
     }
 
-    /// Gives up the right to change the content, so that others can have it too. What would hold much more memory than it
-    /// has content is copied.
+    /// Makes the content immutable, so that it can be shared. Content that is much smaller than its buffer is copied.
     pub fn freeze(mut self) -> SharedBytes {
         let is_sparse = self.len() * 2 < self.capacity();
         if is_sparse || matches!(self.home, MemoryOwner::Memfd(_)) {
@@ -597,7 +596,7 @@ impl Buf {
     }
 }
 
-/// The memory of a buffer that nobody changes any more, until it goes back to its pool from whatever thread.
+/// The memory of an immutable buffer, until any thread returns it to its pool.
 pub(crate) struct SharedSlot {
     mapping: Arc<Mapping>,
     /// Where in the mapping it begins.
@@ -613,8 +612,8 @@ impl SharedSlot {
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: `Buf::freeze` took the place out of a chunk of this mapping.
         let first = unsafe { self.mapping.memory.add(self.offset) };
-        // SAFETY: the memory is mapped and initialised for as long as the mapping is held, `freeze` gave up the only way to
-        // change it, and its pool lends it to nobody else before it has come back, when this is gone.
+        // SAFETY: the memory is mapped and initialised for as long as the mapping is held, `freeze` gave up the only
+        // way to change it, and its pool does not lend it again before this is dropped and the slot returned.
         unsafe { std::slice::from_raw_parts(first.as_ptr(), self.len as usize) }
     }
 }
@@ -706,7 +705,7 @@ mod tests {
         drop(large);
     }
 
-    /// Whoever comes first, the others have something left.
+    /// Whichever class takes memory first, the others have some left.
     #[test]
     fn neither_heads_nor_bodies_take_all() {
         let pool = Pool::new(8 << 20);
@@ -724,7 +723,7 @@ mod tests {
         assert_eq!(std::iter::from_fn(|| pool.get(1 << 20)).collect::<Vec<_>>().len(), 6);
     }
 
-    /// What a device is given is in one piece, and no half of a page is held for nothing.
+    /// A device gets memory in one piece, and no half of a page is wasted.
     #[test]
     fn large_buffers_share_huge_pages() {
         let pool = Pool::new(8 << 20);

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use crate::op::DeviceId;
 
-/// The devices with work in flight, and what waits for them.
+/// The devices with work in flight, and the operations that wait for them.
 pub(crate) struct DeviceLimit<T> {
     /// Those with work inside: few, so that they are looked through and not hashed.
     devices: Vec<(DeviceId, Share<T>)>,
@@ -75,7 +75,7 @@ impl<T> DeviceLimit<T> {
     }
 }
 
-/// What one device may hold of `workers`: one in `device_share`, but at least one.
+/// The share of `workers` that one device may hold: one in `device_share`, but at least one.
 pub(crate) fn share_of(workers: usize, device_share: u32) -> usize {
     (workers / device_share.max(1) as usize).max(1)
 }

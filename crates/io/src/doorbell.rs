@@ -1,7 +1,7 @@
 //! How other threads end an engine's wait: one eventfd for each engine, rung only while the engine sleeps.
 //!
-//! [`Doorbell`] joins the state machine of [`bell::Bell`] with the descriptor. Whoever leaves something for
-//! the engine (a pool thread its outcome, the runtime a message) puts it where the engine looks, then rings.
+//! [`Doorbell`] joins the state machine of [`bell::Bell`] with the descriptor. A thread that has something for the
+//! engine (a pool thread an outcome, the runtime a message) puts it into a queue of the engine, then rings.
 
 pub(crate) mod bell;
 

@@ -1,4 +1,4 @@
-//! The contract of an engine, its settings and what its probe found.
+//! The contract of an engine, its settings and its capabilities.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub enum Wait {
     Forever,
 }
 
-/// What became of an engine's operations at its end.
+/// The outcome of an engine's drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drained {
     /// All have completed.
@@ -42,9 +42,9 @@ pub trait Engine {
     /// Takes an operation without blocking; the result comes from a later [`Engine::turn`], never from
     /// here. `Err` gives the operation back when the table of operations is full.
     ///
-    /// A slot is not used again before the terminal completion of its operation was shown, that is returned by
-    /// [`Engine::turn`], or its operation was abandoned. A caller that looks at a whole batch before it submits finds at
-    /// most one operation of its own at each slot.
+    /// A slot is not reused before [`Engine::turn`] has returned the terminal completion of its operation, or the
+    /// operation was abandoned. A caller that looks at a whole batch before it submits finds at most one operation of
+    /// its own at each slot.
     ///
     /// A receive into the pool ([`crate::op::RecvInto`]) never ends with `ENOBUFS`: without a buffer the engine parks it
     /// and starts it again once there is one.
@@ -58,8 +58,8 @@ pub trait Engine {
     /// back what it brings. For a caller that is gone.
     fn abandon(&mut self, id: OpId);
 
-    /// Submits, waits and collects in one kernel entry; appends to `batch`. An interrupted wait is no
-    /// error. Every completion of an operation whose name the caller was given appears exactly once.
+    /// Submits, waits and collects in one kernel entry; appends to `batch`. An interrupted wait is no error. Every
+    /// completion of an operation whose name the caller has appears exactly once.
     fn turn(&mut self, wait: Wait, batch: &mut Vec<Completion>) -> Result<(), Errno>;
 
     /// Ends a wait of [`Engine::turn`] from any thread.
@@ -85,7 +85,7 @@ pub trait Engine {
 pub enum Note {
     /// Buffers for direct reads could not be registered, so the kernel looks their pages up at each read.
     BuffersUnregistered {
-        /// What the kernel answered; `ENOMEM` is most often the limit on locked memory.
+        /// The kernel's error; `ENOMEM` is most often the limit on locked memory.
         errno: Errno,
         /// Bytes that are registered all the same.
         registered_bytes: usize,
@@ -110,7 +110,7 @@ pub enum NetKind {
     Epoll,
 }
 
-/// What an engine can do, told by the probe; fixed for its life.
+/// The capabilities of an engine, found by the probe; fixed for its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caps {
     /// The network backend.
@@ -161,17 +161,17 @@ pub struct EngineConfig {
     pub recv_buffers: u16,
     /// Bytes of each of them: the size of a usual request head and some more.
     pub recv_buffer_bytes: u32,
-    /// How often the ring looks at connections that have brought bytes and been sent nothing since, for an end that the
-    /// kernel may not have told: zero for each turn. A caller that turns often and does not mind to hear late of a
-    /// peer's reset saves the look.
+    /// Interval of the ring's check for ends that the kernel may not have reported, on connections with received bytes
+    /// and no send since; zero for each turn. A caller with frequent turns that tolerates late reports of resets saves
+    /// the check.
     pub ends_looked_for: Duration,
     /// Most bytes that this thread's buffer pool takes from the kernel.
     pub pool_bytes_max: usize,
-    /// Kernel workers of the ring for operations on files (`IORING_REGISTER_IOWQ_MAX_WORKERS`, bounded).
-    /// A device may hold a quarter of them, which is as many cold opens as it is given at once: a fast disk has
-    /// queues for more than a few, and what it is not given waits its turn outside of the kernel.
+    /// Kernel workers of the ring for operations on files (`IORING_REGISTER_IOWQ_MAX_WORKERS`, bounded). A device may
+    /// hold a quarter of them, which limits its concurrent cold opens: a fast disk has queues for more than a few, and
+    /// further operations wait outside of the kernel.
     pub iowq_workers: u32,
-    /// Share of the kernel workers, or of a pool's threads, that one device may hold: one in so many.
+    /// Share of the kernel workers, or of a pool's threads, that one device may hold: one in this many.
     pub device_share: u32,
     /// Requests in flight in libaio (`worker_aio_requests`).
     pub libaio_depth: u32,

@@ -1,10 +1,10 @@
-//! What file systems tell about files, directories and their own space.
+//! Attributes that file systems return about files, directories and free space.
 
 use rustix::io::Errno;
 
 use crate::op::DeviceId;
 
-/// Space on a file system, and whose it is (statfs(2)).
+/// Space on a file system, and its type (statfs(2)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
     /// Whether the file system is this machine's own: see [`is_local`].
@@ -86,14 +86,14 @@ impl From<rustix::fs::Stat> for Stat {
     }
 }
 
-/// How the entries of a directory are looked at while they are read.
+/// How attributes of directory entries are obtained while they are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryLook {
     /// Not at all: the names with their kinds.
     Kind,
     /// Each itself, links not followed.
     Itself,
-    /// What each leads to, and a link itself where that is nothing.
+    /// The target of each link, or the link itself where it has none.
     Followed,
 }
 
@@ -102,12 +102,12 @@ pub enum EntryLook {
 pub struct DirEntry {
     /// The name, without a path.
     pub name: Box<[u8]>,
-    /// The type bits of a mode (`S_IFMT`) of the entry itself, links not followed; 0 where it vanished before it
-    /// could be looked at, on a file system that does not tell with the name.
+    /// The type bits of a mode (`S_IFMT`) of the entry itself, links not followed; 0 where it vanished before stat(2),
+    /// on a file system whose names carry no type.
     pub kind: u32,
-    /// Its number on the file system. What is looked at in the order of these is read in the order of the disk.
+    /// Its inode number. Calls in the order of these numbers read in the order of the disk.
     pub inode: u64,
-    /// What was found by [`EntryLook`]; `None` when nothing was asked for.
+    /// Attributes as requested by [`EntryLook`]; `None` when none were.
     pub stat: Option<Result<Stat, Errno>>,
 }
 

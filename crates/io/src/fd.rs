@@ -14,15 +14,15 @@ pub struct Fd(Rc<Shared>);
 #[derive(Debug)]
 struct Shared {
     fd: OwnedFd,
-    /// Whether it was opened with `O_DIRECT`, once somebody has asked the kernel.
+    /// Whether it was opened with `O_DIRECT`, once the kernel was asked.
     direct: Cell<Option<bool>>,
-    /// Whether it has no places, as a pipe, a terminal or a socket, once somebody has asked.
+    /// Whether it is not seekable, as a pipe, a terminal or a socket, once the kernel was asked.
     stream: Cell<Option<bool>>,
     /// Whether what is read and written is to leave the page cache.
     uncached: Cell<bool>,
-    /// Whether it is a socket of datagrams, whose owner has said so.
+    /// Whether its owner has marked it as a socket of datagrams.
     datagrams: Cell<bool>,
-    /// Whether it is a TCP connection, whose owner has said so.
+    /// Whether its owner has marked it as a TCP connection.
     tcp: Cell<bool>,
     /// Whether bytes came by a stream, and nothing has shown since that no end came with them.
     in_doubt: Cell<bool>,
@@ -39,7 +39,7 @@ impl WeakFd {
         std::ptr::eq(self.0.as_ptr(), Rc::as_ptr(&fd.0))
     }
 
-    /// The descriptor, while somebody holds it.
+    /// The descriptor, while it has an owner.
     pub(crate) fn upgrade(&self) -> Option<Fd> {
         self.0.upgrade().map(Fd)
     }
@@ -51,12 +51,12 @@ impl WeakFd {
 }
 
 impl Fd {
-    /// The descriptor alone, when nobody else and no operation holds it.
+    /// The bare descriptor, when no other owner and no operation holds it.
     pub fn into_owned(self) -> Result<OwnedFd, Fd> {
         Rc::try_unwrap(self.0).map(|shared| shared.fd).map_err(Fd)
     }
 
-    /// Whether nobody else and no operation holds the descriptor.
+    /// Whether no other owner and no operation holds the descriptor.
     pub(crate) fn is_sole(&self) -> bool {
         Rc::strong_count(&self.0) == 1
     }
@@ -85,19 +85,19 @@ impl Fd {
         Ok(())
     }
 
-    /// Says with which flags the file was opened, so that nobody has to ask the kernel.
+    /// Records the flags of the open, which saves a question to the kernel.
     pub fn opened_with(self, flags: rustix::fs::OFlags) -> Fd {
         self.0.direct.set(Some(flags.contains(rustix::fs::OFlags::DIRECT)));
         self
     }
 
-    /// Tells the kernel that it reads what is asked for and nothing ahead of it (posix_fadvise(2)): for who knows better
-    /// what comes next, and where what is read ahead for many would be dropped again before it is used.
+    /// Disables the kernel's read-ahead (posix_fadvise(2)): for callers that know the next read, and where pages read
+    /// ahead for many files would be evicted before their use.
     pub fn expect_random_reads(&self) {
         let _ = rustix::fs::fadvise(&self.0.fd, 0, None, rustix::fs::Advice::Random);
     }
 
-    /// Takes back what [`Fd::expect_random_reads`] has told it: it reads ahead as it would of any file.
+    /// Undoes [`Fd::expect_random_reads`]: the kernel reads ahead as for any file.
     pub fn expect_usual_reads(&self) {
         let _ = rustix::fs::fadvise(&self.0.fd, 0, None, rustix::fs::Advice::Normal);
     }
@@ -108,9 +108,9 @@ impl Fd {
         let _ = rustix::fs::fadvise(&self.0.fd, 0, None, rustix::fs::Advice::Sequential);
     }
 
-    /// Has what is read from and written to this file leave the page cache at once (`RWF_DONTCACHE`, Linux 6.14),
-    /// so that a copy that nobody reads again displaces nothing. Where the kernel or the file system has no such
-    /// thing, everything goes on as without it; with `O_DIRECT` there is nothing to leave.
+    /// Makes reads and writes of this file leave the page cache at once (`RWF_DONTCACHE`, Linux 6.14), so that a copy
+    /// that is not read again displaces nothing. Without support in the kernel or the file system it has no effect, nor
+    /// with `O_DIRECT`.
     pub fn set_uncached(&self) {
         self.0.uncached.set(true);
     }
@@ -120,7 +120,7 @@ impl Fd {
         self.0.uncached.get() && !self.is_direct()
     }
 
-    /// The file system has no uncached reads and writes (EOPNOTSUPP): it is not asked again.
+    /// The file system has no uncached reads and writes (EOPNOTSUPP), which is remembered.
     pub(crate) fn refuse_uncached(&self) {
         self.0.uncached.set(false);
     }

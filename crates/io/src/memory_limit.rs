@@ -1,8 +1,8 @@
 //! How much memory this process may have: the limit of its memory control group, of version 1 or 2 (cgroups(7)), or of
 //! one above it.
 //!
-//! Whoever takes more is killed, so what a server takes by default has to follow from it. Read at the start; blocks as
-//! far as `/proc` and `/sys` do.
+//! A process that exceeds it is killed, so the server's defaults follow from it. Read at the start; blocks as far as
+//! `/proc` and `/sys` do.
 
 use std::fs;
 use std::path::{Path, PathBuf};

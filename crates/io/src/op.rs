@@ -1,4 +1,4 @@
-//! What can be asked of an engine, and what it answers.
+//! Operations of an engine, and their completions.
 //!
 //! An [`Op`] owns everything that the kernel may touch while it runs; a [`Completion`] gives it back. The
 //! engine never borrows memory from its caller.
@@ -73,8 +73,8 @@ pub struct OpenHow {
     pub mode: u32,
     /// `RESOLVE_*` flags of openat2(2).
     pub resolve: u64,
-    /// Whether each symbolic link on the way must belong to the owner of what it leads to; `ELOOP` where one
-    /// does not. No single call of the kernel does that, so it is a thread's work, whatever the backend.
+    /// Whether each symbolic link of the path must have the same owner as its target; `ELOOP` where one has not. No
+    /// single call of the kernel does that, so a thread does it, whatever the backend.
     pub same_owner: bool,
     /// Whether the path is not expected in memory: a ring hands it to a kernel worker at once, without a first try
     /// that would look up half of it in vain.
@@ -90,14 +90,14 @@ pub enum PeerAddr {
     Unix(PathBuf),
 }
 
-/// What poll waits for.
+/// The event that poll waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
     /// Data, a connection or an end to read.
     Readable,
     /// Room to write.
     Writable,
-    /// The end of what the peer sends, or of the connection. Data does not end the wait and is left alone.
+    /// The end of the peer's bytes, or of the connection. Data does not end the wait and is left alone.
     HangUp,
 }
 
@@ -144,12 +144,12 @@ pub enum Op {
     Poll {
         /// The descriptor.
         fd: Fd,
-        /// What for.
+        /// The event.
         interest: Interest,
     },
     /// Closes; completes with 0.
     Close {
-        /// The descriptor, which nobody else holds.
+        /// The descriptor, without another owner.
         fd: OwnedFd,
     },
     /// Opens a file: [`Payload::Opened`].
@@ -167,7 +167,7 @@ pub enum Op {
     },
     /// Size, times and kind of a file: [`Payload::Stat`].
     Stat {
-        /// What to look at.
+        /// The file.
         target: StatTarget,
         /// The device that counts the operation.
         device: DeviceId,
@@ -220,16 +220,16 @@ pub enum Op {
         /// `Sync` for bytes known to be resident, else a pool; the other backends use the first pool.
         via: DiskVia,
     },
-    /// The next entries of a directory, as many as the kernel puts into a buffer of `bytes_max`; goes on where the last
-    /// such operation on the same open directory ended: [`Payload::Entries`]. Completes with their count, 0 is the end.
-    /// A ring has nothing like it, so it is a thread's work there.
+    /// The next entries of a directory, as many as the kernel puts into a buffer of `bytes_max`; continues where the
+    /// last such operation on the same open directory ended: [`Payload::Entries`]. Completes with their count, 0 is the
+    /// end. A ring has nothing like it, so it is a thread's work there.
     ReadDir {
         /// The directory, open for reading.
         dir: Fd,
         /// Bytes of names and their records at once, at least [`READ_DIR_BYTES_MIN`]; bounds how long a thread
         /// is held.
         bytes_max: u32,
-        /// How each entry is looked at.
+        /// The attributes to return of each entry.
         look: EntryLook,
         /// The device that counts the operation.
         device: DeviceId,
@@ -248,8 +248,8 @@ pub enum Op {
         /// The backend.
         via: DiskVia,
     },
-    /// Writes the segments at `offset`, or at the end of a file opened with `O_APPEND`: bytes that others go on to
-    /// share are written without a copy. Completes with the count, which may be short, and gives the segments back:
+    /// Writes the segments at `offset`, or at the end of a file opened with `O_APPEND`: bytes that are still shared are
+    /// written without a copy. Completes with the count, which may be short, and gives the segments back:
     /// [`Payload::Segments`]. Not for files open with `O_DIRECT`, whose memory must be aligned, as a [`Buf`]'s is.
     WriteSegments {
         /// The file.
@@ -267,7 +267,7 @@ pub enum Op {
     /// one thread. Completes with 0 and gives everything back: [`Payload::NewFile`]. Of a file that it began nothing is
     /// left after an error.
     Put {
-        /// What is made.
+        /// The kind of the new file.
         new: Box<NewFile>,
         /// The device that counts the operation.
         device: DeviceId,
@@ -419,7 +419,7 @@ impl Op {
         }
     }
 
-    /// What an operation gives back that no backend has seen.
+    /// The payload of an operation that no backend has seen.
     pub(crate) fn into_payload(mut self) -> Payload {
         let mut payload = Payload::None;
         self.give_back(Err(Errno::CANCELED), &mut payload);
@@ -487,7 +487,7 @@ pub struct NewFile {
     pub begun: Option<Fd>,
     /// Permission bits of one that is made, less the process's umask.
     pub mode: u32,
-    /// What is written at its start.
+    /// The bytes to write at its start.
     pub data: Vec<Segments>,
     /// Whether that is to leave the page cache, where the file system can ([`Fd::set_uncached`]).
     pub uncached: bool,
@@ -505,7 +505,7 @@ pub enum Advice {
     WillNeed,
 }
 
-/// What [`Op::Stat`] and [`Op::Space`] look at.
+/// The file of [`Op::Stat`] and [`Op::Space`].
 #[derive(Debug)]
 pub enum StatTarget {
     /// An open file.
@@ -514,7 +514,7 @@ pub enum StatTarget {
     Path(CString),
 }
 
-/// What comes back with a completion.
+/// The payload of a completion.
 #[derive(Debug, Default)]
 pub enum Payload {
     /// Nothing.
@@ -524,7 +524,7 @@ pub enum Payload {
     Buf(Buf),
     /// The segments of a send or a write.
     Segments(Segments),
-    /// What [`Op::Put`] was given.
+    /// The arguments of [`Op::Put`].
     NewFile(Box<NewFile>),
     /// A new connection.
     Accepted(OwnedFd),
@@ -534,7 +534,7 @@ pub enum Payload {
     Stat(Box<Stat>),
     /// Entries of a directory.
     Entries(Vec<DirEntry>),
-    /// What was found at many names.
+    /// Attributes of many names.
     Stats(Vec<Result<Stat, Errno>>),
     /// Space on a file system.
     Space(Box<Space>),
@@ -550,7 +550,7 @@ pub struct Completion {
     /// Whether further completions of the same operation follow. Each operation has exactly one
     /// completion without it, its terminal one.
     pub more: bool,
-    /// What comes back.
+    /// The payload.
     pub payload: Payload,
 }
 

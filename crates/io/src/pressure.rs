@@ -1,13 +1,13 @@
 //! Whether the system, or the memory cgroup of this process, is short of memory: pressure-stall information.
 //!
 //! The kernel counts the time that tasks have stalled for want of memory (PSI, Linux 4.20;
-//! Documentation/accounting/psi.rst). [`Pressure`] looks at the growth of that count whenever it is asked.
-//! What to do about it is the caller's.
+//! Documentation/accounting/psi.rst). [`Pressure`] returns the growth of that count since the last call; the caller
+//! reacts to it.
 //!
-//! The kernel also offers triggers, descriptors that poll(2) as urgent when a threshold is crossed. They are
-//! not used: each look at one takes its event away (`psi_trigger_poll`), so that it is lost on the second of
-//! the two looks that an edge-triggered wait takes; and without CAP_SYS_RESOURCE their windows are multiples
-//! of 2 s (6.4) or there are none. A read a second needs no watch in the kernel.
+//! The kernel also offers triggers, descriptors that poll(2) as urgent when a threshold is crossed. They are not used:
+//! each poll of one consumes its event (`psi_trigger_poll`), so that an edge-triggered wait, which polls twice, loses
+//! it; and without CAP_SYS_RESOURCE their windows are multiples of 2 s (6.4) or there are none. A read a second needs
+//! no watch in the kernel.
 
 use std::fs;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! What this machine, kernel and security context allow, found out once at start.
+//! The capabilities of this machine, kernel and security context, probed once at the start.
 //!
 //! [`Probe::run`] looks and tries; the rest only tells. It must run after privileges were dropped and
 //! filters installed, because those decide the answer. Types: [`Probe`], [`Row`], [`State`], [`Fallback`].
@@ -37,25 +37,25 @@ impl State {
     }
 }
 
-/// One thing that was looked at.
+/// One probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// What.
+    /// Its subject.
     pub item: &'static str,
     /// How far it can be used.
     pub state: State,
-    /// What was found, or the likely cause why it is missing.
+    /// The result, or the likely cause of its absence.
     pub detail: String,
-    /// What the operator can do, where there is something.
+    /// The remedy, where there is one.
     pub remedy: Option<String>,
 }
 
 /// Why the ring is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fallback {
-    /// What stands in the way, as far as can be told.
+    /// The likely cause.
     pub cause: String,
-    /// What the operator can do.
+    /// The remedy.
     pub remedy: String,
 }
 
@@ -88,7 +88,7 @@ impl Probe {
         probe
     }
 
-    /// Everything that was looked at, in order.
+    /// All probes, in order.
     pub fn rows(&self) -> &[Row] {
         &self.rows
     }

@@ -1,6 +1,6 @@
 //! The bytes of one send or write: a few owned pieces, in order, without a copy into one buffer.
 //!
-//! [`Segments`] hold [`Segment`]s, each a part of what a [`Source`] owns. Nothing here submits I/O.
+//! [`Segments`] hold [`Segment`]s, each a part of the bytes of a [`Source`]. Nothing here submits I/O.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub struct Segment {
     end: u32,
 }
 
-/// Who owns the bytes of a segment.
+/// The owner of the bytes of a segment.
 #[derive(Debug)]
 pub enum Source {
     /// A vector, which comes back with the segments to be used again.

@@ -1,8 +1,8 @@
-//! Content of buffers that several share: [`SharedBytes`], which any thread may read and nobody changes any more.
+//! Shared immutable content of buffers: [`SharedBytes`], which any thread may read.
 //!
-//! What is received once is sent to several clients and written to a file without a copy for each. Memory of a pool goes
-//! back to it when the last of those who share it is done, on whatever thread that is: it is left in [`RemoteFreeList`], where
-//! the pool's own thread finds it. Nothing here submits I/O.
+//! Bytes that are received once are sent to several clients and written to a file without further copies. When the last
+//! owner on any thread drops them, their memory returns to its pool by way of a [`RemoteFreeList`], which the pool's
+//! thread empties. Nothing here submits I/O.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::buf::{BufId, SharedSlot};
 
-/// Bytes that nobody changes any more. Clones and parts share the memory.
+/// Immutable bytes. Clones and parts share the memory.
 #[derive(Clone)]
 pub struct SharedBytes {
     content: Arc<Content>,
@@ -19,7 +19,7 @@ pub struct SharedBytes {
     end: u32,
 }
 
-/// Who owns the bytes.
+/// The owner of the bytes.
 enum Content {
     /// A buffer of some thread's pool.
     SharedSlot(SharedSlot),
@@ -31,7 +31,7 @@ enum Content {
 #[derive(Default)]
 pub(crate) struct RemoteFreeList {
     list: Mutex<Vec<(u8, BufId)>>,
-    /// Whether there is any, for a look without the lock. Seen late, they are taken a little later.
+    /// Whether there is any, for a check without the lock. An update seen late only delays their reuse.
     is_some: AtomicBool,
 }
 

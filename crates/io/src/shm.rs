@@ -21,12 +21,12 @@ use crate::op::Fd;
 /// a pool has as many, and so have the chunk sizes of `aio_sendfile`.
 pub const RECYCLED_BYTES: usize = CHUNK_BYTES;
 
-/// Chunks that a thread keeps for later. An idle one holds no pages but a descriptor and 1 MiB of addresses;
-/// two for each of a few dozen downloads at once is what a thread can keep busy.
+/// Chunks that a thread keeps for later. An idle one holds no pages but a descriptor and 1 MiB of addresses; a thread
+/// can keep two for each of a few dozen concurrent downloads busy.
 pub const KEPT_MAX: usize = 64;
 
-/// A fresh chunk. Dropping the buffer gives the chunk back; the descriptor may outlive it, and the chunk is
-/// used again only when nobody holds the descriptor any more.
+/// A fresh chunk. Dropping the buffer gives the chunk back; the descriptor may outlive it, and the chunk is reused only
+/// when the descriptor has no other owner.
 #[derive(Debug)]
 pub struct Shared {
     /// The file to send from. Its first byte is the first byte of `buf`.
@@ -35,7 +35,7 @@ pub struct Shared {
     pub buf: Buf,
 }
 
-/// What the chunks of a thread did since its start.
+/// Statistics of the chunks of a thread since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Chunks handed out.
@@ -113,7 +113,7 @@ impl Chunk {
         // The mapping stays valid for as long as the file keeps its length.
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let mapping = Mapping::of_file(file.as_fd(), bytes)?;
-        // A huge page that reaches over the end of the chunk is not given up by a hole but zeroed, with what
+        // A huge page that reaches over the end of the chunk is not given up by a hole but zeroed, including pages that
         // sockets refer to. EINVAL where the kernel has no huge pages.
         let _ = mapping.keep_pages_small();
         Ok(Chunk { file: file.into(), mapping, fresh: true })

@@ -1,8 +1,8 @@
 //! The table of operations in flight.
 //!
-//! A slot owns its operation, and with it all that the kernel may touch, from submit to the terminal
-//! completion. Slots never move. A slot whose caller is gone is *abandoned*: its results are looked at all
-//! the same, so that a descriptor is closed and a buffer goes back, but nobody is told.
+//! A slot owns its operation, and with it all memory that the kernel may touch, from submit to the terminal completion.
+//! Slots never move. A slot whose caller is gone is *abandoned*: its results are still taken, so that a descriptor is
+//! closed and a buffer returned, but no completion is reported.
 //!
 //! ```text
 //! Free --insert--> Busy --finish(more=false)--> Retired --recycle--> Free (next generation)
@@ -24,7 +24,7 @@ pub(crate) struct Slots {
     first_generation: u32,
     /// Free slots, last in first out: the hot ones stay in the cache.
     free: Vec<u32>,
-    /// Slots whose operation has ended, but whose caller may not have been told yet.
+    /// Slots whose operation has ended, but whose completion may not have been returned yet.
     retired: Vec<u32>,
     max: usize,
     live: usize,
@@ -130,7 +130,7 @@ impl Slots {
         self.free.extend((first..first + CHUNK_SLOTS as u32).rev());
     }
 
-    /// Gives chunks without an operation back. A completion that was not told yet keeps its name.
+    /// Frees chunks without an operation. A completion that was not returned yet keeps its name.
     pub(crate) fn trim(&mut self) {
         self.recycle();
         for chunk in self.chunks.iter_mut().filter(|chunk| !chunk.is_empty()) {
@@ -180,7 +180,7 @@ impl Slots {
         self.held(id).op.as_mut().expect("an operation is in its slot between calls")
     }
 
-    /// Marks an operation as one that nobody waits for; whether it was in flight with a caller.
+    /// Marks an operation as abandoned; whether it was in flight with a caller.
     pub(crate) fn abandon(&mut self, id: OpId) -> bool {
         match self.get(id) {
             Some(slot) if slot.state == State::Busy => {
@@ -196,9 +196,8 @@ impl Slots {
         self.get(id).is_some_and(|slot| slot.state == State::Abandoned)
     }
 
-    /// Reports a result. Without `more` the slot is free afterwards and what it owned is dropped, so the
-    /// kernel must be done with it. Results of abandoned operations are dropped here: descriptors close,
-    /// buffers go back.
+    /// Reports a result. Without `more` the slot is free afterwards and its memory is dropped, so the kernel must be
+    /// done with it. Results of abandoned operations are dropped here: descriptors close, buffers return to their pool.
     pub(crate) fn finish(
         &mut self,
         id: OpId,
@@ -220,9 +219,9 @@ impl Slots {
         }
     }
 
-    /// Ends an operation: its slot is free afterwards, and the kernel must be done with what it owned. `conclude` fills
-    /// in the result and what it gives back; the rest of it is dropped. All of that happens where it lies: moving
-    /// operations and completions around would be half of the work of one that does nothing.
+    /// Ends an operation: its slot is free afterwards, and the kernel must be done with its memory. `conclude` fills in
+    /// the result and the payload; the rest is dropped. All of this happens in place: moving operations and completions
+    /// would be half of the work of a no-op.
     #[inline(always)]
     pub(crate) fn end(
         &mut self,

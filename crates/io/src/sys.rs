@@ -14,7 +14,7 @@ pub fn block_signals() -> Result<(), Errno> {
     if failed == 0 { Ok(()) } else { Err(Errno::from_raw_os_error(failed)) }
 }
 
-/// What the kernel knows of a TCP connection (`TCP_INFO`, tcp(7)), as far as it is asked for here.
+/// The fields of `TCP_INFO` (tcp(7)) that are used here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpInfo {
     /// Smoothed round-trip time, microseconds.
@@ -97,14 +97,14 @@ pub fn send_buffer(socket: BorrowedFd<'_>) -> Result<(u32, u32), Errno> {
     Ok((numbers[SIZE], numbers[ALLOCATED].max(numbers[QUEUED])))
 }
 
-/// Wakes the one who accepts only when a connection has data, or when `seconds` have passed (0: no such wait),
-/// as `TCP_DEFER_ACCEPT` of tcp(7) says. An error on sockets of other families.
+/// Wakes a waiting accept only when a connection has data, or when `seconds` have passed (0: no such wait), as
+/// `TCP_DEFER_ACCEPT` of tcp(7) says. An error on sockets of other families.
 pub fn set_defer_accept(listener: BorrowedFd<'_>, seconds: u32) -> Result<(), Errno> {
     set_tcp_number(listener, libc::TCP_DEFER_ACCEPT, seconds)
 }
 
-/// Lets so many connections wait that brought data with their SYN (`TCP_FASTOPEN` of tcp(7), RFC 7413); 0
-/// turns that off. Whether the system takes such data is told by `net.ipv4.tcp_fastopen`.
+/// Most waiting connections that had data in their SYN (`TCP_FASTOPEN` of tcp(7), RFC 7413); 0 disables it.
+/// `net.ipv4.tcp_fastopen` decides whether the system accepts such data.
 pub fn set_fastopen(listener: BorrowedFd<'_>, queue: u32) -> Result<(), Errno> {
     set_tcp_number(listener, libc::TCP_FASTOPEN, queue)
 }
@@ -143,7 +143,7 @@ fn set_number(
     if failed == 0 { Ok(()) } else { Err(last_error()) }
 }
 
-/// What the page cache holds of a range of a file.
+/// The resident pages of a range of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct CacheStat {
@@ -173,10 +173,10 @@ pub fn cachestat(file: impl AsFd, offset: u64, len: u64) -> Result<CacheStat, Er
     if failed == 0 { Ok(found) } else { Err(last_error()) }
 }
 
-/// Has the kernel begin to read `len` bytes of a file into the page cache, where the first of them are missing there, as far
-/// ahead as it would for who reads them all; whether they are there. It waits for nothing and copies nothing: this is a
-/// read that must not wait (`RWF_NOWAIT`, preadv2(2)) to the address 0, where no memory is. Linux starts the reading
-/// before it finds out that it would have to wait (since 5.10; mm/filemap.c, `filemap_get_pages`).
+/// Starts the kernel's read of `len` bytes of a file into the page cache, if the first of them are missing, as far
+/// ahead as for a reader of all of them; returns whether they are resident. It neither waits nor copies: this is a read
+/// that must not wait (`RWF_NOWAIT`, preadv2(2)) to the address 0, where no memory is. Linux starts the reading before
+/// it finds out that it would have to wait (since 5.10; mm/filemap.c, `filemap_get_pages`).
 pub(crate) fn begin_reading(file: impl AsFd, offset: u64, len: u64) -> Result<bool, Errno> {
     let len = usize::try_from(len).unwrap_or(usize::MAX);
     let nowhere = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: len };
@@ -193,7 +193,7 @@ pub(crate) fn begin_reading(file: impl AsFd, offset: u64, len: u64) -> Result<bo
     }
 }
 
-/// What has become of sockets, without waiting (poll(2)): fills in `revents`.
+/// The state of sockets, without waiting (poll(2)): fills in `revents`.
 pub(crate) fn poll_now(sockets: &mut [libc::pollfd]) -> Result<(), Errno> {
     let count = sockets.len() as libc::nfds_t;
     loop {
@@ -220,7 +220,7 @@ mod tests {
 
     use super::*;
 
-    /// The counterpart of [`set_number`], for a look at what it did.
+    /// The counterpart of [`set_number`], to check its effect.
     fn number(socket: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int) -> libc::c_int {
         let mut value: libc::c_int = -1;
         let mut len = size_of_val(&value) as libc::socklen_t;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Waker(Arc<dyn Wake>);
 
-/// What is behind a [`Waker`].
+/// The target of a [`Waker`].
 pub trait Wake: Send + Sync {
-    /// Makes the current or the next wait end at once; whether the engine was waiting. What the caller left for the
-    /// engine's thread before the call is visible there when the wait has ended.
+    /// Makes the current or the next wait end at once; whether the engine was waiting. Data that the caller wrote
+    /// before the call is visible to the engine's thread when the wait has ended.
     fn wake(&self) -> bool;
 }
 

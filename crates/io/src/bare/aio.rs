@@ -40,7 +40,7 @@ impl AioQueue {
     }
 
     /// Takes what has completed out of the memory that the kernel shares, without a system call; returns how many those
-    /// were. io_getevents(2) is what everybody else calls.
+    /// were. Other programs call io_getevents(2).
     pub fn reap(&mut self, done: &mut Vec<Done>) -> u32 {
         let before = done.len();
         done.append(&mut self.refused);
@@ -51,7 +51,7 @@ impl AioQueue {
     }
 }
 
-/// What an event says, and its place is free again.
+/// The content of an event; its slot is free again.
 fn finished(event: Event, places: &mut Places) -> Done {
     let place = event.data as u32;
     places.give_back(place);

@@ -1,8 +1,8 @@
 //! The kernel's queues with as little around them as can be: what an engine's cost is compared with, and how much a
 //! device does at a depth. Not for servers: nothing here can wait for two things at once.
 //!
-//! A [`Queue`] owns the files, and a buffer for each transfer in flight, so the kernel never has memory that somebody
-//! could free. [`RingQueue`] is io_uring with any set-up flags, [`AioQueue`] is libaio. The order of calls is
+//! A [`Queue`] owns the files, and a buffer for each transfer in flight, so no caller can free memory that the kernel
+//! uses. [`RingQueue`] is io_uring with any set-up flags, [`AioQueue`] is libaio. The order of calls is
 //! [`Queue::push`], [`Queue::submit`], [`Queue::wait`].
 
 mod aio;
@@ -63,7 +63,7 @@ impl RingSetup {
     }
 }
 
-/// What a queue carries.
+/// The operations of a queue.
 #[derive(Debug)]
 pub struct Load {
     /// The files, by their number in [`Transfer::file`].
@@ -93,9 +93,9 @@ pub struct Transfer {
 /// The end of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// What [`Queue::push`] answered.
+    /// The result of [`Queue::push`].
     pub place: u32,
-    /// Bytes, or why there are none.
+    /// Bytes, or the error.
     pub result: Result<u32, Errno>,
 }
 
@@ -111,16 +111,16 @@ pub trait Queue {
     /// Gives what was pushed to the kernel.
     ///
     /// # Errors
-    /// What the kernel answers; a refusal that is about one transfer is that one's result.
+    /// The kernel's error; a refusal of one transfer is the result of that transfer.
     fn submit(&mut self) -> Result<(), Errno>;
 
     /// Appends completions to `done`, and waits until there are `min` more in it.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's error.
     fn wait(&mut self, min: u32, done: &mut Vec<Done>) -> Result<(), Errno>;
 
-    /// What a finished transfer has read; nothing of one that is in flight.
+    /// The bytes that a finished transfer has read; none of one in flight.
     fn content(&self, place: u32) -> &[u8];
 
     /// System calls so far.
@@ -176,8 +176,8 @@ mod tests {
         Load { files: vec![file(8)], depth: 4, block_bytes: BLOCK }
     }
 
-    /// Reads all blocks at the full depth, writes one, and reads past the end. `polls` says that a thread of the kernel takes
-    /// entries: where it is the quicker one, nobody else ever enters the kernel.
+    /// Reads all blocks at the full depth, writes one, and reads past the end. `polls` says that a thread of the kernel
+    /// takes entries: if it is faster, no other thread ever enters the kernel.
     fn exercise(queue: &mut dyn Queue, polls: bool) {
         let at = |write, block: u64| Transfer { write, file: 0, offset: block * 4096, len: BLOCK };
         let (mut done, mut next, mut seen) = (Vec::new(), 0, 0);
@@ -203,7 +203,7 @@ mod tests {
             assert_eq!(done.pop().map(|done| done.result), Some(Ok(bytes)));
         }
         assert!((polls || queue.kernel_entries() > 0) && done.is_empty());
-        // What is still in flight when the queue is dropped must not be a fault.
+        // Transfers in flight when the queue is dropped must not be a fault.
         queue.push(at(false, 0)).unwrap();
         queue.submit().unwrap();
     }

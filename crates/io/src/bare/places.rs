@@ -5,13 +5,13 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use super::{BLOCK_BYTES_MAX, Load, QueueError, Transfer};
 use crate::buf::{Buf, CHUNK_BYTES, Pool};
 
-/// Files and buffers. Whoever owns this keeps it until the kernel has answered for all that is busy.
+/// Files and buffers. The owner keeps them until the kernel has completed all busy ones.
 pub(crate) struct Places {
     files: Vec<OwnedFd>,
     bufs: Vec<Buf>,
     free: Vec<u32>,
     busy: Vec<bool>,
-    /// What each transfer in flight asked for.
+    /// The request of each transfer in flight.
     transfers: Vec<Transfer>,
 }
 
@@ -76,7 +76,7 @@ impl Places {
         &mut self.bufs[place as usize]
     }
 
-    /// What a finished transfer may have read; nothing while the kernel may write there.
+    /// The bytes that a finished transfer may have read; none while the kernel may write there.
     pub(crate) fn content(&self, place: u32) -> &[u8] {
         let index = place as usize;
         if self.busy[index] {

@@ -17,9 +17,9 @@ use crate::uring::setup::{IOPOLL, LADDER, Mode, SQPOLL, SetupError, Stage, TASKR
 
 /// How long a wait for a ring with a kernel thread looks at the queue before it asks the kernel to wait.
 const LOOKING_MAX: Duration = Duration::from_millis(2);
-/// How long that thread goes on looking when it has nothing to do, milliseconds.
+/// Time that the thread polls without work before it sleeps, milliseconds.
 const POLLER_IDLE_MS: u32 = 1000;
-/// How long a queue that is dropped waits for what is in flight; what then still is gets leaked.
+/// Time that a dropped queue waits for its transfers in flight; later ones are leaked.
 const DROP_WAIT: Duration = Duration::from_secs(5);
 
 /// The flags of an engine's ring on a kernel that knows all.
@@ -63,11 +63,11 @@ impl RingQueue {
         Ok(RingQueue { ring, places: Some(places), setup, batch: Vec::new() })
     }
 
-    /// Submits so many no-ops, at most as the queue has entries, and waits for all of them: one system call, or none
-    /// where a kernel thread takes them.
+    /// Submits this many no-ops, at most as many as the queue has entries, and waits for all of them: one system call,
+    /// or none where a kernel thread takes them.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's error.
     ///
     /// # Panics
     /// When transfers are in flight.
@@ -99,7 +99,7 @@ impl RingQueue {
     /// As [`RingQueue::wait`] after [`RingQueue::submit`], in one system call.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's error.
     pub fn submit_and_wait(&mut self, min: u32, done: &mut Vec<Done>) -> Result<(), Errno> {
         if self.is_polled() {
             self.submit()?;

@@ -30,7 +30,7 @@ use crate::op::{Completion, DeviceId, DiskVia, Fd, Op, OpId};
 use crate::slot::{Route, Slots};
 use crate::uring::{Role, Uring};
 
-/// What is leaked as a whole when an operation cannot be ended.
+/// State that is leaked as a whole when an operation cannot be ended.
 pub(super) struct Backends {
     net: Net,
     libaio: Option<Libaio>,
@@ -42,7 +42,7 @@ pub(super) struct Backends {
     outcomes: Vec<Ended>,
     /// Operations that pool threads have.
     in_pools: usize,
-    /// What the ring's kernel workers do for each device.
+    /// The load of each device on the ring's kernel workers.
     ring_limit: DeviceLimit<OpId>,
     /// Operations of one device that may be in the ring at once.
     ring_share: usize,
@@ -259,7 +259,8 @@ impl Backends {
     }
 
     pub(super) fn abandon(&mut self, id: OpId) {
-        // What has come but was not collected yet must not be shown either; dropping it closes or frees.
+        // Completions that were not collected yet must not be shown either; dropping them closes descriptors and frees
+        // buffers.
         self.done.retain(|completion| completion.id != id);
         if self.slots.abandon(id) {
             self.cancel(id);
@@ -293,12 +294,12 @@ impl Backends {
             Net::Uring(ring) => {
                 let wait = settle(wait, !done.is_empty(), &self.doorbell);
                 let turned = ring.turn(wait, slots, done);
-                // The turn is over either way; everything that can ring is looked at after each.
+                // The turn is over either way; every source of a wake-up is checked after each.
                 ring.take_doorbell();
                 turned
             }
             Net::Epoll { epoll, ring } => {
-                // What is staged must be submitted before the wait, which is for the ring's descriptor.
+                // Staged entries must be submitted before the wait, which is for the ring's descriptor.
                 let staged = match ring {
                     Some(ring) => {
                         ring.poll(slots, done)?;
@@ -379,7 +380,7 @@ impl Backends {
         }
     }
 
-    /// What the ring has to say to the operator.
+    /// The ring's notes for the operator.
     pub(super) fn take_note(&mut self) -> Option<Note> {
         self.net.ring_mut()?.take_note()
     }
@@ -401,7 +402,7 @@ impl Net {
         match config.net {
             NetKind::Uring => {
                 let mut ring = Uring::new(config, pool, Role::NetAndDisk).map_err(BuildError::Ring)?;
-                // The ring keeps a reference of its own, which may outlive ours in a leak.
+                // The ring keeps another reference, which may outlive ours in a leak.
                 let watched = rustix::io::fcntl_dupfd_cloexec(doorbell.as_fd(), 0);
                 ring.watch(Fd::from(watched.map_err(BuildError::Doorbell)?));
                 Ok(Net::Uring(ring))

@@ -15,9 +15,9 @@ pub enum BuildError {
     Epoll(Errno),
     /// The ring.
     Ring(SetupError),
-    /// The libaio context, for so many requests.
+    /// The libaio context, for this many requests.
     Libaio {
-        /// What the kernel answered.
+        /// The kernel's error.
         errno: Errno,
         /// Requests in flight that were asked for.
         depth: u32,
@@ -25,8 +25,7 @@ pub enum BuildError {
 }
 
 impl BuildError {
-    /// What probably stands in the way and what an operator can do about it; a [`SetupError`] of the ring
-    /// has its own words.
+    /// The likely cause and the remedy; a [`SetupError`] of the ring has separate texts.
     fn advice(&self) -> (&'static str, &'static str) {
         let errno = match self {
             BuildError::Doorbell(errno) | BuildError::Epoll(errno) => *errno,
@@ -55,7 +54,7 @@ impl BuildError {
         }
     }
 
-    /// What probably stands in the way.
+    /// The likely cause.
     pub fn cause(&self) -> String {
         match self {
             BuildError::Ring(error) => error.to_string(),
@@ -63,7 +62,7 @@ impl BuildError {
         }
     }
 
-    /// What an operator can do about it.
+    /// The remedy.
     pub fn remedy(&self) -> &'static str {
         self.advice().1
     }

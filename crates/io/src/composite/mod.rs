@@ -1,9 +1,9 @@
 //! One engine out of a network backend and the disk backends.
 //!
-//! [`build`] makes it in the thread that will use it. Each operation goes to the network backend or, by
-//! its [`crate::DiskVia`], to a disk backend; all of them are reachable at the same time and all end the
-//! same wait. [`backends`] holds them and what they share; this file is the outside: the contract, and
-//! what happens when operations cannot be ended.
+//! [`build`] makes it in the thread that will use it. Each operation goes to the network backend or, by its
+//! [`crate::DiskVia`], to a disk backend. All of them are usable at the same time and all end the same wait.
+//! [`backends`] holds them and their shared state. This file implements the contract, and the leak of operations that
+//! cannot be ended.
 
 mod backends;
 mod error;
@@ -105,8 +105,8 @@ impl Engine for Composite {
             return Drained::Clean;
         }
         self.last = backends.counters();
-        // The kernel or a pool thread may still write to what the table owns. Pool memory that a leaked
-        // buffer belongs to stays mapped, because the buffer keeps its pool alive.
+        // The kernel or a pool thread may still write to memory of the table. Pool memory that a leaked buffer belongs
+        // to stays mapped, because the buffer keeps its pool alive.
         std::mem::forget(self.backends.take());
         Drained::Leaked(left)
     }

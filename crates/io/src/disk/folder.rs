@@ -1,7 +1,7 @@
-//! Reading a directory: names by getdents64(2), and a look at each of them where that is asked for.
+//! Reads a directory: names by getdents64(2), and on request statx(2) of each.
 //!
-//! The kernel keeps the place in the directory with the open file, so each call goes on where the last one ended, and a
-//! directory of any size is read in pieces that hold a thread for a bounded time.
+//! The kernel keeps the position in the directory with the open file, so each call continues at the end of the last
+//! one. A directory of any size is read in pieces that occupy a thread for a bounded time.
 
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;

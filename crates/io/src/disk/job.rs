@@ -22,8 +22,8 @@ use crate::slot::Slots;
 
 /// An operation that a thread of a pool has.
 pub(crate) struct Job {
-    /// Dropped by the engine's thread alone: it owns references that are counted without atomic operations. A job whose
-    /// engine is gone is leaked.
+    /// Only the engine's thread may drop it, because its references are counted without atomic operations. A job
+    /// without an engine is leaked.
     op: ManuallyDrop<Op>,
     /// Asked before it left: the flags of a descriptor belong to the engine's thread.
     uncached: bool,
@@ -34,7 +34,7 @@ pub(crate) struct Job {
 // segments is plain memory that no one else writes to.
 unsafe impl Send for Job {}
 
-/// What became of an operation.
+/// The outcome of an operation.
 pub(crate) struct Outcome {
     result: Result<u32, Errno>,
     output: Output,
@@ -42,7 +42,7 @@ pub(crate) struct Outcome {
     refused_uncached: bool,
 }
 
-/// What an operation brings beside what it was given.
+/// The output of an operation, besides its inputs.
 enum Output {
     Nothing,
     Opened(OwnedFd),

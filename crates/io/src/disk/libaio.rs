@@ -24,7 +24,7 @@ use crate::slot::Slots;
 const COMMAND_PREAD: u16 = 0;
 /// `IOCB_CMD_PWRITE`.
 const COMMAND_PWRITE: u16 = 1;
-/// `IOCB_FLAG_RESFD`: the eventfd in `resfd` is told of the completion.
+/// `IOCB_FLAG_RESFD`: the completion is signalled to the eventfd in `resfd`.
 const FLAG_RESFD: u32 = 1;
 /// `AIO_RING_MAGIC`: the shared ring has the layout that is known here.
 const RING_MAGIC: u32 = 0xa10a_10a1;
@@ -64,7 +64,7 @@ impl Request {
         }
     }
 
-    /// The same request, whose completion brings `data`.
+    /// The same request, whose completion returns `data`.
     pub(crate) fn named(self, data: u64) -> Request {
         Request { data, ..self }
     }
@@ -93,7 +93,7 @@ struct Header {
     header_bytes: u32,
 }
 
-/// A context as the kernel sees it. What requests point to is its user's to keep until they have completed.
+/// A context of the kernel. Its user keeps the memory of requests until they have completed.
 pub(crate) struct Context {
     /// The context's name in the kernel is the address of its ring.
     ring: NonNull<Header>,
@@ -131,8 +131,8 @@ impl Context {
         }
     }
 
-    /// Gives requests to the kernel; returns how many it took. What they point to stays with the caller, and stays
-    /// where it is, until [`Context::next_event`] or [`Context::wait`] has brought each one's completion.
+    /// Submits requests to the kernel; returns how many it accepted. The caller keeps their memory unmoved until
+    /// [`Context::next_event`] or [`Context::wait`] has returned each one's completion.
     pub(crate) fn submit(&mut self, pointers: &mut [*mut Request]) -> Result<usize, Errno> {
         self.kernel_entries += 1;
         let (context, count, pointers) = (self.name(), pointers.len(), pointers.as_mut_ptr());
@@ -151,7 +151,7 @@ impl Context {
         // SAFETY: the kernel writes at most `max` events, for which there is room, and the call has no time limit.
         let result = unsafe { libc::syscall(libc::SYS_io_getevents, context, min, max, place, forever) };
         let count = check(result)? as usize;
-        // SAFETY: the kernel has written so many events behind the old ones.
+        // SAFETY: the kernel has written this many events behind the old ones.
         unsafe { events.set_len(events.len() + count) };
         Ok(())
     }

@@ -1,10 +1,10 @@
-//! Opening a path whose symbolic links must belong to the owners of what they lead to (nginx's
-//! `disable_symlinks if_not_owner`).
+//! Opens a path whose symbolic links must have the same owner as their targets (nginx's `disable_symlinks
+//! if_not_owner`).
 //!
-//! The path is walked from component to component, each opened below the last one. A link is read through a
-//! descriptor of the link itself (`O_PATH | O_NOFOLLOW`, open(2)) and its owner through the same one, so that a
-//! link that is exchanged in between is either the old one or the new one, never the owner of one with the
-//! target of the other. The owner of the target is asked of the file that was opened.
+//! The path is walked from component to component, each opened below the last one. A link is read through a descriptor
+//! of the link itself (`O_PATH | O_NOFOLLOW`, open(2)) and its owner through the same one, so that a link that is
+//! exchanged in between is either the old one or the new one, never the owner of one with the target of the other. The
+//! owner of the target is that of the opened file (fstat(2)).
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -62,7 +62,7 @@ impl How {
         let link_itself =
             How { flags: OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, ..How::plain(self.resolve) };
         if self.flags.contains(OFlags::CREATE) {
-            // As in nginx: what may be made is never made through a link, whoever that belongs to.
+            // As in nginx, a file is never created through a link, whatever its owner.
             return How { flags: self.flags | OFlags::NOFOLLOW, ..self }.open(dir, name);
         }
         let link = link_itself.open(dir, name)?;

@@ -79,7 +79,7 @@ pub enum PoolError {
         pool: String,
         /// How many threads there were already.
         running: usize,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
@@ -135,7 +135,7 @@ impl ThreadPool {
         for running in 0..threads {
             let shared = Arc::clone(&pool.shared);
             let thread = std::thread::Builder::new().name(format!("{name}-{running}"));
-            // Nobody joins the thread: one that hangs in a dead device would hang its owner as well.
+            // The thread is not joined: one that hangs in a dead device would hang its owner as well.
             thread.spawn(move || shared.serve()).map_err(|source| PoolError::Spawn {
                 pool: name.to_owned(),
                 running,
@@ -155,7 +155,7 @@ impl ThreadPool {
         self.shared.threads.get()
     }
 
-    /// What the pool does and has refused.
+    /// The work of the pool, and its refusals.
     pub fn counters(&self) -> PoolCounters {
         let state = self.shared.lock();
         PoolCounters {

@@ -9,9 +9,9 @@
 //! Running --ring: false--> Rung --ring: false--> Rung        Rung --fall_asleep: false--> Rung
 //! ```
 //!
-//! All transitions are read-modify-write operations on one word, so they have one order that every thread
-//! agrees on, and no fence between a flag and a queue is needed: what a thread leaves before it rings is
-//! seen by an engine that wakes up after it, and an engine that falls asleep after it is told not to.
+//! All transitions are read-modify-write operations on one word, so they have one total order, and no fence between a
+//! flag and a queue is needed. An engine that wakes up after a ring sees everything that the thread wrote before it,
+//! and an engine that is about to sleep after a ring does not sleep.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU8, Ordering};

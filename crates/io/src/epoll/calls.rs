@@ -1,4 +1,4 @@
-//! The calls of the epoll backend: each is tried, then the operation completes, waits or goes on next turn.
+//! The calls of the epoll backend: each is tried, then the operation completes, waits or continues in the next turn.
 
 use std::io::IoSlice;
 
@@ -20,7 +20,7 @@ use crate::slot::Slots;
 /// that are there already.
 const ACCEPTS_PER_TURN: usize = 16;
 
-/// Buffers that a streaming receive fills in one turn, so that a peer that floods starves nobody.
+/// Buffers that a streaming receive fills in one turn, so that a flooding peer does not starve others.
 const STREAM_BUFFERS_PER_TURN: usize = 4;
 
 impl Epoll {
@@ -74,7 +74,7 @@ impl Epoll {
         }
     }
 
-    /// Puts an operation whose call failed back: it waits when it would have blocked, else it has failed.
+    /// Puts back an operation whose call failed: it waits if the call would have blocked, else it has failed.
     fn retry_or_end(
         &mut self,
         id: OpId,
@@ -91,7 +91,7 @@ impl Epoll {
         }
     }
 
-    /// Has an operation wait whose call would have blocked; after another error it has failed.
+    /// Makes an operation wait whose call would have blocked; after another error it has failed.
     fn wait_or_end(
         &mut self,
         id: OpId,
@@ -205,9 +205,9 @@ impl Epoll {
         }
     }
 
-    /// A receive that did not fill its buffer has emptied the socket, and the next byte is an edge; unless
-    /// the peer has closed its side, whose edge may have come already. A datagram says nothing of the next one, which
-    /// may be there and have no edge of its own.
+    /// A receive that did not fill its buffer has emptied the socket, and the next byte is an edge; unless the peer has
+    /// closed its side, whose edge may have come already. A datagram implies nothing about the next one, which may have
+    /// arrived without another edge.
     fn note_received(&mut self, socket: &Fd, count: usize, capacity: usize) {
         assert!(count <= capacity, "more bytes received than there is room for");
         let entry = self.table.of(socket);
@@ -276,8 +276,7 @@ impl Epoll {
             Some(Op::Accept { listener, .. }) => Some(listener.clone()),
             _ => None,
         };
-        // The kernel may have chosen this thread for a connection, and woken no other; nobody else would
-        // be told of it. It is what happened first, then.
+        // The kernel may have chosen this thread for a connection and woken no other thread, so it is accepted first.
         if let Some(listener) = listener.filter(|_| !slots.is_abandoned(id)) {
             self.kernel_entries += 1;
             if let Ok(socket) = accept_one(&listener) {

@@ -1,9 +1,9 @@
 //! The epoll network backend: readiness made to look like completions.
 //!
-//! Each call is tried at once; where it would block, its operation waits at its descriptor ([`table`])
-//! until an event says that a retry may succeed. Descriptors are registered once, edge-triggered, when the
-//! first operation has to wait; what an event or a short read told is remembered, so that a call known to
-//! fail is not made. The calls themselves are in [`calls`]. Files and paths are not this backend's business.
+//! Each call is tried at once; where it would block, its operation waits at its descriptor ([`table`]) until an event
+//! says that a retry may succeed. Descriptors are registered once, edge-triggered, when the first operation has to
+//! wait; readiness from events and short reads is remembered, so that a call known to fail is not made. The calls
+//! themselves are in [`calls`]. Files and paths belong to other backends.
 //!
 //! ```text
 //! start -> call -> done                     event -> readable/writable -> retry in order
@@ -36,7 +36,7 @@ const EVENTS_MAX: usize = 256;
 /// renewal puts the thread at the end of the line and costs two calls.
 const ACCEPTS_PER_TURN_IN_LINE: u32 = 8;
 
-/// What the descriptors that are not sockets had to say in a turn.
+/// Events of a turn on descriptors other than sockets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TurnEvents {
     /// The descriptor given as `disk` to [`Epoll::watch_disk`] is readable.
@@ -264,8 +264,8 @@ impl Epoll {
         Ok(())
     }
 
-    /// Takes listeners out of the set that nobody accepts from: by level they would end every wait, and
-    /// the kernel would count on this thread for their connections.
+    /// Removes listeners without a pending accept from the set: being level-triggered they would end every wait, and
+    /// the kernel would choose this thread for their connections.
     fn release_idle_listeners(&mut self) {
         let mut listeners = std::mem::take(&mut self.listeners_to_check);
         for listener in listeners.drain(..).filter_map(|listener| listener.upgrade()) {

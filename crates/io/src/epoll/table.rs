@@ -1,4 +1,4 @@
-//! What the epoll backend knows of each descriptor: its registration, its readiness, who waits for it.
+//! State of each descriptor in the epoll backend: its registration, its readiness, its waiting operations.
 //!
 //! Entries are found by number. A number may have been closed and given to another file since: an entry
 //! remembers its owner weakly and starts anew when the owner differs, and events carry the serial number
@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use crate::op::{Fd, OpId, WeakFd};
 
-/// Operations that wait at a descriptor, in order. Two is what a connection has at most as a rule.
+/// Operations that wait at a descriptor, in order; a connection has at most two as a rule.
 pub(super) type Line = SmallVec<[OpId; 2]>;
 
 /// How a descriptor is registered with epoll.
@@ -21,7 +21,7 @@ pub(super) enum Registration {
     None,
     /// Once and for all, edge-triggered, for both directions.
     Edge,
-    /// A listening socket: level-triggered and exclusive, while somebody accepts.
+    /// A listening socket: level-triggered and exclusive, while an accept is pending.
     Listener,
 }
 
@@ -34,15 +34,15 @@ pub(super) enum Side {
     Read,
     /// Room to write, or a connect's outcome.
     Write,
-    /// The end of what the peer sends.
+    /// The end of the peer's bytes.
     End,
 }
 
 /// All sides that have a line of their own.
 const SIDES: [Side; 3] = [Side::Read, Side::Write, Side::End];
 
-/// One descriptor. What an event that brings bytes needs lies in one line of the processor's cache: of many connections
-/// none is in the cache when its turn comes, and each line is fetched for it alone.
+/// One descriptor. All fields that an event with bytes needs are in one cache line: with many connections none is
+/// cached when its event comes, and each line is a miss.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Entry {
@@ -73,7 +73,7 @@ const _: () = assert!(size_of::<Entry>() == 64);
 struct Others {
     /// Those that wait to write or for the outcome of a connect, in order.
     writers: Line,
-    /// Those that wait for the end. A line of their own: data, which readers wait for, is none.
+    /// Operations that wait for the end. They have a separate queue, because data does not wake them.
     watchers: Line,
 }
 
@@ -118,7 +118,7 @@ impl Entry {
             Side::Accept => self.readable && self.registration == Registration::Edge,
             Side::Read => self.readable,
             Side::Write => self.writable,
-            // Before it is registered nobody tells of the end.
+            // Before the registration no event reports the end.
             Side::End => self.hung_up || self.registration == Registration::None,
         }
     }

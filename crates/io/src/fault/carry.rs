@@ -17,7 +17,7 @@ impl Carried {
         }
     }
 
-    /// What was left for the socket; what an earlier owner of its number left is dropped.
+    /// Bytes left for the socket; those of an earlier owner of its number are dropped.
     pub(super) fn take(&mut self, socket: &Fd) -> Option<Vec<u8>> {
         let (owner, bytes) = self.0.remove(&socket.as_raw_fd())?;
         owner.is(socket).then_some(bytes)

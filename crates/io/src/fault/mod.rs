@@ -40,13 +40,13 @@ pub struct FaultEngine {
     table: Table<Live>,
     /// Completions for the next turn.
     ready: VecDeque<Completion>,
-    /// Completions whose time has not come, in no order.
+    /// Completions that are delayed, in no order.
     late: Vec<(Instant, Completion)>,
-    /// Terminal completions that were dropped, with what they brought.
+    /// Terminal completions that were dropped, with their payloads.
     lost: Vec<Completion>,
     paths: Paths,
     carried: Carried,
-    /// What the inner engine brought in a turn; kept for its memory.
+    /// Completions of the inner engine in a turn; kept for its memory.
     batch: Vec<Completion>,
     /// Operations that never reached the inner engine.
     injected: u64,
@@ -70,7 +70,7 @@ struct Live {
     ending: Option<Completion>,
 }
 
-/// What an earlier short receive has left for the next one.
+/// Bytes that an earlier short receive has left for the next one.
 enum LeftOver {
     /// It completes with this.
     All(Result<u32, Errno>, Payload),
@@ -80,7 +80,7 @@ enum LeftOver {
     NoBuffer,
 }
 
-/// What was changed in an operation and has to be as before when it comes back.
+/// Changes of an operation that must be undone in its completion.
 enum Undo {
     Nothing,
     Segments(Ends),
@@ -162,7 +162,7 @@ impl FaultEngine {
         id
     }
 
-    /// What an earlier short receive has left for this one.
+    /// Bytes that an earlier short receive has left for this one.
     fn left_over(&mut self, socket: &Fd, into: &mut RecvInto) -> Option<LeftOver> {
         let bytes = self.carried.take(socket)?;
         let owned = match into {
@@ -255,7 +255,7 @@ impl FaultEngine {
             (live.shortens, &live.socket, &mut completion.payload)
             && let Ok(new @ 2..) = completion.result
         {
-            // What the buffer held before the receive stays.
+            // The earlier content of the buffer stays.
             let new = new as usize;
             let kept = buf.len() - new + new / 2;
             if completion.more {

@@ -1,4 +1,4 @@
-//! What goes wrong, when, and how it is written down.
+//! The plan of faults, and its text form.
 //!
 //! A plan is a list of rules, one to a line or parted by `;`. `#` starts a remark.
 //!
@@ -57,7 +57,7 @@ pub(super) struct Rule {
     pub(super) seed: u64,
 }
 
-/// What happens to an operation.
+/// The fault of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// Only half of the bytes.
@@ -150,16 +150,16 @@ const ERRORS: [(&str, Errno); 23] = [
     ("ETIMEDOUT", Errno::TIMEDOUT),
 ];
 
-/// What is wrong with the text of a plan.
+/// An error in the text of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultParseError {
     /// The rule, counted from 1.
     pub rule: usize,
-    /// What is wrong with it.
+    /// The error.
     pub kind: FaultParseErrorKind,
 }
 
-/// What is wrong with a rule.
+/// An error in a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FaultParseErrorKind {
     /// The first word is no operation.
@@ -319,7 +319,7 @@ impl RuleState {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        // The upper 53 bits are what a double can hold.
+        // A double holds the upper 53 bits.
         (self.random >> 11) as f64 / (1u64 << 53) as f64
     }
 }

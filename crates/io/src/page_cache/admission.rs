@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// At least one read of so many is admitted: enough to notice free memory.
+/// At least one in this many reads is admitted: enough to notice free memory.
 const ONE_IN_MAX: u32 = 256;
 
 /// [`PageCacheAdmission::one_in`] is counted in such parts, so that it changes in small steps.
@@ -37,7 +37,7 @@ pub struct PageCacheAdmission {
     one_in_min: u32,
     /// How long a note keeps its place from another file; 0 for not at all.
     kept_ms: u64,
-    /// One read of so many is admitted, in [`PARTS`].
+    /// One in this many reads is admitted, in [`PARTS`].
     one_in: AtomicU32,
     reads: AtomicU64,
     /// The last admitted file of those that share a place, and when it was admitted.
@@ -60,9 +60,9 @@ impl PageCacheAdmission {
         }
     }
 
-    /// As [`PageCacheAdmission::new`], for so many files that a note would lose its place long before the next request for
-    /// its file: then only files with frequent requests would be sampled. A note keeps its place for `kept_ms`, or until
-    /// its file was probed.
+    /// As [`PageCacheAdmission::new`], for sets of files so large that a note would be overwritten long before the next
+    /// request for its file: then only files with frequent requests would be sampled. A note is kept for `kept_ms`, or
+    /// until its file was probed.
     pub const fn keeping(one_in_min: u32, kept_ms: u64) -> PageCacheAdmission {
         assert!(kept_ms < TIME, "the time of a note wraps");
         let mut admission = PageCacheAdmission::new(one_in_min);
@@ -162,7 +162,7 @@ mod tests {
         (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// How many reads of so many files, none in memory, are admitted.
+    /// How many reads of this many files, none resident, are admitted.
     fn ask(admission: &PageCacheAdmission, numbers: Range<u64>, now_ms: u64) -> usize {
         numbers.filter(|&number| admission.goes_through_at(name(number), false, now_ms)).count()
     }
@@ -178,7 +178,7 @@ mod tests {
         (0..reads).filter(|&read| admission.admit_at(name(read), now_ms)).count()
     }
 
-    /// Admits so many, and finds so many of ten of them in memory.
+    /// Admits this many, and finds a part of ten of them in memory.
     fn probe(admission: &PageCacheAdmission, probes: u64, found: u64) {
         let (now_ms, later_ms) = (settled(), settled());
         let mut read = 0;

@@ -17,9 +17,8 @@ pub use probe::{
     ProbeOptions, Residency, are_counted, begin_reading, cached_start, is_resident, read_cached, residency,
 };
 
-/// How long bytes that were found in the page cache are taken to be there still. One probe then serves every request for
-/// the same open file: to count the pages of 1 MiB costs a tenth of what sending them does. The sender notices when the
-/// bytes have left.
+/// How long bytes that a probe has found count as resident. One probe then serves every request for the same open file:
+/// counting the pages of 1 MiB costs a tenth of sending them. The sender notices when the bytes were evicted.
 pub const BELIEVED: Duration = Duration::from_millis(20);
 
 /// Whether bytes that were in the page cache at `since` are taken to be there at `now`.

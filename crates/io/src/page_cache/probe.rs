@@ -23,29 +23,29 @@ use crate::sys;
 /// which a server that runs as `nobody` seldom is.
 static NO_CACHESTAT: AtomicBool = AtomicBool::new(false);
 
-/// Pages that are looked at one by one; for more of them the kernel is asked to count.
+/// Pages that are probed one by one; more of them are counted by the kernel (cachestat(2)).
 const SINGLE_PAGES_MAX: u64 = 3;
 
-/// Pages between two that are looked at where the kernel does not count: half of the smallest usual
-/// readahead, so that a hole left by one is found.
+/// Distance in pages between two probes where the kernel does not count: half of the smallest usual read-ahead, so that
+/// a hole of that size is found.
 const SPACING_PAGES: u64 = 8;
 
-/// Most pages that are looked at for one range; longer ranges are looked at in wider steps. One look is a system
-/// call that copies a byte, the chunk that it is about has a hundred thousand of them to be sent.
+/// Most pages that are probed for one range; longer ranges are probed in wider steps. One probe is a system call that
+/// copies a byte; the chunk in question has a hundred thousand bytes to send.
 const LOOKS_MAX: u64 = 16;
 
-/// What a probe may do beside its answer.
+/// Side effects that a probe may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeOptions {
-    /// Whether the file is on a disk of this machine, so that the pages may be counted before one was looked at: the count
-    /// starts no reading.
+    /// Whether the file is on a disk of this machine, so that the pages may be counted before one was probed: the count
+    /// starts no read.
     pub is_local: bool,
-    /// What the kernel begins to read where a look finds the first page missing, in bytes.
+    /// Bytes that the kernel starts to read when a probe finds the first page missing.
     pub ahead: u64,
 }
 
 impl ProbeOptions {
-    /// For any file: a page after the other is looked at, and no other one is read.
+    /// For any file: pages are probed one after the other, and no other page is read.
     pub const CAREFUL: ProbeOptions = ProbeOptions { is_local: false, ahead: 1 };
 }
 
@@ -66,7 +66,7 @@ pub enum Residency {
         /// Byte offset of a page that is not there.
         at: u64,
     },
-    /// Not all of them, or nobody can tell.
+    /// Not all of them, or unknown.
     Missing,
 }
 
@@ -95,15 +95,16 @@ pub fn are_counted(file: &Fd, offset: u64, len: u64) -> Option<bool> {
     cached_pages(file, offset, len).ok().map(|cached| cached >= pages)
 }
 
-/// Has the kernel begin to read a range, where its start is not in the page cache; whether it is. Waits for nothing.
-/// Only for who was told by [`is_resident`], or by himself, that not all of it is there: a page that is there, or on its
-/// way, hides those behind it.
+/// Starts the kernel's read of a range whose start is not in the page cache; returns whether it is. Does not wait. Only
+/// for callers that know, by [`is_resident`] or otherwise, that not all of it is resident: a page that is resident, or
+/// being read, hides those behind it.
 pub fn begin_reading(file: &Fd, offset: u64, len: u64) -> bool {
     sys::begin_reading(file, offset, len) == Ok(true)
 }
 
-/// How many of `len` bytes at `offset`, which must lie inside the file and of which a part is missing, come before the first
-/// page that is: there, or on their way. 0 where it is the first one, or nobody can tell. Reads nothing.
+/// How many of `len` bytes at `offset`, which must lie inside the file and of which a part is missing, come before the
+/// first missing page, resident or being read. 0 where the first one is missing, or where this is unknown. Reads
+/// nothing.
 pub fn cached_start(file: &Fd, offset: u64, len: u64) -> u64 {
     if len == 0 || NO_CACHESTAT.load(Ordering::Relaxed) {
         return 0;
@@ -116,7 +117,7 @@ pub fn cached_start(file: &Fd, offset: u64, len: u64) -> u64 {
     hole.map_or(0, |hole| (hole * page_bytes).saturating_sub(offset))
 }
 
-/// The first missing one of pages that are not all there, by asking whether so many from one on are.
+/// The first missing page, by a binary search with counts of ranges.
 fn first_hole(
     pages: Range<u64>,
     mut are_there: impl FnMut(u64, u64) -> Result<bool, Errno>,
@@ -168,7 +169,7 @@ fn probe(
     if len == 0 {
         return Ok(Residency::Resident);
     }
-    // Nothing of it is read through the page cache, and what the looks find there says nothing.
+    // Nothing of it is read through the page cache, so probes of it have no meaning.
     if file.is_direct() {
         return Ok(Residency::Missing);
     }
@@ -180,8 +181,8 @@ fn probe(
     if early.is_some_and(|counted| counted < pages) {
         return Ok(Residency::Missing);
     }
-    // The first page decides whether a file of somewhere else can be looked at. It comes before the count there, because
-    // that checks permissions, for which NFS asks its server.
+    // The first page decides whether a file that is not local can be probed. It is probed before the count, because the
+    // count checks permissions, for which NFS asks its server.
     match sys::begin_reading(file, first * page_bytes, options.ahead.max(1)) {
         Ok(true) => {}
         Ok(false) => return Ok(Residency::InFlight { at: first * page_bytes }),
@@ -267,8 +268,8 @@ mod tests {
                 eprintln!("skipped: {} is on tmpfs, which keeps everything", self.0.display());
                 return false;
             }
-            // The kernel leaves out pages that are being read, as by the question before this one, or that
-            // somebody else holds at the moment; so it is asked until its own count says that it did.
+            // The kernel leaves out pages that are being read, as by the question before this one, or that another task
+            // holds at the moment; so the request is repeated until cachestat(2) counts none.
             for _ in 0..EVICTIONS_MAX {
                 rustix::fs::fsync(&self.1).unwrap();
                 rustix::fs::fadvise(&self.1, 0, None, Advice::DontNeed).unwrap();
@@ -325,8 +326,8 @@ mod tests {
         }
     }
 
-    /// Asks about bytes that `prepare` has brought, unless it says that it cannot. Somebody else may empty the whole page
-    /// cache of this machine between its reads and the question, but not each time.
+    /// Probes bytes that `prepare` has read, unless it reports that it cannot. Another process may empty the page cache
+    /// of this machine between the reads and the probe, but not each time.
     fn assert_resident(
         file: &Fd,
         offset: u64,
@@ -352,7 +353,7 @@ mod tests {
         let file = Scratch::new("resident-evicted");
         for count in WAYS {
             for (offset, len) in [(0, 1), (0, BYTES as u64), (4096 * 3, 8192), (299_999, 1)] {
-                // Each time anew, because a question may start to bring in what it asks for.
+                // Anew each time, because a probe may start a read of its range.
                 if !file.evict() {
                     return;
                 }

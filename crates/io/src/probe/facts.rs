@@ -1,5 +1,5 @@
-//! Facts about the running system that no ring is needed for: the kernel's release and known faults of
-//! it, limits, native AIO, epoll, openat2, and what io_uring says of itself.
+//! Facts about the running system that need no ring: the kernel's release and its known faults, limits, native AIO,
+//! epoll, openat2, and the flags that io_uring reports.
 
 use std::fmt;
 
@@ -160,7 +160,7 @@ struct QueryOpcodes {
     padding: u32,
 }
 
-/// What io_uring says of itself without a ring; `None` on kernels that cannot be asked.
+/// The flags that io_uring reports without a ring; `None` on kernels without that query.
 pub(super) fn query() -> Option<Opcodes> {
     let mut answer = QueryOpcodes::default();
     let mut header = QueryHeader {

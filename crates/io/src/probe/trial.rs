@@ -1,5 +1,5 @@
-//! Trying what a kernel version does not tell: a throw-away ring that receives, accepts and sends on
-//! sockets of its own. Each trial is bounded in time, and ends within a millisecond where things work.
+//! Trials of features that a kernel version does not show: a temporary ring receives, accepts and sends on test
+//! sockets. Each trial is bounded in time, and ends within a millisecond where things work.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ use crate::uring::{Role, SetupError, Uring};
 /// Longest time that one trial waits for its completions.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// What came out other than as it should.
+/// An unexpected result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
     /// An error number, from the ring or from making the sockets.

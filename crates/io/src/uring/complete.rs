@@ -1,7 +1,7 @@
-//! What a completion of the ring means.
+//! Interprets completions of the ring.
 //!
-//! Whether more follows is told by the flags of each completion, never by its result; a multishot
-//! operation that the kernel ends without an error that its caller must see is started again here.
+//! The flags of each completion say whether more follow, never its result; a multishot operation that the kernel ends
+//! without an error that its caller must see is started again here.
 
 use rustix::io::Errno;
 
@@ -55,7 +55,7 @@ impl Kind {
     }
 }
 
-/// What the operations of a turn complete into.
+/// The destination of the completions of a turn.
 struct Out<'a> {
     slots: &'a mut Slots,
     done: &'a mut Vec<Completion>,
@@ -183,8 +183,8 @@ impl Uring {
             Err(Errno::INTR) => self.again(id, out),
             // Ended by ourselves to be started anew (see `doubt.rs`).
             Err(Errno::CANCELED) if !cancelled => self.again(id, out),
-            // A socket waits for data: these receives poll first. What says this cannot be polled, and a caller
-            // that waited for its readiness would be told at once to try again, without end.
+            // A socket waits for data: these receives poll first. A descriptor with this error cannot be polled, and a
+            // caller that waited for its readiness would be told at once to try again, endlessly.
             Err(Errno::AGAIN) => self.finish(id, Err(Errno::NOTSOCK), out.slots, out.done),
             _ => {
                 self.flights.end(id);
@@ -244,7 +244,8 @@ impl Uring {
         }
     }
 
-    /// A read or write of a file. A busy file system (`EAGAIN`) is the caller's to ask again, who can wait meanwhile.
+    /// A read or write of a file. With a busy file system (`EAGAIN`) the caller repeats the call, because it can wait
+    /// meanwhile.
     fn file_done(&mut self, id: OpId, result: Result<u32, Errno>, out: &mut Out<'_>) {
         let moved = out.slots.op(id).moved_file();
         let refuses = moved.filter(|file| result == Err(Errno::OPNOTSUPP) && file.is_uncached());

@@ -6,9 +6,9 @@
 //! It happens when bytes and end are there as the receive is armed; on older kernels also when they come between two
 //! turns. Such a receive would wait for ever.
 //!
-//! So a stream that has brought bytes is in doubt. A send that TCP takes clears it: it would have failed. What is
-//! left when the next turn begins is looked at, all of them by one poll(2), and a receive whose socket has ended
-//! is cancelled and armed anew, which finds the end. With answers that follow requests at once the look is never made.
+//! So a stream with received bytes is in doubt. A send that TCP accepts clears the doubt, because it would have failed.
+//! At the start of the next turn one poll(2) checks all remaining streams. A receive whose socket has ended is
+//! cancelled and armed anew, which finds the end. When responses follow requests at once, the check never happens.
 
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -19,14 +19,14 @@ use crate::op::{Fd, Op, OpId, RecvInto};
 use crate::slot::Slots;
 use crate::sys;
 
-/// What poll(2) says of a socket from which nothing more will come.
+/// Events of poll(2) on a socket whose peer has ended.
 const ENDED: libc::c_short = libc::POLLERR | libc::POLLHUP | libc::POLLRDHUP;
 
 /// Streams in doubt.
 #[derive(Default)]
 pub(super) struct Doubts {
     streams: Vec<OpId>,
-    /// How often they are looked at, and when they are next.
+    /// Interval of the checks, and the time of the next one.
     every: Duration,
     next: Option<Instant>,
     /// The question to the kernel, entry by entry about `streams`; kept for its memory.
@@ -34,12 +34,12 @@ pub(super) struct Doubts {
 }
 
 impl Doubts {
-    /// Streams that are looked at that often.
+    /// Streams that are checked at that interval.
     pub(super) fn every(every: Duration) -> Doubts {
         Doubts { every, ..Doubts::default() }
     }
 
-    /// Whether the time for a look has not come yet.
+    /// Whether the next check is not due yet.
     fn can_wait(&mut self) -> bool {
         if self.every.is_zero() {
             return false;
@@ -61,7 +61,7 @@ impl Uring {
         }
     }
 
-    /// Looks at the streams that are still in doubt, and starts those anew whose sockets have ended.
+    /// Checks the streams that are still in doubt, and restarts those whose sockets have ended.
     pub(super) fn settle_doubts(&mut self, slots: &mut Slots) {
         if self.doubts.streams.is_empty() || self.doubts.can_wait() {
             return;

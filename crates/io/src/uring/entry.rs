@@ -59,8 +59,8 @@ pub(super) const FILES: [u8; 16] = [
 /// Every flag that an entry has.
 pub(super) const FLAGS: Flags = Flags::BUFFER_SELECT.union(Flags::ASYNC).union(Flags::SKIP_SUCCESS);
 
-/// The entry of what a connection does most: nothing that it points to but the bytes. Made in the function that puts it
-/// into the queue, so that it is written there and nowhere before. Other entries are left to [`build`].
+/// The entry of the most frequent operations of a connection, which point only to their bytes. It is built in the
+/// function that puts it into the queue, so that it is written once, in place. Other entries are left to [`build`].
 #[inline(always)]
 pub(super) fn small(id: OpId, op: &Op) -> Option<Entry> {
     let entry = match op {
@@ -80,11 +80,11 @@ pub(super) fn small(id: OpId, op: &Op) -> Option<Entry> {
     Some(entry.user_data(Tag::Op(id).pack()))
 }
 
-/// The entry that carries out `op`, whose name is `id`. `fixed` is the place of its buffer in the ring's
-/// table, if it has one; `copying` makes a zero-copy send an ordinary one.
+/// The entry that carries out `op`, whose name is `id`. `fixed` is the index of its buffer in the ring's table, if it
+/// has one; `copying` makes a zero-copy send an ordinary one.
 ///
 /// # Errors
-/// When the operation can be told to fail without the kernel.
+/// When the operation is known to fail without the kernel.
 pub(super) fn build(
     id: OpId,
     op: &mut Op,
@@ -256,7 +256,7 @@ fn recv_provided(socket: &Fd, group: Group, ioprio: u16) -> Entry {
     entry.buf_group(group as u16).build().flags(Flags::BUFFER_SELECT)
 }
 
-/// What a send needs beside its data.
+/// The arguments of a send, besides its data.
 struct Message<'a> {
     id: OpId,
     flights: &'a mut InFlightTable,

@@ -1,5 +1,5 @@
-//! What the ring remembers of each operation in flight beside its slot: recycled memory that the kernel
-//! reads or writes (message headers, addresses, stat results), and how far the operation has come.
+//! State of each operation in flight that the ring keeps besides its slot: recycled memory that the kernel reads or
+//! writes (message headers, addresses, stat results), and its phase.
 //!
 //! Types: [`InFlightTable`], [`InFlight`], [`Scratch`], [`Tag`].
 
@@ -16,7 +16,7 @@ use crate::op::{DeviceId, Fd, OpId, OpenHow, PeerAddr, SEGMENTS_MAX, Segment, Se
 /// Slots are numbered below this; the bits above name the kind of an entry.
 pub(super) const SLOTS_MAX: u32 = 1 << 24;
 
-/// Who an entry of the queue belongs to: the 64 bits of `user_data` are generation, kind and slot.
+/// The owner of a queue entry: the 64 bits of `user_data` are generation, kind and slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tag {
     /// An operation.
@@ -38,7 +38,7 @@ impl Tag {
         }
     }
 
-    /// From `user_data`; `None` for what this ring never submits.
+    /// From `user_data`; `None` for values that this ring never submits.
     pub(super) fn unpack(user_data: u64) -> Option<Tag> {
         let slot = user_data as u32 & (SLOTS_MAX - 1);
         let id = OpId { slot, generation: (user_data >> 32) as u32 };
@@ -67,7 +67,7 @@ pub(super) enum Phase {
     Kernel,
     /// It waits for buffers for received bytes; the kernel does not have it.
     Starved,
-    /// A zero-copy send was told; the kernel still reads the bytes.
+    /// A zero-copy send has completed; the kernel still reads the bytes.
     Notice,
     /// Zero copy was refused; once the kernel lets go of the bytes they are sent by copying.
     Copying,
@@ -216,7 +216,7 @@ impl Scratch {
         (self.pieces.as_mut_ptr(), count)
     }
 
-    /// The path by which a process reaches an open file of its own.
+    /// The path by which a process reaches one of its open files.
     pub(super) fn path_of(&mut self, file: &Fd) -> *const libc::c_char {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let path = self.path.insert(CString::new(path).expect("a number has no zero byte"));
@@ -250,7 +250,7 @@ impl Scratch {
         &mut self.stat
     }
 
-    /// What statx(2) wrote.
+    /// The result of statx(2).
     pub(super) fn stat(&self) -> Stat {
         let stat = &self.stat;
         Stat {

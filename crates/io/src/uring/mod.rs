@@ -1,9 +1,9 @@
 //! The io_uring backend: one ring of one thread for sockets and files.
 //!
-//! [`Uring::start`] stages operations, [`Uring::turn`] is the one kernel entry of a turn: it submits what
-//! is staged, waits, and collects. What a completion means is in `complete.rs`, the entries are built in
-//! `entry.rs`, the queues and system calls are in `ring.rs`, set-up and refusals in `setup.rs`, buffers
-//! for received bytes in `recv.rs`, per-operation memory in `flight.rs`, ends that the kernel forgets in `doubt.rs`.
+//! [`Uring::start`] stages operations, [`Uring::turn`] is the one kernel entry of a turn: it submits what is staged,
+//! waits, and collects. `complete.rs` interprets completions, the entries are built in `entry.rs`, the queues and
+//! system calls are in `ring.rs`, set-up and refusals in `setup.rs`, buffers for received bytes in `recv.rs`,
+//! per-operation memory in `in_flight.rs`, ends that the kernel does not report in `doubt.rs`.
 //!
 //! Nothing here frees memory that the kernel may still write to: closing a ring does not wait for its
 //! operations, so an owner that could not drain leaks the table of slots, and this type leaks the rest.
@@ -46,7 +46,7 @@ const COMPLETIONS_SPARE: u32 = 256;
 /// The smallest completion queue. Multishot operations fill it without being submitted again.
 const COMPLETIONS_MIN: u32 = 4096;
 
-/// What a ring is for.
+/// The purpose of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Sockets and files.
@@ -56,7 +56,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// What its ring may be asked for.
+    /// The operations that its ring allows.
     fn opcodes(self) -> impl Iterator<Item = &'static u8> {
         let network: &[u8] = if self == Role::NetAndDisk { &entry::NETWORK } else { &[] };
         let zero_copy: &[u8] = if self == Role::NetAndDisk { &entry::ZERO_COPY } else { &[] };
@@ -64,7 +64,7 @@ impl Role {
     }
 }
 
-/// What tests take away from a ring.
+/// Features that tests remove from a ring.
 #[derive(Clone, Copy, Debug, Default)]
 struct Limits {
     /// Setup flags that the kernel is taken not to know.
@@ -112,9 +112,9 @@ pub(crate) struct Uring {
     starved: VecDeque<OpId>,
     /// Operations that end as cancelled without the kernel, at the next turn.
     early: Vec<OpId>,
-    /// Streams that have brought bytes, perhaps with an end that nobody told.
+    /// Streams with received bytes, perhaps with an end that was not reported.
     doubts: Doubts,
-    /// Operations whose cancellation came when the kernel was moving them; it is asked again.
+    /// Operations that the kernel was moving when they were cancelled; the cancellation is repeated.
     recancel: Vec<OpId>,
     /// Completions being handled; kept for its memory.
     batch: Vec<Cqe>,
@@ -229,7 +229,7 @@ impl Uring {
     /// Registers the memory behind a buffer, to find out whether that can be had.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's error.
     pub(crate) fn try_register(&mut self, buf: &Buf) -> Result<(), Errno> {
         match (self.fix(buf), self.note) {
             (Some(_), _) => Ok(()),
@@ -238,8 +238,7 @@ impl Uring {
         }
     }
 
-    /// Stages the operation in the slot. It completes in a later turn; what can be told at once to fail
-    /// goes to `done` now.
+    /// Stages the operation in the slot. It completes in a later turn; one that is known to fail goes to `done` now.
     pub(crate) fn start(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
         let op = slots.op(id);
         match op {
@@ -266,7 +265,7 @@ impl Uring {
             Op::Accept { .. } | Op::Recv { .. } | Op::Send { .. } | Op::Connect { .. } | Op::Poll { .. } => {
                 true
             }
-            // Work on files, and what is over at once.
+            // Work on files, and operations that complete at once.
             _ => false,
         };
         let Some(flight) = self.flights.get(id).filter(|flight| cancellable && !flight.cancelled) else {
@@ -296,7 +295,7 @@ impl Uring {
     /// the kernel, in none. With something in `done` already there is no wait.
     ///
     /// # Errors
-    /// Only what a defect brings, such as a use from another thread; interruptions are none.
+    /// Only after a defect, such as a use from another thread; interruptions are no error.
     pub(crate) fn turn(
         &mut self,
         wait: Wait,
@@ -318,8 +317,7 @@ impl Uring {
         entered
     }
 
-    /// Submits what is staged and collects, without waiting: for a ring whose descriptor is in an epoll
-    /// set.
+    /// Submits staged entries and collects, without waiting: for a ring whose descriptor is in an epoll set.
     ///
     /// # Errors
     /// As [`Uring::turn`].
@@ -481,8 +479,8 @@ impl Uring {
             return Ok(());
         }
         match self.ring.enter(staged, wait_for, true, timeout) {
-            // The time is up; a signal came; completions must be collected first; memory is short. The
-            // next turn goes on from where the kernel stopped.
+            // The time is up; a signal came; completions must be collected first; memory is short. The next turn
+            // continues where the kernel stopped.
             Ok(_) | Err(Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN) => Ok(()),
             Err(errno) => Err(errno),
         }
@@ -502,7 +500,7 @@ impl Uring {
         self.feed(slots, done);
     }
 
-    /// Ends an operation that brings nothing but a result and what it owned.
+    /// Ends an operation that returns only a result and its own memory.
     fn finish(
         &mut self,
         id: OpId,

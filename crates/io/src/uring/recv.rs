@@ -14,7 +14,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use super::setup::{SetupError, Stage};
 use crate::buf::{Buf, Pool};
 
-/// A group of provided buffers; its number is what entries with `BUFFER_SELECT` name.
+/// A group of provided buffers; entries with `BUFFER_SELECT` name its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Group {
     /// Buffers of the configured size, for request headers.
@@ -54,7 +54,7 @@ pub(super) struct RecvRing {
     entries: u16,
     /// Where the next buffer goes; wraps, the kernel masks it.
     tail: u16,
-    /// The tail that the kernel has been told.
+    /// The tail that was published to the kernel.
     published: u16,
     /// The buffer of each place, while the kernel has it.
     held: Box<[Option<Buf>]>,
@@ -175,8 +175,8 @@ impl RecvRing {
 
     fn shared(&self) -> &[Entry] {
         let entries = self.memory.cast().as_ptr();
-        // SAFETY: the mapping has room for so many entries, is zeroed and page-aligned, and all fields
-        // are atomics, so that the kernel may read at the same time.
+        // SAFETY: the mapping has room for this many entries, is zeroed and page-aligned, and all fields are atomics,
+        // so that the kernel may read at the same time.
         unsafe { std::slice::from_raw_parts(entries, usize::from(self.entries)) }
     }
 }

@@ -1,9 +1,9 @@
 //! One ring as the kernel sees it: the queues, the entry into the kernel, the registrations.
 //!
-//! The `io-uring` crate lays the queues out and maps them. Entering the kernel is done here, because a
-//! ring with `DEFER_TASKRUN` completes nothing unless it is entered with `GETEVENTS`, which the crate's
-//! `submit()` leaves out, and because the crate forgets a registered ring descriptor. What the entries
-//! mean is in `entry.rs`, when to enter is in `mod.rs`.
+//! The `io-uring` crate lays the queues out and maps them. Entering the kernel is done here, because a ring with
+//! `DEFER_TASKRUN` completes nothing unless it is entered with `GETEVENTS`, which the crate's `submit()` leaves out,
+//! and because the crate forgets a registered ring descriptor. `entry.rs` builds the entries, `mod.rs` decides when to
+//! enter.
 
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -60,7 +60,7 @@ struct RingFdUpdate {
 /// One entry of the completion queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cqe {
-    /// What the entry was submitted with.
+    /// The flags that the ring was entered with.
     pub(crate) user_data: u64,
     /// The result as the kernel gives it: negative means an error number.
     pub(crate) result: i32,
@@ -125,10 +125,9 @@ impl Ring {
         self.entries = 0;
     }
 
-    /// Has the ring take entries from now on, and no others than those of `opcodes`: nothing that runs in this process
-    /// can make it do more, and what a seccomp filter forbids by its system call cannot be had by way of the ring.
-    /// Of registrations only those that follow a start remain; the kernel refuses all else with `EACCES`.
-    /// io_uring_register(2), `IORING_REGISTER_RESTRICTIONS`, since 5.10.
+    /// Enables the ring and restricts it to `opcodes`: no code in this process can make it do more, and calls that a
+    /// seccomp filter forbids cannot be made through the ring. Only the registrations that follow a start remain; the
+    /// kernel refuses all others with `EACCES`. io_uring_register(2), `IORING_REGISTER_RESTRICTIONS`, since 5.10.
     pub(crate) fn lock<'a>(&mut self, opcodes: impl Iterator<Item = &'a u8>) -> Result<(), SetupError> {
         let failed = |error: std::io::Error| SetupError::new(Stage::Restrictions, errno(&error));
         let flags = Restriction::sqe_flags_allowed(super::entry::FLAGS.bits());
@@ -222,8 +221,8 @@ impl Ring {
         self.enter(staged, 0, false, None).is_ok_and(|taken| taken > 0) && self.push(entry)
     }
 
-    /// Stages an entry; `false` when the queue is full. What the entry points to belongs to an operation's
-    /// slot or scratch and stays there until its terminal completion.
+    /// Stages an entry; `false` when the queue is full. Its memory belongs to an operation's slot or scratch and stays
+    /// there until its terminal completion.
     #[inline(always)]
     pub(crate) fn push(&mut self, entry: &squeue::Entry) -> bool {
         let mut queue = self.ring.submission();
@@ -233,7 +232,7 @@ impl Ring {
         pushed.is_ok()
     }
 
-    /// As [`Ring::push`] for several entries, of which the kernel is told at once; returns how many had a place.
+    /// As [`Ring::push`] for several entries, published to the kernel at once; returns how many fitted.
     pub(crate) fn push_each(&mut self, entries: impl Iterator<Item = squeue::Entry>) -> u32 {
         let mut queue = self.ring.submission();
         let mut count = 0;
@@ -343,7 +342,7 @@ impl Ring {
     /// Kernel workers that the ring may have: for operations that end, and for those that may not.
     #[cfg(test)]
     pub(crate) fn workers_max(&self) -> [u32; 2] {
-        // Zeroes change nothing; io_uring_register(2) answers with what is in force.
+        // Zeroes change nothing; io_uring_register(2) returns the present values.
         let mut limits = [0, 0];
         self.ring.submitter().register_iowq_max_workers(&mut limits).expect("the limits can be read");
         limits
@@ -371,7 +370,7 @@ impl Drop for Ring {
 
 /// Takes over a descriptor that a completion has brought.
 pub(crate) fn adopt(fd: u32) -> OwnedFd {
-    // SAFETY: the kernel made this descriptor for one accept or open, whose result is looked at once.
+    // SAFETY: the kernel made this descriptor for one accept or open, whose result is taken once.
     unsafe { OwnedFd::from_raw_fd(fd as i32) }
 }
 

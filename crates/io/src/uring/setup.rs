@@ -1,6 +1,6 @@
 //! Setting a ring up: which flags, what to leave out on older kernels, and why it was refused.
 //!
-//! Types: [`SetupError`] with its likely cause and the remedy, [`Mode`] for what was had.
+//! Types: [`SetupError`] with its likely cause and the remedy, [`Mode`] for the flags in use.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -26,8 +26,8 @@ pub const DEFER_TASKRUN: u32 = 1 << 13;
 /// See [`COOP_TASKRUN`]; since 6.6.
 pub const NO_SQARRAY: u32 = 1 << 16;
 
-/// Sets of flags, best first: the next is tried when the kernel answers `EINVAL` to the one before. For a
-/// ring whose owner waits in io_uring_enter(2).
+/// Sets of flags, best first: the next is tried when the kernel returns `EINVAL` for the one before. For a ring whose
+/// owner waits in io_uring_enter(2).
 pub(crate) const LADDER: [u32; 4] = [
     SINGLE_ISSUER | DEFER_TASKRUN | TASKRUN_FLAG | NO_SQARRAY,
     SINGLE_ISSUER | DEFER_TASKRUN | TASKRUN_FLAG,
@@ -45,7 +45,7 @@ pub(crate) const POLLED_LADDER: [u32; 4] = [
     COOP_TASKRUN,
 ];
 
-/// What a ring was set up with.
+/// The flags of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mode {
     /// The `IORING_SETUP_*` bits of [`LADDER`] that it has.
@@ -69,7 +69,7 @@ pub enum Stage {
     Restrictions,
 }
 
-/// Why a ring cannot be had, as far as can be told from outside of the kernel.
+/// Why a ring is not available, as far as user space can see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// `kernel.io_uring_disabled` is this, 1 or 2.
@@ -96,7 +96,7 @@ pub enum Refusal {
 pub struct SetupError {
     /// The step that failed.
     pub stage: Stage,
-    /// What the kernel answered.
+    /// The kernel's error.
     pub errno: Errno,
     /// The likely reason.
     pub refusal: Refusal,
@@ -135,7 +135,7 @@ impl SetupError {
         }
     }
 
-    /// What the operator can do about it.
+    /// The remedy.
     pub fn remedy(&self) -> &'static str {
         match self.refusal {
             Refusal::Sysctl(1) => {
@@ -239,7 +239,7 @@ pub(crate) fn create(
     Err(SetupError::new(Stage::Setup, last))
 }
 
-/// What asks the kernel for a ring with these flags.
+/// The call that makes a ring with these flags.
 pub(crate) fn builder(flags: u32, completions: u32) -> Builder {
     let mut builder = IoUring::builder();
     builder.dontfork().setup_submit_all().setup_cqsize(completions).setup_clamp();

@@ -1,4 +1,4 @@
-//! What the kernel may do but seldom does: completions made by hand, overflow, an unclean end.
+//! Rare behaviour of the kernel: completions made by hand, overflow, an unclean end.
 
 use super::super::in_flight::Tag;
 use super::*;

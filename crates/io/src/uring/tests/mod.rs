@@ -1,5 +1,5 @@
-//! Tests of the ring backend against the running kernel. Without io_uring they say so and pass: which
-//! engines a run has covered is told by the contract suite.
+//! Tests of the ring backend against the running kernel. Without io_uring they print that and pass; the contract suite
+//! reports the engines that a run has covered.
 
 mod disk;
 mod faults;
@@ -540,7 +540,7 @@ fn accept_until_told(listener: TcpListener, stop: Fd, told: &std::sync::mpsc::Se
     let mut accepted = 0;
     loop {
         bench.start(Op::Accept { listener: listener.clone(), multishot: false });
-        // With the kernel before it is told of: what merely lies in the queue does not stand in the listener's line.
+        // Submitted to the kernel before it is announced: an entry that is only queued does not wait at the listener.
         bench.turn(Wait::No);
         told.send(()).unwrap();
         while bench.done.is_empty() {

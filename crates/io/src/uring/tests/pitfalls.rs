@@ -1,5 +1,4 @@
-//! What a ring does that is easily forgotten: each test fails where the engine forgets it. The list is
-//! `docs/engine-pitfalls.md`.
+//! Pitfalls of rings: each test fails where the engine ignores one. The list is `docs/engine-pitfalls.md`.
 
 use std::os::fd::AsRawFd;
 
@@ -8,7 +7,7 @@ use io_uring::squeue::Flags;
 
 use super::*;
 
-/// A ring of four buffers whose pool has no more, and all four in the hands of the caller.
+/// A ring of four buffers whose pool has no more, and the caller holds all four.
 fn without_buffers() -> Option<(Bench, Vec<Completion>, Buf)> {
     let mut config = config();
     config.recv_buffers = 4;
@@ -189,8 +188,8 @@ fn a_ring_takes_nothing_but_what_the_engine_submits() {
     for role in [Role::NetAndDisk, Role::DiskOnly] {
         let Some(mut bench) = Bench::with_role(&config(), role) else { return };
         let nop = || opcode::Nop::new().build();
-        // What would open sockets or take a descriptor from elsewhere, go by a file's old name, or pass to another ring;
-        // and the flags that nothing is submitted with.
+        // Operations that open sockets, take a foreign descriptor, use a file's old name, or send to another ring; and
+        // flags that are never submitted.
         let mut forbidden = vec![
             opcode::Socket::new(libc::AF_INET, libc::SOCK_STREAM, 0).build(),
             opcode::OpenAt::new(io_uring::types::Fd(libc::AT_FDCWD), c"/".as_ptr()).build(),

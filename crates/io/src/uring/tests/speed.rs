@@ -1,5 +1,4 @@
-//! What a round trip costs, printed and never asserted: `cargo test --release -p io speed -- --ignored
-//! --nocapture`.
+//! The cost of a round trip, printed and never asserted: `cargo test --release -p io speed -- --ignored --nocapture`.
 
 use rustix::event::epoll;
 use rustix::time::{ClockId, clock_gettime};
