@@ -99,14 +99,15 @@ fn a_range_is_stored_as_the_200_that_it_is_a_part_of() {
     objects.put("/valid/a", Object::new(1000));
     let site = Site::of(Origin::objects(&objects));
     let ask = || site.ask("/valid/a", &[("Range", "bytes=10-19")]);
+    // On a busy machine the first one has an age too, as its `Date` is of the second before.
+    let age = |response: &Response| response.field("Age").map_or(0, |age| age.parse().expect("a number"));
     let first = ask();
-    assert_eq!((first.status, first.field("Age")), (206, None));
+    assert!(first.status == 206 && age(&first) < 60, "{first:?}");
     site.stored(1);
     for _ in 0..3 {
         let response = ask();
         assert_eq!((response.status, cached(&response)), (206, "HIT"));
-        let age: u64 = response.field("Age").expect("it was stored").parse().expect("a number");
-        assert!(age < 60, "{age}");
+        assert!(response.field("Age").is_some() && age(&response) < 60, "{response:?}");
     }
     assert_eq!(site.fetches(), 1);
 }
