@@ -1,5 +1,5 @@
 //! Whole requests, from the first byte that a client sends to the last one that it gets: a file, a response that passes
-//! through from an origin, and one out of the cache's memory.
+//! through from an origin, an upload to it, and a response out of the cache's memory.
 //!
 //! The piece is the client, the origin and the only thread of the server at once: it writes to a unix socket, lets the
 //! executor turn, and reads. So nothing waits, and each repetition takes the same turns. The client and the origin add
@@ -30,9 +30,10 @@ use upstream::caching;
 use upstream::peers::Upstreams;
 
 /// All of them, each with the location of its server.
-pub(crate) const ALL: [(Workload, &str); 3] = [
+pub(crate) const ALL: [(Workload, &str); 4] = [
     (course_static, ""),
     (course_proxied, "proxy_pass http://origin;"),
+    (course_upload, "proxy_pass http://origin; client_body_buffer_size 64k;"),
     (course_hit, "proxy_pass http://origin; proxy_cache hits; add_header X-Cache $upstream_cache_status;"),
 ];
 
@@ -42,24 +43,41 @@ pub(crate) type Workload = fn(&mut Server, u32);
 /// A file, out of the page cache.
 #[inline(never)]
 fn course_static(server: &mut Server, repetitions: u32) {
-    server.requests(repetitions, &["200 OK", "text/html", "Last-Modified"]);
+    server.requests(repetitions, REQUEST, &["200 OK", "text/html", "Last-Modified"]);
 }
 
 /// A response of an origin to which a connection is kept.
 #[inline(never)]
 fn course_proxied(server: &mut Server, repetitions: u32) {
-    server.requests(repetitions, &["200 OK", "text/html", "ETag"]);
+    server.requests(repetitions, REQUEST, &["200 OK", "text/html", "ETag"]);
+}
+
+/// A request with a body of 16 KiB, which is received into memory before it is passed on.
+#[inline(never)]
+fn course_upload(server: &mut Server, repetitions: u32) {
+    let upload = [UPLOAD, &[b'u'; UPLOAD_LEN - HEAD_END.len()], HEAD_END].concat();
+    server.requests(repetitions, &upload, &["200 OK", "text/html", "ETag"]);
 }
 
 /// A response out of the cache, with its body in memory.
 #[inline(never)]
 fn course_hit(server: &mut Server, repetitions: u32) {
-    server.requests(repetitions, &["200 OK", "text/html", "ETag", "X-Cache: HIT"]);
+    server.requests(repetitions, REQUEST, &["200 OK", "text/html", "ETag", "X-Cache: HIT"]);
 }
 
 /// What the client sends.
 const REQUEST: &[u8] = b"GET /page.html HTTP/1.1\r\nHost: www.example.org\r\nUser-Agent: client/1.0\r\n\
     Accept: text/html,*/*;q=0.8\r\nAccept-Encoding: gzip\r\n\r\n";
+
+/// The header section of an upload.
+const UPLOAD: &[u8] = b"POST /page.html HTTP/1.1\r\nHost: www.example.org\r\nUser-Agent: client/1.0\r\n\
+    Accept: */*\r\nContent-Type: application/octet-stream\r\nContent-Length: 16384\r\n\r\n";
+
+/// Bytes of an upload's body.
+const UPLOAD_LEN: usize = 16384;
+
+/// The end of a header section; that of an upload's body too, so that the origin knows either by its last bytes.
+const HEAD_END: &[u8] = b"\r\n\r\n";
 
 /// The head of what the origin sends.
 const REPLY: &[u8] = b"HTTP/1.1 200 OK\r\nServer: origin\r\nDate: Sun, 22 Nov 2026 10:00:00 GMT\r\n\
@@ -99,20 +117,20 @@ impl Server {
     }
 
     /// Makes requests, after some whose responses come to hold all of `expected`.
-    fn requests(&mut self, repetitions: u32, expected: &[&str]) {
+    fn requests(&mut self, repetitions: u32, request: &[u8], expected: &[&str]) {
         let parts = &mut self.parts;
         let done: io::Result<()> = self.runtime.block_on(async {
             // The store writes its entry in threads of its own, when they come to it.
             for _ in 0..TRIES_MAX {
-                if parts.request().await?.holds(expected) {
+                if parts.request(request).await?.holds(expected) {
                     break;
                 }
                 rt::sleep_until(rt::now() + Duration::from_millis(1)).await;
             }
             for _ in 0..repetitions {
-                parts.request().await?;
+                parts.request(request).await?;
             }
-            assert!(parts.request().await?.holds(expected), "a response should hold {expected:?}");
+            assert!(parts.request(request).await?.holds(expected), "a response should hold {expected:?}");
             Ok(())
         });
         done.expect("the only client and the only origin stay connected");
@@ -136,6 +154,8 @@ struct Parts {
     origin: UnixListener,
     /// The connection that the server keeps to the origin.
     link: Option<UnixStream>,
+    /// What the origin received.
+    asked: Vec<u8>,
     /// What the origin sends, as a whole.
     reply: Vec<u8>,
     /// What was received of a response, and how many bytes of it.
@@ -169,12 +189,13 @@ impl Parts {
         let client = UnixStream::connect(&front)?;
         client.set_nonblocking(true)?;
         let reply = [REPLY, &body()].concat();
-        Ok(Parts { thread, doors, client, origin, link: None, reply, received: vec![0; 8192], length: 0 })
+        let (asked, received) = (vec![0; 2 * UPLOAD_LEN], vec![0; 8192]);
+        Ok(Parts { thread, doors, client, origin, link: None, asked, reply, received, length: 0 })
     }
 
     /// One request, until its response is there.
-    async fn request(&mut self) -> io::Result<&Parts> {
-        self.client.write_all(REQUEST)?;
+    async fn request(&mut self, request: &[u8]) -> io::Result<&Parts> {
+        self.client.write_all(request)?;
         self.length = 0;
         while !self.received[..self.length].ends_with(END) {
             rt::yield_now().await;
@@ -199,10 +220,9 @@ impl Parts {
             }
             return Ok(());
         };
-        let mut request = [0; 1024];
-        let length = read(link, &mut request)?;
+        let length = read(link, &mut self.asked)?;
         if length > 0 {
-            assert!(request[..length].ends_with(b"\r\n\r\n"), "a request comes as a whole");
+            assert!(self.asked[..length].ends_with(HEAD_END), "a request comes as a whole");
             link.write_all(&self.reply)?;
         }
         Ok(())

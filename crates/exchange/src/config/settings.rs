@@ -6,6 +6,7 @@
 
 use std::any::{Any, TypeId};
 use std::fmt::{self, Debug};
+use std::hash::{Hash, Hasher};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -116,17 +117,57 @@ impl Debug for HttpValues {
 
 /// The types of settings of all modules.
 pub struct SettingsTable {
-    /// Apart from the rest, because they are searched.
-    ids: Vec<TypeId>,
     types: Vec<SettingsType>,
+    /// A hash table of their places, as a request looks some twenty of them up. Its length is a power of two, and at least
+    /// half of it is empty. Where the place of a hash is taken, the next one is used.
+    places: Vec<Option<(TypeId, usize)>>,
 }
 
 impl SettingsTable {
     /// A table of these types.
     pub fn new(types: impl Iterator<Item = SettingsType>) -> SettingsTable {
         let types: Vec<_> = types.collect();
-        SettingsTable { ids: types.iter().map(|settings| (settings.id)()).collect(), types }
+        let mut places = vec![None; (2 * types.len()).next_power_of_two()];
+        for (place, settings) in types.iter().enumerate() {
+            let id = (settings.id)();
+            let mut at = hash(id) & (places.len() - 1);
+            while places[at].is_some() {
+                at = (at + 1) & (places.len() - 1);
+            }
+            places[at] = Some((id, place));
+        }
+        SettingsTable { types, places }
     }
+
+    fn place(&self, id: TypeId) -> Option<usize> {
+        let mut at = hash(id) & (self.places.len() - 1);
+        loop {
+            let (known, place) = self.places[at]?;
+            if known == id {
+                return Some(place);
+            }
+            at = (at + 1) & (self.places.len() - 1);
+        }
+    }
+}
+
+/// A part of the number of a type, which the compiler has made as a hash.
+fn hash(id: TypeId) -> usize {
+    struct Taken(u64);
+    impl Hasher for Taken {
+        fn write(&mut self, bytes: &[u8]) {
+            self.0 = bytes.iter().fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
+        }
+        fn write_u64(&mut self, number: u64) {
+            self.0 = number;
+        }
+        fn finish(&self) -> u64 {
+            self.0
+        }
+    }
+    let mut taken = Taken(0);
+    id.hash(&mut taken);
+    taken.finish() as usize
 }
 
 /// The settings of all modules in one block.
@@ -174,8 +215,7 @@ impl Slots {
     }
 
     fn place<C: Settings>(&self) -> usize {
-        let id = TypeId::of::<C>();
-        let place = self.table.ids.iter().position(|known| *known == id);
+        let place = self.table.place(TypeId::of::<C>());
         place.unwrap_or_else(|| panic!("no module has the settings {}", std::any::type_name::<C>()))
     }
 }
