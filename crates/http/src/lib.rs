@@ -12,6 +12,7 @@
 //! | [`uri`] | path normalisation, escaping, query arguments | RFC 3986 |
 //! | [`framing`] | how long a body is, chunked coding in and out, trailers | RFC 9112 sections 6 and 7 |
 //! | [`gateway`] | the protocols of upstreams: bytes of a response become events | RFC 9112 |
+//! | [`h2`] | HTTP/2: frames, streams, flow control, header compression | RFC 9113, RFC 7541 |
 //! | [`connection`] | keep-alive, `Expect`, browser quirks | RFC 9112 section 9 |
 //! | [`hop_by_hop`] | fields that no proxy passes on | RFC 9110 section 7.6.1 |
 //! | [`conditional`] | `If-*`, entity tags | RFC 9110 sections 8.8 and 13 |
@@ -46,6 +47,7 @@ mod fields;
 pub mod framing;
 pub mod freshness;
 pub mod gateway;
+pub mod h2;
 pub mod hop_by_hop;
 pub mod host;
 pub mod invalidation;

@@ -1,0 +1,228 @@
+//! Fields to header blocks (RFC 7541 section 6).
+//!
+//! A head is written twice. [`push_status`] and [`push_field`] append fields to a block that is complete by itself and needs
+//! no table; it can be thrown away, or wait. [`Encoder::compress`] turns it into what is sent, in the order in which it is sent:
+//! only there the table of the connection changes.
+
+use std::collections::VecDeque;
+
+use super::table::{STATIC, Table};
+use super::{TABLE_BYTES_DEFAULT, huffman, integer, push_integer};
+
+/// Appends `:status`, which comes first.
+pub fn push_status(out: &mut Vec<u8>, code: u16) {
+    let known = match code {
+        200 => 8,
+        204 => 9,
+        206 => 10,
+        304 => 11,
+        400 => 12,
+        404 => 13,
+        500 => 14,
+        _ => 0,
+    };
+    if known > 0 {
+        out.push(0x80 | known);
+        return;
+    }
+    let digit = |weight: u16| b'0' + (code / weight % 10) as u8;
+    out.extend_from_slice(&[8, 3, digit(100), digit(10), digit(1)]);
+}
+
+/// Appends a field; its name is written in lower case (RFC 9113 section 8.2).
+pub fn push_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    match static_name(name) {
+        Some(index) => push_integer(out, 0, 4, index),
+        None => {
+            out.push(0);
+            push_integer(out, 0, 7, name.len());
+            let start = out.len();
+            out.extend_from_slice(name);
+            out[start..].make_ascii_lowercase();
+        }
+    }
+    push_integer(out, 0, 7, value.len());
+    out.extend_from_slice(value);
+}
+
+/// The index of a name that the static table has, as responses may have it.
+fn static_name(name: &[u8]) -> Option<usize> {
+    let candidates: &[usize] = match (name.len(), name.first()? | 0x20) {
+        (3, b'a') => &[21],
+        (3, b'v') => &[60],
+        (4, b'd') => &[33],
+        (4, b'e') => &[34],
+        (4, b'l') => &[45],
+        (4, b'v') => &[59],
+        (5, b'a') => &[22],
+        (6, b's') => &[54],
+        (7, b'e') => &[36],
+        (7, b'r') => &[52],
+        (8, b'l') => &[46],
+        (10, b's') => &[55],
+        (11, b'r') => &[53],
+        (12, b'c') => &[31],
+        (13, b'a') => &[18],
+        (13, b'c') => &[24, 30],
+        (13, b'l') => &[44],
+        (14, b'c') => &[28],
+        (16, b'c') => &[26, 27, 29],
+        (16, b'w') => &[61],
+        (18, b'p') => &[48],
+        (19, b'c') => &[25],
+        (25, b's') => &[56],
+        (27, b'a') => &[20],
+        _ => &[],
+    };
+    let is_it = |index: &&usize| STATIC[**index - 1].0.as_bytes().eq_ignore_ascii_case(name);
+    candidates.iter().find(is_it).copied()
+}
+
+/// Indices of names whose values seldom come again: length, tag and place of a body, cookies, addresses.
+fn is_seldom_repeated(index: usize) -> bool {
+    // content-length, content-location, content-range, etag, last-modified, location, set-cookie
+    matches!(index, 28 | 29 | 30 | 34 | 44 | 46 | 55)
+}
+
+/// Fields that are remembered: what a server says again and again is a handful.
+const ENTRIES_MAX: usize = 32;
+
+/// Longer fields are not remembered: they would drive out the others.
+const ENTRY_BYTES_MAX: usize = 512;
+
+/// From here on a text that is not remembered is worth its Huffman code.
+const HUFFMAN_MIN: usize = 32;
+
+/// What one direction of a connection needs to write header blocks.
+#[derive(Debug)]
+pub struct Encoder {
+    table: Table,
+    /// A number for each entry, to tell most of them from a field by one comparison. The newest first.
+    marks: VecDeque<u32>,
+    /// The smallest size of the table since the last block, which the other end has to be told, where it changed.
+    smallest: Option<usize>,
+}
+
+impl Default for Encoder {
+    fn default() -> Encoder {
+        Encoder { table: Table::new(TABLE_BYTES_DEFAULT), marks: VecDeque::new(), smallest: None }
+    }
+}
+
+impl Encoder {
+    /// The other end allows a table of this size; a larger one than the default is not used.
+    pub fn set_limit(&mut self, bytes: usize) {
+        let bytes = bytes.min(TABLE_BYTES_DEFAULT);
+        if bytes != self.table.max() {
+            self.smallest = Some(self.smallest.unwrap_or(usize::MAX).min(bytes));
+            self.table.set_max(bytes);
+            self.marks.truncate(self.table.len());
+        }
+    }
+
+    /// Appends what is sent for a block of [`push_status`] and [`push_field`].
+    pub fn compress(&mut self, block: &[u8], out: &mut Vec<u8>) {
+        // RFC 7541 section 4.2: the smallest size, and then the one that holds.
+        if let Some(smallest) = self.smallest.take() {
+            push_integer(out, 0x20, 5, smallest);
+            if smallest != self.table.max() {
+                push_integer(out, 0x20, 5, self.table.max());
+            }
+        }
+        let mut at = 0;
+        while let Some(&first) = block.get(at) {
+            if first >= 0x80 {
+                out.push(first);
+                at += 1;
+                continue;
+            }
+            let Some((field, end)) = Literal::read(block, at) else { return };
+            self.push(&field, out);
+            at = end;
+        }
+    }
+
+    fn push(&mut self, field: &Literal<'_>, out: &mut Vec<u8>) {
+        let is_kept = !is_seldom_repeated(field.index) && field.len() <= ENTRY_BYTES_MAX;
+        if !is_kept || self.table.max() == 0 {
+            push_name(out, 0, 4, field, false);
+            return push_text(out, field.value, field.value.len() >= HUFFMAN_MIN);
+        }
+        let mark = field.mark();
+        let is_it = |index: &usize| self.marks[*index] == mark && field.is(self.table.get(*index));
+        if let Some(index) = (0..self.marks.len()).find(is_it) {
+            return push_integer(out, 0x80, 7, index + 1 + STATIC.len());
+        }
+        push_name(out, 0x40, 6, field, true);
+        push_text(out, field.value, true);
+        self.table.add(field.name, field.value);
+        self.marks.push_front(mark);
+        // Older ones stay in the table, but are not looked for.
+        self.marks.truncate(self.table.len().min(ENTRIES_MAX));
+    }
+}
+
+/// A field of a block that needs no table.
+struct Literal<'a> {
+    /// The index of its name in the static table; 0 without one.
+    index: usize,
+    name: &'a [u8],
+    value: &'a [u8],
+}
+
+impl<'a> Literal<'a> {
+    fn read(block: &'a [u8], start: usize) -> Option<(Literal<'a>, usize)> {
+        let (index, used) = integer(block.get(start..)?, 4).ok()?;
+        let at = start + used;
+        let (name, at) = match index {
+            0 => plain(block, at)?,
+            index => (STATIC.get(index - 1)?.0.as_bytes(), at),
+        };
+        let (value, at) = plain(block, at)?;
+        Some((Literal { index, name, value }, at))
+    }
+
+    fn len(&self) -> usize {
+        self.name.len() + self.value.len()
+    }
+
+    /// A number that differs for nearly all fields that differ.
+    fn mark(&self) -> u32 {
+        let mut mark = (self.name.len() as u64) << 32 | self.value.len() as u64;
+        let mut mix = |word: u64| mark = (mark.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
+        for text in [self.name, self.value] {
+            let (words, rest) = text.as_chunks::<8>();
+            words.iter().for_each(|word| mix(u64::from_le_bytes(*word)));
+            rest.iter().for_each(|&byte| mix(u64::from(byte)));
+        }
+        (mark >> 32) as u32
+    }
+
+    fn is(&self, entry: Option<(&[u8], &[u8])>) -> bool {
+        entry.is_some_and(|(name, value)| name == self.name && value == self.value)
+    }
+}
+
+/// A text that is no Huffman code; it, and where it ends.
+fn plain(block: &[u8], start: usize) -> Option<(&[u8], usize)> {
+    let (len, used) = integer(block.get(start..)?, 7).ok()?;
+    let end = start + used + len;
+    Some((block.get(start + used..end)?, end))
+}
+
+fn push_name(out: &mut Vec<u8>, first: u8, prefix: u32, field: &Literal<'_>, huffman: bool) {
+    push_integer(out, first, prefix, field.index);
+    if field.index == 0 {
+        push_text(out, field.name, huffman);
+    }
+}
+
+fn push_text(out: &mut Vec<u8>, text: &[u8], huffman: bool) {
+    let coded = if huffman { huffman::encoded_len(text) } else { usize::MAX };
+    if coded < text.len() {
+        push_integer(out, 0x80, 7, coded);
+        return huffman::encode(text, out);
+    }
+    push_integer(out, 0, 7, text.len());
+    out.extend_from_slice(text);
+}

@@ -1,0 +1,224 @@
+//! The tables of HPACK: the static one (RFC 7541 appendix A), and the dynamic one (sections 2.3.2 and 4).
+//!
+//! Names and values of the dynamic table lie one behind the other in one vector, which is moved together when it has grown
+//! to twice the size of the table: an entry costs no allocation of its own.
+
+use std::collections::VecDeque;
+
+/// The static table; its first entry has index 1.
+pub(super) const STATIC: [(&str, &str); 61] = [
+    (":authority", ""),
+    (":method", "GET"),
+    (":method", "POST"),
+    (":path", "/"),
+    (":path", "/index.html"),
+    (":scheme", "http"),
+    (":scheme", "https"),
+    (":status", "200"),
+    (":status", "204"),
+    (":status", "206"),
+    (":status", "304"),
+    (":status", "400"),
+    (":status", "404"),
+    (":status", "500"),
+    ("accept-charset", ""),
+    ("accept-encoding", "gzip, deflate"),
+    ("accept-language", ""),
+    ("accept-ranges", ""),
+    ("accept", ""),
+    ("access-control-allow-origin", ""),
+    ("age", ""),
+    ("allow", ""),
+    ("authorization", ""),
+    ("cache-control", ""),
+    ("content-disposition", ""),
+    ("content-encoding", ""),
+    ("content-language", ""),
+    ("content-length", ""),
+    ("content-location", ""),
+    ("content-range", ""),
+    ("content-type", ""),
+    ("cookie", ""),
+    ("date", ""),
+    ("etag", ""),
+    ("expect", ""),
+    ("expires", ""),
+    ("from", ""),
+    ("host", ""),
+    ("if-match", ""),
+    ("if-modified-since", ""),
+    ("if-none-match", ""),
+    ("if-range", ""),
+    ("if-unmodified-since", ""),
+    ("last-modified", ""),
+    ("link", ""),
+    ("location", ""),
+    ("max-forwards", ""),
+    ("proxy-authenticate", ""),
+    ("proxy-authorization", ""),
+    ("range", ""),
+    ("referer", ""),
+    ("refresh", ""),
+    ("retry-after", ""),
+    ("server", ""),
+    ("set-cookie", ""),
+    ("strict-transport-security", ""),
+    ("transfer-encoding", ""),
+    ("user-agent", ""),
+    ("vary", ""),
+    ("via", ""),
+    ("www-authenticate", ""),
+];
+
+/// What an entry counts beside its name and its value (RFC 7541 section 4.1).
+const ENTRY_OVERHEAD: usize = 32;
+
+/// One dynamic table.
+#[derive(Debug)]
+pub(super) struct Table {
+    bytes: Vec<u8>,
+    /// The newest first.
+    entries: VecDeque<Entry>,
+    size: usize,
+    max: usize,
+}
+
+/// Where an entry lies in the bytes.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    start: usize,
+    name_len: usize,
+    len: usize,
+}
+
+impl Table {
+    /// An empty one that may grow to `max`, counted as RFC 7541 section 4.1 does.
+    pub(super) fn new(max: usize) -> Table {
+        Table { bytes: Vec::new(), entries: VecDeque::new(), size: 0, max }
+    }
+
+    /// How large it may be.
+    pub(super) fn max(&self) -> usize {
+        self.max
+    }
+
+    /// Lets it be so large, and no larger: the oldest entries go (RFC 7541 section 4.3).
+    pub(super) fn set_max(&mut self, max: usize) {
+        self.max = max;
+        self.evict();
+    }
+
+    /// Name and value of the entry at `index`, of which the newest has 0.
+    pub(super) fn get(&self, index: usize) -> Option<(&[u8], &[u8])> {
+        let entry = self.entries.get(index)?;
+        Some(self.bytes[entry.start..entry.start + entry.len].split_at(entry.name_len))
+    }
+
+    /// How many entries there are.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Adds an entry (RFC 7541 section 4.4); one that is larger than the table empties it.
+    pub(super) fn add(&mut self, name: &[u8], value: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(name);
+        self.add_value(start, value);
+    }
+
+    /// Adds an entry with the name of another one, which may be evicted for it (RFC 7541 section 4.4).
+    pub(super) fn add_named_as(&mut self, index: usize, value: &[u8]) {
+        let Some(Entry { start: from, name_len, .. }) = self.entries.get(index).copied() else { return };
+        let start = self.bytes.len();
+        self.bytes.extend_from_within(from..from + name_len);
+        self.add_value(start, value);
+    }
+
+    /// Adds an entry whose name lies at `start`, at the end of the bytes.
+    fn add_value(&mut self, start: usize, value: &[u8]) {
+        let name_len = self.bytes.len() - start;
+        self.bytes.extend_from_slice(value);
+        let len = self.bytes.len() - start;
+        self.entries.push_front(Entry { start, name_len, len });
+        self.size += len + ENTRY_OVERHEAD;
+        self.evict();
+    }
+
+    fn evict(&mut self) {
+        while self.size > self.max
+            && let Some(oldest) = self.entries.pop_back()
+        {
+            self.size -= oldest.len + ENTRY_OVERHEAD;
+        }
+        let used_from = self.entries.back().map_or(self.bytes.len(), |oldest| oldest.start);
+        if used_from == self.bytes.len() {
+            self.bytes.clear();
+        } else if used_from > self.max {
+            self.bytes.drain(..used_from);
+            self.entries.iter_mut().for_each(|entry| entry.start -= used_from);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(table: &Table) -> Vec<String> {
+        let text = |(name, value): (&[u8], &[u8])| [name, b"=", value].concat().escape_ascii().to_string();
+        (0..table.len()).filter_map(|index| table.get(index)).map(text).collect()
+    }
+
+    /// RFC 7541 sections 2.3.2, 4.1 and 4.4.
+    #[test]
+    fn the_oldest_entries_make_room() {
+        let mut table = Table::new(2 * (2 + 32));
+        table.add(b"a", b"1");
+        table.add(b"b", b"2");
+        assert_eq!(shown(&table), ["b=2", "a=1"]);
+        table.add(b"c", b"3");
+        assert_eq!(shown(&table), ["c=3", "b=2"]);
+    }
+
+    /// RFC 7541 section 4.4: an entry larger than the table is no error, and leaves it empty.
+    #[test]
+    fn an_entry_that_is_too_large_empties_the_table() {
+        let mut table = Table::new(40);
+        table.add(b"a", b"1");
+        table.add(b"b", b"longer than eight");
+        assert_eq!((table.len(), table.size, table.bytes.len()), (0, 0, 0));
+    }
+
+    /// RFC 7541 section 4.4: the name may be that of the entry that goes.
+    #[test]
+    fn a_name_is_kept_whose_entry_is_evicted() {
+        let mut table = Table::new(36);
+        table.add(b"ab", b"1");
+        table.add_named_as(0, b"23");
+        assert_eq!(shown(&table), ["ab=23"]);
+    }
+
+    /// RFC 7541 section 4.3.
+    #[test]
+    fn a_smaller_table_keeps_the_newest() {
+        let mut table = Table::new(4096);
+        for value in [b"1", b"2", b"3"] {
+            table.add(b"a", value);
+        }
+        table.set_max(70);
+        assert_eq!(shown(&table), ["a=3", "a=2"]);
+        table.set_max(0);
+        table.add(b"a", b"4");
+        assert_eq!(shown(&table), [""; 0]);
+    }
+
+    #[test]
+    fn memory_is_bounded_however_many_entries_come() {
+        let mut table = Table::new(200);
+        for number in 0..1000 {
+            table.add(b"name", format!("{number}").as_bytes());
+            assert!(table.bytes.len() <= 2 * 200 + 16 && table.size <= 200);
+            assert_eq!(table.get(0).map(|(_, value)| value.to_vec()), Some(format!("{number}").into_bytes()));
+        }
+    }
+}
