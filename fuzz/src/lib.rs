@@ -22,7 +22,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub static TARGETS: [Target; 12] = [
+pub static TARGETS: [Target; 14] = [
     targets::request_head::TARGET,
     targets::reply_head::TARGET,
     targets::chunked::TARGET,
@@ -35,4 +35,6 @@ pub static TARGETS: [Target; 12] = [
     targets::dns_message::TARGET,
     targets::entry_header::TARGET,
     targets::purge_log::TARGET,
+    targets::hpack::TARGET,
+    targets::h2_session::TARGET,
 ];

@@ -4,6 +4,8 @@ pub mod chunked;
 pub mod configuration;
 pub mod dns_message;
 pub mod entry_header;
+pub mod h2_session;
+pub mod hpack;
 pub mod proxy_protocol;
 pub mod purge_log;
 pub mod range;

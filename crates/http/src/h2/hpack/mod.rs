@@ -61,7 +61,7 @@ fn integer(input: &[u8], prefix: u32) -> Result<(usize, usize), HpackError> {
 }
 
 /// Appends a number behind the bits that `first` has above the prefix.
-fn push_integer(out: &mut Vec<u8>, first: u8, prefix: u32, value: usize) {
+pub(super) fn push_integer(out: &mut Vec<u8>, first: u8, prefix: u32, value: usize) {
     let mask = (1usize << prefix) - 1;
     if value < mask {
         out.push(first | value as u8);

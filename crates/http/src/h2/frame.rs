@@ -1,0 +1,156 @@
+//! Frames (RFC 9113 sections 4 and 6): their first nine bytes in both directions, and those that are written whole.
+
+use super::error::ErrorCode;
+
+/// What a client sends first (RFC 9113 section 3.4).
+pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Bytes before the payload of a frame.
+pub const FRAME_HEADER_LEN: usize = 9;
+
+/// The longest payload that is received, which is what every end has to take (RFC 9113 section 4.2).
+pub const PAYLOAD_MAX: usize = 1 << 14;
+
+/// The type of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// DATA
+    Data,
+    /// HEADERS
+    Headers,
+    /// PRIORITY
+    Priority,
+    /// RST_STREAM
+    ResetStream,
+    /// SETTINGS
+    Settings,
+    /// PUSH_PROMISE
+    PushPromise,
+    /// PING
+    Ping,
+    /// GOAWAY
+    GoAway,
+    /// WINDOW_UPDATE
+    WindowUpdate,
+    /// CONTINUATION
+    Continuation,
+    /// PRIORITY_UPDATE (RFC 9218 section 7.1)
+    PriorityUpdate,
+    /// One that is not known, and is passed over (RFC 9113 section 5.5).
+    Unknown,
+}
+
+impl Kind {
+    fn of(byte: u8) -> Kind {
+        match byte {
+            0x0 => Kind::Data,
+            0x1 => Kind::Headers,
+            0x2 => Kind::Priority,
+            0x3 => Kind::ResetStream,
+            0x4 => Kind::Settings,
+            0x5 => Kind::PushPromise,
+            0x6 => Kind::Ping,
+            0x7 => Kind::GoAway,
+            0x8 => Kind::WindowUpdate,
+            0x9 => Kind::Continuation,
+            0x10 => Kind::PriorityUpdate,
+            _ => Kind::Unknown,
+        }
+    }
+
+    fn byte(self) -> u8 {
+        match self {
+            Kind::Data => 0x0,
+            Kind::Headers => 0x1,
+            Kind::Priority => 0x2,
+            Kind::ResetStream => 0x3,
+            Kind::Settings => 0x4,
+            Kind::PushPromise => 0x5,
+            Kind::Ping => 0x6,
+            Kind::GoAway => 0x7,
+            Kind::WindowUpdate => 0x8,
+            Kind::Continuation => 0x9,
+            Kind::PriorityUpdate => 0x10,
+            Kind::Unknown => 0xff,
+        }
+    }
+}
+
+/// END_STREAM of DATA and HEADERS.
+pub const END_STREAM: u8 = 0x1;
+/// ACK of SETTINGS and PING.
+pub const ACK: u8 = 0x1;
+/// END_HEADERS of HEADERS and CONTINUATION.
+pub const END_HEADERS: u8 = 0x4;
+/// PADDED of DATA and HEADERS.
+pub const PADDED: u8 = 0x8;
+/// PRIORITY of HEADERS.
+pub const PRIORITY: u8 = 0x20;
+
+/// The first bytes of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// Bytes of the payload.
+    pub len: usize,
+    /// The type.
+    pub kind: Kind,
+    /// Flags, whose meaning depends on the type.
+    pub flags: u8,
+    /// The stream that it belongs to; 0 is the connection.
+    pub stream: u32,
+}
+
+impl FrameHeader {
+    /// Reads one, where nine bytes are there.
+    #[must_use]
+    pub fn read(input: &[u8]) -> Option<FrameHeader> {
+        let &[a, b, c, kind, flags, s, t, u, v] = input.first_chunk::<FRAME_HEADER_LEN>()?;
+        Some(FrameHeader {
+            len: u32::from_be_bytes([0, a, b, c]) as usize,
+            kind: Kind::of(kind),
+            flags,
+            // The first bit is reserved and has no meaning (RFC 9113 section 4.1).
+            stream: u32::from_be_bytes([s & 0x7f, t, u, v]),
+        })
+    }
+
+    /// Whether it has a flag.
+    #[must_use]
+    pub fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Appends it.
+    pub fn push(&self, out: &mut Vec<u8>) {
+        let [_, a, b, c] = (self.len as u32).to_be_bytes();
+        let [s, t, u, v] = self.stream.to_be_bytes();
+        out.extend_from_slice(&[a, b, c, self.kind.byte(), self.flags, s, t, u, v]);
+    }
+}
+
+/// Appends a frame with a short payload.
+pub(super) fn push(out: &mut Vec<u8>, kind: Kind, flags: u8, stream: u32, payload: &[u8]) {
+    FrameHeader { len: payload.len(), kind, flags, stream }.push(out);
+    out.extend_from_slice(payload);
+}
+
+/// Appends RST_STREAM.
+pub fn push_reset(out: &mut Vec<u8>, stream: u32, code: ErrorCode) {
+    push(out, Kind::ResetStream, 0, stream, &(code as u32).to_be_bytes());
+}
+
+/// Appends WINDOW_UPDATE.
+pub(super) fn push_window_update(out: &mut Vec<u8>, stream: u32, bytes: u32) {
+    push(out, Kind::WindowUpdate, 0, stream, &bytes.to_be_bytes());
+}
+
+/// Appends GOAWAY.
+pub fn push_go_away(out: &mut Vec<u8>, last: u32, code: ErrorCode) {
+    let (last, code) = (last.to_be_bytes(), (code as u32).to_be_bytes());
+    push(out, Kind::GoAway, 0, 0, &[last, code].concat());
+}
+
+/// Reads four bytes as a number.
+pub(super) fn number(payload: &[u8]) -> Option<u32> {
+    payload.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
+}

@@ -1,0 +1,279 @@
+//! Request heads out of fields, by the rules of RFC 9113 sections 8.2 and 8.3.
+//!
+//! Main type: [`HeadReader`], which takes field after field as they are decoded and fills the [`Head`] that HTTP/1 fills. A fault
+//! is kept: the fields behind it have to be decoded all the same.
+
+use crate::Span;
+use crate::request::{Composer, Head, Method, ParseError, Policy, Version};
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadFault {
+    /// It breaks the rules of HTTP/2, which is an error of its stream (RFC 9113 section 8.1.1).
+    Malformed(Malformed),
+    /// What is wrong in any version.
+    Refused(ParseError),
+}
+
+/// How a request breaks the rules of HTTP/2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// A pseudo field that is not known, comes twice, or stands behind other fields.
+    Pseudo,
+    /// A pseudo field is missing, or one that may not be there is.
+    Missing,
+    /// The path is empty or begins with no slash.
+    Path,
+    /// The scheme is none.
+    Scheme,
+    /// A name has a letter in upper case, or a byte that no name has.
+    Name,
+    /// A value has a byte that no value has, or begins or ends with a blank.
+    Value,
+    /// A field of a connection.
+    Connection,
+    /// `Host` is another one than `:authority`.
+    Host,
+}
+
+impl Malformed {
+    /// A text for the log.
+    #[must_use]
+    pub fn message(self) -> &'static str {
+        match self {
+            Malformed::Pseudo => "client sent invalid pseudo-header",
+            Malformed::Missing => "client sent request without a pseudo-header that it needs",
+            Malformed::Path => "client sent invalid \":path\" header",
+            Malformed::Scheme => "client sent invalid \":scheme\" header",
+            Malformed::Name => "client sent invalid header name",
+            Malformed::Value => "client sent invalid header value",
+            Malformed::Connection => "client sent connection-specific header",
+            Malformed::Host => "client sent \"Host\" header that differs from \":authority\"",
+        }
+    }
+}
+
+impl HeadFault {
+    /// The status of the response.
+    #[must_use]
+    pub fn status(self) -> crate::StatusCode {
+        match self {
+            HeadFault::Malformed(_) => crate::StatusCode::BAD_REQUEST,
+            HeadFault::Refused(error) => error.status(),
+        }
+    }
+
+    /// A text for the log.
+    #[must_use]
+    pub fn message(self) -> &'static str {
+        match self {
+            HeadFault::Malformed(malformed) => malformed.message(),
+            HeadFault::Refused(error) => error.message(),
+        }
+    }
+}
+
+/// What stands before the fields, and cookies: memory that is used again for each request.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    bytes: Vec<u8>,
+    method: Option<Span>,
+    scheme: Option<Span>,
+    authority: Option<Span>,
+    path: Option<Span>,
+    cookies: Vec<u8>,
+}
+
+impl Scratch {
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.cookies.clear();
+        (self.method, self.scheme, self.authority, self.path) = (None, None, None, None);
+    }
+
+    fn text(&self, span: Option<Span>) -> Option<&[u8]> {
+        span.map(|span| span.of(&self.bytes))
+    }
+}
+
+/// Takes the fields of one request.
+#[derive(Debug)]
+pub struct HeadReader<'a> {
+    scratch: &'a mut Scratch,
+    state: State<'a>,
+    policy: &'a Policy,
+    /// Bytes of all fields.
+    size: usize,
+}
+
+#[derive(Debug)]
+enum State<'a> {
+    /// Pseudo fields may come.
+    Pseudo(&'a mut Head, &'a mut Vec<u8>),
+    /// Fields follow.
+    Fields(Composer<'a>),
+    Failed(HeadFault),
+}
+
+impl<'a> HeadReader<'a> {
+    /// Begins; `head` is new or cleared, and `buf`, into which its spans will point, is empty.
+    pub fn new(
+        scratch: &'a mut Scratch,
+        head: &'a mut Head,
+        buf: &'a mut Vec<u8>,
+        policy: &'a Policy,
+    ) -> HeadReader<'a> {
+        scratch.clear();
+        HeadReader { scratch, state: State::Pseudo(head, buf), policy, size: 0 }
+    }
+
+    /// Bytes of names and values so far.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Takes a field.
+    pub fn field(&mut self, name: &[u8], value: &[u8]) {
+        self.size += name.len() + value.len();
+        let taken = match &self.state {
+            State::Failed(_) => return,
+            _ if self.size > self.policy.head_max as usize => {
+                Err(HeadFault::Refused(ParseError::HeadTooLong))
+            }
+            State::Pseudo(..) if name.first() == Some(&b':') => self.pseudo(name, value),
+            State::Pseudo(..) => self.begin().and_then(|()| self.regular(name, value)),
+            State::Fields(_) => self.regular(name, value),
+        };
+        if let Err(fault) = taken {
+            self.state = State::Failed(fault);
+        }
+    }
+
+    /// RFC 9113 sections 8.3 and 8.3.1.
+    fn pseudo(&mut self, name: &[u8], value: &[u8]) -> Result<(), HeadFault> {
+        if !is_value(value) {
+            return Err(HeadFault::Malformed(Malformed::Value));
+        }
+        let scratch = &mut *self.scratch;
+        let place = match name {
+            b":method" => &mut scratch.method,
+            b":scheme" => &mut scratch.scheme,
+            b":authority" => &mut scratch.authority,
+            b":path" => &mut scratch.path,
+            _ => return Err(HeadFault::Malformed(Malformed::Pseudo)),
+        };
+        if place.is_some() {
+            return Err(HeadFault::Malformed(Malformed::Pseudo));
+        }
+        let start = scratch.bytes.len();
+        scratch.bytes.extend_from_slice(value);
+        *place = Some(Span::new(start, scratch.bytes.len()));
+        Ok(())
+    }
+
+    /// All pseudo fields are here.
+    fn begin(&mut self) -> Result<(), HeadFault> {
+        let failed = State::Failed(HeadFault::Malformed(Malformed::Pseudo));
+        let State::Pseudo(head, buf) = std::mem::replace(&mut self.state, failed) else { return Ok(()) };
+        let scratch = &*self.scratch;
+        let malformed = |malformed| Err(HeadFault::Malformed(malformed));
+        let Some(method) = scratch.text(scratch.method) else { return malformed(Malformed::Missing) };
+        let (path, scheme) = (scratch.text(scratch.path), scratch.text(scratch.scheme));
+        let is_connect = Method::of(method) == Method::Connect;
+        let target = match (is_connect, path, scheme) {
+            // RFC 9113 section 8.5.
+            (true, None, None) => scratch.text(scratch.authority).unwrap_or_default(),
+            (true, ..) => return malformed(Malformed::Missing),
+            (false, Some(_), Some(scheme)) if !is_scheme(scheme) => return malformed(Malformed::Scheme),
+            (false, Some(path), Some(_)) => path,
+            (false, ..) => return malformed(Malformed::Missing),
+        };
+        let is_path =
+            target.first() == Some(&b'/') || target == b"*" && Method::of(method) == Method::Options;
+        if !is_connect && !is_path {
+            return malformed(Malformed::Path);
+        }
+        let line = (method, target);
+        let mut composer =
+            Composer::begin(head, buf, self.policy, Version::Http2, line).map_err(HeadFault::Refused)?;
+        if let Some(authority) = scratch.text(scratch.authority) {
+            composer.field(b"host", authority).map_err(HeadFault::Refused)?;
+        }
+        self.state = State::Fields(composer);
+        Ok(())
+    }
+
+    /// RFC 9113 sections 8.2.1 to 8.2.3.
+    fn regular(&mut self, name: &[u8], value: &[u8]) -> Result<(), HeadFault> {
+        let State::Fields(composer) = &mut self.state else { return Ok(()) };
+        let malformed = |malformed| Err(HeadFault::Malformed(malformed));
+        match name {
+            _ if name.first() == Some(&b':') => return malformed(Malformed::Pseudo),
+            _ if !is_name(name) => return malformed(Malformed::Name),
+            _ if !is_value(value) => return malformed(Malformed::Value),
+            b"connection" | b"proxy-connection" | b"keep-alive" | b"transfer-encoding" | b"upgrade" => {
+                return malformed(Malformed::Connection);
+            }
+            b"te" if !value.eq_ignore_ascii_case(b"trailers") => return malformed(Malformed::Connection),
+            // One authority is enough, where it is the same.
+            b"host" if self.scratch.authority.is_some() => {
+                let is_same = self.scratch.text(self.scratch.authority) == Some(value);
+                return if is_same { Ok(()) } else { malformed(Malformed::Host) };
+            }
+            // Several are one for whoever reads them (RFC 9113 section 8.2.3).
+            b"cookie" => {
+                let cookies = &mut self.scratch.cookies;
+                if !cookies.is_empty() {
+                    cookies.extend_from_slice(b"; ");
+                }
+                cookies.extend_from_slice(value);
+                return Ok(());
+            }
+            _ => {}
+        }
+        composer.field(name, value).map_err(HeadFault::Refused)
+    }
+
+    /// Ends the head of a request that has no body where it `ends` here.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub fn finish(mut self, ends: bool) -> Result<(), HeadFault> {
+        if let State::Pseudo(..) = self.state {
+            self.begin()?;
+        }
+        let mut composer = match self.state {
+            State::Fields(composer) => composer,
+            State::Failed(fault) => return Err(fault),
+            State::Pseudo(..) => return Err(HeadFault::Malformed(Malformed::Missing)),
+        };
+        if !self.scratch.cookies.is_empty() {
+            composer.field(b"cookie", &self.scratch.cookies).map_err(HeadFault::Refused)?;
+        }
+        composer.finish(!ends).map_err(HeadFault::Refused)
+    }
+}
+
+/// RFC 9113 section 8.2.1: no blank, control byte, letter in upper case or byte above ASCII, and no colon.
+fn is_name(name: &[u8]) -> bool {
+    let is_good = |&byte: &u8| matches!(byte, 0x21..=0x7e) && !byte.is_ascii_uppercase() && byte != b':';
+    !name.is_empty() && name.iter().all(is_good)
+}
+
+/// RFC 9113 section 8.2.1: no NUL, CR or LF, and no blank at the ends.
+fn is_value(value: &[u8]) -> bool {
+    let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    memchr::memchr3(0, b'\r', b'\n', value).is_none() && !is_blank(value.first()) && !is_blank(value.last())
+}
+
+/// Whether a field may be a trailer.
+pub(super) fn is_field(name: &[u8], value: &[u8]) -> bool {
+    is_name(name) && is_value(value)
+}
+
+/// RFC 3986 section 3.1.
+fn is_scheme(scheme: &[u8]) -> bool {
+    let is_good = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
+    scheme.first().is_some_and(u8::is_ascii_alphabetic) && scheme.iter().all(is_good)
+}

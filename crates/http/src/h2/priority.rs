@@ -1,0 +1,176 @@
+//! Priorities of responses (RFC 9218), and the order in which streams send.
+//!
+//! Main types: [`Priority`], [`Scheduler`]. The tree of RFC 7540 is not kept: clients are told so by a setting.
+
+use std::collections::VecDeque;
+
+use crate::structured::{Dictionary, Value};
+
+/// How urgent a response is (RFC 9218 section 4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Priority {
+    /// From 0, which goes first, to 7.
+    pub urgency: u8,
+    /// Whether a part of it is of use, so that it shares with others.
+    pub is_incremental: bool,
+}
+
+impl Default for Priority {
+    /// RFC 9218 sections 4.1 and 4.2.
+    fn default() -> Priority {
+        Priority { urgency: 3, is_incremental: false }
+    }
+}
+
+/// Urgencies that there are.
+const URGENCIES: usize = 8;
+
+impl Priority {
+    /// Reads a field or the payload of PRIORITY_UPDATE: what is not said, or wrong, is the default (RFC 9218 section 4).
+    #[must_use]
+    pub fn read(text: &[u8]) -> Priority {
+        let Some(fields) = Dictionary::parse(text) else { return Priority::default() };
+        let mut priority = Priority::default();
+        if let Some(Value::Integer(urgency @ 0..=7)) = fields.get(b"u") {
+            priority.urgency = urgency as u8;
+        }
+        if let Some(Value::Boolean(is_incremental)) = fields.get(b"i") {
+            priority.is_incremental = is_incremental;
+        }
+        priority
+    }
+}
+
+/// Streams that have bytes to send and may send them.
+#[derive(Debug, Default)]
+pub struct Scheduler {
+    urgencies: [Queue; URGENCIES],
+    len: usize,
+}
+
+/// Streams of one urgency.
+#[derive(Debug, Default)]
+struct Queue {
+    /// One after the other, in the order of their numbers.
+    whole: Vec<u32>,
+    /// Those that take turns.
+    shared: VecDeque<u32>,
+    /// Whether one that takes turns is next, where there are both kinds.
+    shared_is_next: bool,
+}
+
+impl Scheduler {
+    /// Adds a stream, which is not there.
+    pub fn add(&mut self, stream: u32, priority: Priority) {
+        let queue = &mut self.urgencies[usize::from(priority.urgency.min(7))];
+        if priority.is_incremental {
+            queue.shared.push_back(stream);
+        } else {
+            let place = queue.whole.partition_point(|&other| other < stream);
+            queue.whole.insert(place, stream);
+        }
+        self.len += 1;
+    }
+
+    /// Takes a stream away; whether it was there.
+    pub fn remove(&mut self, stream: u32, priority: Priority) -> bool {
+        let queue = &mut self.urgencies[usize::from(priority.urgency.min(7))];
+        let found = if priority.is_incremental {
+            let place = queue.shared.iter().position(|&other| other == stream);
+            place.map(|place| queue.shared.remove(place)).is_some()
+        } else {
+            let place = queue.whole.binary_search(&stream).ok();
+            place.map(|place| queue.whole.remove(place)).is_some()
+        };
+        self.len -= usize::from(found);
+        found
+    }
+
+    /// The stream that sends the next frame; it stays, at the end of those that it shares with.
+    pub fn pick(&mut self) -> Option<u32> {
+        if self.len == 0 {
+            return None;
+        }
+        let has_some = |queue: &&mut Queue| !queue.whole.is_empty() || !queue.shared.is_empty();
+        let queue = self.urgencies.iter_mut().find(has_some)?;
+        let shares = queue.whole.is_empty() || queue.shared_is_next && !queue.shared.is_empty();
+        queue.shared_is_next = !shares;
+        if !shares {
+            return queue.whole.first().copied();
+        }
+        let next = queue.shared.pop_front()?;
+        queue.shared.push_back(next);
+        Some(next)
+    }
+
+    /// Whether no stream is there.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn priority(urgency: u8, is_incremental: bool) -> Priority {
+        Priority { urgency, is_incremental }
+    }
+
+    /// RFC 9218 sections 4.1, 4.2 and 5: what cannot be read is the default.
+    #[test]
+    fn a_priority_is_read_or_is_the_default() {
+        for (text, wanted) in [
+            ("", (3, false)),
+            ("u=0", (0, false)),
+            ("u=7, i", (7, true)),
+            ("i=?0, u=5", (5, false)),
+            ("u=8", (3, false)),
+            ("u=-1, i", (3, true)),
+            ("u=1.5", (3, false)),
+            ("i=1", (3, false)),
+            ("u=1, x=\"y\", u=2", (2, false)),
+            ("u=1,", (3, false)),
+            ("\x00", (3, false)),
+        ] {
+            assert_eq!(Priority::read(text.as_bytes()), priority(wanted.0, wanted.1), "{text}");
+        }
+    }
+
+    /// RFC 9218 section 10: urgent ones first, then in order, and incremental ones by turns.
+    #[test]
+    fn urgent_streams_go_first_and_incremental_ones_share() {
+        let mut scheduler = Scheduler::default();
+        for (stream, urgency, is_incremental) in
+            [(1, 3, false), (3, 3, true), (5, 0, false), (7, 3, true), (9, 7, false)]
+        {
+            scheduler.add(stream, priority(urgency, is_incremental));
+        }
+        assert_eq!((scheduler.pick(), scheduler.pick()), (Some(5), Some(5)));
+        assert!(scheduler.remove(5, priority(0, false)) && !scheduler.remove(5, priority(0, false)));
+        let next: Vec<u32> = (0..6).filter_map(|_| scheduler.pick()).collect();
+        assert_eq!(next, [1, 3, 1, 7, 1, 3], "one after the other shares with those that take turns");
+        scheduler.remove(1, priority(3, false));
+        let next: Vec<u32> = (0..3).filter_map(|_| scheduler.pick()).collect();
+        assert_eq!(next, [7, 3, 7]);
+        for stream in [3, 7] {
+            scheduler.remove(stream, priority(3, true));
+        }
+        assert_eq!(scheduler.pick(), Some(9));
+        scheduler.remove(9, priority(7, false));
+        assert_eq!((scheduler.pick(), scheduler.is_empty()), (None, true));
+    }
+
+    #[test]
+    fn streams_of_one_urgency_go_in_the_order_of_their_requests() {
+        let mut scheduler = Scheduler::default();
+        for stream in [9, 1, 5] {
+            scheduler.add(stream, Priority::default());
+        }
+        for wanted in [1, 5, 9] {
+            assert_eq!(scheduler.pick(), Some(wanted));
+            scheduler.remove(wanted, Priority::default());
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! What a server sends on a connection of its own accord: heads, bodies, windows, resets, and the end.
+//!
+//! Each method appends frames to `out`, in the order of its calls, which is the order in which they have to leave: the table of
+//! [`hpack`](super::hpack) depends on it.
+
+use super::error::ErrorCode;
+use super::frame::{self, END_HEADERS, END_STREAM, FRAME_HEADER_LEN, FrameHeader, Kind, PAYLOAD_MAX};
+use super::session::Session;
+use super::settings::WINDOW_MAX;
+use super::stream::End;
+
+/// Frames of its budget that a client gets back for a response.
+const PAID_FOR_RESPONSE: u32 = 4;
+
+/// Frames that it gets back for DATA: clients open the windows of stream and connection again for each.
+const PAID_FOR_DATA: u32 = 3;
+
+impl<T> Session<T> {
+    /// Appends a header section, out of a block of [`push_status`](super::hpack::push_status) and
+    /// [`push_field`](super::hpack::push_field). How many bytes of `out` that is; 0 where the stream has ended.
+    pub fn push_head(&mut self, id: u32, block: &[u8], ends: bool, out: &mut Vec<u8>) -> usize {
+        let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.sends) else { return 0 };
+        stream.sends = !ends;
+        let before = out.len();
+        let end_stream = if ends { END_STREAM } else { 0 };
+        out.extend_from_slice(&[0; FRAME_HEADER_LEN]);
+        self.encoder.compress(block, out);
+        let len = out.len() - before - FRAME_HEADER_LEN;
+        if len <= PAYLOAD_MAX {
+            let flags = END_HEADERS | end_stream;
+            put(FrameHeader { len, kind: Kind::Headers, flags, stream: id }, &mut out[before..]);
+        } else {
+            let whole = out.split_off(before + FRAME_HEADER_LEN);
+            out.truncate(before);
+            push_fragments(id, &whole, end_stream, out);
+        }
+        if ends {
+            self.note_response();
+        }
+        out.len() - before
+    }
+
+    /// Bytes of DATA that may be sent on a stream now.
+    #[must_use]
+    pub fn sendable(&self, id: u32) -> usize {
+        let Some(stream) = self.streams.get(id).filter(|stream| stream.sends) else { return 0 };
+        usize::try_from(stream.send_window.min(self.send_window)).unwrap_or(0)
+    }
+
+    /// Whether the window of the connection is closed, so that no stream sends.
+    #[must_use]
+    pub fn is_closed_for_all(&self) -> bool {
+        self.send_window <= 0
+    }
+
+    /// The longest payload of DATA.
+    #[must_use]
+    pub fn payload_max(&self) -> usize {
+        self.peer.payload_max
+    }
+
+    /// Whether something may be sent on a stream, be it nothing but its end.
+    #[must_use]
+    pub fn sends(&self, id: u32) -> bool {
+        self.streams.get(id).is_some_and(|stream| stream.sends)
+    }
+
+    /// Appends what comes before `len` bytes of a body, which the caller appends; no more than [`Session::sendable`].
+    pub fn push_data(&mut self, id: u32, len: usize, ends: bool, out: &mut Vec<u8>) {
+        let Some(stream) = self.streams.get_mut(id) else { return };
+        stream.send_window -= len as i64;
+        stream.sends = !ends;
+        self.send_window -= len as i64;
+        let flags = if ends { END_STREAM } else { 0 };
+        FrameHeader { len, kind: Kind::Data, flags, stream: id }.push(out);
+        self.pay_back(PAID_FOR_DATA);
+        if ends {
+            self.note_response();
+        }
+    }
+
+    /// A response has ended.
+    fn note_response(&mut self) {
+        self.pay_back(PAID_FOR_RESPONSE);
+        self.early_ends = self.early_ends.saturating_sub(1);
+    }
+
+    /// Bytes of a body were taken, so that its client may send others.
+    pub fn take(&mut self, id: u32, bytes: u32, out: &mut Vec<u8>) {
+        let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.receives) else { return };
+        stream.taken += bytes;
+        if stream.taken >= stream.receive_limit.div_ceil(2) {
+            let taken = std::mem::take(&mut stream.taken);
+            stream.receive_window += i64::from(taken);
+            frame::push_window_update(out, id, taken);
+        }
+    }
+
+    /// Makes the window of a body larger: it is taken as fast as it comes.
+    pub fn widen(&mut self, id: u32, limit: u32, out: &mut Vec<u8>) {
+        let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.receives) else { return };
+        let limit = limit.min(WINDOW_MAX);
+        if let Some(more @ 1..) = limit.checked_sub(stream.receive_limit) {
+            stream.receive_limit = limit;
+            stream.receive_window += i64::from(more);
+            frame::push_window_update(out, id, more);
+        }
+    }
+
+    /// Ends a stream early; nothing where it has ended.
+    pub fn reset(&mut self, id: u32, code: ErrorCode, out: &mut Vec<u8>) {
+        let Some(stream) = self.streams.get_mut(id).filter(|stream| !stream.is_reset) else { return };
+        let is_over = !stream.receives && !stream.sends;
+        stream.is_reset = true;
+        (stream.receives, stream.sends) = (false, false);
+        if !is_over {
+            frame::push_reset(out, id, code);
+        }
+    }
+
+    /// The work of a stream has ended: it counts no more. A client that sends a body still is told to stop (RFC 9113 section
+    /// 8.1), and one whose response has not ended gets a reset.
+    pub fn release(&mut self, id: u32, out: &mut Vec<u8>) -> Option<T> {
+        let stream = self.streams.remove(id)?;
+        let code = match (stream.sends, stream.receives) {
+            (true, _) => Some(ErrorCode::Internal),
+            (false, true) => Some(ErrorCode::NoError),
+            (false, false) => None,
+        };
+        if let Some(code) = code {
+            frame::push_reset(out, id, code);
+        }
+        let end = if stream.is_reset || code.is_some() { End::Reset } else { End::Done };
+        self.streams.note_end(id, end);
+        Some(stream.user)
+    }
+
+    /// Tells the client that the connection is to end; the streams that it opens until it knows are served.
+    pub fn announce_end(&mut self, out: &mut Vec<u8>) {
+        self.go_away(WINDOW_MAX, ErrorCode::NoError, out);
+        frame::push(out, Kind::Ping, 0, 0, b"goingaway"[..8].as_ref());
+    }
+
+    /// Opens no further stream, and tells the client which was the last.
+    pub fn end(&mut self, out: &mut Vec<u8>) {
+        if self.last_served.is_none() {
+            self.last_served = Some(self.streams.last);
+            self.go_away(self.streams.last, ErrorCode::NoError, out);
+        }
+    }
+}
+
+/// Writes the first bytes of a frame where room was left for them.
+fn put(header: FrameHeader, at: &mut [u8]) {
+    let mut bytes = Vec::with_capacity(FRAME_HEADER_LEN);
+    header.push(&mut bytes);
+    at[..FRAME_HEADER_LEN].copy_from_slice(&bytes);
+}
+
+/// Appends a header block that is longer than a frame (RFC 9113 section 6.10).
+fn push_fragments(stream: u32, block: &[u8], end_stream: u8, out: &mut Vec<u8>) {
+    let (count, mut kind) = (block.len().div_ceil(PAYLOAD_MAX), Kind::Headers);
+    for (index, fragment) in block.chunks(PAYLOAD_MAX).enumerate() {
+        let end_stream = if index == 0 { end_stream } else { 0 };
+        let flags = end_stream | if index + 1 == count { END_HEADERS } else { 0 };
+        frame::push(out, kind, flags, stream, fragment);
+        kind = Kind::Continuation;
+    }
+}

@@ -1,0 +1,727 @@
+//! A server's side of a connection: bytes that were received become events, and what they call for is written at once.
+//!
+//! ```text
+//!   received bytes --receive--> Event: a head, a part of a body, a reset, an open window
+//!                        |
+//!                        `----> out: acknowledgements, windows, resets
+//! ```
+//! Main types: [`Session`], [`Event`]. What the server sends of its own accord is in [`send`](super::send). A frame but DATA is
+//! handled when all of it is here, so whoever receives has to hold 16 KiB; bytes of DATA are handed out as they come.
+
+use super::error::{ErrorCode, Fault, StreamFault};
+use super::frame::{
+    self, ACK, END_HEADERS, END_STREAM, FRAME_HEADER_LEN, FrameHeader, Kind, PADDED, PAYLOAD_MAX,
+};
+use super::hpack::{Decoder, Encoder};
+use super::priority::Priority;
+use super::settings::{self, PeerSettings, WINDOW_DEFAULT, WINDOW_MAX};
+use super::stream::{End, Stream, Streams};
+
+/// Limits and sizes of a connection, out of the configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Streams that may be open at once (`http2_max_concurrent_streams`).
+    pub streams_max: u32,
+    /// Bytes of a body that a client may send before somebody takes them (`http2_body_preread_size`).
+    pub initial_window: u32,
+    /// Bytes of a header section (`large_client_header_buffers`).
+    pub head_max: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { streams_max: 128, initial_window: 64 << 10, head_max: 33 << 10 }
+    }
+}
+
+/// Bytes of all bodies that a client may send before they are counted as received; the windows of the streams limit what is
+/// held.
+const CONNECTION_WINDOW: u32 = 16 << 20;
+
+/// Frames that do nothing, which a client may send beyond those that its requests give it.
+pub(super) const BUDGET_MAX: i32 = 1000;
+
+/// Streams above those that were answered, which a client may reset or have refused, where its limit of streams is lower.
+const EARLY_ENDS_MIN: u32 = 100;
+
+/// Frames of one header block, beside one for each KiB of it.
+const FRAGMENTS_MAX: usize = 8;
+
+/// The least that is gathered of a header block: a head that is too large gets a response, up to here.
+const BLOCK_MIN: usize = 64 << 10;
+
+/// What was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// More bytes are needed.
+    More,
+    /// A frame that calls for nothing more.
+    Nothing,
+    /// The head of a request. It has to be given to [`Session::decode`], and then [`Session::open`]ed.
+    Head {
+        /// Its stream.
+        stream: u32,
+        /// Whether the request ends with it.
+        ends: bool,
+        /// Where the head is.
+        block: Block,
+    },
+    /// Bytes of a body, which stand in the input; there may be none at its end.
+    Data {
+        /// Its stream.
+        stream: u32,
+        /// Where they start.
+        start: usize,
+        /// Where they end.
+        end: usize,
+        /// Whether the body ends with them.
+        ends: bool,
+    },
+    /// The stream has ended early, by one side or the other: nothing more is received or sent on it.
+    Reset {
+        /// The stream.
+        stream: u32,
+        /// Whether that was the client's wish.
+        by_client: bool,
+    },
+    /// More may be sent on this stream, or with 0 on all of them.
+    Window {
+        /// The stream.
+        stream: u32,
+    },
+    /// A response has another priority from here on (RFC 9218 section 7.1).
+    Priority {
+        /// The stream, which may not be opened yet.
+        stream: u32,
+        /// Its priority.
+        priority: Priority,
+    },
+    /// A PING of this end came back.
+    Pong,
+    /// The client opens no more streams.
+    GoAway,
+}
+
+/// Where a header block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Block {
+    /// In the input, from here to there.
+    Input(usize, usize),
+    /// In memory of the session, since it came in several frames.
+    Gathered,
+}
+
+/// What one call of [`Session::receive`] has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Bytes of the input that are done.
+    pub used: usize,
+    /// What they were.
+    pub event: Event,
+}
+
+/// A header block of which fragments are to come.
+#[derive(Debug)]
+struct Gathering {
+    stream: u32,
+    ends: bool,
+    fragments: usize,
+}
+
+/// DATA of which bytes are to come.
+#[derive(Clone, Copy, Debug)]
+struct Data {
+    stream: u32,
+    /// Bytes of the body.
+    left: usize,
+    /// Bytes of padding behind them.
+    padding: usize,
+    ends: bool,
+    /// Whether nobody wants them.
+    is_ignored: bool,
+}
+
+/// One connection of a client. `T` is kept with each stream.
+#[derive(Debug)]
+pub struct Session<T> {
+    limits: Limits,
+    decoder: Decoder,
+    pub(super) encoder: Encoder,
+    pub(super) peer: PeerSettings,
+    pub(super) streams: Streams<T>,
+    pub(super) send_window: i64,
+    receive_window: i64,
+    received: u32,
+    has_preface: bool,
+    has_settings: bool,
+    /// Whether the client has acknowledged what it was told.
+    is_acknowledged: bool,
+    gathering: Option<Gathering>,
+    block: Vec<u8>,
+    data: Option<Data>,
+    pub(super) budget: i32,
+    pub(super) early_ends: u32,
+    /// The last stream that is served, once that was told.
+    pub(super) last_served: Option<u32>,
+}
+
+impl<T> Session<T> {
+    /// A new connection, whose first frames are appended to `out`.
+    #[must_use]
+    pub fn new(limits: Limits, out: &mut Vec<u8>) -> Session<T> {
+        settings::push_own(out, limits.streams_max, limits.initial_window);
+        frame::push_window_update(out, 0, CONNECTION_WINDOW - WINDOW_DEFAULT);
+        Session {
+            limits,
+            decoder: Decoder::default(),
+            encoder: Encoder::default(),
+            peer: PeerSettings::default(),
+            streams: Streams::default(),
+            send_window: i64::from(WINDOW_DEFAULT),
+            receive_window: i64::from(CONNECTION_WINDOW),
+            received: 0,
+            has_preface: false,
+            has_settings: false,
+            is_acknowledged: false,
+            gathering: None,
+            block: Vec::new(),
+            data: None,
+            budget: BUDGET_MAX,
+            early_ends: 0,
+            last_served: None,
+        }
+    }
+
+    /// Handles the next frame of `input`, or a part of one that is DATA. What it calls for is appended to `out`.
+    ///
+    /// # Errors
+    /// The connection has to end, with [`Session::fail`].
+    pub fn receive(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<Step, Fault> {
+        if let Some(data) = self.data {
+            return Ok(self.receive_data(data, input, 0));
+        }
+        if !self.has_preface {
+            return self.receive_preface(input);
+        }
+        let Some(header) = FrameHeader::read(input) else { return Ok(MORE) };
+        if header.len > PAYLOAD_MAX {
+            return Err(Fault::FrameTooLong);
+        }
+        if !self.has_settings && (header.kind != Kind::Settings || header.has(ACK)) {
+            return Err(Fault::NoSettings);
+        }
+        if self.gathering.is_some() && header.kind != Kind::Continuation {
+            return Err(Fault::Continuation);
+        }
+        if header.kind == Kind::Data {
+            return self.begin_data(header, input, out);
+        }
+        let used = FRAME_HEADER_LEN + header.len;
+        let Some(payload) = input.get(FRAME_HEADER_LEN..used) else { return Ok(MORE) };
+        let event = match header.kind {
+            Kind::Headers => self.headers(header, payload)?,
+            Kind::Continuation => self.continuation(header, payload)?,
+            _ => self.control(header, payload, out)?,
+        };
+        let event = match event {
+            Event::Head { stream, ends, block } => self.head(stream, ends, block, input, out)?,
+            event => event,
+        };
+        Ok(Step { used, event })
+    }
+
+    fn receive_preface(&mut self, input: &[u8]) -> Result<Step, Fault> {
+        let here = &input[..input.len().min(frame::PREFACE.len())];
+        if !frame::PREFACE.starts_with(here) {
+            return Err(Fault::Preface);
+        }
+        self.has_preface = here.len() == frame::PREFACE.len();
+        let used = if self.has_preface { here.len() } else { 0 };
+        let event = if self.has_preface { Event::Nothing } else { Event::More };
+        Ok(Step { used, event })
+    }
+
+    /// Whether bytes are missing of a header block, or of a connection's beginning: it cannot go on without them.
+    #[must_use]
+    pub fn is_in_head(&self) -> bool {
+        self.gathering.is_some() || !self.has_settings
+    }
+
+    /// Streams whose work goes on.
+    #[must_use]
+    pub fn open_streams(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// What is kept with a stream.
+    #[must_use]
+    pub fn get(&self, stream: u32) -> Option<&T> {
+        self.streams.get(stream).map(|stream| &stream.user)
+    }
+
+    /// What is kept with each stream.
+    pub fn each(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.streams.iter().map(|stream| (stream.id, &stream.user))
+    }
+
+    /// Gives the client some of its budget back, such as for the time that has gone by.
+    pub fn pay_back(&mut self, frames: u32) {
+        let frames = i32::try_from(frames).unwrap_or(BUDGET_MAX).min(BUDGET_MAX);
+        self.budget = (self.budget + frames).min(BUDGET_MAX);
+    }
+
+    /// A frame that does nothing for a request.
+    fn spend(&mut self) -> Result<(), Fault> {
+        self.budget -= 1;
+        if self.budget < 0 { Err(Fault::Flood) } else { Ok(()) }
+    }
+
+    /// A stream that ends before its response has.
+    fn note_early_end(&mut self) -> Result<(), Fault> {
+        self.early_ends += 1;
+        let most = self.limits.streams_max.max(EARLY_ENDS_MIN);
+        if self.early_ends > most { Err(Fault::ResetFlood) } else { Ok(()) }
+    }
+}
+
+const MORE: Step = Step { used: 0, event: Event::More };
+
+/// Header sections.
+impl<T> Session<T> {
+    /// RFC 9113 section 6.2.
+    fn headers(&mut self, header: FrameHeader, payload: &[u8]) -> Result<Event, Fault> {
+        if header.stream == 0 {
+            return Err(Fault::WrongStream);
+        }
+        let (mut start, mut end) = (0, payload.len());
+        if header.has(PADDED) {
+            let padding = usize::from(*payload.first().ok_or(Fault::FrameLength)?);
+            start = 1;
+            end = end.checked_sub(padding).filter(|&end| end >= start).ok_or(Fault::Padding)?;
+        }
+        if header.has(frame::PRIORITY) {
+            start += 5;
+            if start > end {
+                return Err(Fault::FrameLength);
+            }
+        }
+        let ends = header.has(END_STREAM);
+        if header.has(END_HEADERS) {
+            let block = Block::Input(FRAME_HEADER_LEN + start, FRAME_HEADER_LEN + end);
+            return Ok(Event::Head { stream: header.stream, ends, block });
+        }
+        self.block.clear();
+        self.block.extend_from_slice(&payload[start..end]);
+        self.gathering = Some(Gathering { stream: header.stream, ends, fragments: 1 });
+        Ok(Event::Nothing)
+    }
+
+    /// RFC 9113 section 6.10.
+    fn continuation(&mut self, header: FrameHeader, payload: &[u8]) -> Result<Event, Fault> {
+        let Some(gathering) = &mut self.gathering else { return Err(Fault::Continuation) };
+        if header.stream != gathering.stream {
+            return Err(Fault::Continuation);
+        }
+        self.block.extend_from_slice(payload);
+        gathering.fragments += 1;
+        let most = (self.limits.head_max as usize * 2).max(BLOCK_MIN);
+        if self.block.len() > most || gathering.fragments > FRAGMENTS_MAX + self.block.len() / 1024 {
+            return Err(Fault::HeadTooLarge);
+        }
+        if !header.has(END_HEADERS) {
+            return Ok(Event::Nothing);
+        }
+        let (stream, ends) = (gathering.stream, gathering.ends);
+        self.gathering = None;
+        Ok(Event::Head { stream, ends, block: Block::Gathered })
+    }
+
+    /// A whole header block: of a request, of trailers, or of a stream that is none of both.
+    fn head(
+        &mut self,
+        id: u32,
+        ends: bool,
+        block: Block,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Event, Fault> {
+        if let Some(stream) = self.streams.get(id) {
+            return match (stream.is_reset, stream.receives) {
+                (true, _) => self.pass_over(block, input).map(|()| Event::Nothing),
+                (false, true) => self.trailers(id, ends, block, input, out),
+                (false, false) => {
+                    self.pass_over(block, input)?;
+                    self.reset_for(id, StreamFault::HalfClosed, out)
+                }
+            };
+        }
+        if id.is_multiple_of(2) {
+            return Err(Fault::StreamNumber);
+        }
+        if id <= self.streams.last {
+            return match self.streams.end_of(id) {
+                Some(End::Reset) => self.pass_over(block, input).map(|()| Event::Nothing),
+                Some(End::Done) => Err(Fault::ClosedStream),
+                None => Err(Fault::StreamNumber),
+            };
+        }
+        self.streams.last = id;
+        if self.last_served.is_some_and(|last| id > last) {
+            self.pass_over(block, input)?;
+            self.streams.note_end(id, End::Reset);
+            return Ok(Event::Nothing);
+        }
+        if self.streams.len() >= self.limits.streams_max as usize {
+            self.pass_over(block, input)?;
+            self.streams.note_end(id, End::Reset);
+            frame::push_reset(out, id, StreamFault::TooMany.code());
+            self.note_early_end()?;
+            return Ok(Event::Nothing);
+        }
+        Ok(Event::Head { stream: id, ends, block })
+    }
+
+    /// Decodes a header block, and hands its fields to `field`.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn decode(
+        &mut self,
+        block: Block,
+        input: &[u8],
+        field: impl FnMut(&[u8], &[u8]),
+    ) -> Result<(), Fault> {
+        let bytes = match block {
+            Block::Input(start, end) => input.get(start..end).unwrap_or_default(),
+            Block::Gathered => &self.block,
+        };
+        let decoded = self.decoder.decode(bytes, field).map_err(Fault::Hpack);
+        if block == Block::Gathered {
+            self.block = Vec::new();
+        }
+        decoded
+    }
+
+    /// Decodes a block that nobody wants: the table has to follow.
+    fn pass_over(&mut self, block: Block, input: &[u8]) -> Result<(), Fault> {
+        self.spend()?;
+        self.decode(block, input, |_, _| ())
+    }
+
+    /// Takes a stream up whose head was decoded. `length` are the bytes of its body, where the head said so.
+    pub fn open(&mut self, id: u32, ends: bool, length: Option<u64>, user: T) {
+        let initial = self.limits.initial_window;
+        // Before the settings are known to be known, a client may go by those of the RFC (RFC 9113 section 6.5.3).
+        let window = if self.is_acknowledged { initial } else { initial.max(WINDOW_DEFAULT) };
+        self.streams.insert(Stream {
+            id,
+            receives: !ends,
+            sends: true,
+            is_reset: false,
+            receive_window: i64::from(window),
+            taken: 0,
+            receive_limit: initial,
+            send_window: i64::from(self.peer.initial_window),
+            left: length,
+            user,
+        });
+    }
+
+    /// A header section behind a body (RFC 9113 section 8.1): it has to end the request, and may have no pseudo fields.
+    fn trailers(
+        &mut self,
+        id: u32,
+        ends: bool,
+        block: Block,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Event, Fault> {
+        let mut is_good = ends;
+        self.decode(block, input, |name, value| is_good &= super::head::is_field(name, value))?;
+        let is_short = self.streams.get(id).and_then(|stream| stream.left).is_some_and(|left| left > 0);
+        if !is_good || is_short {
+            let fault = if is_good { StreamFault::Length } else { StreamFault::Trailers };
+            return self.reset_for(id, fault, out);
+        }
+        if let Some(stream) = self.streams.get_mut(id) {
+            stream.receives = false;
+        }
+        Ok(Event::Data { stream: id, start: 0, end: 0, ends: true })
+    }
+
+    /// Resets a stream for what its client has done.
+    fn reset_for(&mut self, id: u32, fault: StreamFault, out: &mut Vec<u8>) -> Result<Event, Fault> {
+        self.reset(id, fault.code(), out);
+        self.note_early_end()?;
+        Ok(Event::Reset { stream: id, by_client: false })
+    }
+}
+
+/// Bodies.
+impl<T> Session<T> {
+    /// RFC 9113 section 6.1. All of the payload counts for the windows, padding too (section 6.9.1).
+    fn begin_data(&mut self, header: FrameHeader, input: &[u8], out: &mut Vec<u8>) -> Result<Step, Fault> {
+        let id = header.stream;
+        if id == 0 {
+            return Err(Fault::WrongStream);
+        }
+        let mut start = FRAME_HEADER_LEN;
+        let mut data = Data {
+            stream: id,
+            left: header.len,
+            padding: 0,
+            ends: header.has(END_STREAM),
+            is_ignored: false,
+        };
+        if header.has(PADDED) {
+            if header.len == 0 {
+                return Err(Fault::FrameLength);
+            }
+            let Some(&padding) = input.get(start) else { return Ok(MORE) };
+            start += 1;
+            data.padding = padding.into();
+            data.left = (header.len - 1).checked_sub(data.padding).ok_or(Fault::Padding)?;
+        }
+        let is_new = id > self.streams.last || id.is_multiple_of(2);
+        if is_new && self.last_served.is_none_or(|last| id <= last) {
+            return Err(Fault::IdleStream);
+        }
+        self.receive_window -= header.len as i64;
+        if self.receive_window < 0 {
+            return Err(Fault::WindowExceeded);
+        }
+        match data.left {
+            0 if !data.ends => self.spend()?,
+            0 => {}
+            _ => self.pay_back(1),
+        }
+        self.widen_connection(header.len as u32, out);
+        if let Some(fault) = self.check_data(&mut data, header.len)? {
+            let event = self.reset_for(id, fault, out)?;
+            data.is_ignored = true;
+            self.data = Some(data);
+            return Ok(Step { used: start, event });
+        }
+        Ok(self.receive_data(data, input, start))
+    }
+
+    /// Counts the bytes of a frame for its stream; why that ends the stream, or whether nobody wants them.
+    fn check_data(&mut self, data: &mut Data, len: usize) -> Result<Option<StreamFault>, Fault> {
+        let Some(stream) = self.streams.get_mut(data.stream) else {
+            data.is_ignored = true;
+            return match self.streams.end_of(data.stream) {
+                Some(End::Done) => Err(Fault::ClosedStream),
+                Some(End::Reset) | None => Ok(None),
+            };
+        };
+        data.is_ignored = stream.is_reset;
+        if stream.is_reset {
+            return Ok(None);
+        }
+        if !stream.receives {
+            return Ok(Some(StreamFault::HalfClosed));
+        }
+        stream.receive_window -= len as i64;
+        if stream.receive_window < 0 {
+            return Ok(Some(StreamFault::WindowExceeded));
+        }
+        // Padding is taken by nobody else.
+        stream.taken += (len - data.left) as u32;
+        if let Some(left) = &mut stream.left {
+            match left.checked_sub(data.left as u64) {
+                Some(rest) if rest == 0 || !data.ends => *left = rest,
+                _ => return Ok(Some(StreamFault::Length)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Hands out what is here of a frame from `start` on, and passes over padding.
+    fn receive_data(&mut self, mut data: Data, input: &[u8], start: usize) -> Step {
+        let here = input.len().saturating_sub(start);
+        let count = data.left.min(here);
+        let padding = data.padding.min(here - count);
+        data.left -= count;
+        data.padding -= padding;
+        let is_done = data.left == 0 && data.padding == 0;
+        let used = start + count + padding;
+        self.data = (!is_done).then_some(data);
+        let ends = data.ends && is_done;
+        if ends
+            && !data.is_ignored
+            && let Some(stream) = self.streams.get_mut(data.stream)
+        {
+            stream.receives = false;
+        }
+        let event = match data.is_ignored || count == 0 && !ends {
+            true if used == 0 && !is_done => Event::More,
+            true => Event::Nothing,
+            false => Event::Data { stream: data.stream, start, end: start + count, ends },
+        };
+        Step { used, event }
+    }
+
+    /// Bytes of bodies came: the window of the connection is opened again by halves.
+    fn widen_connection(&mut self, bytes: u32, out: &mut Vec<u8>) {
+        self.received += bytes;
+        if self.received >= CONNECTION_WINDOW / 2 {
+            frame::push_window_update(out, 0, self.received);
+            self.receive_window += i64::from(self.received);
+            self.received = 0;
+        }
+    }
+}
+
+/// Frames about the connection and its streams.
+impl<T> Session<T> {
+    fn control(&mut self, header: FrameHeader, payload: &[u8], out: &mut Vec<u8>) -> Result<Event, Fault> {
+        self.spend()?;
+        let is_of_stream = header.stream != 0;
+        match header.kind {
+            Kind::Priority | Kind::ResetStream if !is_of_stream => return Err(Fault::WrongStream),
+            Kind::Settings | Kind::Ping | Kind::GoAway | Kind::PriorityUpdate if is_of_stream => {
+                return Err(Fault::WrongStream);
+            }
+            _ => {}
+        }
+        match header.kind {
+            Kind::Priority if payload.len() == 5 => Ok(Event::Nothing),
+            Kind::Priority => self.wrong_priority(header.stream, out),
+            Kind::ResetStream => self.reset_by_client(header.stream, payload),
+            Kind::Settings => self.settings(header, payload, out),
+            Kind::PushPromise => Err(Fault::PushPromise),
+            Kind::Ping => self.ping(header, payload, out),
+            Kind::GoAway if payload.len() < 8 => Err(Fault::FrameLength),
+            Kind::GoAway => Ok(Event::GoAway),
+            Kind::WindowUpdate => self.window_update(header.stream, payload, out),
+            Kind::PriorityUpdate => Self::priority_update(payload),
+            Kind::Data | Kind::Headers | Kind::Continuation | Kind::Unknown => Ok(Event::Nothing),
+        }
+    }
+
+    /// RFC 9113 section 6.3: a frame of another length than five bytes is an error of its stream.
+    fn wrong_priority(&mut self, id: u32, out: &mut Vec<u8>) -> Result<Event, Fault> {
+        match self.streams.get(id) {
+            Some(stream) if !stream.is_reset => self.reset_for(id, StreamFault::FrameLength, out),
+            Some(_) => Ok(Event::Nothing),
+            None if id > self.streams.last => Err(Fault::FrameLength),
+            None => Ok(Event::Nothing),
+        }
+    }
+
+    /// RFC 9113 section 6.4. The stream counts until its work has ended.
+    fn reset_by_client(&mut self, id: u32, payload: &[u8]) -> Result<Event, Fault> {
+        if payload.len() != 4 {
+            return Err(Fault::FrameLength);
+        }
+        let Some(stream) = self.streams.get_mut(id) else {
+            return self.about_no_stream(id);
+        };
+        if stream.is_reset {
+            return Ok(Event::Nothing);
+        }
+        stream.is_reset = true;
+        (stream.receives, stream.sends) = (false, false);
+        self.note_early_end()?;
+        Ok(Event::Reset { stream: id, by_client: true })
+    }
+
+    /// A frame that may come late, for a stream that is not there.
+    fn about_no_stream(&self, id: u32) -> Result<Event, Fault> {
+        let is_idle = id > self.streams.last || id.is_multiple_of(2);
+        if is_idle { Err(Fault::IdleStream) } else { Ok(Event::Nothing) }
+    }
+
+    /// RFC 9113 section 6.5.
+    fn settings(&mut self, header: FrameHeader, payload: &[u8], out: &mut Vec<u8>) -> Result<Event, Fault> {
+        if header.has(ACK) {
+            self.is_acknowledged = true;
+            return if payload.is_empty() { Ok(Event::Nothing) } else { Err(Fault::FrameLength) };
+        }
+        let before = self.peer;
+        self.peer.read(payload)?;
+        self.has_settings = true;
+        self.encoder.set_limit(self.peer.table_bytes);
+        frame::push(out, Kind::Settings, ACK, 0, &[]);
+        let change = i64::from(self.peer.initial_window) - i64::from(before.initial_window);
+        if change == 0 {
+            return Ok(Event::Nothing);
+        }
+        // RFC 9113 section 6.9.2.
+        let fits = self.streams.iter_mut().all(|stream| stream.widen(change));
+        if fits { Ok(Event::Window { stream: 0 }) } else { Err(Fault::WindowTooLarge) }
+    }
+
+    /// RFC 9113 section 6.7.
+    fn ping(&mut self, header: FrameHeader, payload: &[u8], out: &mut Vec<u8>) -> Result<Event, Fault> {
+        if payload.len() != 8 {
+            return Err(Fault::FrameLength);
+        }
+        if header.has(ACK) {
+            return Ok(Event::Pong);
+        }
+        frame::push(out, Kind::Ping, ACK, 0, payload);
+        Ok(Event::Nothing)
+    }
+
+    /// RFC 9113 section 6.9.
+    fn window_update(&mut self, id: u32, payload: &[u8], out: &mut Vec<u8>) -> Result<Event, Fault> {
+        if payload.len() != 4 {
+            return Err(Fault::FrameLength);
+        }
+        let bytes = frame::number(payload).unwrap_or_default() & WINDOW_MAX;
+        if id == 0 {
+            if bytes == 0 {
+                return Err(Fault::WindowOfNothing);
+            }
+            self.send_window += i64::from(bytes);
+            return match self.send_window > i64::from(WINDOW_MAX) {
+                true => Err(Fault::WindowTooLarge),
+                false => Ok(Event::Window { stream: 0 }),
+            };
+        }
+        let Some(stream) = self.streams.get_mut(id) else { return self.about_no_stream(id) };
+        if stream.is_reset {
+            return Ok(Event::Nothing);
+        }
+        if bytes == 0 {
+            return self.reset_for(id, StreamFault::WindowOfNothing, out);
+        }
+        match stream.widen(i64::from(bytes)) {
+            true => Ok(Event::Window { stream: id }),
+            false => self.reset_for(id, StreamFault::WindowTooLarge, out),
+        }
+    }
+
+    /// RFC 9218 section 7.1.
+    fn priority_update(payload: &[u8]) -> Result<Event, Fault> {
+        let (Some(stream), Some(text)) = (frame::number(payload), payload.get(4..)) else {
+            return Err(Fault::FrameLength);
+        };
+        match stream & WINDOW_MAX {
+            0 => Err(Fault::WrongStream),
+            stream => Ok(Event::Priority { stream, priority: Priority::read(text) }),
+        }
+    }
+
+    /// Ends the connection for a fault: what it is to be told is appended to `out`.
+    pub fn fail(&mut self, fault: Fault, out: &mut Vec<u8>) {
+        self.go_away(self.streams.last, fault.code(), out);
+    }
+
+    /// Tells the client which streams are served (RFC 9113 section 6.8).
+    pub fn go_away(&mut self, last: u32, code: ErrorCode, out: &mut Vec<u8>) {
+        frame::push_go_away(out, last, code);
+    }
+}
+
+#[cfg(test)]
+impl<T> Session<T> {
+    pub(super) fn receive_window_for_test(&mut self, bytes: i64) {
+        self.receive_window = bytes;
+    }
+
+    pub(super) fn held_for_test(&self) -> usize {
+        self.block.len()
+    }
+}

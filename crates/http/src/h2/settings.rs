@@ -1,0 +1,71 @@
+//! SETTINGS (RFC 9113 section 6.5): what the other end said of itself, and what it is told.
+
+use super::error::Fault;
+use super::frame::{self, Kind, PAYLOAD_MAX};
+use super::hpack::TABLE_BYTES_DEFAULT;
+
+/// The largest window (RFC 9113 section 6.9.1).
+pub const WINDOW_MAX: u32 = (1 << 31) - 1;
+
+/// A window before anything was said about it (RFC 9113 section 6.9.2).
+pub const WINDOW_DEFAULT: u32 = (1 << 16) - 1;
+
+/// The longest payload that a setting can allow.
+const PAYLOAD_LIMIT: u32 = (1 << 24) - 1;
+
+/// What the other end allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerSettings {
+    /// SETTINGS_HEADER_TABLE_SIZE
+    pub table_bytes: usize,
+    /// SETTINGS_INITIAL_WINDOW_SIZE
+    pub initial_window: u32,
+    /// SETTINGS_MAX_FRAME_SIZE
+    pub payload_max: usize,
+}
+
+impl Default for PeerSettings {
+    fn default() -> PeerSettings {
+        PeerSettings {
+            table_bytes: TABLE_BYTES_DEFAULT,
+            initial_window: WINDOW_DEFAULT,
+            payload_max: PAYLOAD_MAX,
+        }
+    }
+}
+
+impl PeerSettings {
+    /// Reads a payload. The values are taken in the order in which they stand.
+    pub(super) fn read(&mut self, payload: &[u8]) -> Result<(), Fault> {
+        let (settings, rest) = payload.as_chunks::<6>();
+        if !rest.is_empty() {
+            return Err(Fault::FrameLength);
+        }
+        for &[i, j, a, b, c, d] in settings {
+            let value = u32::from_be_bytes([a, b, c, d]);
+            match u16::from_be_bytes([i, j]) {
+                0x1 => self.table_bytes = value as usize,
+                // Nothing is pushed, whatever the client allows; and SETTINGS_NO_RFC7540_PRIORITIES (RFC 9218).
+                0x2 | 0x9 if value > 1 => return Err(Fault::Setting),
+                0x4 if value > WINDOW_MAX => return Err(Fault::InitialWindow),
+                0x4 => self.initial_window = value,
+                0x5 if !(PAYLOAD_MAX as u32..=PAYLOAD_LIMIT).contains(&value) => return Err(Fault::Setting),
+                0x5 => self.payload_max = value as usize,
+                // One that is not known is passed over (RFC 9113 section 6.5.2).
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Appends what a server says of itself at the start of a connection.
+pub(super) fn push_own(out: &mut Vec<u8>, streams_max: u32, initial_window: u32) {
+    let mut payload = Vec::with_capacity(18);
+    // SETTINGS_MAX_CONCURRENT_STREAMS, SETTINGS_INITIAL_WINDOW_SIZE, SETTINGS_NO_RFC7540_PRIORITIES.
+    for (id, value) in [(0x3u16, streams_max), (0x4, initial_window), (0x9, 1)] {
+        payload.extend_from_slice(&id.to_be_bytes());
+        payload.extend_from_slice(&value.to_be_bytes());
+    }
+    frame::push(out, Kind::Settings, 0, 0, &payload);
+}

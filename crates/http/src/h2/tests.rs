@@ -1,0 +1,910 @@
+//! A scripted client against a [`Session`]: what RFC 9113 demands of a server, by section.
+
+use super::error::ErrorCode;
+use super::frame::{FrameHeader, Kind, PREFACE};
+use super::hpack;
+use super::settings::WINDOW_MAX;
+use super::*;
+use crate::request::{BodyLength, Head, HeaderId, ParseError, Policy};
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const PRIORITY: u8 = 2;
+const RESET: u8 = 3;
+const SETTINGS: u8 = 4;
+const PUSH: u8 = 5;
+const PING: u8 = 6;
+const GO_AWAY: u8 = 7;
+const WINDOW: u8 = 8;
+const CONTINUATION: u8 = 9;
+const PRIORITY_UPDATE: u8 = 16;
+
+const END: u8 = 1;
+const WHOLE: u8 = 4;
+const PADDED: u8 = 8;
+const WITH_PRIORITY: u8 = 0x20;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let [_, a, b, c] = (payload.len() as u32).to_be_bytes();
+    let mut all = vec![a, b, c, kind, flags];
+    all.extend_from_slice(&stream.to_be_bytes());
+    all.extend_from_slice(payload);
+    all
+}
+
+fn setting(id: u16, value: u32) -> Vec<u8> {
+    let mut payload = id.to_be_bytes().to_vec();
+    payload.extend_from_slice(&value.to_be_bytes());
+    frame(SETTINGS, 0, 0, &payload)
+}
+
+/// A header block without a table.
+fn block(fields: &[(&str, &str)]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (name, value) in fields {
+        let text = |text: &str, out: &mut Vec<u8>| {
+            hpack::push_integer(out, 0, 7, text.len());
+            out.extend_from_slice(text.as_bytes());
+        };
+        out.push(0);
+        text(name, &mut out);
+        text(value, &mut out);
+    }
+    out
+}
+
+const LINE: [(&str, &str); 4] =
+    [(":method", "GET"), (":scheme", "http"), (":path", "/a?b"), (":authority", "here")];
+
+fn line_and(fields: &[(&'static str, &'static str)]) -> Vec<u8> {
+    block(&LINE.iter().chain(fields).copied().collect::<Vec<_>>())
+}
+
+fn get(stream: u32) -> Vec<u8> {
+    frame(HEADERS, END | WHOLE, stream, &line_and(&[]))
+}
+
+fn post(stream: u32) -> Vec<u8> {
+    frame(HEADERS, WHOLE, stream, &line_and(&[]))
+}
+
+fn window(stream: u32, bytes: u32) -> Vec<u8> {
+    frame(WINDOW, 0, stream, &bytes.to_be_bytes())
+}
+
+fn reset(stream: u32) -> Vec<u8> {
+    frame(RESET, 0, stream, &8u32.to_be_bytes())
+}
+
+/// A frame that the server has sent.
+type Sent = (Kind, u8, u32, Vec<u8>);
+
+struct Peer {
+    session: Session<()>,
+    out: Vec<u8>,
+    /// What became of the heads that came.
+    heads: Vec<(u32, Result<Head, HeadFault>)>,
+    bodies: Vec<u8>,
+    raw: Vec<u8>,
+}
+
+impl Peer {
+    /// One that has not said anything.
+    fn silent(limits: Limits) -> Peer {
+        let mut out = Vec::new();
+        let session = Session::new(limits, &mut out);
+        Peer { session, out, heads: Vec::new(), bodies: Vec::new(), raw: Vec::new() }
+    }
+
+    /// One behind its preface and settings, whose answers were looked at.
+    fn with(limits: Limits) -> Peer {
+        let mut peer = Peer::silent(limits);
+        peer.feed(&[&PREFACE[..], &frame(SETTINGS, 0, 0, &[])].concat()).expect("a good start");
+        peer.feed(&frame(SETTINGS, END, 0, &[])).expect("an acknowledgement");
+        peer.out.clear();
+        peer
+    }
+
+    fn new() -> Peer {
+        Peer::with(Limits::default())
+    }
+
+    /// Receives bytes in one piece.
+    fn feed(&mut self, bytes: &[u8]) -> Result<Vec<Event>, Fault> {
+        let (mut at, mut events) = (0, Vec::new());
+        while at < bytes.len() {
+            let input = &bytes[at..];
+            let step = self.session.receive(input, &mut self.out)?;
+            match step.event {
+                Event::More => break,
+                Event::Nothing => {}
+                Event::Head { stream, ends, block } => {
+                    self.head(stream, ends, block, input)?;
+                    events.push(step.event);
+                }
+                Event::Data { start, end, .. } => {
+                    self.bodies.extend_from_slice(&input[start..end]);
+                    events.push(step.event);
+                }
+                event => events.push(event),
+            }
+            at += step.used;
+        }
+        Ok(events)
+    }
+
+    fn head(&mut self, stream: u32, ends: bool, block: Block, input: &[u8]) -> Result<(), Fault> {
+        let (mut scratch, mut head, policy) = (Scratch::default(), Head::new(), Policy::default());
+        self.raw.clear();
+        let mut reader = HeadReader::new(&mut scratch, &mut head, &mut self.raw, &policy);
+        self.session.decode(block, input, |name, value| reader.field(name, value))?;
+        let finished = reader.finish(ends).map(|()| head);
+        let length = match &finished {
+            Ok(head) => match head.body() {
+                BodyLength::Exactly(length) => Some(length),
+                _ => None,
+            },
+            Err(_) => None,
+        };
+        self.session.open(stream, ends, length, ());
+        self.heads.push((stream, finished));
+        Ok(())
+    }
+
+    /// The fault of a connection after these bytes.
+    fn fault(mut self, bytes: &[u8]) -> Option<(Fault, ErrorCode)> {
+        self.feed(bytes).err().map(|fault| (fault, fault.code()))
+    }
+
+    /// What was sent since the last look.
+    fn sent(&mut self) -> Vec<Sent> {
+        let out = std::mem::take(&mut self.out);
+        let (mut rest, mut sent) = (&out[..], Vec::new());
+        while let Some(header) = FrameHeader::read(rest) {
+            let end = 9 + header.len;
+            sent.push((header.kind, header.flags, header.stream, rest[9..end].to_vec()));
+            rest = &rest[end..];
+        }
+        assert!(rest.is_empty(), "whole frames");
+        sent
+    }
+
+    /// Codes of RST_STREAM that were sent.
+    fn resets(&mut self) -> Vec<(u32, u32)> {
+        let code = |payload: &[u8]| u32::from_be_bytes(payload.try_into().expect("four bytes"));
+        let resets = self.sent().into_iter().filter(|(kind, ..)| *kind == Kind::ResetStream);
+        resets.map(|(_, _, stream, payload)| (stream, code(&payload))).collect()
+    }
+
+    fn respond(&mut self, stream: u32) {
+        let mut block = Vec::new();
+        hpack::push_status(&mut block, 200);
+        self.session.push_head(stream, &block, true, &mut self.out);
+        self.session.release(stream, &mut self.out);
+    }
+
+    /// What became of the only head.
+    fn only_head(mut self, bytes: &[u8]) -> Result<Head, HeadFault> {
+        self.feed(bytes).expect("a good connection");
+        self.heads.pop().expect("a head").1
+    }
+}
+
+/// RFC 9113 section 3.4: both ends begin with SETTINGS, the client behind the preface.
+#[test]
+fn a_connection_begins_with_preface_and_settings() {
+    let mut peer = Peer::silent(Limits::default());
+    let sent = peer.sent();
+    assert_eq!((sent[0].0, sent[0].1, sent[0].2), (Kind::Settings, 0, 0));
+    assert_eq!(peer.feed(&PREFACE[..10]), Ok(vec![]), "a part of the preface is no fault");
+    peer.feed(&[&PREFACE[..], &setting(0x4, 10)].concat()).expect("a good start");
+    assert_eq!(peer.sent(), [(Kind::Settings, 1, 0, vec![])], "acknowledged (section 6.5.3)");
+    let fault = Peer::silent(Limits::default()).fault(b"PRI * HTTP/2.1\r\n\r\n");
+    assert_eq!(fault, Some((Fault::Preface, ErrorCode::Protocol)));
+    for first in [frame(PING, 0, 0, &[0; 8]), get(1), frame(SETTINGS, END, 0, &[])] {
+        let fault = Peer::silent(Limits::default()).fault(&[&PREFACE[..], &first].concat());
+        assert_eq!(fault, Some((Fault::NoSettings, ErrorCode::Protocol)));
+    }
+}
+
+/// RFC 9113 section 4.1: a type that is not known is passed over, and so are flags and the reserved bit.
+#[test]
+fn unknown_frames_and_flags_mean_nothing() {
+    let mut peer = Peer::new();
+    assert_eq!(peer.feed(&frame(0xfe, 0xff, 1, b"some bytes")), Ok(vec![]));
+    assert_eq!(peer.feed(&frame(PING, 0xfe, 1 << 31, b"12345678")), Ok(vec![]));
+    assert_eq!(peer.sent(), [(Kind::Ping, 1, 0, b"12345678".to_vec())]);
+}
+
+/// RFC 9113 section 4.2: longer frames than SETTINGS_MAX_FRAME_SIZE are a FRAME_SIZE_ERROR, and so are wrong lengths.
+#[test]
+fn wrong_lengths_are_frame_size_errors() {
+    let long = vec![0; (1 << 14) + 1];
+    assert_eq!(
+        Peer::new().fault(&frame(0xfe, 0, 0, &long)),
+        Some((Fault::FrameTooLong, ErrorCode::FrameSize))
+    );
+    let wanted = Some((Fault::FrameLength, ErrorCode::FrameSize));
+    for bytes in [
+        frame(RESET, 0, 1, &[0; 3]),
+        frame(SETTINGS, 0, 0, &[0; 5]),
+        frame(SETTINGS, END, 0, &[0; 6]),
+        frame(PING, 0, 0, &[0; 7]),
+        frame(WINDOW, 0, 0, &[0; 5]),
+        frame(GO_AWAY, 0, 0, &[0; 7]),
+        frame(PRIORITY_UPDATE, 0, 0, &[0; 3]),
+        frame(DATA, PADDED, 1, &[]),
+        frame(HEADERS, PADDED, 3, &[]),
+        frame(HEADERS, WITH_PRIORITY, 3, &[0; 4]),
+    ] {
+        assert_eq!(Peer::new().fault(&[post(1), bytes.clone()].concat()), wanted, "{bytes:?}");
+    }
+    assert!(Peer::new().fault(&frame(0xfe, 0, 0, &long[1..])).is_none(), "the longest one");
+}
+
+/// RFC 9113 section 4.3: a block that cannot be decoded is a COMPRESSION_ERROR.
+#[test]
+fn a_block_that_is_none_ends_the_connection() {
+    let fault = Peer::new().fault(&frame(HEADERS, END | WHOLE, 1, &[0x80]));
+    assert_eq!(fault, Some((Fault::Hpack(hpack::HpackError::Index), ErrorCode::Compression)));
+    // The table is one for all streams: also blocks that are refused count.
+    let mut peer = Peer::with(Limits { streams_max: 1, ..Limits::default() });
+    peer.feed(&post(1)).expect("a request");
+    let mut indexed = vec![0x82, 0x84, 0x86, 0x41, 1, b'h', 0x40, 1, b'x', 1, b'y'];
+    peer.feed(&frame(HEADERS, END | WHOLE, 3, &indexed)).expect("a refused stream");
+    assert_eq!(peer.resets(), [(3, ErrorCode::RefusedStream as u32)]);
+    peer.respond(1);
+    indexed.truncate(3);
+    indexed.extend([0xbf, 0xbe]);
+    peer.feed(&frame(HEADERS, END | WHOLE, 5, &indexed)).expect("a request by the table");
+    let (_, head) = peer.heads.pop().expect("a head");
+    assert_eq!(head.expect("a good head").named(&peer.raw, b"x").next(), Some(&b"y"[..]));
+}
+
+/// RFC 9113 section 5.1: frames for a stream that was not opened.
+#[test]
+fn frames_for_idle_streams_end_the_connection() {
+    for bytes in [frame(DATA, 0, 1, b"x"), reset(1), window(1, 1), frame(DATA, 0, 2, b"x"), reset(4)] {
+        let fault = Peer::new().fault(&bytes);
+        assert_eq!(fault, Some((Fault::IdleStream, ErrorCode::Protocol)), "{bytes:?}");
+    }
+    assert!(
+        Peer::new().fault(&frame(PRIORITY, 0, 1, &[0; 5])).is_none(),
+        "section 5.1: allowed in any state"
+    );
+}
+
+/// RFC 9113 section 5.1, half-closed (remote): more of a request that has ended is a stream error STREAM_CLOSED.
+#[test]
+fn frames_behind_the_end_of_a_request_reset_its_stream() {
+    for bytes in [frame(DATA, 0, 1, b"x"), get(1)] {
+        let mut peer = Peer::new();
+        peer.feed(&get(1)).expect("a request");
+        assert_eq!(peer.feed(&bytes), Ok(vec![Event::Reset { stream: 1, by_client: false }]));
+        assert_eq!(peer.resets(), [(1, ErrorCode::StreamClosed as u32)]);
+    }
+    let mut peer = Peer::new();
+    peer.feed(&get(1)).expect("a request");
+    assert_eq!(peer.feed(&window(1, 5)), Ok(vec![Event::Window { stream: 1 }]), "allowed");
+}
+
+/// RFC 9113 section 5.1, closed: what comes late is passed over, and what cannot be late is a STREAM_CLOSED error.
+#[test]
+fn frames_for_closed_streams() {
+    let ended = || {
+        let mut peer = Peer::new();
+        peer.feed(&get(1)).expect("a request");
+        peer.respond(1);
+        assert_eq!(peer.resets(), []);
+        peer
+    };
+    for bytes in [window(1, 1), reset(1), frame(PRIORITY, 0, 1, &[0; 5])] {
+        assert_eq!(ended().feed(&bytes), Ok(vec![]), "{bytes:?}");
+    }
+    for bytes in [frame(DATA, END, 1, b"x"), get(1)] {
+        assert_eq!(ended().fault(&bytes), Some((Fault::ClosedStream, ErrorCode::StreamClosed)), "{bytes:?}");
+    }
+    // This end has reset it, which the client did not know yet: its frames are received and thrown away.
+    let mut peer = Peer::new();
+    peer.feed(&post(1)).expect("a request");
+    peer.session.reset(1, ErrorCode::Cancel, &mut peer.out);
+    for released in [false, true] {
+        assert_eq!(
+            peer.feed(&[frame(DATA, 0, 1, b"xy"), get(1), window(1, 1)].concat()),
+            Ok(vec![]),
+            "{released}"
+        );
+        peer.session.release(1, &mut peer.out);
+    }
+    assert_eq!(peer.resets(), [(1, ErrorCode::Cancel as u32)]);
+    assert!(peer.bodies.is_empty());
+}
+
+/// RFC 9113 section 5.1.1: numbers of streams are odd and grow.
+#[test]
+fn numbers_of_streams_are_odd_and_grow() {
+    let wanted = Some((Fault::StreamNumber, ErrorCode::Protocol));
+    assert_eq!(Peer::new().fault(&get(2)), wanted);
+    assert_eq!(Peer::new().fault(&[get(5), get(3)].concat()), wanted);
+    assert_eq!(Peer::new().fault(&get(0)), Some((Fault::WrongStream, ErrorCode::Protocol)));
+}
+
+/// RFC 9113 section 5.1.2: more streams than are allowed are refused, and later ones are not.
+#[test]
+fn streams_above_the_limit_are_refused() {
+    let mut peer = Peer::with(Limits { streams_max: 2, ..Limits::default() });
+    peer.feed(&[get(1), get(3), get(5)].concat()).expect("a connection that goes on");
+    assert_eq!(peer.resets(), [(5, ErrorCode::RefusedStream as u32)]);
+    peer.respond(1);
+    peer.feed(&get(7)).expect("a request");
+    let streams: Vec<u32> = peer.heads.iter().map(|(stream, _)| *stream).collect();
+    assert_eq!(streams, [1, 3, 7]);
+}
+
+/// RFC 9113 sections 5.2.1 and 6.9.1: DATA above a window is a FLOW_CONTROL_ERROR, of the stream or of the connection.
+#[test]
+fn bodies_stay_within_their_windows() {
+    let limits = Limits { initial_window: 100, ..Limits::default() };
+    let mut peer = Peer::with(limits);
+    peer.feed(&[post(1), frame(DATA, 0, 1, &[0; 100])].concat()).expect("a body");
+    assert_eq!(peer.feed(&frame(DATA, 0, 1, b"x")), Ok(vec![Event::Reset { stream: 1, by_client: false }]));
+    assert_eq!(peer.resets(), [(1, ErrorCode::FlowControl as u32)]);
+    // Padding counts, and is given back when it came.
+    let mut peer = Peer::with(limits);
+    let padded = [&[59u8, b'x'][..], &[0; 59]].concat();
+    peer.feed(&[post(1), frame(DATA, PADDED, 1, &padded)].concat()).expect("a body");
+    assert_eq!(peer.sent(), []);
+    assert_eq!(peer.bodies, b"x");
+    peer.session.take(1, 1, &mut peer.out);
+    assert_eq!(peer.sent(), [(Kind::WindowUpdate, 0, 1, 61u32.to_be_bytes().to_vec())], "at half of it");
+    peer.feed(&frame(DATA, 0, 1, &[0; 100])).expect("a window that was opened again");
+    // Of the connection: bodies that are thrown away count too.
+    let mut peer = Peer::with(Limits { initial_window: WINDOW_MAX, ..limits });
+    peer.feed(&post(1)).expect("a request");
+    for _ in 0..(16 << 20) / 16_384 + 10 {
+        peer.feed(&frame(DATA, 0, 1, &[0; 16_384])).expect("opened again by halves");
+    }
+    let opened: u32 = peer
+        .sent()
+        .iter()
+        .filter(|sent| sent.2 == 0)
+        .map(|sent| u32::from_be_bytes([sent.3[0], sent.3[1], sent.3[2], sent.3[3]]))
+        .sum();
+    assert_eq!(opened, 16 << 20);
+    peer.session.receive_window_for_test(10);
+    assert_eq!(
+        peer.fault(&frame(DATA, 0, 1, &[0; 11])),
+        Some((Fault::WindowExceeded, ErrorCode::FlowControl))
+    );
+}
+
+/// RFC 9113 section 6.1: DATA of no stream, and padding that is longer than its frame.
+#[test]
+fn data_needs_a_stream_and_room_for_its_padding() {
+    assert_eq!(Peer::new().fault(&frame(DATA, 0, 0, b"x")), Some((Fault::WrongStream, ErrorCode::Protocol)));
+    let wanted = Some((Fault::Padding, ErrorCode::Protocol));
+    for (kind, flags) in [(DATA, PADDED), (HEADERS, PADDED | WHOLE)] {
+        let padded = frame(kind, flags, if kind == DATA { 1 } else { 3 }, &[3, 0, 0]);
+        assert_eq!(Peer::new().fault(&[post(1), padded].concat()), wanted);
+    }
+}
+
+/// RFC 9113 section 6.2: a head in one frame with padding and a priority.
+#[test]
+fn a_head_may_be_padded_and_have_a_priority() {
+    let mut payload = vec![4, 0, 0, 0, 3, 200];
+    payload.extend(line_and(&[]));
+    payload.extend([0; 4]);
+    let head = Peer::new().only_head(&frame(HEADERS, END | WHOLE | PADDED | WITH_PRIORITY, 1, &payload));
+    assert!(head.is_ok(), "{head:?}");
+}
+
+/// RFC 9113 sections 6.2 and 6.10: fragments follow each other, and nothing comes in between.
+#[test]
+fn fragments_of_a_head_are_one() {
+    let whole = line_and(&[("x-long", "value")]);
+    let (first, rest) = whole.split_at(7);
+    let (second, third) = rest.split_at(1);
+    let begin = frame(HEADERS, END, 1, first);
+    let bytes =
+        [&begin[..], &frame(CONTINUATION, 0, 1, second), &frame(CONTINUATION, WHOLE, 1, third)].concat();
+    let mut peer = Peer::new();
+    peer.feed(&bytes).expect("a head");
+    assert_eq!(
+        peer.heads[0].1.as_ref().expect("a good head").body(),
+        BodyLength::None,
+        "its flag was the first's"
+    );
+    let wanted = Some((Fault::Continuation, ErrorCode::Protocol));
+    for between in [
+        frame(CONTINUATION, WHOLE, 3, rest),
+        frame(PING, 0, 0, &[0; 8]),
+        frame(DATA, 0, 1, b"x"),
+        frame(0xfe, 0, 0, &[]),
+        get(3),
+    ] {
+        assert_eq!(Peer::new().fault(&[begin.clone(), between].concat()), wanted);
+    }
+    assert_eq!(Peer::new().fault(&frame(CONTINUATION, WHOLE, 1, rest)), wanted, "behind no head");
+    assert_eq!(Peer::new().fault(&[get(1), frame(CONTINUATION, WHOLE, 1, &[])].concat()), wanted);
+}
+
+/// RFC 9113 sections 6.3 to 6.8: frames that belong to a stream, and frames that do not.
+#[test]
+fn frames_are_of_a_stream_or_of_the_connection() {
+    let wanted = Some((Fault::WrongStream, ErrorCode::Protocol));
+    for bytes in [
+        frame(PRIORITY, 0, 0, &[0; 5]),
+        frame(RESET, 0, 0, &[0; 4]),
+        frame(SETTINGS, 0, 1, &[]),
+        frame(PING, 0, 1, &[0; 8]),
+        frame(GO_AWAY, 0, 1, &[0; 8]),
+        frame(PRIORITY_UPDATE, 0, 1, &[0, 0, 0, 1]),
+        frame(PRIORITY_UPDATE, 0, 0, &[0; 4]),
+    ] {
+        assert_eq!(Peer::new().fault(&[post(1), bytes.clone()].concat()), wanted, "{bytes:?}");
+    }
+}
+
+/// RFC 9113 section 6.3: a PRIORITY frame of another length is an error of its stream.
+#[test]
+fn a_wrong_priority_resets_its_stream() {
+    let mut peer = Peer::new();
+    peer.feed(&[post(1), frame(PRIORITY, 0, 1, &[0; 4])].concat()).expect("a connection that goes on");
+    assert_eq!(peer.resets(), [(1, ErrorCode::FrameSize as u32)]);
+}
+
+/// RFC 9113 section 6.5.2: values that settings cannot have.
+#[test]
+fn settings_have_their_values() {
+    for (id, value, wanted) in [
+        (0x2, 2, Some((Fault::Setting, ErrorCode::Protocol))),
+        (0x4, 1 << 31, Some((Fault::InitialWindow, ErrorCode::FlowControl))),
+        (0x5, (1 << 14) - 1, Some((Fault::Setting, ErrorCode::Protocol))),
+        (0x5, 1 << 24, Some((Fault::Setting, ErrorCode::Protocol))),
+        (0x9, 2, Some((Fault::Setting, ErrorCode::Protocol))),
+        (0x2, 1, None),
+        (0x4, WINDOW_MAX, None),
+        (0x5, (1 << 24) - 1, None),
+        (0x3, 0, None),
+        (0x6, 0, None),
+        (0xabcd, 7, None),
+    ] {
+        assert_eq!(Peer::new().fault(&setting(id, value)), wanted, "{id:#x} {value}");
+    }
+}
+
+/// RFC 9113 section 6.5.3: each is acknowledged, and its values hold from there on.
+#[test]
+fn settings_are_acknowledged_and_hold() {
+    let mut peer = Peer::new();
+    peer.feed(&[setting(0x1, 0), setting(0x5, 20_000)].concat()).expect("settings");
+    assert_eq!(peer.sent(), [(Kind::Settings, 1, 0, vec![]), (Kind::Settings, 1, 0, vec![])]);
+    assert_eq!(peer.session.payload_max(), 20_000);
+    peer.feed(&get(1)).expect("a request");
+    peer.respond(1);
+    assert_eq!(
+        peer.sent()[0].3,
+        [0x20, 0x88],
+        "the table is no larger than it may be (RFC 7541 section 4.2)"
+    );
+}
+
+/// RFC 9113 section 6.6: a client pushes nothing.
+#[test]
+fn a_client_cannot_push() {
+    assert_eq!(
+        Peer::new().fault(&frame(PUSH, WHOLE, 1, &[0; 4])),
+        Some((Fault::PushPromise, ErrorCode::Protocol))
+    );
+}
+
+/// RFC 9113 section 6.7: a PING is returned with its bytes, and an acknowledgement is not.
+#[test]
+fn a_ping_is_returned() {
+    let mut peer = Peer::new();
+    assert_eq!(peer.feed(&frame(PING, 0, 0, b"abcdefgh")), Ok(vec![]));
+    assert_eq!(peer.sent(), [(Kind::Ping, 1, 0, b"abcdefgh".to_vec())]);
+    assert_eq!(peer.feed(&frame(PING, END, 0, b"abcdefgh")), Ok(vec![Event::Pong]));
+    assert_eq!(peer.sent(), []);
+}
+
+/// RFC 9113 section 6.8: the last stream that is served is told, and what comes above it is not begun.
+#[test]
+fn streams_above_the_last_one_are_passed_over() {
+    let mut peer = Peer::new();
+    peer.feed(&get(1)).expect("a request");
+    peer.session.announce_end(&mut peer.out);
+    let sent = peer.sent();
+    assert_eq!((sent[0].0, &sent[0].3[..4]), (Kind::GoAway, &[0x7f, 0xff, 0xff, 0xff][..]));
+    peer.feed(&post(3)).expect("a request on its way");
+    assert_eq!(peer.heads.len(), 2);
+    peer.session.end(&mut peer.out);
+    assert_eq!(peer.sent()[0].3, [0, 0, 0, 3, 0, 0, 0, 0]);
+    let late =
+        [post(5), frame(DATA, 0, 5, b"x"), frame(DATA, END, 3, b"y"), frame(DATA, 0, 7, b"z")].concat();
+    let events = peer.feed(&late).expect("a connection that goes on");
+    assert_eq!((events.len(), peer.heads.len(), peer.bodies.as_slice()), (1, 2, &b"y"[..]));
+    assert_eq!(peer.feed(&frame(GO_AWAY, 0, 0, &[0; 8])), Ok(vec![Event::GoAway]));
+}
+
+/// RFC 9113 sections 6.9 and 6.9.1: windows are opened by something, and not above 2^31-1.
+#[test]
+fn windows_open_by_something_and_not_too_far() {
+    assert_eq!(Peer::new().fault(&window(0, 0)), Some((Fault::WindowOfNothing, ErrorCode::Protocol)));
+    let wide = window(0, WINDOW_MAX);
+    assert_eq!(Peer::new().fault(&wide), Some((Fault::WindowTooLarge, ErrorCode::FlowControl)));
+    for (bytes, code) in [(0, ErrorCode::Protocol), (WINDOW_MAX, ErrorCode::FlowControl)] {
+        let mut peer = Peer::new();
+        peer.feed(&[post(1), window(1, bytes)].concat()).expect("a connection that goes on");
+        assert_eq!(peer.resets(), [(1, code as u32)]);
+    }
+}
+
+/// RFC 9113 section 6.9.2: the initial window changes those that are open, which may go below zero.
+#[test]
+fn a_smaller_initial_window_makes_open_ones_smaller() {
+    let mut peer = Peer::new();
+    peer.feed(&get(1)).expect("a request");
+    let mut block = Vec::new();
+    hpack::push_status(&mut block, 200);
+    peer.session.push_head(1, &block, false, &mut peer.out);
+    assert_eq!(peer.session.sendable(1), 65_535);
+    peer.session.push_data(1, 1000, false, &mut peer.out);
+    peer.out.extend([0; 1000]);
+    peer.feed(&setting(0x4, 100)).expect("settings");
+    assert_eq!(peer.session.sendable(1), 0, "900 below zero");
+    peer.feed(&window(1, 900)).expect("a window");
+    assert_eq!(peer.session.sendable(1), 0);
+    peer.feed(&window(1, 5)).expect("a window");
+    assert_eq!(peer.session.sendable(1), 5);
+    peer.feed(&setting(0x4, 200)).expect("settings");
+    assert_eq!(peer.session.sendable(1), 105);
+    // Above the largest window (section 6.9.2): an error of the connection.
+    peer.feed(&window(1, WINDOW_MAX - 105)).expect("the widest window");
+    assert_eq!(peer.fault(&setting(0x4, 201)), Some((Fault::WindowTooLarge, ErrorCode::FlowControl)));
+}
+
+/// RFC 9113 section 6.9: all streams share the window of the connection.
+#[test]
+fn all_streams_share_the_connections_window() {
+    let mut peer = Peer::new();
+    peer.feed(&[setting(0x4, 1 << 20), get(1), get(3)].concat()).expect("requests");
+    peer.session.push_data(1, 65_000, false, &mut peer.out);
+    assert_eq!((peer.session.sendable(1), peer.session.sendable(3)), (535, 535));
+    peer.session.push_data(3, 535, true, &mut peer.out);
+    assert!(peer.session.is_closed_for_all() && peer.session.sendable(1) == 0);
+    peer.out.clear();
+    assert_eq!(peer.feed(&window(0, 10)), Ok(vec![Event::Window { stream: 0 }]));
+    assert_eq!(peer.session.sendable(1), 10);
+}
+
+/// RFC 9113 section 8.1: trailers end a request, have no pseudo fields, and keep to the rules of fields.
+#[test]
+fn trailers_end_a_request() {
+    let mut peer = Peer::new();
+    let trailers = |flags: u8, fields: &[(&str, &str)]| frame(HEADERS, flags | WHOLE, 1, &block(fields));
+    let bytes = [post(1), frame(DATA, 0, 1, b"xy"), trailers(END, &[("a", "b")])].concat();
+    let events = peer.feed(&bytes).expect("a request");
+    assert_eq!(events[2], Event::Data { stream: 1, start: 0, end: 0, ends: true });
+    for bytes in [
+        trailers(0, &[("a", "b")]),
+        trailers(END, &[(":path", "/")]),
+        trailers(END, &[("A", "b")]),
+        trailers(END, &[("a", "b\n")]),
+    ] {
+        let mut peer = Peer::new();
+        peer.feed(&[post(1), bytes].concat()).expect("a connection that goes on");
+        assert_eq!(peer.resets(), [(1, ErrorCode::Protocol as u32)]);
+    }
+}
+
+/// RFC 9113 section 8.1.1: a body is as long as its request says.
+#[test]
+fn a_body_is_as_long_as_its_request_says() {
+    let request = frame(HEADERS, WHOLE, 1, &line_and(&[("content-length", "3")]));
+    let trailers = frame(HEADERS, END | WHOLE, 1, &block(&[("a", "b")]));
+    let data = |flags, bytes: &[u8]| frame(DATA, flags, 1, bytes);
+    for (bytes, is_good) in [
+        (data(END, b"abc"), true),
+        ([data(0, b"ab"), data(END, b"c")].concat(), true),
+        ([data(0, b"abc"), trailers.clone()].concat(), true),
+        (data(END, b"ab"), false),
+        (data(0, b"abcd"), false),
+        (data(END, b""), false),
+        ([data(0, b"ab"), trailers].concat(), false),
+    ] {
+        let mut peer = Peer::new();
+        peer.feed(&[request.clone(), bytes].concat()).expect("a connection that goes on");
+        let wanted = if is_good { vec![] } else { vec![(1, ErrorCode::Protocol as u32)] };
+        assert_eq!(peer.resets(), wanted);
+    }
+}
+
+fn asked(fields: &[(&str, &str)]) -> Result<(), HeadFault> {
+    Peer::new().only_head(&frame(HEADERS, END | WHOLE, 1, &block(fields))).map(drop)
+}
+
+/// RFC 9113 sections 8.3 and 8.3.1: pseudo fields.
+#[test]
+fn pseudo_fields_come_first_once_and_are_known() {
+    let [method, scheme, path, authority] = LINE;
+    let malformed = |malformed| Err(HeadFault::Malformed(malformed));
+    for (fields, wanted) in [
+        (vec![method, scheme, path, authority], Ok(())),
+        (vec![authority, path, scheme, method, ("a", "b")], Ok(())),
+        (vec![method, scheme, path, ("host", "here")], Ok(())),
+        (vec![method, scheme, path], Err(HeadFault::Refused(ParseError::MissingHost))),
+        (vec![scheme, path, authority], malformed(Malformed::Missing)),
+        (vec![method, path, authority], malformed(Malformed::Missing)),
+        (vec![method, scheme, authority], malformed(Malformed::Missing)),
+        (vec![], malformed(Malformed::Missing)),
+        (vec![method, method, scheme, path, authority], malformed(Malformed::Pseudo)),
+        (vec![method, scheme, path, path, authority], malformed(Malformed::Pseudo)),
+        (vec![method, scheme, path, ("a", "b"), authority], malformed(Malformed::Pseudo)),
+        (vec![method, scheme, path, authority, (":status", "200")], malformed(Malformed::Pseudo)),
+        (vec![method, scheme, path, authority, (":other", "x")], malformed(Malformed::Pseudo)),
+        (vec![method, scheme, (":path", ""), authority], malformed(Malformed::Path)),
+        (vec![method, scheme, (":path", "a"), authority], malformed(Malformed::Path)),
+        (vec![method, scheme, (":path", "*"), authority], malformed(Malformed::Path)),
+        (vec![method, scheme, (":path", "http://here/"), authority], malformed(Malformed::Path)),
+        (vec![(":method", "OPTIONS"), scheme, (":path", "*"), authority], Ok(())),
+        (vec![method, (":scheme", ""), path, authority], malformed(Malformed::Scheme)),
+        (vec![method, (":scheme", "1x"), path, authority], malformed(Malformed::Scheme)),
+        (
+            vec![method, scheme, (":path", "/ x"), authority],
+            Err(HeadFault::Refused(ParseError::InvalidTarget)),
+        ),
+        (
+            vec![(":method", "G T"), scheme, path, authority],
+            Err(HeadFault::Refused(ParseError::InvalidMethod)),
+        ),
+        (vec![method, scheme, path, authority, ("host", "here")], Ok(())),
+        (vec![method, scheme, path, authority, ("host", "there")], malformed(Malformed::Host)),
+    ] {
+        assert_eq!(asked(&fields), wanted, "{fields:?}");
+    }
+}
+
+/// RFC 9113 section 8.5: CONNECT has a method and an authority, and nothing else; no tunnel is offered here.
+#[test]
+fn connect_has_an_authority_alone() {
+    let connect = (":method", "CONNECT");
+    let refused = Err(HeadFault::Refused(ParseError::ConnectRefused));
+    assert_eq!(asked(&[connect, (":authority", "here:443")]), refused);
+    let wanted = Err(HeadFault::Malformed(Malformed::Missing));
+    assert_eq!(asked(&[connect, (":authority", "here:443"), (":path", "/")]), wanted);
+    assert_eq!(asked(&[connect, (":authority", "here:443"), (":scheme", "http")]), wanted);
+}
+
+/// RFC 9113 sections 8.2.1 and 8.2.2: names, values, and fields of a connection.
+#[test]
+fn fields_keep_to_the_rules_of_http2() {
+    let malformed = |malformed| Err(HeadFault::Malformed(malformed));
+    for (field, wanted) in [
+        (("a", "b"), Ok(())),
+        (("te", "trailers"), Ok(())),
+        (("a", ""), Ok(())),
+        (("A", "b"), malformed(Malformed::Name)),
+        (("", "b"), malformed(Malformed::Name)),
+        (("a b", "b"), malformed(Malformed::Name)),
+        (("a:b", "b"), malformed(Malformed::Name)),
+        (("a\u{e4}", "b"), malformed(Malformed::Name)),
+        (("a\r\n", "b"), malformed(Malformed::Name)),
+        (("a", "b\r\nc: d"), malformed(Malformed::Value)),
+        (("a", "b\0"), malformed(Malformed::Value)),
+        (("a", " b"), malformed(Malformed::Value)),
+        (("a", "b\t"), malformed(Malformed::Value)),
+        (("connection", "close"), malformed(Malformed::Connection)),
+        (("proxy-connection", "close"), malformed(Malformed::Connection)),
+        (("keep-alive", "1"), malformed(Malformed::Connection)),
+        (("transfer-encoding", "chunked"), malformed(Malformed::Connection)),
+        (("upgrade", "h2c"), malformed(Malformed::Connection)),
+        (("te", "gzip"), malformed(Malformed::Connection)),
+        (("content-length", "1x"), Err(HeadFault::Refused(ParseError::InvalidContentLength))),
+    ] {
+        let fields: Vec<_> = LINE.into_iter().chain([field]).collect();
+        assert_eq!(asked(&fields), wanted, "{field:?}");
+    }
+}
+
+/// RFC 9113 section 8.2.3: cookies in several fields are one.
+#[test]
+fn cookies_are_joined() {
+    let mut peer = Peer::new();
+    let fields = line_and(&[("cookie", "a=b"), ("x", "y"), ("cookie", "c=d")]);
+    peer.feed(&frame(HEADERS, END | WHOLE, 1, &fields)).expect("a request");
+    let head = peer.heads[0].1.as_ref().expect("a good head");
+    let cookies: Vec<_> = head.all(&peer.raw, HeaderId::Cookie).collect();
+    assert_eq!(cookies, [b"a=b; c=d"]);
+    assert_eq!(head.get(&peer.raw, HeaderId::Host), Some(&b"here"[..]));
+    assert_eq!(head.request_uri(&peer.raw), b"/a?b");
+}
+
+/// A head that is too large is refused, also where its fields come out of the table and take a byte each.
+#[test]
+fn heads_are_limited_by_what_their_fields_come_to() {
+    let long = "x".repeat(9000);
+    let field = [LINE.as_slice(), &[("a", &long)]].concat();
+    assert_eq!(asked(&field), Err(HeadFault::Refused(ParseError::FieldLineTooLong)));
+    let mut bomb = line_and(&[]);
+    bomb.extend([0x40, 1, b'a', 0x7f, 0x81, 0x1e]);
+    bomb.extend([b'x'; 4000]);
+    bomb.extend([0xbe; 10_000]);
+    let mut peer = Peer::new();
+    peer.feed(&frame(HEADERS, END | WHOLE, 1, &bomb)).expect("a connection that goes on");
+    assert_eq!(peer.heads[0].1.as_ref().err(), Some(&HeadFault::Refused(ParseError::HeadTooLong)));
+    assert!(peer.raw.len() <= 34 << 10, "{}", peer.raw.len());
+}
+
+/// Fragments without end: neither their bytes nor their number is unlimited.
+#[test]
+fn a_flood_of_fragments_ends_the_connection() {
+    let wanted = Some((Fault::HeadTooLarge, ErrorCode::EnhanceYourCalm));
+    for size in [0, 1, 16_000] {
+        let mut peer = Peer::new();
+        peer.feed(&frame(HEADERS, END, 1, &line_and(&[]))).expect("a head that goes on");
+        let fragment = frame(CONTINUATION, 0, 1, &vec![0; size]);
+        let fault = (0..200).find_map(|_| peer.feed(&fragment).err());
+        assert_eq!(fault.map(|fault| (fault, fault.code())), wanted, "{size}");
+        assert!(peer.session.held_for_test() <= (67 << 10) + size, "{size}");
+    }
+}
+
+/// Frames that make work and do nothing.
+#[test]
+fn floods_of_frames_that_do_nothing_end_the_connection() {
+    let wanted = Some((Fault::Flood, ErrorCode::EnhanceYourCalm));
+    for bytes in [
+        frame(PING, 0, 0, &[0; 8]),
+        frame(SETTINGS, 0, 0, &[]),
+        frame(PRIORITY, 0, 1, &[0; 5]),
+        window(1, 1),
+        frame(DATA, 0, 1, &[]),
+        frame(0xfe, 0, 0, &[]),
+        frame(PRIORITY_UPDATE, 0, 0, &[0, 0, 0, 1]),
+        reset(1),
+    ] {
+        let mut peer = Peer::new();
+        peer.feed(&post(1)).expect("a request");
+        let count = (0..2000).position(|_| peer.feed(&bytes).is_err());
+        assert!(count.is_some_and(|count| (900..=1000).contains(&count)), "{count:?} of {bytes:?}");
+        assert_eq!(peer.fault(&bytes), wanted);
+    }
+    // Time, bodies and responses give back what was spent.
+    let mut peer = Peer::new();
+    for round in 0..500 {
+        let stream = 2 * round + 1;
+        peer.feed(&[get(stream), window(stream, 1), window(0, 1), frame(PING, 0, 0, &[0; 8])].concat())
+            .expect("a client that asks for something");
+        peer.respond(stream);
+    }
+    for _ in 0..100 {
+        (0..50).for_each(|_| drop(peer.feed(&frame(PING, 0, 0, &[0; 8])).expect("now and then")));
+        peer.session.pay_back(50);
+    }
+}
+
+/// Streams that are opened and reset at once: each counts until its work has ended, and not many of them may be.
+#[test]
+fn rapid_resets_are_limited() {
+    let mut peer = Peer::new();
+    let mut streams = (0..).map(|number| 2 * number + 1);
+    let fault = streams
+        .by_ref()
+        .take(2000)
+        .find_map(|stream| peer.feed(&[get(stream), reset(stream)].concat()).err());
+    assert_eq!(
+        fault.map(|fault| (fault, fault.code())),
+        Some((Fault::ResetFlood, ErrorCode::EnhanceYourCalm))
+    );
+    assert_eq!(peer.heads.len(), 128, "what is not released keeps its place");
+    // Released at once, and still a flood.
+    let mut peer = Peer::new();
+    let mut begun = 0;
+    let fault = (0..2000).find_map(|number| {
+        begun += 1;
+        let stream = 2 * number + 1;
+        let fed = peer.feed(&[get(stream), reset(stream)].concat()).err();
+        peer.session.release(stream, &mut peer.out);
+        fed
+    });
+    assert_eq!((fault, begun), (Some(Fault::ResetFlood), 129));
+    // A client that gives up every other request is none.
+    let mut peer = Peer::new();
+    for number in 0..1000 {
+        let stream = 4 * number + 1;
+        peer.feed(&[get(stream), get(stream + 2), reset(stream + 2)].concat())
+            .expect("a client that gives up some");
+        peer.session.release(stream + 2, &mut peer.out);
+        peer.respond(stream);
+    }
+}
+
+/// RFC 9113 section 8.1: a response may end before its request; the client is told to stop without an error.
+#[test]
+fn a_response_may_come_before_the_end_of_its_request() {
+    let mut peer = Peer::new();
+    peer.feed(&post(1)).expect("a request");
+    peer.respond(1);
+    let sent = peer.sent();
+    assert_eq!((sent[0].0, sent[0].1), (Kind::Headers, END | WHOLE));
+    assert_eq!((sent[1].0, sent[1].3.as_slice()), (Kind::ResetStream, &[0; 4][..]));
+    assert_eq!(peer.feed(&frame(DATA, END, 1, b"late")), Ok(vec![]), "passed over");
+    // One that has no end gets an error instead.
+    peer.feed(&get(3)).expect("a request");
+    peer.session.release(3, &mut peer.out);
+    assert_eq!(peer.resets(), [(3, ErrorCode::Internal as u32)]);
+}
+
+/// RFC 9113 sections 4.3 and 6.10: a head that is longer than a frame leaves in several, which nothing comes between.
+#[test]
+fn a_long_head_leaves_in_fragments() {
+    let mut peer = Peer::new();
+    peer.feed(&get(1)).expect("a request");
+    let mut block = Vec::new();
+    hpack::push_status(&mut block, 200);
+    (0..40).for_each(|number| hpack::push_field(&mut block, format!("x-{number}").as_bytes(), &[b'{'; 1000]));
+    peer.session.push_head(1, &block, true, &mut peer.out);
+    let sent = peer.sent();
+    let kinds: Vec<_> = sent.iter().map(|(kind, flags, ..)| (*kind, *flags)).collect();
+    assert_eq!(kinds, [(Kind::Headers, END), (Kind::Continuation, 0), (Kind::Continuation, WHOLE)]);
+    let whole: Vec<u8> = sent.into_iter().flat_map(|(.., payload)| payload).collect();
+    let mut count = 0;
+    hpack::Decoder::default().decode(&whole, |_, _| count += 1).expect("a good block");
+    assert_eq!(count, 41);
+}
+
+/// RFC 9218 section 7.1.
+#[test]
+fn a_priority_may_change() {
+    let mut payload = 5u32.to_be_bytes().to_vec();
+    payload.extend(b"u=1, i");
+    let wanted = Event::Priority { stream: 5, priority: Priority { urgency: 1, is_incremental: true } };
+    assert_eq!(Peer::new().feed(&frame(PRIORITY_UPDATE, 0, 0, &payload)), Ok(vec![wanted]));
+}
+
+/// However the bytes are cut, the same comes of them.
+#[test]
+fn bytes_may_come_in_any_pieces() {
+    let padded = [&[3u8][..], b"hello", &[0; 3]].concat();
+    let all = [
+        &PREFACE[..],
+        &setting(0x4, 1000),
+        &post(1),
+        &frame(DATA, PADDED, 1, &padded),
+        &frame(PING, 0, 0, b"12345678"),
+        &frame(DATA, END, 1, b" there"),
+        &get(3),
+    ]
+    .concat();
+    let mut whole = Peer::silent(Limits::default());
+    whole.feed(&all).expect("a good connection");
+    for piece in 1..40 {
+        let mut peer = Peer::silent(Limits::default());
+        let mut held: Vec<u8> = Vec::new();
+        for part in all.chunks(piece) {
+            held.extend_from_slice(part);
+            let mut at = 0;
+            loop {
+                let step = peer.session.receive(&held[at..], &mut peer.out).expect("a good connection");
+                match step.event {
+                    Event::Head { stream, ends, block } => {
+                        peer.head(stream, ends, block, &held[at..]).expect("a good head");
+                    }
+                    Event::Data { start, end, .. } => {
+                        peer.bodies.extend_from_slice(&held[at + start..at + end])
+                    }
+                    _ => {}
+                }
+                at += step.used;
+                if step.event == Event::More || at == held.len() {
+                    break;
+                }
+            }
+            held.drain(..at);
+        }
+        assert_eq!((&peer.out, &peer.bodies), (&whole.out, &whole.bodies), "{piece}");
+        assert_eq!((peer.heads.len(), peer.bodies.as_slice()), (2, &b"hello there"[..]));
+    }
+}
