@@ -1,7 +1,7 @@
 //! Requests for buffers of the thread's pool that wait: first come, first served.
 //!
-//! Buffers come back without saying so, by being dropped. So the queue is looked at once in each turn of the runtime,
-//! which a dropped buffer always belongs to: a task of the thread held it, or a completion brought it. The futures are in
+//! Buffers return silently, by being dropped. So the runtime checks the queue once in each turn. A buffer is always
+//! dropped within a turn: a task of the thread held it, or a completion returned it. The futures are in
 //! [`crate::buffers`].
 
 use std::cell::RefCell;
@@ -18,7 +18,7 @@ pub(crate) struct BufferQueue {
     granted: RefCell<Vec<(Ticket, Buf)>>,
 }
 
-/// A buffer that somebody waits for.
+/// A buffer that a task waits for.
 struct Request {
     ticket: Option<Ticket>,
     bytes: usize,
@@ -65,7 +65,7 @@ impl BufferQueue {
         }
     }
 
-    /// Grants what there is to the requests in their order, and hands over whom to wake.
+    /// Grants free buffers to the requests in order, and returns the wakers.
     pub(crate) fn serve(&self, pool: &Pool, mut wake: impl FnMut(Waiter)) {
         loop {
             let mut waiting = self.waiting.borrow_mut();

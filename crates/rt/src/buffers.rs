@@ -15,20 +15,20 @@ use io::{Buf, Pool};
 use crate::reactor::{self, Reactor};
 use crate::wait_list::Ticket;
 
-/// A buffer of at least `bytes`, as soon as it can be lent so that `reserve_bytes` bytes of the pool are left to others. Those
-/// who asked before are served before, whatever the size: who waits for a large one is not passed over for ever.
+/// A buffer of at least `bytes`, as soon as it can be lent with `reserve_bytes` bytes of the pool left to others.
+/// Requests are served in order, whatever their size, so that a large one does not starve.
 ///
-/// Who waits should hold no other buffer: two who do may wait for each other.
+/// A waiting task should hold no other buffer: two such tasks may wait for each other.
 pub fn buffer(bytes: usize, reserve_bytes: u64) -> BufferRequest {
     BufferRequest { reactor: reactor::current(), bytes, reserve_bytes, ticket: None }
 }
 
-/// Whether somebody waits for a buffer.
+/// Whether a task waits for a buffer.
 pub fn buffers_are_awaited() -> bool {
     reactor::with_current(|reactor| !reactor.buffer_waiters.is_empty())
 }
 
-/// A buffer of at least `bytes`, at once or not at all: who waits for one of those for bodies is not passed by.
+/// A buffer of at least `bytes`, at once or not at all: tasks that wait for a buffer for bodies go first.
 pub fn buffer_at_once(bytes: usize) -> Option<Buf> {
     let is_passing_by = Pool::is_for_bodies(bytes) && buffers_are_awaited();
     if is_passing_by { None } else { reactor::with_current(|reactor| reactor.pool.get(bytes)) }
@@ -53,7 +53,7 @@ pub async fn buffers_ran_out() {
     shortage.wait().await;
 }
 
-/// See [`buffer`]. Dropped, it gives its place up, and what it was granted.
+/// See [`buffer`]. Dropped, it leaves the queue and returns a granted buffer.
 pub struct BufferRequest {
     reactor: Rc<Reactor>,
     bytes: usize,

@@ -54,7 +54,7 @@ pub async fn join<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::O
     .await
 }
 
-/// Lets the other tasks that are ready go first, within this turn. Goes on at once where there are none.
+/// Lets the other ready tasks run first, within this turn. Continues at once without any.
 pub async fn step_aside() {
     let mut waits = reactor::with_current(|reactor| reactor.executor.is_alone());
     poll_fn(|context| {

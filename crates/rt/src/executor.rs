@@ -140,7 +140,7 @@ impl Executor {
         }
     }
 
-    /// Wakes the one who is polling in the next turn.
+    /// Wakes the polling task in the next turn.
     pub(crate) fn yield_to_next_turn(&self, context: &Context<'_>) {
         let mut waiter = Waiter::Nobody;
         waiter.register(self.running.get(), context);
@@ -157,7 +157,8 @@ impl Executor {
         !self.main_ready.get() && self.ready.borrow().is_empty() && self.yielded.borrow().is_empty()
     }
 
-    /// Polls ready tasks, those included that become ready meanwhile, until there is none or `polls_max` are made.
+    /// Polls ready tasks, including those that become ready meanwhile, until there is none or `polls_max` polls were
+    /// made.
     pub(crate) fn run_tasks(&self, polls_max: usize) {
         for _ in 0..polls_max {
             let Some(id) = self.ready.borrow_mut().pop_front() else { return };
@@ -177,7 +178,7 @@ impl Executor {
             self.tasks.borrow_mut().put_back(id, task);
             return;
         }
-        // What the task owns is dropped before its slot is free: it may wake the task once more.
+        // The task's future is dropped before its slot is free, because it may wake the task once more.
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(task)));
         self.tasks.borrow_mut().end(id);
         if let Some(panic) = polled.err().or(dropped.err()) {
@@ -229,7 +230,7 @@ impl Executor {
     }
 }
 
-/// What a [`Waker`] of a task points at.
+/// The target of a [`Waker`] of a task.
 struct Header {
     id: TaskId,
     remote: Arc<Remote>,
@@ -271,7 +272,7 @@ struct Slot {
     queued: bool,
     /// Whether there is a task that has not ended.
     live: bool,
-    /// Of the last task; its memory is used again for the next one when nobody can wake it any more.
+    /// That of the last task; its memory is reused for the next one when no waker of it is left.
     header: Option<Arc<Header>>,
     /// `None` while it is polled, and without one.
     task: Option<Task>,
@@ -346,7 +347,7 @@ impl Tasks {
         self.live -= 1;
     }
 
-    /// Gives back the memory of slots at the end that are not in use, and what others keep for their next task.
+    /// Frees unused slots at the end, and memory that other slots keep for their next task.
     fn trim(&mut self) {
         while let Some(slot) = self.slots.pop_if(|slot| !slot.live) {
             self.first_generation = self.first_generation.max(slot.generation.wrapping_add(1));
@@ -365,20 +366,20 @@ impl Tasks {
     }
 }
 
-/// Who is to be told about an event.
+/// The receiver of an event.
 #[derive(Debug, Default)]
 pub(crate) enum Waiter {
-    /// Nobody.
+    /// None.
     #[default]
     Nobody,
     /// A task of this runtime.
     Task(TaskId),
-    /// Something with a waker of its own, such as a combinator.
+    /// A future with another waker, such as a combinator.
     Other(Waker),
 }
 
 impl Waiter {
-    /// Remembers the one who is polling.
+    /// Remembers the polling task.
     pub(crate) fn register(&mut self, running: Running, context: &Context<'_>) {
         let waker = context.waker();
         match running {

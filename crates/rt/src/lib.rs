@@ -80,7 +80,7 @@ pub fn pool() -> io::Pool {
     reactor::with_current(|reactor| reactor.pool.clone())
 }
 
-/// What this thread's engine can do.
+/// The capabilities of this thread's engine.
 pub fn caps() -> Rc<io::engine::Caps> {
     reactor::with_current(|reactor| Rc::clone(&reactor.caps))
 }

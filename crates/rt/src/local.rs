@@ -1,4 +1,4 @@
-//! What tasks of one thread wait for in each other: an event, a count, a number of permits.
+//! Synchronisation of the tasks of one thread: an event, a count, a number of permits.
 //!
 //! Nothing here is `Send`. Main types: [`Event`], [`WaitGroup`], [`Semaphore`].
 
@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::wait_list::{Ticket, WaitList};
 
-/// Those who wait, each by its waker.
+/// The wakers of the waiting tasks.
 #[derive(Default)]
 struct Queue(RefCell<WaitList<Waker>>);
 
@@ -30,7 +30,7 @@ impl Queue {
     }
 }
 
-/// One who may wait, and is taken out of the queue when its future is dropped.
+/// A task that may wait; it leaves the queue when its future is dropped.
 struct Place<'a> {
     queue: &'a Queue,
     ticket: Option<Ticket>,
@@ -50,7 +50,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Whether nobody waits before this one.
+    /// Whether this one is the first.
     fn is_first(&self) -> bool {
         let list = self.queue.0.borrow();
         self.ticket.map_or(list.is_empty(), |ticket| list.is_first(ticket))
@@ -88,7 +88,7 @@ impl Event {
         Event::default()
     }
 
-    /// It happens: all who wait go on, and all who come later do not wait.
+    /// Sets the event: all waiting tasks continue, and later ones do not wait.
     pub fn set(&self) {
         self.0.set.set(true);
         self.0.queue.wake_all();
@@ -104,7 +104,7 @@ impl Event {
         self.0.set.get()
     }
 
-    /// Wakes all who wait now and remembers nothing.
+    /// Wakes all tasks that wait now, without setting the event.
     pub fn pulse(&self) {
         // A waiter that finds itself out of the queue knows that it was woken.
         self.0.queue.wake_all();
@@ -154,7 +154,7 @@ impl WaitGroup {
         self.0.count.get()
     }
 
-    /// Waits until there is none.
+    /// Waits until the count is zero.
     pub async fn none_left(&self) {
         self.at_most(0).await;
     }
@@ -199,7 +199,7 @@ impl Semaphore {
         Semaphore(Rc::new(SemaphoreState { free: Cell::new(permits), queue: Queue::default() }))
     }
 
-    /// A permit if one is free and nobody waits.
+    /// A permit if one is free and no task waits.
     pub fn try_acquire(&self) -> Option<Permit> {
         if !self.0.queue.0.borrow().is_empty() {
             return None;

@@ -94,7 +94,7 @@ impl<T: Send> Sender<T> {
         Ok(())
     }
 
-    /// Whether the receiver is gone, so that nobody would read a message.
+    /// Whether the receiver is gone, so that no message would be read.
     pub fn is_closed(&self) -> bool {
         !self.0.queue().open
     }

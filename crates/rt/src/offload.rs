@@ -1,5 +1,5 @@
-//! Work that would hold a worker thread for too long, done by another thread: [`offload`] where it computes,
-//! [`spawn_blocking`] where it waits for somebody.
+//! Runs work on other threads that would occupy a worker thread for too long: [`offload`] for computation,
+//! [`spawn_blocking`] for calls that wait.
 //!
 //! ```text
 //!   task --- work ---> queue --- one of a few threads
@@ -24,7 +24,7 @@ use crate::wait_list::{Ticket, WaitList};
 /// Does `work` on another thread and returns what it answers; `None` when it panicked. A task that is dropped meanwhile
 /// takes work back that has not begun.
 ///
-/// The queue holds [`QUEUE_MAX`] pieces of work; a task whose work finds no place waits for one.
+/// The queue holds [`QUEUE_MAX`] pieces of work; a task waits while the queue is full.
 pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     on(&COMPUTING, work).await
 }
@@ -39,7 +39,7 @@ async fn on<T: Send + 'static>(pool: &'static Pool, work: impl FnOnce() -> T + S
     let (sender, mut receiver) = mailbox::channel(1);
     let mut job: Option<Job> = Some(Box::new(move || {
         if !sender.is_closed() {
-            // Refused only when the task has gone, and then nobody misses it.
+            // Refused only when the task is gone, and then the result is not needed.
             let _ = sender.send(work());
         }
     }));
@@ -51,7 +51,7 @@ async fn on<T: Send + 'static>(pool: &'static Pool, work: impl FnOnce() -> T + S
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads of this process and what waits for them.
+/// Threads of this process and their queue.
 struct Pool {
     state: Mutex<State>,
     work: Condvar,
@@ -61,7 +61,7 @@ struct Pool {
 
 struct State {
     jobs: VecDeque<Job>,
-    /// Tasks whose work has no place in the queue.
+    /// Tasks that wait for a slot in the queue.
     full: WaitList<Waker>,
     threads: usize,
     /// Threads that wait for a job.
@@ -187,7 +187,7 @@ impl Drop for Place {
     }
 }
 
-/// A panic ends the job and not the thread: the task that waits is told by the mailbox, which loses its sender.
+/// A panic ends the job and not the thread: the waiting task learns it from its mailbox, which loses its sender.
 fn run(job: Job) {
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
 }

@@ -1,7 +1,7 @@
-//! Operations in flight, as the runtime sees them: who waits for which, and what has come back.
+//! Operations in flight in the runtime: the waiting task of each, and its results.
 //!
-//! A *wait* is the runtime's record of one operation. It has a name of its own, because an operation may
-//! have to queue for room in the engine before it gets an [`io::OpId`].
+//! A *wait* is the runtime's record of one operation. It has a separate name, because an operation may have to queue
+//! for a slot of the engine before it gets an [`io::OpId`].
 //!
 //! ```text
 //!            room                 terminal completion         results taken
@@ -52,7 +52,7 @@ pub(crate) struct OpState {
     generation: u32,
     pub(crate) stage: Stage,
     owner: Owner,
-    /// Closed through the engine with the last result, where nobody looks at them.
+    /// Closed through the engine with the last result, where the results are not taken.
     closes: Option<Fd>,
     pub(crate) waiter: Waiter,
     /// Results not taken yet.
@@ -77,17 +77,17 @@ pub(crate) enum Stage {
     Ended,
 }
 
-/// What happens to the results.
+/// The use of the results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Owner {
-    /// Somebody takes them.
+    /// A task takes them.
     #[default]
     Somebody,
-    /// Nobody looks at them.
+    /// They are dropped.
     Nobody,
 }
 
-/// What the runtime has to do after a completion has been filed.
+/// The runtime's next step after a completion has been filed.
 #[derive(Default)]
 pub(crate) struct Filed {
     pub(crate) wake: Waiter,
@@ -134,7 +134,7 @@ impl OpTable {
         Some(outcome)
     }
 
-    /// Ends a wait whose operation the engine does not have.
+    /// Ends a wait whose operation is not in the engine.
     pub(crate) fn end(&mut self, id: OpHandle) {
         let wait = &mut self.waits[id.index as usize];
         wait.stage = Stage::Ended;
@@ -142,7 +142,7 @@ impl OpTable {
         self.outcomes.push(&mut wait.results, cancelled);
     }
 
-    /// Has nobody look at the results of a wait. With the last one a descriptor may close.
+    /// Drops the results of a wait from now on. With the last one a descriptor may close.
     pub(crate) fn leave(&mut self, id: OpHandle, closes: Option<Fd>) {
         let wait = &mut self.waits[id.index as usize];
         (wait.owner, wait.closes, wait.waiter) = (Owner::Nobody, closes, Waiter::Nobody);
@@ -158,7 +158,7 @@ impl OpTable {
         self.waits.get_mut(id.index as usize).filter(|wait| wait.generation == id.generation)
     }
 
-    /// Frees a wait and what lies in it; the name is dead from here on.
+    /// Frees a wait and its results; its name is invalid from here on.
     pub(crate) fn release(&mut self, id: OpHandle) {
         let wait = &mut self.waits[id.index as usize];
         assert!(wait.stage != Stage::Free, "a record is released once");
@@ -206,7 +206,7 @@ impl OpTable {
             self.outcomes.push(&mut wait.results, Outcome { result, more, payload });
             wait.room = wait.room.saturating_sub(1);
             filed.wake = std::mem::take(&mut wait.waiter);
-            // Back-pressure: the peer waits in the kernel's buffers until somebody has taken these.
+            // Back-pressure: the peer waits in the kernel's buffers until a task has taken these.
             if more && wait.room == 0 && !wait.cancelled {
                 wait.cancelled = true;
                 filed.cancel = Some(op);

@@ -1,4 +1,4 @@
-//! Results that have come and that nobody has taken yet.
+//! Results that no task has taken yet.
 //!
 //! They lie together, and not with the operation that they belong to: a place is used again as soon as its result is
 //! taken, the last one first. So what a turn brings for many connections goes through a few lines of memory that stay

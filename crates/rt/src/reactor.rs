@@ -1,4 +1,5 @@
-//! What all handles of a runtime share: the engine of the thread, its operations in flight, its timers and buffers.
+//! State that all handles of a runtime share: the engine of the thread, its operations in flight, its timers and
+//! buffers.
 //!
 //! [`OpFuture`] is the future over an operation; dropping it abandons the operation. Sockets and listeners hold
 //! an operation without it, so that a dropped `recv` or `accept` loses no data and no connection. The loop that turns the
@@ -22,14 +23,14 @@ use crate::op_table::{Filed, OpHandle, OpTable, Stage, UNLIMITED};
 use crate::outcomes::Outcome;
 use crate::timers::Timers;
 
-/// What all handles of a runtime share.
+/// State that all handles of a runtime share.
 pub(crate) struct Reactor {
     pub(crate) engine: RefCell<Box<dyn Engine>>,
     pub(crate) ops: RefCell<OpTable>,
     pub(crate) timers: RefCell<Timers>,
     pub(crate) executor: Rc<Executor>,
     pub(crate) now: Cell<Instant>,
-    /// Time of day of this turn, once somebody has asked for it.
+    /// Time of day of this turn, once it was needed.
     wall: Cell<Option<SystemTime>>,
     pub(crate) pool: Pool,
     pub(crate) caps: Rc<Caps>,
@@ -38,7 +39,7 @@ pub(crate) struct Reactor {
     /// Told when buffers for received bytes have run out, and how often that has been.
     pub(crate) shortage: Event,
     shortages: Cell<u64>,
-    /// Those who wait for a buffer to read into.
+    /// Tasks that wait for a buffer to read into.
     pub(crate) buffer_waiters: BufferQueue,
     /// Descriptors that are closed with the next turn.
     pub(crate) to_close: RefCell<Vec<Fd>>,
@@ -61,7 +62,7 @@ thread_local! {
 /// The reactor of this thread.
 ///
 /// # Panics
-/// When there is none.
+/// Without a limit.
 pub(crate) fn current() -> Rc<Reactor> {
     with_current(Rc::clone)
 }
@@ -124,8 +125,8 @@ impl Reactor {
         }
     }
 
-    /// Names the present turn. What was seen under the same name was seen after everything that tasks now answer was
-    /// received, so it is as good as a look now.
+    /// Number of the present turn. A result with the same number is newer than every request that tasks serve now, so
+    /// it is as good as another call.
     pub(crate) fn turn_id(&self) -> u64 {
         self.turn_id.get()
     }
@@ -171,7 +172,7 @@ impl Reactor {
         })
     }
 
-    /// Wakes whoever ops for a time that has come.
+    /// Wakes the tasks whose deadline has passed.
     pub(crate) fn fire_timers(&self) {
         let mut woken = self.timers.borrow_mut().take_due(self.now.get());
         woken.drain(..).for_each(|waiter| self.wake(waiter));
@@ -190,8 +191,7 @@ impl Reactor {
         self.wake(wake);
     }
 
-    /// Submits an operation, or queues it when the engine is full. After `limit` results that nobody has
-    /// taken it is cancelled.
+    /// Submits an operation, or queues it when the engine is full. After `limit` untaken results it is cancelled.
     pub(crate) fn start(&self, op: Op, limit: u32) -> OpHandle {
         let mut ops = self.ops.borrow_mut();
         let id = ops.insert(limit);
@@ -258,7 +258,7 @@ impl Reactor {
         self.ops.borrow_mut().get(id).is_some_and(|wait| !wait.results.is_empty())
     }
 
-    /// Asks for an early end of an operation whose results somebody still takes.
+    /// Cancels an operation whose results a task still takes.
     pub(crate) fn cancel(&self, id: OpHandle) {
         let mut ops = self.ops.borrow_mut();
         let Some(wait) = ops.get(id).filter(|wait| !wait.cancelled) else { return };
@@ -315,8 +315,8 @@ impl Reactor {
         }
     }
 
-    /// Closes a descriptor through the engine with its next turn, without waiting for it. Until then other
-    /// parts of what is being dropped may still hold it.
+    /// Closes a descriptor through the engine with its next turn, without waiting for it. Until then other parts of the
+    /// dropped value may still hold it.
     pub(crate) fn close(&self, fd: Fd) {
         if !self.closed.get() {
             self.to_close.borrow_mut().push(fd);

@@ -1,10 +1,10 @@
 //! The part of a runtime that other threads may touch: a list of tasks to wake, and the waker of its engine.
 //!
-//! A thread that wakes a task puts it on the list, then wakes the engine. The engine's doorbell is the one handshake about
-//! sleep: it writes to its descriptor only while the engine waits, and an engine whose bell rang does not begin to wait.
-//! The runtime looks at the list after each turn. `tests/loom_mailbox.rs` is the model.
+//! A thread that wakes a task puts it on the list, then wakes the engine. The engine's doorbell is the one handshake
+//! about sleep: it writes to its descriptor only while the engine waits, and an engine whose bell rang does not start
+//! to wait. The runtime checks the list after each turn. `tests/loom_mailbox.rs` is the model.
 //!
-//! Public only for that model; [`RemoteHandle`] is what others use.
+//! Public only for that model; other code uses [`RemoteHandle`].
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub struct TaskId {
 /// The name of the future that `block_on` runs, which has no slot.
 pub(crate) const MAIN: TaskId = TaskId { slot: u32::MAX, generation: 0 };
 
-/// What other threads share with a runtime.
+/// State that other threads share with a runtime.
 pub struct Remote {
     /// Whether there is something to look for in `woken`, so that a turn without news takes no lock.
     news: AtomicBool,
@@ -58,7 +58,7 @@ impl Remote {
         }
     }
 
-    /// Moves the tasks to wake to `into`, which is empty and whose memory is kept for the next time.
+    /// Moves the tasks to wake to `into`, which is empty; its memory is kept for the next call.
     pub fn take(&self, into: &mut Vec<TaskId>) {
         if self.news.load(Ordering::Relaxed) && self.news.swap(false, Ordering::Acquire) {
             std::mem::swap(&mut *self.list(), into);

@@ -60,7 +60,7 @@ pub struct Counters {
     pub operations: usize,
     /// Operations that had to queue for room in the engine since start.
     pub backlogged: u64,
-    /// Completions that nobody knew since start: a defect of an engine.
+    /// Completions without an operation since the start: a defect of an engine.
     pub stray: u64,
     /// Times that another thread had to end this one's wait since start.
     pub rung: u64,
@@ -120,8 +120,8 @@ impl Runtime {
         RemoteHandle(Arc::clone(&self.reactor.executor.remote))
     }
 
-    /// Sets what is told about a task that panicked; nothing is told unless this is called. The process's
-    /// own panic hook, which prints, runs before it.
+    /// Sets the report about a task that panicked; without this call there is none. The process's own panic hook, which
+    /// prints, runs before it.
     pub fn set_panic_hook(&mut self, hook: fn(&str)) {
         self.reactor.executor.panic_hook.set(hook);
     }
@@ -140,7 +140,7 @@ impl Drop for Runtime {
     }
 }
 
-/// One turn of the engine and what follows from it.
+/// One turn of the engine, and its completions.
 fn turn(reactor: &Reactor) {
     reactor.submit_closes();
     reactor.buffer_waiters.serve(&reactor.pool, |waiter| reactor.wake(waiter));
@@ -160,7 +160,7 @@ fn turn(reactor: &Reactor) {
     reactor.executor.take_woken();
 }
 
-/// How long the engine may wait: somebody who could run now must not.
+/// Longest wait of the engine: none while a task is ready.
 fn how_long(reactor: &Reactor) -> Wait {
     if !reactor.executor.is_idle() {
         return Wait::No;

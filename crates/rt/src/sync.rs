@@ -1,4 +1,4 @@
-//! The synchronisation types of what threads share: the standard library's, or loom's in its model.
+//! The synchronisation types of shared state: the standard library's, or loom's in its model.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{Mutex, MutexGuard, atomic};

@@ -1,7 +1,7 @@
 //! Worker threads: one named thread, one engine, one runtime.
 //!
-//! The engine is made in the thread that uses it, after the thread has its processors; what goes wrong with
-//! that is reported to the one who starts it.
+//! The engine is made in the thread that uses it, after the thread has its processors; errors are reported to the
+//! starting thread.
 
 use std::fmt;
 use std::future::Future;
@@ -26,7 +26,7 @@ pub struct Setup {
     pub name: String,
     /// The processors that it may run on; all when empty.
     pub cpus: Vec<usize>,
-    /// What is told about a task that panicked.
+    /// The report about a task that panicked.
     pub panic_hook: Option<fn(&str)>,
 }
 
@@ -76,8 +76,7 @@ impl<T> Worker<T> {
         self.thread.is_finished()
     }
 
-    /// Waits for the thread: what its future answered and what became of its engine's operations, or the
-    /// panic that ended it.
+    /// Waits for the thread: the result of its future and of its engine's drain, or the panic that ended it.
     pub fn join(self) -> std::thread::Result<(T, Drained)> {
         let ended = self.thread.join()?;
         Ok(ended.expect("a worker is handed out only when its set-up succeeded"))
@@ -122,7 +121,7 @@ where
     }
 }
 
-/// What has to be done in the thread before anything runs on it.
+/// Set-up in the thread before any task runs on it.
 fn prepare<E>(
     setup: &Setup,
     build: impl FnOnce() -> Result<Box<dyn Engine>, E>,

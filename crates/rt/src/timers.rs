@@ -1,4 +1,4 @@
-//! The deadlines of a runtime: a wheel of milliseconds, and what is told when an entry comes out.
+//! The deadlines of a runtime: a wheel of milliseconds, and the receiver of each entry that expires.
 //!
 //! A [`Deadline`] moves lazily: a later time is only written down, and its entry in the wheel, which comes
 //! out too early then, is put back at the right place. The futures are in [`crate::timer`].
@@ -14,12 +14,12 @@ use crate::wheel::{Key, Wheel};
 pub(crate) struct Timers {
     base: Instant,
     wheel: Wheel<Due>,
-    /// What came out of the wheel in one turn; kept for its memory.
+    /// Entries that expired in one turn; kept for its memory.
     out: Vec<(Key, Due)>,
     woken: Vec<Waiter>,
 }
 
-/// What is told when an entry comes out of the wheel.
+/// The receiver of an entry that expires.
 pub(crate) enum Due {
     Sleep(Waiter),
     Timer(Weak<Deadline>),
@@ -73,7 +73,7 @@ impl Timers {
         state.entry.set(Some((key, deadline)));
     }
 
-    /// Takes out what is due at `now` and returns whom to wake, in memory that [`Timers::reuse`] takes back.
+    /// Removes entries due at `now` and returns their wakers, in memory that [`Timers::reuse`] takes back.
     pub(crate) fn take_due(&mut self, now: Instant) -> Vec<Waiter> {
         let tick = now.saturating_duration_since(self.base).as_millis() as u64;
         let mut out = std::mem::take(&mut self.out);
@@ -114,7 +114,7 @@ impl Timers {
     }
 }
 
-/// What a [`crate::Timer`] shares with the wheel.
+/// State that a [`crate::Timer`] shares with the wheel.
 #[derive(Default)]
 pub(crate) struct Deadline {
     pub(crate) at: Cell<Option<Instant>>,

@@ -1,15 +1,15 @@
-//! The one list of those who wait for something: in order, each with a ticket, so that one who gives up is taken out.
+//! The only list of waiting tasks: in order, each with a ticket, so that one that gives up is removed.
 //!
-//! It only keeps what it is given. Who wakes them, and when, is said where the list is used: events, permits and counts of a
-//! thread ([`crate::local`]), buffers, tasks that yielded, and watched numbers between threads.
+//! It only keeps the tasks. Its users wake them: events, permits and counts of a thread ([`crate::local`]), buffers,
+//! tasks that yielded, and watched numbers between threads.
 
 use std::collections::VecDeque;
 
-/// Names one who waits; no other one of the same list ever has the same.
+/// Names a waiting task, uniquely in its list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(u64);
 
-/// Those who wait, first come first served.
+/// Waiting tasks, first come first served.
 #[derive(Debug)]
 pub(crate) struct WaitList<W> {
     waiting: VecDeque<(Ticket, W)>,
@@ -35,7 +35,7 @@ impl<W> WaitList<W> {
         ticket
     }
 
-    /// One who still waits.
+    /// A task that still waits.
     pub(crate) fn get_mut(&mut self, ticket: Ticket) -> Option<&mut W> {
         let place = self.place(ticket)?;
         Some(&mut self.waiting[place].1)
@@ -46,12 +46,12 @@ impl<W> WaitList<W> {
         self.place(ticket).is_some()
     }
 
-    /// Whether nobody waits before this one.
+    /// Whether this one is the first.
     pub(crate) fn is_first(&self, ticket: Ticket) -> bool {
         self.waiting.front().is_none_or(|&(first, _)| first >= ticket)
     }
 
-    /// The first one, who goes on waiting.
+    /// The first one, which keeps waiting.
     pub(crate) fn first(&self) -> Option<&W> {
         self.waiting.front().map(|(_, waiter)| waiter)
     }
@@ -61,7 +61,7 @@ impl<W> WaitList<W> {
         self.waiting.pop_front().map(|(_, waiter)| waiter)
     }
 
-    /// Takes one out; whether that was the first tells who may be served now.
+    /// Removes one; returns whether it was the first, in which case the next may be served now.
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<(W, bool)> {
         let place = self.place(ticket)?;
         let (_, waiter) = self.waiting.remove(place)?;
@@ -73,12 +73,12 @@ impl<W> WaitList<W> {
         self.waiting.len()
     }
 
-    /// Gives back memory beyond that for so many.
+    /// Frees memory beyond that for this many.
     pub(crate) fn shrink_to(&mut self, kept: usize) {
         self.waiting.shrink_to(kept);
     }
 
-    /// Whether nobody waits.
+    /// Whether the list is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

@@ -6,10 +6,10 @@
 //!   fence                             fence
 //!   anybody registered? wake them     state advanced? do not wait
 //! ```
-//! Whoever comes second sees what the other wrote, so no advance is missed and nobody looks again on a guess.
-//! Publishing is a store, a fence and a load while nobody waits; the lock is for those who do. The tasks of one
-//! thread are handed to it together, with one ring of its doorbell at most. The model is `tests/loom_watch.rs`.
-//! Main types: [`Publisher`] and [`Watcher`], made by [`channel`].
+//! The later of the two sees the other's write, so no advance is missed and no watcher polls. Publishing is a store, a
+//! fence and a load while no task waits; the lock protects waiting tasks. The tasks of one thread are handed to it
+//! together, with one ring of its doorbell at most. The model is `tests/loom_watch.rs`. Main types: [`Publisher`] and
+//! [`Watcher`], made by [`channel`].
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -45,11 +45,11 @@ struct Shared {
     waiters: Mutex<WaitList<Sleeper>>,
 }
 
-/// One who is to be woken.
+/// A task to be woken.
 enum Sleeper {
     /// A task of a runtime.
     Task(Arc<Remote>, TaskId),
-    /// Something with a waker of its own, such as a combinator.
+    /// A future with another waker, such as a combinator.
     Other(Waker),
 }
 
@@ -64,7 +64,7 @@ pub fn channel(value: u64) -> (Publisher, Watcher) {
 }
 
 impl Publisher {
-    /// Advances the number and wakes all who wait; one that is not above the last changes nothing.
+    /// Advances the number and wakes all waiting tasks; a number not above the last changes nothing.
     pub fn publish(&self, value: u64) {
         let value = value.min(VALUE_MAX);
         // Only this side writes, so that its own last word is the present one.
@@ -84,7 +84,7 @@ impl Publisher {
         Watcher(Arc::clone(&self.0))
     }
 
-    /// Whether nobody is left who could wait.
+    /// Whether no watcher is left.
     pub fn is_unwatched(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
@@ -98,7 +98,7 @@ impl Drop for Publisher {
 }
 
 impl Watcher {
-    /// The number now. What the publisher did before it published that is seen too.
+    /// The number now. Writes of the publisher before it published that number are visible.
     pub fn value(&self) -> u64 {
         self.0.state.load(Ordering::Acquire) & VALUE_MAX
     }
@@ -118,25 +118,25 @@ impl Watcher {
     }
 }
 
-/// One who waits, for a hand-written future; dropping it takes it out.
+/// A waiting task, for a hand-written future; dropping it removes it.
 pub struct Waiting {
     shared: Arc<Shared>,
     ticket: Option<Ticket>,
 }
 
 impl Waiting {
-    /// One who will wait.
+    /// A task that will wait.
     pub fn new(watcher: &Watcher) -> Waiting {
         Waiting { shared: Arc::clone(&watcher.0), ticket: None }
     }
 
-    /// As [`Watcher::above`]. May be asked again after an answer.
+    /// As [`Watcher::above`]. May be polled again after a result.
     pub fn poll_above(&mut self, seen: u64, context: &mut Context<'_>) -> Poll<Result<u64, Closed>> {
         if let Some(answer) = self.shared.above(seen) {
             return Poll::Ready(answer);
         }
         self.register(context);
-        // Between the look and the registration a number may have come whose publisher saw nobody.
+        // Between the check and the registration a number may have been published without a waiting task.
         match self.shared.above(seen) {
             Some(answer) => Poll::Ready(answer),
             None => Poll::Pending,
@@ -175,7 +175,7 @@ impl Drop for Waiting {
 }
 
 impl Shared {
-    /// The answer to one who has seen `seen`, if there is one.
+    /// The result for a watcher that has seen `seen`, if there is one.
     fn above(&self, seen: u64) -> Option<Result<u64, Closed>> {
         let state = self.state.load(Ordering::Acquire);
         match state & VALUE_MAX {
@@ -185,7 +185,7 @@ impl Shared {
         }
     }
 
-    /// Wakes all who are registered; those that have to wait longer register again.
+    /// Wakes all registered tasks; those that have to wait longer register again.
     fn wake_all(&self) {
         fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::Relaxed) == 0 {

@@ -165,8 +165,8 @@ impl<T> Wheel<T> {
 
     /// Puts an entry into the slot where it belongs now.
     fn link(&mut self, index: u32) {
-        // What is due goes into the present's slot. The span's last slot is the farthest that cannot be
-        // taken for the present's.
+        // Entries that are due go into the present's slot. The span's last slot is the farthest that cannot be mistaken
+        // for the present's.
         let due = self.entries[index as usize].due.max(self.now).min(self.now + SPAN - SPAN / SLOTS as u64);
         let differs = (due ^ self.now) | 1;
         let level = ((u64::BITS - 1 - differs.leading_zeros()) / SLOT_BITS) as usize;

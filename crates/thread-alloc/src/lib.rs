@@ -8,9 +8,8 @@
 //!   alloc   --> list of the class --(is empty)--> C library
 //!   dealloc --> list of the class --(is full)---> C library
 //! ```
-//! A block always is as large as its class, whoever takes it, so that any thread may give back what another has taken. Which
-//! class it has follows from its [`Layout`]: nothing is written beside it. Threads that have not said [`enable`] have no
-//! lists.
+//! A block always has the size of its class, so that any thread may free a block of another thread. Its class follows
+//! from its [`Layout`]: there is no header. Threads that have not called [`enable`] have no lists.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -19,11 +18,11 @@ use std::ptr;
 /// The allocator; see the module's text. For `#[global_allocator]`.
 pub struct ThreadCachingAlloc;
 
-/// Longest block that is kept: futures of requests are shorter, and what is longer is a buffer.
+/// Longest block that is kept: futures of requests are shorter, and longer blocks are buffers.
 const BYTES_MAX: usize = 4096;
 
-/// What is at most kept of one class by one thread: 32 blocks of 4 KiB. With all lists full it is 8 MiB, which a thread
-/// would have had in use at one time.
+/// Most bytes of one class that one thread keeps: 32 blocks of 4 KiB. With all lists full it is 8 MiB, which the thread
+/// has had in use at one time.
 const KEPT_BYTES_MAX: usize = 128 << 10;
 
 /// ThreadCachingAlloc of one class that are kept at most: what four turns of 64 requests give back.
@@ -45,7 +44,7 @@ const SMALL_CLASSES: usize = SMALL_MAX / SMALL_STEP + 1;
 /// All classes.
 const CLASSES: usize = SMALL_CLASSES + (BYTES_MAX - SMALL_MAX).div_ceil(LARGE_STEP);
 
-/// What the C library aligns blocks to.
+/// The alignment of the C library's blocks.
 const ALIGN_MAX: usize = 16;
 
 const _: () = assert!(class_of(SMALL_MAX) == SMALL_CLASSES - 1 && class_of(SMALL_MAX + 1) == SMALL_CLASSES);
@@ -61,7 +60,7 @@ pub fn enable() {
     });
 }
 
-/// Gives back what this thread has kept; returns the bytes. It goes on keeping blocks.
+/// Frees the blocks that this thread keeps; returns the bytes. It keeps further blocks afterwards.
 pub fn trim() -> usize {
     KEPT.with(|kept| kept.iter().enumerate().map(|(class, list)| list.empty(class)).sum())
 }
@@ -99,11 +98,12 @@ impl List {
         List { first: Cell::new(ptr::null_mut()), count: Cell::new(0), count_max: Cell::new(0) }
     }
 
-    /// A block; null when there is none.
+    /// A block, or null.
     fn take(&self) -> *mut u8 {
         let block = self.first.get();
         if !block.is_null() {
-            // SAFETY: `put` has written the address of the next block there, and nobody has had this one since.
+            // SAFETY: `put` has written the address of the next block there, and the block has not been handed out
+            // since.
             self.first.set(unsafe { block.cast::<*mut u8>().read() });
             self.count.set(self.count.get() - 1);
         }
@@ -113,12 +113,12 @@ impl List {
     /// Takes a block in, unless it is full.
     ///
     /// # Safety
-    /// It is a block of this list's class which nobody uses any more.
+    /// It is a block of this list's class that is no longer used.
     unsafe fn put(&self, block: *mut u8) -> bool {
         if self.count.get() >= self.count_max.get() {
             return false;
         }
-        // SAFETY: it is nobody's, has room for an address by its class, and is aligned to 16 bytes.
+        // SAFETY: it has no owner, has room for an address by its class, and is aligned to 16 bytes.
         unsafe { block.cast::<*mut u8>().write(self.first.get()) };
         self.first.set(block);
         self.count.set(self.count.get() + 1);
@@ -164,7 +164,7 @@ const fn listed(layout: Layout) -> Option<usize> {
     Some(class_of(layout.size()))
 }
 
-/// What the C library is asked for a block of a class.
+/// The layout of a block of a class for the C library.
 const fn layout_of(class: usize) -> Layout {
     // SAFETY: the alignment is a power of two, and the size far from the largest that there may be.
     unsafe { Layout::from_size_align_unchecked(bytes_of(class), ALIGN_MAX) }
@@ -196,7 +196,7 @@ unsafe impl GlobalAlloc for ThreadCachingAlloc {
             // SAFETY: the size of a class is not zero.
             return unsafe { System.alloc_zeroed(layout_of(class)) };
         }
-        // SAFETY: a block has room for every layout of its class, and nobody else has it.
+        // SAFETY: a block has room for every layout of its class, and no other owner.
         unsafe { block.write_bytes(0, layout.size()) };
         block
     }
@@ -225,7 +225,7 @@ unsafe impl GlobalAlloc for ThreadCachingAlloc {
         // SAFETY: the caller says that the new size is not zero.
         let moved = unsafe { self.alloc(wanted) };
         if !moved.is_null() {
-            // SAFETY: both have room for the shorter of both lengths, and the new one is nobody else's.
+            // SAFETY: both have room for the shorter of both lengths, and the new one has no other owner.
             unsafe { ptr::copy_nonoverlapping(block, moved, layout.size().min(size)) };
             // SAFETY: the caller gives it up.
             unsafe { self.dealloc(block, layout) };
@@ -255,14 +255,14 @@ mod tests {
         assert!(listed(layout(BYTES_MAX, 16)).is_some());
     }
 
-    /// A block of a test, with what was written into it.
+    /// A block of a test, with the bytes written to it.
     struct Held {
         block: *mut u8,
         layout: Layout,
         mark: u8,
     }
 
-    // SAFETY: nobody else has the block.
+    // SAFETY: the block has no other owner.
     unsafe impl Send for Held {}
 
     impl Held {

@@ -1,4 +1,4 @@
-//! A lock that says whose a directory is, and dies with its holder.
+//! A lock on a directory that ends with the process of its holder.
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;

@@ -29,9 +29,9 @@ pub use lock::Lock;
 pub use paths::{mkdir, rename, rmdir, space, stat_cached, stat_now, stat_path, unlink};
 pub use seen::stat_of_turn;
 
-/// How often a disk operation that says "try again" is tried, or that finds no memory: the kernel has none for the page
-/// cache where a control group is at its limit and what it holds is on its way to or from the disk. With the growing
-/// pauses this is about a second, longer than any queue of a disk that works.
+/// Tries of a disk operation that fails with `EAGAIN` or `ENOMEM`. The kernel has no memory for the page cache when a
+/// control group is at its limit and all its pages are being read or written. With the growing pauses this is about a
+/// second, longer than any queue of a working disk.
 pub const RETRIES_MAX: u32 = 12;
 
 /// The first pause before a disk operation is tried again, doubled each time up to [`PAUSE_MAX`].
@@ -44,7 +44,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(128);
 #[derive(Clone)]
 pub struct File(Rc<Opened>);
 
-/// What [`File::create`] does about a file that is there.
+/// What [`File::create`] does with an existing file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Create {
     /// `EEXIST`: the file is new.
@@ -77,7 +77,7 @@ impl File {
     ) -> impl Future<Output = Result<File, Errno>> + use<> {
         let reactor = reactor::current();
         let flags = OFlags::from_bits_retain(how.flags as u32);
-        // Begun here, so that what is awaited holds the operation's name and nothing that the operation owns.
+        // Begun here, so that the awaited future holds the operation's name and none of its memory.
         let opening = OpFuture::new(&reactor, Op::Open { dir: dir.cloned(), path, how, device, via }).last();
         async move {
             let outcome = opening.await;
@@ -110,8 +110,8 @@ impl File {
         File::open(None, path, how, device, via).await
     }
 
-    /// Opens a file now if all of its path is in the kernel's lookup cache, which needs no disk; `EAGAIN` if
-    /// not (`RESOLVE_CACHED`, Linux 5.12; openat2(2)). For local file systems: others may ask somebody.
+    /// Opens a file now if all of its path is in the kernel's lookup cache, which needs no disk; `EAGAIN` if not
+    /// (`RESOLVE_CACHED`, Linux 5.12; openat2(2)). For local file systems: others may ask a server.
     pub fn open_cached(dir: Option<BorrowedFd<'_>>, path: &CStr, how: OpenHow) -> Result<File, Errno> {
         let flags = OFlags::from_bits_retain(how.flags as u32) | OFlags::CLOEXEC;
         let resolve = ResolveFlags::from_bits_retain(how.resolve) | ResolveFlags::CACHED;
@@ -120,12 +120,12 @@ impl File {
         Ok(File::new(Fd::from(fd).opened_with(flags)))
     }
 
-    /// Whether nobody else shares the file.
+    /// Whether the file has no other owner.
     pub fn is_sole(&self) -> bool {
         Rc::strong_count(&self.0) == 1
     }
 
-    /// A file that somebody else has opened, or goes on to hold.
+    /// A file that other code has opened, or still holds.
     pub fn new(fd: impl Into<Fd>) -> File {
         File::from_fd(&reactor::current(), fd.into())
     }
@@ -139,12 +139,12 @@ impl File {
         &self.0.fd
     }
 
-    /// Up to where the bytes from `offset` on were in the page cache when somebody last looked, and when that was.
+    /// End of the resident bytes from `offset` on at the last probe, and its time.
     pub fn seen_resident(&self, offset: u64) -> Option<(u64, Instant)> {
         self.0.seen.get().and_then(|(start, end, at)| (start..end).contains(&offset).then_some((end, at)))
     }
 
-    /// Keeps for all who share the file that these bytes are in the page cache.
+    /// Records for all owners of the file that these bytes are in the page cache.
     pub fn note_resident(&self, range: Range<u64>) {
         self.0.seen.set(Some((range.start, range.end, crate::now())));
     }
@@ -271,9 +271,9 @@ impl File {
         (Ok(written), Some(data))
     }
 
-    /// Makes a whole file, or finishes one that was begun, and gives it its name in the place of what has that: one
-    /// operation for all of it. The bytes come back, unless the engine lost them. After an error nothing is left of a file
-    /// that it made.
+    /// Writes a whole file, or finishes one that was begun, and gives it its name, replacing an older file: one
+    /// operation in all. The bytes come back, unless the engine lost them. After an error nothing is left of a file
+    /// that it created.
     pub async fn put(
         mut new: Box<NewFile>,
         device: DeviceId,
@@ -392,7 +392,7 @@ impl File {
         }
     }
 
-    /// Closes the file and waits for that, when nobody shares it: for who needs its number again.
+    /// Closes the file and waits for that, when it has no other owner: for callers that need its number again.
     pub async fn close(self) {
         if let Some((reactor, fd)) = self.take()
             && let Ok(fd) = fd.into_owned()
@@ -401,7 +401,7 @@ impl File {
         }
     }
 
-    /// Lets go of a descriptor that somebody else holds and goes on to use: there is nothing to close.
+    /// Releases a descriptor that other code holds and still uses: there is nothing to close.
     pub fn leave(self) {
         drop(self.take());
     }
@@ -460,7 +460,7 @@ impl Retries {
         }
         if errno == Errno::NOMEM || (errno == Errno::AGAIN && self.count > 0) {
             let pause = PAUSE_MAX.min(PAUSE_FIRST * (1 << self.count.saturating_sub(1)));
-            // Boxed: whoever reads pays for the state of a pause otherwise.
+            // Boxed: otherwise every read pays for the state of a pause.
             Box::pin(sleep_until(crate::now() + pause)).await;
         }
         self.count += 1;

@@ -11,13 +11,13 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use super::{facts, stat};
 use crate::reactor::{self, OpFuture, Reactor};
 
-/// Size, times and kind of what a path leads to.
+/// Size, times and kind of the file at a path.
 pub async fn stat_path(path: CString, device: DeviceId, via: DiskVia) -> Result<Stat, Errno> {
     let target = StatTarget::Path(path);
     stat(&reactor::current(), Op::Stat { target, device, via }).await
 }
 
-/// Size, times and kind of what a path leads to, now, if all of it is in the kernel's lookup cache; `EAGAIN` if not.
+/// Size, times and kind of the file at a path, now, if the whole path is in the kernel's lookup cache; `EAGAIN` if not.
 /// As [`crate::File::open_cached`], for local file systems.
 pub fn stat_cached(path: &CStr) -> Result<Stat, Errno> {
     // There is no such flag for stat(2). An O_PATH descriptor opens no file, so its close cannot wait either.
@@ -26,9 +26,9 @@ pub fn stat_cached(path: &CStr) -> Result<Stat, Errno> {
     facts(found.as_fd())
 }
 
-/// Size, times and kind of what a path leads to, now. The call waits for the disk where a directory on the path has
-/// left memory: it is for paths on local file systems that were walked a moment ago and lead to a file that is held
-/// open, which keeps their names in memory. It costs half of [`stat_cached`].
+/// Size, times and kind of the file at a path, now. The call waits for the disk if a directory of the path was evicted
+/// from memory. It is for paths on local file systems that were resolved a moment ago and whose file is open, which
+/// keeps their names in memory. It costs half of [`stat_cached`].
 pub fn stat_now(path: &CStr) -> Result<Stat, Errno> {
     rustix::fs::stat(path).map(Stat::from)
 }

@@ -1,8 +1,8 @@
-//! What calls of this thread have seen of files since the engine's last turn.
+//! Results of file probes that requests of one event-loop turn share.
 //!
-//! Whatever a task answers now was received by the last turn or before it. So what anybody has seen of a file since then is
-//! as new to each of those who asked as a look or a read of their own: a file that many ask for at once is looked at and
-//! read for all of them together. With the next turn, and with bytes that are received beside it, all of it is forgotten.
+//! Every request that a task serves now was received by the last turn or before it. So a stat(2) or read of a file
+//! since then is as recent for each of them as another call would be, and one call serves all concurrent requests for a
+//! file. The next turn discards the results, and so do bytes that are received outside of a turn.
 
 use std::cell::RefCell;
 use std::ffi::CStr;
@@ -15,11 +15,11 @@ use super::{File, Opened, stat_now};
 use crate::buffers::buffer_at_once;
 use crate::reactor;
 
-/// Paths, and places in files, that are remembered in a turn: each search goes through all of them. Those beyond are
-/// looked at each time.
+/// Paths, and ranges of files, that are remembered in a turn: each search goes through all of them. Further ones are
+/// probed each time.
 const REMEMBERED_MAX: usize = 4;
 
-/// What has been seen in this turn.
+/// The results of this turn.
 #[derive(Default)]
 struct Seen {
     /// The turn that all of it is of.
@@ -35,7 +35,7 @@ struct Read {
     file: Weak<Opened>,
     offset: u64,
     len: u32,
-    /// The bytes, once somebody has asked for them a second time.
+    /// The bytes, from their second request on.
     bytes: Option<SharedBytes>,
 }
 
@@ -43,13 +43,13 @@ thread_local! {
     static SEEN: RefCell<Seen> = RefCell::default();
 }
 
-/// Gives back the memory of what an earlier turn has seen.
+/// Frees the memory of an earlier turn's results.
 pub(crate) fn trim() {
     let _ = SEEN.try_with(|seen| drop(seen.take()));
 }
 
 impl Seen {
-    /// Forgets what is of an earlier turn: who sent what came since may have changed a file before.
+    /// Discards results of an earlier turn: the sender of a newer request may have changed a file before it.
     fn at(&mut self, turn_id: u64) -> &mut Seen {
         if std::mem::replace(&mut self.turn_id, turn_id) != turn_id {
             self.looked = 0;
@@ -85,7 +85,7 @@ impl Seen {
         }
     }
 
-    /// Nothing for the first who asks in a turn: most are the only one.
+    /// Nothing for the first request of a turn: most are the only one.
     fn shared(&mut self, file: &File, offset: u64, len: u32) -> Result<Option<SharedBytes>, Errno> {
         let is_it = |read: &&mut Read| {
             read.file.as_ptr() == Rc::as_ptr(&file.0) && (read.offset, read.len) == (offset, len)
@@ -105,22 +105,21 @@ impl Seen {
     }
 }
 
-/// As [`stat_now`], where what somebody has seen since the last turn is as good. For who returns what was received.
+/// As [`stat_now`], where a result since the last turn is as good: for responses to requests that were received before.
 pub fn stat_of_turn(path: &CStr) -> Result<Stat, Errno> {
     let turn_id = reactor::with_current(|reactor| reactor.turn_id());
     SEEN.with_borrow_mut(|seen| seen.at(turn_id).look(path))
 }
 
 impl File {
-    /// As [`File::read_resident`], where what somebody has read since the last turn is as good. For who returns what
-    /// was received, from a file that many may ask for; the bytes are kept until the next turn.
+    /// As [`File::read_resident`], where a read since the last turn is as good: for responses from a file that several
+    /// requests may want. The bytes are kept until the next turn.
     pub fn read_of_turn(&self, offset: u64, len: u32, buf: &mut Buf) -> Result<u32, Errno> {
         let turn_id = self.0.reactor.turn_id();
         SEEN.with_borrow_mut(|seen| seen.at(turn_id).read(self, offset, len, buf))
     }
 
-    /// The same bytes where they lie, shared with the others who ask for them in this turn; `None` for the first of them,
-    /// who reads.
+    /// The same bytes, shared between the requests of this turn; `None` for the first request, which reads.
     pub fn shared_of_turn(&self, offset: u64, len: u32) -> Result<Option<SharedBytes>, Errno> {
         let turn_id = self.0.reactor.turn_id();
         SEEN.with_borrow_mut(|seen| seen.at(turn_id).shared(self, offset, len))

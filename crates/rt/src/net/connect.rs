@@ -50,7 +50,7 @@ pub enum ConnectStep {
 pub struct ConnectError {
     /// Where it ended.
     pub step: ConnectStep,
-    /// What the kernel answered.
+    /// The kernel's error.
     pub errno: Errno,
 }
 

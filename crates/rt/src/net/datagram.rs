@@ -31,7 +31,7 @@ pub struct Datagram {
     state: State,
 }
 
-/// What the receiving side waits for.
+/// The operation that the receiving side waits for.
 #[derive(Clone, Copy, Debug)]
 enum State {
     /// Nothing.
@@ -82,9 +82,9 @@ impl Datagram {
         }
     }
 
-    /// The next datagram, in `buf`, or in the buffer of an earlier call that was dropped; an empty one is one too.
-    /// What does not fit is cut off, so that a buffer that is full may be a part only. Dropping the future loses
-    /// nothing. An error, such as `ECONNREFUSED`, ends no more than this call.
+    /// The next datagram, in `buf`, or in the buffer of an earlier call that was dropped; an empty one counts too. A
+    /// longer datagram is cut off, so a full buffer may hold only a part. Dropping the future loses nothing. An error,
+    /// such as `ECONNREFUSED`, ends no more than this call.
     pub async fn recv(&mut self, buf: Buf) -> Result<Buf, Errno> {
         let mut buf = Some(buf);
         poll_fn(|context| self.poll_recv(context, &mut buf)).await

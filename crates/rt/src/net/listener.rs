@@ -136,8 +136,8 @@ impl Listener {
         }
     }
 
-    /// After a stop: what the kernel may have called this accept for. It wakes one waiter for a connection,
-    /// and a waiter that is cancelled then leaves the connection in the queue with nobody told.
+    /// After a stop: a connection that the kernel may have woken this accept for. It wakes one waiter for a connection,
+    /// and a waiter that is then cancelled leaves the connection in the queue without another wake-up.
     fn last(&self) -> Result<OwnedFd, Errno> {
         let left = self.shared.last.get();
         if left == 0 {
@@ -163,8 +163,8 @@ impl Listener {
         self.shared.last.set(LAST_MAX);
     }
 
-    /// Takes a connection out of the kernel's queue now, if there is one: to empty it before a socket that
-    /// nobody else listens on is closed, which would reset what is left.
+    /// Takes a connection out of the kernel's queue now, if there is one: to empty the queue before the last listening
+    /// socket is closed, which would reset the rest.
     pub fn accept_now(&self) -> Result<Option<OwnedFd>, Errno> {
         let flags = rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK;
         loop {

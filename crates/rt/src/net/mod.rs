@@ -1,4 +1,4 @@
-//! Sockets: connections, listeners, datagrams, and what can be asked of them at once.
+//! Sockets: connections, listeners, datagrams, and calls on them that do not wait.
 
 pub mod address;
 mod connect;

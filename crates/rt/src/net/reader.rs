@@ -31,7 +31,8 @@ pub struct Reader {
     fd: Fd,
     state: State,
     end: bool,
-    /// An answer that [`Reader::news`] has met; the next one of `recv`. Boxed as what few connections ever have.
+    /// A result that [`Reader::news`] has received, which the next `recv` returns. Boxed, because few connections ever
+    /// have one.
     kept: Option<Box<Result<Buf, Errno>>>,
     /// Whether the descriptor is closed with the reader.
     closes: bool,
@@ -41,7 +42,7 @@ pub struct Reader {
     queue: u32,
 }
 
-/// What the reader waits for.
+/// The operation that the reader waits for.
 #[derive(Clone, Copy, Debug)]
 enum State {
     /// Nothing.
@@ -60,7 +61,7 @@ enum Target {
     Into(Option<Buf>),
 }
 
-/// What [`Reader::recv_behind`] has found.
+/// The result of [`Reader::recv_behind`].
 #[derive(Debug)]
 pub enum Behind {
     /// The buffer with more content.
@@ -98,7 +99,7 @@ impl Reader {
         self.poll(context, &mut target)
     }
 
-    /// What has already arrived, without asking for more.
+    /// Bytes that have already arrived, without another receive.
     pub fn try_recv(&mut self) -> Option<Result<Option<Buf>, Errno>> {
         if let Some(kept) = self.kept.take() {
             return Some((*kept).map(Some));
@@ -108,9 +109,9 @@ impl Reader {
         self.handle(outcome)
     }
 
-    /// Waits until there is something that `recv` would answer: bytes, the end, an error. It takes nothing away.
-    /// For a connection that waits to be used again, whose peer has nothing to say: it is of no more use then.
-    /// Dropping the future leaves the receive armed, so that [`Reader::is_quiet`] can be asked.
+    /// Waits until `recv` has a result: bytes, the end, an error. It consumes nothing. For an idle connection, whose
+    /// peer should send nothing: after any of these the connection cannot be reused. Dropping the future leaves the
+    /// receive armed, for [`Reader::is_quiet`].
     pub async fn news(&mut self) {
         if self.kept.is_none() && !self.end {
             match poll_fn(|context| self.poll_recv(context)).await {
@@ -121,9 +122,8 @@ impl Reader {
         }
     }
 
-    /// Whether neither bytes nor an end nor an error have come that nobody has taken. With a receive armed, as it
-    /// is after [`Reader::news`] was dropped, this is no system call and tells what had come when this turn began;
-    /// else the kernel is asked.
+    /// Whether there are no untaken bytes, no end and no error. With an armed receive, as after a dropped
+    /// [`Reader::news`], this needs no system call and is as of the start of this turn; else the kernel is asked.
     pub fn is_quiet(&mut self) -> bool {
         if self.end || self.kept.is_some() {
             return false;
@@ -149,16 +149,16 @@ impl Reader {
         }
     }
 
-    /// The next bytes in `buf`, for bodies: one receive for each call, into memory of the caller's size.
-    /// What has already arrived comes first, in its own buffer instead of `buf`. `None` at the end of the
-    /// stream. Dropping the future loses no bytes.
+    /// The next bytes in `buf`, for bodies: one receive for each call, into memory of the caller's size. Bytes that
+    /// have already arrived come first, in their buffer instead of `buf`. `None` at the end of the stream. Dropping the
+    /// future loses no bytes.
     pub async fn recv_into(&mut self, buf: Buf) -> Result<Option<Buf>, Errno> {
         let mut target = Target::Into(Some(buf));
         poll_fn(|context| self.poll(context, &mut target)).await
     }
 
-    /// As [`Reader::recv_into`], behind what `buf` holds already. A future that is dropped may keep the buffer with its
-    /// content: it is for who gives the stream up then.
+    /// As [`Reader::recv_into`], behind the present content of `buf`. A dropped future may lose the buffer with its
+    /// content, so only a caller that then gives up the connection may drop it.
     pub async fn recv_behind(&mut self, buf: Buf) -> Result<Behind, Errno> {
         let mut target = Target::Into(Some(buf));
         poll_fn(|context| {
@@ -176,8 +176,8 @@ impl Reader {
         .await
     }
 
-    /// What has come, by a call of this thread; nothing where the engine is asked already or would have to wait. For who
-    /// knows that there is something.
+    /// Received bytes, by a call of this thread; none where a receive is in flight or the call would have to wait. For
+    /// callers that know that bytes have arrived.
     pub fn recv_now(&mut self) -> Option<Result<Option<Buf>, Errno>> {
         if !matches!(self.state, State::Idle) || self.end || self.kept.is_some() {
             return None;
@@ -214,7 +214,7 @@ impl Reader {
     }
 
     /// Leaves the close to the last owner of the descriptor, who makes the call on this thread; where an operation is
-    /// still on its way, nothing changes.
+    /// still in flight, nothing changes.
     pub(super) fn close_directly(&mut self) {
         self.closes = !matches!(self.state, State::Idle);
     }
@@ -328,7 +328,7 @@ impl Reader {
         }
     }
 
-    /// Hands the descriptor to the caller, who closes it.
+    /// Returns the descriptor to the caller, which closes it.
     pub(super) fn release(mut self) -> Fd {
         self.closes = false;
         self.fd.clone()

@@ -91,8 +91,8 @@ impl Socket {
         self.reader.recv_now()
     }
 
-    /// Has the descriptor closed by a call of this thread when this is dropped, unless an operation is on its way: for a
-    /// stream, whose close waits for nothing. Through the engine it is two trips of a completion for as little work.
+    /// On drop closes the descriptor by a call of this thread, unless an operation is in flight: for a connection,
+    /// whose close never waits. An operation of the engine would cost more than the call.
     pub fn close_directly(&mut self) {
         self.reader.close_directly();
     }
@@ -238,8 +238,8 @@ impl Socket {
     }
 }
 
-/// Waits until the peer of a connection has ended its side, or the connection is broken. What it sends
-/// meanwhile is left for whoever receives.
+/// Waits until the peer of a connection has ended its side, or the connection is broken. Bytes that it sends meanwhile
+/// stay in the socket.
 pub async fn hung_up(fd: &Fd) {
     let reactor = reactor::current();
     let op = || Op::Poll { fd: fd.clone(), interest: Interest::HangUp };

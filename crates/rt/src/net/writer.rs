@@ -49,9 +49,9 @@ enum State {
     Blocked { wait: OpHandle, data: Segments, more: bool },
     /// Bytes of a file are moved; where the socket was full its room is waited for first.
     Moving { wait: OpHandle, is_full: bool },
-    /// Somebody waits until the socket takes bytes.
+    /// A task waits until the socket accepts bytes.
     Awaiting { wait: OpHandle },
-    /// What has reached the peer is unknown, and nothing may follow it.
+    /// How many bytes have reached the peer is unknown, so nothing may follow them.
     Torn,
 }
 
@@ -79,8 +79,8 @@ pub struct Sending<'w> {
 }
 
 impl Writer {
-    /// A writer beside the one of the connection's [`crate::Socket`], for who sends while another has that. Only one of
-    /// the two may have anything on its way.
+    /// A second writer beside that of the connection's [`crate::Socket`], for code that sends while other code holds
+    /// the first. Only one of the two may have bytes in flight.
     pub fn aside(socket: &Fd) -> Writer {
         Writer::new(&reactor::current(), socket.clone())
     }
@@ -131,7 +131,7 @@ impl Writer {
                             return Poll::Ready(done);
                         }
                     } else if result.is_ok_and(|count| count as usize == len) {
-                        // The buffers go when the peer has acknowledged them; nobody need wait for that.
+                        // The buffers are dropped when the peer has acknowledged them; no task waits for that.
                         self.reactor.detach(wait);
                         self.state = State::Ready;
                         self.sent.set(self.sent.get() + len as u64);
@@ -204,8 +204,8 @@ impl Writer {
         (Err(errno), data)
     }
 
-    /// As [`Writer::send`] for who has no future to keep: sends all of `data`, and is polled again, with the same arguments,
-    /// until it is ready. `data` is empty meanwhile and has the segments back then.
+    /// As [`Writer::send`] without a future: sends all of `data`, and is polled again, with the same arguments, until
+    /// it is ready. `data` is empty meanwhile and then has the segments back.
     pub fn poll_send(
         &mut self,
         context: &mut Context<'_>,
@@ -295,8 +295,8 @@ impl Writer {
         }
     }
 
-    /// Gives up what was polled and is not ready. What has reached the peer of bytes that were on their way is unknown, so
-    /// that nothing may follow them.
+    /// Gives up a send that was polled and is not ready. How many of its bytes have reached the peer is unknown, so
+    /// nothing may follow them.
     pub fn give_up(&mut self) {
         let (wait, then) = match self.state {
             State::Sending { wait, .. }
@@ -322,9 +322,9 @@ impl Writer {
         poll_fn(|context| writer.0.poll_writable(context)).await
     }
 
-    /// Sends by a call of this thread what the socket takes at once; what it does not take is left in `data`. For who
-    /// makes the next call by itself too: the engine sends many answers with one entry of the kernel, but one that is
-    /// half sent by a call would wait for it.
+    /// Sends by a call of this thread the bytes that the socket accepts at once; the others stay in `data`. For callers
+    /// that also make the next call directly: the engine sends many responses with one entry into the kernel, but one
+    /// that is half sent by a call would wait for it.
     pub fn send_now(&mut self, data: &mut Segments, more: bool) -> Result<(), Errno> {
         if !matches!(self.state, State::Ready) {
             return Err(Errno::CONNABORTED);
@@ -406,8 +406,8 @@ impl Writer {
     }
 }
 
-/// Sends bytes on a connection whose writer is elsewhere and has nothing on its way: for the little that is to be said
-/// before an answer.
+/// Sends bytes on a connection whose writer is held by other code and has nothing in flight: for short interim
+/// responses.
 pub async fn send_aside(socket: &Fd, data: Segments) -> Result<(), Errno> {
     let mut writer = Writer::aside(socket);
     writer.send(data, false).await.0
@@ -427,9 +427,9 @@ pub fn unacknowledged(socket: &Fd) -> u64 {
     io::sys::send_queue_bytes(socket.as_fd()).map_or(0, u64::from)
 }
 
-/// Bytes that a socket takes without waiting for its peer. A third of the memory that its send buffer has left: packets to
-/// a peer with a small window take more than twice their bytes, and who sends more than fits waits with a buffer in hand.
-/// 0 where the kernel does not tell.
+/// Bytes that a socket takes without waiting for its peer. A third of the free memory of its send buffer: packets to a
+/// peer with a small window take more than twice their bytes, and a longer send would wait and hold its buffer. 0 where
+/// the kernel does not report it.
 pub fn room(socket: &Fd) -> u64 {
     let free = io::sys::send_buffer(socket.as_fd()).map_or(0, |(size, used)| size.saturating_sub(used));
     u64::from(free / 3)
@@ -460,13 +460,13 @@ impl Drop for Sending<'_> {
 }
 
 impl Drop for Writer {
-    /// What was polled has nobody who would take its result.
+    /// A polled send has no task that takes its result.
     fn drop(&mut self) {
         self.give_up();
     }
 }
 
-/// A writer whose operation ends with the future that waits for it.
+/// A writer whose operation is abandoned when the waiting future is dropped.
 struct GivenUp<'w>(&'w mut Writer);
 
 impl Drop for GivenUp<'_> {

@@ -1,4 +1,4 @@
-//! Waiting for buffers: in order, and with nothing lost where somebody gives up.
+//! Waiting for buffers: in order, and with nothing lost where a task gives up.
 
 use std::future::Future;
 use std::rc::Rc;

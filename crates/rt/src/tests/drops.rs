@@ -1,4 +1,4 @@
-//! Every kind of future, dropped where it waits: the engine is told, nothing stays behind.
+//! Every kind of future, dropped where it waits: its operation is abandoned, nothing stays behind.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};

@@ -20,7 +20,7 @@ struct State {
     bell: Arc<Bell>,
     /// Operations in flight by slot, with the slot's generation.
     slots: Vec<(u32, Option<Op>)>,
-    /// Slots whose terminal completion was not shown yet.
+    /// Slots whose terminal completion was not returned yet.
     hidden: Vec<u32>,
     capacity: usize,
     ready: Vec<Completion>,
@@ -94,7 +94,7 @@ impl Fake {
         self.state.borrow_mut().obeys = obeys;
     }
 
-    /// What is in flight: the name of each operation, as `Debug` begins it.
+    /// Operations in flight, each by the first word of its `Debug` form.
     pub(crate) fn flying(&self) -> Vec<(OpId, String)> {
         let state = self.state.borrow();
         let named = state.slots.iter().enumerate().filter_map(|(slot, (generation, op))| {
@@ -149,7 +149,7 @@ impl Fake {
         state.end(id, result, payload);
     }
 
-    /// One result of an operation that goes on.
+    /// One result of an operation that continues.
     pub(crate) fn progress(&self, id: OpId, result: Result<u32, Errno>, payload: Payload) {
         self.state.borrow_mut().ready.push(Completion { id, result, more: true, payload });
     }

@@ -29,7 +29,7 @@ fn run<F: Future<Output = ()>>(test: impl FnOnce(Fake) -> F) {
     assert_eq!(runtime.shutdown(Instant::now()), Drained::Clean, "in flight: {:?}", fake.flying());
 }
 
-/// Starts a task whose output can be looked at.
+/// Starts a task whose output can be read.
 fn watch<T: 'static>(future: impl Future<Output = T> + 'static) -> Rc<Cell<Option<T>>> {
     let output = Rc::new(Cell::new(None));
     let place = Rc::clone(&output);

@@ -54,7 +54,7 @@ fn a_task_that_goes_loses_its_answer_only() {
         let (release, released) = mpsc::channel::<()>();
         let (begins, begun) = mpsc::channel();
         let slow = offload(move || begins.send(()).is_ok() && released.recv().is_ok());
-        // What has not begun is taken back with its task.
+        // Work that has not begun is removed with its task.
         let has_begun = async {
             while begun.try_recv().is_err() {
                 yield_now().await;

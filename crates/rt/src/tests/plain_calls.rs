@@ -1,4 +1,4 @@
-//! What is done by a plain call, or by none, because an engine would hand it to a kernel worker or get it wrong.
+//! Work done by a plain call, or by none, because an engine would hand it to a kernel worker or get it wrong.
 
 use std::ffi::CString;
 use std::future::pending;

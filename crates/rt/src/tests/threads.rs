@@ -1,4 +1,4 @@
-//! Worker threads: set-up in the thread, and what their starter hears of it.
+//! Worker threads: set-up in the thread, and its report to their starter.
 
 use std::io::Read;
 use std::time::Duration;
