@@ -1,4 +1,4 @@
-//! What a cache is told by the configuration: [`Config`].
+//! The configuration of a cache: [`Config`].
 
 use std::fmt;
 use std::path::PathBuf;
@@ -53,14 +53,14 @@ pub struct Config {
     /// Whether small entries are read bypassing the page cache and large ones written so, where file system and kernel
     /// can. How large ones are read is the sender's.
     pub direct: bool,
-    /// Whether calls that need no disk (an open and a read of what is in memory) are made on the thread: for local file
-    /// systems, as others may ask another machine.
+    /// Whether calls that need no disk (an open and a read of resident bytes) are made on the thread: for local file
+    /// systems only, because others may ask another machine.
     pub calls_directly: bool,
-    /// What is told about a cache that works less well than it could. Must not block.
+    /// Receives reports about a degraded cache. Must not block.
     pub notify: Notify,
 }
 
-/// How fast background work goes: after so many files, or so much time, it sleeps.
+/// The rate of background work: it sleeps after this many files, or this long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// Files at a time; bounds what is in flight at once too.
@@ -77,7 +77,7 @@ impl Pace {
         Pace { files: 100, sleep: Duration::from_millis(50), threshold: Duration::from_millis(200) };
 
     /// No pauses: what is in flight at once is bounded, and that keeps the disk free for others. The default, where
-    /// nginx would look at 2000 files a second and need minutes for what is known here in seconds.
+    /// nginx would check 2000 files a second and need minutes instead of seconds.
     pub const UNPACED: Pace =
         Pace { files: u32::MAX, sleep: Duration::ZERO, threshold: Duration::from_secs(3600) };
 }
@@ -104,12 +104,12 @@ impl EngineKind {
     }
 }
 
-/// Who hears a [`Note`]. May be called on any thread.
+/// The receiver of a [`Note`]. May be called on any thread.
 #[derive(Clone)]
 pub struct Notify(pub Arc<dyn Fn(Note) + Send + Sync>);
 
 impl Notify {
-    /// Nobody.
+    /// None.
     pub fn nobody() -> Notify {
         Notify(Arc::new(|_| ()))
     }

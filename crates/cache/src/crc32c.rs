@@ -7,7 +7,7 @@ pub(crate) fn of(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// The checksum of what `crc` is the checksum of, with `more` behind it.
+/// The checksum of the bytes of `crc` followed by `more`.
 pub(crate) fn append(crc: u32, more: &[u8]) -> u32 {
     // A checksum is the inverse of the register that it was made in (RFC 9260 appendix A).
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!crc));

@@ -16,7 +16,7 @@ pub enum OpenError {
     Directory {
         /// Which one.
         path: PathBuf,
-        /// What the system answered.
+        /// The system's error.
         errno: Errno,
     },
     /// The path cannot be given to the system: it has a zero byte.
@@ -25,7 +25,7 @@ pub enum OpenError {
     Lock {
         /// Which one.
         path: PathBuf,
-        /// What the system answered.
+        /// The system's error.
         errno: Errno,
     },
 }
@@ -54,12 +54,12 @@ impl std::error::Error for OpenError {}
 pub enum StoreError {
     /// The disk failed.
     Disk {
-        /// What was done.
+        /// The operation.
         doing: &'static str,
-        /// What the system answered.
+        /// The system's error.
         errno: Errno,
     },
-    /// The disk has failed before; it is asked again after a while.
+    /// The disk has failed before; it is tried again after a while.
     PassThrough,
     /// No buffer could be had.
     NoMemory,
@@ -100,7 +100,7 @@ pub enum Refused {
     NotOwner,
     /// The disk has failed and is left alone for a while.
     PassThrough,
-    /// `max_size` and what is in use leave no room, and not enough could be evicted at once.
+    /// `max_size` leaves no room, and not enough could be evicted at once.
     NoRoom,
     /// It would take more than a quarter of `max_size`.
     TooLarge,
@@ -108,7 +108,7 @@ pub enum Refused {
     DiskFull,
     /// The admission filter has not seen the key often enough.
     NotAdmitted,
-    /// Somebody else changes the entry.
+    /// Another task is changing the entry.
     Busy,
     /// Key text, head or tags are above their limits, or the total length of a partial entry is missing.
     Unstorable,

@@ -108,7 +108,7 @@ fn check_log(bytes: &[u8]) {
     assert!(applied.len() <= purges.len());
     assert!(purges.iter().all(|purge| purge.sequence <= applied.sequence()));
     applied.add(Scope::All, Fate::Stale);
-    // What a log that is written anew holds: the same purges.
+    // The content of a rewritten log: the same purges.
     let mut again = Purges::default();
     (0..Purges::PARTS).flat_map(|part| applied.part(part)).for_each(|purge| again.apply(&purge));
     assert_eq!(again.sequence(), applied.sequence());

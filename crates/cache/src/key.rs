@@ -6,23 +6,23 @@ use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
 use md5::{Digest, Md5};
 
-/// Name of an entry: the MD5 of the key's text, or of a primary key and a variant. Two texts with one MD5 are told
-/// apart by the text itself, which every entry holds and every lookup compares.
+/// Name of an entry: the MD5 of the key's text, or of a primary key and a variant. Every entry holds the text, and
+/// every lookup compares it, which distinguishes two texts with one MD5.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key(pub [u8; 16]);
 
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // Keys are of one length, which need not be told.
+        // Keys have one length, which need not be hashed.
         state.write(&self.0);
     }
 }
 
-/// What belongs to keys.
+/// Values by key.
 pub type KeyMap<V> = HashMap<Key, V, KeyHash>;
 
-/// Hashes keys. They are digests, so that nothing of them has to be spread; but clients can look for texts whose digests
-/// have some bits in common. So they are folded with numbers that clients do not know.
+/// Hashes keys. They are digests, so their bits are spread already; but clients can search for texts whose digests
+/// share some bits. So they are folded with secret numbers.
 #[derive(Clone, Debug)]
 pub struct KeyHash {
     seed: u64,
@@ -75,8 +75,8 @@ impl Key {
         Key(Md5::digest(text).into())
     }
 
-    /// The key of one variant (RFC 9111, section 4.1) of what `self` names. `variant` is what the selector made of the
-    /// request.
+    /// The key of one variant (RFC 9111, section 4.1) of the resource that `self` names. `variant` is the selector's
+    /// value for the request.
     #[must_use]
     pub fn variant(&self, variant: &[u8]) -> Key {
         Key(Md5::new().chain_update(self.0).chain_update(variant).finalize().into())
@@ -131,7 +131,7 @@ impl Levels {
     /// Most levels.
     pub const DEPTH_MAX: usize = 3;
 
-    /// Levels of so many digits each; `None` when there are too many or one is neither 1 nor 2.
+    /// Levels with these numbers of digits; `None` when there are too many or one is neither 1 nor 2.
     pub fn new(digits: &[u8]) -> Option<Levels> {
         if digits.len() > Levels::DEPTH_MAX || digits.iter().any(|&count| !(1..=2).contains(&count)) {
             return None;

@@ -9,8 +9,8 @@
 //! (new entries), `lookup` (hits), `entries` (the entries and how they leave), [`purge`], [`index`] (with the memory tier and
 //! the space on the disk), `disk` (the directory), `format` (bytes of a file).
 //!
-//! What is on disk is trusted only as far as its checksums reach: an entry that is torn, cut off, full of zeroes or
-//! somebody else's is a miss. The format is drawn in `format`.
+//! Bytes on disk are trusted only as far as their checksums reach: an entry that is torn, truncated, full of zeroes or
+//! foreign is a miss. The format is drawn in `format`.
 
 #![forbid(unsafe_code)]
 

@@ -27,7 +27,7 @@ pub struct Meta {
     /// The field names of `Vary` in a form of the caller's choice, which the selector of a lookup gets back; empty when
     /// every request selects the response.
     pub vary: Vec<u8>,
-    /// What the selector made of the request that the response answers.
+    /// The selector's value for the request of the response.
     pub variant: Vec<u8>,
     /// Tags that a purge can name, parted by blanks.
     pub tags: Vec<u8>,

@@ -1,4 +1,4 @@
-//! What the operator should hear of, each once: [`Note`].
+//! Reports for the operator, each made once: [`Note`].
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,9 +12,9 @@ pub enum Note {
     PassThrough {
         /// The zone.
         name: String,
-        /// What was done.
+        /// The operation.
         doing: &'static str,
-        /// What the system answered.
+        /// The system's error.
         errno: Errno,
     },
     /// The disk works again.
@@ -40,9 +40,9 @@ pub enum Note {
         name: String,
         /// The directory.
         path: PathBuf,
-        /// What was done.
+        /// The operation.
         doing: &'static str,
-        /// What the system answered.
+        /// The system's error.
         errno: Errno,
     },
     /// An entry was damaged and has been dropped.
@@ -51,7 +51,7 @@ pub enum Note {
         name: String,
         /// Its file.
         path: PathBuf,
-        /// What was wrong.
+        /// The fault.
         damage: crate::format::Damage,
     },
     /// Directories could not be read while the entries were looked for; they are tried again.
@@ -60,7 +60,7 @@ pub enum Note {
         name: String,
         /// One of them.
         path: PathBuf,
-        /// What the system answered for that one.
+        /// The system's error for that one.
         errno: Errno,
         /// How many.
         folders: u64,
@@ -80,7 +80,7 @@ pub enum Note {
     Measured {
         /// The zone.
         name: String,
-        /// What they take on the disk.
+        /// Their bytes on the disk.
         bytes: u64,
         /// How long it took since the start in milliseconds.
         time_ms: u64,

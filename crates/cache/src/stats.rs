@@ -1,10 +1,10 @@
-//! Numbers of a cache: [`Stats`] for who looks, [`Counters`] where they are counted.
+//! Numbers of a cache: [`Stats`] for readers, [`Counters`] for the code that counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::Refused;
 
-/// Numbers of one cache since its start, and what it holds now.
+/// Numbers of one cache since its start, and its present content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Entries known.
@@ -37,7 +37,7 @@ pub struct Stats {
     pub aborts: u64,
     /// Entries removed to make room.
     pub evicted: u64,
-    /// Entries removed because nobody used them.
+    /// Entries removed as inactive.
     pub inactive: u64,
     /// Entries that a purge removed.
     pub purged: u64,
@@ -53,7 +53,7 @@ pub struct Stats {
     pub write_errors: u64,
     /// Times that the cache began to pass through.
     pub pass_throughs: u64,
-    /// Chunks whose checksum was compared.
+    /// Chunks whose checksum was verified.
     pub verified_chunks: u64,
     /// Responses not stored, by reason ([`Refused::NAMES`]).
     pub refused: [u64; Refused::NAMES.len()],

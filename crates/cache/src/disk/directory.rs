@@ -83,7 +83,8 @@ const DIGITS_MAX: usize = 20;
 /// Bytes of directory entries that one operation brings: some 800 names.
 const DIR_READ_BYTES: u32 = 32 << 10;
 
-/// What opens the file of an entry to read it: a pipe of that name must not be waited for, nor a link followed.
+/// Flags to open the file of an entry for reading: the open must neither wait for a pipe of that name nor follow a
+/// link.
 pub(crate) const READ_FLAGS: OFlags =
     OFlags::from_bits_retain(OFlags::RDONLY.bits() | OFlags::NOFOLLOW.bits() | OFlags::NONBLOCK.bits());
 
@@ -441,7 +442,7 @@ impl Directory {
     }
 }
 
-/// The time of day in milliseconds since 1970: the clock of what is on disk.
+/// The time of day in milliseconds since 1970: the clock of entries on disk.
 pub(crate) fn now_ms() -> u64 {
     rt::wall().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
 }
@@ -469,7 +470,7 @@ fn c_path(path: &[u8]) -> Result<CString, OpenError> {
     CString::new(path).map_err(|_| OpenError::Path(PathBuf::from(std::ffi::OsStr::from_bytes(path))))
 }
 
-/// Paths are made of the configured directories, looked at by [`Directory::open`], and of digits.
+/// Paths consist of the configured directories, checked by [`Directory::open`], and of digits.
 fn checked(path: Vec<u8>) -> CString {
     CString::new(path).expect("the directories of a cache have no zero byte")
 }

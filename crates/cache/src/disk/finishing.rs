@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A future that goes on to its end in a task when it is dropped after its first poll.
+/// A future that continues to its end in a task when it is dropped after its first poll.
 pub(crate) struct Finishing<T: 'static> {
     future: Option<Pin<Box<dyn Future<Output = T>>>>,
     is_begun: bool,

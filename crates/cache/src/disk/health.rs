@@ -26,7 +26,7 @@ const STAGING_PAUSE_MS: u64 = 30_000;
 /// Reads that fail in a row before reading is given up for a while: one bad sector is one entry's fault.
 const READ_ERRORS_MAX: u32 = 3;
 
-/// What is known of the disk. Times are milliseconds of the caller's clock.
+/// The state of the disk. Times are milliseconds of the caller's clock.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     writes: Direction,
@@ -71,7 +71,7 @@ impl Direction {
     }
 }
 
-/// What a failed call says.
+/// The meaning of a failed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The disk, the file system or the directory.
@@ -80,7 +80,7 @@ pub(crate) enum Fault {
     Process,
 }
 
-/// Whose fault an error is.
+/// The cause of an error.
 pub(crate) fn fault_of(errno: Errno) -> Fault {
     match errno {
         Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::INTR | Errno::CANCELED => {

@@ -1,4 +1,4 @@
-//! Who may change the file of a key: one at a time, in whatever thread.
+//! Locks for changes of the file of a key: one holder at a time, over all threads.
 //!
 //! A commit renames a file into place and an eviction removes one. Without an order between them a removal could hit the
 //! file that has just come. Readers need no lock: what they have opened stays.
@@ -22,7 +22,7 @@ pub(crate) struct KeyLock {
 }
 
 impl KeyLocks {
-    /// The lock if nobody has it.
+    /// The lock if it is free.
     pub(crate) fn try_lock(&self, key: &Key) -> Option<KeyLock> {
         match self.map().entry(*key) {
             Entry::Occupied(_) => None,
@@ -33,7 +33,7 @@ impl KeyLocks {
         }
     }
 
-    /// Waits for the lock; whoever has it needs it for a call or two of the file system.
+    /// Waits for the lock; its holder needs it for a call or two of the file system.
     pub(crate) async fn lock(&self, key: &Key) -> KeyLock {
         poll_fn(|context| match self.map().entry(*key) {
             Entry::Occupied(mut taken) => {
@@ -48,7 +48,7 @@ impl KeyLocks {
         .await
     }
 
-    /// Whether nobody has one.
+    /// Whether no lock is held.
     pub(crate) fn is_empty(&self) -> bool {
         self.map().is_empty()
     }

@@ -57,8 +57,8 @@ pub(crate) async fn read_into(
     buf.ok_or(ReadError::NoMemory)
 }
 
-/// Goes on reading behind what is in `buf`, which starts at the start of the file, until `end` or the end of the file.
-/// A short read is legal anywhere: that of a cache file's head is what made this server.
+/// Continues to read behind the content of `buf`, which starts at the start of the file, until `end` or the end of the
+/// file. A short read is legal anywhere: that of a cache file's head is what made this server.
 pub(crate) async fn extend_to(
     file: &File,
     buf: Buf,
@@ -68,7 +68,7 @@ pub(crate) async fn extend_to(
 ) -> Result<Buf, ReadError> {
     let mut buf = buf;
     if end > BUF_BYTES_MAX {
-        // A header with so many texts is not written.
+        // No header with this many texts is written.
         return Err(ReadError::Damaged(Damage::Layout));
     }
     if (buf.capacity() as u64) < end && is_short_of(end) {
@@ -119,8 +119,8 @@ async fn go_on(
     Ok(buf)
 }
 
-/// What follows at `at`, when a read from the block's start has brought nothing new: the file ends here, or the read
-/// was cut at the same byte as the one before it, and from that byte on the next one cannot be.
+/// Reads at `at`, after a read from the block's start has brought nothing new: either the file ends here, or the read
+/// was cut at the same byte as the one before it, which a read from that byte on cannot be.
 async fn read_rest(file: &File, at: u64, end: u64, device: DeviceId, via: DiskVia) -> Result<Buf, ReadError> {
     match read_some(file, at, end - at, device, via).await {
         // Open for direct reads, which start at blocks alone: then it is taken for the end.
@@ -140,8 +140,8 @@ const BUFFER_WAIT_MAX: Duration = Duration::from_secs(60);
 /// The part of the pool that is left to requests that come in, the bodies of which are read next.
 const SPARED_PART: u64 = 4;
 
-/// Whether a buffer of this many bytes would have to be waited for. Who holds one must not: others would do the same,
-/// and wait for each other.
+/// Whether a buffer of this many bytes is not available at once. A holder of a buffer must not wait for another: two
+/// such holders would wait for each other.
 fn is_short_of(bytes: u64) -> bool {
     let pool = rt::pool();
     pool.spare_bytes() < bytes + pool.bytes_max() / SPARED_PART
@@ -174,7 +174,7 @@ pub(crate) async fn read_whole(
     if buf.len() as u64 >= wanted {
         return Ok(buf);
     }
-    // Boxed, as what is seldom come to.
+    // Boxed, because it is rare.
     Box::pin(go_on(file, buf, at, wanted, device, via)).await
 }
 

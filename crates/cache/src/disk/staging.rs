@@ -1,10 +1,10 @@
 //! Files that are no entries yet: [`TempFile`], in the cache's own staging directory or in another one
 //! (`use_temp_path=on`).
 //!
-//! A file in another directory has no name (`O_TMPFILE` of open(2)), so that nothing is left of it when the process dies.
-//! Once complete it gets one in the cache's directory, or is copied there where the two are not on one file system. A
-//! staging directory that fails is no failure of the cache's disk: for a while files are made inside of the cache, and the
-//! operator is told once.
+//! A file in another directory has no name (`O_TMPFILE` of open(2)), so that nothing is left of it when the process
+//! dies. Once complete it gets one in the cache's directory, or is copied there where the two are not on one file
+//! system. A failing staging directory does not count as a failure of the cache's disk: for a while files are created
+//! inside the cache, and one note is logged.
 
 use std::ffi::{CStr, CString, OsString};
 use std::os::unix::ffi::OsStringExt;

@@ -15,7 +15,7 @@ struct Pending {
 }
 
 impl Wakeup {
-    /// The waiter goes on, or does not wait next time.
+    /// The waiter continues, or does not wait next time.
     pub(crate) fn wake(&self) {
         let mut pending = self.pending();
         pending.is_woken = true;

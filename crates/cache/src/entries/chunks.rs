@@ -1,5 +1,5 @@
-//! Which chunks of a large entry are there, and which of those were compared with their checksums: [`Chunks`], shared
-//! by all who read the entry, and [`RecentChunks`], which keeps it from one lookup to the next.
+//! Which chunks of a large entry are stored, and which of those were verified against their checksums: [`Chunks`],
+//! shared by all readers of the entry, and [`RecentChunks`], which keeps them from one lookup to the next.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -48,8 +48,8 @@ impl Chunks {
     /// Forgets what was compared in an earlier epoch.
     pub(crate) fn begin_epoch(&self, epoch: u16) {
         if self.epoch.load(Ordering::Acquire) != epoch {
-            // Before the epoch is changed: whoever sees the new one sees no old bit. Two threads may do this at once;
-            // a bit that is lost costs a comparison.
+            // Before the epoch is changed: a reader that sees the new one sees no old bit. Two threads may do this at
+            // once; a bit that is lost costs a comparison.
             self.verified.clear();
             self.epoch.store(epoch, Ordering::Release);
         }
@@ -205,7 +205,7 @@ struct Remembered {
 }
 
 impl RecentChunks {
-    /// What is remembered of the entry with this nonce.
+    /// The remembered chunks of the entry with this nonce.
     pub(crate) fn get(&self, nonce: u64, length: u64) -> Option<Arc<Chunks>> {
         self.state().entries.get(&nonce).filter(|chunks| chunks.length == length).map(Arc::clone)
     }

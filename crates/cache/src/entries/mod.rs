@@ -108,7 +108,7 @@ impl Entries {
         self.purges.set().sequence()
     }
 
-    /// What purges have made of an entry.
+    /// The effect of purges on an entry.
     pub(crate) fn fate(&self, header: &Header, text: &[u8]) -> Option<Fate> {
         self.purges.set().fate(&Subject {
             primary: &header.primary.0,

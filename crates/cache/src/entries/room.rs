@@ -8,7 +8,8 @@ use crate::index::space::{NoRoom, blocks_of};
 use crate::index::{SpaceReservation, Victim};
 use crate::key::Key;
 
-/// Entries that one fill removes to get its room; a fill that needs more passes through, and the manager goes on.
+/// Entries that one fill removes to get its room; a fill that needs more is passed through unstored, and the manager
+/// removes more.
 const EVICTED_MAX: usize = 32;
 
 /// How often a fill removes entries before it gives up: others may take the room that it made.
@@ -40,7 +41,7 @@ impl Entries {
         Ok(reserved)
     }
 
-    /// Reserves so many more as well, and removes entries for them when there is no room.
+    /// Reserves this many more as well, and removes entries for them when there is no room.
     pub(crate) async fn grow(
         self: &Arc<Entries>,
         reserved: &mut SpaceReservation,
@@ -59,7 +60,7 @@ impl Entries {
                 Err(NoRoom::Size(short)) => (short, Refused::NoRoom),
                 Err(NoRoom::Free(short)) => (short, Refused::DiskFull),
             };
-            // The manager makes room for those who come next.
+            // The manager makes room for the next fills.
             self.dir.manager.wake();
             let victims = self.evict(short, EVICTED_MAX);
             if victims.is_empty() {
@@ -70,7 +71,7 @@ impl Entries {
         Err(Refused::NoRoom)
     }
 
-    /// Takes out entries for so many blocks, at most `count_max`, and counts them.
+    /// Evicts entries for this many blocks, at most `count_max`, and counts them.
     pub(crate) fn evict(&self, blocks: u64, count_max: usize) -> Vec<Victim> {
         let mut victims = Vec::new();
         self.index.evict(blocks, count_max, &mut victims);

@@ -1,5 +1,5 @@
-//! Entries that are complete and wait for the disk, which may be slower than what comes: [`Backlog`] lets no more begin than
-//! it can take.
+//! Limits complete entries that wait for the disk, which may be slower than the upstreams: [`Backlog`] admits no more
+//! fills than the disk can take.
 //!
 //! ```text
 //!   begin --fewer than MOST wait--> fill --its readers have all--> waits for the disk --> entry
@@ -7,8 +7,8 @@
 //!     +--as many wait--> until one has got there; --PATIENCE is over--> refused, and so is at once who comes then,
 //!                                                                       until the disk has taken something
 //! ```
-//! Readers do not wait for the disk, so without this limit they could ask for more as fast as the upstream answers, and
-//! what waits would grow until memory or descriptors are used up.
+//! Readers do not wait for the disk. So without this limit fills could start as fast as the upstream responds, and
+//! waiting entries would use up memory or descriptors.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -20,8 +20,8 @@ use rt::Either;
 
 use crate::error::Refused;
 
-/// Entries that wait for the disk at once before no further fill begins: more than a disk works on at the same time, and
-/// few enough that what waits is still in the processor's caches, and within a thread's buffers.
+/// Waiting entries above which no further fill begins: more than a disk processes at the same time, and few enough that
+/// they are still in the processor's caches, and within a thread's buffers.
 pub(crate) const MOST: usize = 64;
 
 /// How long a fill waits for a disk that takes nothing: longer than a journal takes to be written, and no longer than a
@@ -35,10 +35,10 @@ pub(crate) struct Backlog(Arc<Mutex<Waiting>>);
 #[derive(Debug, Default)]
 struct Waiting {
     count: usize,
-    /// Who waits to begin. A waker of somebody who waits no longer may be among them; the next one that is done wakes
-    /// another.
+    /// Fills that wait to begin. The waker of a fill that was dropped may be among them; the next entry that is done
+    /// wakes another.
     waiting: VecDeque<Waker>,
-    /// Somebody has lost his patience, and nothing has got to the disk since.
+    /// A fill has timed out here, and nothing was written since.
     is_stuck: bool,
 }
 
@@ -78,7 +78,7 @@ impl Backlog {
             Either::Right(()) => {
                 let mut state = self.waiting();
                 state.is_stuck = true;
-                // Nobody else has to find it out.
+                // Other fills need not wait for the same timeout.
                 let waiting = std::mem::take(&mut state.waiting);
                 drop(state);
                 waiting.into_iter().for_each(Waker::wake);

@@ -1,4 +1,5 @@
-//! Chunks on their way to a file: [`ChunkWriter`], with so many in flight, and [`Progress`], which other threads see.
+//! Writes chunks to a file: [`ChunkWriter`], with a limited number in flight, and [`Progress`], which other threads
+//! see.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +27,7 @@ use crate::key::Key;
 /// Chunks of one fill in flight: the kernel writes one at a time to a file, so that another one waits for it is enough.
 pub(crate) const WRITES_MAX: usize = 2;
 
-/// Whose chunks they are.
+/// The entry of the chunks.
 pub(crate) enum Kind {
     /// Those of a new entry, perhaps in another directory than the cache's: their records come at the commit.
     New { staging: Option<StagingDir> },
@@ -61,7 +62,7 @@ struct Shared {
 /// How far a fill has come; any thread may look.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    /// The file, as long as somebody reads it; `None` where it could not be had twice.
+    /// The file, while it has readers; `None` where it could not be opened twice.
     fd: Option<OwnedFd>,
     on_disk: AtomicU64,
 }
@@ -116,8 +117,8 @@ impl ChunkWriter {
         &self.shared.progress
     }
 
-    /// Starts the write of a chunk; waits while there are [`WRITES_MAX`], or the oldest is so many behind: readers of the
-    /// file wait for that one. `room` is the space that an entry which is there grows by.
+    /// Starts the write of a chunk. Waits while [`WRITES_MAX`] are in flight, or while the oldest is this many chunks
+    /// behind, because readers of the file wait for that one. `room` is the space by which an existing entry grows.
     pub(crate) async fn write(
         &mut self,
         chunk: Gather,
@@ -224,7 +225,7 @@ impl Shared {
         self.advance();
     }
 
-    /// Moves the end of what can be read: over all chunks that follow it without a hole.
+    /// Advances the end of the readable bytes over all chunks that follow it without a hole.
     fn advance(&self) {
         let Some((mut next, mut bytes)) = self.prefix.get() else { return };
         let written = self.written.borrow();

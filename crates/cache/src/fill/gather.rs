@@ -45,8 +45,8 @@ impl Gather {
     }
 }
 
-/// One part in so many of a thread's buffers is not for chunks that wait to be written: where the disk is slower than the
-/// upstreams, bytes are passed on unstored, and readers need buffers then too.
+/// One part in this many of a thread's buffers is never used by chunks that wait to be written: where the disk is
+/// slower than the upstreams, bytes are passed on unstored, and readers need buffers then too.
 const SPARED_PART: u64 = 16;
 
 /// Whether the buffers that are left are not for chunks that wait to be written.

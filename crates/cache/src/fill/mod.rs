@@ -53,7 +53,7 @@ use crate::purge::{Fate, Subject};
 pub(crate) struct Fills {
     entries: Arc<Entries>,
     lookup: Arc<Lookup>,
-    /// Chunks that are being added to entries, and keys whose parts begin.
+    /// Chunks that are being added to entries, and keys whose first part is being stored.
     extending: KeyLocks,
     /// Keys whose variants choose the names of their files.
     variants: KeyLocks,
@@ -137,7 +137,7 @@ impl Fill {
     async fn gather(&mut self, at: u64, piece: SharedBytes) -> Result<(), FillError> {
         let (index, is_start) = (at / CHUNK_BYTES, at.is_multiple_of(CHUNK_BYTES));
         if self.gather.as_ref().is_none_or(|gather| gather.index != index) {
-            // The rest of a chunk whose start did not come cannot be checked later, so it is not stored.
+            // The rest of a chunk whose start is missing could not be verified later, so it is not stored.
             if !is_start {
                 return Ok(());
             }
@@ -241,7 +241,7 @@ impl Fill {
         started.map_err(|refused| self.refuse(refused))
     }
 
-    /// Reserves so many blocks more.
+    /// Reserves this many blocks more.
     async fn grow(&mut self, more: u64) -> Result<(), FillError> {
         let entries = &self.fills.entries;
         entries
@@ -250,7 +250,7 @@ impl Fill {
             .map_err(|refused| entries.counters.refuse(refused).into())
     }
 
-    /// Reserves so many blocks in all.
+    /// Reserves this many blocks in all.
     async fn grow_to(&mut self, blocks: u64) -> Result<(), FillError> {
         self.grow(blocks.saturating_sub(self.reserved.count())).await
     }
@@ -282,7 +282,7 @@ impl Fill {
         }
         // From here on only the disk is waited for.
         let backlog = self.fills.backlog.enter();
-        // The last chunk of a body whose length was not known.
+        // The last chunk of a body of unknown length.
         if matches!(self.state, State::Streamed { .. }) {
             let last = self.gather.take().filter(|last| {
                 last.len == chunk_len(last.index, length) && last.index + 1 == chunks_of(length)
@@ -409,7 +409,7 @@ impl Fill {
         Ok(())
     }
 
-    /// Spares the first reader of an entry a look at chunks that were just written.
+    /// Saves the first reader of an entry the verification of chunks that were just written.
     fn remember(&self, nonce: u64, length: u64, records: &[(u64, u32)]) {
         let chunks = Chunks::new(nonce, length);
         chunks.begin_epoch(self.entries().epoch());

@@ -18,8 +18,8 @@ pub struct New {
     pub meta: Arc<Meta>,
     /// The response head as it is to be stored; the store does not look into it.
     pub head: Arc<[u8]>,
-    /// Whether only parts of the body will come (status 206): needs `meta.length`, and what is missing at the commit
-    /// stays missing. Without it a commit with less than `meta.length` is refused.
+    /// Whether only parts of the body will arrive (status 206): needs `meta.length`, and bytes that are missing at the
+    /// commit stay missing. Without it a commit with less than `meta.length` is refused.
     pub is_partial: bool,
     /// The question to the upstream ([`crate::Store::ask`]): a purge since then hits the entry too.
     pub asked: Arc<Asked>,

@@ -17,7 +17,7 @@ pub(crate) struct Orders {
     records: Mutex<KeyMap<Record>>,
 }
 
-/// What is known of a key while a fetch of it is in flight.
+/// State of a key while a fetch of it is in flight.
 #[derive(Debug, Default)]
 struct Record {
     /// Tickets that are held.

@@ -1,7 +1,7 @@
 //! Gives a [`CompletedFile`] its name: the rename is one operation with the last write, and the index follows.
 //!
-//! [`publish`] may be dropped at any time. Before its first poll nothing happens; after it the work goes on in a task of
-//! the thread, so that no file gets a name that the index does not know.
+//! [`publish`] may be dropped at any time. Before its first poll nothing happens; after it the work continues in a task
+//! of the thread, so that no file gets a name without its entry in the index.
 
 use std::ffi::CString;
 use std::sync::Arc;

@@ -21,7 +21,7 @@ use crate::crc32c;
 use crate::key::Key;
 use crate::meta::{HEAD_BYTES_MAX, Meta, TAGS_BYTES_MAX, TEXT_BYTES_MAX};
 
-/// What an entry begins with; the last byte is the version of the format.
+/// The first bytes of an entry; the last one is the version of the format.
 const MAGIC: [u8; 8] = *b"rrcache\x01";
 
 /// Bytes before the texts.
@@ -54,7 +54,7 @@ pub(crate) struct Layout {
 const LAYOUT_SMALL: u32 = 1;
 const LAYOUT_PARTIAL: u32 = 2;
 
-/// Records that fit between the slots and a body whose length is not known when it is begun.
+/// Records that fit between the slots and a body of unknown length.
 const RECORDS_UNKNOWN: u64 = ALIGN / RECORD_BYTES;
 
 impl Layout {
@@ -218,7 +218,7 @@ fn checksum(slot: &[u8]) -> u32 {
 /// Why a header cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unread {
-    /// The bytes end too early: so many from the start of the file are needed.
+    /// The bytes end too early: this many from the start of the file are needed.
     More(usize),
     /// It never will be.
     Damaged(Damage),
@@ -316,7 +316,7 @@ fn slot(file: &[u8], start: usize) -> Result<Header, Unread> {
     })
 }
 
-/// The facts of a slot whose texts lie at `texts`.
+/// The facts of a slot whose texts are at `texts`.
 fn meta(bytes: &[u8], length: u64, texts: [Range<usize>; TEXTS]) -> Meta {
     let [_, variant, vary, _, tags, etag] = texts;
     let last_modified = date(bytes, 112);

@@ -34,10 +34,10 @@ use std::fmt;
 /// Bytes of a body that share a checksum and are present together. The last chunk of a body may be shorter.
 pub const CHUNK_BYTES: u64 = 64 << 10;
 
-/// What a disk writes whole or not at all.
+/// Bytes that a disk writes completely or not at all.
 pub(crate) const SECTOR_BYTES: u64 = 512;
 
-/// What places for direct I/O are multiples of.
+/// Alignment of offsets for direct I/O.
 pub(crate) const ALIGN: u64 = 4096;
 
 /// Longest body: far above what a file system can hold, and low enough for sums not to overflow.
@@ -54,7 +54,7 @@ pub(crate) fn chunk_len(index: u64, length: u64) -> u64 {
     (length - index * CHUNK_BYTES).min(CHUNK_BYTES)
 }
 
-/// What is wrong with an entry's file.
+/// A fault of an entry's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
     /// It ends before its header does.

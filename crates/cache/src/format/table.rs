@@ -28,7 +28,7 @@ fn mark(nonce: u64, index: u64, crc: u32) -> u32 {
     text[..8].copy_from_slice(&nonce.to_le_bytes());
     text[8..16].copy_from_slice(&index.to_le_bytes());
     text[16..].copy_from_slice(&crc.to_le_bytes());
-    // Zeroes are never a record: what a file system gives for a hole, or for what a crash has lost.
+    // Zeroes are never a record: a file system returns them for a hole, or for bytes lost in a crash.
     crc32c::of(&text).max(1)
 }
 

@@ -1,4 +1,4 @@
-//! Small objects that are asked for often, whole in memory: the tier above the disk (`memory=`), with a limit of its own.
+//! Small objects with frequent requests, whole in memory: the tier above the disk (`memory=`), with a separate limit.
 //!
 //! Files that are read with direct I/O leave nothing in the page cache, so this is all the memory that hot objects
 //! take, and a container's limit can be met.
@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::s3fifo::{KeyBytes, S3Fifo, Short};
 
-/// Shards, each with a lock of its own.
+/// Shards, each with its lock.
 const SHARDS: usize = 16;
 
-/// What one object takes beside its bytes: the node, the counts of its `Arc`, and what the allocator rounds up.
+/// Memory of one object beside its bytes: the node, the counts of its `Arc`, and the allocator's rounding.
 const OVERHEAD_BYTES: u64 = 192;
 
 /// One object takes at most this part of a shard: a few large ones would push out all others.
@@ -52,7 +52,7 @@ impl<T> MemoryTier<T> {
         (self.shard_bytes / LARGEST_PART).saturating_sub(OVERHEAD_BYTES)
     }
 
-    /// Bytes in use, with what keeping them costs.
+    /// Bytes in use, overhead included.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -75,7 +75,7 @@ impl<T> MemoryTier<T> {
             return;
         }
         let before = shard.weight();
-        // Its own place is given up first, so that what is evicted is another one.
+        // Its old copy is removed first, so that another object is evicted.
         shard.remove(key);
         let mut dropped = Vec::new();
         while shard.is_full() || shard.weight() + u64::from(weight) > self.shard_bytes {
@@ -143,7 +143,7 @@ mod tests {
         let memory = MemoryTier::new(1 << 20, [3, 5]);
         for number in 0..20_000u64 {
             let bytes = number % (memory.object_max() + 10);
-            // Twice, so that what is full takes it.
+            // Twice, so that a full tier admits it.
             for _ in 0..2 {
                 memory.offer(&key(number), 1, bytes, &Arc::new(number));
             }

@@ -1,4 +1,4 @@
-//! What a cache has on its disk, in memory: a few words for each object, in shards with a lock each that is held for
+//! The in-memory index of a cache: a few words for each object on its disk, in shards with a lock each that is held for
 //! some ten nanoseconds.
 //!
 //! The index never says that an object is there when it is not for long: what is deleted leaves the index first. It
@@ -23,13 +23,13 @@ const SHARDS: usize = 64;
 /// Disk space is counted in blocks of this size: what file systems give at least.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// What is known of an object without asking the disk.
+/// State of an object that needs no disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
     /// Blocks of its file, so that a small one is read at once; 0 for a key that has none yet. A guess, and never 0, as
     /// long as it is not measured.
     pub blocks: u32,
-    /// Whether its size was looked at.
+    /// Whether its size is known.
     pub measured: bool,
     /// Tells this object from the next one under the same key.
     pub version: u32,
@@ -76,10 +76,10 @@ pub struct Victim {
     pub blocks: SpaceReservation,
 }
 
-/// What an object was put into the index for.
+/// Why an object was put into the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// It was written: its checksums were made from what is there.
+    /// It was written: its checksums were made from its bytes.
     Written {
         /// The epoch in which it was.
         epoch: u16,
@@ -124,7 +124,7 @@ impl Index {
         self.len() == 0
     }
 
-    /// What is known of an object that is asked for.
+    /// State of a requested object.
     pub fn touch(&self, key: &KeyBytes, now_s: u32) -> Option<Known> {
         let mut shard = self.shard(key);
         let (facts, blocks) = shard.touch(key)?;
@@ -134,7 +134,7 @@ impl Index {
         Some(known)
     }
 
-    /// What is known of an object, without counting that.
+    /// State of an object, without counting a use.
     pub fn peek(&self, key: &KeyBytes) -> Option<Known> {
         self.shard(key).get(key).map(|(facts, blocks)| facts.known(blocks))
     }
@@ -167,8 +167,8 @@ impl Index {
         known
     }
 
-    /// Puts an object in, in the place of an earlier one of the key, whose file it replaces. Returns its version, and
-    /// another object that had to go because the index is full.
+    /// Inserts an object, replacing an earlier one of the key and its file. Returns its version, and the object that
+    /// was evicted because the index is full.
     pub fn insert(
         &self,
         key: &KeyBytes,
@@ -212,7 +212,7 @@ impl Index {
         (true, victim)
     }
 
-    /// Notes that the file has so many blocks more; `false` when the object is another one by now.
+    /// Records that the file has this many blocks more; `false` when the object was replaced meanwhile.
     pub fn grow(&self, key: &KeyBytes, version: u32, more: SpaceReservation) -> bool {
         let mut shard = self.shard(key);
         let Some((&facts, old)) = shard.get(key).filter(|(facts, _)| facts.version == version) else {
@@ -257,8 +257,8 @@ impl Index {
         self.victim_of(taken)
     }
 
-    /// Takes out what is worth least, until so many blocks are free or so many objects went. Shards have their turn
-    /// one after the other.
+    /// Evicts the least valuable objects, until this many blocks are free or this many objects were evicted. Shards
+    /// take turns.
     pub fn evict(&self, blocks: u64, objects_max: usize, victims: &mut Vec<Victim>) -> u64 {
         let (mut freed, mut looked, mut idle) = (0, 0, 0);
         while freed < blocks && looked < objects_max && idle < SHARDS {
@@ -338,7 +338,7 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// The start of some part of the index, told by a random number.
+    /// The start of a random part of the index.
     pub(crate) fn anywhere(random: u64) -> Cursor {
         Cursor { shard: (random % SHARDS as u64) as usize, place: 0 }
     }
@@ -348,7 +348,7 @@ fn weight_of(blocks: &SpaceReservation) -> u32 {
     u32::try_from(blocks.count()).unwrap_or(u32::MAX)
 }
 
-/// A panic in another thread leaves nothing half-done that a look could not live with.
+/// A panic in another thread leaves no state that a lookup could not handle.
 fn lock(shard: &Mutex<S3Fifo<Facts>>) -> MutexGuard<'_, S3Fifo<Facts>> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }

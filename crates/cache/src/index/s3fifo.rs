@@ -6,8 +6,8 @@
 //!               |                                                      ^  |
 //!               +--> out, its fingerprint to the ghosts                +--+ asked for since
 //! ```
-//! A hit sets two bits and moves nothing. The same structure orders what is on disk ([`crate::index`]) and what is held
-//! in memory ([`crate::index::memory`]); they differ in what a weight is and in what is kept with a key.
+//! A hit sets two bits and moves nothing. The same structure orders objects on disk ([`crate::index`]) and in memory
+//! ([`crate::index::memory`]); they differ in the meaning of a weight and in the value of a key.
 
 /// Name of an object: a digest, so its bits are as good as random, but not secret.
 pub(crate) type KeyBytes = [u8; 16];
@@ -54,10 +54,10 @@ const NONE: u32 = u32::MAX;
 /// Two bits, as published: more would keep what was once popular for too long.
 const FREQUENCY_MAX: u8 = 3;
 
-/// What is asked for more often than this while it is small is worth a place in main.
+/// An object with more requests than this while it is in the small queue moves to main.
 const PROMOTED_ABOVE: u8 = 1;
 
-/// The small queue gets one part in so many.
+/// The small queue gets one part in this many.
 const SMALL_PART: u64 = 10;
 
 /// Objects that one eviction looks at. Each look moves an object or takes a bit of it, so there is always an end, but
@@ -72,16 +72,16 @@ struct Queue {
     count: usize,
 }
 
-/// What there is too little of.
+/// The exhausted resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Short {
-    /// What weights are the measure of: bytes of disk or memory.
+    /// The unit of weights: bytes of disk or memory.
     Weight,
     /// Places for objects. Those without weight take them too.
     Places,
 }
 
-/// What was taken out.
+/// The removed object.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Taken<V> {
     pub(crate) key: KeyBytes,
@@ -90,11 +90,11 @@ pub(crate) struct Taken<V> {
 }
 
 impl<V: Default> S3Fifo<V> {
-    /// Room for so many objects. Memory is reserved, and used as objects come.
+    /// Room for this many objects. Memory is reserved, and used as objects arrive.
     pub(crate) fn new(nodes_max: usize, seed: [u64; 2]) -> S3Fifo<V> {
         let nodes_max = nodes_max.clamp(1, NONE as usize - 1);
         let mut nodes = Vec::new();
-        // Where so much cannot be had at once, it comes with the objects.
+        // Where this much cannot be reserved at once, it is allocated with the objects.
         let _ = nodes.try_reserve_exact(nodes_max);
         S3Fifo {
             nodes,
@@ -124,7 +124,7 @@ impl<V: Default> S3Fifo<V> {
         self.len() >= self.nodes_max
     }
 
-    /// What is kept with a key, and the object's weight.
+    /// The value of a key, and the object's weight.
     pub(crate) fn get(&self, key: &KeyBytes) -> Option<(&V, u32)> {
         let node = self.node(self.find(key)?);
         Some((&node.value, node.weight))
@@ -362,8 +362,8 @@ impl Queue {
     }
 }
 
-/// Buckets hold one more than a node's number, so that memory from the kernel, which is zero, means that there is
-/// none and need not be touched at the start.
+/// Buckets hold one more than a node's number, so that fresh memory of the kernel, which is zero, means none and need
+/// not be touched at the start.
 const NONE_STORED: u32 = 0;
 
 fn stored(place: u32) -> u32 {
@@ -522,7 +522,7 @@ mod tests {
         assert_eq!(fifo.insert(key(2), 1, 9), Err(9), "there is no room");
     }
 
-    /// 12 bytes of its own leave the index at 64 bytes for an object with bucket and ghost.
+    /// A value of 12 bytes keeps the index at 64 bytes for an object with bucket and ghost.
     #[test]
     fn a_node_is_small() {
         assert!(size_of::<Node<[u32; 3]>>() <= 52);

@@ -3,15 +3,15 @@
 //! ```text
 //!   reserved for a fill ──▶ the entry's ──▶ of a file that is being removed ──▶ free again
 //! ```
-//! All of them are one number ([`Used`]) that a step from one to the next does not change, so that nobody who looks in
-//! between sees fewer. A reservation fails rather than going over a limit: both hold at all times and not after the fact.
+//! All of them are one number ([`Used`]), which a step from one state to the next does not change, so that no reader
+//! sees fewer in between. A reservation fails rather than exceeding a limit: both limits hold at all times.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::BLOCK_BYTES;
 
-/// One part in so many of `max_size` is kept free by the manager, so that a fill rarely waits for a removal.
+/// The manager keeps one part in this many of `max_size` free, so that a fill rarely waits for a removal.
 const MARGIN_PART: u64 = 64;
 
 /// The largest margin: some seconds of a fast fill.
@@ -42,7 +42,7 @@ impl Used {
         self.0.all.load(Ordering::Acquire)
     }
 
-    /// Blocks that nobody had counted yet, whatever the limit.
+    /// Blocks that were not counted yet, whatever the limit.
     pub fn adopt(&self, count: u64) -> SpaceReservation {
         self.0.all.fetch_add(count, Ordering::AcqRel);
         self.release_of(count)
@@ -115,11 +115,11 @@ pub(crate) struct Space {
 /// Why there is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoRoom {
-    /// `max_size`: so many blocks are missing.
+    /// `max_size`: this many blocks are missing.
     Size(u64),
-    /// `min_free`: so many blocks are missing.
+    /// `min_free`: this many blocks are missing.
     Free(u64),
-    /// `max_size`, as long as what there is may be anything up to it: removing entries would not help.
+    /// `max_size`, while the size of the present entries is unknown: removing entries would not help.
     Unmeasured,
 }
 
@@ -178,7 +178,7 @@ impl Space {
             return Err(NoRoom::Unmeasured);
         }
         let blocks = self.used.reserve(count, self.max).map_err(NoRoom::Size)?;
-        // Counted first and looked at then: two that come at once may both fail, and never both succeed wrongly.
+        // Counted first and checked then: two concurrent ones may both fail, but never both succeed wrongly.
         let spent = self.spent.fetch_add(count, Ordering::AcqRel);
         if let Some(lacking) = self.short_of_free(spent + count) {
             self.spent.fetch_sub(count, Ordering::AcqRel);
@@ -188,7 +188,7 @@ impl Space {
         Ok(blocks)
     }
 
-    /// Blocks that the file system lacks when it gives so many away.
+    /// Blocks that the file system lacks after giving away this many.
     fn short_of_free(&self, blocks: u64) -> Option<NoRoom> {
         if self.min_free == 0 {
             return None;
@@ -200,7 +200,7 @@ impl Space {
     /// Blocks that have to go so that fills have the margin, and `more` with them.
     pub(crate) fn above_watermark(&self, more: u64) -> u64 {
         let margin = |limit: u64| (limit / MARGIN_PART).min(MARGIN_BLOCKS_MAX);
-        // What is being removed is as good as gone.
+        // Entries that are being removed count as removed.
         let removing = self.removing.load(Ordering::Relaxed);
         let size = match self.max {
             u64::MAX => 0,
@@ -216,7 +216,7 @@ impl Space {
     /// Notes what the file system has said.
     pub(crate) fn set_free(&self, bytes: u64) {
         self.free.store(bytes / BLOCK_BYTES, Ordering::Relaxed);
-        // What fills hold may not be written yet.
+        // Blocks of fills may not be written yet.
         let held = self.used.0.held.load(Ordering::Relaxed);
         self.spent.store(held.saturating_sub(self.removing.load(Ordering::Relaxed)), Ordering::Relaxed);
     }

@@ -21,13 +21,13 @@ use crate::purge::Fate;
 /// The result of a check.
 pub(crate) enum Checked {
     Entry(Hit),
-    /// There is none, or no longer.
+    /// There is no entry, or no longer.
     Nothing,
     /// It holds another text that has the same digest.
     KeyCollision,
 }
 
-/// One lookup: the key, and what the index knows of it.
+/// One lookup: the key, and its state in the index.
 #[derive(Clone, Copy)]
 pub(crate) struct Check<'a> {
     pub(crate) entries: &'a Arc<Entries>,

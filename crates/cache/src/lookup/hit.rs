@@ -1,4 +1,4 @@
-//! What a lookup found: [`Hit`], with a body in memory or [`Located`] in a file.
+//! The result of a lookup: [`Hit`], with a body in memory or [`Located`] in a file.
 
 use std::fmt;
 use std::ops::Range;
@@ -20,8 +20,8 @@ use crate::meta::Meta;
 pub struct Hit {
     /// The facts.
     pub meta: Arc<Meta>,
-    /// Whether a soft purge has made it stale: to be asked for again before it is used, and kept for when nobody
-    /// answers.
+    /// Whether a soft purge has made it stale: it is revalidated before use, and kept for the case that no upstream
+    /// responds.
     pub is_purged_soft: bool,
     /// Whether it came from the memory tier.
     pub is_from_memory: bool,
@@ -146,7 +146,7 @@ impl Located {
         self.entries.dir.calls_directly()
     }
 
-    /// Reads a range with so many reads in flight, each chunk compared with its checksum unless it was before.
+    /// Reads a range with this many reads in flight, and verifies each chunk that was not verified before.
     pub fn read(&self, range: Range<u64>, window: usize) -> Reader {
         Reader::new(self.clone(), range, window)
     }

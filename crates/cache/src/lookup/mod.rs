@@ -212,7 +212,7 @@ impl Lookup {
     }
 }
 
-/// The result of a look for purges.
+/// The result of a check for purges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judged {
     /// The entry is younger than all purges that name it, or is gone.

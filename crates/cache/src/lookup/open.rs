@@ -27,8 +27,8 @@ pub(crate) struct Opener {
     admission: PageCacheAdmission,
 }
 
-/// Of the entries that have not stayed in memory one in so many is admitted to the page cache where entries stay: it costs
-/// an eighth of the reads a little, and soon all is in memory.
+/// One in this many entries that are not resident is admitted to the page cache, where admitted entries are retained:
+/// this makes one read in eight a little slower, and soon all entries are resident.
 const ADMITTED_ONE_IN_MIN: u32 = 8;
 
 impl Opener {
@@ -49,7 +49,7 @@ impl Opener {
     /// Has the rest of a file read bypassing the page cache, where that is this reader's own to decide.
     pub(crate) fn bypass(&self, file: &File, plan: ReadPlan) {
         if plan.bypass_page_cache && file.is_sole() && !file.fd().is_direct() {
-            // A file system that cannot goes on with the page cache.
+            // A file system without O_DIRECT continues with the page cache.
             let _ = file.fd().set_direct(OFlags::NONBLOCK);
         }
     }

@@ -2,9 +2,9 @@
 //! again nor, where it is large, reads its header and table again. Keeping a file costs more than opening it saves where no
 //! request comes twice, so only the second one within a second or so has it kept.
 //!
-//! A file that is found here is as good as one that was opened: before each use the open file is looked at (fstat(2)), and
-//! one that has lost its name, or was changed since its header was read, is let go. A file is kept for two seconds at most
-//! after its last use, so deleting entries or unmounting the disk waits for no longer.
+//! A file from here is as good as a newly opened one: before each use fstat(2) checks the open file, and one that has
+//! lost its name, or was changed since its header was read, is closed. A file is kept for two seconds at most after its
+//! last use, so deleting entries or unmounting the disk waits for no longer.
 //!
 //! ```text
 //!   kept or used --> young --a second, or half the limit--> old --the same--> closed
@@ -90,7 +90,7 @@ pub(crate) type Name = (u64, Key);
 
 type Files = HashMap<Name, OpenFile, KeyHash>;
 
-/// Entries whose last opening is remembered: as many as are kept open, and some that come between.
+/// Entries whose last open is remembered: as many as are kept open, and some more.
 const RECENT: usize = 512;
 
 struct OpenFiles {

@@ -23,11 +23,11 @@ pub(crate) struct LookupKey<'a> {
 pub(crate) struct ReadPlan {
     /// Tells the file from others: see [`PageCacheAdmission`].
     pub(crate) name: u64,
-    /// What opens it.
+    /// The backend of the open.
     pub(crate) opens: DiskVia,
-    /// What reads it.
+    /// The backend of reads.
     pub(crate) reads: DiskVia,
-    /// What reads it bypassing the page cache.
+    /// The backend of reads that bypass the page cache.
     pub(crate) reads_direct: DiskVia,
     /// Whether it is to be read bypassing the page cache. The file system may not be able to: the open file knows.
     pub(crate) direct: bool,
@@ -36,11 +36,11 @@ pub(crate) struct ReadPlan {
     pub(crate) bypass_page_cache: bool,
     /// Whether cached names and pages are opened and read on the calling thread.
     pub(crate) calls_directly: bool,
-    /// What the first read brings.
+    /// Bytes of the first read.
     pub(crate) first: FirstRead,
 }
 
-/// What the first read of a file is to bring.
+/// Extent of the first read of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FirstRead {
     /// All of a file of this many bytes.
@@ -72,7 +72,7 @@ pub const WHOLE_BYTES_MAX: u64 = WHOLE_BLOCKS_MAX as u64 * BLOCK_BYTES;
 /// See [`FirstRead::Prefix`]: two slots for heads of some 2000 bytes each, and the records of 16 MiB.
 pub(crate) const PREFIX_BYTES: u64 = 8 << 10;
 
-/// A table of this many blocks fits into one read with what is before it, wherever direct reads may start.
+/// A table of this many blocks fits into one read with the bytes before it, wherever direct reads may start.
 const DIRECT_BLOCKS_MAX: u32 = 1 << 20;
 
 impl ReadPlan {
@@ -104,7 +104,7 @@ impl ReadPlan {
         ReadPlan { name, opens, reads, reads_direct, direct, bypass_page_cache, calls_directly, first }
     }
 
-    /// What reads an open file.
+    /// The backend of reads of an open file.
     pub(crate) fn reads_of(&self, file: &File) -> DiskVia {
         if file.fd().is_direct() { self.reads_direct } else { self.reads }
     }

@@ -39,7 +39,7 @@ const RUN_CHUNKS: u64 = 2;
 /// Chunks of one read where buffers are short: then there is one in flight at a time.
 const LONE_RUN_CHUNKS: u64 = 4;
 
-/// Reads a range of a body, so many runs of chunks at once. Dropped, it takes back what is in flight.
+/// Reads a range of a body with several runs of chunks in flight. Dropped, it abandons them.
 pub struct Reader {
     located: Located,
     range: Range<u64>,
@@ -75,8 +75,8 @@ impl Reader {
         self.room = bytes;
     }
 
-    /// Where the run ends that begins with the next chunk: it has no chunk that is not there, unless that is its first
-    /// one, so that what is before a hole is answered.
+    /// The end of the run that begins with the next chunk. It has no missing chunk, unless that is its first one, so
+    /// that bytes before a hole are returned.
     fn run_end(&self) -> u64 {
         let lone = (self.room / CHUNK_BYTES).clamp(1, LONE_RUN_CHUNKS);
         let most = if self.is_alone() { lone } else { RUN_CHUNKS };
@@ -86,13 +86,13 @@ impl Reader {
         (self.next + 1..last).find(|&index| !is_there(index)).unwrap_or(last.max(self.next + 1))
     }
 
-    /// Whether one read at a time has to do, so that nobody holds one buffer and waits for another.
+    /// Whether reads are made one at a time, so that no reader holds one buffer and waits for another.
     fn is_alone(&self) -> bool {
         rt::pool().spare_bytes() <= rt::pool().bytes_max() / 2 || rt::buffers_are_awaited()
     }
 
-    /// The next bytes in order; `None` at the end of the range. Damage drops the entry; nobody may be given what would
-    /// have followed.
+    /// The next bytes in order; `None` at the end of the range. Damage removes the entry; the bytes after it are not
+    /// returned to any reader.
     pub async fn next(&mut self) -> Result<Option<Piece>, StoreError> {
         while self.reads.len() < self.window && self.next * CHUNK_BYTES < self.range.end {
             if self.is_alone() && !self.reads.is_empty() {

@@ -1,9 +1,9 @@
 //! Loading: all directories are read side by side, so that a start knows every entry soon. Until then lookups ask the disk.
 //!
-//! Nothing is opened: a name is a key, and what an entry is, its first lookup finds out. Names come first, as all
-//! lookups need no more than these; sizes, which the limits and the snapshot need, come after them (`measure`).
-//! Leftovers of fills that a crash has ended are removed on the way. A directory that cannot be read is not taken for an empty one: it is tried again, and
-//! until it was read the cache counts as not loaded, so that lookups go on asking the disk.
+//! Nothing is opened: a name is a key, and the first lookup reads the entry. Names come first, because lookups need no
+//! more; sizes, which the limits and the snapshot need, come after them (`measure`). Leftovers of fills that a crash
+//! has ended are removed on the way. A directory that cannot be read does not count as empty: it is tried again, and
+//! until it was read the cache counts as not loaded, so that lookups still ask the disk.
 
 use std::cell::RefCell;
 use std::ffi::CString;
@@ -39,9 +39,9 @@ struct Walk {
     pace: Paced,
     unconfirmed_up_to: u32,
     unread: RefCell<Vec<(Subdirectory, Errno)>>,
-    /// Entries whose sizes are still to be looked at.
+    /// Entries whose sizes are not known yet.
     named: RefCell<Vec<Named>>,
-    /// One list of them is looked at at a time.
+    /// One list of them is measured at a time.
     measuring: Semaphore,
 }
 
@@ -53,11 +53,11 @@ struct Subdirectory {
     digits: Vec<Vec<u8>>,
 }
 
-/// Directories that could not be read. What lies in them is neither known nor counted.
+/// Directories that could not be read. Their entries are neither known nor counted.
 #[derive(Debug)]
 pub(crate) struct Unread {
     directories: Vec<Subdirectory>,
-    /// What was known before this version is known from a snapshot only.
+    /// Entries before this version are known from a snapshot only.
     unconfirmed_up_to: u32,
     begun: Instant,
     pause: Duration,
@@ -68,7 +68,7 @@ pub(crate) struct Unread {
 /// The pause before directories that could not be read are tried again, doubled each time.
 const UNREAD_FIRST: Duration = Duration::from_secs(1);
 
-/// The longest such pause: a few calls a minute harm nobody.
+/// The longest such pause: a few calls a minute do no harm.
 const UNREAD_MAX: Duration = Duration::from_secs(60);
 
 /// Makes all entries known; returns the directories for which that has to be tried again.
@@ -241,7 +241,7 @@ impl Walk {
             self.pace.worked(count).await;
             if self.named.borrow().len() >= SIZES_LEFT_MAX {
                 let _turn = self.measuring.acquire().await;
-                // Whoever had the turn before may have taken it.
+                // An earlier task may have taken it.
                 let is_full = self.named.borrow().len() >= SIZES_LEFT_MAX;
                 let named = if is_full { self.named.take() } else { Vec::new() };
                 measure(&self.entries, named).await;

@@ -33,7 +33,7 @@ use crate::note::Note;
 /// How often the file system is asked for its free space where `min_free` is set; between, what is reserved counts.
 const FREE_EVERY: Duration = Duration::from_secs(1);
 
-/// How often the whole index is looked through for what nobody used, at most and at least.
+/// Shortest and longest interval of scans of the index for inactive entries.
 const INACTIVE_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
 /// How often the index is saved while the cache is in use.
@@ -46,10 +46,10 @@ const PURGES_MANY: (usize, usize) = (1 << 10, 1 << 16);
 /// See [`PURGES_MANY`].
 const ENTRIES_PER_PURGE: usize = 16;
 
-/// How often purges are looked at that wait for a question to be answered.
+/// Interval of checks of purges that wait for a fetch to end.
 const SETTLE_EVERY: Duration = Duration::from_secs(1);
 
-/// The longest that a stop waits for what is being put in place or removed.
+/// The longest that a stop waits for publications and removals in flight.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
 /// When something is due next.
@@ -220,7 +220,7 @@ impl Manager {
         }
     }
 
-    /// Evicts until there is room for the fills to come, so many removals at once.
+    /// Evicts until there is room for further fills, with a limited number of removals in flight.
     async fn make_room(&self) {
         let pace = Paced::new(self.config.manager);
         loop {
@@ -271,7 +271,7 @@ impl Manager {
         let (least, most) = PURGES_MANY;
         let many = (entries.index.len() / ENTRIES_PER_PURGE).clamp(least, most);
         let is_wanted = self.config.purger || kept.saturating_sub(due.kept) > many;
-        // An entry that is not known is not looked at, so a purge is needed as long as directories are unread.
+        // An unknown entry is not checked, so a purge is needed while directories are unread.
         if kept > 0 && is_wanted && sequence > due.purged && entries.is_loaded() {
             let pace = if self.config.purger { self.config.purger_pace } else { self.config.manager };
             work_off_purges(&self.lookup, sequence, pace).await;

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use crate::config::Pace;
 
-/// The longest time that a part of the manager sleeps without a look whether it is to stop.
+/// The longest sleep of a part of the manager between two checks for a stop.
 pub(crate) const NAP: Duration = Duration::from_millis(500);
 
-/// Entries that are looked at under the lock of a shard.
+/// Entries that are checked under the lock of a shard.
 pub(crate) const SCAN_MAX: usize = 512;
 
 /// Keeps a pace: files at a time and time at a time, then a pause.

@@ -37,8 +37,8 @@ pub(crate) async fn settle_pending(lookup: &Lookup) {
     }
 }
 
-/// Looks at every entry, removes those that purges have hit, and forgets the purges up to this number. They are
-/// remembered on where one entry could not be looked at or removed: it would come back otherwise.
+/// Checks every entry, removes those that purges have hit, and forgets the purges up to this number. They stay if one
+/// entry could not be checked or removed: it would come back otherwise.
 pub(crate) async fn work_off_purges(lookup: &Arc<Lookup>, sequence: u64, pace: Pace) {
     let entries = &lookup.entries;
     let pace = Paced::new(pace);

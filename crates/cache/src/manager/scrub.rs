@@ -1,8 +1,8 @@
 //! The scrub (`scrub=TIME`): reads every entry and compares it with its checksums, at a pace that spreads one pass over the
 //! whole time. It finds damage in entries that no request reads, before the last good copy upstream is gone.
 //!
-//! Entries are read bypassing the page cache where the file system can do that: the disk is looked at, and hot pages
-//! stay.
+//! Entries are read bypassing the page cache where the file system supports that: the disk itself is verified, and hot
+//! pages stay.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,7 +115,7 @@ impl Scrub<'_> {
         }
     }
 
-    /// Waits for the part of a pass that so many blocks are of the cache.
+    /// Waits for the share of a pass that this many blocks have of the cache.
     async fn pause(&self, blocks: u64) {
         let used = self.lookup.entries.space.used().max(blocks).max(1);
         let share = self.pass.mul_f64(blocks as f64 / used as f64);

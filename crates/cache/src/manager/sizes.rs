@@ -1,7 +1,8 @@
-//! Sizes of entries whose names a walk has read: they are looked at in the order of their inodes, many in one operation.
+//! Sizes of entries whose names a walk has read: stat(2) in the order of their inodes, many in one operation.
 //!
-//! Entries get their inodes one after the other as they are written, while a directory has those whose digests end alike. So
-//! in the order of directories each look is at another place of the disk, and in the order of inodes one follows the next.
+//! Entries get consecutive inodes as they are written, while a directory has those whose digests end alike. So in the
+//! order of directories each stat(2) reads another part of the disk, and in the order of inodes the reads are
+//! sequential.
 
 use std::ffi::CString;
 use std::sync::Arc;
@@ -90,7 +91,7 @@ async fn measure_some(entries: &Entries, base: &File, keys: &[Key]) {
     }
 }
 
-/// Takes the guess for the size of a file that is there and cannot be looked at: known, it can be purged and evicted.
+/// Takes the guess for the size of a file whose stat(2) fails: once known, it can be purged and evicted.
 fn keep_guess(entries: &Entries, key: &Key) {
     if let Some(known) = entries.index.peek(&key.0) {
         entries.index.measure(&key.0, known.blocks);

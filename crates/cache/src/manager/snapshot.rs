@@ -5,9 +5,9 @@
 //!   magic 8 B | whole u32 | zero u32 | entries u64 | crc32c of what is before u32 | zero u32
 //!   then blocks:  records in it u32 | crc32c of them u32 | records: key 16 B, blocks u32, accessed u32
 //! ```
-//! It is never more than a hint: what an entry is, its file says. A **whole** snapshot was written when nothing could
-//! change any more; it is renamed before anything does, so a start finds it only after a stop. Any other is older
-//! than what is on disk: its entries are taken over for the time being and a walk confirms them.
+//! It is never more than a hint: the file of an entry decides. A **whole** snapshot was written when nothing could
+//! change any more; it is renamed before anything does, so a start finds it only after a stop. Any other is older than
+//! the entries on disk: its entries are used provisionally until a walk confirms them.
 
 use std::sync::Arc;
 
@@ -36,10 +36,10 @@ const HEADER_BYTES: usize = 32;
 
 const RECORD_BYTES: usize = 24;
 
-/// Records of a block: one write of some 48 KiB, and what is lost when one is damaged.
+/// Records of a block: one write of some 48 KiB, and the loss when one is damaged.
 const BLOCK_RECORDS: usize = 2048;
 
-/// What a snapshot was worth.
+/// The result of reading a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Loaded {
     /// All entries are known.
@@ -90,7 +90,7 @@ fn parse_block(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     (crc32c::of(records) == crc).then_some((records, &bytes[end..]))
 }
 
-/// One block of a snapshot from what gathers.
+/// One block of a snapshot from the gathered records.
 fn push_block(records: &mut Vec<u8>, out: &mut Vec<u8>) -> u64 {
     let count = records.len() / RECORD_BYTES;
     assert!(count <= BLOCK_RECORDS, "a block of {count} records");
@@ -205,8 +205,8 @@ fn gather(index: &Index, cursor: Cursor, records: &mut Vec<u8>) -> Option<Cursor
     })
 }
 
-/// Enters an entry whose name a walk has found; returns whether its size is to be looked at. What is known only from a
-/// snapshot gets a new version, so that what no walk found can be told apart by its old one.
+/// Enters an entry whose name a walk has found; returns whether its size must be measured. An entry known only from a
+/// snapshot gets a new version, so that entries that no walk found are recognised by their old one.
 pub(crate) fn confirm(entries: &Arc<Entries>, key: &Key, unconfirmed_up_to: u32, now_s: u32) -> bool {
     let known = entries.index.peek(&key.0).filter(|known| known.blocks > 0);
     if known.is_some_and(|known| known.version > unconfirmed_up_to) {

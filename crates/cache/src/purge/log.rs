@@ -80,7 +80,7 @@ struct Group {
     batch: Arc<Batch>,
     /// Whether a task writes.
     is_written: bool,
-    /// What was written since the log began to be written anew.
+    /// Records written since the rewrite of the log began.
     beside: Option<Vec<u8>>,
 }
 
@@ -146,7 +146,7 @@ impl Drop for Writer {
     }
 }
 
-/// What is done, in messages.
+/// The operation, for messages.
 const WRITING: &str = "writing a purge";
 
 /// Size, change and number of the log's file.
@@ -171,7 +171,7 @@ fn read(directory: &Path) -> Result<Vec<u8>, OpenError> {
     let file = match rustix::fs::open(path.as_os_str().as_bytes(), flags, rustix::fs::Mode::empty()) {
         Ok(file) => file,
         Err(Errno::NOENT) => return Ok(Vec::new()),
-        // A cache whose purges cannot be read must not be used: what was purged could come back.
+        // A cache whose purges cannot be read must not be used: purged entries could come back.
         Err(errno) => return Err(failed(errno)),
     };
     let size = rustix::fs::fstat(&file).map_err(failed)?.st_size as u64;

@@ -1,5 +1,5 @@
-//! What was purged: by key, by prefix or pattern, by tag, or all. A purge is a number in a row, and each object has the
-//! number that was current when it was stored: what is older than a purge that fits it is gone, or stale.
+//! Purges: by key, by prefix or pattern, by tag, or of everything. Purges are numbered, and each object has the number
+//! that was current when it was stored. An object older than a purge that matches it is removed, or stale.
 //!
 //! A purge takes the same work however many objects it hits. It is written to a log before it is answered
 //! ([`encode`], [`Log`]), so that it holds after a crash too; what it hit is deleted later, as it is found.
@@ -13,23 +13,23 @@ use std::hash::{BuildHasher, RandomState};
 
 use crate::index::s3fifo::KeyBytes;
 
-/// What is purged.
+/// The objects to purge.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// The object of a key with all its variants.
     Key(KeyBytes),
     /// Keys that fit a pattern: `*` stands for any text, also none. Without one in it, the whole key.
     Pattern(Box<[u8]>),
-    /// Objects whose answer had this tag.
+    /// Objects whose response had this tag.
     Tag(Box<[u8]>),
     /// Everything.
     All,
 }
 
-/// What becomes of an object that was purged.
+/// The effect on a purged object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fate {
-    /// It is stale: asked for again before it is used, and kept for when nobody answers.
+    /// It is stale: revalidated before use, and kept for the case that no upstream responds.
     Stale,
     /// It is never used again.
     Gone,
@@ -38,7 +38,7 @@ pub enum Fate {
 /// One purge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Purge {
-    /// What.
+    /// The purge.
     pub scope: Scope,
     /// How.
     pub fate: Fate,
@@ -46,7 +46,7 @@ pub struct Purge {
     pub sequence: u64,
 }
 
-/// What is asked about an object.
+/// The attributes of an object that purges match.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     /// The key by which the object and all its variants are purged.
@@ -150,8 +150,8 @@ impl Names {
 /// fits everything, which purges too much and never too little.
 pub const PATTERNS_MAX: usize = 256;
 
-/// Keys and tags that are kept at once, about 64 bytes each; what is above becomes a purge of everything. A name goes
-/// when nothing that it names is stored, so that this is a limit for what is purged within minutes.
+/// Keys and tags that are kept at once, about 64 bytes each; above it a purge applies to everything. A name is removed
+/// when no object with it is stored, so that this limits the purges of a few minutes.
 pub const NAMES_MAX: usize = 1 << 22;
 
 impl Purges {
@@ -200,7 +200,7 @@ impl Purges {
         &mut self.patterns[place].1
     }
 
-    /// What has become of an object; `None` when no purge has hit it.
+    /// The effect of purges on an object; `None` when no purge has hit it.
     pub fn fate(&self, subject: &Subject<'_>) -> Option<Fate> {
         // Most objects are younger than every purge.
         if subject.sequence >= self.sequence {
@@ -227,7 +227,7 @@ impl Purges {
         (0..Purges::PARTS).for_each(|part| self.forget_part(part, sequence, keeps_soft));
     }
 
-    /// The same for one part of what is kept: together they take as long as there are names.
+    /// The same for one part of the names, so that each call takes a bounded time.
     pub fn forget_part(&mut self, part: usize, sequence: u64, keeps_soft: bool) {
         let keep = |purged: &mut Numbers| {
             let is_over = |fate: Fate| !(keeps_soft && fate == Fate::Stale);
@@ -271,8 +271,8 @@ impl Purges {
         self.len() == 0
     }
 
-    /// A part of what is kept, for a log that is written anew. The last part tells the last number too, also when no
-    /// purge is left: it must never go back.
+    /// A part of the purges, for a rewritten log. The last part also has the last number, even when no purge is left:
+    /// it must never go back.
     pub fn part(&self, part: usize) -> Vec<Purge> {
         let mut list = Vec::new();
         let mut add = |scope: Scope, purged: &Numbers| {
@@ -355,7 +355,7 @@ pub fn encode(purge: &Purge, checksum: fn(&[u8]) -> u32, out: &mut Vec<u8>) -> b
 pub struct Log<'a> {
     rest: &'a [u8],
     checksum: fn(&[u8]) -> u32,
-    /// Bytes of whole records so far: what follows them is to be cut off before the log goes on.
+    /// Bytes of whole records so far: the bytes after them must be cut off before the log continues.
     pub good: usize,
 }
 
@@ -584,7 +584,7 @@ mod tests {
             prop_assert_eq!(log.good, whole);
         }
 
-        /// Nobody but us writes it, but disks make garbage of it.
+        /// Only this server writes it, but disks can corrupt it.
         #[test]
         fn garbage_is_no_purge(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let mut log = Log::new(&bytes, sum);
@@ -592,7 +592,7 @@ mod tests {
             prop_assert!(log.good <= bytes.len() && (count > 0) == (log.good > 0));
         }
 
-        /// What is kept says the same as all that was ever purged.
+        /// The kept purges have the same effect as all purges ever made.
         #[test]
         fn the_list_is_as_good_as_the_history(scopes in prop::collection::vec((0u8..3, any::<bool>()), 0..12)) {
             let mut purges = Purges::default();

@@ -1,5 +1,5 @@
-//! When a purge may be forgotten: once nothing that it names is stored, nor may be stored by a fill whose upstream was asked
-//! before it.
+//! When a purge may be forgotten: once no object that it matches is stored, nor may be stored by a fill whose request
+//! was sent before it.
 //!
 //! ```text
 //!   purge of a key --entry in the index--> its file is removed --+--> no older question is open, no variant --> forgotten
@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use crate::key::{Key, KeyMap};
 
-/// A question to an upstream: the number of the last purge when it was asked. What is stored of the response is as old.
-/// Purges that are younger are remembered until it is dropped.
+/// A request to an upstream: the number of the last purge when it was sent. The stored response has this number. Later
+/// purges are remembered until it is dropped.
 #[derive(Debug)]
 pub struct Asked {
     number: u64,
@@ -114,7 +114,7 @@ struct Removing {
     left: KeyMap<()>,
 }
 
-/// What is known of purges that may be forgotten.
+/// State of purges that may be forgotten.
 #[derive(Debug)]
 pub(crate) struct Settling {
     questions: Arc<Questions>,
@@ -122,7 +122,7 @@ pub(crate) struct Settling {
     removing: Mutex<Removing>,
     /// Purges of keys that an open question is older than, in the order in which they came.
     pending: Mutex<VecDeque<(Key, u64)>>,
-    /// Whether every entry was looked at, so that all variants are among the families.
+    /// Whether every entry was checked, so that all variants are among the families.
     is_surveyed: AtomicBool,
 }
 
@@ -150,7 +150,7 @@ impl Settling {
         self.families.add(primary);
     }
 
-    /// Every entry was looked at.
+    /// Every entry was checked.
     pub(crate) fn surveyed(&self) {
         self.is_surveyed.store(true, Ordering::Release);
     }
