@@ -8,7 +8,7 @@ use rt::Socket;
 
 /// Both directions. Each may be polled while the other waits.
 pub trait Duplex {
-    /// The next bytes; `None` at the end of what comes. Dropping who polls loses nothing.
+    /// The next bytes; `None` at their end. Dropping the polling future loses nothing.
     fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Errno>>;
 
     /// Bytes that are here already.

@@ -19,7 +19,7 @@ pub struct IncomingBody {
     taker: Cell<Option<Waker>>,
     giver: Cell<Option<Waker>>,
     received: Cell<u64>,
-    /// Whether some of it was taken, so that whoever comes next would have a part only.
+    /// Whether some of it was taken, so that a further reader would get only a part.
     is_begun: Cell<bool>,
 }
 
@@ -45,9 +45,9 @@ pub enum BodyAborted {
     TimedOut,
     /// It went away.
     Closed,
-    /// Its chunks are none.
+    /// Its chunked framing is invalid.
     Invalid,
-    /// The body is larger than it may be: this many bytes, and so many announced.
+    /// The body is larger than allowed: bytes received, and further bytes announced.
     TooLarge(u64, u64),
     /// The start of it lies in a temporary file that cannot be read.
     Lost(Errno),
@@ -84,7 +84,7 @@ impl IncomingBody {
         .await
     }
 
-    /// What is here now, if anything is.
+    /// The bytes received so far, if any.
     pub fn try_next(&self) -> Option<Piece> {
         let mut state = self.state.borrow_mut();
         if state.piece.is_empty() {

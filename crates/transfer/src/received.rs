@@ -62,7 +62,7 @@ pub struct ReceivedBody {
 pub struct TempFile {
     /// The open file.
     pub file: rt::File,
-    /// Where it is, or was: one that nobody is to find has no name any more.
+    /// Its path, present or former: a temporary file has no name any more.
     path: PathBuf,
     /// Whether its name is to go with the request.
     clean: bool,
@@ -125,8 +125,8 @@ impl ReceivedBody {
         self.pieces.push(buf.freeze());
     }
 
-    /// A buffer to receive more bytes into, behind those that it holds; it is to be [`ReceivedBody::put`] back. A new one
-    /// has room for about so many. `None` where memory is short.
+    /// A buffer to receive more bytes into, behind those that it holds; it is to be [`ReceivedBody::put`] back. A new
+    /// one has room for about this many. `None` where memory is short.
     pub fn room(&mut self, bytes: usize) -> Option<Buf> {
         if self.last.as_ref().is_some_and(|last| last.len() == last.capacity()) {
             self.seal();
@@ -151,7 +151,7 @@ impl ReceivedBody {
     /// Moves what is in memory to a file, which is made for the first of it.
     ///
     /// # Errors
-    /// What failed, with the path, and why.
+    /// The failed operation, with the path and the error.
     pub async fn spill(
         &mut self,
         files: &BodyFiles,
@@ -226,7 +226,7 @@ impl ReceivedBody {
     pub async fn clean(&self) {
         let Some(file) = self.file.as_ref().filter(|file| file.clean) else { return };
         if let Ok(path) = CString::new(file.path.as_os_str().as_bytes()) {
-            // Somebody may have moved it, which is what the name is for.
+            // Another program may have moved it, which is the purpose of the name.
             let _ = rt::file::unlink(path, DeviceId::default(), file.via).await;
         }
     }
@@ -271,7 +271,7 @@ impl TempFile {
 /// be left behind, whatever happens to the process.
 ///
 /// # Errors
-/// The path that it was to have, and what failed.
+/// The intended path, and the failed operation.
 pub async fn create(
     folder: &Path,
     levels: &[u8],

@@ -34,11 +34,11 @@ impl<T> Default for Recency<T> {
 }
 
 impl<T> Recency<T> {
-    /// Bytes that a value takes with what it is linked by.
+    /// Bytes of a value with its links.
     pub const NODE_LEN: usize = size_of::<Node<T>>();
 
-    /// An empty list in which so many values never move. Where so much memory cannot be had at once, it comes as
-    /// values do.
+    /// An empty list in which this many values never move. Where this much memory cannot be reserved at once, it is
+    /// allocated as values arrive.
     pub fn with_room_for(values: usize) -> Self {
         let mut list = Recency::default();
         let _ = list.nodes.try_reserve_exact(values);

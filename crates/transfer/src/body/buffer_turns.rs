@@ -1,10 +1,10 @@
-//! Who of many bodies reads when, where the thread's buffers are short.
+//! Fair sharing of read buffers: which response body may read next while the thread's buffer pool is short.
 //!
 //! While more than half of the pool is free, each body reads large chunks, and the next one while one is sent. Beyond
-//! that bodies take turns: one waits until its client takes bytes, then for a buffer, in order; it reads as much as the
-//! socket has room for, sends it, gives the buffer back and stands in line again. So a buffer is held for as long as
-//! the disk takes, few large reads are in flight in the place of many small ones, and clients that do not read hold
-//! none: they hold at most the half that was lent to them while nobody else wanted it.
+//! that bodies take turns. One waits until its client accepts bytes, then for a buffer, in order; it reads as much as
+//! the socket has room for, sends it, returns the buffer and queues again. So a buffer is held only while the disk
+//! reads, and few large reads are in flight instead of many small ones. Clients that do not read hold at most the half
+//! that was lent to them while the pool was free.
 
 use io::Buf;
 
@@ -15,12 +15,12 @@ use crate::body::{BodyError, FileBody};
 /// a limit of 64 MiB leaves for buffers, half a hundred.
 pub const TURN_BYTES: u64 = 256 << 10;
 
-/// The part of the pool that those who read bodies leave to others: to requests that come in, the heads of entries and
-/// the logs.
+/// The part of the pool that reads of bodies leave to others: to received requests, header sections of cache entries
+/// and the logs.
 const SPARED_PART: u64 = 4;
 
-/// Whether bodies take turns now. Also while somebody waits in line: what many have asked for in one turn of the engine
-/// is not lent yet, and would be more than there is.
+/// Whether bodies take turns now. Also while a body waits in the queue: the requests of one event-loop turn are not
+/// granted yet and may exceed the pool.
 pub fn are_on() -> bool {
     let pool = rt::pool();
     pool.spare_bytes() <= pool.bytes_max() / 2 || rt::buffers_are_awaited()

@@ -1,5 +1,5 @@
-//! Which engine moves a body: the one place that decides, from the location's settings and what the engine
-//! can do. The table in `docs/engines.md` is this function in prose.
+//! Which engine moves a body: the only function that decides, from the location's settings and the engine's
+//! capabilities. The table in `docs/engines.md` is this function in prose.
 
 use std::fmt;
 
@@ -61,7 +61,7 @@ pub fn mover(conf: &Sending, caps: &Caps, size: u64) -> Mover {
     if let Some(chunk) = conf.aio_sendfile {
         return Mover::Shared { via, direct, chunk: chunk.min(u64::from(SHARED_CHUNK_MAX)) as u32 };
     }
-    // Written nowhere, it is what is best for the file.
+    // Unset: the best engine for the file.
     let sendfile = conf.sendfile.unwrap_or(conf.names_no_reader() && size >= LONG_FROM);
     // O_DIRECT and sendfile exclude each other: the latter goes through the page cache.
     if !sendfile || direct {

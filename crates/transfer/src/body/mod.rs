@@ -54,7 +54,7 @@ pub struct FileBody {
     calls_directly: Option<bool>,
     /// Where it was opened.
     at: Place,
-    /// What is sent, in order.
+    /// The parts to send, in order.
     pub pieces: SmallVec<[Piece; 1]>,
 }
 
@@ -69,7 +69,7 @@ impl fmt::Debug for FileBody {
 pub struct Place {
     /// How its bytes move.
     pub rules: FileRules,
-    /// What is known of all roots.
+    /// The facts of all roots.
     pub roots: Rc<Roots>,
     /// Which of them it is.
     pub root: usize,
@@ -111,8 +111,8 @@ impl FileBody {
         FileBody { name, ..FileBody::over(at, file, device, mover, 0..stat.size) }
     }
 
-    /// A body that is a part of a file, such as of one in a cache; `calls_directly` says whether it is on a disk of this
-    /// machine, so that calls beside the engine wait for nobody.
+    /// A body that is a part of a file, such as of one in a cache; `calls_directly` says whether it is on a disk of
+    /// this machine, so that direct calls do not wait for a server.
     pub fn of_part(
         file: rt::File,
         device: DeviceId,
@@ -152,8 +152,8 @@ impl FileBody {
         pieces
     }
 
-    /// The head and all of the body, when that is a small file in memory which goes out by being read. What is
-    /// not at hand takes its way through [`send`].
+    /// The header section and the whole body of a small resident file that is sent by reading. Other bodies go through
+    /// [`send`].
     pub fn at_hand(&mut self, head: &mut Vec<u8>, chunk_max: Option<u64>) -> Option<Segments> {
         let most = match self.mover {
             Mover::Read { via, direct: false } if via != DiskVia::Sync => u64::MAX,
@@ -168,8 +168,8 @@ impl FileBody {
         }
     }
 
-    /// What reads all of the body at once, where it is a small file that goes out by being read and is not at hand. What
-    /// takes more than one read takes its way through [`send`].
+    /// The one read of the whole body, where it is a small file that is sent by reading and not resident. A body of
+    /// more than one read goes through [`send`].
     pub fn in_one_read(&mut self, chunk_max: Option<u64>) -> Option<OneRead> {
         let &[Piece::Range { start, end }] = self.pieces.as_slice() else { return None };
         // Before the file is prepared: what is sent bit by bit does that itself, with calls for a long one.
@@ -209,10 +209,10 @@ impl FileBody {
         if self.read_ahead() {
             self.file.fd().expect_sequential_reads();
         } else if matches!(self.mover, Mover::Read { .. }) && buffer_turns::are_on() {
-            // What the kernel would read ahead for so many is dropped again before its turn comes.
+            // Pages that the kernel reads ahead for many bodies are evicted before their turn comes.
             self.file.fd().expect_random_reads();
         } else if self.is_part() && matches!(self.mover, Mover::Sendfile(_) | Mover::Resident { .. }) {
-            // Whoever has compared it with its checksums before, by this open file, has read ahead for himself.
+            // The verification of its checksums before, through this open file, has read ahead.
             self.file.fd().expect_usual_reads();
         }
     }
@@ -222,7 +222,7 @@ impl FileBody {
         self.at.rules.read_ahead
     }
 
-    /// What comes within the time that a response may make no progress.
+    /// The result within `send_timeout`, the longest time without progress.
     async fn in_time<T>(&self, awaited: impl Future<Output = T>) -> Option<T> {
         match rt::select(awaited, rt::sleep_until(rt::now() + self.at.rules.send_timeout)).await {
             Either::Left(it) => Some(it),
@@ -240,7 +240,7 @@ impl FileBody {
         self.try_resident(|| self.file.read_resident(offset, len, buf)).unwrap_or(0)
     }
 
-    /// As [`FileBody::read_resident`], of a body that is short: one read serves all who ask for it in a turn.
+    /// As [`FileBody::read_resident`], of a short body: one read serves all requests for it in a turn.
     fn read_of_turn(&self, offset: u64, len: u32, buf: &mut Buf) -> u32 {
         self.try_resident(|| self.file.read_of_turn(offset, len, buf)).unwrap_or(0)
     }
@@ -259,12 +259,12 @@ impl FileBody {
         }
     }
 
-    /// Whether it is a part of a file, as of an entry in a cache, whose open file others use too.
+    /// Whether it is a part of a file, as of a cache entry, whose open file is shared.
     fn is_part(&self) -> bool {
         self.calls_directly.is_some()
     }
 
-    /// What is known about the root of the file.
+    /// The facts of the file's root.
     fn root(&self) -> &RootFacts {
         self.at.roots.of(self.at.root)
     }
@@ -284,7 +284,7 @@ pub enum BodyError {
     },
     /// No buffer could be had.
     NoMemory,
-    /// What changes the body could not go on.
+    /// The filter of the body failed.
     Filter,
     /// Where a [`source::BodySource`] comes from, the rest of it is not to be had.
     Broken,

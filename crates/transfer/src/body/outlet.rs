@@ -15,12 +15,12 @@ use rt::net::FilePart;
 /// Names and values of the fields that follow a body.
 pub type Trailers = [(Vec<u8>, Vec<u8>)];
 
-/// What follows the bytes of a flush.
+/// What the caller sends after a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follows {
-    /// Bytes that are at hand.
+    /// Bytes that are in memory already.
     AtHand,
-    /// Bytes that are not at hand, so that nothing is held back for them.
+    /// Bytes that are not in memory yet, so that nothing is held back for them.
     Later,
     /// Nothing, or bytes that need not leave along with these.
     Nothing,
@@ -29,7 +29,7 @@ pub enum Follows {
 /// Takes the header section of a response and then its body, as bytes or as parts of files. How the client finds the
 /// end of the body is its business, and so are the rate and the timeout.
 ///
-/// What a `poll_` method has begun it ends: whoever polls one again, with the same arguments, until it is ready.
+/// A `poll_` method finishes its work: the caller polls it again, with the same arguments, until it is ready.
 pub trait Outlet {
     /// Whether bytes of a file may leave by [`Outlet::poll_file`]. Where they have to be framed or encrypted they cannot.
     fn takes_files(&self) -> bool;
@@ -43,7 +43,7 @@ pub trait Outlet {
     /// Starts with the head; it leaves with the first bytes of the body.
     fn begin(&mut self, head: Vec<u8>);
 
-    /// Adds a part of `source` to what leaves next.
+    /// Adds a part of `source` to the bytes of the next send.
     fn push_range(&mut self, source: Source, start: usize, end: usize);
 
     /// Whether another piece fits before a flush.
@@ -55,7 +55,8 @@ pub trait Outlet {
     /// Sends what was added.
     fn poll_flush(&mut self, context: &mut Context<'_>, follows: Follows) -> Poll<Result<(), SendError>>;
 
-    /// Waits until the client takes bytes, `wanted` of them or a good part of what it ever takes: how many, not 0.
+    /// Waits until the client accepts bytes, `wanted` of them or a large part of its socket buffer; returns how many,
+    /// not 0.
     fn poll_room(&mut self, context: &mut Context<'_>, wanted: u64) -> Poll<Result<u64, SendError>>;
 
     /// Moves bytes of a file by the engine, behind what was flushed before; how many went. Only of an outlet that takes
@@ -66,8 +67,8 @@ pub trait Outlet {
         part: &FilePart<'_>,
     ) -> Poll<Result<Result<u32, Errno>, SendError>>;
 
-    /// As [`Outlet::poll_file`] by a call of this thread, of bytes that are in memory. What was added goes before; with
-    /// `together` in one packet with them.
+    /// As [`Outlet::poll_file`] by a call of this thread, of bytes that are in memory. Added bytes go before them, with
+    /// `together` in the same packet.
     fn poll_file_now(
         &mut self,
         context: &mut Context<'_>,
@@ -98,24 +99,24 @@ pub enum SendError {
 }
 
 impl dyn Outlet + '_ {
-    /// Adds bytes to what leaves next.
+    /// Adds bytes to the next send.
     pub fn push(&mut self, source: Source) {
         let end = source.bytes().len();
         self.push_range(source, 0, end);
     }
 
-    /// Sends what was added; `more` says that further bytes are at hand.
+    /// Sends the added bytes; `more` means that further bytes are in memory already.
     pub async fn flush(&mut self, more: bool) -> Result<(), SendError> {
         let follows = if more { Follows::AtHand } else { Follows::Nothing };
         poll_fn(|context| self.poll_flush(context, follows)).await
     }
 
-    /// Sends what was added, while nothing that could follow is at hand.
+    /// Sends the added bytes when no further bytes are in memory.
     pub async fn pause(&mut self) -> Result<(), SendError> {
         poll_fn(|context| self.poll_flush(context, Follows::Later)).await
     }
 
-    /// Sends what was added if buffers of the pool are among it. A head alone goes on waiting for its body.
+    /// Sends the added bytes if buffers of the pool are among them. A header section alone still waits for its body.
     pub(super) async fn let_go(&mut self) -> Result<(), SendError> {
         if self.holds_buffers() { self.flush(false).await } else { Ok(()) }
     }

@@ -9,7 +9,7 @@ use rt::Sleep;
 
 use crate::body::rules::Sending;
 
-/// A limit on the rate of one answer: nginx lets `after` bytes pass, then so many a second.
+/// A limit on the rate of one response: as in nginx the first `after` bytes are not limited (`limit_rate_after`).
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     /// Bytes in a second.
@@ -51,8 +51,8 @@ impl Pace {
         Poll::Ready(())
     }
 
-    /// Takes off `data` what may go now behind the `sent` bytes; nothing where all of it may. It is a copy, since the rest
-    /// stays behind, and who limits a rate does not look for speed.
+    /// Splits off the bytes of `data` that may be sent now after `sent` bytes; none if all may. It copies them, because
+    /// the rest stays, and a limited rate needs no speed.
     pub fn take_allowed(&self, sent: u64, data: &mut Segments) -> Option<Vec<u8>> {
         let rate = self.rate?;
         let passed = rt::now().saturating_duration_since(rate.since) + AT_ONCE;

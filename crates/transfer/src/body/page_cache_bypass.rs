@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags};
 use crate::body::choose::LONG_FROM;
 use crate::body::{FileBody, choose};
 
-/// Longer files are asked for by few at a time, who then share what is read ahead.
+/// Longer files have few concurrent requests, which share the read-ahead.
 pub(super) const LONGEST: u64 = 8 << 20;
 
 /// Shared by all threads, as the page cache is. All files are admitted where they stay.
@@ -48,7 +48,7 @@ pub(super) fn become_direct(body: &mut FileBody) -> bool {
 /// The same file, open for direct reads: others go on using the open one.
 #[expect(clippy::disallowed_methods, reason = "the name is in /proc, so that the open waits for no disk")]
 fn opened_again(file: &rt::File) -> Option<rt::File> {
-    // A name of its own in /proc, behind which is the file itself: the open waits for no disk.
+    // Its name in /proc leads to the file itself, so the open waits for no disk.
     let name = format!("/proc/self/fd/{}", file.fd().as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::DIRECT;
     let again = rustix::fs::open(name, flags, Mode::empty()).ok()?;

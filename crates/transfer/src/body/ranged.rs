@@ -1,5 +1,5 @@
-//! Bodies that can be had from any place on without being files to the server: a stored one whose bytes are compared
-//! with their checksums on the way, one that is still being fetched, one with holes.
+//! Bodies that can be read from any offset without being files: a stored one whose chunks are verified while it is
+//! read, one that is still being fetched, one with holes.
 //!
 //! Main types: [`Ranged`], the source, and [`RangedBody`], what is to be sent of it.
 
@@ -28,7 +28,7 @@ pub trait Ranged {
 /// Pieces of such a body, in order.
 pub struct RangedBody {
     source: Box<dyn Ranged>,
-    /// What is sent, in order.
+    /// The parts to send, in order.
     pub pieces: SmallVec<[Piece; 1]>,
 }
 
@@ -147,7 +147,7 @@ impl BodySource for Subrange {
                 return Poll::Ready(Ok(Some(part)));
             }
             if self.left == 0 {
-                // What follows is of no use, and is not waited for.
+                // The bytes after it are not needed, and not waited for.
                 return Poll::Ready(Ok(None));
             }
             let Some(source) = ready!(self.source.poll_next(context))? else {

@@ -51,7 +51,7 @@ async fn stream(
             return Ok(outlet.flush(false).await?);
         }
         if buffer_turns::are_on() {
-            // Nothing may be held while it waits, and the kernel should not wait for what comes after.
+            // No bytes may be held back while it waits, and the kernel should not wait for further bytes.
             outlet.flush(false).await?;
             let Some(next) = next(outlet, &mut chunks, true).await? else { return Ok(()) };
             buf = read_chunk(body, via, &next).await?;
@@ -76,7 +76,7 @@ pub async fn next(
     if chunks.left() == 0 || !in_turns {
         return Ok(chunks.next());
     }
-    // Parts before this one: who waits for a buffer holds none.
+    // Earlier parts are sent first: a body that waits for a buffer holds none.
     outlet.let_go().await?;
     let left = chunks.left();
     let most = buffer_turns::wait(outlet, left.min(chunks.chunk)).await?;
@@ -94,9 +94,9 @@ fn push(outlet: &mut dyn Outlet, chunk: &Chunk, buf: Buf) {
 /// One read: the bytes of the file that are wanted, and the aligned ones around them that are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// What is read from.
+    /// The file.
     pub offset: u64,
-    /// What is read at most.
+    /// Most bytes of one read.
     pub len: u64,
     /// Bytes at the start that are not wanted.
     pub skip: u64,
@@ -177,12 +177,12 @@ pub async fn fill(body: &FileBody, via: DiskVia, chunk: &Chunk, mut buf: Buf) ->
         buf.set_len(needed as usize);
         return Ok(buf);
     }
-    // What was in memory is read once more with the rest: going on behind it would take a second buffer.
+    // The resident part is read once more with the rest: continuing behind it would need a second buffer.
     buf.set_len(0);
     from_disk(body, via, chunk, buf).await
 }
 
-/// As [`fill`], of what is not in memory.
+/// As [`fill`], of bytes that are not resident.
 pub async fn from_disk(body: &FileBody, via: DiskVia, chunk: &Chunk, buf: Buf) -> Result<Buf, BodyError> {
     let needed = chunk.end - chunk.offset;
     let (result, returned) = body.file.read_at(chunk.offset, chunk.len as u32, buf, body.device, via).await;
@@ -198,7 +198,7 @@ pub async fn from_disk(body: &FileBody, via: DiskVia, chunk: &Chunk, buf: Buf) -
     }
 }
 
-/// Reads the rest of a chunk whose first `have` bytes are there.
+/// Reads the rest of a chunk whose first `have` bytes were read.
 async fn read_on(
     body: &FileBody,
     via: DiskVia,
@@ -221,8 +221,8 @@ async fn read_on(
     Err(BodyError::Shrunk { at: chunk.offset + have })
 }
 
-/// What of a buffered chunk could be read from memory at once: a call that succeeds costs less than half of an
-/// operation and its completion. `aio off` reads without asking, and direct reads have nothing in memory.
+/// The resident part of a buffered chunk, read at once: a successful call costs less than half of an operation and its
+/// completion. `aio off` reads without this try, and direct reads use no page cache.
 fn resident(body: &FileBody, via: DiskVia, chunk: &Chunk, buf: &mut Buf) -> u64 {
     if body.direct || via == DiskVia::Sync {
         return 0;
@@ -230,8 +230,8 @@ fn resident(body: &FileBody, via: DiskVia, chunk: &Chunk, buf: &mut Buf) -> u64 
     body.read_resident(chunk.offset, chunk.len as u32, buf).into()
 }
 
-/// A small file that is in memory, with the header section of its response; the head is taken only where it is a piece
-/// of its own.
+/// A small resident file, with the header section of its response; the latter is taken only where it is a separate
+/// piece.
 pub fn at_hand(body: &FileBody, head: &mut Vec<u8>, range: Range<u64>) -> Option<Segments> {
     let len = range.end - range.start;
     if len > AT_HAND_MAX {
@@ -261,7 +261,7 @@ pub fn at_hand(body: &FileBody, head: &mut Vec<u8>, range: Range<u64>) -> Option
 /// costs less than a second piece.
 const SHARED_FROM: u64 = 16 << 10;
 
-/// The one read that brings a short range, and a buffer for it, where there is one at hand.
+/// The one read of a short range, with a buffer, where one is free.
 pub fn in_one(body: &FileBody, range: Range<u64>, chunk_max: Option<u64>) -> Option<(Chunk, Buf)> {
     let mut chunks = Chunks::new(range, chunk_max.unwrap_or(CHUNK), body.direct);
     let chunk = chunks.next().filter(|chunk| chunk.end == chunks.end)?;
@@ -282,7 +282,7 @@ async fn read_once(
     have: u64,
     mut buf: Buf,
 ) -> (Result<u32, Errno>, Option<Buf>) {
-    // A direct read goes on from an aligned place, and what was read beyond that is read again.
+    // A direct read continues at an aligned offset, and bytes beyond it are read again.
     let start = if chunk.direct { have - have % DIRECT_ALIGNMENT } else { have };
     let Some(rest) = rt::pool().get((chunk.len - start) as usize) else {
         return start_over(body, via, chunk, have, buf).await;
@@ -296,7 +296,7 @@ async fn read_once(
     (Ok(new as u32), Some(buf))
 }
 
-/// Reads all of a chunk once more, where there is no second buffer: who holds one does not wait for another.
+/// Reads the whole chunk once more, where there is no second buffer: a holder of one does not wait for another.
 async fn start_over(
     body: &FileBody,
     via: DiskVia,

@@ -22,7 +22,7 @@ thread_local! {
     static QUEUES: RefCell<Vec<DiskQueue>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What bytes are read into.
+/// The memory that bytes are read into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Into {
     /// The page cache, which is probed for them afterwards.

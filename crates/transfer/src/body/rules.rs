@@ -65,7 +65,7 @@ impl Default for Sending {
     }
 }
 
-/// What the body of a file keeps of the rules that hold where it was opened.
+/// The settings of its location that the body of a file keeps.
 #[derive(Clone, Copy, Debug)]
 pub struct FileRules {
     /// `aio`

@@ -1,6 +1,6 @@
 //! sendfile(2): without a copy through user space, for bytes that are resident or in a thread that may block.
 //!
-//! What is not resident is brought there by the kernel's own read-ahead, which nobody waits for but the task that wants it:
+//! The kernel's read-ahead loads missing bytes, and only the task that needs them waits:
 //!
 //! ```text
 //!   resident? --yes--------------------------------------------------------------> sendfile
@@ -50,12 +50,12 @@ pub(super) async fn send_resident(
     range: Range<u64>,
     last: bool,
 ) -> Result<(), BodyError> {
-    // A short one is read in one piece: the copy costs less than what it takes to have it brought.
+    // A short one is read in one piece: the copy costs less than the read-ahead and its wait.
     let is_long = range.end - range.start > READ_BYTES;
     let is_very_long = range.end - range.start > page_cache_bypass::LONGEST;
     let most = outlet.file_bytes(if is_very_long { VERY_LONG_MAX } else { CHUNK_MAX });
     let mut position = range.start;
-    // Up to where the bytes are resident, and since when that is known: to those who had the file before, too.
+    // The end of the resident bytes, and the time of that probe, which may be another request's.
     let (mut resident, mut since) = body.file.seen_resident(position).unwrap_or((position, rt::now()));
     // Up to where reading was begun of a very long file, once something of it was missing.
     let mut begun: Option<u64> = None;
@@ -90,7 +90,7 @@ pub(super) async fn send_resident(
         }
         position += resident_piece(outlet, body, position, len, is_long).await?;
         if position < range.end {
-            // Calls that need not wait let nobody else have a turn.
+            // Calls that need not wait would keep other tasks from running.
             rt::yield_now().await;
         }
     }
@@ -116,7 +116,7 @@ fn find(body: &FileBody, at: u64, len: u64) -> Residency {
     page_cache::residency(body.file.fd(), at, len, ProbeOptions { is_local, ahead })
 }
 
-/// What became of bytes that were not resident.
+/// The outcome for bytes that were not resident.
 enum Brought {
     /// So many are now.
     Resident(u64),
@@ -133,12 +133,12 @@ async fn bring(
     len: u64,
     is_long: bool,
 ) -> Result<Brought, BodyError> {
-    // Who waits holds no buffer, and takes a quota once the client takes bytes: pages that a socket has no room for would
-    // go before they are sent.
+    // A waiting body holds no buffer, and acquires a quota once the client accepts bytes: pages that do not fit into
+    // the socket would be evicted before they are sent.
     outlet.let_go().await?;
     if is_long && body.calls_directly() {
         outlet.room(len).await?;
-        // A disk that takes so long is told so by the read, which has its own patience.
+        // The read reports a disk this slow, with its own time limit.
         if let Some(_quota) = body.in_time(read_quota::acquire(body.device, Into::PageCache, len)).await
             && let Some(len) = brought(body, via, at, len).await
         {
@@ -155,10 +155,10 @@ async fn bring(
 async fn brought(body: &FileBody, via: DiskVia, at: u64, mut len: u64) -> Option<u64> {
     let file = body.file.fd();
     if page_cache::begin_reading(file, at, len) && find(body, at, len) == Residency::Missing {
-        // Its start is there, so that the reading began with none of the rest. The next part begins at the hole, and the
-        // kernel reads on from there by large pieces; told to fill it, it would read page by page.
+        // Its start is resident, so the call started no read of the rest. The next part begins at the hole, and the
+        // kernel reads large pieces from there; if asked to fill the hole, it would read page by page.
         match page_cache::cached_start(file, at, len) {
-            // Nobody can tell, so holes are filled, in another thread.
+            // Residency is unknown, so holes are filled in another thread.
             0 => drop(body.file.advise(at, len as u32, Advice::WillNeed, body.device, via).await),
             start => len = start,
         }
@@ -181,7 +181,7 @@ const WAITS_MAX: u32 = 4;
 /// Bytes that are read at once where they do not stay in the page cache; ranges that are no longer are always read.
 pub(super) const READ_BYTES: u64 = 256 << 10;
 
-/// Waits until this byte is in the page cache: the engine reads it. What keeps it from there shows when the bytes are read.
+/// Waits until this byte is in the page cache: the engine reads it. An error shows when the bytes are read.
 async fn wait_for(body: &FileBody, via: DiskVia, at: u64) {
     if let Some(buf) = rt::pool().get(1) {
         let _ = body.file.read_at(at, 1, buf, body.device, via).await;

@@ -76,7 +76,7 @@ impl Shared {
                 Err(errno) => return Err(SendError::Gone(errno).into()),
             }
         }
-        // So that nobody but the mapping holds it, and its pages go at once.
+        // So that only the mapping holds it, and its pages are freed at once.
         self.file.leave();
         Ok(())
     }

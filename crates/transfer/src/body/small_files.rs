@@ -1,10 +1,10 @@
 //! Which short files are read bypassing the page cache, where the configuration leaves that open: as long ones those
 //! that do not stay in it ([`page_cache_bypass`]).
 //!
-//! The look that reads what is in memory begins to read what is not. So where it is likely to fail, or a file may be
-//! read bypassing the page cache, the kernel is first asked whether the pages are there, which reads nothing. Where it
-//! may not be asked, as by a worker that could not write the files (Linux 6.14), all short files go by way of the page
-//! cache: most of them are not looked at there, and those in memory would be read from the disk.
+//! A read of resident bytes (`RWF_NOWAIT`) starts a read of missing ones. So where it is likely to fail, or a file may
+//! be read bypassing the page cache, cachestat(2) is called first, which reads nothing. Where it is not permitted, as
+//! to a worker that could not write the files (Linux 6.14), all short files use the page cache: residency is unknown,
+//! and direct reads would read resident files from the disk.
 
 use std::ops::Range;
 
@@ -44,7 +44,7 @@ pub(super) fn at_hand(body: &mut FileBody, head: &mut Vec<u8>, range: Range<u64>
     data
 }
 
-/// Has a file that is not at hand read bypassing the page cache where that is better.
+/// Makes a file that is not resident bypass the page cache where that is better.
 pub(super) fn turn(body: &mut FileBody) {
     if body.in_memory.is_some_and(|in_memory| !FILES.goes_through(body.name, in_memory, rt::now()))
         && page_cache_bypass::become_direct(body)
@@ -54,7 +54,8 @@ pub(super) fn turn(body: &mut FileBody) {
     }
 }
 
-/// Whether the choice is ours. What does not start a file is mostly asked for with what comes before it.
+/// Whether the settings leave the choice. Only from the start of a file on: other ranges are mostly requested together
+/// with the bytes before them.
 fn may(body: &FileBody, range: &Range<u64>) -> bool {
     range.start == 0
         && (1..=read::AT_HAND_MAX).contains(&range.end)

@@ -1,7 +1,7 @@
 //! A body that arrives while it is sent: from another server, or while another request fetches it.
 //!
-//! Main type: [`BodySource`], the source behind `exchange::response::Body::Source`. What makes one is elsewhere
-//! (`upstream`), and so is sending it (`exchange::streaming`).
+//! Main type: [`BodySource`], the source behind `exchange::response::Body::Source`. `upstream` makes them,
+//! `exchange::streaming` sends them.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -12,7 +12,7 @@ use crate::body::BodyError;
 
 /// A body, piece by piece. It holds a bounded number of bytes, whatever the client's speed.
 pub trait BodySource {
-    /// The next piece, which is not empty; `None` at the proper end. After that, and after an error, it is not asked
+    /// The next piece, which is not empty; `None` at the proper end. After that, and after an error, it is not polled
     /// again.
     ///
     /// # Errors
@@ -41,7 +41,7 @@ pub trait BodySource {
         false
     }
 
-    /// How many bytes the client takes now: what is read at will is read in pieces of about so many.
+    /// How many bytes the client accepts now: a body that is read on demand is read in pieces of about this size.
     fn set_room(&mut self, _bytes: u64) {}
 
     /// Bytes of one send from which on no further piece is asked for.
@@ -55,7 +55,7 @@ pub trait BodySource {
     }
 }
 
-/// What [`next`] has found.
+/// The result of [`next`].
 pub enum Next {
     /// More of the body.
     Piece(Source),

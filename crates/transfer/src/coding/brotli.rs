@@ -13,7 +13,7 @@ use brotli::{Allocator, SliceWrapper, SliceWrapperMut};
 
 use crate::coding::CodingError;
 
-/// What `brotli` compresses with.
+/// The settings of `brotli`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// `brotli_comp_level`, 0 to 11.
@@ -27,7 +27,7 @@ pub const WINDOW_BITS_MIN: u8 = 10;
 /// The largest window, as a power of two.
 pub const WINDOW_BITS_MAX: u8 = 24;
 
-/// The smallest window that has a table of its own with the middle qualities.
+/// The smallest window with a separate table at the middle qualities.
 const TABLE_WINDOW_BITS_MIN: u8 = 17;
 
 impl Settings {
@@ -130,7 +130,7 @@ impl Encoder {
                 return Err(CodingError("BrotliEncoderCompressStream() failed".into()));
             }
             while self.0.has_more_output() {
-                // Asked for nothing it lends all; behind that the memory goes on.
+                // A size of 0 lends everything; the memory continues behind it.
                 let mut len = 0;
                 let lent = self.0.take_output(&mut len);
                 out.extend_from_slice(&lent[..len]);

@@ -4,7 +4,7 @@ use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, 
 
 use crate::coding::CodingError;
 
-/// What `gzip` compresses with.
+/// The settings of `gzip`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// `gzip_comp_level`, 1 to 9.
@@ -14,8 +14,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// What the level is for the library. Its first level is for links that are faster than a processor and leaves
-    /// bodies larger than zlib's first does; its second does not.
+    /// The library's level. Its first level compresses less than zlib's first, for links faster than a processor; its
+    /// second does not.
     fn level(self) -> Compression {
         Compression::new(u32::from(self.level.max(2)))
     }
@@ -104,8 +104,8 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Takes bytes of the body and appends `room` bytes at most; returns how many were taken. With the room used up
-    /// there may be more to come of what was taken.
+    /// Takes bytes of the body and appends `room` bytes at most; returns how many were taken. When the room is used up,
+    /// further output of the taken bytes may follow.
     pub fn push(&mut self, input: &[u8], room: usize, out: &mut Vec<u8>) -> Result<usize, CodingError> {
         let start = out.len();
         let mut taken = 0;
@@ -126,7 +126,7 @@ impl Decoder {
                 Ok(Status::StreamEnd) => self.at_end = true,
                 Ok(Status::Ok | Status::BufError) => {}
             }
-            // What is held back inside for want of room comes with the next call.
+            // Output that did not fit comes with the next call.
             let is_full = filled == start + room;
             if is_full || taken == input.len() {
                 break Ok(taken);

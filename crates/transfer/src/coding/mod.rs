@@ -1,8 +1,8 @@
 //! Content codings (RFC 9110 section 8.4.1): what `gzip`, `brotli` and `zstd` share.
 //!
 //! [`pool`] keeps the memory of encoders, which is costly to set up, for the next body of the thread. Each coding has a
-//! file with what it can be told and with what it costs. The stage of a body's way that compresses is in
-//! `exchange::filter`; which clients take which coding is asked in `modules::coding`.
+//! file with its settings and its memory. The compressing stage of a body is in `exchange::filter`; `modules::coding`
+//! decides which clients accept which coding.
 
 pub mod brotli;
 pub mod gzip;
@@ -13,7 +13,7 @@ pub mod zstd;
 
 use std::fmt;
 
-/// A coding and what it compresses with.
+/// A coding and its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settings {
     /// `gzip`
@@ -65,8 +65,8 @@ impl Settings {
         at_once_max.is_some_and(|most| size.is_none_or(|size| size > most))
     }
 
-    /// Whether an encoder without the memory of an earlier one has so much to set up that a body of any size is for
-    /// another thread.
+    /// Whether the set-up of an encoder without pooled memory takes so long that a body of any size goes to another
+    /// thread.
     pub fn is_slow_to_start(&self) -> bool {
         matches!(self, Settings::Brotli(brotli::Settings { quality: 6..=9, .. }))
     }

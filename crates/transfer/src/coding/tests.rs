@@ -1,4 +1,4 @@
-//! Round trips through all codings, and what their calls cost.
+//! Round trips through all codings, and the cost of their calls.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -111,7 +111,7 @@ fn decompressed(settings: &Settings, bytes: &[u8]) -> Vec<u8> {
     body
 }
 
-/// What a decoder makes of the beginning of a body.
+/// The decoded beginning of a body.
 fn begun(settings: &Settings, bytes: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     match settings {
@@ -137,7 +137,7 @@ fn begun(settings: &Settings, bytes: &[u8]) -> Vec<u8> {
     body
 }
 
-/// After a flush all that has come can be decoded, and the body goes on.
+/// After a flush everything so far can be decoded, and the body continues.
 #[test]
 fn what_was_flushed_can_be_decoded() {
     for settings in [gzip(1), gzip(6), gzip(9), brotli(0), brotli(4), brotli(9), zstd(-3), zstd(3), zstd(12)]
@@ -278,7 +278,7 @@ fn a_pool_keeps_what_is_used_and_has_an_end() {
 fn measure() {
     let body = text(4 << 20);
     println!("{:24} {:>9} {:>9} {:>7} {:>7} {:>7}", "", "slice", "MB/s", "mean", "p99", "max us");
-    // What takes bodies of any length on a worker thread.
+    // Settings that encode bodies of any length on a worker thread.
     let all = (1..=9).map(gzip).chain((0..=3).map(brotli)).chain([-1, 1, 2].map(zstd));
     for settings in all {
         let mut state = State::new(&settings, None).expect("it starts");
@@ -313,7 +313,7 @@ fn measure() {
     }
 }
 
-/// What this thread has worked so far: the wall clock would show what else the machine does.
+/// Processor time of this thread so far: the wall clock would include other work of the machine.
 fn cpu_time() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().expect("it counts from zero")
 }

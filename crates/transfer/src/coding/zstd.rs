@@ -7,7 +7,7 @@ use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective};
 
 use crate::coding::CodingError;
 
-/// What `zstd` compresses with.
+/// The settings of `zstd`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// `zstd_comp_level`, down to very negative ones.
@@ -35,9 +35,9 @@ const WINDOW_LOG_MAX: u32 = 23;
 const LEVEL_IN_WINDOW_MAX: i32 = 19;
 
 impl Settings {
-    /// Bytes of a body that are compressed in well under a millisecond, with everything that happens at its end
-    /// and with tables made for it. `None` where a body of any length never takes longer at once; a block, at
-    /// whose end the work is done, is 128 KiB.
+    /// Bytes of a body that are compressed in well under a millisecond, including its end and the set-up of its tables.
+    /// `None` where a body of any length never takes longer at once; a block, at whose end the work is done, is 128
+    /// KiB.
     pub(super) fn at_once_max(&self) -> Option<u64> {
         match (self.level, &self.dictionary) {
             // To take in a dictionary costs more than most bodies.

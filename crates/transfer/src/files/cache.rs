@@ -1,9 +1,9 @@
 //! `open_file_cache`: what paths led to lately, kept by each worker thread for itself.
 //!
 //! An entry holds an open file with its size and times, or that there is a directory, or why there is nothing. It is
-//! believed for `open_file_cache_valid`; after that its path is looked at again, and the file stays open when it is
-//! still the same one. Entries that nobody asks for leave after `inactive`, the one unused for longest when there are
-//! `max`. Whoever is answering from a file shares it: it is closed through the engine with the last one.
+//! trusted for `open_file_cache_valid`; after that its path is checked with stat(2), and the file stays open if it is
+//! still the same one. Entries without requests are removed after `inactive`, and the least recently used one when
+//! there are `max`. Responses share the file: it is closed through the engine with the last one.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use telemetry::links::{Refused, Rule};
 pub struct Limits {
     /// Entries.
     pub max: usize,
-    /// How long an entry stays that nobody asks for.
+    /// How long an entry without requests stays.
     pub inactive: Duration,
 }
 
@@ -41,10 +41,10 @@ pub struct Caches {
 #[derive(Debug)]
 pub struct Held(RefCell<Cache>);
 
-/// Few descriptors beside those of the connections, and a moment that nobody who deletes or unmounts notices.
+/// Few descriptors beside those of the connections, and a time too short to disturb a deletion or an unmount.
 pub const HELD: Limits = Limits { max: 256, inactive: Duration::from_secs(1) };
 
-/// A held file is looked at before each use.
+/// A held file is checked before each use.
 pub const HELD_TERMS: Terms = Terms { valid: Duration::ZERO, min_uses: 1, errors: false };
 
 impl Held {
@@ -67,7 +67,7 @@ impl Held {
         was_empty && !cache.by_path.is_empty()
     }
 
-    /// Closes what nobody asked for lately; whether anything is left.
+    /// Closes files without recent requests; returns whether any are left.
     pub fn let_go(&self) -> bool {
         let mut cache = self.0.borrow_mut();
         while cache.expire(rt::now()) {}
@@ -82,7 +82,7 @@ pub struct Rules {
     pub links: Rule,
     /// `root_beneath`: how long the root is that must not be left.
     pub beneath: Option<usize>,
-    /// `directio`: a file that was opened is read bypassing the page cache by everybody who shares it.
+    /// `directio`: all users of a shared open file read it bypassing the page cache.
     pub directio: Option<u64>,
 }
 
@@ -98,7 +98,7 @@ impl Rules {
     }
 }
 
-/// What the location of a request asks of the cache.
+/// The location's settings for the cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     /// `open_file_cache_valid`
@@ -115,12 +115,12 @@ impl Default for Terms {
     }
 }
 
-/// What the cache knows.
+/// The content of the cache.
 #[derive(Debug)]
 pub enum Known {
     /// The response.
     Answer(Result<Found, Failure>),
-    /// The file that was there when its path was last looked at, which is too long ago.
+    /// The file of the last check of its path, which is too long ago.
     Once(Opened),
     /// Nothing.
     Nothing,
@@ -133,12 +133,12 @@ impl Caches {
         Caches { configured, held: Held(RefCell::new(Cache::new(HELD))) }
     }
 
-    /// What is known about a path.
+    /// The state of a path.
     pub fn look_up(&self, id: CacheId, path: &[u8], rules: Rules, terms: Terms) -> Known {
         self.configured[id.0 as usize].borrow_mut().look_up(path, rules, terms.valid, rt::now())
     }
 
-    /// The file of [`Known::Once`] again, for who could not look at its path without waiting.
+    /// The file of [`Known::Once`] again, for a request that could not check its path without waiting.
     pub fn earlier(&self, id: CacheId, path: &[u8], rules: Rules) -> Option<Opened> {
         let cache = self.configured[id.0 as usize].borrow();
         let node = &cache.nodes[*cache.by_path.get(path)?];
@@ -160,7 +160,7 @@ impl Caches {
         self.configured[id.0 as usize].borrow_mut().store(path, rules, terms, found, rt::now());
     }
 
-    /// Gives up open files that nobody is answering from, those unused for longest first; at most so many.
+    /// Closes open files that no response uses, the least recently used first; at most this many.
     pub fn give_up(&self, most: usize) -> Vec<rt::File> {
         let mut files = Vec::new();
         for cache in self.configured.iter().chain([&self.held.0]) {
@@ -185,7 +185,7 @@ struct Node {
     path: Rc<[u8]>,
     rules: Rules,
     state: State,
-    /// When its path was looked at.
+    /// Time of the last check of its path.
     checked: Instant,
     /// When it was asked for.
     used: Instant,
@@ -193,10 +193,10 @@ struct Node {
     uses: u64,
 }
 
-/// What an entry holds.
+/// The content of an entry.
 #[derive(Debug)]
 enum State {
-    /// What is there, or why nothing is.
+    /// The file or directory, or the error.
     Holds(Result<Found, Failure>),
     /// There is a file that is not asked for often enough to be kept open.
     Counts,
@@ -207,9 +207,9 @@ impl Cache {
         Cache { limits, by_path: HashMap::new(), nodes: Recency::default() }
     }
 
-    /// What is known; counts as a use, be it known or only counted.
+    /// The state; counts as a use, whether known or only counted.
     fn look_up(&mut self, path: &[u8], rules: Rules, valid: Duration, now: Instant) -> Known {
-        // Here and not by a timer: a server that nobody asks keeps what it has, and does nothing.
+        // Here and not by a timer: a server without requests keeps its files and does nothing.
         self.expire(now);
         let Some(&place) = self.by_path.get(path) else { return Known::Nothing };
         self.touch(place, now);
@@ -237,7 +237,7 @@ impl Cache {
         now: Instant,
     ) {
         let known = self.by_path.get(path).copied();
-        // What cannot be kept must not leave the old answer either: the path leads somewhere else now.
+        // A result that cannot be kept still replaces the old entry: the path leads to another file now.
         if found.as_ref().is_err_and(|failure| !terms.errors || !failure.is_about_the_path()) {
             self.forget(path);
             return;

@@ -15,13 +15,12 @@ use rustix::fs::{FileType, OFlags};
 pub use root::{RootFacts, Roots, is_on_local_disk};
 use telemetry::Reason;
 
-/// A file that was opened for a request, and what is known about it. Others may share the open file: it is read
-/// at places that are named, never in order.
+/// A file that was opened for a request, with its attributes. The open file may be shared: every read has an offset.
 #[derive(Clone)]
 pub struct Opened {
     /// The open file.
     pub file: rt::File,
-    /// What fstat(2) says of it.
+    /// Its attributes from fstat(2).
     pub stat: Stat,
     /// The disk that it is on.
     pub device: DeviceId,
@@ -33,7 +32,7 @@ impl fmt::Debug for Opened {
     }
 }
 
-/// What a path leads to.
+/// The kind of file at a path.
 #[derive(Clone, Debug)]
 pub enum Found {
     /// A regular file, open for reading.
@@ -44,7 +43,7 @@ pub enum Found {
     Special,
 }
 
-/// What a path leads to, for those who do not read it.
+/// The kind of file at a path, for callers that do not read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A regular file.
@@ -67,7 +66,7 @@ impl Kind {
 }
 
 impl Found {
-    /// What kind of file it is.
+    /// The kind of file.
     pub fn kind(&self) -> Kind {
         match self {
             Found::File(_) => Kind::File,

@@ -1,5 +1,4 @@
-//! What is known about the root of a location: found once, when the configuration is taken up, and learnt while it
-//! serves.
+//! Facts about the root of a location: found once, when the configuration takes effect, and learned while it serves.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,7 +11,7 @@ use io::op::{DeviceId, OpenHow, Stat, is_local};
 use io::page_cache::TryPredictor;
 use rustix::fs::{Mode, OFlags};
 
-/// What is known about the root of one location.
+/// Facts about the root of one location.
 #[derive(Debug, Default)]
 pub struct RootFacts {
     /// The device that the per-device limits count on.
@@ -73,7 +72,7 @@ impl RootFacts {
         self.real.as_deref()
     }
 
-    /// Whether a call that asks the kernel for what it has in memory is likely to pay.
+    /// Whether a call that reads only resident bytes is likely to succeed.
     pub fn may_try(&self) -> bool {
         self.direct_calls && self.names.is_worth_trying()
     }
@@ -125,7 +124,7 @@ impl RootFacts {
         (!missed).then_some(answer)
     }
 
-    /// What a read at once of what is in memory brings, when that is worth trying; otherwise nothing.
+    /// The bytes of a read of resident bytes, when that is worth a try; otherwise nothing.
     pub fn try_resident<T>(&self, read: impl FnOnce() -> Result<T, Errno>) -> Option<T> {
         if !self.direct_calls || !self.data.is_worth_trying() {
             return None;
@@ -133,12 +132,12 @@ impl RootFacts {
         self.try_known(read)
     }
 
-    /// Whether files lately were in memory when they were looked at.
+    /// Whether recent probes found files resident.
     pub fn finds_data(&self) -> bool {
         self.data.is_confident()
     }
 
-    /// As [`RootFacts::try_resident`], of what is known to be there.
+    /// As [`RootFacts::try_resident`], of bytes known to be resident.
     pub fn try_known<T>(&self, read: impl FnOnce() -> Result<T, Errno>) -> Option<T> {
         let read = read();
         self.data.note(read.is_ok());
