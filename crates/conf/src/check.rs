@@ -1,8 +1,8 @@
 //! Statements against the table: may this directive stand here, with these arguments, a second time?
 //!
-//! [`Scope`] answers for one statement after the other and is what a reader of typed configuration walks with.
-//! [`check`] and [`visit`] walk a whole tree: the first for a verdict, the second for a report on every statement.
-//! Values of arguments are not looked at here; that is up to who owns the directive.
+//! [`Scope`] checks one statement after the other, for code that reads a typed configuration. [`check`] and [`visit`]
+//! walk a whole tree: the first for a verdict, the second for a report on every statement. Values of arguments are not
+//! checked here; the owner of the directive does that.
 
 use std::collections::HashSet;
 
@@ -83,7 +83,7 @@ impl Scope<'_> {
         Error::new(kind, statement)
     }
 
-    /// What the braces of a statement hold that was not admitted: as far as its name tells.
+    /// The content of the braces of a refused statement, as far as its name implies it.
     fn block_of_refused(&self, statement: &Statement) -> Option<Block> {
         let name = statement.name.text.as_str();
         let here = self.table.find(name, self.context).or(self.table.named(name).first().copied());
@@ -96,7 +96,7 @@ impl Scope<'_> {
     }
 }
 
-/// What was found out about a whole tree.
+/// The result for a whole tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The first error in the order of the files, which is the one that nginx stops at.
@@ -123,15 +123,15 @@ pub fn check(tree: &Tree, table: &Table) -> Report {
 pub struct Visit<'a> {
     /// The statement; its children come next.
     pub statement: &'a Statement,
-    /// The context it stands in; [`Contexts::NONE`] for what is no directive.
+    /// The context of the statement; [`Contexts::NONE`] for rows that are no directives.
     pub context: Contexts,
     /// How many blocks are around it.
     pub depth: usize,
-    /// What the table says.
+    /// The row of the table.
     pub verdict: Verdict,
 }
 
-/// What the table says about a statement.
+/// The row of the table for a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Admitted; [`Spec::state`] tells how well it is served.
@@ -140,7 +140,7 @@ pub enum Verdict {
     Fault(Error),
     /// A row in a block of rows.
     Row,
-    /// Inside a block of an unknown directive, so that nobody knows what it means.
+    /// Inside a block of an unknown directive, so that its meaning is unknown.
     Unjudged,
 }
 
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!((report.error, notices), (None, vec![expected.to_owned()]));
     }
 
-    /// What the owner of directives does: admit, read values, report in nginx's order.
+    /// Acts as the owner of directives does: admit, read values, report in nginx's order.
     #[test]
     fn values_are_read_from_admitted_statements() {
         let text =

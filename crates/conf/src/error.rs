@@ -1,8 +1,8 @@
 //! Diagnostics: what is wrong, where, how bad, and a hint at the remedy where there is one.
 //!
-//! [`Error`] prints as nginx prints, without the `nginx: [emerg] ` in front: `what in file:line`. A hint follows
-//! after a semicolon, so that whoever compares with nginx can cut it off. The checks that belong to a directive
-//! ("duplicate location") live with the directive and come in through [`Error::at`].
+//! [`Error`] prints as nginx prints, without the `nginx: [emerg] ` in front: `what in file:line`. A hint follows after
+//! a semicolon, so that a comparison with nginx can cut it off. The checks that belong to a directive ("duplicate
+//! location") are in its module and report through [`Error::at`].
 
 use std::fmt;
 use std::path::PathBuf;
@@ -73,7 +73,7 @@ impl Error {
         self.level
     }
 
-    /// What is wrong.
+    /// The fault.
     pub fn kind(&self) -> &ErrorKind {
         &self.kind
     }
@@ -148,7 +148,7 @@ pub enum ErrorKind {
         /// `2: No such file or directory`
         reason: String,
     },
-    /// Nobody knows this directive.
+    /// An unknown directive.
     Unknown {
         /// As written.
         name: String,
@@ -190,7 +190,7 @@ pub enum ErrorKind {
         directive: String,
         /// The argument.
         value: String,
-        /// What is wrong with it.
+        /// The fault.
         error: ValueError,
     },
     /// The directive is accepted and does nothing.

@@ -1,6 +1,6 @@
 //! Path patterns as glob(3) matches them in the C locale: `*`, `?`, `[a-z]`, `[!a-z]`, backslash.
 //!
-//! Matching, and expansion over directories that somebody else lists.
+//! Matching, and expansion over directories that the caller lists.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

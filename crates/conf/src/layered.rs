@@ -6,7 +6,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Layered<T> {
     items: Arc<Vec<T>>,
-    /// The block that made the list; 0 is none.
+    /// The block that made the list; 0 without one.
     block: u32,
 }
 
@@ -40,7 +40,7 @@ impl<T> Layered<T> {
         self.block == block
     }
 
-    /// What is in force.
+    /// The effective list.
     pub fn items(&self) -> &[T] {
         &self.items
     }

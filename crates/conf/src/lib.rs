@@ -1,6 +1,6 @@
 //! The nginx configuration language: text in, a tree with spans, directives as data, diagnostics.
 //!
-//! A configuration goes through three steps, each a type of its own:
+//! A configuration goes through three steps, each with its type:
 //!
 //! ```text
 //! Source --parse(loader)--> Tree --Table::scope, Scope::admit--> &Spec + Statement --value::*--> typed values
@@ -11,9 +11,9 @@
 //!   [`check`] and [`visit`] do that for a whole tree.
 //! * [`value`] turns the text of an argument into a size, a time, a flag.
 //!
-//! Which directives exist, and what they set, is no business of this crate: the owners of the directives keep
-//! those tables. It does no input or output either; files come from a [`Loader`]. All texts of errors are those
-//! of nginx, so that tools which read `nginx -t` can read this too.
+//! The owners of the directives keep the tables of existing directives and their setters; this crate names none. It
+//! does no input or output either; files come from a [`Loader`]. All texts of errors are those of nginx, so that tools
+//! that read `nginx -t` can read these too.
 #![forbid(unsafe_code)]
 
 mod check;

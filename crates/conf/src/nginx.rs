@@ -48,14 +48,14 @@ pub struct NginxDirective {
     pub name: &'static str,
     /// Where it may stand.
     pub contexts: Contexts,
-    /// What it takes.
+    /// Its arguments.
     pub args: Args,
     /// Does it have braces?
     pub has_block: bool,
 }
 
 impl NginxDirective {
-    /// What its braces hold where it stands in this context.
+    /// The content of its braces in this context.
     pub fn block(&self, context: Contexts) -> Block {
         let is_this = |(module, name, contexts, _): &&(&str, &str, Contexts, Block)| {
             *module == self.module && *name == self.name && contexts.intersects(context)
@@ -98,7 +98,7 @@ pub fn nginx_directives() -> &'static NginxDirectives {
 }
 
 /// Where a table of this server disagrees with nginx about a directive that names one of nginx's modules: contexts,
-/// numbers of arguments, braces. For the tests of those who write the table; an empty list is agreement.
+/// numbers of arguments, braces. For tests of the table; an empty list is agreement.
 pub fn differences(table: &Table) -> Vec<String> {
     let known = nginx_directives();
     let mut differences = Vec::new();

@@ -1,10 +1,10 @@
-//! Configuration text out: the `-T` dump of what was read, and a tree printed so that it reads back the same.
+//! Prints configurations: the `-T` dump of the files, and a tree as text that parses to the same tree.
 
 use std::fmt::{self, Write};
 
 use crate::tree::{Statement, Tree, Word};
 
-/// What `-T` prints: each file once, in the order of reading, byte for byte.
+/// The output of `-T`: each file once, in the order of reading, byte for byte.
 pub fn dump(tree: &Tree) -> Vec<u8> {
     let mut out = Vec::new();
     for file in tree.files.iter() {

@@ -1,7 +1,7 @@
 //! Where configuration text comes from: the request, the loader, the files read, places in them.
 //!
-//! No file is opened here. [`Loader`] is what the caller lends for that; [`MapLoader`] serves from memory, for
-//! tests and for a process that was handed the files by another.
+//! No file is opened here. The caller passes a [`Loader`] for that; [`MapLoader`] serves from memory, for tests and for
+//! a process that received the files from another.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -49,12 +49,12 @@ impl From<&Span> for Span {
     }
 }
 
-/// What to read.
+/// The file to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The main file.
     pub main: PathBuf,
-    /// What relative includes start from. nginx: the directory of the main file.
+    /// The directory of relative includes. In nginx: the directory of the main file.
     pub prefix: PathBuf,
     /// The text of `-g`, read before the main file; may be empty.
     pub globals: String,

@@ -160,7 +160,7 @@ impl fmt::Display for Args {
     }
 }
 
-/// What the braces of a directive hold.
+/// The content of the braces of a directive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Block {
     /// There are no braces.
@@ -200,13 +200,13 @@ pub struct Spec {
     pub module: &'static str,
     /// Where it may stand.
     pub contexts: Contexts,
-    /// What it takes.
+    /// Its arguments.
     pub args: Args,
-    /// What its braces hold.
+    /// The content of its braces.
     pub block: Block,
     /// May it be repeated in a block?
     pub repeat: Repeat,
-    /// What holds where it is not written; `None` if that is not expressible as arguments.
+    /// Its default; `None` if that is not expressible as arguments.
     pub default: Option<&'static str>,
     /// One sentence.
     pub help: &'static str,

@@ -1,9 +1,9 @@
-//! Statements and blocks, with every `include` replaced by what it names. Knows no directive but `include`.
+//! Statements and blocks, with every `include` replaced by its files. No other directive is known here.
 //!
-//! An unreadable spot (a syntax error, a missing file) ends the reading but does not throw away what was read:
-//! it becomes the last statement of the tree, a *fault*. Whoever walks the tree in order meets it exactly where
-//! nginx would have, behind the errors of the statements before it and ahead of the end of the blocks around it.
-//! [`Scope::admit`](crate::Scope::admit) and [`Statement::rows`] answer it with its error.
+//! An unreadable spot (a syntax error, a missing file) ends the reading but does not throw away what was read: it
+//! becomes the last statement of the tree, a *fault*. A walk over the tree in order meets it exactly where nginx would,
+//! behind the errors of the statements before it and ahead of the end of the blocks around it.
+//! [`Scope::admit`](crate::Scope::admit) and [`Statement::rows`] return its error.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -47,11 +47,11 @@ pub struct Statement {
     pub name: Word,
     /// The words behind it.
     pub args: Vec<Word>,
-    /// What stands in braces, if there are braces.
+    /// The content of the braces, if there are any.
     pub block: Option<Vec<Statement>>,
     /// The line of the `;` or `{`: what nginx reports for this statement.
     pub span: Span,
-    /// The line of the `}`: what nginx reports for what is missing in a block. Without a block as `span`.
+    /// The line of the `}`, where nginx reports that a block lacks something. Without a block as `span`.
     pub end: Span,
     pub(crate) fault: Option<Box<Error>>,
 }
@@ -85,7 +85,7 @@ impl Statement {
         self.block.as_deref().unwrap_or_default()
     }
 
-    /// The rows of a block that holds no directives, such as `types` or `map`. A row has no block of its own.
+    /// The rows of a block that holds no directives, such as `types` or `map`. A row has no block.
     pub fn rows(&self) -> impl Iterator<Item = Result<&Statement, Error>> {
         self.children().iter().map(Statement::as_row)
     }
@@ -132,7 +132,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// What ended the reading early, if anything did: it is the last statement, in the innermost open block.
+    /// The fault that ended the reading early, if any: it is the last statement, in the innermost open block.
     pub fn fault(&self) -> Option<&Error> {
         let mut last = self.statements.last()?;
         while let Some(inner) = last.children().last() {
@@ -262,7 +262,7 @@ impl Reader<'_> {
         Progress::Continue(())
     }
 
-    /// `Err` if the file cannot be opened, which is the fault of whoever named it.
+    /// `Err` if the file cannot be opened, which is a fault of the statement that names it.
     fn file(&mut self, path: &Path, out: &mut Vec<Statement>) -> Result<Progress, ErrorKind> {
         if self.open.iter().any(|open| open == path) || self.open.len() == INCLUDE_DEPTH_MAX {
             return Err(ErrorKind::IncludeLoop(path.to_owned()));

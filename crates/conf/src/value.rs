@@ -49,7 +49,7 @@ const WEEKS: usize = 2;
 /// A time in seconds takes no milliseconds.
 const MILLISECONDS: usize = 7;
 
-/// What is wrong with a value.
+/// A fault of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueError {
     /// Not of this type, or too large.

@@ -6,8 +6,8 @@
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
 
-/// Index of the first byte at or after `from` that may not stand in a field value: below 0x20 but HTAB, or DEL.
-/// Answers `buf.len()` when there is none.
+/// Index of the first byte at or after `from` that may not stand in a field value: below 0x20 but HTAB, or DEL. Returns
+/// `buf.len()` when there is none.
 pub(crate) fn find_control(buf: &[u8], from: usize) -> usize {
     let mut at = from;
     loop {
@@ -24,8 +24,8 @@ pub(crate) fn find_any_control(buf: &[u8], from: usize) -> usize {
     find_below::<0x20>(buf, from)
 }
 
-/// Index of the first byte at or after `from` that ends a request target: a space, a control byte or DEL.
-/// Answers `buf.len()` when there is none.
+/// Index of the first byte at or after `from` that ends a request target: a space, a control byte or DEL. Returns
+/// `buf.len()` when there is none.
 pub(crate) fn find_target_end(buf: &[u8], from: usize) -> usize {
     find_below::<0x21>(buf, from)
 }
@@ -46,7 +46,8 @@ fn find_below<const LIMIT: u8>(buf: &[u8], from: usize) -> usize {
     })
 }
 
-/// Index of the first byte at or after `from` that is no letter, digit or hyphen; `buf.len()` when there is none.
+/// Index of the first byte at or after `from` that is neither a letter nor a digit nor a hyphen; `buf.len()` when there
+/// is none.
 #[inline]
 pub(crate) fn find_name_end(buf: &[u8], from: usize) -> usize {
     find(buf, from, |word| {
@@ -73,7 +74,7 @@ fn find(buf: &[u8], from: usize, hits: impl Fn(u64) -> u64) -> usize {
     let rest_start = buf.len() - rest.len();
     match buf.last_chunk::<8>() {
         _ if rest.is_empty() => buf.len(),
-        // What lies before the rest in the last word is shifted out.
+        // Bytes before the rest in the last word are shifted out.
         Some(last) => match hits(u64::from_le_bytes(*last)) >> (64 - 8 * rest.len()) {
             0 => buf.len(),
             found => rest_start + (found.trailing_zeros() / 8) as usize,

@@ -1,4 +1,4 @@
-//! Writing `Cache-Status` (RFC 9211): what this cache did with a request, for whoever reads the response.
+//! Writes `Cache-Status` (RFC 9211): how this cache handled a request.
 //!
 //! [`CacheStatus`] is one member of the list; those of caches nearer to the origin stand before it, in lines of their
 //! own.
@@ -9,7 +9,7 @@ use crate::structured::{push_string, push_token_or_string};
 /// Why a request went to the origin (RFC 9211 section 2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forwarded {
-    /// The cache was told not to take part: `proxy_cache_bypass`.
+    /// The cache was bypassed: `proxy_cache_bypass`.
     Bypass,
     /// The method is not cached.
     Method,
@@ -17,13 +17,13 @@ pub enum Forwarded {
     UriMiss,
     /// Something was stored, but no variant for this request.
     VaryMiss,
-    /// Nothing could be used, for no reason that is told.
+    /// No stored response could be used, without a reported reason.
     Miss,
     /// The request's own directives forbade to use what was stored.
     Request,
-    /// What was stored was stale.
+    /// The stored response was stale.
     Stale,
-    /// Only parts of what was asked for were stored.
+    /// Only parts of the requested range were stored.
     Partial,
 }
 
@@ -51,7 +51,7 @@ pub enum Source {
     Hit,
     /// The request, or another one in its place, went to the origin.
     Forwarded(Forwarded),
-    /// Neither is told.
+    /// Neither is reported.
     Untold,
 }
 
@@ -76,7 +76,7 @@ pub struct CacheStatus<'a> {
     pub detail: Option<&'a [u8]>,
 }
 
-/// Longest key that is told, in bytes; the rest is cut off. A key may hold a whole URI with its arguments, and a field
+/// Longest key in the field, in bytes; the rest is cut off. A key may hold a whole URI with its arguments, and a field
 /// of that length is refused by some clients.
 pub const KEY_LEN_MAX: usize = 1024;
 

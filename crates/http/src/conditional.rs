@@ -1,15 +1,15 @@
 //! Conditional requests and entity tags (RFC 9110 sections 8.8.3 and 13).
 //!
 //! Order and outcome follow RFC 9110 section 13.2.2. nginx differs in one case: with both `If-None-Match` and
-//! `If-Modified-Since` it answers 304 only when both say so; the RFC tells to ignore the date then, and so does
-//! this file. In the same way `If-Unmodified-Since` is not looked at beside `If-Match`, and ignored when it is no date,
-//! where nginx answers 412. Exact comparison of `If-Modified-Since` (the default) is nginx's choice and is kept.
+//! `If-Modified-Since` it answers 304 only when both match; the RFC ignores the date then, and so does this file. In
+//! the same way `If-Unmodified-Since` is ignored beside `If-Match`, and when it is not a date, where nginx answers 412.
+//! Exact comparison of `If-Modified-Since` (the default) is nginx's choice and is kept.
 
 use crate::bytes::trim_ows;
 use crate::date;
 use crate::request::{Head, HeaderId, Method};
 
-/// What to do with the request.
+/// The outcome for the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Answer as if there were no condition.
@@ -32,7 +32,7 @@ pub enum IfModifiedSince {
     Before,
 }
 
-/// What is known of the selected representation.
+/// The validators of the selected representation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Validators<'a> {
     /// The entity tag with its quotes, weak or strong.
@@ -126,7 +126,7 @@ pub enum Strength {
     Weak,
 }
 
-/// The kind of an entity tag; `None` for what is none (RFC 9110 section 8.8.3): nginx passes such a value on, and
+/// The kind of an entity tag; `None` for other texts (RFC 9110 section 8.8.3): nginx passes such a value on, and
 /// nothing can be concluded from it.
 #[must_use]
 pub fn strength(tag: &[u8]) -> Option<Strength> {
@@ -180,7 +180,7 @@ impl Etag {
         Self(Text::Short { text, len: len as u8 })
     }
 
-    /// A tag as somebody else wrote it, with its quotes.
+    /// A foreign tag, with its quotes.
     #[must_use]
     pub fn from_text(tag: &[u8]) -> Self {
         let (mut text, len) = ([0; ETAG_LEN_MAX], tag.len());
@@ -189,7 +189,7 @@ impl Etag {
         Self(Text::Short { text, len: len as u8 })
     }
 
-    /// The weak form of the tag; one that is weak stays as it is. What has no quotes is no tag and has none, as
+    /// The weak form of the tag; a weak one stays as it is. A text without quotes is not a tag and has no weak form, as
     /// in nginx.
     #[must_use]
     pub fn weakened(self) -> Option<Self> {

@@ -1,5 +1,4 @@
-//! Whether a connection goes on after a request (RFC 9112 section 9), `Expect` (RFC 9110 section 10.1.1), and the
-//! browsers that nginx treats apart.
+//! Keep-alive (RFC 9112 section 9), `Expect` (RFC 9110 section 10.1.1), and the browsers that nginx treats specially.
 
 use crate::bytes::trim_ows;
 use crate::reply::ReplyHead;
@@ -42,14 +41,14 @@ pub fn upgrade<'a>(head: &Head, buf: &'a [u8]) -> Option<&'a [u8]> {
     if asked && head.version() == Version::Http11 { head.get(buf, HeaderId::Upgrade) } else { None }
 }
 
-/// What the client expects before it sends a body.
+/// The client's expectation before it sends a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
     /// Nothing, or HTTP/1.0, where the field has no meaning.
     Nothing,
     /// An interim `100 Continue` before the body is read.
     Continue,
-    /// Something unknown. nginx goes on as if it were absent; the RFC would allow 417.
+    /// An unknown expectation. nginx ignores it; the RFC would allow 417.
     Unknown,
 }
 
@@ -67,8 +66,7 @@ pub fn expect(head: &Head, buf: &[u8]) -> Expect {
 /// The interim response to [`Expect::Continue`], as nginx writes it.
 pub const CONTINUE_RESPONSE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// Browsers that `keepalive_disable`, `msie_padding` and `msie_refresh` ask for, told from `User-Agent` with
-/// nginx's rules.
+/// Browsers of `keepalive_disable`, `msie_padding` and `msie_refresh`, recognised by `User-Agent` with nginx's rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Browser {
     /// Internet Explorer, unless it is Opera in disguise.

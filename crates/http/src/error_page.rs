@@ -20,8 +20,8 @@ pub fn has_page(status: StatusCode) -> bool {
     find(status).is_some()
 }
 
-/// Appends the page for `status`; returns false, having appended nothing, when there is none. `signature` is what
-/// `server_tokens` says ([`crate::response::signature`]); `padded` is for browsers that replace short pages
+/// Appends the page for `status`; returns false, having appended nothing, when there is none. `signature` is the text
+/// of `server_tokens` ([`crate::response::signature`]); `padded` is for browsers that replace short pages
 /// ([`crate::connection::Browser::wants_padding`], `msie_padding`) and has an effect from 400 on, as in nginx.
 pub fn push_page(status: StatusCode, signature: Option<&[u8]>, padded: bool, out: &mut Vec<u8>) -> bool {
     let Some(page) = find(status) else { return false };

@@ -1,6 +1,6 @@
 //! The field lines of a head, of a request's or of a reply's, and how they are looked up.
 //!
-//! Which lines get in, and what a second one of a name means, is the parsers'. Main type: [`FieldTable`].
+//! The parsers decide which lines get in, and the meaning of a repeated name. Main type: [`FieldTable`].
 
 use crate::Span;
 use crate::request::HeaderId;

@@ -1,7 +1,7 @@
 //! Fields that belong to one connection and that no proxy passes on (RFC 9110 section 7.6.1).
 //!
-//! [`is_hop_by_hop`] knows the names that always are; [`ConnectionOptions`] those that a message names in its own
-//! `Connection` field. What nginx passes on from these is in the first function's text.
+//! [`is_hop_by_hop`] has the names that always are; [`ConnectionOptions`] those of the message's `Connection` field.
+//! The text of the first function lists the ones that nginx passes on.
 
 use crate::bytes::trim_ows;
 use crate::request::HeaderId;
@@ -57,7 +57,7 @@ impl<'a, I: Iterator<Item = &'a [u8]> + Clone> ConnectionOptions<I> {
     }
 }
 
-/// Fields whose recipient is at the other end, which `Connection` cannot take away.
+/// End-to-end fields, which `Connection` cannot remove.
 fn is_end_to_end(id: HeaderId) -> bool {
     use HeaderId as Id;
     matches!(

@@ -8,8 +8,8 @@ use crate::Span;
 /// A host that may be used to look up a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// The name without port and without a dot at its end, as a piece of what was validated; brackets of an IP
-    /// literal belong to it.
+    /// The name without port and without a dot at its end, as a part of the validated text; brackets of an IP literal
+    /// belong to it.
     pub name: Span,
     /// The port, when one was written that is not empty.
     pub port: Option<u16>,
@@ -24,7 +24,7 @@ pub enum HostError {
     Empty,
     /// A byte that no host has, at this index.
     InvalidByte {
-        /// Index in what was validated.
+        /// Index in the validated text.
         at: u32,
     },
     /// Two dots in a row, at this index.
@@ -81,7 +81,7 @@ fn name_end(value: &[u8]) -> Result<(usize, u8), HostError> {
         seen |= class;
     }
     match value.get(end) {
-        // The first fault is the one that is told.
+        // The first fault is reported.
         _ if doubled & DOT != 0 => {
             let second = value.windows(2).position(|two| two == b"..").map_or(end, |first| first + 1);
             Err(HostError::EmptyLabel { at: second as u32 })

@@ -1,4 +1,4 @@
-//! What a request that changes something makes stale (RFC 9111 section 4.4).
+//! Invalidation of stored responses by unsafe requests (RFC 9111 section 4.4).
 //!
 //! [`invalidates`] says whether an exchange does, [`same_origin_target`] what `Location` and `Content-Location` of its
 //! response point to. The target of the request itself is invalidated too; that, and how a target becomes a key, is the
@@ -20,7 +20,7 @@ pub fn is_safe(method: Method) -> bool {
     matches!(method, Method::Get | Method::Head | Method::Options | Method::Trace | Method::Propfind)
 }
 
-/// What a request was sent to, as its client named it.
+/// The target of a request, as its client wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target<'a> {
     /// `http` or `https`.
@@ -31,9 +31,9 @@ pub struct Target<'a> {
     pub path: &'a [u8],
 }
 
-/// Path and query that `reference`, the value of `Location` or `Content-Location`, points to, when that is on the same
-/// origin; an upstream must not be able to empty what is stored for others. Nothing for what is no reference, and for
-/// the target itself.
+/// Path and query of `reference`, the value of `Location` or `Content-Location`, when it is on the same origin; an
+/// upstream must not be able to invalidate entries of other origins. Nothing for an invalid reference, and for the
+/// target itself.
 #[must_use]
 pub fn same_origin_target(target: Target<'_>, reference: &[u8]) -> Option<Vec<u8>> {
     let end = memchr::memchr(b'#', reference).unwrap_or(reference.len());
@@ -91,7 +91,7 @@ fn relative_target(base: &[u8], reference: &[u8]) -> Option<Vec<u8>> {
         b'/' => Some(without_dots(b"", reference)),
         b'?' => Some([base_path, reference].concat()),
         _ => {
-            // A colon in the first segment makes it a URI with a scheme of its own (`mailto:x`).
+            // A colon in the first segment makes it a URI with a scheme (`mailto:x`).
             let segment = reference.split(|byte| matches!(byte, b'/' | b'?')).next().unwrap_or_default();
             let folder_len = memchr::memrchr(b'/', base_path)? + 1;
             (!segment.contains(&b':')).then(|| without_dots(&base_path[..folder_len], reference))

@@ -24,7 +24,7 @@
 //! | [`freshness`] | age, lifetime, what may be stored and served stale | RFC 9111 sections 3 and 4.2 |
 //! | [`vary`] | which requests a stored response answers | RFC 9111 section 4.1 |
 //! | [`validator`] | strong and weak validators, which parts may be joined | RFC 9110 section 8.8 |
-//! | [`stored_fields`] | fields that are stored, and what a 304 changes | RFC 9111 sections 3.1 and 3.2 |
+//! | [`stored_fields`] | stored fields, and their changes by a 304 | RFC 9111 sections 3.1 and 3.2 |
 //! | [`invalidation`] | what a request that changes something makes stale | RFC 9111 section 4.4 |
 //! | [`cache_status`] | writing what the cache did | RFC 9211 |
 //! | [`set_cookie`] | rewriting attributes of cookies | RFC 6265 section 5.2, nginx |

@@ -1,29 +1,29 @@
 //! The header of the PROXY protocol, versions 1 and 2: what a proxy says about a connection before the first byte of
 //! its client.
 //!
-//! [`parse`] takes what was received so far and says how much of it the header is; nothing is kept between two calls,
-//! because a header is short. What nginx takes is taken here too: addresses of version 1 are not looked at closely,
-//! commands and families that mean nothing to a server of HTTP are skipped. The source is the specification
-//! "The PROXY protocol, versions 1 & 2" (haproxy.org, `doc/proxy-protocol.txt`).
+//! [`parse`] takes the bytes received so far and returns the length of the header in them; nothing is kept between two
+//! calls, because a header is short. It accepts the same as nginx: addresses of version 1 are not checked closely,
+//! commands and families without meaning for HTTP are skipped. The source is the specification "The PROXY protocol,
+//! versions 1 & 2" (haproxy.org, `doc/proxy-protocol.txt`).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Bytes of a header of version 1 with its line end: the longest that the specification allows.
 pub const V1_LEN_MAX: usize = 107;
 
-/// Bytes of a header of version 2: what nginx has room for. Its own field could announce 64 KiB, which nobody sends
-/// and an attacker would let us wait for.
+/// Bytes of a header of version 2: nginx's limit. Its length field could announce 64 KiB, which no proxy sends and an
+/// attacker would make us wait for.
 pub const V2_LEN_MAX: usize = 4096;
 
-/// What version 2 starts with; no request and no version 1 does.
+/// The signature of version 2; no request and no version 1 starts with it.
 const V2_SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
 const V1_PREFIX: &[u8; 6] = b"PROXY ";
 
-/// Signature, version and command, family and transport, length of what follows.
+/// Signature, version and command, family and transport, length of the rest.
 const V2_FIXED_LEN: usize = 16;
 
-/// What a proxy said.
+/// The content of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The client's address as text.
@@ -41,13 +41,13 @@ pub struct Header {
 /// How far parsing came.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// What is here may become a header.
+    /// The bytes so far may be the start of a header.
     Incomplete,
     /// The header is complete.
     Complete {
         /// Its bytes.
         len: usize,
-        /// What it says; nothing for connections that the proxy made itself, and for families without addresses.
+        /// Its addresses; none for connections that the proxy made itself, and for families without addresses.
         header: Option<Header>,
     },
 }
@@ -90,7 +90,7 @@ pub fn parse(input: &[u8]) -> Result<Progress, ProxyError> {
     Ok(Progress::Complete { len: end + 1, header })
 }
 
-/// What of a broken header is shown in a log: its first line.
+/// The part of a broken header for the log: its first line.
 #[must_use]
 pub fn first_line(input: &[u8]) -> &[u8] {
     let end = input.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
@@ -103,7 +103,7 @@ fn begins_like(input: &[u8], wanted: &[u8]) -> bool {
     input[..both] == wanted[..both]
 }
 
-/// What stands behind `PROXY `; `None` for a fault, `Some(None)` for a connection that nothing is known of.
+/// The text behind `PROXY `; `None` for a fault, `Some(None)` for `UNKNOWN`.
 fn parse_v1(line: &[u8]) -> Option<Option<Header>> {
     if line.starts_with(b"UNKNOWN") {
         return Some(None);
@@ -137,7 +137,7 @@ fn parse_v2(input: &[u8]) -> Result<Progress, ProxyError> {
     const PROXY: u8 = 1;
     const STREAM: u8 = 1;
     let header = match family {
-        // The proxy's own connections, and what is no stream, say nothing of a client.
+        // The proxy's own connections, and other transports than streams, have no client.
         _ if command != PROXY || transport != STREAM => None,
         1 => Some(v2_header(body, 4, |bytes| Ipv4Addr::from(array::<4>(bytes)).to_string())?),
         2 => Some(v2_header(body, 16, |bytes| Ipv6Addr::from(array::<16>(bytes)).to_string())?),
@@ -146,7 +146,7 @@ fn parse_v2(input: &[u8]) -> Result<Progress, ProxyError> {
     Ok(Progress::Complete { len: V2_FIXED_LEN + len, header })
 }
 
-/// Two addresses of `width` bytes, two ports, and what follows.
+/// Two addresses of `width` bytes, two ports, and the rest.
 fn v2_header(body: &[u8], width: usize, text: fn(&[u8]) -> String) -> Result<Header, ProxyError> {
     let (addresses, rest) = body.split_at_checked(2 * width).ok_or(ProxyError::TooSmall)?;
     let (ports, tlvs) = rest.split_first_chunk::<4>().ok_or(ProxyError::TooSmall)?;

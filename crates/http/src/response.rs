@@ -1,13 +1,13 @@
 //! Writing a response head (RFC 9112 section 4) with fields in nginx's order.
 //!
-//! [`ResponseHead`] holds the fields that the server itself writes, [`HeadWriter`] appends them and then any others
-//! to a reused buffer. Every value is checked: a CR, LF or NUL from a variable or a file must not start a field or
-//! a response of its own.
+//! [`ResponseHead`] holds the fields that the server itself writes, [`HeadWriter`] appends them and then any others to
+//! a reused buffer. Every value is checked: a CR, LF or NUL from a variable or a file must not start another field or
+//! response.
 
 use crate::bytes::{find_control, push_decimal};
 use crate::{StatusCode, date};
 
-/// What the `Connection` field says.
+/// The value of the `Connection` field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConnectionField {
     /// `Connection: close`
@@ -337,8 +337,7 @@ pub enum ServerTokens {
 /// The name the server goes by.
 pub const PRODUCT: &str = "ringroad";
 
-/// The text for `Server` and error pages; `None` when nothing is to be told. Made once, when a configuration is
-/// loaded.
+/// The text for `Server` and error pages; `None` for no text. Made once, when a configuration is loaded.
 #[must_use]
 pub fn signature(tokens: &ServerTokens, version: &str, build: &str) -> Option<Vec<u8>> {
     let text = match tokens {

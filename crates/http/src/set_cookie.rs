@@ -1,9 +1,9 @@
 //! Rewriting the attributes of `Set-Cookie` (RFC 6265 section 5.2) with the meaning of nginx's `proxy_cookie_domain`,
 //! `proxy_cookie_path` and `proxy_cookie_flags`.
 //!
-//! [`SetCookie`] takes a value apart into its pieces, which are changed one by one and written again only when one of
-//! them was. What a pattern of the configuration matches and what it is replaced by, regular expressions and variables
-//! among them, is the caller's business; [`replaced_domain`] and [`replaced_path`] are the two plain kinds.
+//! [`SetCookie`] splits a value into its pieces, which are changed one by one and written again only when one was
+//! changed. The caller matches the patterns of the configuration and computes replacements, with regular expressions
+//! and variables; [`replaced_domain`] and [`replaced_path`] are the two plain kinds.
 
 use std::borrow::Cow;
 
@@ -47,7 +47,7 @@ impl Piece<'_> {
 }
 
 impl<'a> SetCookie<'a> {
-    /// Takes a value apart. `None` for what nginx leaves alone: a cookie without an equals sign.
+    /// Splits a value. `None` for a cookie without an equals sign, which nginx leaves unchanged.
     ///
     /// As in nginx blanks, but not tabs, are cut off around names and values, and quotes mean nothing.
     #[must_use]
@@ -176,7 +176,7 @@ pub fn replaced_path(value: &[u8], pattern: &[u8], replacement: &[u8]) -> Option
     value.strip_prefix(pattern).map(|rest| [replacement, rest].concat())
 }
 
-/// What `SameSite` is to say.
+/// The new value of `SameSite`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SameSite {
     /// `samesite=strict`
@@ -199,7 +199,7 @@ impl SameSite {
     }
 }
 
-/// What `proxy_cookie_flags` asks for.
+/// The changes of `proxy_cookie_flags`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
     /// `secure` or `nosecure`.
@@ -263,7 +263,7 @@ mod tests {
         String::from_utf8(out).expect("text")
     }
 
-    /// What becomes of a value by both plain rewrites.
+    /// A value after both plain rewrites.
     fn rewritten(value: &str) -> Option<String> {
         let mut cookie = SetCookie::parse(value.as_bytes())?;
         cookie
@@ -352,7 +352,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is written is read the same: no rewrite makes pieces of its own.
+        /// The output parses to the same pieces: no rewrite adds any.
         #[test]
         fn writing_and_reading_agree(value in "[a-z=; \"\\t]{0,40}", secure: bool) {
             if let Some(mut cookie) = SetCookie::parse(value.as_bytes()) {

@@ -98,7 +98,7 @@ impl StatusCode {
         self.0
     }
 
-    /// What the client sees: nginx's internal codes are translated, the others are themselves.
+    /// The status for the client: nginx's internal codes are translated, the others stay.
     #[must_use]
     pub fn on_wire(self) -> Self {
         match self.0 {

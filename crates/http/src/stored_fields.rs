@@ -33,12 +33,12 @@ pub fn is_updated(id: HeaderId) -> bool {
             | HeaderId::ContentEncoding
             | HeaderId::ContentRange
             | HeaderId::Trailer
-            // What has it is not stored, so it must not get in by this way.
+            // Responses with it are not stored, so an update must not add it.
             | HeaderId::SetCookie
     )
 }
 
-/// What an update did besides changing fields.
+/// The result of an update, besides the changed fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Update {
     /// Some field has another value than before.
@@ -46,7 +46,7 @@ pub struct Update {
     /// `Vary` has another value: the stored response was filed under a key that is no longer its own, and has to be
     /// dropped, or filed anew, by the caller.
     pub vary_changed: bool,
-    /// The 304 had `Set-Cookie`: it goes to the client that asked, and to nobody else.
+    /// The 304 had `Set-Cookie`: it goes to the requesting client only.
     pub has_set_cookie: bool,
 }
 

@@ -1,8 +1,8 @@
 //! Structured field values (RFC 8941): reading a dictionary, writing items.
 //!
-//! As much as the fields about caching need. [`Dictionary`] reads `CDN-Cache-Control` and its kind (RFC 9213); the
-//! `push_` functions write `Cache-Status` (RFC 9211). Parameters are checked and skipped. What the grammar does not
-//! have makes the whole field invalid, as section 4.2 asks: a half-read field would be another field.
+//! The parts that the fields about caching need. [`Dictionary`] reads `CDN-Cache-Control` and its kind (RFC 9213); the
+//! `push_` functions write `Cache-Status` (RFC 9211). Parameters are checked and skipped. A syntax error makes the
+//! whole field invalid, as section 4.2 demands: a half-read field would be another field.
 
 /// A bare item of a dictionary. Strings are as written, between the quotes and with their backslashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,8 +236,8 @@ pub fn is_token(text: &[u8]) -> bool {
         && text.iter().all(|&byte| is_token_byte(byte))
 }
 
-/// Appends `text` as a string. Bytes that a string cannot have are written as `%` and two hexadecimal digits: for a
-/// text that somebody reads that is better than none.
+/// Appends `text` as a string. Bytes that a string cannot have are written as `%` and two hexadecimal digits, because
+/// the text is for human readers.
 pub fn push_string(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
     for &byte in text {

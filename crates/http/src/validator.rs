@@ -1,11 +1,10 @@
-//! Which validator a response has, and what it is good for (RFC 9110 section 8.8): joining parts, `If-Range`, asking
-//! the origin whether a stored response is still good.
+//! Validators of responses and their uses (RFC 9110 section 8.8): joining parts, `If-Range`, and revalidation.
 
 use crate::conditional::{self, Comparison, Strength};
 use crate::date;
 
 /// Seconds between `Last-Modified` and `Date` from which on the date is a strong validator. RFC 9110 section 8.8.2.2
-/// asks for one second at least, and for so many that clocks that differ do no harm; RFC 7232 said sixty.
+/// requires at least one second, and enough to cover different clocks; RFC 7232 required sixty.
 pub const STRONG_DATE_GAP_S: i64 = 60;
 
 /// The validator of a response: the entity tag where there is one, else the date.

@@ -107,10 +107,10 @@ fn push_normalised<'a>(id: HeaderId, values: impl Iterator<Item = &'a [u8]>, key
     push_joined(written.iter().map(Vec::as_slice), key);
 }
 
-/// The weight of what has none (RFC 9110 section 12.4.2), in thousandths.
+/// The default weight (RFC 9110 section 12.4.2), in thousandths.
 const WEIGHT_MAX: u16 = 1000;
 
-/// `GZIP ; q=0.50` as `gzip` and 500. A weight that is none stays a part of the name.
+/// `GZIP ; q=0.50` as `gzip` and 500. An invalid weight stays a part of the name.
 fn weighted(item: &[u8]) -> (Vec<u8>, u16) {
     let bytes = item.iter().filter(|byte| !matches!(byte, b' ' | b'\t'));
     let mut name: Vec<u8> = bytes.map(u8::to_ascii_lowercase).collect();

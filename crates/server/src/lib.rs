@@ -17,7 +17,7 @@ pub use reference::{configure_arguments, reference};
 pub use telemetry;
 pub use upstream::resolve::missing as missing_names;
 
-/// Reads and resolves a configuration. `prefix` is what relative paths start from.
+/// Reads and resolves a configuration. `prefix` is the base of relative paths.
 pub fn load(
     source: &conf::Source,
     prefix: &std::path::Path,

@@ -1,7 +1,7 @@
 //! Gives memory back when the system is short of it.
 //!
-//! Buffers, operations and requests are kept to be used again, which is right until somebody else needs the
-//! memory more. Each worker thread asks [`io::pressure`] once a second and gives up what it does not use.
+//! Buffers, operations and requests are kept for reuse until other programs need the memory more. Each worker thread
+//! checks [`io::pressure`] once a second and frees its unused memory.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use telemetry::Level;
 /// The shortest time between two lines about memory in the error log, of all threads together.
 const NOTICE_EVERY: Duration = Duration::from_secs(10);
 
-/// What the threads of a process gave back.
+/// Memory that the threads of a process freed.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     /// Times that a thread gave memory back.
@@ -51,7 +51,8 @@ pub(crate) async fn watch(thread: Rc<Thread>, ledger: Arc<Ledger>) {
             give_back_for_others(&thread, &ledger);
         }
         if crowd.has_left(thread.room.connections()) {
-            // What waits after the first time has places at the start of the tables, which lets their ends go.
+            // Operations that wait after the first time have slots at the start of the tables, so that their ends can
+            // be freed.
             give_back(&thread);
             thread.room.trim().await;
             give_back(&thread);

@@ -1,5 +1,5 @@
-//! What this server has, as text made from the tables: the reference page of directives and variables, and
-//! the `configure arguments` that tools ask `-V` for.
+//! The server's features, as text made from the tables: the reference page of directives and variables, and the
+//! `configure arguments` that tools ask `-V` for.
 
 use std::fmt::Write;
 
@@ -67,7 +67,7 @@ fn write_module(page: &mut String, name: &str) {
     }
 }
 
-/// What nginx has beside that, by module: the rows that make a refusal say "not supported yet".
+/// Directives that only nginx has, by module: the rows behind the message "not supported yet".
 fn write_not_supported(page: &mut String) {
     page.push_str(
         "\n# Directives that are not supported\n\n| module | directive | context | state |\n|---|---|---|---|\n",
@@ -78,7 +78,7 @@ fn write_not_supported(page: &mut String) {
     };
     let mut rows: Vec<&NginxDirective> = nginx_directives()
         .iter()
-        // What reads files, among them `include`, is no module here.
+        // Directives that read files, such as `include`, belong to no module here.
         .filter(|row| row.module != "conf_file" && !is_supported(row))
         .collect();
     rows.sort_by_key(|row| (row.module, row.name));
@@ -132,8 +132,8 @@ fn line(page: &mut String, text: std::fmt::Arguments<'_>) {
     let _ = writeln!(page, "{text}");
 }
 
-/// What `-V` lists: `--with-…` for optional parts that are there, `--without-…` for standard ones that are
-/// not, in nginx's words.
+/// The list of `-V`: `--with-…` for supported optional parts, `--without-…` for missing standard ones, in nginx's
+/// words.
 pub fn configure_arguments() -> Vec<String> {
     let mut arguments = Vec::new();
     for (directive, argument) in OPTIONAL_PARTS {
@@ -163,7 +163,7 @@ fn has(module: &str) -> bool {
     specs().any(|spec| spec.module == module && !matches!(spec.state, State::Accepted(_)))
 }
 
-/// Parts that nginx's `configure` leaves out unless told, by a directive that only they have.
+/// Parts that nginx's `configure` omits by default, each by a directive that only it has.
 const OPTIONAL_PARTS: &[(&str, &str)] = &[
     ("aio", "--with-file-aio"),
     ("thread_pool", "--with-threads"),
@@ -171,7 +171,7 @@ const OPTIONAL_PARTS: &[(&str, &str)] = &[
     ("pcre_jit", "--with-pcre-jit"),
 ];
 
-/// Modules that nginx's `configure` leaves out unless told.
+/// Modules that nginx's `configure` omits by default.
 const OPTIONAL_MODULES: &[(&str, &str)] = &[
     ("http_addition", "http_addition_module"),
     ("http_auth_request", "http_auth_request_module"),
@@ -203,7 +203,7 @@ const OPTIONAL_MODULES: &[(&str, &str)] = &[
     ("stream_ssl_preread", "stream_ssl_preread_module"),
 ];
 
-/// Modules that nginx's `configure` builds unless told.
+/// Modules that nginx's `configure` includes by default.
 const STANDARD_MODULES: &[(&str, &str)] = &[
     ("http_access", "http_access_module"),
     ("http_auth_basic", "http_auth_basic_module"),

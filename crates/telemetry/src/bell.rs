@@ -1,10 +1,10 @@
-//! How lines wake the task that writes them: one waiter, no memory of its own.
+//! Wakes the task that writes lines: one waiter, no allocation.
 
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-/// Rung by many, heard by one. A ring while nobody waits is remembered once.
+/// Many senders, one receiver. A ring without a waiter is remembered once.
 #[derive(Default)]
 pub(super) struct Bell {
     rung: Cell<bool>,

@@ -19,7 +19,7 @@ use crate::{Level, Target, TargetSpec, Targets};
 /// Bytes of lines that wait for one target on all threads together: some seconds of a busy server.
 const BACKLOG_MAX: usize = 16 << 20;
 
-/// What a thread may use of it at least, however many there are.
+/// The least share of a thread, however many threads there are.
 const BACKLOG_LEAST: usize = 256 << 10;
 
 /// How long a thread that ends waits for its logs: as long as for any other operation on a slow disk.
@@ -33,7 +33,7 @@ pub struct LogFiles {
     outgoing: Rc<Outgoing>,
     clock: Rc<Clock>,
     backlog_max: usize,
-    /// Memory for values that are looked at and thrown away.
+    /// Memory for values that are compared and discarded.
     scratch: RefCell<Vec<u8>>,
 }
 
@@ -41,7 +41,8 @@ pub struct LogFiles {
 pub type Opened = Vec<(PathBuf, OwnedFd)>;
 
 impl LogFiles {
-    /// No target yet, for one of so many threads; `calls_directly` says whether calls may be made beside the engine.
+    /// No target yet, for one of this many threads; `calls_directly`: whether direct calls are allowed beside the
+    /// engine.
     pub fn new(stderr: Option<OwnedFd>, threads: usize, calls_directly: bool) -> LogFiles {
         LogFiles {
             sinks: RefCell::default(),
@@ -58,7 +59,7 @@ impl LogFiles {
     pub fn resolve(&self, targets: &Targets, files: Opened) -> Vec<Rc<LogTarget>> {
         let files = by_path(files);
         self.renew(&files);
-        // Equal in the target and in how lines gather: what gathers otherwise is a sink of its own, which may still
+        // Equal in the target and in the buffering of lines: other buffering needs a separate sink, which may still
         // hold back lines of the last configuration.
         let known = self.alive();
         let sinks: Vec<Rc<LogTarget>> = targets
@@ -88,7 +89,7 @@ impl LogFiles {
         &self.clock
     }
 
-    /// What the writers of this thread share.
+    /// State that the writers of this thread share.
     pub fn outgoing(&self) -> &Rc<Outgoing> {
         &self.outgoing
     }

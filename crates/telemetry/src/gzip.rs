@@ -1,5 +1,5 @@
-//! Compressed logs: each buffer that goes out is a gzip member of its own (RFC 1952), and members behind each other
-//! are one valid file, so that nothing has to be remembered between them or finished at the end.
+//! Compressed logs: each written buffer is a separate gzip member (RFC 1952), and consecutive members are one valid
+//! file, so that there is no state between them and no trailer at the end.
 
 use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 
@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn members_behind_each_other_are_one_file() {
         let (mut packer, mut out) = (Packer::new(1), Vec::new());
-        // What does not compress needs more room than it has.
+        // Incompressible bytes need more room than their length.
         let noise: Vec<u8> =
             (0..100_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()).collect();
         for part in [&b"one\n"[..], b"", &noise] {

@@ -27,7 +27,8 @@ impl<'a> Object<'a> {
         self
     }
 
-    /// A field with bytes that a client chose. What is no UTF-8 stands as `\xHH`, because JSON has no bytes.
+    /// A field with bytes that a client chose. Bytes that are not UTF-8 are written as `\xHH`, because JSON has only
+    /// text.
     #[must_use]
     pub fn bytes(mut self, name: &str, value: &[u8]) -> Object<'a> {
         self.name(name);
@@ -56,7 +57,7 @@ impl<'a> Object<'a> {
         self.out.push(b'}');
     }
 
-    /// The name of the next field, with what parts it from the last one.
+    /// The name of the next field, with its separator.
     fn name(&mut self, name: &str) {
         if !std::mem::take(&mut self.first) {
             self.out.push(b',');

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! [`sink`] is one target on one thread, [`files`] all of a thread's, [`named`] files whose names depend on the
-//! request. Which lines are written, and their formats, belong to the modules.
+//! request. The modules decide on the lines and their formats.
 #![forbid(unsafe_code)]
 
 mod bell;
@@ -56,11 +56,11 @@ pub struct ErrorTarget {
     pub id: TargetId,
     /// Lines of this level and worse.
     pub level: Level,
-    /// What a line looks like.
+    /// The format of a line.
     pub form: Form,
 }
 
-/// What a line of the error log looks like.
+/// The format of a line of the error log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
     /// As nginx writes it.
@@ -143,7 +143,7 @@ pub struct TargetSpec {
     pub hold: Option<Hold>,
 }
 
-/// What a target is for: errors never gather for the buffer of an access log in the same file.
+/// The purpose of a target: errors never wait in the buffer of an access log to the same file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `access_log`
@@ -174,7 +174,7 @@ impl Targets {
         TargetId(place as u32)
     }
 
-    /// Says how lines gather for a target; whether that agrees with what was said before.
+    /// Sets the buffering of a target; returns whether it agrees with the present one.
     pub fn hold(&mut self, id: TargetId, hold: Hold) -> bool {
         *self.0[id.place()].hold.get_or_insert(hold) == hold
     }

@@ -1,7 +1,7 @@
 //! Which symbolic links on the way to one file are followed.
 //!
-//! The kernel does the checking while it opens the file, so nothing can be exchanged between a look and the use:
-//! `RESOLVE_NO_SYMLINKS` of openat2(2), or a walk through descriptors ([`io::op::OpenHow::same_owner`]).
+//! The kernel checks while it opens the file, so nothing can be exchanged between check and use: `RESOLVE_NO_SYMLINKS`
+//! of openat2(2), or a walk through descriptors ([`io::op::OpenHow::same_owner`]).
 
 use io::op::OpenHow;
 use rustix::fs::ResolveFlags;
@@ -14,11 +14,11 @@ pub enum Refused {
     Nothing,
     /// All.
     All,
-    /// Those that belong to another user than what they lead to.
+    /// Links that belong to another user than their targets.
     OfOthers,
 }
 
-/// What holds for one path.
+/// The rule for one path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     /// Which symbolic links are refused.
@@ -28,7 +28,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// The rule for a path, by nginx's reading of `from`: it counts where the path goes on below it.
+    /// The rule for a path, by nginx's reading of `from`: it applies where the path continues below it.
     pub fn below(refused: Refused, from: &[u8], path: &[u8]) -> Rule {
         let whole = Rule { refused, from: 0 };
         match path.strip_prefix(from) {
@@ -46,7 +46,7 @@ impl Rule {
         self.refused != Refused::Nothing
     }
 
-    /// What it asks of openat2(2).
+    /// Its flags of openat2(2).
     pub fn apply(self, how: &mut OpenHow) {
         match self.refused {
             Refused::Nothing => {}

@@ -1,5 +1,5 @@
-//! What a target lost, and when that is worth a line in the error log: at once for the first loss, then once a minute
-//! while it goes on, and once more when writing works again.
+//! Lost lines of a target, and the times of their reports in the error log: at once for the first loss, then once a
+//! minute while it continues, and once more when writing works again.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ pub(super) struct Losses {
     reported: Cell<Option<Instant>>,
 }
 
-/// What failed last.
+/// The last failure.
 #[derive(Clone, Copy)]
 pub(super) enum Cause {
     Write(Errno),
@@ -44,12 +44,12 @@ impl Losses {
         self.cause.set(Some(cause));
     }
 
-    /// Whether there is something that nobody has been told.
+    /// Whether there is an unreported loss.
     pub(super) fn is_any(&self) -> bool {
         self.dropped.get() + self.failed.get() > 0
     }
 
-    /// When it may be told; `works` says whether the last write was well.
+    /// Time of the next report; `works`: whether the last write succeeded.
     pub(super) fn due(&self, works: bool) -> Option<Instant> {
         let pause = if works { PAUSE_LEAST } else { PAUSE };
         self.is_any().then(|| self.reported.get().map_or_else(rt::now, |last| last + pause))

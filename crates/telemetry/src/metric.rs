@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the names of all metrics begin with.
+/// The prefix of the names of all metrics.
 const PREFIX: &str = "ringroad_";
 
 /// One number, or several that labels tell apart.
@@ -17,11 +17,11 @@ pub struct Metric {
     pub name: &'static str,
     /// Whether it only grows.
     pub kind: Kind,
-    /// What it counts, in the plural; `1` of a state that holds or does not.
+    /// Its unit, in the plural; `1` for a state that is true or false.
     pub unit: &'static str,
     /// One sentence.
     pub help: &'static str,
-    /// What tells its numbers apart.
+    /// Its labels.
     pub labels: &'static [Label],
 }
 
@@ -30,7 +30,7 @@ pub struct Metric {
 pub enum Kind {
     /// It grows until the worker ends.
     Counter,
-    /// It is what holds now.
+    /// A present value.
     Gauge,
 }
 
@@ -53,7 +53,7 @@ pub struct Label {
     pub values: &'static [Value],
 }
 
-/// A value of a label, and what it means where that is not plain.
+/// A value of a label, with its meaning where the name is not enough.
 pub type Value = (&'static str, &'static str);
 
 impl Metric {
@@ -102,7 +102,7 @@ impl Metric {
 /// A metric that threads count, and its places in their [`Cells`].
 #[derive(Clone, Copy, Debug)]
 pub struct Series {
-    /// What it is.
+    /// The metric.
     pub metric: Metric,
     first: usize,
     len: usize,
@@ -118,7 +118,7 @@ impl Series {
         Series { metric, first: 0, len }
     }
 
-    /// One whose places follow those of this one.
+    /// One whose cells follow those of this one.
     pub const fn after(&self, metric: Metric) -> Series {
         Series { first: self.end(), ..Series::first(metric) }
     }
@@ -134,7 +134,7 @@ impl Series {
     }
 }
 
-/// What one thread has counted. Only that thread writes, so that neither a lock nor an atomic addition is needed. Aligned so
+/// Counts of one thread. Only that thread writes, so that neither a lock nor an atomic addition is needed. Aligned so
 /// that counting never takes a cache line away from another thread.
 #[derive(Debug)]
 #[repr(align(128))]

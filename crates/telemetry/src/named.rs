@@ -1,4 +1,4 @@
-//! Logs whose file names depend on the request: opened, written and closed by tasks beside the requests.
+//! Logs whose file names depend on the request: separate tasks open, write and close them.
 //!
 //! Without `open_log_file_cache` a file is open for as long as lines for it wait, so that neighbouring lines share one
 //! opening. With it the files stay open by the rules of that directive. The worker opens them itself, with the
@@ -25,17 +25,17 @@ use crate::reports::{Outgoing, Report, Reporter, Whose};
 use crate::writer::{WRITE_MAX, count_lines, device_of};
 use crate::{Level, Reason, Target};
 
-/// Bytes of lines that wait for such files on one thread, together with what each file that is being opened costs:
-/// clients may have a say in the names, so there is no end to their number.
+/// Bytes of lines that wait for such files on one thread, together with the cost of each file that is being opened:
+/// clients may influence the names, so their number has no bound.
 const WAITING_MAX: usize = 4 << 20;
 
 /// Bytes that wait for one file: one that is stuck leaves room for the others.
 const WAITING_EACH_MAX: usize = WAITING_MAX / 4;
 
-/// What a file that is being opened counts as.
+/// The cost of a file that is being opened.
 const OPENING_COST: usize = 1024;
 
-/// What nginx says of the moment.
+/// nginx's text of the moment.
 const WHILE: &str = " while logging request";
 
 /// Files with variables in their names, of one configuration on one thread.
@@ -246,8 +246,8 @@ impl Named {
         }
         self.uses.set(self.uses.get() + 1);
         self.used.set(rt::now());
-        // Only where the file is not open: then a line costs an opening, and what is kept of the request is little
-        // beside that.
+        // Only where the file is not open: then a line costs an open, which is much more than the copied parts of the
+        // request.
         if self.file.borrow().is_none() && self.asker.borrow().is_none() {
             self.asker.replace(Some(asker()));
         }
@@ -260,7 +260,7 @@ impl Named {
         line(&mut waiting);
         waiting.push(b'\n');
         self.shared.charge(waiting.len() - before);
-        // What a value of the line had to say itself goes to another file than this one.
+        // Errors of a value of the line go to another file than this one.
         self.waiting.replace(waiting);
         self.bell.ring();
     }
@@ -356,7 +356,7 @@ impl Named {
         }
     }
 
-    /// The file: as it is open, or opened now. What went wrong has been told.
+    /// The file, open already or opened now. Errors were reported.
     async fn open(&self, via: DiskVia) -> Result<Open, NotOpened> {
         let known = self.file.borrow().clone();
         if let Some(mut open) = known {
@@ -364,7 +364,7 @@ impl Named {
             if rt::now().saturating_duration_since(open.checked) < valid {
                 return Ok(open);
             }
-            // The name leads elsewhere when somebody has rotated the log, or nowhere.
+            // The name leads to another file when the log was rotated, or to none.
             let there = rt::file::stat_path(self.path()?, open.device, via).await;
             if there.is_ok_and(|there| (there.device, there.inode) == (open.stat.device, open.stat.inode)) {
                 open.checked = rt::now();

@@ -18,7 +18,7 @@ const QUICK: Duration = Duration::from_millis(10);
 /// writers of dirty pages), so a thread loses 2 % at most.
 const CAUTION: Duration = Duration::from_secs(10);
 
-/// Bytes of one such write: those of a busy turn of 256 requests. What has gathered beyond that is behind already.
+/// Bytes of one such write: those of a busy turn of 256 requests. A target with more lines than that is behind already.
 const BYTES_MAX: usize = 64 << 10;
 
 /// Whether a file is written in this way.

@@ -1,5 +1,5 @@
-//! What the writers of logs have to say themselves. They run beside the requests and own no error log, so they leave
-//! their reports here, and a task of the thread writes them.
+//! Reports of the writers of logs. They run beside the requests and have no error log, so they leave their reports
+//! here, and a task of the thread writes them.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -7,7 +7,7 @@ use std::rc::Rc;
 use crate::bell::Bell;
 use crate::{Level, Target};
 
-/// What the writers of one thread share.
+/// State that the writers of one thread share.
 #[derive(Default)]
 pub struct Outgoing {
     /// Writers that have lines which are not written.
@@ -31,7 +31,7 @@ pub type Reporter = Box<dyn FnOnce(Level, &str)>;
 pub(super) enum Whose {
     /// The process's, but not through the target that it is about.
     Process(Target),
-    /// That of the request whose line it was, which this writes to.
+    /// The error log of the line's request.
     Request(Reporter),
 }
 

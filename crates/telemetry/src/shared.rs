@@ -1,4 +1,4 @@
-//! What all worker threads of a process share: a few counters, and the way to those that each keeps.
+//! State that all worker threads of a process share: a few counters, and access to those of each thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -7,7 +7,7 @@ use crate::clock::Clock;
 use crate::writer::{Stream, begin_frame, end_frame};
 use crate::{Level, Target, TargetSpec, syslog};
 
-/// One target. What is open for it changes with a reopening; it stays.
+/// One target. Its open file changes when logs are reopened; the sink stays.
 pub struct LogTarget {
     spec: TargetSpec,
     clock: Rc<Clock>,
@@ -15,7 +15,7 @@ pub struct LogTarget {
 }
 
 impl LogTarget {
-    /// A file that could not be opened was told of at the start; lines for it are lost, requests are not.
+    /// A file that could not be opened was reported at the start; its lines are lost, requests are served.
     pub(super) fn new(spec: TargetSpec, clock: &Rc<Clock>, stream: Option<Rc<Stream>>) -> LogTarget {
         LogTarget { spec, clock: Rc::clone(clock), stream: RefCell::new(stream) }
     }
@@ -42,7 +42,7 @@ impl LogTarget {
     /// Adds what `line` appends; the end of a line, or the header of a message, is added here. `level` is that of a
     /// line of the error log.
     pub fn append(&self, level: Option<Level>, line: impl FnOnce(&mut Vec<u8>)) {
-        // A handle of its own: a value of the line may be worth a line of the error log, and reopen nothing.
+        // A separate handle: a value of the line may cause a line of the error log, and must not reopen anything.
         let Some(stream) = self.stream.borrow().clone() else { return };
         match &self.spec.target {
             Target::File(_) | Target::Stderr => stream.append(|out| {

@@ -1,7 +1,7 @@
 //! Syslog servers: what `syslog:server=…` says, the header of a message, and the socket that it goes through.
 //!
 //! A message is one datagram in the form of RFC 3164, as nginx writes it. The socket never waits: a server that does
-//! not read in time shows as `EAGAIN`, and what happens to the message then is up to the caller.
+//! not read in time causes `EAGAIN`, and the caller decides about the message.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -61,7 +61,7 @@ impl Peer {
         let (mut server, mut facility, mut severity, mut tag) = (None, None, None, None);
         let mut hostname = hostname;
         for option in text.split(',') {
-            // Where several are wrong, the first one is told, as it stands.
+            // Of several faults the first one is reported, with its text.
             if let Some(value) = option.strip_prefix("server=") {
                 once("server", &server)?;
                 let fault = |fault| format!("{fault} in syslog server \"{value}\"");
@@ -161,7 +161,7 @@ impl Address {
             Some((host, rest)) => (host, Some(rest.strip_prefix(':').ok_or("invalid port")?)),
             None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
         };
-        // Port 0 could be sent to, but nobody can listen there.
+        // Port 0 could be sent to, but no server can listen there.
         let port = match port {
             None => PORT,
             Some(port) => port.parse().ok().filter(|&port| port > 0).ok_or("invalid port")?,
@@ -200,7 +200,7 @@ pub struct Socket {
 pub enum SendError {
     /// The server does not read; it may in a moment.
     Busy,
-    /// The call and what it said.
+    /// The call and its error.
     Failed(&'static str, Errno),
 }
 
@@ -256,7 +256,7 @@ impl Socket {
         }
     }
 
-    /// A connected socket: errors of the other side are told to the next send, udp(7).
+    /// A connected socket: errors of the other side are returned by the next send, udp(7).
     fn open(&self) -> Result<OwnedFd, (&'static str, Errno)> {
         let family = match &self.peer.address {
             Address::Inet(SocketAddr::V4(_)) => AddressFamily::INET,
@@ -276,7 +276,7 @@ impl Socket {
     }
 }
 
-/// Names in the abstract namespace are none of nginx's, so the path is one in the file system.
+/// nginx has no names in the abstract namespace, so the path is one in the file system.
 fn unix_address(path: &Path) -> Result<SocketAddrUnix, Errno> {
     SocketAddrUnix::new(path)
 }

@@ -1,7 +1,7 @@
 //! Connections and requests as `stub_status` counts them.
 //!
-//! Each thread counts for itself, in memory that no other thread writes to; whoever asks adds up what all of
-//! them have. Numbers that are read while others change may be a moment apart, as they are in nginx.
+//! Each thread counts in memory that no other thread writes to; a reader adds up the counts of all threads. Numbers
+//! that are read while others change may be a moment apart, as in nginx.
 
 use std::sync::Arc;
 
@@ -39,11 +39,11 @@ pub const METRICS: &[&Metric] = &[&ACCEPTED.metric, &CLOSED.metric, &REQUESTS.me
 /// The numbers of one thread, or of all.
 const CELLS: usize = CONNECTIONS.end();
 
-/// What one thread has counted.
+/// Counts of one thread.
 #[derive(Debug, Default)]
 pub struct Tally(Cells<CELLS>);
 
-/// What a connection is doing, in the order of the values of `state`.
+/// State of a connection, in the order of the values of `state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Nothing: its first or next request has not begun.
@@ -65,7 +65,7 @@ pub struct Totals {
     pub requests: u64,
     /// Connections that send a header section.
     pub reading: u64,
-    /// Connections whose request is being answered.
+    /// Connections that send a response.
     pub writing: u64,
     /// Connections that wait for a request.
     pub waiting: u64,

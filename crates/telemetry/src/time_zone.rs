@@ -23,7 +23,7 @@ impl TimeZone {
         Timestamp::from_second(seconds).map_or(0, |moment| self.0.to_offset(moment).seconds())
     }
 
-    /// The next moment behind `now` at which local clocks are so many seconds behind midnight.
+    /// The next moment behind `now` at which local clocks are this many seconds behind midnight.
     pub fn next_daily(&self, now: i64, seconds: i64) -> i64 {
         let moment = Timestamp::from_second(now).unwrap_or_default();
         let mut day = self.0.to_datetime(moment).date();
@@ -34,7 +34,7 @@ impl TimeZone {
             match (found, day.tomorrow()) {
                 (Ok(found), Ok(tomorrow)) if found <= now => day = tomorrow,
                 (Ok(found), _) => return found,
-                // The end of what the calendar knows.
+                // The end of the calendar's range.
                 (Err(_), _) => return now,
             }
         }

@@ -1,8 +1,8 @@
 //! Lines that wait for one open file or socket, and the task that writes them: one write at a time, so that a slow
 //! disk delays lines but never a request.
 //!
-//! When the target falls behind by [`Stream::max`] bytes further lines are dropped, counted, and told of in the error
-//! log. In the steady state a line costs no allocation: it is appended to memory that is kept.
+//! When the target falls behind by [`Stream::max`] bytes further lines are dropped, counted, and reported in the error
+//! log. In the steady state a line costs no allocation: it is appended to reused memory.
 
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -58,7 +58,7 @@ pub(super) struct Stream {
     bell: Bell,
     /// When lines go out that are held back.
     flush_at: Cell<Option<Instant>>,
-    /// What is held back goes out now.
+    /// Held back lines are written now.
     released: Cell<bool>,
     writing: Cell<bool>,
     prompt: Prompt,
@@ -173,7 +173,7 @@ impl Stream {
             self.writing.set(false);
             self.released.set(false);
             if self.closing.get() {
-                // Nobody will ask again, so what is not told by now is told now if the pause allows it.
+                // There is no later call, so unreported losses are reported now if the pause allows it.
                 return self.tell();
             }
             let alarm = [self.flush_at.get(), self.losses.due(self.works.get())].into_iter().flatten().min();
@@ -216,11 +216,11 @@ impl Stream {
         true
     }
 
-    /// So many bytes were written, or lost with so many lines.
+    /// This many bytes were written, or lost with this many lines.
     fn written(&self, count: usize, result: Result<(), Errno>, lines: u64) {
         self.consume(count);
         self.works.set(result.is_ok());
-        // Not tried again: how much of it was written nobody knows, and lines that stand twice are worse.
+        // Not tried again: how much of it was written is unknown, and duplicate lines are worse.
         if let Err(errno) = result {
             self.losses.fail(lines, Cause::Write(errno));
         }
@@ -369,7 +369,7 @@ impl Stream {
     }
 }
 
-/// What a write is made of, with memory that is kept from one to the next.
+/// The parts of a write, in memory that is reused.
 struct Output {
     bytes: Vec<u8>,
     packer: Option<Packer>,
@@ -397,8 +397,8 @@ pub(super) fn count_lines(text: &[u8]) -> u64 {
     memchr::memchr_iter(b'\n', text).count() as u64
 }
 
-/// Whose share of the workers a log takes. A pipe that nobody reads must not use up that of the disk which the
-/// directory of the pipe is on, so whatever is no regular file counts as a device of its own.
+/// The device whose share of the workers a log uses. A pipe without a reader must not use up the share of its
+/// directory's disk, so anything but a regular file counts as a separate device.
 pub(super) fn device_of(stat: &Stat) -> DeviceId {
     match FileType::from_raw_mode(stat.mode) {
         FileType::RegularFile => stat.device,
@@ -412,7 +412,7 @@ pub(super) fn begin_frame(out: &mut Vec<u8>) -> usize {
     out.len()
 }
 
-/// Closes a frame whose message starts at `start`.
+/// Completes the framing of a message that starts at `start`.
 pub(super) fn end_frame(start: usize, out: &mut [u8]) {
     // Limited by the backlog, which is far below 4 GiB.
     let len = (out.len() - start) as u32;

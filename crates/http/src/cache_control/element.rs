@@ -3,14 +3,14 @@
 use super::DELTA_SECONDS_MAX;
 use crate::bytes::trim_ows;
 
-/// What stands behind the equals sign.
+/// The text behind the equals sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Argument<'a> {
     /// No equals sign.
     None,
     /// A token, or whatever stands in its place up to the comma.
     Plain(&'a [u8]),
-    /// What stands between quotes, with its backslashes.
+    /// The text between quotes, with its backslashes.
     Quoted(&'a [u8]),
     /// A quote that is not closed.
     Open,
@@ -87,7 +87,7 @@ impl<'a> Iterator for Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
-    /// Takes the argument at the start of `text` and what follows it up to the comma.
+    /// Takes the argument at the start of `text`, and the text after it up to the comma.
     fn argument(&mut self, text: &'a [u8]) -> Argument<'a> {
         let blank = text.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
         let text = &text[blank..];
@@ -98,7 +98,7 @@ impl<'a> Elements<'a> {
             }
             Some(inner) => match closing_quote(inner) {
                 Some(len) => (Argument::Quoted(&inner[..len]), &inner[len + 1..]),
-                // What follows the quote is read as if there were none.
+                // The text after the quote is read as if there were no quote.
                 None => (Argument::Open, inner),
             },
         };

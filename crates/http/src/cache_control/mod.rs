@@ -1,8 +1,8 @@
 //! `Cache-Control` of responses (RFC 9111 section 5.2.2, RFC 5861, RFC 8246) and of requests (section 5.2.1), and
 //! targeted fields like `CDN-Cache-Control` (RFC 9213).
 //!
-//! [`CacheControl`] is what a response says, [`RequestCacheControl`] what a client wants. Both are read from the values
-//! of all lines of the field. What the directives mean for storing and reusing is in [`crate::freshness`].
+//! [`CacheControl`] holds the directives of a response, [`RequestCacheControl`] those of a request. Both are read from
+//! the values of all lines of the field. [`crate::freshness`] has their effect on storing and reusing.
 //!
 //! Read so that a mistake of the origin makes caching stricter, never laxer: an age that is no number is 0, a
 //! restricting directive counts whatever argument it has, and an open quote does not hide what follows it.
@@ -30,7 +30,7 @@ pub enum Scope {
     Whole,
 }
 
-/// What a response says in `Cache-Control`.
+/// The `Cache-Control` of a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheControl {
     /// `no-store`
@@ -164,8 +164,8 @@ pub enum MaxStale {
     Seconds(u32),
 }
 
-/// What a client says in `Cache-Control`. nginx looks at none of it, and so do we unless a directive says so: a client
-/// must not be able to empty a shared cache.
+/// The `Cache-Control` of a request. nginx ignores it, and so do we unless a directive enables it: a client must not be
+/// able to empty a shared cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestCacheControl {
     /// `no-cache`, or `Pragma: no-cache` without `Cache-Control`.

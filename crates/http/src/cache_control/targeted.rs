@@ -9,7 +9,7 @@ use crate::structured::{Dictionary, Value};
 pub struct Targeted {
     /// Which of the names it was.
     pub index: usize,
-    /// What it says; `Cache-Control` and `Expires` are to be ignored beside it.
+    /// Its directives; `Cache-Control` and `Expires` are ignored beside it.
     pub control: CacheControl,
 }
 

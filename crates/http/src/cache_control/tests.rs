@@ -186,7 +186,7 @@ proptest! {
         }
     }
 
-    /// What a directive says does not depend on the company it keeps. (A quote that is open before the directive and
+    /// The meaning of a directive does not depend on its neighbours. (A quote that is open before the directive and
     /// closed behind it does hide it, and rightly so: with an open quote nothing else here has one.)
     #[test]
     fn restricting_directives_are_never_lost(

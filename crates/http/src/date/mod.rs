@@ -64,7 +64,7 @@ impl Civil {
         }
     }
 
-    /// Seconds since 1970, reading the fields as UTC; the weekday is not looked at.
+    /// Seconds since 1970, reading the fields as UTC; the weekday is ignored.
     #[must_use]
     pub fn to_unix(self) -> i64 {
         let days = days_of_date(i64::from(self.year), i64::from(self.month), i64::from(self.day));
@@ -194,7 +194,7 @@ fn put_four(text: &mut [u8], at: usize, value: u16) {
     put_two(text, at + 2, (value % 100) as u8);
 }
 
-/// The texts of the present second, formatted when it begins. One per thread, told the time once a turn.
+/// The texts of the present second, formatted when it begins. One per thread, updated once a turn.
 #[derive(Clone, Debug)]
 pub struct DateCache {
     unix: i64,

@@ -1,7 +1,7 @@
 //! Reading HTTP dates in their three forms (RFC 9110 section 5.6.7).
 //!
-//! As tolerant as nginx: the weekday is not checked, and what follows the time (`GMT`, or the `; length=` that old
-//! browsers add) is not looked at. Two-digit years below 70 belong to this century.
+//! As tolerant as nginx: the weekday is not checked, and the text after the time (`GMT`, or the `; length=` that old
+//! browsers add) is ignored. Two-digit years below 70 belong to this century.
 
 use super::{Civil, HTTP_LEN, MONTHS, WEEKDAYS};
 use crate::bytes::trim_ows;
@@ -54,7 +54,7 @@ pub fn parse_as_written(text: &[u8]) -> Option<i64> {
     (text.ends_with(b" GMT") && text.starts_with(weekday)).then_some(unix)
 }
 
-/// The form that all servers write, `Sun, 06 Nov 1994 08:49:37 GMT`; `None` for what may be another one.
+/// The form that all servers write, `Sun, 06 Nov 1994 08:49:37 GMT`; `None` for texts that may have another form.
 // Left to itself the compiler calls it, which costs 5 % of the reading of a date.
 #[inline(always)]
 fn preferred(text: &[u8; HTTP_LEN]) -> Option<i64> {
@@ -279,7 +279,7 @@ mod tests {
             }
         }
 
-        /// What is taken comes back as it was; a text that differs in a byte comes back as itself or is not taken.
+        /// An accepted text is printed as it was; one that differs in a byte is printed as itself or refused.
         #[test]
         fn as_written_comes_back(unix in super::super::UNIX_MIN..=super::super::UNIX_MAX, at in 0..HTTP_LEN, byte: u8) {
             let mut text = super::super::http(unix);

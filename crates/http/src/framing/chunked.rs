@@ -1,9 +1,10 @@
 //! [`ChunkedDecoder`]: takes a chunked body apart without copying it (RFC 9112 section 7.1).
 //!
-//! Stricter than nginx 1.31 with clients, which takes a bare LF for a line end and skips extensions of any length: inside
-//! the framing of a body each of these lets two parties disagree about where the next request starts. What upstreams send
-//! beside the data is skipped whatever its length ([`ChunkedDecoder::without_limits`]). A
-//! [`ChunkedDecoder::strict`] one also refuses white space behind the size and extensions that do not follow the grammar.
+//! Stricter than nginx 1.31 with clients, which takes a bare LF for a line end and skips extensions of any length:
+//! inside the framing of a body each of these lets two parties disagree about where the next request starts. Extensions
+//! and trailers of upstreams are skipped whatever their length ([`ChunkedDecoder::without_limits`]). A
+//! [`ChunkedDecoder::strict`] one also refuses white space behind the size and extensions that do not follow the
+//! grammar.
 //!
 //! ```text
 //!   Size -> SizeDigits -> Extension -> SizeLf -> Data -> DataCr -> DataLf -> Size
@@ -19,8 +20,8 @@ use crate::bytes::hex_value;
 /// in the wild); an endless one is an attack on the reader.
 pub const LINE_LEN_MAX: u32 = 512;
 
-/// Longest trailer section, in bytes. As much as two ordinary heads have; whoever keeps trailers needs this much memory
-/// at most, and whoever drops them has this much patience.
+/// Longest trailer section, in bytes: as much as two ordinary header sections. A caller that keeps trailers needs at
+/// most this much memory; one that drops them skips at most this much.
 pub const TRAILER_LEN_MAX: u32 = 8 * 1024;
 
 /// Why a chunked body is refused: 400, and the connection must be closed.
@@ -46,7 +47,7 @@ pub enum ChunkedError {
     TrailersTooLong,
 }
 
-/// What a call of [`ChunkedDecoder::handle`] found.
+/// The result of [`ChunkedDecoder::handle`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Body bytes: this range of the input.
@@ -67,7 +68,7 @@ pub enum Event {
 pub struct Step {
     /// Bytes of the input that belong to the body and are done with; call again with the rest.
     pub consumed: usize,
-    /// What was found.
+    /// The event.
     pub event: Event,
 }
 
@@ -79,7 +80,7 @@ enum State {
     SizeDigits,
     /// White space or an extension after the size.
     Extension,
-    /// In an extension whose form matters.
+    /// In an extension whose syntax is checked.
     Strict(Ext),
     /// After the CR of a size line.
     SizeLf,
@@ -191,7 +192,7 @@ impl ChunkedDecoder {
                         let is_kept = self.line_len <= TRAILER_LEN_MAX;
                         trailers.iter_mut().for_each(|trailers| match is_kept {
                             true => trailers.push(byte),
-                            // A part of them would be none of what was sent.
+                            // A part of them would differ from the sent trailers.
                             false => trailers.clear(),
                         });
                     }

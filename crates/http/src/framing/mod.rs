@@ -15,7 +15,7 @@ use crate::response::{InvalidField, push_field};
 /// Room for the longest chunk header: sixteen hexadecimal digits and CRLF.
 pub const CHUNK_HEADER_LEN_MAX: usize = 18;
 
-/// What follows the data of each chunk.
+/// The bytes after the data of each chunk.
 pub const CHUNK_END: &[u8] = b"\r\n";
 
 /// The last chunk without trailers.

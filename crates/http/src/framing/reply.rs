@@ -7,14 +7,14 @@ use crate::request::{HeaderId, Method};
 /// ([`crate::reply::ReplyError`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyFraming {
-    /// No body, whatever the fields say: interim responses, 204, 304, the response to HEAD. What follows a 101, or a
-    /// 2xx to CONNECT, is no body either but another protocol, and the caller's business.
+    /// No body, whatever the fields say: interim responses, 204, 304, the response to HEAD. The bytes after a 101, or a
+    /// 2xx to CONNECT, are not a body either but another protocol, which the caller handles.
     None,
     /// Exactly this many bytes; fewer mean that the response was cut short.
     Length(u64),
     /// Chunks up to the last one; without it the response was cut short.
     Chunked,
-    /// Up to the end of the connection. Whether anything is missing cannot be told.
+    /// Up to the end of the connection. A truncation cannot be detected.
     UntilClose,
 }
 
@@ -44,16 +44,15 @@ impl ReplyFraming {
         !matches!(self, Self::None | Self::Length(0))
     }
 
-    /// Whether the end of the body can be told from a connection that broke.
+    /// Whether the end of the body can be distinguished from a broken connection.
     #[must_use]
     pub fn is_delimited(self) -> bool {
         self != Self::UntilClose
     }
 }
 
-/// Whether a field may stand in a trailer section (RFC 9110 section 6.5.1): not where it frames or routes the
-/// message, changes how it is processed or who may read it, or says what the content is. A proxy leaves the others
-/// out.
+/// Whether a field may stand in a trailer section (RFC 9110 section 6.5.1): not where it frames or routes the message,
+/// changes its processing or its readers, or describes the content. A proxy drops those.
 #[must_use]
 pub fn may_be_trailer(id: HeaderId) -> bool {
     use HeaderId as Id;
@@ -71,7 +70,7 @@ pub fn may_be_trailer(id: HeaderId) -> bool {
             | Id::ProxyAuthenticationInfo | Id::Cookie | Id::SetCookie
             // How the content is read.
             | Id::ContentEncoding | Id::ContentType | Id::ContentRange
-            // What nginx acts on.
+            // The fields that nginx uses.
             | Id::XAccelExpires | Id::XAccelRedirect | Id::XAccelBuffering | Id::XAccelLimitRate
             | Id::XAccelCharset
     )

@@ -2,7 +2,7 @@
 
 use crate::cache_control::delta_seconds;
 
-/// What the field says.
+/// The value of the field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccelExpires {
     /// `0`: the response is not stored.

@@ -1,9 +1,9 @@
-//! How old a response is and how long it stays fresh (RFC 9111 section 4.2), and what may be done with it afterwards.
+//! The age of a response, its freshness lifetime (RFC 9111 section 4.2), and its permitted uses afterwards.
 //!
-//! [`CacheFields`] is read once from a response's fields. From it come the ingredients, each a function of its own:
+//! [`CacheFields`] is read once from a response's fields. From it come the ingredients, each a separate function:
 //! [`CacheFields::initial_age`] and [`current_age`], [`CacheFields::lifetime`], [`stale`] windows, and in [`store`]
-//! whether the response may be stored at all. [`store::judge`] puts them together with what an operator has configured.
-//! All times are seconds since 1970; nothing here reads a clock.
+//! whether the response may be stored at all. [`store::judge`] combines them with the configuration. All times are
+//! seconds since 1970; nothing here reads a clock.
 
 mod accel;
 mod reuse;
@@ -20,7 +20,7 @@ use crate::reply::FieldLine;
 use crate::request::HeaderId;
 use crate::{conditional, date};
 
-/// What `Expires` says.
+/// The value of `Expires`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expires {
     /// The field is absent.
@@ -234,8 +234,8 @@ pub fn parse_expires(value: &[u8]) -> Expires {
     date::parse_expiration(value).map_or(Expires::Invalid, Expires::At)
 }
 
-/// Whether a response with this status may be taken for fresh by a guess (RFC 9110 section 15.1). 206 is one of them,
-/// 304 is not a response of its own.
+/// Whether a response with this status may have a heuristic lifetime (RFC 9110 section 15.1). 206 is one of them; a 304
+/// is not a stored response.
 #[must_use]
 pub fn is_heuristically_cacheable(status: u16) -> bool {
     matches!(status, 200 | 203 | 204 | 206 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501)

@@ -29,11 +29,11 @@ pub enum Refusal {
     TooStale,
 }
 
-/// For how many seconds a response may be used beyond its lifetime, by what the response itself says.
+/// For how many seconds a response may be used beyond its lifetime, according to the response itself.
 ///
-/// An operator's `proxy_cache_use_stale` has nginx's meaning and does not ask here. `s_maxage_forbids` is what
-/// RFC 9111 says of a response with `s-maxage`; without it, which is nginx's habit, one that has both `s-maxage` and an
-/// extension of RFC 5861 is used by the extension.
+/// `proxy_cache_use_stale` has nginx's meaning and does not use this. `s_maxage_forbids` is the rule of RFC 9111 for a
+/// response with `s-maxage`; without it, as in nginx, a response that has both `s-maxage` and an extension of RFC 5861
+/// follows the extension.
 ///
 /// # Errors
 /// [`Refusal`], in the order of the directives' strength.
@@ -52,7 +52,7 @@ pub fn stale(control: &CacheControl, why: StaleUse, s_maxage_forbids: bool) -> R
     }
 }
 
-/// What to do with a stored response.
+/// The permitted use of a stored response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reuse {
     /// Serve it.
@@ -85,7 +85,7 @@ pub fn reuse(control: &CacheControl, lifetime: u32, age: u32, request: &RequestC
         MaxStale::Any => DELTA_SECONDS_MAX,
         MaxStale::Seconds(seconds) => seconds,
     };
-    // What the origin forbids a client cannot allow.
+    // A client cannot allow uses that the origin forbids.
     let with_permission = CacheControl { stale_while_revalidate: Some(most.max(1)), ..*control };
     match stale(&with_permission, StaleUse::WhileRevalidate, true) {
         Err(refusal) => Reuse::Validate(refusal),

@@ -1,8 +1,8 @@
 //! Whether a response may be stored in a shared cache, and for how long it is good (RFC 9111 sections 3, 3.3 and 3.5).
 //!
-//! [`judge`] combines what the response says, what the request had and what the operator has configured. The default is
-//! the stricter of nginx and the RFC: nginx does not store what has `Set-Cookie`, `no-cache` or `private` in any form,
-//! the RFC nothing that answers a request with `Authorization` unless the response allows it.
+//! [`judge`] combines the response, the request and the configuration. The default is the stricter of nginx and the
+//! RFC: nginx stores no response with `Set-Cookie`, `no-cache` or `private` in any form, the RFC no response to a
+//! request with `Authorization` unless the response allows it.
 
 use super::{
     AccelExpires, CacheFields, Expires, Heuristic, Lifetime, LifetimeSource, StaleUse, Times, stale,
@@ -14,7 +14,7 @@ use crate::cache_control::{CacheControl, Scope};
 pub enum NotStored {
     /// An interim response or a change of protocol.
     Interim,
-    /// A 304, which updates a stored response and is none.
+    /// A 304, which updates a stored response and is not stored itself.
     NotModified,
     /// A 206, and the cache does not put parts together here.
     Partial,
@@ -79,13 +79,13 @@ impl CacheFields {
     }
 }
 
-/// What the operator has configured.
+/// The configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// `proxy_ignore_headers`
     pub ignored: Ignored,
-    /// `proxy_cache_valid` for the status at hand, in seconds. As in nginx it counts where the response does not say
-    /// anything itself, and from when the response came.
+    /// `proxy_cache_valid` for this status, in seconds. As in nginx it applies where the response itself gives no
+    /// lifetime, and counts from the arrival of the response.
     pub valid: Option<u32>,
     /// Heuristic freshness.
     pub heuristic: Option<Heuristic>,
@@ -114,7 +114,7 @@ impl Default for Rules {
     }
 }
 
-/// What is to be known of an exchange besides the response's fields.
+/// Facts of an exchange besides the response's fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exchange {
     /// The status of the response.
@@ -125,7 +125,7 @@ pub struct Exchange {
     pub times: Times,
 }
 
-/// What becomes of a response that may be stored.
+/// The terms of storing a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// How long it is fresh, counted from when it was made.
@@ -149,7 +149,7 @@ pub struct Verdict {
 
 /// Whether a response may be stored, and for how long it is good.
 ///
-/// Methods are not looked at: `proxy_cache_methods` decides on those before. The order of what gives a lifetime is
+/// Methods are not checked: `proxy_cache_methods` decides on those before. The order of sources of a lifetime is
 /// nginx's, `X-Accel-Expires`, `Cache-Control`, `Expires`, `proxy_cache_valid`, and then the heuristic.
 ///
 /// # Errors
@@ -168,7 +168,7 @@ pub fn judge(fields: &CacheFields, exchange: Exchange, rules: &Rules) -> Result<
         Some(lifetime) => lifetime,
         None => return Err(NotStored::NoLifetime),
     };
-    // What the operator or the origin says to this cache alone counts from now.
+    // Lifetimes from the configuration, or from fields for this cache alone, count from now.
     let local = matches!(lifetime.source, LifetimeSource::AccelExpires | LifetimeSource::Configured);
     let initial_age = fields.initial_age(exchange.times);
     let fresh_for = i64::from(lifetime.seconds) - if local { 0 } else { i64::from(initial_age) };
@@ -184,7 +184,7 @@ pub fn judge(fields: &CacheFields, exchange: Exchange, rules: &Rules) -> Result<
     if fresh_until.saturating_add(longest) <= now && !validates {
         return Err(NotStored::Expired);
     }
-    // What `X-Accel-Expires` overrules, as in `storable`.
+    // Fields that `X-Accel-Expires` overrules, as in `storable`.
     let heeds_no_cache = fields.accel_expires.is_none();
     Ok(Verdict {
         lifetime,
@@ -205,8 +205,8 @@ pub fn judge(fields: &CacheFields, exchange: Exchange, rules: &Rules) -> Result<
 /// [`NotStored`]
 pub fn storable(fields: &CacheFields, exchange: Exchange, rules: &Rules) -> Result<(), NotStored> {
     let control = &fields.control;
-    // `X-Accel-Expires` outranks the directives, as in nginx: whoever sends it knows who reads it. It does not change
-    // who may see a response, so what is about cookies and credentials stays.
+    // `X-Accel-Expires` outranks the directives, as in nginx: its sender means this cache. It does not change the
+    // permitted readers of a response, so the rules about cookies and credentials remain.
     let overruled = fields.accel_expires.is_some();
     let validates = rules.stores_for_validation && fields.has_validator();
     match exchange.status {

@@ -365,7 +365,7 @@ fn verdicts_in_full() {
 }
 
 proptest! {
-    /// Whatever comes in, nothing overflows, and what is stored is fresh for some time.
+    /// For any input nothing overflows, and stored responses are fresh for some time.
     #[test]
     fn no_input_panics(
         control in "(max-age=[0-9]{0,12},?|no-cache,?|s-maxage=[0-9]{1,3},?|public,?){0,3}",

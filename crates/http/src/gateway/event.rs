@@ -1,11 +1,11 @@
-//! What encoders and decoders of all protocols have in common: events, and frames around pieces of a body.
+//! Types that encoders and decoders of all protocols share: events, and framing around pieces of a body.
 
 use crate::framing::{CHUNK_END, CHUNK_HEADER_LEN_MAX, LAST_CHUNK, chunk_header};
 
 /// How the body of a request is framed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyFraming {
-    /// Its bytes are all that is sent: its length was said, or there is none.
+    /// Only its bytes are sent: its length was announced, or there is no body.
     Plain,
     /// Chunks of HTTP/1 (RFC 9112 section 7.1).
     Chunks,
@@ -31,7 +31,7 @@ impl BodyFraming {
     }
 }
 
-/// What [`Decoder::head`](super::Decoder::head) found.
+/// The result of [`Decoder::head`](super::Decoder::head).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadEvent {
     /// More bytes are needed: append them to the same bytes and call again.
@@ -45,7 +45,7 @@ pub enum HeadEvent {
     NoHead,
 }
 
-/// What [`Decoder::body`](super::Decoder::body) found.
+/// The result of [`Decoder::body`](super::Decoder::body).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyEvent {
     /// Bytes of the body: this range of the input.
@@ -67,7 +67,7 @@ pub struct BodyStep {
     /// Bytes of the input that are done with; call again with the rest. Behind [`BodyEvent::End`] the rest is more than
     /// belongs to the response.
     pub consumed: usize,
-    /// What was found.
+    /// The event.
     pub event: BodyEvent,
 }
 

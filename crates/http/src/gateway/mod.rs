@@ -1,9 +1,9 @@
 //! The protocols that servers behind this one speak: a request becomes bytes, and bytes become events of a response.
 //!
-//! Main types: [`Encoder`] and [`Decoder`], one of each for an exchange. The encoder is told the parts of a request and
-//! frames its body; the decoder is handed what was received and returns ranges of it. No byte of a body is copied here.
-//! Both are closed enums, and a protocol is a variant with a directory of its own: no box and no dynamic call for a
-//! request. Connections, timeouts and the choice of a server are the caller's.
+//! Main types: [`Encoder`] and [`Decoder`], one of each for an exchange. The encoder takes the parts of a request and
+//! frames its body; the decoder takes received bytes and returns ranges of them. No byte of a body is copied here. Both
+//! are closed enums, and a protocol is a variant with a directory of its own: no box and no dynamic call for a request.
+//! The caller handles connections, timeouts and the choice of a server.
 
 mod event;
 mod http1;
@@ -47,7 +47,7 @@ impl Encoder {
         }
     }
 
-    /// Says how long the body is, which adds the fields about it. Without this there is none.
+    /// Sets the length of the body and adds the fields about it. Without this call there is no body.
     pub fn body(&mut self, length: BodyLength) {
         match self {
             Self::Http1(encoder) => encoder.body(length),
@@ -61,7 +61,7 @@ impl Encoder {
         }
     }
 
-    /// What goes out before the body.
+    /// The bytes before the body.
     #[must_use]
     pub fn head(&self) -> &[u8] {
         match self {

@@ -4,7 +4,7 @@ use super::{ByteRange, number};
 use crate::reply::ReplyHead;
 use crate::request::HeaderId;
 
-/// What `Content-Range` says.
+/// The value of `Content-Range`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentRange {
     /// `bytes 0-4/10`: which part it is, and of how much where that is known (`bytes 0-4/*`).
@@ -26,7 +26,7 @@ pub enum ContentRange {
 pub enum ContentRangeError {
     /// No such field.
     Missing,
-    /// More than one: nobody can tell which is meant.
+    /// More than one, which is ambiguous.
     Repeated,
     /// Another unit than bytes, or no range.
     Invalid,

@@ -32,7 +32,7 @@ impl ByteRange {
     }
 }
 
-/// What to answer.
+/// The response to a request with `Range`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeOutcome {
     /// 200 with everything: another unit, more ranges than allowed, or ranges that overlap so much that they add
@@ -125,7 +125,7 @@ fn parse_spec(item: &[u8]) -> Option<Spec> {
     skip_spaces(rest).is_empty().then_some(Spec::From { first, last: Some(last) })
 }
 
-/// The number that `text` starts with and what follows it; `None` above `i64::MAX`.
+/// The number at the start of `text`, and the rest; `None` above `i64::MAX`.
 fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (digits, rest) = text.split_at(digits);

@@ -1,7 +1,7 @@
 //! [`RangeSet`]: which bytes of a representation are there, for a cache that stores parts.
 //!
-//! Ranges that touch are one, so the set is as small as what is missing is simple. Whether parts belong together is
-//! [`crate::validator`]'s question, not this one.
+//! Ranges that touch are merged, so the set has at most one more range than there are holes. [`crate::validator`]
+//! decides whether parts belong together.
 
 use super::ByteRange;
 
@@ -124,7 +124,7 @@ impl RangeSet {
                     at = wanted.end;
                     return Some(ByteRange { start, end: wanted.end });
                 };
-                // A part at the end of what is wanted is no gap between two holes.
+                // A part at the end of the requested range is no gap between two holes.
                 let is_gap = range.end < wanted.end && range.len() < gap_max;
                 if !is_gap {
                     at = range.start;

@@ -6,9 +6,9 @@ use crate::request::HeaderId;
 /// is asked, and the connection must be closed, since where the next response would start is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyError {
-    /// The line starts with `HTTP/` and is no status line. nginx goes on as with HTTP/0.9 and makes the head a part
-    /// of the body; a server that writes this much of a status line does not speak HTTP/0.9. A status below 100 and
-    /// control bytes in the reason belong here too.
+    /// The line starts with `HTTP/` and is not a status line. nginx continues as with HTTP/0.9 and makes the head a
+    /// part of the body; a server that writes this much of a status line does not speak HTTP/0.9. A status below 100
+    /// and control bytes in the reason belong here too.
     InvalidStatusLine,
     /// A carriage return that no line feed follows.
     BareCr,

@@ -21,7 +21,7 @@ use crate::fields::FieldTable;
 use crate::request::{Field, HeaderId, Version};
 use crate::{Span, StatusCode};
 
-/// What a parser call achieved.
+/// The result of a parser call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyProgress {
     /// The head is complete; the body, or after an interim response the next head, starts at `head_len`.
@@ -142,7 +142,7 @@ impl ReplyHead {
         matches!(self.status.code(), 100 | 102..=199)
     }
 
-    /// Status and reason as they were written (`403.1 Forbidden` too), which is what nginx sends to its client.
+    /// Status and reason as they were written (`403.1 Forbidden` too), which nginx sends to its client.
     #[must_use]
     pub fn status_text(&self) -> Span {
         self.status_text

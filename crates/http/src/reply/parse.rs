@@ -1,8 +1,8 @@
 //! The parser of a response head (RFC 9112 sections 4 and 5, after the behaviour of nginx's upstream module).
 //!
-//! Works on one growing buffer and looks at a line only when its line feed is there, so the pieces in which a head
-//! arrives cannot change the result; each byte is searched for a line feed once. Only the first five bytes are looked
-//! at earlier: a response of HTTP/0.9 may have no line feed at all.
+//! Works on one growing buffer and parses a line only when its line feed has arrived, so the pieces in which a head
+//! arrives cannot change the result; each byte is searched for a line feed once. Only the first five bytes are examined
+//! earlier: a response of HTTP/0.9 may have no line feed at all.
 
 use super::{Limits, Phase, ReplyError, ReplyHead, ReplyProgress};
 use crate::bytes::{find_control, find_name_end, trim_ows};
@@ -50,10 +50,10 @@ pub fn parse(head: &mut ReplyHead, buf: &[u8], limits: &Limits) -> Result<ReplyP
     Ok(ReplyProgress::Incomplete)
 }
 
-/// What every status line starts with; any other byte means HTTP/0.9.
+/// The first bytes of every status line; any other byte means HTTP/0.9.
 const STATUS_LINE_START: &[u8] = b"HTTP/";
 
-/// Reads `HTTP/1.1 200 OK`, whose line feed stands at `line_feed`.
+/// Reads `HTTP/1.1 200 OK`, whose line feed is at `line_feed`.
 pub(super) fn status_line(
     head: &mut ReplyHead,
     buf: &[u8],
@@ -65,7 +65,7 @@ pub(super) fn status_line(
     let (version, code, code_start) = line.version_and_code().ok_or(ReplyError::InvalidStatusLine)?;
     let rest_start = code_start + CODE_DIGITS;
     let rest = &buf[rest_start..end];
-    // What follows a dot is a sub-status of IIS (`403.1`).
+    // The digits after a dot are a sub-status of IIS (`403.1`).
     if !matches!(rest.first(), None | Some(b' ' | b'.')) || find_control(rest, 0) != rest.len() {
         return Err(ReplyError::InvalidStatusLine);
     }

@@ -1,18 +1,17 @@
-//! Heads that are kept: written line by line with what parsing them would find ([`HeadWriter`]), and taken apart again
+//! Heads for storage: written line by line together with their parsed form ([`HeadWriter`]), and parsed again
 //! ([`parse_written`]).
 
 use super::{FieldLine, Phase, ReplyError, ReplyHead, parse};
 use crate::request::{Field, HeaderId};
 use crate::{Span, StatusCode};
 
-/// What the status stands behind.
+/// The text before the status.
 const VERSION: &[u8] = b"HTTP/1.1 ";
 
-/// What is between a name and its value.
+/// The separator of a name and its value.
 const SEPARATOR: &[u8] = b": ";
 
-/// Writes a head. Its lines are those of heads that were parsed, so that the [`ReplyHead`] of what is written is known
-/// without parsing it.
+/// Writes a head. Its lines come from parsed heads, so that its [`ReplyHead`] is known without parsing.
 #[derive(Debug)]
 pub struct HeadWriter {
     bytes: Vec<u8>,
@@ -42,7 +41,7 @@ impl HeadWriter {
         Ok(HeadWriter { bytes, head })
     }
 
-    /// Writes a line. One that repeats a name of which the first counts is written, and is left out of what is found.
+    /// Writes a line. A repetition of a name whose first value counts is written, but not entered into the parsed form.
     ///
     /// # Errors
     /// A second line of a name that must not come twice, or too many lines.
@@ -54,7 +53,7 @@ impl HeadWriter {
         parse::add_field(&mut self.head, Field { name, value, id: line.id })
     }
 
-    /// The bytes, with the empty line at their end, and what they say.
+    /// The bytes, with the empty line at their end, and their parsed form.
     ///
     /// # Errors
     /// As where a head is parsed: lines about the length of the body that contradict each other.
@@ -71,9 +70,8 @@ impl HeadWriter {
     }
 }
 
-/// Takes apart what a [`HeadWriter`] has written, with no more than a look for where names and values begin and end: for
-/// bytes of which a checksum says that they are what was written. `None` where they are no head; bytes behind it are left
-/// out.
+/// Parses the output of a [`HeadWriter`] and only searches the bounds of names and values: for bytes whose checksum was
+/// verified. `None` where they are not a head; bytes behind it are ignored.
 #[must_use]
 pub fn parse_written(bytes: &[u8]) -> Option<ReplyHead> {
     if !bytes.starts_with(VERSION) {
@@ -97,7 +95,7 @@ pub fn parse_written(bytes: &[u8]) -> Option<ReplyHead> {
         }
         let name = Span::new(start, start + name_len);
         let value = Span::new(start + value_start, start + line.len());
-        // What parsers take for a name has no byte that could be taken for another one of a known name.
+        // No byte that parsers accept in a name could be mistaken for a byte of a known name.
         let id = HeaderId::of_plain(&line[..name_len]);
         parse::add_field(&mut head, Field { name, value, id }).ok()?;
     }

@@ -1,8 +1,8 @@
 //! Request heads that never were text of HTTP/1: the fields of a request of a later version, which come one by one, and
 //! requests that a server makes of itself.
 //!
-//! Main type: [`Composer`]. The result is the same [`Head`] that [`parse`](super::parse) fills, so whoever reads one cannot
-//! tell how it was made, but by its version.
+//! Main type: [`Composer`]. The result is the same [`Head`] that [`parse`](super::parse) fills, so its readers see no
+//! difference except its version.
 
 use super::parse::{add_field, check_count, finish, name_classes};
 use super::{BodyLength, Field, Head, HeaderId, Method, ParseError, Phase, Policy, Version};
@@ -18,8 +18,8 @@ pub struct Composer<'a> {
 }
 
 impl<'a> Composer<'a> {
-    /// Begins with what the first line of HTTP/1 says; later versions have pseudo fields for it. `head` is a new or cleared
-    /// one, `buf` is empty.
+    /// Begins with the parts of HTTP/1's request line; later versions have pseudo fields for them. `head` is a new or
+    /// cleared one, `buf` is empty.
     ///
     /// # Errors
     /// As [`parse`](super::parse) for a request line.
@@ -121,7 +121,7 @@ mod tests {
         Ok((head, buf))
     }
 
-    /// What a request shows of itself to whoever reads its head.
+    /// The parts of a request that readers of its head see.
     fn shown(head: &Head, buf: &[u8]) -> Vec<Vec<u8>> {
         let mut all = vec![head.method_span().of(buf).to_vec(), head.request_uri(buf).to_vec()];
         all.push(head.host_text().of(buf).to_vec());

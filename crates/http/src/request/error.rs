@@ -1,4 +1,4 @@
-//! Why a request head is refused, and what the client is told.
+//! Why a request head is refused, and the status for the client.
 
 use super::HeaderId;
 use crate::StatusCode;

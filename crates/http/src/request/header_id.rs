@@ -215,8 +215,8 @@ impl HeaderId {
         NAMES[self as usize]
     }
 
-    /// Whether nginx takes the first field of this name from an upstream, and leaves a second one out with a warning:
-    /// the fields that have one value, and whose repetition changes nothing about where the body ends.
+    /// Whether nginx takes the first field of this name from an upstream, and drops a second one with a warning: fields
+    /// with one value, whose repetition does not affect the end of the body.
     #[must_use]
     pub fn is_first_only(self) -> bool {
         matches!(

@@ -25,7 +25,7 @@ pub use crate::fields::Field;
 use crate::fields::FieldTable;
 use crate::host::Host;
 
-/// What a parser call achieved.
+/// The result of a parser call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// The head is complete; the body, or the next request, starts at `head_len`.
@@ -138,7 +138,7 @@ pub struct Head {
     phase: Phase,
     /// Start of the line in flight.
     line_start: u32,
-    /// Up to where the line in flight is known to have no line feed; 0 when it was not looked at yet.
+    /// The end of the part of the present line that was searched for a line feed; 0 when none was.
     scanned: u32,
     method: Method,
     method_span: Span,

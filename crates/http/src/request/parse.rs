@@ -60,7 +60,7 @@ pub(super) fn check_count(head: &Head, policy: &Policy) -> Result<(), ParseError
     if head.fields.count() > usize::from(policy.fields_max) { Err(ParseError::TooManyFields) } else { Ok(()) }
 }
 
-/// Whether it is worth parsing the line in flight: it was not looked at yet, or its line feed has come.
+/// Whether the present line should be parsed: it was not examined yet, or its line feed has arrived.
 fn line_may_be_complete(head: &Head, buf: &[u8]) -> bool {
     let scanned = head.scanned as usize;
     scanned == 0 || memchr::memchr(b'\n', &buf[scanned..]).is_some()
@@ -199,11 +199,11 @@ fn version_line_end(
     }
 }
 
-/// What stands where a line should end.
+/// The bytes at the expected end of a line.
 enum LineEnd {
     /// A line end; the next line starts here.
     At(usize),
-    /// Nothing yet, or a CR whose LF has not come.
+    /// Nothing yet, or a CR whose LF has not arrived.
     Missing,
     /// Another byte.
     Other,

@@ -75,8 +75,8 @@ pub fn escape_html(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends `text` decoded. As in nginx, an escape that is none loses its per cent sign, and its first digit too
-/// when that was valid.
+/// Appends `text` decoded. As in nginx, an invalid escape loses its per cent sign, and its first digit too when that
+/// was valid.
 pub fn unescape(text: &[u8], out: &mut Vec<u8>) {
     let mut rest = text;
     while let Some((&byte, tail)) = rest.split_first() {
@@ -94,13 +94,13 @@ pub fn unescape(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// What stands behind a per cent sign.
+/// The characters behind a per cent sign.
 enum Escaped {
     /// A byte in hexadecimal.
     Byte { value: u8, digits: [u8; 2] },
     /// No digit: this byte stands for itself.
     None(u8),
-    /// One digit, and a byte that is none.
+    /// One digit, and another byte.
     Half,
 }
 
@@ -115,9 +115,9 @@ fn take_escape(rest: &mut &[u8]) -> Option<Escaped> {
     Some(low.map_or(Escaped::Half, |low| Escaped::Byte { value: high << 4 | low, digits: [first, second] }))
 }
 
-/// Appends a target that a client is to be sent to, without the escapes that it does not need: printable bytes
-/// above the per cent sign are decoded, others keep their escape. As in nginx, the query is left as it is, an
-/// escaped question mark starts one, and what is no escape is dropped as by [`unescape`].
+/// Appends a target that a client is to be sent to, without the escapes that it does not need: printable bytes above
+/// the per cent sign are decoded, others keep their escape. As in nginx, the query is left as it is, an escaped
+/// question mark starts one, and invalid escapes are dropped as by [`unescape`].
 pub fn unescape_redirect(text: &[u8], out: &mut Vec<u8>) {
     let mut rest = text;
     while let Some((&byte, tail)) = rest.split_first() {

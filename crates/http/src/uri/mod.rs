@@ -125,7 +125,7 @@ fn args_span(input: &[u8], mark: usize) -> Span {
     Span::new(start, end)
 }
 
-/// What was written last, which decides what a slash or a dot means.
+/// The last output, which decides the meaning of a slash or a dot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     /// An ordinary byte of a segment.

@@ -28,9 +28,9 @@ impl Choice {
         Choice::with(config, Probe::run().uring_refusal().cloned())
     }
 
-    /// The choice for a thread whose ring was refused though a small one could be had, as it happens where the
-    /// limit on locked memory holds the probe's ring and not those of all threads. `None` where the operator
-    /// asked for the ring, or where something else failed.
+    /// The choice for a thread whose ring was refused although the probe's small ring was not, as when the limit on
+    /// locked memory suffices for the latter only. `None` where the configuration demands the ring, or another error
+    /// occurred.
     pub(super) fn without_ring(
         &self,
         config: &Config,
@@ -71,7 +71,7 @@ impl Choice {
             ops_max: events.worker_connections.saturating_mul(4).max(1024),
             recv_buffers: events.recv_buffers.0 as u16,
             recv_buffer_bytes: events.recv_buffers.1,
-            // A connection whose end was not told would be held until its timeout.
+            // A connection whose end was not reported would stay open until its timeout.
             ends_looked_for: Duration::ZERO,
             pool_bytes_max: events
                 .buffer_pool
@@ -103,7 +103,7 @@ impl Choice {
         }
     }
 
-    /// Why the ring cannot be had here, and what would help.
+    /// Why the ring is not available, and the remedy.
     pub fn refusal(&self) -> Option<&Fallback> {
         self.refusal.as_ref()
     }
@@ -115,8 +115,9 @@ impl fmt::Debug for Choice {
     }
 }
 
-/// Most bytes of buffers for each thread, where nothing is written: as much as is of use, and of a memory limit that kills
-/// whoever exceeds it a quarter for all threads. The rest is for the page cache, connections and sockets.
+/// Most bytes of buffers for each thread, by default: as much as is useful, and at most a quarter of the memory limit
+/// for all threads, because a process that exceeds that limit is killed. The rest is for the page cache, connections
+/// and sockets.
 fn buffer_pool(limit: Option<u64>, threads: usize) -> usize {
     const USEFUL: u64 = 256 << 20;
     let share = limit.map_or(USEFUL, |bytes| bytes / 4 / threads.max(1) as u64);
@@ -137,7 +138,7 @@ mod tests {
     }
 }
 
-/// What of the configuration decides on the engine: a reload that changes it needs a new process.
+/// Settings that decide on the engine: a reload that changes them needs a new process.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct EngineKey {
     libaio: bool,
@@ -147,7 +148,7 @@ pub(super) struct EngineKey {
 
 impl EngineKey {
     pub(super) fn of(config: &Config) -> EngineKey {
-        // As if there were no ring: a superset of what matters.
+        // As if there were no ring: a superset of the relevant settings.
         let pools = || config.http.pools.names().map(str::to_owned).collect();
         EngineKey {
             libaio: uses_libaio(config, false),
@@ -172,7 +173,7 @@ const MAKERS_QUEUE: usize = 65536;
 /// Threads are made only where something would use them.
 fn uses_pool(config: &Config, ring: bool) -> bool {
     let mut settings = config.http.locations.iter().map(|location| &location.scope.core);
-    // Without a ring the pool is what buffered reads are left with.
+    // Without a ring buffered reads use the pool.
     !ring || settings.any(|core| matches!(core.sending.aio, Aio::Threads(_) | Aio::Libaio))
 }
 

@@ -1,8 +1,8 @@
-//! What the threads of a worker let the one who looks after them know, who waits in a poll(2) of its own:
-//! that a thread has ended, that a configuration is not used any more, and that names have other addresses.
+//! Events from the threads of a worker to its first thread, which waits in poll(2): a thread has ended, a configuration
+//! is no longer used, the addresses of names have changed.
 //!
-//! The first two are told by something that is dropped: [`Running`] with the task of a thread, also when it panics, and
-//! [`InForce`] with the last request that started under a configuration. The bell is an eventfd(2).
+//! A drop reports the first two: of [`Running`] with the task of a thread, also when it panics, and of [`InForce`] with
+//! the last request that started under a configuration. The bell is an eventfd(2).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use io::Errno;
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Shared by the threads of a worker and the one who looks after them.
+/// Shared by the threads of a worker and its first thread.
 #[derive(Debug)]
 pub(super) struct Events {
     bell: OwnedFd,
     running: AtomicUsize,
     panicked: AtomicBool,
-    /// Numbers of configurations that nobody has heard about yet.
+    /// Numbers of configurations that were not reported yet.
     retired: Mutex<Vec<u64>>,
     /// Whether names have other addresses than when it was asked last.
     names_changed: AtomicBool,
@@ -92,7 +92,7 @@ impl Drop for Running {
     }
 }
 
-/// A configuration that somebody uses, for as long as this lives.
+/// A configuration in use, for as long as this lives.
 #[derive(Debug)]
 pub(super) struct InForce {
     number: u64,

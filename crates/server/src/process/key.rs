@@ -1,4 +1,4 @@
-//! What of a configuration a running process cannot change.
+//! Settings that a running process cannot change.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use exchange::config::Config;
 use exchange::settings::events::EventsConf;
 use exchange::settings::main::{Affinity, ThreadPoolSpec, UserSpec, Workers};
 
-/// What only a new worker process can change.
+/// Settings that only a new worker process can change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProcessKey {
     user: Option<UserSpec>,

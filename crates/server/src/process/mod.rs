@@ -1,4 +1,4 @@
-//! A worker process: its threads, what they are told, and how they end.
+//! A worker process: its threads, their commands, and their end.
 //!
 //! [`Worker::start`] makes the threads; each has its engine, its listeners and its connections, and an inbox
 //! for orders: another configuration, other log files, an end soon or at once.
@@ -34,7 +34,7 @@ use upstream::peers::Upstreams;
 use upstream::resolve;
 use worker_thread::{Order, Start};
 
-/// What a worker process is given beside its configuration.
+/// Resources of a worker process, beside its configuration.
 #[derive(Debug, Default)]
 pub struct Resources {
     /// Listening sockets: one for each address, or one for each thread where `reuseport` says so.
@@ -60,7 +60,7 @@ impl Resources {
 /// Why threads could not be started, or did not take an order.
 #[derive(Debug)]
 pub enum StartError {
-    /// `use io_uring` where there is none.
+    /// `use io_uring` without io_uring.
     NoRing(io::probe::Fallback),
     /// A thread, its engine or its settings.
     Thread(rt::thread::StartError<io::BuildError>),
@@ -96,7 +96,7 @@ impl std::error::Error for StartError {}
 /// Why a worker's threads ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitReason {
-    /// All of them as they were told.
+    /// All of them, as commanded.
     Ordered,
     /// One of them panicked.
     Panicked,
@@ -126,16 +126,16 @@ const ORDERS_MAX: usize = 64;
 /// engine, so that one which takes this long hangs.
 const TAKE_TIME: Duration = Duration::from_secs(10);
 
-/// Bytes of the addresses of names that are told to another process, some hundred of them. Names that do not fit are looked
-/// up anew.
+/// Bytes of the addresses of names that are passed to another process, some hundred of them. Names that do not fit are
+/// resolved anew.
 const ADDRESSES_MAX: usize = 32 << 10;
 
 /// How long the engine of a thread that ends waits for operations on a slow disk.
 const DRAIN: Duration = Duration::from_secs(2);
 
 impl Worker {
-    /// Starts the threads; each accepts when this returns. Call it after the privileges are gone. `addresses` is what
-    /// another process told of its names ([`Worker::take_addresses`]).
+    /// Starts the threads; each accepts when this returns. Call it after the privileges are gone. `addresses` has the
+    /// names of another process ([`Worker::take_addresses`]).
     pub fn start(config: &Arc<Config>, resources: Resources, addresses: &str) -> Result<Worker, StartError> {
         let choice = Choice::make(config)?;
         config.http.of::<Upstreams>().begin_with(addresses);
@@ -196,7 +196,7 @@ impl Worker {
             worker.orders.push(sender);
         }
         for orders in &worker.orders {
-            // A thread that does not take it has panicked: the process is told of that as at any later time.
+            // A thread that does not take it has panicked, which is reported as at any later time.
             let _ = send(orders, Order::Begin);
         }
         Ok((worker, Ok(())))
@@ -207,11 +207,10 @@ impl Worker {
         &self.choice
     }
 
-    /// Puts another configuration in force, whose process key is the same, and returns when no thread starts a
-    /// request under the old one any more. `resources` has the sockets of addresses that are new and all log
-    /// files; sockets of addresses that are gone are closed. Answers the configuration's number, by which
-    /// [`Worker::take_retired`] names it. After an error some threads may have it and others not: the process
-    /// should end.
+    /// Puts another configuration in force, whose process key is the same, and returns when no thread starts a request
+    /// under the old one any more. `resources` has the sockets of addresses that are new and all log files; sockets of
+    /// addresses that are gone are closed. Returns the configuration's number, by which [`Worker::take_retired`] names
+    /// it. After an error some threads may have it and others not: the process should end.
     pub fn reload(&self, config: &Arc<Config>, resources: Resources) -> Result<u64, StartError> {
         let number = self.newest.load(Ordering::Relaxed) + 1;
         let mut in_force = self.config.lock().unwrap_or_else(PoisonError::into_inner);
@@ -287,7 +286,7 @@ impl Worker {
         self.events.running() == 0
     }
 
-    /// Whether a thread has panicked: nobody serves its connections any more, and the process should end.
+    /// Whether a thread has panicked: its connections are no longer served, and the process should end.
     pub fn has_panicked(&self) -> bool {
         self.events.has_panicked()
     }
@@ -317,7 +316,7 @@ fn send(orders: &mailbox::Sender<Order>, order: Order) -> Result<(), StartError>
     orders.send(order).map_err(|_| StartError::NoAnswer)
 }
 
-/// A part for each thread: sockets of its own where there are as many, else copies.
+/// A part for each thread: separate sockets where there are as many, else copies.
 fn split(resources: Resources, count: usize) -> Result<Vec<Resources>, StartError> {
     let mut parts: Vec<Resources> = (0..count).map(|_| Resources::default()).collect();
     for (address, fds) in resources.listeners {

@@ -1,7 +1,7 @@
-//! What the engine of a thread has to say to the operator, brought to the error log.
+//! Notes of engines for the operator, written to the error log.
 //!
-//! An engine finds out late what it cannot have: memory is registered as it is needed. So it is asked again and
-//! again, and what several threads say alike is written once.
+//! An engine notices some limits late, because memory is registered as it is needed. So notes are collected repeatedly,
+//! and equal ones of several threads are written once.
 
 use std::fmt::Display;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use telemetry::Level;
 const FIRST: Duration = Duration::from_secs(1);
 const EVERY: Duration = Duration::from_secs(10);
 
-/// What was written already; of as many kinds as engines have notes.
+/// Notes that were written already, at most one of each kind.
 #[derive(Debug, Default)]
 pub(super) struct Written(Mutex<Vec<std::mem::Discriminant<io::Note>>>);
 
@@ -48,7 +48,7 @@ pub(super) async fn watch(thread: Rc<Thread>, written: Arc<Written>) {
     }
 }
 
-/// At the level of what works, but less well than it could.
+/// At the level of a degraded but working server.
 fn write(thread: &Thread, note: &impl Display) {
     error_log::write(thread, Level::Warn, format_args!("{note}"));
 }

@@ -1,4 +1,4 @@
-//! What a worker thread does: accepts, carries out orders, ends.
+//! A worker thread: accepts, carries out commands, ends.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -26,12 +26,12 @@ use telemetry::{Level, Target};
 use upstream::caching;
 use upstream::resolve::keeper::Keeper;
 
-/// What a thread is started with.
+/// The arguments of a thread.
 pub(super) struct Start {
     pub(super) shared: Arc<Shared>,
     /// Memory given back when the system was short of it.
     pub(super) memory: Arc<Ledger>,
-    /// What engines had to say.
+    /// Notes of engines.
     pub(super) notes: Arc<Written>,
     pub(super) version: ConfigVersion,
     pub(super) resources: Resources,
@@ -42,11 +42,11 @@ pub(super) struct Start {
     pub(super) orders: mailbox::Receiver<Order>,
 }
 
-/// What a thread can be told.
+/// Commands to a thread.
 pub(super) enum Order {
     /// All threads are there: it may accept. Always the first order.
     Begin,
-    /// Another configuration; the sender is told when it is in force here.
+    /// Another configuration; acknowledged when it is in force here.
     Configure { version: ConfigVersion, resources: Resources, taken: SyncSender<()> },
     /// Other log files.
     Reopen(Vec<(PathBuf, OwnedFd)>),
@@ -56,15 +56,15 @@ pub(super) enum Order {
     Stop,
 }
 
-/// The longest that a fast end waits for what is known of the caches to be saved: 24 bytes of each entry and a sync,
-/// which took well under a second for a million. Where a disk hangs the next start reads the directories instead.
+/// The longest that a fast stop waits for the index of the caches to be saved: 24 bytes of each entry and a sync, which
+/// took well under a second for a million. Where a disk hangs the next start reads the directories instead.
 const SAVE_MAX: Duration = Duration::from_secs(3);
 
 /// The thread's main task.
 pub(super) async fn run(start: Start) {
     let Start { shared, memory, notes, version, resources, events, alone, mut orders } = start;
-    // Where another thread cannot be had, all are made once more on another engine: until then nobody has been accepted,
-    // and nothing has been begun, or ended, of what outlives them, such as caches.
+    // Where another thread cannot be started, all are started once more on another engine: until then no connection was
+    // accepted, and nothing that outlives them, such as caches, was begun or ended.
     let Some(Order::Begin) = orders.recv().await else { return };
     let stderr = std::io::stderr().as_fd().try_clone_to_owned().ok();
     let calls_directly = version.config.events().calls_directly();
@@ -93,7 +93,7 @@ pub(super) async fn run(start: Start) {
                 names = keep_names(&config);
                 doors.close_unconfigured();
                 doors.open(resources.listeners);
-                // One who waits no longer has given this worker up.
+                // A master that does not wait any more has given this worker up.
                 let _ = taken.try_send(());
             }
             Order::Reopen(logs) => thread.reopen_logs(logs),
@@ -135,7 +135,7 @@ async fn quit(
         doors.closed().await;
         thread.connections.none_left().await;
         thread.fetches.none_left().await;
-        // What is known of a cache is saved, so that the next process has it at once.
+        // The index of a cache is saved, so that the next process has it at once.
         caching::tasks::ended(thread).await;
     };
     let end = select(last, rt::sleep_until(rt::now() + patience));

@@ -9,7 +9,8 @@ use rt::Sleep;
 
 use crate::body::rules::Sending;
 
-/// A limit on the rate of one response: as in nginx the first `after` bytes are not limited (`limit_rate_after`).
+/// A limit on the rate of one response: as in nginx the first `after` bytes are not limited (`limit_rate_after`), the
+/// rest to this many a second.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     /// Bytes in a second.

@@ -15,10 +15,10 @@ pub struct Decoder {
     place: Place,
 }
 
-/// What tells the end of the body.
+/// How the body ends.
 #[derive(Debug)]
 enum Place {
-    /// So many bytes are left. Before the head is complete there are none.
+    /// This many bytes are left; none before the head is complete.
     Length(u64),
     /// Chunks, and the lines of trailers so far.
     Chunks(ChunkedDecoder, Vec<u8>),
@@ -194,7 +194,8 @@ mod tests {
         }
     }
 
-    /// What follows the first line, what the body is, whether it ends (and what is behind it), whether it is kept.
+    /// The lines after the first, the body, whether it ends (and the bytes behind it), whether the connection is kept
+    /// alive.
     type Row<'t> = (&'t str, &'t str, &'t str, Option<usize>, bool);
 
     const ROWS: [Row<'static>; 11] = [
@@ -225,7 +226,7 @@ mod tests {
                 let (mut decoder, len) = decoder(Method::Get, text.as_bytes());
                 assert_eq!(decoder.keeps(), keeps, "{head}");
                 let found = decoded(&mut decoder, &text.as_bytes()[len..], piece).expect(head);
-                // Behind the last piece there is nothing to be seen of what follows.
+                // No bytes after the last piece are visible.
                 let behind = behind.map(|behind| (body.as_bytes().to_vec(), Some(behind)));
                 assert_eq!(found, behind.unwrap_or((body.as_bytes().to_vec(), None)), "{head} {piece}");
                 assert_eq!(decoder.is_over(), found.1.is_some(), "{head} {piece}");
