@@ -203,6 +203,8 @@ fn a_purge_outlives_the_server() {
     let (_origin, setup, server, mut client) = start();
     store(&mut client, "/gone", &[]);
     let kept = store(&mut client, "/kept", &[]);
+    // Before that they are served from memory, which ends with the process.
+    common::cache::wait_for_entries(&setup, 2);
     assert_eq!(status(&mut client, "PURGE", "/gone", &[]), 204);
     drop(client);
     // Nothing is saved at such an end.
