@@ -22,7 +22,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub static TARGETS: [Target; 14] = [
+pub static TARGETS: [Target; 15] = [
     targets::request_head::TARGET,
     targets::reply_head::TARGET,
     targets::chunked::TARGET,
@@ -37,4 +37,5 @@ pub static TARGETS: [Target; 14] = [
     targets::purge_log::TARGET,
     targets::hpack::TARGET,
     targets::h2_session::TARGET,
+    targets::fastcgi_response::TARGET,
 ];

@@ -50,6 +50,11 @@ impl Pattern {
         self.regex.is_match(subject).unwrap_or(false)
     }
 
+    /// How many groups it has.
+    pub fn group_count(&self) -> usize {
+        self.regex.captures_len() - 1
+    }
+
     /// The first match in `subject`. A search that PCRE gives up is none that found nothing: what a pattern keeps
     /// out would come in by a text that takes too long.
     pub fn find(&self, subject: &[u8]) -> Result<Option<Match<'_>>, GaveUp<'_>> {
@@ -82,7 +87,7 @@ impl GaveUp<'_> {
 
 impl Match<'_> {
     /// Start and end of the match and of each group.
-    pub(crate) fn spans(&self) -> impl Iterator<Item = Option<(usize, usize)>> {
+    pub fn spans(&self) -> impl Iterator<Item = Option<(usize, usize)>> {
         (0..self.locations.len()).map(|group| self.locations.get(group))
     }
 

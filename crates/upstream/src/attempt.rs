@@ -17,7 +17,7 @@ use rt::Timer;
 
 use crate::link::Link;
 use crate::sending::{SendTrouble, Sending};
-use crate::state::Try;
+use crate::state::{Try, log_messages};
 use crate::wire::Wire;
 use crate::{Heading, Outgoing, Settings};
 use exchange::request::Request;
@@ -206,14 +206,22 @@ async fn read_head(
 ) -> Result<Answer, HeadTrouble> {
     let head_max = settings.buffer_size.min(u64::from(u32::MAX / 2)) as u32;
     let limits = Limits { head_max, fields_max: FIELDS_MAX_DEFAULT };
-    let mut decoder = Decoder::http1(outgoing.method, limits);
+    let mut decoder = Decoder::new(outgoing.encoded.protocol(), outgoing.method, limits);
     let mut head = ReplyHead::new();
     let mut input: Option<Buf> = None;
     let mut interim = 0;
     loop {
         let received = wire.recv().await.map_err(HeadTrouble::Receive)?;
-        let Some(received) = received else { return Err(HeadTrouble::Closed) };
+        let Some(mut received) = received else { return Err(HeadTrouble::Closed) };
         record.count_received(received.len());
+        let len = decoder.unframe(&mut received).map_err(|error| HeadTrouble::Invalid(error, None))?;
+        received.set_len(len);
+        if let Some(text) = decoder.take_messages() {
+            log_messages(request, &text, READING);
+            if outgoing.caught.iter().any(|words| memchr::memmem::find(&text, words.as_bytes()).is_some()) {
+                return Err(HeadTrouble::Unexpected("a message that \"fastcgi_catch_stderr\" names"));
+            }
+        }
         let mut buf =
             join(input.take(), received, head_max as usize).ok_or(HeadTrouble::Local(Errno::NOMEM))?;
         loop {

@@ -15,7 +15,7 @@ use io::{Buf, Errno, SharedBytes};
 use crate::Settings;
 use crate::choice::Chosen;
 use crate::link::Link;
-use crate::sending::Sending;
+use crate::sending::{Sending, shared};
 use crate::state::{Fault, Try};
 use transfer::body::BodyError;
 use transfer::body::source::BodySource;
@@ -215,7 +215,7 @@ impl Live {
     fn decode(&mut self, mut buf: Buf) -> Result<Option<Buf>, Fault> {
         let (mut kept, mut at) = (0, 0);
         let ended = loop {
-            let step = self.decoder.body(&buf[at..]).map_err(|InvalidBody| Fault::Chunks)?;
+            let step = self.decoder.body(&buf[at..]).map_err(|InvalidBody(words)| Fault::Framing(words))?;
             match step.event {
                 BodyEvent::Data { start, end } => {
                     if at + start != kept {
@@ -231,6 +231,9 @@ impl Live {
             }
             at += step.consumed;
         };
+        if let Some(text) = self.decoder.take_messages() {
+            self.record.messages.borrow_mut().extend_from_slice(&text);
+        }
         let excess = buf.len() - at;
         buf.set_len(kept);
         self.count(&buf);
@@ -359,12 +362,7 @@ const COMING_BYTES: u64 = 64 << 10;
 impl Coming {
     /// All of it.
     pub(super) fn of_bytes(source: Source) -> Coming {
-        Coming::Whole(Some(match source {
-            Source::Buf(buf) => buf.freeze(),
-            Source::SharedBytes(bytes) => bytes,
-            Source::Vec(bytes) => SharedBytes::from_vec(bytes),
-            source => SharedBytes::copy(source.bytes()),
-        }))
+        Coming::Whole(Some(shared(source)))
     }
 
     /// All of it, where that is here.

@@ -32,8 +32,7 @@ pub async fn fetch(
     target: &Target,
     outgoing: Outgoing,
 ) -> Result<Reply, Failure> {
-    let scheme = if outgoing.secure.is_some() { "https://" } else { "http://" };
-    Tries::of(request).set_url(scheme, outgoing.encoder.target());
+    Tries::of(request).set_url(outgoing.scheme, outgoing.encoded.target());
     let chosen = watched(request, settings, pin!(Choice::of(request, target))).await;
     let mut choice = chosen.unwrap_or(Err(Failure::Gone))?;
     if settings.next_upstream_tries > 0 {

@@ -35,7 +35,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use http::gateway::Encoder;
+use http::gateway::Encoded;
 use http::reply::ReplyHead;
 use http::request::Method;
 use io::SharedBytes;
@@ -228,7 +228,9 @@ pub enum Target {
 /// The request as it goes out; made once and sent once for each try.
 pub struct Outgoing {
     /// The head as bytes of the upstream's protocol, and how the body is framed.
-    pub encoder: Encoder,
+    pub encoded: Encoded,
+    /// What the error log shows in front of the address.
+    pub scheme: &'static str,
     /// How the upstream is spoken to by TLS, if it is.
     pub secure: Option<Secure>,
     /// What follows.
@@ -241,6 +243,8 @@ pub struct Outgoing {
     pub keepalive: bool,
     /// Whether it asks for another protocol (`Upgrade`); a 101 that nobody asked for is an error.
     pub upgrade: bool,
+    /// Words of messages beside the response that make it a failure (`fastcgi_catch_stderr`).
+    pub caught: Vec<Box<str>>,
     /// Makes the interim response (103) that is sent to the client, or says that it is to have none.
     pub interim: Option<MakeInterim>,
 }

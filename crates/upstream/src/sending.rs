@@ -69,9 +69,9 @@ impl Sending {
             timer: link.timer.clone(),
             timeout: settings.send_timeout,
             record: Rc::clone(record),
-            framing: outgoing.encoder.framing(),
+            framing: outgoing.encoded.framing(),
         };
-        let head = outgoing.encoder.head().to_vec();
+        let head = outgoing.encoded.head().to_vec();
         let head_len = head.len() as u64;
         let (future, left): (Pin<Box<dyn Future<Output = _>>>, _) = match (&outgoing.body, &request.incoming)
         {
@@ -116,7 +116,8 @@ impl Sending {
 async fn whole(mut out: Out, head: Vec<u8>, body: Vec<SharedBytes>) -> Result<(), SendTrouble> {
     let mut data = Segments::from(head);
     let mut pieces = 1;
-    for piece in body {
+    let most = out.framing.piece_max();
+    for piece in body.iter().flat_map(|piece| parts(piece, most)) {
         if pieces + out.segments_each() > SEGMENTS_MAX {
             out.send(std::mem::take(&mut data), true).await?;
             pieces = 0;
@@ -127,13 +128,29 @@ async fn whole(mut out: Out, head: Vec<u8>, body: Vec<SharedBytes>) -> Result<()
     out.end(data).await
 }
 
+/// A piece in parts of at most this many bytes.
+fn parts(piece: &SharedBytes, most: u64) -> impl Iterator<Item = SharedBytes> {
+    let (len, most) = (piece.len(), usize::try_from(most).unwrap_or(usize::MAX));
+    (0..len).step_by(most).map(move |start| piece.part(start..len.min(start.saturating_add(most))))
+}
+
+/// Memory of which several parts can be sent.
+pub(super) fn shared(source: Source) -> SharedBytes {
+    match source {
+        Source::Buf(buf) => buf.freeze(),
+        Source::SharedBytes(bytes) => bytes,
+        Source::Vec(bytes) => SharedBytes::from_vec(bytes),
+        source => SharedBytes::copy(source.bytes()),
+    }
+}
+
 /// Sends a body that was received into a file.
 async fn from_file(mut out: Out, head: Vec<u8>, body: Rc<ReceivedBody>) -> Result<(), SendTrouble> {
     let mut data = Segments::from(head);
     let Some((file, len, via)) = body.file() else { return out.end(data).await };
     let mut offset = 0;
     while offset < len {
-        let most = (len - offset).min(PIECE as u64);
+        let most = (len - offset).min(PIECE as u64).min(out.framing.piece_max());
         let buf = rt::pool().get(most as usize).ok_or(SendTrouble::Local(Errno::NOMEM))?;
         let (read, buf) = file.read_at(offset, most as u32, buf, DeviceId::default(), via).await;
         let (Ok(count @ 1..), Some(buf)) = (read, buf) else {
@@ -191,6 +208,15 @@ impl Out {
             return;
         }
         let len = piece.iter().map(|source| source.bytes().len() as u64).sum();
+        let most = self.framing.piece_max();
+        if len > most {
+            for source in piece {
+                for part in parts(&shared(source), most) {
+                    self.push(data, smallvec![Source::SharedBytes(part)]);
+                }
+            }
+            return;
+        }
         let (before, after) = self.framing.around(len);
         data.push(Source::Vec(before));
         piece.into_iter().for_each(|source| data.push(source));

@@ -60,6 +60,8 @@ pub struct Try {
     pub(super) response_length: Cell<u64>,
     pub(super) heading: RefCell<Option<Rc<Heading>>>,
     pub(super) trailers: RefCell<Vec<(Vec<u8>, Vec<u8>)>>,
+    /// What a server said beside the body, for the log.
+    pub(super) messages: RefCell<Vec<u8>>,
     /// Whether more came than was announced.
     pub(super) excess: Cell<bool>,
     /// Why the body broke off, to be told by whoever sends it.
@@ -77,8 +79,8 @@ pub enum Fault {
     Receive(io::Errno),
     /// Nothing came for `proxy_read_timeout`.
     TimedOut,
-    /// The chunks are none.
-    Chunks,
+    /// The framing of the body breaks the rules; with words for the log.
+    Framing(&'static str),
     /// There was no memory for it, or its file could not be written or read.
     Local(io::Errno),
 }
@@ -90,7 +92,7 @@ impl fmt::Display for Fault {
             Fault::Closed => f.write_str("upstream prematurely closed connection"),
             Fault::Receive(errno) => write!(f, "recv() failed ({})", Reason(*errno)),
             Fault::TimedOut => write!(f, "upstream timed out ({})", Reason(io::Errno::TIMEDOUT)),
-            Fault::Chunks => f.write_str("upstream sent invalid chunked response"),
+            Fault::Framing(words) => f.write_str(words),
             Fault::Local(errno) => write!(f, "a buffer or a temporary file failed ({})", Reason(*errno)),
         }
     }
@@ -143,6 +145,7 @@ impl Tries {
             response_length: Cell::new(0),
             heading: RefCell::new(None),
             trailers: RefCell::default(),
+            messages: RefCell::default(),
             excess: Cell::new(false),
             fault: Cell::new(None),
             is_invalid: Cell::new(false),
@@ -186,6 +189,10 @@ pub fn url(request: &Request) -> Option<Vec<u8>> {
 /// Writes to the error log what was wrong with the body that another server sent.
 pub fn log_body(request: &Request) {
     let Some(last) = request.extensions.get::<Tries>().and_then(Tries::last) else { return };
+    let messages = last.messages.take();
+    if !messages.is_empty() {
+        log_messages(request, &messages, "while reading upstream");
+    }
     if last.excess.get() {
         let what = "upstream sent more data than specified in \"Content-Length\" header";
         request.log(Level::Warn, format_args!("{what} while reading upstream"));
@@ -193,6 +200,12 @@ pub fn log_body(request: &Request) {
     if let Some(fault) = last.fault.get().filter(|_| !request.completed) {
         request.log(Level::Error, format_args!("{fault} while reading upstream"));
     }
+}
+
+/// Writes what a server has said beside its response, in nginx's words.
+pub(super) fn log_messages(request: &Request, text: &[u8], doing: &str) {
+    let text = text.trim_ascii_end().escape_ascii();
+    request.log(Level::Error, format_args!("FastCGI sent in stderr: \"{text}\" {doing}"));
 }
 
 /// Appends a value of each try; `false` where there was none.

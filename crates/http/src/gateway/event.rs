@@ -1,5 +1,6 @@
 //! Types that encoders and decoders of all protocols share: events, and framing around pieces of a body.
 
+use super::fastcgi;
 use crate::framing::{CHUNK_END, CHUNK_HEADER_LEN_MAX, LAST_CHUNK, chunk_header};
 
 /// How the body of a request is framed.
@@ -9,15 +10,28 @@ pub enum BodyFraming {
     Plain,
     /// Chunks of HTTP/1 (RFC 9112 section 7.1).
     Chunks,
+    /// Records of FastCGI (`FCGI_STDIN`).
+    Records,
 }
 
 impl BodyFraming {
-    /// The bytes before and after a piece of `len` bytes, which is not empty.
+    /// Most bytes of one piece.
+    #[must_use]
+    pub fn piece_max(self) -> u64 {
+        match self {
+            Self::Plain | Self::Chunks => u64::MAX,
+            Self::Records => fastcgi::CONTENT_MAX as u64,
+        }
+    }
+
+    /// The bytes before and after a piece of `len` bytes, which is not empty and no longer than
+    /// [`BodyFraming::piece_max`].
     #[must_use]
     pub fn around(self, len: u64) -> (Vec<u8>, &'static [u8]) {
         match self {
             Self::Plain => (Vec::new(), b""),
             Self::Chunks => (chunk_header(len, &mut [0; CHUNK_HEADER_LEN_MAX]).to_vec(), CHUNK_END),
+            Self::Records => (fastcgi::body_record(len).to_vec(), b""),
         }
     }
 
@@ -27,6 +41,7 @@ impl BodyFraming {
         match self {
             Self::Plain => b"",
             Self::Chunks => LAST_CHUNK,
+            Self::Records => fastcgi::BODY_END,
         }
     }
 }
@@ -71,6 +86,6 @@ pub struct BodyStep {
     pub event: BodyEvent,
 }
 
-/// The framing of a body breaks the rules of its protocol, so its end cannot be found.
+/// The framing of a body breaks the rules of its protocol, so its end cannot be found. With words for the error log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InvalidBody;
+pub struct InvalidBody(pub &'static str);

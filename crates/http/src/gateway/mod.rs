@@ -1,116 +1,65 @@
 //! The protocols that servers behind this one speak: a request becomes bytes, and bytes become events of a response.
 //!
-//! Main types: [`Encoder`] and [`Decoder`], one of each for an exchange. The encoder takes the parts of a request and
-//! frames its body; the decoder takes received bytes and returns ranges of them. No byte of a body is copied here. Both
-//! are closed enums, and a protocol is a variant with a directory of its own: no box and no dynamic call for a request.
-//! The caller handles connections, timeouts and the choice of a server.
+//! Main types: the encoder of each protocol ([`http1::Encoder`], [`fastcgi::Encoder`]), which takes the parts of a request
+//! and makes an [`Encoded`] of them, and [`Decoder`], which takes received bytes and returns ranges of them. No byte of a
+//! body is copied here. The decoder is a closed enum, and a protocol is a variant with a directory of its own: no box and
+//! no dynamic call for a request. The caller handles connections, timeouts and the choice of a server.
 
+mod encoded;
 mod event;
-mod http1;
+pub mod fastcgi;
+pub mod http1;
 
+pub use encoded::{Encoded, Protocol};
 pub use event::{BodyEvent, BodyFraming, BodyStep, HeadEvent, InvalidBody};
 
 use crate::reply::{Limits, ReplyError, ReplyHead};
-use crate::request::{BodyLength, Method, Version};
-
-/// The encoder of one request, by the protocol that the server speaks. Call [`begin`](Self::begin), then
-/// [`field`](Self::field) and [`body`](Self::body) in the order of the fields, then [`end`](Self::end).
-///
-/// The caller has made sure that no part can end a line: methods and names are tokens, targets and values have no control
-/// bytes but tabs.
-#[derive(Clone, Debug)]
-pub enum Encoder {
-    /// HTTP/1.0 or 1.1 (RFC 9112).
-    Http1(http1::Encoder),
-}
-
-impl Encoder {
-    /// One for HTTP/1 of this version; later ones are spoken to as 1.1.
-    #[must_use]
-    pub fn http1(version: Version) -> Self {
-        Self::Http1(http1::Encoder::new(version))
-    }
-
-    /// Begins with the method and the target, which `target` appends to the bytes that it is given. Returns whether there
-    /// is a target; without one the request must not be sent.
-    pub fn begin(&mut self, method: &[u8], target: impl FnOnce(&mut Vec<u8>)) -> bool {
-        match self {
-            Self::Http1(encoder) => encoder.begin(method, target),
-        }
-    }
-
-    /// Adds a field.
-    #[inline]
-    pub fn field(&mut self, name: &[u8], value: &[u8]) {
-        match self {
-            Self::Http1(encoder) => encoder.field(name, value),
-        }
-    }
-
-    /// Sets the length of the body and adds the fields about it. Without this call there is no body.
-    pub fn body(&mut self, length: BodyLength) {
-        match self {
-            Self::Http1(encoder) => encoder.body(length),
-        }
-    }
-
-    /// Ends the head.
-    pub fn end(&mut self) {
-        match self {
-            Self::Http1(encoder) => encoder.end(),
-        }
-    }
-
-    /// The bytes before the body.
-    #[must_use]
-    pub fn head(&self) -> &[u8] {
-        match self {
-            Self::Http1(encoder) => encoder.head(),
-        }
-    }
-
-    /// The target, for logs.
-    #[must_use]
-    pub fn target(&self) -> &[u8] {
-        match self {
-            Self::Http1(encoder) => encoder.target(),
-        }
-    }
-
-    /// How the body is framed on its way.
-    #[must_use]
-    pub fn framing(&self) -> BodyFraming {
-        match self {
-            Self::Http1(encoder) => encoder.framing(),
-        }
-    }
-}
+use crate::request::Method;
 
 /// The decoder of one response, by the protocol that the server speaks.
 #[derive(Debug)]
 pub enum Decoder {
     /// HTTP/1.0 and 1.1 (RFC 9112).
     Http1(http1::Decoder),
+    /// FastCGI.
+    FastCgi(Box<fastcgi::Decoder>),
 }
 
 impl Decoder {
-    /// One for the response of HTTP/1 to a request with `method`, as it was sent.
+    /// One for the response to a request with `method`, as it was sent.
     #[must_use]
-    pub fn http1(method: Method, limits: Limits) -> Self {
-        Self::Http1(http1::Decoder::new(method, limits))
+    pub fn new(protocol: Protocol, method: Method, limits: Limits) -> Self {
+        match protocol {
+            Protocol::Http1 => Self::Http1(http1::Decoder::new(method, limits)),
+            Protocol::FastCgi => Self::FastCgi(Box::new(fastcgi::Decoder::new(method, limits))),
+        }
     }
 
-    /// Reads the head from the start of `input`; `head` is new or was cleared.
+    /// Takes received bytes out of a framing that the header section has too, in place, and returns how many are left.
+    /// Each received byte passes through here once until [`Decoder::head`] has returned a header section.
+    ///
+    /// # Errors
+    /// [`ReplyError`]; the connection must be closed.
+    pub fn unframe(&mut self, received: &mut [u8]) -> Result<usize, ReplyError> {
+        match self {
+            Self::Http1(_) => Ok(received.len()),
+            Self::FastCgi(decoder) => decoder.unframe(received),
+        }
+    }
+
+    /// Reads the head from the start of `input`, which is out of [`Decoder::unframe`]; `head` is new or was cleared.
     ///
     /// # Errors
     /// [`ReplyError`]; the connection must be closed.
     pub fn head(&mut self, head: &mut ReplyHead, input: &[u8]) -> Result<HeadEvent, ReplyError> {
         match self {
             Self::Http1(decoder) => decoder.head(head, input),
+            Self::FastCgi(decoder) => decoder.head(head, input),
         }
     }
 
-    /// Takes the next bytes behind the head. Call until [`BodyEvent::More`] (then with new bytes) or [`BodyEvent::End`].
+    /// Takes the next bytes behind the head: those that came with it, then new ones as received. Call until
+    /// [`BodyEvent::More`] (then with new bytes) or [`BodyEvent::End`].
     ///
     /// # Errors
     /// [`InvalidBody`]; the connection must be closed.
@@ -118,6 +67,7 @@ impl Decoder {
     pub fn body(&mut self, input: &[u8]) -> Result<BodyStep, InvalidBody> {
         match self {
             Self::Http1(decoder) => decoder.body(input),
+            Self::FastCgi(decoder) => decoder.body(input),
         }
     }
 
@@ -127,6 +77,7 @@ impl Decoder {
     pub fn ends_within(&self, input: &[u8]) -> bool {
         match self {
             Self::Http1(decoder) => decoder.ends_within(input),
+            Self::FastCgi(decoder) => decoder.ends_within(input),
         }
     }
 
@@ -135,6 +86,7 @@ impl Decoder {
     pub fn left(&self) -> Option<u64> {
         match self {
             Self::Http1(decoder) => decoder.left(),
+            Self::FastCgi(decoder) => decoder.left(),
         }
     }
 
@@ -143,6 +95,7 @@ impl Decoder {
     pub fn is_over(&self) -> bool {
         match self {
             Self::Http1(decoder) => decoder.is_over(),
+            Self::FastCgi(decoder) => decoder.is_over(),
         }
     }
 
@@ -151,6 +104,7 @@ impl Decoder {
     pub fn close(&mut self) -> bool {
         match self {
             Self::Http1(decoder) => decoder.close(),
+            Self::FastCgi(decoder) => decoder.close(),
         }
     }
 
@@ -159,6 +113,7 @@ impl Decoder {
     pub fn keeps(&self) -> bool {
         match self {
             Self::Http1(decoder) => decoder.keeps(),
+            Self::FastCgi(decoder) => decoder.keeps(),
         }
     }
 
@@ -167,6 +122,15 @@ impl Decoder {
     pub fn trailers(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         match self {
             Self::Http1(decoder) => decoder.trailers(),
+            Self::FastCgi(_) => Vec::new(),
+        }
+    }
+
+    /// What the server has said beside the response since the last call, for the log.
+    pub fn take_messages(&mut self) -> Option<Vec<u8>> {
+        match self {
+            Self::Http1(_) => None,
+            Self::FastCgi(decoder) => decoder.take_messages(),
         }
     }
 }

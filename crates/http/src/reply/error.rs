@@ -33,6 +33,16 @@ pub enum ReplyError {
     HeadTooLong,
     /// More fields than [`super::Limits::fields_max`].
     TooManyFields,
+    /// The field `Status` of CGI does not begin with three digits.
+    InvalidStatus,
+    /// A record of FastCGI of another version than 1.
+    RecordVersion,
+    /// A record of a request that was not made: connections are not shared by requests.
+    RecordId,
+    /// A record of a type that no response has.
+    RecordType,
+    /// The response has ended without a header section.
+    StdoutClosed,
 }
 
 impl ReplyError {
@@ -54,6 +64,11 @@ impl ReplyError {
             Self::UnknownTransferEncoding => "upstream sent unknown \"Transfer-Encoding\"",
             Self::HeadTooLong => "upstream sent too big header",
             Self::TooManyFields => "upstream sent too many header lines",
+            Self::InvalidStatus => "upstream sent invalid status",
+            Self::RecordVersion => "upstream sent unsupported FastCGI protocol version",
+            Self::RecordId => "upstream sent unexpected FastCGI request id",
+            Self::RecordType => "upstream sent unexpected FastCGI record",
+            Self::StdoutClosed => "upstream prematurely closed FastCGI stdout",
         }
     }
 }

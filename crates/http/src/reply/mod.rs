@@ -14,8 +14,10 @@ mod tests;
 mod writer;
 
 pub use error::ReplyError;
-pub use parse::{parse, parse_fields};
+pub use parse::{parse, parse_cgi, parse_fields};
 pub use writer::{HeadWriter, parse_written};
+
+use std::borrow::Cow;
 
 use crate::fields::FieldTable;
 use crate::request::{Field, HeaderId, Version};
@@ -91,6 +93,8 @@ pub struct ReplyHead {
     fields: FieldTable,
     content_length: Option<u64>,
     chunked: bool,
+    /// Whether it is of a script, which has no status line.
+    is_cgi: bool,
 }
 
 /// Where the parser stands.
@@ -146,6 +150,22 @@ impl ReplyHead {
     #[must_use]
     pub fn status_text(&self) -> Span {
         self.status_text
+    }
+
+    /// Status and reason for storage and for the client: those of the response, or of this server where a script has told
+    /// no reason.
+    #[must_use]
+    pub fn status_line<'a>(&self, buf: &'a [u8]) -> Cow<'a, [u8]> {
+        match self.is_cgi && self.status_text.is_empty() {
+            true => Cow::Owned(format!("{} {}", self.status.code(), self.status.reason()).into_bytes()),
+            false => Cow::Borrowed(self.status_text.of(buf)),
+        }
+    }
+
+    /// The reason as it was sent; `None` where a script has told none.
+    #[must_use]
+    pub fn told_reason<'a>(&self, buf: &'a [u8]) -> Option<&'a [u8]> {
+        (!self.is_cgi || !self.reason.is_empty()).then(|| self.reason.of(buf))
     }
 
     /// The reason phrase; often empty.
@@ -241,4 +261,5 @@ const EMPTY: ReplyHead = ReplyHead {
     fields: FieldTable::EMPTY,
     content_length: None,
     chunked: false,
+    is_cgi: false,
 };

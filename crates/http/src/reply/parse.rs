@@ -24,6 +24,49 @@ pub fn parse(head: &mut ReplyHead, buf: &[u8], limits: &Limits) -> Result<ReplyP
     {
         return Ok(ReplyProgress::Http09);
     }
+    lines(head, buf, limits)
+}
+
+/// The same for the response of a script (RFC 3875 section 6.2): there is no status line, and the status is that of the
+/// field `Status`, 302 where there is a `Location` without one, or 200.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_cgi(head: &mut ReplyHead, buf: &[u8], limits: &Limits) -> Result<ReplyProgress, ReplyError> {
+    if head.phase == Phase::Done {
+        return Ok(ReplyProgress::Complete { head_len: head.line_start });
+    }
+    (head.phase, head.is_cgi) = (Phase::Fields, true);
+    let progress = lines(head, buf, limits)?;
+    if head.phase == Phase::Done {
+        cgi_status(head, buf)?;
+    }
+    Ok(progress)
+}
+
+fn cgi_status(head: &mut ReplyHead, buf: &[u8]) -> Result<(), ReplyError> {
+    let is_status = |field: &&Field| field.name.of(buf).eq_ignore_ascii_case(b"Status");
+    let Some(value) = head.fields.lines.iter().find(is_status).map(|field| field.value) else {
+        let is_redirect = head.get(buf, HeaderId::Location).is_some();
+        head.status =
+            StatusCode::new(if is_redirect { 302 } else { 200 }).ok_or(ReplyError::InvalidStatus)?;
+        return Ok(());
+    };
+    let text = value.of(buf);
+    let code =
+        text.get(..CODE_DIGITS).and_then(crate::parse_decimal).and_then(|code| u16::try_from(code).ok());
+    let ends = matches!(text.get(CODE_DIGITS), None | Some(b' '));
+    let code = code.filter(|code| ends && *code >= 200).and_then(StatusCode::new);
+    head.status = code.ok_or(ReplyError::InvalidStatus)?;
+    if text.len() > CODE_DIGITS {
+        head.status_text = value;
+        head.reason = reason(value.start as usize, text);
+    }
+    Ok(())
+}
+
+/// Parses lines until the header section is complete.
+fn lines(head: &mut ReplyHead, buf: &[u8], limits: &Limits) -> Result<ReplyProgress, ReplyError> {
     while let Some(len) = memchr::memchr(b'\n', &buf[head.scanned as usize..]) {
         let (start, line_feed) = (head.line_start as usize, head.scanned as usize + len);
         if line_feed >= limits.head_max as usize {

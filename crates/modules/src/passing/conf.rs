@@ -6,6 +6,8 @@ use std::sync::Arc;
 use crate::passing::pass::Pass;
 use crate::passing::store::Store;
 use crate::passing::{Family, Passing, ssl};
+use http::request::HeaderId;
+
 use exchange::config::{Layered, Scope, Start, Words};
 use upstream::Settings;
 use upstream::caching::settings::CacheConf;
@@ -20,6 +22,8 @@ pub(crate) fn conf<F: Family>(scope: &mut Scope) -> &mut Conf {
 pub(crate) struct Conf {
     /// What the names of the directives begin with.
     pub(crate) prefix: &'static str,
+    /// Which fields of responses the protocol does not pass on, beside those of all protocols.
+    pub(super) hides: fn(HeaderId, &[u8]) -> bool,
     /// How upstreams are talked to.
     pub(crate) upstream: Settings,
     /// Sizes that follow from others where they are not written.
@@ -61,6 +65,7 @@ impl Default for Conf {
     fn default() -> Conf {
         Conf {
             prefix: "",
+            hides: |_, _| false,
             upstream: Settings::default(),
             sizes: Sizes::default(),
             pass: None,
@@ -96,8 +101,9 @@ pub(super) struct Sizes {
 
 impl Conf {
     /// What the outermost block starts with.
-    pub(super) fn start(prefix: &'static str, start: &Start<'_>) -> Conf {
-        let mut conf = Conf { prefix, ..Conf::default() };
+    pub(super) fn start<F: Family>(start: &Start<'_>) -> Conf {
+        let prefix = F::PREFIX;
+        let mut conf = Conf { prefix, hides: F::hides, ..Conf::default() };
         // As nginx does with `proxy_temp_path` unwritten: a thousand directories keep each of them short.
         let directory = start.prefix.join(format!("{prefix}_temp"));
         conf.upstream.temp_path = (directory, [1, 2].into_iter().collect());

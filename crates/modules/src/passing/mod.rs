@@ -41,7 +41,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use ::conf::Error;
-use http::request::BodyLength;
+use http::request::{BodyLength, HeaderId};
 
 use crate::Module;
 use crate::passing::conf::Conf;
@@ -127,6 +127,9 @@ pub(crate) trait Family: Protocol + Any + Clone + Debug + Default {
     /// The default of the name in an upstream's certificate, as it would be written.
     const TLS_NAME_DEFAULT: Option<&'static str>;
 
+    /// Which fields of responses are not passed on, beside those that are for this server.
+    fn hides(id: HeaderId, name: &[u8]) -> bool;
+
     /// Fills in what follows from other settings where a block ends.
     fn finish(&mut self, _: &mut Conf) {}
 }
@@ -145,7 +148,7 @@ pub(crate) struct Passing<F> {
 
 impl<F: Family> Settings for Passing<F> {
     fn start(start: &mut Start<'_>) -> Passing<F> {
-        Passing { conf: Conf::start(F::PREFIX, start), own: F::default() }
+        Passing { conf: Conf::start::<F>(start), own: F::default() }
     }
 
     fn inherit(&self, inner: Inner) -> Option<Passing<F>> {
@@ -191,6 +194,11 @@ pub(crate) const fn module<F: Family>(name: &'static str) -> Module {
             end: |_, scope, end| {
                 let Passing { conf, own } = scope.own::<Passing<F>>();
                 conf.finish_sizes().map_err(|fault| Error::at(end.span.clone(), fault))?;
+                if F::KEY_DEFAULT.is_none() && conf.cache.zone.is_on() && conf.cache.key.is_none() {
+                    let prefix = F::PREFIX;
+                    let fault = format!("no \"{prefix}_cache_key\" for \"{prefix}_cache\"");
+                    return Err(Error::at(end.span.clone(), fault));
+                }
                 own.finish(conf);
                 ssl::finish(conf, end.span)?;
                 scope.core.redirects_to_slash |= scope.of::<Passing<F>>().conf.redirects_to_slash();

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use conf::{Contexts, Error, Span};
+use io::op::PeerAddr;
 
 use crate::passing::conf::Conf;
 use crate::passing::{Family, Passing};
@@ -86,6 +87,8 @@ pub(crate) struct Destination {
     pub(crate) place: Arc<Place>,
     /// Whether its URI came out of variables, and goes out as it is.
     pub(crate) is_evaluated: bool,
+    /// The prefix of the protocol: `$proxy_host` and its siblings are for HTTP.
+    pub(crate) prefix: &'static str,
 }
 
 /// What stands in front of an address.
@@ -127,6 +130,9 @@ fn written(schemes: &[Scheme], text: &str, has_path: bool, cx: &mut Cx<'_>) -> R
     // A block of this name may stand further down in the text: blocks are read before the locations.
     let group = cx.http.own::<Upstreams>().of_address(&url, cx.statement.span());
     let group = group.map_err(|fault| cx.error(fault))?;
+    if lacks_port(&url) && group.port.is_some() {
+        return Err(cx.error(format_args!("no port in upstream \"{rest}\"")));
+    }
     // There would be nothing in the request's path that it could take the place of.
     if !has_path && !uri.is_empty() {
         let name = &cx.statement.name.text;
@@ -137,6 +143,11 @@ fn written(schemes: &[Scheme], text: &str, has_path: bool, cx: &mut Cx<'_>) -> R
     }
     let place = Arc::new(Place::of(scheme, &url, authority, uri.as_bytes()));
     Ok(To::Written { url: text.into(), group, place })
+}
+
+/// Whether an address has no port and its scheme knows none.
+fn lacks_port(url: &Url) -> bool {
+    url.port == 0 && !matches!(url.address(), Some(PeerAddr::Unix(_)))
 }
 
 /// The scheme of an address, and what stands behind it.
@@ -197,12 +208,13 @@ fn found(request: &mut Request, conf: &Conf) -> Result<(Target, Destination), u1
     let Some(pass) = &conf.pass else { return Err(500) };
     match &pass.to {
         To::Written { group, place, .. } => {
-            let destination = Destination { place: Arc::clone(place), is_evaluated: false };
+            let destination =
+                Destination { place: Arc::clone(place), is_evaluated: false, prefix: conf.prefix };
             Ok((Target::Group(Arc::clone(group)), destination))
         }
         To::Variables(template, place) => {
             let text = template.rendered(request);
-            evaluate(pass.schemes, request, &text).map_err(|fault| {
+            evaluate(conf.prefix, pass.schemes, request, &text).map_err(|fault| {
                 let shown = fault.shown(&text);
                 request.log(Level::Error, format_args!("{shown} of \"{}_pass\" in {place}", conf.prefix));
                 500
@@ -215,6 +227,8 @@ fn found(request: &mut Request, conf: &Conf) -> Result<(Target, Destination), u1
 enum Wrong {
     Scheme,
     Address(Fault),
+    /// It is no group, and has no port.
+    NoPort,
     /// It has bytes that are no text.
     NoText,
 }
@@ -225,13 +239,19 @@ impl Wrong {
         match self {
             Wrong::Scheme => format!("invalid URL prefix in \"{text}\""),
             Wrong::Address(fault) => format!("{fault} in upstream \"{text}\""),
+            Wrong::NoPort => format!("no port in upstream \"{text}\""),
             Wrong::NoText => format!("invalid host in upstream \"{text}\""),
         }
     }
 }
 
 /// Reads an address that came out of variables: a group's name first, then an address, then a name to be resolved.
-fn evaluate(schemes: &[Scheme], request: &Request, text: &[u8]) -> Result<(Target, Destination), Wrong> {
+fn evaluate(
+    prefix: &'static str,
+    schemes: &[Scheme],
+    request: &Request,
+    text: &[u8],
+) -> Result<(Target, Destination), Wrong> {
     let (scheme, rest) = after_scheme(schemes, text).ok_or(Wrong::Scheme)?;
     // The URI may hold any bytes, the authority only text; a slash, a colon and a question mark are bytes of their own.
     let valid = rest.utf8_chunks().next().map_or("", |chunk| chunk.valid());
@@ -245,11 +265,12 @@ fn evaluate(schemes: &[Scheme], request: &Request, text: &[u8]) -> Result<(Targe
     }
     let url = Url::parse(authority, scheme.port).map_err(Wrong::Address)?;
     let place = Arc::new(Place::of(scheme, &url, authority, uri));
-    let destination = Destination { place, is_evaluated: true };
+    let destination = Destination { place, is_evaluated: true, prefix };
     let upstreams = &request.config().http.of::<Upstreams>();
     // A group first: its name is no name of a host, and need not resolve.
     let target = match upstreams.find(url.host.as_bytes(), url.port, url.has_port) {
         Some(group) => Target::Group(Arc::clone(group)),
+        None if lacks_port(&url) => return Err(Wrong::NoPort),
         None => match url.place {
             address::Place::Address(address) => Target::Address(address),
             address::Place::Name => Target::Dynamic { host: url.host.into_bytes(), port: url.port },

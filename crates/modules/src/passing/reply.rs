@@ -18,7 +18,7 @@ use std::rc::Rc;
 use http::conditional::Etag;
 use http::hop_by_hop::ConnectionOptions;
 use http::reply::{FieldLine, ReplyHead};
-use http::request::HeaderId;
+use http::request::{HeaderId, Method};
 
 use crate::charset;
 use crate::passing::conf::Conf;
@@ -87,8 +87,20 @@ impl Conf {
 
     /// Whether a field of answers is not passed on.
     pub(super) fn hides(&self, id: HeaderId, name: &[u8]) -> bool {
-        let is_hidden = is_hidden_by_default(id, name) || self.hides_by_name(name);
+        let is_hidden = self.hides_by_default(id, name) || self.hides_by_name(name);
         is_hidden && !has_name(self.shown.items(), name)
+    }
+
+    /// Fields that are for this server, and what its protocol adds to them.
+    fn hides_by_default(&self, id: HeaderId, name: &[u8]) -> bool {
+        matches!(
+            id,
+            HeaderId::XAccelExpires
+                | HeaderId::XAccelRedirect
+                | HeaderId::XAccelLimitRate
+                | HeaderId::XAccelBuffering
+                | HeaderId::XAccelCharset
+        ) || (self.hides)(id, name)
     }
 
     /// Whether `proxy_hide_header` names a field.
@@ -99,20 +111,6 @@ impl Conf {
 
 fn has_name(list: &[Box<str>], name: &[u8]) -> bool {
     list.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name))
-}
-
-/// Fields that are this server's own, or for this server.
-fn is_hidden_by_default(id: HeaderId, name: &[u8]) -> bool {
-    matches!(
-        id,
-        HeaderId::Date
-            | HeaderId::Server
-            | HeaderId::XAccelExpires
-            | HeaderId::XAccelRedirect
-            | HeaderId::XAccelLimitRate
-            | HeaderId::XAccelBuffering
-            | HeaderId::XAccelCharset
-    ) || name.eq_ignore_ascii_case(b"X-Pad")
 }
 
 /// Makes the answer of a request out of that of an upstream, or follows where it leads.
@@ -149,10 +147,20 @@ pub(crate) fn apply(request: &mut Request, via: Via<'_>, reply: Reply) -> Step {
             request.response.content_length = Some(source.bytes().len() as u64);
             Body::Bytes(source)
         }
+        ReplyBody::None if is_empty(request) => {
+            request.response.content_length = Some(0);
+            Body::None
+        }
         body => body.into_body(request, &conf.upstream, steering.buffering),
     };
     request.response.body = store::keep(request, conf, body);
     Step::Done
+}
+
+/// Whether a response without content had a framing for it whose end is known now: its client has to be told a length.
+fn is_empty(request: &Request) -> bool {
+    let has_framing = request.method != Method::Head && !matches!(request.response.status, 101 | 204 | 304);
+    has_framing && request.response.content_length.is_none()
 }
 
 /// `proxy_intercept_errors`: a status that has an `error_page` leads there.
@@ -242,7 +250,10 @@ fn head(request: &mut Request, via: Via<'_>, heading: &Heading) {
     let status = head.status();
     let response = &mut request.response;
     response.status = status.code();
-    response.reason = Some(Reason::new(status, head.reason().of(raw)));
+    response.reason = Some(match head.told_reason(raw) {
+        Some(text) => Reason::new(status, text),
+        None => Reason { status: status.code(), text: None },
+    });
     // A chunked body has no length, whatever else the head says (RFC 9112 section 6.3).
     response.content_length = if head.is_chunked() { None } else { head.content_length() };
     // nginx compares dates of these only, and passes that of an error page on like any other field.
@@ -256,7 +267,7 @@ fn head(request: &mut Request, via: Via<'_>, heading: &Heading) {
     let options = ConnectionOptions::new(head.all(raw, HeaderId::Connection));
     // A `Server` that is shown is the upstream's, be there none. nginx has no `Date` then either, but RFC 9110 section
     // 6.6.1 asks for one.
-    if !conf.hides(HeaderId::Server, b"Server") {
+    if (conf.hides)(HeaderId::Server, b"Server") && !conf.hides(HeaderId::Server, b"Server") {
         request.response.server = Some(Vec::new());
     }
     for line in head.lines(raw) {

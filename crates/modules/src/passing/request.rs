@@ -9,6 +9,7 @@ use io::SharedBytes;
 use crate::passing::Via;
 use crate::passing::conf::Conf;
 use exchange::request::Request;
+use telemetry::Level;
 use upstream::OutgoingBody;
 
 /// What a cache asks for in the place of what the client does.
@@ -70,7 +71,7 @@ pub(crate) fn length_of(request: &Request, conf: &Conf, body: &OutgoingBody) -> 
 
 /// Whether the body would go along, but another location has passed it on while it came. The rest of it would look
 /// like all of it to an upstream, or leave one that keeps the connection waiting for bytes of the next request.
-pub(crate) fn lacks_body(request: &Request, via: Via<'_>) -> bool {
+fn lacks_body(request: &Request, via: Via<'_>) -> bool {
     let is_begun = request.incoming.as_ref().is_some_and(|incoming| incoming.is_begun());
     let is_wanted = via.protocol.body().is_none() && via.conf.pass_body && request.depth == 0;
     // An error page is fetched by GET, which nobody expects a body with.
@@ -79,7 +80,19 @@ pub(crate) fn lacks_body(request: &Request, via: Via<'_>) -> bool {
 }
 
 /// The body that is sent.
-pub(crate) fn body_of(request: &Request, via: Via<'_>) -> OutgoingBody {
+///
+/// # Errors
+/// The status that answers; the log has the reason.
+pub(crate) fn body_of(request: &Request, via: Via<'_>) -> Result<OutgoingBody, u16> {
+    if lacks_body(request, via) {
+        let what = "request body was passed on already, it cannot be sent to another upstream";
+        request.log(Level::Error, format_args!("{what}"));
+        return Err(502);
+    }
+    Ok(chosen_body(request, via))
+}
+
+fn chosen_body(request: &Request, via: Via<'_>) -> OutgoingBody {
     if let Some(template) = via.protocol.body() {
         return OutgoingBody::Bytes(SharedBytes::from_vec(template.rendered(request)));
     }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use http::request::{BodyLength, Version};
+use http::request::{BodyLength, HeaderId, Version};
 
 use crate::passing::conf::Conf;
 use crate::passing::pass::{Destination, Scheme};
@@ -68,6 +68,10 @@ impl Family for Http {
     ];
     const KEY_DEFAULT: Option<&'static str> = Some("$scheme$proxy_host$request_uri");
     const TLS_NAME_DEFAULT: Option<&'static str> = Some("$proxy_host");
+
+    fn hides(id: HeaderId, name: &[u8]) -> bool {
+        matches!(id, HeaderId::Date | HeaderId::Server) || name.eq_ignore_ascii_case(b"X-Pad")
+    }
 
     fn finish(&mut self, conf: &mut Conf) {
         self.redirects.finish(conf.pass.as_deref());

@@ -14,7 +14,7 @@
 //! Nothing that a client or a variable says can end a line of it: the URI is escaped and control bytes in values
 //! become spaces. The fields that frame the body are made from the body that is sent, and from nothing else.
 
-use http::gateway::Encoder;
+use http::gateway::http1::Encoder;
 use http::hop_by_hop::ConnectionOptions;
 use http::request::{BodyLength, HeaderId, Method};
 
@@ -22,7 +22,7 @@ use crate::passing::Via;
 use crate::passing::conf::Conf;
 use crate::passing::early_hints;
 use crate::passing::pass::Destination;
-use crate::passing::request::{Context, Fill, body_of, is_conditional, is_idempotent, lacks_body, length_of};
+use crate::passing::request::{Context, Fill, body_of, is_conditional, is_idempotent, length_of};
 use crate::proxy::conf::Http;
 use exchange::request::Request;
 use exchange::template::Template;
@@ -83,26 +83,20 @@ pub(super) fn build(
         request.log(Level::Error, format_args!("loop detected: \"CDN-Loop\" of the request has \"{name}\""));
         return Err(502);
     }
-    let mut encoder = Encoder::http1(http.version);
+    let mut encoder = Encoder::new(http.version);
     // nginx's words for a location without a path in front of a rewritten URI that is empty.
     if !encoder.begin(&method, |out| push_uri(request, conf, destination, out)) {
         request.log(Level::Error, format_args!("zero length URI to proxy"));
         return Err(500);
     }
     let via = Via { conf, protocol: http };
-    if lacks_body(request, via) {
-        let what = "request body was passed on already, it cannot be sent to another upstream";
-        request.log(Level::Error, format_args!("{what}"));
-        return Err(502);
-    }
-    let body = body_of(request, via);
+    let body = body_of(request, via)?;
     let length = length_of(request, conf, &body);
     request.extensions.insert(Context { length, passes_conditions: fill.is_none() });
     // The context is complete before values are made: they may show the length of the body.
     let mut writer = Writer { request, conf, http, encoder, closes: false, upgrades: false };
     writer.fields(destination, length, fill);
-    let Writer { mut encoder, closes, upgrades, .. } = writer;
-    encoder.end();
+    let Writer { encoder, closes, upgrades, .. } = writer;
     // What a client did not ask for it would not understand.
     let upgrade = upgrades && request.depth == 0 && request.header(HeaderId::Upgrade).is_some();
     let method = Method::of(&method);
@@ -112,13 +106,15 @@ pub(super) fn build(
         (_, false) => None,
     };
     Ok(Outgoing {
-        encoder,
+        encoded: encoder.end(),
+        scheme: if secure.is_some() { "https://" } else { "http://" },
         secure,
         body,
         method,
         is_idempotent: is_idempotent(method),
         keepalive: !closes,
         upgrade,
+        caught: Vec::new(),
         interim: early_hints::interim_of::<Http>(request),
     })
 }

@@ -5,8 +5,10 @@
 
 use http::request::{BodyLength, HeaderId};
 
+use crate::passing::Family;
 use crate::passing::pass::{Destination, Place};
 use crate::passing::request::Context;
+use crate::proxy::Http;
 use exchange::request::Request;
 use exchange::variables::Variable;
 
@@ -90,7 +92,8 @@ const fn variable(
 
 /// A value that is known once the target is: before the key of a cache is made.
 fn place(request: &Request, out: &mut Vec<u8>, show: fn(&Place, &mut Vec<u8>) -> bool) -> bool {
-    request.extensions.get::<Destination>().is_some_and(|destination| show(&destination.place, out))
+    let destination = request.extensions.get::<Destination>().filter(|place| place.prefix == Http::PREFIX);
+    destination.is_some_and(|destination| show(&destination.place, out))
 }
 
 /// A value that is known once the request was made.

@@ -435,7 +435,8 @@ impl Fetch {
         if self.is_of_head(request) {
             policy::set_of_head(request, &mut meta);
         }
-        let status = (head.status(), head.status_text().of(raw));
+        let status_line = head.status_line(raw);
+        let status = (head.status(), &*status_line);
         // Its lines were parsed a moment ago.
         let (stored_head, parsed) =
             policy::stored_head(status, head.lines(raw), kept_fields(&meta), answer.times.response)

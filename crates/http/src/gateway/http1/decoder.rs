@@ -28,6 +28,8 @@ enum Place {
     Over(Vec<u8>),
 }
 
+const INVALID_CHUNKS: InvalidBody = InvalidBody("upstream sent invalid chunked response");
+
 /// Most fields of a trailer section that are passed on: more than any protocol sends, and little memory.
 const TRAILERS_MAX: u16 = 100;
 
@@ -75,7 +77,7 @@ impl Decoder {
                 Ok(data(len))
             }
             Place::Chunks(decoder, trailers) => {
-                let step = decoder.handle_with_trailers(input, trailers).map_err(|_| InvalidBody)?;
+                let step = decoder.handle_with_trailers(input, trailers).map_err(|_| INVALID_CHUNKS)?;
                 let event = match step.event {
                     Event::Data { start, end } => BodyEvent::Data { start, end },
                     Event::More => BodyEvent::More,
@@ -275,7 +277,7 @@ mod tests {
         let text = b"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n";
         for bytes in ["zz\r\n", "2\r\nabc", "1\na"] {
             let (mut decoder, _) = decoder(Method::Get, text);
-            assert_eq!(decoded(&mut decoder, bytes.as_bytes(), 1), Err(InvalidBody), "{bytes:?}");
+            assert_eq!(decoded(&mut decoder, bytes.as_bytes(), 1), Err(INVALID_CHUNKS), "{bytes:?}");
         }
     }
 

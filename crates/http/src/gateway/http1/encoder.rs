@@ -1,10 +1,15 @@
 //! The requests to servers that speak HTTP/1: their heads are written as text at once, without a table of parts before.
 
 use crate::gateway::event::BodyFraming;
+use crate::gateway::{Encoded, Protocol};
 use crate::request::{BodyLength, Version};
 use crate::{Span, push_decimal};
 
-/// See [`crate::gateway::Encoder`].
+/// The encoder of one request. Call [`begin`](Self::begin), then [`field`](Self::field) and [`body`](Self::body) in the
+/// order of the fields, then [`end`](Self::end).
+///
+/// The caller has made sure that no part can end a line: methods and names are tokens, targets and values have no control
+/// bytes but tabs.
 #[derive(Clone, Debug)]
 pub struct Encoder {
     version: Version,
@@ -17,12 +22,16 @@ pub struct Encoder {
 const HEAD_BYTES: usize = 512;
 
 impl Encoder {
-    pub(in crate::gateway) fn new(version: Version) -> Self {
+    /// One for this version; later ones are spoken to as 1.1.
+    #[must_use]
+    pub fn new(version: Version) -> Self {
         let head = Vec::with_capacity(HEAD_BYTES);
         Self { version, head, target: Span::EMPTY, framing: BodyFraming::Plain }
     }
 
-    pub(in crate::gateway) fn begin(&mut self, method: &[u8], target: impl FnOnce(&mut Vec<u8>)) -> bool {
+    /// Begins with the method and the target, which `target` appends to the bytes that it is given. Returns whether there
+    /// is a target; without one the request must not be sent.
+    pub fn begin(&mut self, method: &[u8], target: impl FnOnce(&mut Vec<u8>)) -> bool {
         self.head.extend_from_slice(method);
         self.head.push(b' ');
         let start = self.head.len();
@@ -35,15 +44,17 @@ impl Encoder {
         !self.target.is_empty()
     }
 
+    /// Adds a field.
     #[inline]
-    pub(in crate::gateway) fn field(&mut self, name: &[u8], value: &[u8]) {
+    pub fn field(&mut self, name: &[u8], value: &[u8]) {
         self.head.extend_from_slice(name);
         self.head.extend_from_slice(b": ");
         self.head.extend_from_slice(value);
         self.head.extend_from_slice(b"\r\n");
     }
 
-    pub(in crate::gateway) fn body(&mut self, length: BodyLength) {
+    /// Sets the length of the body and adds the fields about it. Without this call there is no body.
+    pub fn body(&mut self, length: BodyLength) {
         match length {
             BodyLength::None => {}
             BodyLength::Exactly(length) => {
@@ -58,20 +69,12 @@ impl Encoder {
         }
     }
 
-    pub(in crate::gateway) fn end(&mut self) {
+    /// Ends the head.
+    #[must_use]
+    pub fn end(mut self) -> Encoded {
         self.head.extend_from_slice(b"\r\n");
-    }
-
-    pub(in crate::gateway) fn head(&self) -> &[u8] {
-        &self.head
-    }
-
-    pub(in crate::gateway) fn target(&self) -> &[u8] {
-        self.target.of(&self.head)
-    }
-
-    pub(in crate::gateway) fn framing(&self) -> BodyFraming {
-        self.framing
+        let Self { head, target, framing, .. } = self;
+        Encoded { protocol: Protocol::Http1, head, target, framing }
     }
 }
 
@@ -86,7 +89,7 @@ mod tests {
         encoder.field(b"Host", b"h");
         encoder.body(length);
         encoder.field(b"X", b"");
-        encoder.end();
+        let encoder = encoder.end();
         assert_eq!(encoder.target(), b"/a?b");
         let mut all = encoder.head().to_vec();
         for piece in pieces {

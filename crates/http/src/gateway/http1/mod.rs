@@ -3,5 +3,5 @@
 mod decoder;
 mod encoder;
 
-pub(super) use decoder::Decoder;
-pub(super) use encoder::Encoder;
+pub use decoder::Decoder;
+pub use encoder::Encoder;

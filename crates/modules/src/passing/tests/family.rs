@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use conf::{Args, Contexts, Error, MapLoader, Source, Spec};
-use http::gateway::Encoder;
-use http::request::Version;
+use http::gateway::http1::Encoder;
+use http::request::{HeaderId, Version};
 
 use crate::passing::conf::Conf;
 use crate::passing::pass::{self, Destination, Scheme};
@@ -24,18 +24,24 @@ impl Family for Echo {
     const SCHEMES: &'static [Scheme] = &[Scheme { text: "echo://", port: 7, is_secure: false }];
     const KEY_DEFAULT: Option<&'static str> = None;
     const TLS_NAME_DEFAULT: Option<&'static str> = None;
+
+    fn hides(_: HeaderId, _: &[u8]) -> bool {
+        false
+    }
 }
 
 impl Protocol for Echo {
     fn build(&self, _: &Conf, _: &mut Request, _: &Destination, _: Option<&Fill>) -> Result<Outgoing, u16> {
         Ok(Outgoing {
-            encoder: Encoder::http1(Version::Http11),
+            encoded: Encoder::new(Version::Http11).end(),
+            scheme: "echo://",
             secure: None,
             body: OutgoingBody::None,
             method: http::request::Method::Get,
             is_idempotent: true,
             keepalive: true,
             upgrade: false,
+            caught: Vec::new(),
             interim: None,
         })
     }
@@ -88,7 +94,7 @@ fn a_second_protocol_has_the_directives_under_its_own_prefix() {
 fn messages_have_the_prefix_of_their_protocol() {
     for (text, expected) in [
         ("\necho_buffers 1 4k;", "there must be at least 2 \"echo_buffers\""),
-        ("\necho_cache none;", "\"echo_cache\" zone \"none\" is unknown"),
+        ("echo_cache_key a;\necho_cache none;", "\"echo_cache\" zone \"none\" is unknown"),
         ("\necho_cache_path /c levels=1;", "\"echo_cache_path\" must have \"keys_zone\" parameter"),
         (
             "echo_cache_path /c keys_zone=one:1m; echo_cache one;\necho_store on;",

@@ -1,0 +1,48 @@
+//! A request as bytes of its protocol.
+
+use super::BodyFraming;
+use crate::Span;
+
+/// The protocol that a server speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.0 and 1.1 (RFC 9112).
+    Http1,
+    /// FastCGI 1.0.
+    FastCgi,
+}
+
+/// What an encoder makes of the parts of a request.
+#[derive(Clone, Debug)]
+pub struct Encoded {
+    pub(in crate::gateway) protocol: Protocol,
+    pub(in crate::gateway) head: Vec<u8>,
+    pub(in crate::gateway) target: Span,
+    pub(in crate::gateway) framing: BodyFraming,
+}
+
+impl Encoded {
+    /// The protocol, which the response has too.
+    #[must_use]
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// The bytes before the body.
+    #[must_use]
+    pub fn head(&self) -> &[u8] {
+        &self.head
+    }
+
+    /// The target, for logs.
+    #[must_use]
+    pub fn target(&self) -> &[u8] {
+        self.target.of(&self.head)
+    }
+
+    /// How the body is framed on its way.
+    #[must_use]
+    pub fn framing(&self) -> BodyFraming {
+        self.framing
+    }
+}

@@ -1,0 +1,453 @@
+//! The responses of servers that speak FastCGI: header section and body in records, with messages between them.
+//!
+//! ```text
+//!   Header --8 bytes--> Content --all of it--> Padding --all of it--> Header
+//!                                                 |
+//!                                                 +-- of FCGI_END_REQUEST --> Over
+//! ```
+
+use super::{END_REQUEST, HEADER_LEN, STDERR, STDOUT, VERSION};
+use crate::gateway::event::{BodyEvent, BodyStep, HeadEvent, InvalidBody};
+use crate::reply::{self, Limits, ReplyError, ReplyHead, ReplyProgress};
+use crate::request::Method;
+
+/// See [`crate::gateway::Decoder`].
+#[derive(Debug)]
+pub struct Decoder {
+    method: Method,
+    limits: Limits,
+    place: Place,
+    /// The header of the record, as far as it is here.
+    header: [u8; HEADER_LEN],
+    header_len: usize,
+    /// Bytes that are still to come of the record's content, and of the padding behind it.
+    content: usize,
+    padding: usize,
+    /// Whether an empty record of the response has come.
+    stdout_closed: bool,
+    /// Bytes of the body that are out of their records already, as they came with the header section.
+    plain: usize,
+    /// What is missing of the body's length, if that was told.
+    length: Option<u64>,
+    /// Whether the response has no body, whatever its header section says (RFC 9110 section 6.4.1).
+    is_bare: bool,
+    is_over: bool,
+    /// Whether bytes came behind the end.
+    has_excess: bool,
+    messages: Vec<u8>,
+    /// Bytes of messages so far, among them those that were taken or dropped.
+    messages_len: usize,
+}
+
+/// Where the next byte belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Header,
+    Content,
+    Padding,
+    Over,
+}
+
+/// What a call of [`Decoder::step`] has found.
+enum Found {
+    /// Bytes of the response: this range of the input.
+    Data(usize, usize),
+    More,
+    End,
+}
+
+/// Most bytes of messages of one response that are kept for the log. A server that floods it is not heard any more.
+const MESSAGES_MAX: usize = 64 << 10;
+
+impl Decoder {
+    pub(in crate::gateway) fn new(method: Method, limits: Limits) -> Self {
+        Self {
+            method,
+            limits,
+            place: Place::Header,
+            header: [0; HEADER_LEN],
+            header_len: 0,
+            content: 0,
+            padding: 0,
+            stdout_closed: false,
+            plain: 0,
+            length: None,
+            is_bare: false,
+            is_over: false,
+            has_excess: false,
+            messages: Vec::new(),
+            messages_len: 0,
+        }
+    }
+
+    pub(in crate::gateway) fn unframe(&mut self, received: &mut [u8]) -> Result<usize, ReplyError> {
+        let (mut kept, mut at) = (0, 0);
+        loop {
+            let (consumed, found) = self.step(&received[at..])?;
+            match found {
+                Found::Data(start, end) => {
+                    received.copy_within(at + start..at + end, kept);
+                    kept += end - start;
+                }
+                Found::More => return Ok(kept),
+                Found::End => {
+                    self.has_excess |= at + consumed < received.len();
+                    return Ok(kept);
+                }
+            }
+            at += consumed;
+        }
+    }
+
+    pub(in crate::gateway) fn head(
+        &mut self,
+        head: &mut ReplyHead,
+        input: &[u8],
+    ) -> Result<HeadEvent, ReplyError> {
+        match reply::parse_cgi(head, input, &self.limits)? {
+            ReplyProgress::Complete { head_len } => {
+                let status = head.status().code();
+                self.is_bare = self.method == Method::Head || matches!(status, 204 | 304);
+                self.length = head.content_length();
+                self.plain = input.len() - head_len as usize;
+                let is_short = self.length.is_some_and(|length| length > self.plain as u64);
+                if self.place == Place::Over && is_short && !self.is_bare {
+                    return Err(ReplyError::StdoutClosed);
+                }
+                Ok(HeadEvent::Head(head_len))
+            }
+            _ if self.stdout_closed || self.place == Place::Over => Err(ReplyError::StdoutClosed),
+            _ => Ok(HeadEvent::More),
+        }
+    }
+
+    pub(in crate::gateway) fn body(&mut self, input: &[u8]) -> Result<BodyStep, InvalidBody> {
+        if self.is_over {
+            return Ok(BodyStep { consumed: input.len(), event: BodyEvent::More });
+        }
+        if self.is_bare {
+            // What follows belongs to nobody, and the connection is kept where the end has come already.
+            self.is_over = true;
+            return Ok(BodyStep { consumed: input.len(), event: BodyEvent::End });
+        }
+        let mut at = 0;
+        loop {
+            let (consumed, found) = match self.plain {
+                0 if self.place == Place::Over => (0, Found::End),
+                0 => self.step(&input[at..]).map_err(|error| InvalidBody(error.message()))?,
+                plain => {
+                    let len = plain.min(input.len() - at);
+                    self.plain -= len;
+                    (len, if len == 0 { Found::More } else { Found::Data(0, len) })
+                }
+            };
+            let start = at;
+            at += consumed;
+            match found {
+                Found::Data(from, to) => {
+                    let len = self.counted(to - from);
+                    if len > 0 {
+                        let (from, to) = (start + from, start + from + len);
+                        return Ok(BodyStep {
+                            consumed: at,
+                            event: BodyEvent::Data { start: from, end: to },
+                        });
+                    }
+                }
+                Found::More => return Ok(BodyStep { consumed: input.len(), event: BodyEvent::More }),
+                Found::End if self.length.is_some_and(|left| left > 0) => {
+                    return Err(InvalidBody(ReplyError::StdoutClosed.message()));
+                }
+                Found::End => {
+                    self.is_over = true;
+                    return Ok(BodyStep { consumed: at, event: BodyEvent::End });
+                }
+            }
+        }
+    }
+
+    /// Takes bytes off the length, if that was told; how many of them are the body's.
+    fn counted(&mut self, len: usize) -> usize {
+        let Some(left) = &mut self.length else { return len };
+        let taken = len.min((*left).min(usize::MAX as u64) as usize);
+        *left -= taken as u64;
+        taken
+    }
+
+    pub(in crate::gateway) fn ends_within(&self, input: &[u8]) -> bool {
+        let is_whole = self.place == Place::Over && input.len() == self.plain;
+        self.is_bare || is_whole && self.length.is_none_or(|left| left <= self.plain as u64)
+    }
+
+    pub(in crate::gateway) fn left(&self) -> Option<u64> {
+        match self.length {
+            _ if self.is_over || self.is_bare => Some(0),
+            None if self.place == Place::Over => Some(self.plain as u64),
+            length => length,
+        }
+    }
+
+    pub(in crate::gateway) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    pub(in crate::gateway) fn close(&mut self) -> bool {
+        let ends = self.plain == 0
+            && match self.length {
+                Some(left) => left == 0,
+                None => self.stdout_closed || self.place == Place::Over,
+            };
+        // The connection is of no more use.
+        self.has_excess = true;
+        self.is_over |= ends;
+        ends
+    }
+
+    pub(in crate::gateway) fn keeps(&self) -> bool {
+        self.place == Place::Over && !self.has_excess
+    }
+
+    pub(in crate::gateway) fn take_messages(&mut self) -> Option<Vec<u8>> {
+        (!self.messages.is_empty()).then(|| std::mem::take(&mut self.messages))
+    }
+
+    /// Takes the next bytes of records, up to bytes of the response or the end; how many are done with.
+    fn step(&mut self, input: &[u8]) -> Result<(usize, Found), ReplyError> {
+        let mut at = 0;
+        loop {
+            let rest = &input[at..];
+            match self.place {
+                Place::Over => return Ok((at, Found::End)),
+                _ if rest.is_empty() => return Ok((at, Found::More)),
+                Place::Header => {
+                    let len = rest.len().min(HEADER_LEN - self.header_len);
+                    self.header[self.header_len..][..len].copy_from_slice(&rest[..len]);
+                    self.header_len += len;
+                    at += len;
+                    if self.header_len == HEADER_LEN {
+                        self.begin_record()?;
+                    }
+                }
+                Place::Content => {
+                    let len = rest.len().min(self.content);
+                    self.content -= len;
+                    let start = at;
+                    at += len;
+                    self.end_record();
+                    match self.header[1] {
+                        STDOUT => return Ok((at, Found::Data(start, at))),
+                        STDERR => self.hear(&input[start..at]),
+                        _ => {}
+                    }
+                }
+                Place::Padding => {
+                    let len = rest.len().min(self.padding);
+                    self.padding -= len;
+                    at += len;
+                    self.end_record();
+                }
+            }
+        }
+    }
+
+    /// Reads the header of a record.
+    fn begin_record(&mut self) -> Result<(), ReplyError> {
+        self.header_len = 0;
+        let [version, kind, id_high, id, len_high, len, padding, _] = self.header;
+        if version != VERSION {
+            return Err(ReplyError::RecordVersion);
+        }
+        if (id_high, id) != (0, super::ID) {
+            return Err(ReplyError::RecordId);
+        }
+        (self.content, self.padding) =
+            (usize::from(u16::from_be_bytes([len_high, len])), usize::from(padding));
+        // Behind the end of the response none of it may follow.
+        let is_known = matches!(kind, STDERR | END_REQUEST) || kind == STDOUT && !self.stdout_closed;
+        if !is_known {
+            return Err(ReplyError::RecordType);
+        }
+        self.stdout_closed |= kind == STDOUT && self.content == 0;
+        self.end_record();
+        Ok(())
+    }
+
+    /// Goes where the next byte belongs.
+    fn end_record(&mut self) {
+        self.place = match (self.content, self.padding) {
+            (0, 0) if self.header[1] == END_REQUEST => Place::Over,
+            (0, 0) => Place::Header,
+            (0, _) => Place::Padding,
+            _ => Place::Content,
+        };
+    }
+
+    /// Keeps a message for the log.
+    fn hear(&mut self, text: &[u8]) {
+        let len = text.len().min(MESSAGES_MAX - self.messages_len);
+        self.messages_len += len;
+        self.messages.extend_from_slice(&text[..len]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record with this much padding.
+    fn record(kind: u8, content: &[u8], padding: u8) -> Vec<u8> {
+        let len = (content.len() as u16).to_be_bytes();
+        let header = [1, kind, 0, 1, len[0], len[1], padding, 0];
+        [&header[..], content, &vec![0xff; usize::from(padding)]].concat()
+    }
+
+    fn end() -> Vec<u8> {
+        record(END_REQUEST, &[0; 8], 0)
+    }
+
+    /// Decodes a response that comes in pieces of this size; status, body, what was said beside it, and whether the
+    /// connection is kept.
+    fn decoded(method: Method, bytes: &[u8], piece: usize) -> Result<(u16, Vec<u8>, Vec<u8>, bool), String> {
+        let mut decoder = Decoder::new(method, Limits::default());
+        let (mut head, mut input, mut body, mut messages) =
+            (ReplyHead::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut pieces = bytes.chunks(piece);
+        let head_len = loop {
+            let Some(piece) = pieces.next() else { return Err("closed".to_owned()) };
+            let mut piece = piece.to_vec();
+            let len = decoder.unframe(&mut piece).map_err(|error| error.message().to_owned())?;
+            input.extend_from_slice(&piece[..len]);
+            match decoder.head(&mut head, &input).map_err(|error| error.message().to_owned())? {
+                HeadEvent::Head(len) => break len as usize,
+                _ => continue,
+            }
+        };
+        let status = head.status().code();
+        let mut rest = input.split_off(head_len);
+        loop {
+            let mut at = 0;
+            loop {
+                let step = decoder.body(&rest[at..]).map_err(|InvalidBody(words)| words.to_owned())?;
+                match step.event {
+                    BodyEvent::Data { start, end } => body.extend_from_slice(&rest[at + start..at + end]),
+                    BodyEvent::More => break,
+                    BodyEvent::End => {
+                        messages.extend(decoder.take_messages().unwrap_or_default());
+                        let keeps = decoder.keeps() && at + step.consumed == rest.len();
+                        return Ok((status, body, messages, keeps));
+                    }
+                }
+                at += step.consumed;
+            }
+            match pieces.next() {
+                Some(piece) => rest = piece.to_vec(),
+                None if decoder.close() => return Ok((status, body, messages, decoder.keeps())),
+                None => return Err("closed".to_owned()),
+            }
+        }
+    }
+
+    #[test]
+    fn responses_are_taken_out_of_records_in_pieces_of_any_size() {
+        let head = b"Status: 404 Not here\r\nContent-Type: text/plain\r\n\r\n";
+        let bytes = [
+            record(STDERR, b"note", 4),
+            record(STDOUT, &head[..10], 0),
+            record(STDOUT, &head[10..], 7),
+            record(STDOUT, b"ab", 1),
+            record(STDERR, b" and more", 0),
+            record(STDOUT, b"c", 255),
+            record(STDOUT, b"", 0),
+            end(),
+        ]
+        .concat();
+        for piece in 1..=bytes.len() {
+            let found = decoded(Method::Get, &bytes, piece).expect("a good response");
+            assert_eq!(found, (404, b"abc".to_vec(), b"note and more".to_vec(), true), "{piece}");
+        }
+    }
+
+    #[test]
+    fn the_status_is_that_of_the_field_or_follows_from_location() {
+        for (head, expected) in [
+            ("Content-Type: a\r\n\r\n", Ok(200)),
+            ("Content-Type: a\n\n", Ok(200)),
+            ("Location: /a\r\n\r\n", Ok(302)),
+            ("Location: /a\r\nstatus: 201 Made\r\n\r\n", Ok(201)),
+            ("Status: 500\r\n\r\n", Ok(500)),
+            ("Status: x\r\n\r\n", Err("upstream sent invalid status")),
+            ("Status: 100 Continue\r\n\r\n", Err("upstream sent invalid status")),
+            ("Status: 2000\r\n\r\n", Err("upstream sent invalid status")),
+        ] {
+            let bytes = [record(STDOUT, head.as_bytes(), 0), end()].concat();
+            let found = decoded(Method::Get, &bytes, 1000).map(|found| found.0);
+            assert_eq!(found, expected.map_err(str::to_owned), "{head:?}");
+        }
+    }
+
+    #[test]
+    fn lengths_and_ends_have_to_agree() {
+        let head = |length: &str| record(STDOUT, format!("Content-Length: {length}\r\n\r\n").as_bytes(), 0);
+        let body = record(STDOUT, b"abc", 0);
+        let get = |bytes: &[Vec<u8>], piece| {
+            decoded(Method::Get, &bytes.concat(), piece).map(|(_, body, _, keeps)| (body, keeps))
+        };
+        let closed = || Err("closed".to_owned());
+        for piece in [1, 1000] {
+            assert_eq!(get(&[head("3"), body.clone(), end()], piece), Ok((b"abc".to_vec(), true)));
+            // The rest is dropped, as in nginx.
+            assert_eq!(get(&[head("2"), body.clone(), end()], piece), Ok((b"ab".to_vec(), true)));
+            let short = "upstream prematurely closed FastCGI stdout".to_owned();
+            assert_eq!(get(&[head("4"), body.clone(), end()], piece), Err(short));
+            // Without the end of the request: whole by its length, or by the empty record.
+            assert_eq!(get(&[head("3"), body.clone()], piece), Ok((b"abc".to_vec(), false)));
+            assert_eq!(get(&[head("4"), body.clone()], piece), closed());
+            let bare = record(STDOUT, b"A: b\r\n\r\n", 0);
+            let stdout_end = record(STDOUT, b"", 0);
+            assert_eq!(get(&[bare.clone(), body.clone(), stdout_end], piece), Ok((b"abc".to_vec(), false)));
+            assert_eq!(get(&[bare, body.clone()], piece), closed());
+        }
+        // Bytes behind the end.
+        assert_eq!(get(&[head("3"), body.clone(), end(), end()], 1000), Ok((b"abc".to_vec(), false)));
+    }
+
+    #[test]
+    fn a_response_to_head_has_no_body() {
+        let bytes = [record(STDOUT, b"Content-Length: 5\r\n\r\n", 0), end()].concat();
+        assert_eq!(decoded(Method::Head, &bytes, 1000), Ok((200, Vec::new(), Vec::new(), true)));
+        let bytes = [record(STDOUT, b"Status: 304\r\n\r\nabc", 0), end()].concat();
+        assert_eq!(decoded(Method::Get, &bytes, 1000), Ok((304, Vec::new(), Vec::new(), true)));
+    }
+
+    #[test]
+    fn records_that_no_response_has_are_refused() {
+        for (bytes, expected) in [
+            (vec![2, 6, 0, 1, 0, 0, 0, 0], "upstream sent unsupported FastCGI protocol version"),
+            (vec![1, 6, 0, 2, 0, 0, 0, 0], "upstream sent unexpected FastCGI request id"),
+            (vec![1, 6, 1, 1, 0, 0, 0, 0], "upstream sent unexpected FastCGI request id"),
+            (vec![1, 9, 0, 1, 0, 0, 0, 0], "upstream sent unexpected FastCGI record"),
+            (b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), "upstream sent unsupported FastCGI protocol version"),
+            (end(), "upstream prematurely closed FastCGI stdout"),
+            (record(STDOUT, b"", 0), "upstream prematurely closed FastCGI stdout"),
+            ([record(STDOUT, b"A: b\r\n", 0), end()].concat(), "upstream prematurely closed FastCGI stdout"),
+        ] {
+            assert_eq!(decoded(Method::Get, &bytes, 1000), Err(expected.to_owned()), "{bytes:?}");
+            let bytes = [record(STDOUT, b"A: b\r\n\r\n", 0), bytes].concat();
+            if !expected.contains("stdout") {
+                assert_eq!(decoded(Method::Get, &bytes, 14), Err(expected.to_owned()), "{bytes:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_flood_of_messages_is_cut_off() {
+        let mut decoder = Decoder::new(Method::Get, Limits::default());
+        let mut kept = 0;
+        for _ in 0..100 {
+            let mut bytes = record(STDERR, &[b'x'; 4096], 0);
+            assert_eq!(decoder.unframe(&mut bytes), Ok(0));
+            kept += decoder.take_messages().map_or(0, |text| text.len());
+        }
+        assert_eq!(kept, MESSAGES_MAX);
+    }
+}
