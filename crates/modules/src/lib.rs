@@ -15,6 +15,7 @@ mod charset;
 mod coding;
 mod core;
 mod empty_gif;
+mod fastcgi;
 mod geo;
 mod gunzip;
 mod gzip;
@@ -100,6 +101,7 @@ pub static MODULES: &[&Module] = &[
     // What passes requests on does so for a whole location, and for an `if` in one that another module answers for.
     &passing::MODULE,
     &proxy::MODULE,
+    &fastcgi::MODULE,
     &stub_status::MODULE,
     &cache_counters::MODULE,
     // What answers for a whole location goes before what looks for files in it.

@@ -38,6 +38,7 @@ pub mod conf_text;
 pub mod date;
 pub mod dns;
 pub mod engines;
+pub mod fastcgi;
 pub mod files;
 pub mod filesystem;
 pub mod gate;

@@ -1,0 +1,79 @@
+//! What FastCGI has beside what all protocols have, with nginx's defaults.
+
+use std::sync::Arc;
+
+use http::request::HeaderId;
+
+use crate::fastcgi::request;
+use crate::passing::conf::Conf;
+use crate::passing::pass::{Destination, Scheme};
+use crate::passing::request::Fill;
+use crate::passing::{Family, Passing, Protocol};
+use exchange::config::{Layered, Scope};
+use exchange::pattern::Pattern;
+use exchange::request::Request;
+use exchange::template::Template;
+use upstream::Outgoing;
+
+/// The settings of a block, to be changed.
+pub(super) fn fastcgi(scope: &mut Scope) -> &mut FastCgi {
+    &mut scope.own::<Passing<FastCgi>>().own
+}
+
+/// The settings of a block.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FastCgi {
+    /// `fastcgi_param`
+    pub(super) params: Layered<Param>,
+    /// `fastcgi_index`
+    pub(super) index: Option<Arc<str>>,
+    /// `fastcgi_split_path_info`
+    pub(super) split: Option<Arc<Pattern>>,
+    /// `fastcgi_catch_stderr`
+    pub(super) caught: Layered<Box<str>>,
+    /// `fastcgi_keep_conn`
+    pub(super) keeps: bool,
+}
+
+/// One `fastcgi_param`.
+#[derive(Clone, Debug)]
+pub(super) struct Param {
+    pub(super) name: Box<str>,
+    pub(super) value: Template,
+    /// Whether it is left out where its value is empty (`if_not_empty`).
+    pub(super) is_optional: bool,
+}
+
+impl Family for FastCgi {
+    const PREFIX: &'static str = "fastcgi";
+    // An address stands alone, and has no usual port.
+    const SCHEMES: &'static [Scheme] = &[Scheme { text: "", port: 0, is_secure: false }];
+    const KEY_DEFAULT: Option<&'static str> = None;
+    const TLS_NAME_DEFAULT: Option<&'static str> = None;
+
+    fn hides(_: HeaderId, name: &[u8]) -> bool {
+        name.eq_ignore_ascii_case(b"Status")
+    }
+
+    fn finish(&mut self, conf: &mut Conf) {
+        // A script sees the method as a parameter that the configuration writes, so it cannot be another one for the cache.
+        conf.cache.convert_head = false;
+    }
+}
+
+impl Protocol for FastCgi {
+    fn build(
+        &self,
+        conf: &Conf,
+        request: &mut Request,
+        _: &Destination,
+        fill: Option<&Fill>,
+    ) -> Result<Outgoing, u16> {
+        request::build(self, conf, request, fill)
+    }
+
+    // The configuration has one wherever there is a cache.
+    fn default_key(&self, _: &Conf, _: &Request, _: &Destination) -> Vec<u8> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,88 @@
+//! The directives that only FastCGI has.
+
+use std::sync::Arc;
+
+use conf::{Args, Contexts, Error, Spec};
+
+use crate::Directive;
+use crate::fastcgi::conf::{FastCgi, Param, fastcgi};
+use crate::passing::pass;
+use crate::passing::spec::row;
+use exchange::config::{Cx, Scope};
+
+pub(super) const DIRECTIVES: &[Directive] = &[
+    Directive::scope(
+        Spec::new(
+            "",
+            "_pass",
+            Contexts::LOCATION.or(Contexts::LOCATION_IF),
+            Args::Exactly(1),
+            "Passes requests on to this FastCGI server or group of servers: `HOST:PORT`, `unix:PATH` or a name.",
+        ),
+        pass::set::<FastCgi>,
+    ),
+    // In the order in which they are written; an upstream that gets a name twice takes the last one.
+    Directive::scope(
+        row(
+            "_param",
+            Args::Between(2, 3),
+            "A parameter of requests, and `if_not_empty` to leave it out where its value is empty.",
+        )
+        .many(),
+        add_param,
+    ),
+    Directive::scope(
+        row("_index", Args::Exactly(1), "What is put behind a URI that ends with a slash, in `$fastcgi_script_name`."),
+        |scope, cx| {
+            if cx.arg(0).is_empty() {
+                return Err(cx.error("invalid index \"\" in \"fastcgi_index\" directive"));
+            }
+            fastcgi(scope).index = Some(cx.arg(0).into());
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        row(
+            "_split_path_info",
+            Args::Exactly(1),
+            "A pattern whose first group becomes `$fastcgi_script_name`, and its second one `$fastcgi_path_info`.",
+        ),
+        |scope, cx| {
+            let pattern = cx.pattern(cx.arg(0), false)?;
+            if pattern.group_count() == 0 {
+                return Err(cx.error(format_args!("pattern \"{}\" has no captures", cx.arg(0))));
+            }
+            fastcgi(scope).split = Some(Arc::new(pattern));
+            Ok(())
+        },
+    ),
+    // PHP answers 200 where a script has died; what it says of that on the side tells it.
+    Directive::scope(
+        row(
+            "_catch_stderr",
+            Args::Exactly(1),
+            "Words in messages of an upstream that make its response an invalid one, if they come before its header section.",
+        )
+        .many(),
+        |scope, cx| {
+            fastcgi(scope).caught.own(cx.block).push(cx.arg(0).into());
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        row("_keep_conn", Args::Flag, "Whether upstreams are asked to keep connections; see `keepalive`.")
+            .default("off"),
+        |scope, cx| cx.flag(&mut fastcgi(scope).keeps),
+    ),
+];
+
+fn add_param(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let is_optional = match cx.statement.args.get(2).map(|word| word.text.as_str()) {
+        None => false,
+        Some("if_not_empty") => true,
+        Some(text) => return Err(cx.error(format_args!("invalid parameter \"{text}\""))),
+    };
+    let (name, value) = (cx.arg(0).into(), cx.template(cx.arg(1))?);
+    fastcgi(scope).params.own(cx.block).push(Param { name, value, is_optional });
+    Ok(())
+}

@@ -1,0 +1,36 @@
+//! nginx's fastcgi module: requests are passed to application servers such as PHP's.
+//!
+//! | part | holds |
+//! |---|---|
+//! | [`conf`], `directives` | what only FastCGI has |
+//! | `request` | the parameters that an upstream gets |
+//! | `script` | `$fastcgi_script_name` and `$fastcgi_path_info` |
+//!
+//! What it shares with HTTP is in [`crate::passing`], records and their bytes are in `http::gateway::fastcgi`.
+
+mod conf;
+mod directives;
+mod request;
+mod script;
+
+use crate::Module;
+use crate::passing::{self, Rows};
+use conf::FastCgi;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[
+        directives::DIRECTIVES,
+        Rows::<FastCgi>::CONNECTION,
+        Rows::<FastCgi>::FIELDS,
+        Rows::<FastCgi>::BODIES,
+        Rows::<FastCgi>::SEND_LOWAT,
+        Rows::<FastCgi>::STORE,
+        Rows::<FastCgi>::CACHE,
+    ],
+    variables: script::VARIABLES,
+    ..passing::module::<FastCgi>("http_fastcgi")
+};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,52 @@
+//! Tests of the directives that only FastCGI has. What they do to requests and responses is tested against the binary,
+//! beside nginx.
+
+use crate::fastcgi::FastCgi;
+use crate::passing::Passing;
+use crate::testing::{error, loaded};
+
+/// The settings of the last location.
+fn passing_of(http: &str) -> Passing<FastCgi> {
+    let config = loaded(http);
+    config.http.locations.last().expect("there is a server").scope.of::<Passing<FastCgi>>().clone()
+}
+
+#[test]
+fn parameters_are_inherited_until_a_block_has_its_own() {
+    let names = |http: &str| {
+        let passing = passing_of(http);
+        let params = passing.own.params.items().iter();
+        params
+            .map(|param| format!("{}{}", param.name, if param.is_optional { "?" } else { "" }))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        names("fastcgi_param A 1; fastcgi_param B $uri if_not_empty; server { location / { } }"),
+        ["A", "B?"]
+    );
+    assert_eq!(names("fastcgi_param A 1; server { fastcgi_param C 2; location / { } }"), ["C"]);
+}
+
+#[test]
+fn every_directive_of_nginxs_module_is_here() {
+    let here: Vec<&str> = crate::all().directives().iter().map(|directive| directive.spec.name).collect();
+    let rows = conf::nginx_directives().iter().filter(|row| row.module == "http_fastcgi");
+    let missing: Vec<&str> = rows.map(|row| row.name).filter(|name| !here.contains(name)).collect();
+    assert_eq!(missing, Vec::<&str>::new());
+}
+
+#[test]
+fn wrong_statements_are_refused() {
+    for (text, expected) in [
+        ("\nfastcgi_param A 1 x;", "invalid parameter \"x\""),
+        ("\nfastcgi_split_path_info ^a$;", "pattern \"^a$\" has no captures"),
+        ("\nfastcgi_index '';", "invalid index \"\""),
+        ("\nfastcgi_keep_conn x;", "invalid value \"x\""),
+        ("location / {\nfastcgi_pass unix:; }", "no path in the unix domain socket in upstream \"unix:\""),
+        ("location / {\nfastcgi_pass 127.0.0.1; }", "no port in upstream \"127.0.0.1\""),
+        ("location / {\nfastcgi_cache $host; }", "no \"fastcgi_cache_key\" for \"fastcgi_cache\""),
+    ] {
+        let found = error(&format!("http {{ server {{ {text} }} }}"));
+        assert!(found.starts_with(expected) && found.contains("nginx.conf:2"), "{text}: {found}");
+    }
+}
