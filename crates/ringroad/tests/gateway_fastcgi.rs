@@ -106,8 +106,11 @@ fn ask(client: &mut Client, method: &str, target: &str, fields: &[(&str, &str)],
     format!("{} {fields:?} {own:?}\n{}", response.status, response.text())
 }
 
-/// Targets, with the method and fields of each.
-const CASES: &[(&str, &str, &[(&str, &str)])] = &[
+/// Method, target and fields of a request.
+type Case = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
+
+/// What both servers are asked.
+const CASES: &[Case] = &[
     (
         "GET",
         "/a.php?b=c",
