@@ -148,6 +148,8 @@ pub struct BlockEnd<'a> {
     pub span: &'a conf::Span,
     /// The names of the server that ends.
     pub names: &'a [ServerName],
+    /// Whether one of its addresses has `http2`.
+    pub listens_for_http2: bool,
 }
 
 /// The kinds of blocks that have settings.

@@ -21,6 +21,7 @@ pub mod files;
 pub mod filter;
 mod find_location;
 pub mod giving_up;
+pub mod http2;
 pub mod module;
 pub mod network;
 pub mod pattern;

@@ -1,9 +1,11 @@
 //! Clients: accepted connections and what they speak. Nothing here knows a module or another server.
 //!
-//! [`accept`] takes connections from the listening sockets, [`entrance`] is what those of one have in common, [`wire`] is what their bytes go through, [`h1`] is HTTP/1.
+//! [`accept`] takes connections from the listening sockets, [`entrance`] is what those of one have in common, [`wire`] is what their bytes go through,
+//! [`h1`] is HTTP/1, [`h2`] is HTTP/2.
 #![forbid(unsafe_code)]
 
 pub mod accept;
 pub mod entrance;
 pub mod h1;
+pub mod h2;
 pub mod wire;

@@ -1,4 +1,4 @@
-//! HTTP/1.1 without I/O: heads in, decisions and bytes out.
+//! HTTP/1.1 and HTTP/2 without I/O: heads in, decisions and bytes out.
 //!
 //! Every module is a pure function of the bytes it is given: nothing here opens a socket, reads a clock or
 //! allocates on the path of an ordinary request. Buffers come from the caller, `now` is an argument, and results

@@ -22,6 +22,7 @@ mod gzip;
 mod gzip_static;
 mod headers;
 mod http_core;
+mod http_v2;
 mod index;
 mod limit_conn;
 mod limit_req;
@@ -71,6 +72,7 @@ pub static MODULES: &[&Module] = &[
     &core::MODULE,
     &http_core::MODULE,
     &ssl::MODULE,
+    &http_v2::MODULE,
     &upstream::MODULE,
     &upstream_block::MODULE,
     &upstream_hash::MODULE,

@@ -24,7 +24,6 @@ use crate::settings::listen;
 use crate::settings::listen::ServerDraft;
 use crate::settings::locations::{Locations, Name};
 use crate::settings::main::MainConf;
-use crate::settings::names::ServerName;
 use crate::variables::Registry;
 use telemetry::Targets;
 
@@ -145,7 +144,7 @@ impl Resolver<'_> {
         let mut scope = outer.inherit();
         let inner = self.simple(statement.children(), Contexts::HTTP, &mut scope, None)?;
         scope.core.check(&statement.end)?;
-        self.end_block(BlockKind::Http, statement, &mut scope, &[])?;
+        self.end_block(BlockKind::Http, statement, &mut scope, None)?;
         // Before the servers, whose locations name them, wherever both stand.
         for statement in of_kind(&inner, Walk::Upstream) {
             self.upstream_block(statement)?;
@@ -177,7 +176,7 @@ impl Resolver<'_> {
         let inner = self.simple(statement.children(), Contexts::SERVER, &mut scope, Some(&mut draft))?;
         scope.core.check(&statement.end)?;
         draft.complete();
-        self.end_block(BlockKind::Server, statement, &mut scope, &draft.names)?;
+        self.end_block(BlockKind::Server, statement, &mut scope, Some(&draft))?;
         self.conditions(&inner, Contexts::SERVER, &mut scope, "server")?;
         self.complete_block(BlockKind::Server, statement, &mut scope);
         let root = self.add_location("server", scope.clone());
@@ -199,7 +198,7 @@ impl Resolver<'_> {
             let mut scope = around.scope.inherit();
             name.mark(&mut scope.core);
             let nested = self.simple(statement.children(), Contexts::LOCATION, &mut scope, None)?;
-            self.end_block(BlockKind::Location, statement, &mut scope, &[])?;
+            self.end_block(BlockKind::Location, statement, &mut scope, None)?;
             self.conditions(&nested, Contexts::LOCATION, &mut scope, &name.as_written())?;
             self.complete_block(BlockKind::Location, statement, &mut scope);
             let id = self.add_location(name.as_written(), scope.clone());
@@ -220,7 +219,7 @@ impl Resolver<'_> {
         // It inherits from the location as that is at its end, wherever in it the block stands.
         let mut limited = scope.inherit_into(Inner::LimitExcept);
         self.simple(statement.children(), Contexts::LIMIT_EXCEPT, &mut limited, None)?;
-        self.end_block(BlockKind::LimitExcept, statement, &mut limited, &[])?;
+        self.end_block(BlockKind::LimitExcept, statement, &mut limited, None)?;
         let location = self.add_location("limit_except", limited);
         self.http.locations[id.0 as usize].scope.core.limit_except = Some(LimitExcept { methods, location });
         Ok(())
@@ -241,7 +240,7 @@ impl Resolver<'_> {
         for statement in of_kind(inner, Walk::If) {
             let mut inside = scope.inherit_into(Inner::If);
             self.simple(statement.children(), inside_if(context), &mut inside, None)?;
-            self.end_block(BlockKind::If, statement, &mut inside, &[])?;
+            self.end_block(BlockKind::If, statement, &mut inside, None)?;
             // Its rewrite directives run in the script around it, not when its location is entered.
             let is_location = context == Contexts::LOCATION;
             let location = is_location.then_some(LocationId(self.http.locations.len() as u32));
@@ -259,15 +258,21 @@ impl Resolver<'_> {
         kind: BlockKind,
         statement: &Statement,
         scope: &mut Scope,
-        names: &[ServerName],
+        draft: Option<&ServerDraft>,
     ) -> Result<(), Error> {
-        let end = BlockEnd { kind, span: &statement.end, names };
+        let end = BlockEnd {
+            kind,
+            span: &statement.end,
+            names: draft.map_or(&[], |draft| &draft.names),
+            listens_for_http2: draft
+                .is_some_and(|draft| draft.listens.iter().any(|listen| listen.protocols.http2)),
+        };
         self.modules.modules().iter().try_for_each(|module| (module.blocks.end)(&mut self.http, scope, &end))
     }
 
     /// Lets the modules complete what they read in a block and in its `if` blocks.
     fn complete_block(&self, kind: BlockKind, statement: &Statement, scope: &mut Scope) {
-        let end = BlockEnd { kind, span: &statement.end, names: &[] };
+        let end = BlockEnd { kind, span: &statement.end, names: &[], listens_for_http2: false };
         for module in self.modules.modules() {
             (module.blocks.complete)(scope, &end);
         }

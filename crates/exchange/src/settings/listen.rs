@@ -99,16 +99,24 @@ pub struct Options {
     pub proxy_protocol: bool,
     /// `ssl`
     pub tls: bool,
+    /// `http2`
+    pub http2: bool,
 }
 
 impl Options {
     /// Whether all of these are among `others`.
     fn are_in(self, others: Options) -> bool {
-        (others.proxy_protocol || !self.proxy_protocol) && (others.tls || !self.tls)
+        (others.proxy_protocol || !self.proxy_protocol)
+            && (others.tls || !self.tls)
+            && (others.http2 || !self.http2)
     }
 
     fn and(self, others: Options) -> Options {
-        Options { proxy_protocol: self.proxy_protocol || others.proxy_protocol, tls: self.tls || others.tls }
+        Options {
+            proxy_protocol: self.proxy_protocol || others.proxy_protocol,
+            tls: self.tls || others.tls,
+            http2: self.http2 || others.http2,
+        }
     }
 }
 
@@ -174,6 +182,11 @@ impl Listen {
     /// Whether connections to this local address speak TLS.
     pub fn is_tls(&self, local: &Address) -> bool {
         self.servers_at(local).protocols.tls
+    }
+
+    /// Whether connections to this local address may begin with HTTP/2, whatever the servers behind it say.
+    pub fn is_http2(&self, local: &Address) -> bool {
+        self.servers_at(local).protocols.http2
     }
 
     /// Default servers of the addresses that speak TLS.

@@ -8,7 +8,7 @@
 //!
 //! [`proxy`] reads what a proxy says first, [`input`] heads and [`body`] the bodies of requests. `exchange::pump` takes a
 //! request to its response, for which [`transport`] is what HTTP/1 has to offer: [`head`] and [`respond`] write, [`outlet`]
-//! takes bodies that are not in memory. [`rest`] deals with request bodies that nobody wanted and with the end of the
+//! takes bodies that are not in memory. [`upgrade`] hands connections over that begin with HTTP/2. [`rest`] deals with request bodies that nobody wanted and with the end of the
 //! connection.
 
 mod body;
@@ -21,6 +21,7 @@ mod respond;
 mod rest;
 mod secure;
 mod transport;
+mod upgrade;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::os::fd::OwnedFd;
@@ -85,8 +86,19 @@ pub async fn serve(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd, _cou
             None => return,
         }
     }
-    connection.run().await;
+    if connection.has_agreed_on_http2() || connection.run().await == Spoken::Http2 {
+        return Box::pin(connection.go_on_with_http2()).await;
+    }
     connection.end();
+}
+
+/// What a client has turned out to speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spoken {
+    /// HTTP/1, to the end of the connection.
+    Http1,
+    /// HTTP/2, whose first bytes are in the input.
+    Http2,
 }
 
 impl Connection {
@@ -150,7 +162,7 @@ impl Connection {
     }
 
     /// Requests one after the other.
-    async fn run(&mut self) {
+    async fn run(&mut self) -> Spoken {
         let mut after = After::KeepAlive;
         while after == After::KeepAlive {
             // While it waits it must not hold a configuration that was replaced.
@@ -160,7 +172,10 @@ impl Connection {
                 self.stage.set(Stage::Waiting);
             }
             if !is_here && self.wait_for_request().await != Some(true) {
-                return;
+                return Spoken::Http1;
+            }
+            if self.info.requests.get() == 0 && self.may_be_http2() && Box::pin(self.is_http2()).await {
+                return Spoken::Http2;
             }
             // Behind a proxy the first request may come along with what the proxy says.
             let pipelined = is_here && self.info.requests.get() > 0;
@@ -205,6 +220,7 @@ impl Connection {
             }
             self.thread.keep_request(request);
         }
+        Spoken::Http1
     }
 
     /// Takes what is here of a request; nothing while its head is not whole.

@@ -47,6 +47,13 @@ impl<T> Session<T> {
         usize::try_from(stream.send_window.min(self.send_window)).unwrap_or(0)
     }
 
+    /// Bytes that the window of a stream alone allows.
+    #[must_use]
+    pub fn window(&self, id: u32) -> usize {
+        let stream = self.streams.get(id).filter(|stream| stream.sends);
+        stream.map_or(0, |stream| usize::try_from(stream.send_window).unwrap_or(0))
+    }
+
     /// Whether the window of the connection is closed, so that no stream sends.
     #[must_use]
     pub fn is_closed_for_all(&self) -> bool {

@@ -4,7 +4,7 @@
 //! options of the line. What several lines say about one address is joined when all servers are known
 //! (`exchange::settings::listen::gather`), because the servers that share a socket may stand anywhere in `http`.
 //!
-//! Three options belong to the address and not to the socket: `default_server`, `ssl` and `proxy_protocol`. All others
+//! Four options belong to the address and not to the socket: `default_server`, `ssl`, `http2` and `proxy_protocol`. All others
 //! are passed to the kernel, so nginx allows them once for an address, and so does this reader.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -29,6 +29,12 @@ pub(super) fn read(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error
             "default_server" | "default" => default_server = true,
             "proxy_protocol" => protocols.proxy_protocol = true,
             "ssl" => protocols.tls = true,
+            "http2" => {
+                let what =
+                    "the \"listen ... http2\" directive is deprecated, use the \"http2\" directive instead";
+                cx.warn(what);
+                protocols.http2 = true;
+            }
             _ => read_option(&mut spec, option, cx)?,
         }
     }
@@ -72,7 +78,7 @@ fn read_option(spec: &mut ListenSpec, option: &str, cx: &mut Cx<'_>) -> Result<(
             cx.warn(format_args!("accept filters \"{option}\" are not supported on this platform, ignored"));
             return Ok(());
         }
-        ("http2" | "quic" | "multipath", None) => return Err(cx.not_built(option)),
+        ("quic" | "multipath", None) => return Err(cx.not_built(option)),
         _ => return Err(wrong("parameter")),
     }
     spec.set = true;

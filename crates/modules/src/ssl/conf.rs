@@ -12,6 +12,7 @@ use ::tls::x509::{Purpose, Roots};
 use ::tls::{Trust, ciphers, groups};
 use conf::Error;
 use exchange::config::{BlockEnd, BlockKind, Http, Layered, Scope, Settings};
+use exchange::http2::Http2;
 use exchange::secured::VerifyClient;
 use exchange::tls::Tls;
 
@@ -115,11 +116,18 @@ pub(super) fn end(_: &mut Http, scope: &mut Scope, block: &BlockEnd<'_>) -> Resu
     let trust = conf.trust().map_err(at)?.map(Arc::new);
     let server = match conf.certificates.items() {
         [] => None,
-        _ => Some(conf.server(block).map_err(at)?),
+        _ => Some(conf.server(block, block.listens_for_http2 || scope.of::<Http2>().enabled).map_err(at)?),
     };
     let tls = scope.own::<Tls>();
     *tls = Tls { server, rejects: conf.rejects, client: conf.verify, trust };
     Ok(())
+}
+
+/// What is offered by ALPN, the best first.
+fn protocols(has_http2: bool) -> Vec<Vec<u8>> {
+    let first = if has_http2 { Some(b"h2".to_vec()) } else { None };
+    let others = [&b"http/1.1"[..], b"http/1.0", b"http/0.9"];
+    first.into_iter().chain(others.map(<[u8]>::to_vec)).collect()
 }
 
 /// Why a file cannot be used, as nginx says it.
@@ -128,7 +136,7 @@ fn unusable(what: &str, path: &Path, error: &FileError) -> String {
 }
 
 impl Conf {
-    fn server(&self, block: &BlockEnd<'_>) -> Result<Server, String> {
+    fn server(&self, block: &BlockEnd<'_>, has_http2: bool) -> Result<Server, String> {
         let chosen = self.commands()?;
         let (suites, suites_13) = (ciphers::parse(&self.ciphers), chosen.suites_13);
         if suites.is_empty() && self.versions.tls12 && !self.versions.tls13 {
@@ -149,7 +157,7 @@ impl Conf {
             groups: groups.supported,
             prefers_own_ciphers: self.prefers_own_ciphers || chosen.prefers_own_ciphers,
             client_authorities: self.client_authorities()?,
-            alpn: vec![b"http/1.1".to_vec(), b"http/1.0".to_vec(), b"http/0.9".to_vec()],
+            alpn: protocols(has_http2),
             tickets: self.tickets()?,
             sessions: self.cache.clone(),
             session_timeout: self.session_timeout,

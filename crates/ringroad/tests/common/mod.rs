@@ -9,6 +9,7 @@
 
 pub(crate) mod beside;
 pub(crate) mod cache;
+pub(crate) mod http2;
 
 use testkit::server::ServerBuilder;
 use testkit::{Client, Server, nginx};

@@ -1,0 +1,63 @@
+//! Connections that turn out to be HTTP/2: those that ALPN has agreed on (RFC 9113 section 3.2), and those that begin with the
+//! preface in clear text, by prior knowledge (section 3.3).
+
+use http::h2::PREFACE;
+
+use crate::h1::Connection;
+use crate::h2::{self, Start};
+use exchange::room::Waits;
+
+/// Bytes of the preface that no request of HTTP/1 begins with.
+const TOLD_APART: usize = 4;
+
+impl Connection {
+    /// Whether the handshake has agreed on HTTP/2.
+    pub(super) fn has_agreed_on_http2(&self) -> bool {
+        self.info.secured.get().is_some_and(|secured| secured.alpn == b"h2")
+    }
+
+    /// Whether the first bytes of the connection may be those of the preface.
+    pub(super) fn may_be_http2(&self) -> bool {
+        self.input.bytes().first() == Some(&PREFACE[0])
+    }
+
+    /// Whether the connection begins with the preface, where HTTP/2 is spoken without ALPN.
+    pub(super) async fn is_http2(&mut self) -> bool {
+        let listen = self.entrance.listen(&self.generation);
+        let is_told = listen.is_some_and(|listen| listen.is_http2(&self.info.local));
+        let is_on = is_told || h2::settings_of(&self.entrance, &self.generation, &self.info).enabled;
+        // With TLS the protocol was agreed on.
+        if !is_on || self.info.secured.get().is_some() || self.info.is_tls {
+            return false;
+        }
+        self.timer.set(rt::now() + self.core().reading.client_header_timeout);
+        loop {
+            let bytes = self.input.bytes();
+            let count = bytes.len().min(PREFACE.len());
+            if bytes[..count] != PREFACE[..count] {
+                return false;
+            }
+            if count >= TOLD_APART {
+                return true;
+            }
+            // Whatever ends this wait is met again by whoever reads the head.
+            if !matches!(self.receive_unless_given_up(Waits::Head, 0).await, Ok(true)) {
+                return false;
+            }
+        }
+    }
+
+    /// Serves the connection as what it is.
+    pub(super) async fn go_on_with_http2(self) {
+        let Connection { thread, entrance, info, input, wire, stage, .. } = self;
+        let calls_directly = thread.calls_directly;
+        let early = input.bytes().to_vec();
+        let start = Start { thread, entrance, info: std::rc::Rc::clone(&info), wire, early, stage };
+        let mut wire = h2::serve(start).await;
+        wire.say_goodbye();
+        info.client.take();
+        if calls_directly {
+            wire.close_directly();
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The body of a request of HTTP/2, for a handler that asked for it.
+//!
+//! ```text
+//!   Inbox --> ReceivedBody --above client_body_buffer_size--> temporary file
+//!     `-----> IncomingBody --> a handler that takes it piece by piece
+//! ```
+//! What is taken opens the window of the stream again, so a client sends no faster than its body goes away.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+
+use http::connection::Expect;
+use http::h2::hpack::push_status;
+use http::request::BodyLength;
+use io::op::Source;
+
+use crate::h2::transport::StreamTransport;
+use exchange::course;
+use exchange::request::Request;
+use exchange::request_body::{BodyFailure, Feed, WITHOUT_FILE_BYTES_MAX, WithoutFile, spill};
+use exchange::settings::core::Core;
+use telemetry::Level;
+use transfer::incoming::BodyAborted;
+use transfer::received::{BodyInFile, ReceivedBody};
+
+/// The window of a body that is received as a whole: it waits for no upstream, so a round trip brings more of it.
+const WHOLE_WINDOW: u32 = 1 << 20;
+
+impl StreamTransport {
+    /// Whether all of the body is here, and small enough for memory.
+    pub(super) fn holds_whole_body(&self, request: &Request) -> bool {
+        let inbox = self.stream.inbox.borrow();
+        let held_max = request.scope().core.reading.client_body_buffer_size;
+        !request.head.body().has_body() || inbox.is_whole() && inbox.held as u64 <= held_max
+    }
+
+    /// Reads the whole body: into memory up to `client_body_buffer_size`, and what is larger into a file. Where that file
+    /// fails and the handler can do with pieces, what has come and the rest are handed out to be fed to it.
+    pub(super) async fn receive_whole_body(
+        &mut self,
+        request: &mut Request,
+        takes_pieces: bool,
+    ) -> Result<Option<Box<Feed<()>>>, BodyFailure> {
+        if request.body.is_some() {
+            return Ok(None);
+        }
+        let generation = Rc::clone(&request.generation);
+        let core = &generation.config.location(request.location).scope.core;
+        let mut body = ReceivedBody::default();
+        let done = if !request.head.body().has_body() {
+            Ok(())
+        } else if course::too_large(request).is_some() {
+            Err(BodyFailure::Refused(413))
+        } else {
+            self.shared.widen(&self.stream, WHOLE_WINDOW);
+            match self.receive_body(request, core, &mut body, takes_pieces).await {
+                Ok(true) => Ok(()),
+                Ok(false) => {
+                    let rest = (!self.stream.inbox.borrow().is_whole()).then_some(());
+                    return Ok(Some(Box::new(Feed { held: Some(body), rest, ..Feed::of(core) })));
+                }
+                Err(failure) => Err(failure),
+            }
+        };
+        if done.is_err() {
+            body.clean().await;
+            // A part of a body is none, and nobody can read the rest again.
+            body = ReceivedBody::default();
+        }
+        (request.body, request.body_is_taken) = (Some(body.into()), true);
+        done.map(|()| None)
+    }
+
+    /// Whether the body is whole; else its file has failed, and the rest is taken in pieces.
+    async fn receive_body(
+        &mut self,
+        request: &mut Request,
+        core: &Core,
+        body: &mut ReceivedBody,
+        takes_pieces: bool,
+    ) -> Result<bool, BodyFailure> {
+        let mut held_max = usize::try_from(core.reading.client_body_buffer_size).unwrap_or(usize::MAX);
+        let without = WithoutFile::of(core, takes_pieces);
+        let in_file = core.body_files.in_file_only != BodyInFile::Off;
+        self.tell_to_go_on(request);
+        loop {
+            // The patience is for each piece and not for the whole: a large body takes as long as it takes.
+            let piece = self.next_piece(core).await.map_err(|aborted| failed(request, aborted))?;
+            let done = piece.is_none();
+            if let Some(piece) = piece {
+                request.received += piece.bytes().len() as u64;
+                match piece {
+                    Source::Buf(buf) => body.take(buf),
+                    other => body.add(other.bytes()),
+                }
+            }
+            check(request, body, core.reading.client_max_body_size)?;
+            // A body that has a file is in it as a whole: nobody has to put two parts together.
+            if body.held() > held_max || done && (in_file || body.path().is_some()) {
+                let left = match request.head.body() {
+                    BodyLength::Exactly(length) => length.saturating_sub(body.byte_count()),
+                    BodyLength::None | BodyLength::Unknown => 0,
+                };
+                match spill(request, core, body, (without, left)).await? {
+                    WithoutFile::Fails => {}
+                    WithoutFile::Pieces => return Ok(false),
+                    WithoutFile::Memory => held_max = WITHOUT_FILE_BYTES_MAX,
+                }
+            }
+            if done {
+                body.seal();
+                return Ok(true);
+            }
+        }
+    }
+
+    /// The next piece of the body, within `client_body_timeout`; none at its end.
+    async fn next_piece(&self, core: &Core) -> Result<Option<Source>, BodyAborted> {
+        let stream = &self.stream;
+        self.timer.set(rt::now() + core.reading.client_body_timeout);
+        let next = poll_fn(|context| stream.inbox.borrow_mut().poll_piece(context));
+        let piece = match self.timer.limit(next).await {
+            Ok(piece) => piece?,
+            Err(rt::Elapsed) => return Err(BodyAborted::TimedOut),
+        };
+        if let Some(piece) = &piece {
+            self.shared.take(stream, piece.bytes().len());
+        }
+        Ok(piece)
+    }
+
+    /// What is to be fed to a handler.
+    pub(super) fn prepare_feed(&mut self, request: &mut Request) -> Result<Feed<()>, BodyFailure> {
+        if course::too_large(request).is_some() {
+            return Err(BodyFailure::Refused(413));
+        }
+        let generation = Rc::clone(&request.generation);
+        let core = &generation.config.location(request.location).scope.core;
+        let rest = request.head.body().has_body().then_some(());
+        if rest.is_some() {
+            self.tell_to_go_on(request);
+        }
+        Ok(Feed { rest, ..Feed::of(core) })
+    }
+
+    /// Reads the body as fast as it is taken.
+    pub(super) async fn feed_to_end(&mut self, feed: &mut Feed<()>) -> Result<(), BodyAborted> {
+        feed.give_held().await?;
+        let Feed { incoming, rest: Some(()), most, patience, .. } = feed else { return Ok(()) };
+        let mut total = incoming.received();
+        loop {
+            self.timer.set(rt::now() + *patience);
+            let next = poll_fn(|context| self.stream.inbox.borrow_mut().poll_piece(context));
+            let piece = match self.timer.limit(next).await {
+                Ok(piece) => piece?,
+                Err(rt::Elapsed) => return Err(BodyAborted::TimedOut),
+            };
+            let Some(piece) = piece else { return Ok(()) };
+            let bytes = piece.bytes().len();
+            total += bytes as u64;
+            if *most > 0 && total > *most {
+                return Err(BodyAborted::TooLarge(total, 0));
+            }
+            incoming.count(bytes as u64);
+            incoming.add_source(piece);
+            if !incoming.has_room() {
+                incoming.taken().await;
+            }
+            // Not before the handler has taken it: a slow upstream holds its own client back.
+            self.shared.take(&self.stream, bytes);
+        }
+    }
+
+    /// A client that waits to be told gets to know that its body is wanted.
+    fn tell_to_go_on(&self, request: &Request) {
+        let waits = http::connection::expect(&request.head, request.bytes()) == Expect::Continue;
+        let inbox = self.stream.inbox.borrow();
+        if waits && inbox.held == 0 && !inbox.is_whole() {
+            let mut block = Vec::new();
+            push_status(&mut block, 100);
+            self.shared.send_interim(&self.stream, &block);
+        }
+    }
+}
+
+/// A body without a length shows its size only while it comes. A length was compared before.
+fn check(request: &Request, body: &ReceivedBody, most: u64) -> Result<(), BodyFailure> {
+    let total = body.byte_count();
+    if most == 0 || total <= most {
+        return Ok(());
+    }
+    request.log(Level::Error, format_args!("client intended to send too large body: {total} bytes"));
+    Err(BodyFailure::Refused(413))
+}
+
+fn failed(request: &Request, aborted: BodyAborted) -> BodyFailure {
+    let what = match aborted {
+        BodyAborted::TimedOut => "client timed out (110: Connection timed out)",
+        _ => "client prematurely closed stream",
+    };
+    request.log(Level::Info, format_args!("{what} while reading client request body"));
+    BodyFailure::Abandoned(aborted.status())
+}

@@ -1,0 +1,48 @@
+//! What a request may ask of a client that speaks HTTP/2: of its stream, and of the connection below.
+
+use std::pin::Pin;
+use std::rc::Rc;
+
+use http::h2::hpack::{push_field, push_status};
+use http::response::check_field;
+use io::sys::TcpInfo;
+
+use crate::h2::head::is_of_connection;
+use crate::h2::shared::{Shared, Stream};
+use exchange::client::{Client, Interim};
+
+/// A stream as its request may use it.
+pub(super) struct Http2Client {
+    /// Its connection.
+    pub(super) shared: Rc<Shared>,
+    /// The stream itself.
+    pub(super) stream: Rc<Stream>,
+}
+
+impl Client for Http2Client {
+    fn hung_up(&self) -> Pin<Box<dyn Future<Output = ()>>> {
+        Box::pin(Rc::clone(&self.stream).hung_up())
+    }
+
+    fn room(&self) -> u64 {
+        self.shared.room(&self.stream)
+    }
+
+    fn send_interim(&self, interim: &Interim) -> Pin<Box<dyn Future<Output = ()>>> {
+        let Interim { status, fields } = interim;
+        let mut block = Vec::new();
+        push_status(&mut block, status.code());
+        for (name, value) in fields {
+            // A field that must not be sent is left out: the response itself will show what is wrong.
+            if check_field(name, value).is_ok() && !is_of_connection(name) {
+                push_field(&mut block, name, value);
+            }
+        }
+        self.shared.send_interim(&self.stream, &block);
+        Box::pin(std::future::ready(()))
+    }
+
+    fn tcp_info(&self) -> Option<TcpInfo> {
+        self.shared.handle.tcp_info()
+    }
+}

@@ -1,0 +1,613 @@
+//! One HTTP/2 connection: a task that receives, runs each request to its first wait, and sends what came of all of them at once.
+//!
+//! ```text
+//!   received bytes --> events --> a request: run here, and by a task of its own from its first wait on
+//!         ^                 `---> a part of a body: to the inbox of its stream
+//!         |
+//!       wait <-- one send <-- frames that are ready: acknowledgements, heads, bodies by priority
+//! ```
+//!
+//! [`shared`] is what the tasks have in common, [`stream`] one request. `exchange::pump` takes it to its response, for which
+//! [`transport`] is what a stream has to offer: [`head`] writes, [`outlet`] takes bodies that are not in memory, [`body`] reads.
+//! The protocol itself is `http::h2`.
+
+mod body;
+mod client;
+mod head;
+mod outlet;
+mod shared;
+mod stream;
+mod transport;
+
+use std::future::poll_fn;
+use std::ops::ControlFlow;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::{Duration, Instant};
+
+use http::h2::{Event, Fault, Limits, Scratch};
+use io::{Buf, Errno, Segments};
+use rt::Timer;
+
+use crate::entrance::Entrance;
+use crate::wire::{Patience, Wire};
+use exchange::effect;
+use exchange::http2::Http2;
+use exchange::request::{ConnInfo, Generation};
+use exchange::room::Waits;
+use exchange::settings::core::Core;
+use exchange::thread::Thread;
+use shared::{Input, OUT_BYTES_MAX, Shared};
+use telemetry::tally::{self, Stage};
+use telemetry::{Level, Reason};
+use transfer::body::SendError;
+
+/// A connection whose client was found to speak HTTP/2.
+pub(crate) struct Start {
+    /// The thread that accepted it.
+    pub(crate) thread: Rc<Thread>,
+    /// By which address it came.
+    pub(crate) entrance: Rc<Entrance>,
+    /// What is known of it.
+    pub(crate) info: Rc<ConnInfo>,
+    /// What its bytes go through.
+    pub(crate) wire: Wire,
+    /// What was received already.
+    pub(crate) early: Vec<u8>,
+    /// Where it stands in the numbers of its thread.
+    pub(crate) stage: tally::Counted,
+}
+
+/// Requests that are begun in a row; others have their turn then, and what is ready leaves.
+const REQUESTS_IN_A_ROW: usize = 64;
+
+/// Frames of its budget that a client gets back for each second.
+const PAID_EACH_SECOND: u64 = 10;
+
+/// How long a client may take to tell that it knows of the end, before streams that it opens are not served any more.
+const GOODBYE_MAX: Duration = Duration::from_secs(1);
+
+/// The settings of the server that is asked before a request says which one.
+pub(crate) fn settings_of<'g>(entrance: &Entrance, generation: &'g Generation, info: &ConnInfo) -> &'g Http2 {
+    let config = &generation.config;
+    let server = entrance.default_server(generation, info);
+    config.location(config.server(server).root).scope.of::<Http2>()
+}
+
+/// Serves a connection to its end; the wire is given back to be closed.
+pub(crate) async fn serve(start: Start) -> Wire {
+    let Start { thread, entrance, info, wire, early, stage } = start;
+    // Heads and bodies of several streams share a segment as it is; the last one waits for nothing.
+    wire.set_nodelay();
+    let limits = limits(&thread, &entrance, &info);
+    let generation = thread.generation();
+    let core = core_of(&entrance, &generation, &info);
+    let (send_timeout, keepalive_timeout) = (core.sending.send_timeout, core.keeping.keepalive_timeout);
+    let receive_max = settings_of(&entrance, &generation, &info).recv_buffer_size;
+    // A connection must not hold a configuration that was replaced.
+    drop(generation);
+    let shared = Shared::new(thread, wire.handle(), limits, keepalive_timeout);
+    let mut connection = Connection {
+        shared,
+        entrance,
+        info,
+        wire,
+        input: Input::of(early),
+        scratch: Scratch::default(),
+        stage,
+        timer: Timer::new(),
+        send_timer: Timer::new(),
+        patience: Patience::new(send_timeout),
+        flying: None,
+        spare: Vec::new(),
+        paid_at: rt::now(),
+        end: End::Open,
+        is_first: true,
+        head_until: None,
+        batches: 0,
+        received: 0,
+        receive_max,
+        waker: poll_fn(|context| Poll::Ready(context.waker().clone())).await,
+    };
+    let stop = connection.run().await;
+    connection.end(stop).await;
+    connection.wire
+}
+
+/// What the client is told of this end, out of the configuration in force.
+fn limits(thread: &Thread, entrance: &Entrance, info: &ConnInfo) -> Limits {
+    let generation = thread.generation();
+    let settings = settings_of(entrance, &generation, info);
+    let policy = effect::policy(core_of(entrance, &generation, info));
+    Limits { streams_max: settings.streams_max, initial_window: settings.preread, head_max: policy.head_max }
+}
+
+/// The settings that hold before a request says which server it wants.
+fn core_of<'g>(entrance: &Entrance, generation: &'g Generation, info: &ConnInfo) -> &'g Core {
+    let config = &generation.config;
+    let server = entrance.default_server(generation, info);
+    &config.location(config.server(server).root).scope.core
+}
+
+/// What the task of a connection owns.
+struct Connection {
+    /// What its streams use too.
+    shared: Rc<Shared>,
+    /// By which address it came.
+    entrance: Rc<Entrance>,
+    /// Facts that each of its requests gets a copy of.
+    info: Rc<ConnInfo>,
+    /// What its bytes go through.
+    wire: Wire,
+    /// Bytes that were received and not yet handled.
+    input: Input,
+    /// Memory that heads are read with.
+    scratch: Scratch,
+    /// Where it stands in the numbers of its thread.
+    stage: tally::Counted,
+    /// Until when something is to be received.
+    timer: Timer,
+    /// Until when something is to be taken by the client.
+    send_timer: Timer,
+    /// How long the client has had no time for a send that is under way.
+    patience: Patience,
+    /// Frames on their way.
+    flying: Option<Segments>,
+    /// Memory of frames that have left.
+    spare: Vec<u8>,
+    /// Up to when the client was given frames of its budget back.
+    paid_at: Instant,
+    /// How far its end has come.
+    end: End,
+    /// Whether no request has come yet.
+    is_first: bool,
+    /// Until when a header block has to be whole that has begun.
+    head_until: Option<Instant>,
+    /// Sends since others had their turn.
+    batches: u32,
+    /// Bytes that were received since then.
+    received: u64,
+    /// How many these may be (`http2_recv_buffer_size`).
+    receive_max: u64,
+    /// Of this task.
+    waker: Waker,
+}
+
+/// How far the end of a connection has come (RFC 9113 section 6.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Nothing was said of an end.
+    Open,
+    /// The client was told, and may have opened streams before it knew: until then they are served.
+    Announced(Instant),
+    /// The client knows which stream is the last.
+    Last,
+}
+
+/// Why a connection does not go on.
+enum Stop {
+    /// Its end was told, and all streams have ended.
+    Done,
+    /// The client broke the rules.
+    Fault(Fault),
+    /// The client is gone.
+    Gone(Errno),
+    /// The client took nothing for too long.
+    TimedOut,
+}
+
+/// What a wait has brought.
+enum Woken {
+    /// Bytes of the client.
+    Received(Buf),
+    /// Streams have something to send, or have ended.
+    Streams,
+    /// The time for what was waited for is over.
+    Elapsed,
+}
+
+impl Connection {
+    /// Receives and sends, until the end.
+    async fn run(&mut self) -> Stop {
+        loop {
+            if self.batches == BATCHES_IN_A_ROW || self.received >= self.receive_max {
+                (self.batches, self.received) = (0, 0);
+                rt::yield_now().await;
+            }
+            match self.handle_input() {
+                Ok(ControlFlow::Continue(())) => {}
+                Ok(ControlFlow::Break(())) => {
+                    // A client with many requests at hand must not hold the thread, nor wait for the first response.
+                    if let Err(stop) = self.flush().await {
+                        return stop;
+                    }
+                    rt::yield_now().await;
+                    continue;
+                }
+                Err(fault) => return Stop::Fault(fault),
+            }
+            if let ControlFlow::Break(stop) = self.advance_end() {
+                return stop;
+            }
+            match self.wait().await {
+                Ok(Woken::Received(buf)) => {
+                    self.pay_back();
+                    self.received += buf.len() as u64;
+                    self.input.add(buf);
+                }
+                Ok(Woken::Streams) => {}
+                Ok(Woken::Elapsed) => {
+                    if let ControlFlow::Break(stop) = self.elapsed() {
+                        return stop;
+                    }
+                }
+                Err(stop) => return stop,
+            }
+        }
+    }
+
+    /// Handles what was received, event after event. A request is run where its head is handled, so that its response is ready
+    /// when the next frame is looked at; `Break` where others are to have their turn before the rest.
+    fn handle_input(&mut self) -> Result<ControlFlow<()>, Fault> {
+        let mut requests = 0;
+        while !self.input.bytes().is_empty() {
+            let shared = Rc::clone(&self.shared);
+            let input = self.input.bytes();
+            let step = shared.with(|state| state.session.receive(input, &mut state.out))?;
+            match step.event {
+                Event::More => break,
+                Event::Nothing | Event::GoAway => {}
+                Event::Head { stream, ends, block } => {
+                    let scratch = &mut self.scratch;
+                    let head = stream::Head { id: stream, ends, block, input, scratch };
+                    let begun = stream::begin(&shared, &self.entrance, &self.info, head)?;
+                    self.input.consume(step.used);
+                    self.begin(begun);
+                    requests += 1;
+                    if requests == REQUESTS_IN_A_ROW {
+                        return Ok(ControlFlow::Break(()));
+                    }
+                    continue;
+                }
+                Event::Data { stream, start, end, ends } => {
+                    let stream = shared.with(|state| state.session.get(stream).map(Rc::clone));
+                    if let Some(stream) = stream {
+                        let mut inbox = stream.inbox.borrow_mut();
+                        inbox.add(&input[start..end]);
+                        if ends {
+                            inbox.finish(Ok(()));
+                        }
+                    }
+                }
+                Event::Reset { stream, .. } => shared.with(|state| state.abort(stream)),
+                Event::Window { stream } => shared.with(|state| state.open_window(stream)),
+                Event::Priority { stream, priority } => {
+                    shared.with(|state| state.set_priority(stream, priority));
+                }
+                Event::Pong => {
+                    if matches!(self.end, End::Announced(_)) {
+                        self.tell_last();
+                    }
+                }
+            }
+            if step.event == Event::GoAway && self.end == End::Open {
+                self.tell_last();
+            }
+            self.input.consume(step.used);
+        }
+        // A frame that is not whole may wait for long.
+        self.input.keep();
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Runs a request to its first wait; from there on it has a task of its own.
+    fn begin(&mut self, begun: stream::Begun) {
+        self.stage.set(Stage::Reading);
+        self.stage.set(Stage::Writing);
+        self.is_first = false;
+        let (shared, entrance) = (Rc::clone(&self.shared), Rc::clone(&self.entrance));
+        // Most requests wait for nothing: they end here, and their frames leave with those of the others.
+        let mut task = Box::pin(stream::run(shared, entrance, begun));
+        if task.as_mut().poll(&mut Context::from_waker(&self.waker)).is_pending() {
+            rt::spawn(task);
+        }
+    }
+
+    /// Gives the client frames of its budget back for the time that has gone by.
+    fn pay_back(&mut self) {
+        let seconds = rt::now().duration_since(self.paid_at).as_secs();
+        if seconds > 0 {
+            self.paid_at = rt::now();
+            let frames = u32::try_from(seconds * PAID_EACH_SECOND).unwrap_or(u32::MAX);
+            self.shared.with(|state| state.session.pay_back(frames));
+        }
+    }
+
+    /// Streams whose work goes on.
+    fn open_streams(&self) -> usize {
+        self.shared.with(|state| state.session.open_streams())
+    }
+}
+
+/// The end.
+impl Connection {
+    /// Takes a connection that is to end one step further.
+    fn advance_end(&mut self) -> ControlFlow<Stop> {
+        let is_to_end = self.shared.is_ending.get() || self.shared.thread.is_draining();
+        if self.end == End::Open && is_to_end {
+            self.end = End::Announced(rt::now() + GOODBYE_MAX);
+            self.shared.with(|state| state.session.announce_end(&mut state.out));
+        }
+        if let End::Announced(until) = self.end
+            && rt::now() >= until
+        {
+            self.tell_last();
+        }
+        let is_over = self.end == End::Last && self.open_streams() == 0;
+        let has_left = self.flying.is_none() && self.shared.with(|state| state.out.is_empty());
+        if is_over && has_left { ControlFlow::Break(Stop::Done) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Serves no streams above those that were opened, and tells the client so.
+    fn tell_last(&mut self) {
+        self.end = End::Last;
+        self.shared.with(|state| state.session.end(&mut state.out));
+    }
+
+    /// Nothing came in time.
+    fn elapsed(&mut self) -> ControlFlow<Stop> {
+        if self.shared.with(|state| state.session.is_in_head()) {
+            return ControlFlow::Break(Stop::TimedOut);
+        }
+        if self.open_streams() == 0 && self.end == End::Open {
+            self.tell_last();
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Ends the streams that are left, and tells the client why, where that is worth a word.
+    async fn end(&mut self, stop: Stop) {
+        match stop {
+            Stop::Done => return self.linger().await,
+            Stop::Fault(fault) => {
+                self.complain(Level::Info, format_args!("{}", fault.message()));
+                self.shared.with(|state| {
+                    let out = std::mem::take(&mut state.out);
+                    state.abort_all(Errno::CONNRESET);
+                    state.out = out;
+                    state.session.fail(fault, &mut state.out);
+                });
+                // What the client has broken it may not read either.
+                let end = rt::now() + GOODBYE_MAX;
+                self.timer.set(end);
+                let timer = self.timer.clone();
+                let _ = timer.limit(self.flush()).await;
+                self.wire.give_up_sending();
+                self.linger().await;
+            }
+            Stop::Gone(errno) => self.shared.with(|state| state.abort_all(errno)),
+            Stop::TimedOut => {
+                let why = Reason(Errno::TIMEDOUT);
+                self.complain(Level::Info, format_args!("client timed out ({why})"));
+                self.shared.with(|state| state.abort_all(Errno::TIMEDOUT));
+            }
+        }
+        // Requests end by themselves, and know that nobody waits for them.
+        self.wire.give_up_sending();
+        poll_fn(|context| {
+            self.shared.wait(context);
+            if self.open_streams() == 0 { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Lets the client read why its connection ends, before a reset could destroy it.
+    async fn linger(&mut self) {
+        self.wire.shutdown_write();
+        let generation = self.shared.thread.generation();
+        let keeping = &core_of(&self.entrance, &generation, &self.info).keeping;
+        let (lingering_time, lingering_timeout) = (keeping.lingering_time, keeping.lingering_timeout);
+        let until = rt::now() + lingering_time;
+        while rt::now() < until {
+            self.timer.set((rt::now() + lingering_timeout).min(until));
+            let _waiting = self.shared.thread.room.waits(Waits::Lingering, &self.timer, self.wire.fd());
+            let timer = self.timer.clone();
+            if !matches!(timer.limit(self.wire.recv()).await, Ok(Ok(Some(_)))) {
+                return;
+            }
+        }
+    }
+
+    /// There may be no request, so the line is about the connection.
+    fn complain(&self, level: Level, what: std::fmt::Arguments<'_>) {
+        let thread = &self.shared.thread;
+        let generation = thread.generation();
+        let server = self.entrance.default_server(&generation, &self.info);
+        let (client, address) = (&self.info.peer, &self.entrance.address);
+        let request = thread.take_request(&generation, &self.info, server);
+        request.log_plain(
+            level,
+            format_args!("{what} while processing HTTP/2 connection, client: {client}, server: {address}"),
+        );
+        thread.keep_request(request);
+    }
+}
+
+/// Waits and sends.
+impl Connection {
+    /// Sends what is ready.
+    async fn flush(&mut self) -> Result<(), Stop> {
+        poll_fn(|context| self.poll_send(context)).await
+    }
+
+    /// Waits for something to do, and sends meanwhile.
+    async fn wait(&mut self) -> Result<Woken, Stop> {
+        let is_idle = self.open_streams() == 0;
+        let is_in_head = self.shared.with(|state| state.session.is_in_head());
+        self.set_timer(is_idle, is_in_head);
+        if is_idle {
+            self.rest();
+        }
+        let thread = Rc::clone(&self.shared.thread);
+        let timer = self.timer.clone();
+        let kind = match (is_idle, self.is_first) {
+            _ if is_in_head && !self.is_first => Some(Waits::Head),
+            (true, true) => Some(Waits::First),
+            (true, false) => Some(Waits::Idle),
+            (false, _) => None,
+        };
+        let waiting = kind.map(|kind| thread.room.waits(kind, &timer, self.wire.fd()));
+        // With requests under way nothing else tells that the worker ends.
+        let mut draining = std::pin::pin!(thread.draining.wait());
+        let woken = poll_fn(|context| {
+            if self.end == End::Open && draining.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Ok(Woken::Streams));
+            }
+            self.poll_woken(context, is_idle)
+        });
+        match woken.await? {
+            // Woken to let go of a configuration.
+            Woken::Elapsed
+                if !waiting.is_some_and(|waiting| waiting.is_chosen())
+                    && timer.deadline().is_none_or(|deadline| deadline > rt::now()) =>
+            {
+                Ok(Woken::Streams)
+            }
+            woken => Ok(woken),
+        }
+    }
+
+    /// What there is to do, in the order of its urgency: what is ready leaves before more is received.
+    fn poll_woken(&mut self, context: &mut Context<'_>, is_idle: bool) -> Poll<Result<Woken, Stop>> {
+        if let Poll::Ready(sent) = self.poll_send(context) {
+            sent?;
+        }
+        // What the streams have changed is for `run` to act on.
+        let has_ended = self.shared.is_ending.get() && self.end == End::Open;
+        let is_over = self.end == End::Last && self.flying.is_none() && self.open_streams() == 0;
+        if self.batches == BATCHES_IN_A_ROW || has_ended || is_over || is_idle != (self.open_streams() == 0) {
+            return Poll::Ready(Ok(Woken::Streams));
+        }
+        if self.may_receive()
+            && let Poll::Ready(received) = self.wire.poll_recv(context)
+        {
+            return Poll::Ready(match received {
+                Ok(Some(buf)) => Ok(Woken::Received(buf)),
+                Ok(None) => Err(Stop::Gone(Errno::CONNRESET)),
+                Err(errno) => Err(Stop::Gone(errno)),
+            });
+        }
+        self.received = 0;
+        self.shared.wait(context);
+        self.timer.poll_elapsed(context).map(|rt::Elapsed| Ok(Woken::Elapsed))
+    }
+
+    /// Until when something has to come.
+    fn set_timer(&mut self, is_idle: bool, is_in_head: bool) {
+        let generation = self.shared.thread.generation();
+        let reading = &core_of(&self.entrance, &generation, &self.info).reading;
+        if !is_in_head {
+            self.head_until = None;
+        }
+        let now = rt::now();
+        let until = match (is_in_head, is_idle) {
+            // All of a head has this long, however many frames it comes in.
+            (true, _) => Some(*self.head_until.get_or_insert(now + reading.client_header_timeout)),
+            // What is left of it waits for the client to take what was said last.
+            (false, _) if self.end == End::Last => None,
+            (false, true) if self.is_first => Some(now + reading.client_header_timeout),
+            (false, true) => Some(now + self.shared.keepalive_timeout.get()),
+            (false, false) => None,
+        };
+        let announced = match self.end {
+            End::Announced(until) => Some(until),
+            End::Open | End::Last => None,
+        };
+        match until.into_iter().chain(announced).min() {
+            Some(until) => self.timer.set(until),
+            None => self.timer.clear(),
+        }
+    }
+
+    /// There is no request: nothing is held for the next one.
+    fn rest(&mut self) {
+        self.stage.set(Stage::Waiting);
+        self.spare = Vec::new();
+        self.scratch = Scratch::default();
+    }
+
+    /// Whether more is to be received: not where the client does not take what it has called for.
+    fn may_receive(&self) -> bool {
+        let flying = self.flying.as_ref().map_or(0, Segments::len);
+        self.shared.with(|state| state.out.len()) + flying < OUT_BYTES_MAX
+    }
+
+    /// Sends what is ready by as few sends as it takes; pending while some is on its way.
+    fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        while self.batches < BATCHES_IN_A_ROW {
+            if self.flying.is_none() && !self.take_off()? {
+                self.batches = 0;
+                return Poll::Ready(Ok(()));
+            }
+            let Connection { wire, flying: Some(data), .. } = self else { break };
+            let polled = wire.poll_send(context, data, false);
+            if polled.is_pending() {
+                self.batches = 0;
+            }
+            let Connection { wire, patience, send_timer, .. } = self;
+            ready!(
+                patience.follow(context, send_timer, polled, || wire.sent_progress()).map_err(Stop::from)
+            )?;
+            let data = self.flying.take().as_mut().and_then(Segments::take_vec);
+            if let Some(mut spare) = data.filter(|spare| spare.capacity() <= SPARE_BYTES_MAX) {
+                spare.clear();
+                self.spare = spare;
+            }
+            self.batches += 1;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Takes the frames that are ready; whether there are any.
+    fn take_off(&mut self) -> Result<bool, Stop> {
+        let spare = &mut self.spare;
+        let out = self.shared.with(|state| {
+            state.gather();
+            if state.out.is_empty() {
+                Vec::new()
+            } else {
+                std::mem::replace(&mut state.out, std::mem::take(spare))
+            }
+        });
+        if out.is_empty() {
+            return Ok(false);
+        }
+        let thread = &self.shared.thread;
+        // As for a response of HTTP/1: a ring sends what many connections have with one entry into the kernel.
+        let is_sent_directly = thread.calls_directly && !thread.has_ring && out.len() <= SENT_DIRECTLY_MAX;
+        let mut data = Segments::from(out);
+        if is_sent_directly {
+            self.wire.send_now(&mut data, false).map_err(Stop::Gone)?;
+        }
+        self.flying = Some(data);
+        Ok(true)
+    }
+}
+
+impl From<SendError> for Stop {
+    fn from(error: SendError) -> Stop {
+        match error {
+            SendError::TimedOut => Stop::TimedOut,
+            SendError::Gone(errno) => Stop::Gone(errno),
+        }
+    }
+}
+
+/// Sends that are made in a row, of 64 KiB each; other connections have their turn then.
+const BATCHES_IN_A_ROW: u32 = 4;
+
+/// Bytes that are sent by a call of this thread, where the engine would make the same call.
+const SENT_DIRECTLY_MAX: usize = 64 << 10;
+
+/// Memory of frames that is kept for the next ones while there are requests.
+const SPARE_BYTES_MAX: usize = 256 << 10;

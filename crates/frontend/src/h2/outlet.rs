@@ -1,0 +1,227 @@
+//! Where the body of a response of HTTP/2 goes: into the outbox of its stream, from which frames are made as windows and
+//! priorities allow.
+//!
+//! ```text
+//!   begin, push_range        the rate lets all of it go
+//!   head + body --poll_flush--> flushing -------------------> outbox --frames--> (ready)
+//!                                 `---- a part of it may go ---^
+//! ```
+
+use std::task::{Context, Poll, ready};
+
+use io::op::{SEGMENTS_MAX, Source};
+use io::{Errno, Segments};
+use rt::Timer;
+use rt::net::FilePart;
+
+use crate::h2::head;
+use crate::h2::shared::{Shared, Stream};
+use crate::wire::Patience;
+use transfer::body::Rate;
+use transfer::body::outlet::{Follows, Outlet, SendError, Trailers};
+use transfer::body::pace::{self, Pace};
+use transfer::body::rules::Sending;
+
+/// Takes one response.
+pub(super) struct Http2Outlet<'a> {
+    /// The connection.
+    shared: &'a Shared,
+    /// Where the body goes.
+    stream: &'a Stream,
+    /// For `send_timeout`, of the stream alone.
+    timer: &'a Timer,
+    /// How long the client has taken nothing of it.
+    patience: Patience,
+    /// `limit_rate`
+    pace: Pace,
+    /// Bytes that a read is asked for, where they are configured or limited by the rate.
+    chunk_bytes: Option<u64>,
+    /// The head, until it leaves.
+    head: Option<Vec<u8>>,
+    /// Pieces that wait for a flush.
+    body: Segments,
+    /// How many these are.
+    pieces: usize,
+    /// What is being sent, and is not in the outbox yet.
+    flushing: Option<Segments>,
+    /// Whether the outbox has to become empty first.
+    is_queued: bool,
+    /// The trailers of a body whose end was begun.
+    end: Option<Vec<u8>>,
+    /// Whether nothing may follow.
+    has_ended: bool,
+    /// Bytes that were handed on, with the head.
+    sent: u64,
+    /// Memory of the head, to be used again.
+    spare: Vec<u8>,
+}
+
+impl<'a> Http2Outlet<'a> {
+    /// A way to this stream, by these rules.
+    pub(super) fn new(
+        shared: &'a Shared,
+        stream: &'a Stream,
+        timer: &'a Timer,
+        rules: &Sending,
+        rate: Option<Rate>,
+    ) -> Http2Outlet<'a> {
+        Http2Outlet {
+            shared,
+            stream,
+            timer,
+            patience: Patience::new(rules.send_timeout),
+            chunk_bytes: pace::chunk_bytes(rules, rate.as_ref()),
+            pace: Pace::new(rate),
+            head: None,
+            body: Segments::new(),
+            pieces: 0,
+            flushing: None,
+            is_queued: false,
+            end: None,
+            has_ended: false,
+            sent: 0,
+            spare: Vec::new(),
+        }
+    }
+
+    /// Takes what was added, and sends the head. `ends` where nothing follows it.
+    fn begin_flush(&mut self, ends: bool) -> Result<(), SendError> {
+        let body = std::mem::take(&mut self.body);
+        self.pieces = 0;
+        if let Some(mut head) = self.head.take() {
+            let ends = ends && body.is_empty();
+            self.shared.send(self.stream, &head, Segments::new(), ends).map_err(SendError::Gone)?;
+            self.has_ended = ends;
+            self.sent += head.len() as u64;
+            head.clear();
+            self.spare = head;
+        }
+        self.flushing = Some(body);
+        Ok(())
+    }
+
+    /// Goes on with a flush.
+    fn poll_flushed(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
+        loop {
+            if self.is_queued {
+                let polled = self.shared.poll_taken(self.stream, context);
+                ready!(self.patience.follow(context, self.timer, polled, || Shared::progress(self.stream)))?;
+                self.is_queued = false;
+            }
+            let Some(data) = &mut self.flushing else { return Poll::Ready(Ok(())) };
+            ready!(self.pace.poll_due(context, self.sent));
+            let (data, end) = match self.pace.take_allowed(self.sent, data) {
+                Some(first) => (Segments::from(first), None),
+                None => (self.flushing.take().unwrap_or_default(), self.end.take()),
+            };
+            // An end of its own is sent where the head did not say it.
+            if data.is_empty() && (end.is_none() || self.has_ended) {
+                continue;
+            }
+            self.sent += data.len() as u64;
+            self.has_ended |= end.is_some();
+            self.shared.add(self.stream, data, end).map_err(SendError::Gone)?;
+            self.is_queued = true;
+        }
+    }
+}
+
+/// What is read at least where the window is open at all.
+const ROOM_LEAST: u64 = 4 << 10;
+
+impl Outlet for Http2Outlet<'_> {
+    fn takes_files(&self) -> bool {
+        false
+    }
+
+    fn chunk_bytes(&self) -> Option<u64> {
+        self.chunk_bytes
+    }
+
+    fn file_bytes(&self, most: u64) -> u64 {
+        self.chunk_bytes.unwrap_or(most).min(most)
+    }
+
+    fn begin(&mut self, head: Vec<u8>) {
+        self.head = Some(head);
+    }
+
+    fn push_range(&mut self, source: Source, start: usize, end: usize) {
+        debug_assert!(self.has_room(), "callers flush");
+        self.pieces += 1;
+        self.body.push_range(source, start, end);
+    }
+
+    fn has_room(&self) -> bool {
+        self.pieces < SEGMENTS_MAX
+    }
+
+    fn holds_buffers(&self) -> bool {
+        self.body.parts().any(|part| part.buf().is_some())
+    }
+
+    fn poll_flush(&mut self, context: &mut Context<'_>, _: Follows) -> Poll<Result<(), SendError>> {
+        if self.flushing.is_none() && !self.is_queued {
+            if self.head.is_none() && self.body.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            self.begin_flush(false)?;
+        }
+        self.poll_flushed(context)
+    }
+
+    fn poll_room(&mut self, context: &mut Context<'_>, wanted: u64) -> Poll<Result<u64, SendError>> {
+        if !self.patience.is_running() {
+            ready!(self.pace.poll_due(context, self.sent));
+        }
+        let polled = self.shared.poll_room(self.stream, context);
+        let progress = || Shared::progress(self.stream);
+        let room = ready!(self.patience.follow(context, self.timer, polled, progress))?;
+        Poll::Ready(Ok(room.max(ROOM_LEAST.min(wanted))))
+    }
+
+    fn poll_file(
+        &mut self,
+        _: &mut Context<'_>,
+        _: &FilePart<'_>,
+    ) -> Poll<Result<Result<u32, Errno>, SendError>> {
+        Poll::Ready(Ok(Err(Errno::OPNOTSUPP)))
+    }
+
+    fn poll_file_now(
+        &mut self,
+        context: &mut Context<'_>,
+        part: &FilePart<'_>,
+        _: bool,
+    ) -> Poll<Result<Result<u32, Errno>, SendError>> {
+        self.poll_file(context, part)
+    }
+
+    fn set_cork(&self, _: bool) {}
+
+    fn poll_end(&mut self, context: &mut Context<'_>, trailers: &Trailers) -> Poll<Result<(), SendError>> {
+        if self.end.is_none() && !self.has_ended {
+            let block = head::trailers(trailers);
+            self.begin_flush(block.is_empty())?;
+            self.end = Some(block);
+        }
+        self.poll_flushed(context)
+    }
+
+    fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    fn take_spare(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.spare)
+    }
+}
+
+impl Drop for Http2Outlet<'_> {
+    /// A body that is given up half-way leaves nothing behind that could still be sent.
+    fn drop(&mut self) {
+        if self.is_queued || self.flushing.is_some() {
+            self.shared.give_up(self.stream);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! One stream, from its head to its end.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::Rc;
+
+use http::h2::{Block, ErrorCode, Fault, HeadFault, HeadReader, Priority, Scratch};
+use http::request::BodyLength;
+use io::op::Source;
+use rt::Timer;
+
+use crate::entrance::Entrance;
+use crate::h2::client::Http2Client;
+use crate::h2::shared::{Shared, Stream};
+use crate::h2::transport::StreamTransport;
+use exchange::request::{ConnInfo, Request};
+use exchange::transport::{After, Received};
+use exchange::{effect, pump};
+use telemetry::Level;
+
+/// A request whose head was received.
+pub(super) struct Begun {
+    /// Where its body comes from and its response goes.
+    pub(super) stream: Rc<Stream>,
+    /// Its head is read.
+    request: Box<Request>,
+    /// Whether that is one.
+    received: Received,
+    /// The code that ends its stream behind the response, where it broke the rules.
+    reset: Option<ErrorCode>,
+}
+
+/// Where a head comes from, and what it is read with.
+pub(super) struct Head<'a> {
+    /// The number of the stream.
+    pub(super) id: u32,
+    /// Whether no body follows.
+    pub(super) ends: bool,
+    /// Where its header block is,
+    pub(super) block: Block,
+    /// and what that may be a part of.
+    pub(super) input: &'a [u8],
+    /// Memory for it.
+    pub(super) scratch: &'a mut Scratch,
+}
+
+/// Reads the head of a request.
+///
+/// # Errors
+/// The connection has to end.
+pub(super) fn begin(
+    shared: &Rc<Shared>,
+    entrance: &Entrance,
+    info: &Rc<ConnInfo>,
+    head: Head<'_>,
+) -> Result<Begun, Fault> {
+    let Head { id, ends, block, input, scratch } = head;
+    info.requests.set(info.requests.get() + 1);
+    let stream = Stream::new(id, Priority::default());
+    let thread = &shared.thread;
+    let generation = thread.generation();
+    let server = entrance.default_server(&generation, info);
+    let conn = info_of(shared, &stream, info);
+    let mut request = thread.take_request(&generation, &conn, server);
+    let policy = effect::policy(&request.scope().core);
+    let mut raw = Vec::with_capacity(RAW_BYTES);
+    let mut reader = HeadReader::new(scratch, &mut request.head, &mut raw, &policy);
+    let decoded =
+        shared.with(|state| state.session.decode(block, input, |name, value| reader.field(name, value)));
+    let size = reader.size();
+    let mut finished = reader.finish(ends);
+    if let Err(fault) = decoded {
+        thread.keep_request(request);
+        return Err(fault);
+    }
+    let length = match request.head.body() {
+        BodyLength::Exactly(length) => Some(length),
+        BodyLength::None | BodyLength::Unknown => None,
+    };
+    // RFC 9113 section 8.1.1: a body that is announced and does not come.
+    if finished.is_ok() && ends && length.is_some_and(|length| length > 0) {
+        finished = Err(HeadFault::Malformed(http::h2::Malformed::Missing));
+    }
+    request.received = size as u64;
+    request.take_head(Source::Vec(raw), 0);
+    // Nothing of one request decides on the connection.
+    request.keepalive = true;
+    set_priority(shared, &stream, &request);
+    shared.with(|state| state.session.open(id, ends, length, Rc::clone(&stream)));
+    // A body of nothing is a whole one.
+    if ends {
+        stream.inbox.borrow_mut().finish(Ok(()));
+    }
+    if let Some(line) = request.head.first_ignored() {
+        let line = line.of(request.bytes()).escape_ascii();
+        request.log(Level::Info, format_args!("client sent invalid header line: \"{line}\""));
+    }
+    let (received, reset) = match finished {
+        Ok(()) => (Received::Head, None),
+        Err(fault) => {
+            let message = fault.message();
+            request.log(Level::Info, format_args!("{message} while reading client request headers"));
+            let is_malformed = matches!(fault, HeadFault::Malformed(_));
+            (Received::Refused(fault.status().code()), is_malformed.then_some(ErrorCode::Protocol))
+        }
+    };
+    Ok(Begun { stream, request, received, reset })
+}
+
+/// Bytes that most heads take.
+const RAW_BYTES: usize = 512;
+
+/// What the request says of its own urgency, unless a frame has said so before.
+fn set_priority(shared: &Shared, stream: &Stream, request: &Request) {
+    let update = shared.with(|state| state.take_update(stream.id));
+    let field = request.head.named(request.bytes(), b"priority").next();
+    if let Some(priority) = update.or_else(|| field.map(Priority::read)) {
+        stream.set_priority(priority);
+    }
+}
+
+/// The facts of the connection, as they are for one of its streams.
+fn info_of(shared: &Rc<Shared>, stream: &Rc<Stream>, info: &ConnInfo) -> Rc<ConnInfo> {
+    let client = Http2Client { shared: Rc::clone(shared), stream: Rc::clone(stream) };
+    Rc::new(ConnInfo {
+        thread: Rc::clone(&info.thread),
+        requests: Cell::new(info.requests.get()),
+        opened: info.opened,
+        number: info.number,
+        client: RefCell::new(Some(Rc::new(client))),
+        peer: info.peer.clone(),
+        local: info.local.clone(),
+        proxy: info.proxy.get().cloned().map_or_else(OnceCell::new, OnceCell::from),
+        is_tls: info.is_tls,
+        secured: info.secured.get().cloned().map_or_else(OnceCell::new, OnceCell::from),
+    })
+}
+
+/// Takes a request to its end.
+pub(super) async fn run(shared: Rc<Shared>, entrance: Rc<Entrance>, begun: Begun) {
+    let Begun { stream, mut request, received, reset } = begun;
+    let mut transport = StreamTransport { shared, stream, entrance, timer: Timer::new() };
+    let after = pump::run(&mut transport, &mut request, received).await;
+    let StreamTransport { shared, stream, .. } = transport;
+    // Subrequests in the background count as a part of the stream, so that a client cannot start more of them than it makes
+    // requests.
+    if let Some(background) = request.background.take() {
+        background.none_left().await;
+    }
+    if let Some(body) = request.body.take() {
+        body.clean().await;
+    }
+    // Requests that are kept for later ones still know whose they were.
+    request.conn.client.take();
+    let reset = reset.filter(|_| after != After::Drop);
+    shared.release(&stream, reset);
+    shared.thread.keep_request(request);
+}

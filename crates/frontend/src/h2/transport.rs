@@ -1,0 +1,156 @@
+//! A stream of HTTP/2 as what a request comes by.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::rc::Rc;
+
+use io::Segments;
+use rt::Timer;
+
+use crate::entrance::Entrance;
+use crate::h2::head;
+use crate::h2::outlet::Http2Outlet;
+use crate::h2::shared::{Shared, Stream};
+use crate::wire::Patience;
+use exchange::http2::Http2;
+use exchange::request::{Generation, Request};
+use exchange::request_body::{BodyFailure, Feed};
+use exchange::settings::core::Core;
+use exchange::settings::listen::Listen;
+use exchange::takeover::{Takeover, TakeoverEnd};
+use exchange::transport::Transport;
+use io::Errno;
+use transfer::body::{BodyError, Rate, SendError};
+
+/// One stream.
+pub(super) struct StreamTransport {
+    /// Its connection.
+    pub(super) shared: Rc<Shared>,
+    /// The stream itself.
+    pub(super) stream: Rc<Stream>,
+    /// By which address the connection came.
+    pub(super) entrance: Rc<Entrance>,
+    /// For its body, and then for its response.
+    pub(super) timer: Timer,
+}
+
+impl Transport for StreamTransport {
+    type Rest = Patience;
+    type BodyRest = ();
+    type Outlet<'a> = Http2Outlet<'a>;
+
+    fn listen<'g>(&self, generation: &'g Generation) -> Option<&'g Listen> {
+        self.entrance.listen(generation)
+    }
+
+    fn leave_buffers(&mut self) {}
+
+    fn body_is_broken(&self, _: &Request) -> bool {
+        // A frame that breaks the body has reset the stream.
+        false
+    }
+
+    fn has_whole_body(&self, request: &Request) -> bool {
+        self.holds_whole_body(request)
+    }
+
+    fn read_body(
+        &mut self,
+        request: &mut Request,
+        takes_pieces: bool,
+    ) -> impl Future<Output = Result<Option<Box<Feed<()>>>, BodyFailure>> {
+        self.receive_whole_body(request, takes_pieces)
+    }
+
+    async fn begin_feed(&mut self, request: &mut Request) -> Result<Feed<()>, BodyFailure> {
+        self.prepare_feed(request)
+    }
+
+    async fn feed(&mut self, mut feed: Feed<()>) -> Infallible {
+        let result = self.feed_to_end(&mut feed).await;
+        // The handler learns how it ended, and decides what comes of the request.
+        feed.incoming.end(result);
+        std::future::pending().await
+    }
+
+    async fn discard_body(&mut self, _: &mut Request) -> bool {
+        // The end of the stream tells the client to stop.
+        self.stream.inbox.borrow_mut().clear();
+        true
+    }
+
+    fn begin_response(&mut self, request: &mut Request, core: &Core) -> bool {
+        // The settings of the last response hold for the time without a request, as in nginx.
+        let keeping = &core.keeping;
+        self.shared.keepalive_timeout.set(keeping.keepalive_timeout);
+        let info = &request.conn;
+        let is_old = rt::now().duration_since(info.opened) >= keeping.keepalive_time;
+        if info.requests.get() >= keeping.keepalive_requests || is_old {
+            self.shared.is_ending.set(true);
+        }
+        let scope = request.scope();
+        let chunk = scope.of::<Http2>().chunk_size;
+        self.stream.chunk_bytes.set(usize::try_from(chunk).unwrap_or(usize::MAX).max(1));
+        // A client that waits to be told knows by the response that nobody wants its body.
+        false
+    }
+
+    fn write_head(&mut self, request: &mut Request, core: &Core, out: &mut Vec<u8>) -> bool {
+        head::write(request, core, out)
+    }
+
+    fn send(&mut self, request: &mut Request, mut data: Segments) -> Result<Option<Patience>, BodyError> {
+        let head_len = request.sent_head as usize;
+        let (sent, len) = {
+            let first = data.parts().next().map(|part| part.bytes()).filter(|bytes| bytes.len() >= head_len);
+            // The body stays where it is; of the head a copy is compressed.
+            let head = match first {
+                Some(bytes) => bytes[..head_len].to_vec(),
+                None => data.parts().flat_map(|part| part.bytes()).copied().take(head_len).collect(),
+            };
+            data.advance(head_len);
+            let len = data.len();
+            (self.shared.send(&self.stream, &head, data, true), len)
+        };
+        let (head_bytes, is_done) = sent.map_err(|errno| BodyError::Send(SendError::Gone(errno)))?;
+        // Of frames only those of the head are counted, so that the rest is the body (`$body_bytes_sent`).
+        request.sent_head = head_bytes as u64;
+        request.sent = (head_bytes + len) as u64;
+        let timeout = request.scope().core.sending.send_timeout;
+        Ok((!is_done).then(|| Patience::new(timeout)))
+    }
+
+    async fn send_rest(&mut self, _: &mut Request, patience: &mut Patience) -> Result<(), BodyError> {
+        let StreamTransport { shared, stream, timer, .. } = self;
+        let sent = poll_fn(|context| {
+            let polled = shared.poll_taken(stream, context);
+            patience.follow(context, timer, polled, || Shared::progress(stream))
+        });
+        let sent = sent.await;
+        if sent.is_err() {
+            shared.give_up(stream);
+        }
+        Ok(sent?)
+    }
+
+    fn outlet<'a>(&'a mut self, _: &Request, core: &Core, rate: Option<Rate>, _: bool) -> Http2Outlet<'a> {
+        Http2Outlet::new(&self.shared, &self.stream, &self.timer, &core.sending, rate)
+    }
+
+    async fn settle(&mut self, _: &Request, _: &Core, _: &BodyError) {}
+
+    fn break_off(&mut self, _: &Request, _: &BodyError) {
+        // The stream is reset when its work has ended, since its response has no end.
+        self.shared.give_up(&self.stream);
+    }
+
+    async fn take_over(
+        &mut self,
+        _: &mut Request,
+        _: Vec<u8>,
+        _: Box<dyn Takeover>,
+    ) -> Result<TakeoverEnd, BodyError> {
+        // No request of HTTP/2 asks for another protocol (RFC 9113 section 8.6).
+        Err(BodyError::Send(SendError::Gone(Errno::OPNOTSUPP)))
+    }
+}

@@ -1,0 +1,191 @@
+//! `http_v2`: HTTP/2 to clients. The protocol is `http::h2` and `frontend`'s; here is what directives say of it.
+//!
+//! | directives | what becomes of them |
+//! |---|---|
+//! | `http2`, `http2_max_concurrent_streams`, `http2_body_preread_size`, `http2_recv_buffer_size` | hold for a connection, before a request says which server it wants |
+//! | `http2_chunk_size` | holds for a response, as its location has it |
+//! | those about memory of nginx | are read and passed over |
+//! | those that nginx calls obsolete | nginx's warning |
+//!
+//! With TLS the protocol is chosen by ALPN, which `ssl` offers where `http2` is on.
+
+use conf::{Args, Contexts, Error, Spec, State};
+use exchange::config::{Cx, Scope, SettingsType};
+use exchange::http2::Http2;
+use exchange::variables::Variable;
+use http::request::Version;
+
+use crate::http_core::{LEVELS, SERVER_LEVELS};
+use crate::{Directive, Module};
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES, WITHOUT_EFFECT],
+    variables: &[Variable {
+        name: "http2",
+        get: |request, out| {
+            if request.head.version() == Version::Http2 {
+                let is_secured = request.conn.secured.get().is_some();
+                out.extend_from_slice(if is_secured { b"h2" } else { b"h2c" });
+            }
+            true
+        },
+        set: None,
+        help: "`h2` over TLS, `h2c` in clear text, and empty for other protocols.",
+    }],
+    settings: &[SettingsType::of::<Http2>()],
+    ..Module::named("http_v2")
+};
+
+/// Most take one argument.
+const ONE: Args = Args::Exactly(1);
+
+/// A row of this module.
+const fn spec(name: &'static str, contexts: Contexts, args: Args, help: &'static str) -> Spec {
+    Spec::new("http_v2", name, contexts, args, help)
+}
+
+/// What connections and responses go by.
+const DIRECTIVES: &[Directive] = &[
+    // A connection begins before its server is known: that of the handshake counts, or the default of the address.
+    Directive::scope(
+        spec(
+            "http2",
+            SERVER_LEVELS,
+            Args::Flag,
+            "Whether clients may speak HTTP/2: where TLS agrees on it, and by prior knowledge in clear text.",
+        )
+        .default("off"),
+        |scope, cx| cx.flag(&mut scope.own::<Http2>().enabled),
+    ),
+    // One that was reset counts as long as it is worked for, so that a client which resets at once gains nothing.
+    Directive::scope(
+        spec(
+            "http2_max_concurrent_streams",
+            SERVER_LEVELS,
+            ONE,
+            "Requests that a connection may have at once; one counts until its work has ended.",
+        )
+        .default("128"),
+        |scope, cx| cx.number_in(&mut scope.own::<Http2>().streams_max, 1, u32::MAX),
+    ),
+    // The window of each stream (RFC 9113 section 6.9.2); a body that is wanted as a whole gets a wider one.
+    Directive::scope(
+        spec(
+            "http2_body_preread_size",
+            SERVER_LEVELS,
+            ONE,
+            "Bytes of a body that a client may send before the request is processed.",
+        )
+        .default("64k"),
+        read_preread_size,
+    ),
+    // Short frames let other streams in sooner, long ones cost less.
+    Directive::scope(
+        spec("http2_chunk_size", LEVELS, ONE, "Bytes of a body in one frame at most.").default("8k"),
+        read_chunk_size,
+    ),
+    // nginx has one such buffer for each worker; here it is a share of the thread's time.
+    Directive::scope(
+        spec(
+            "http2_recv_buffer_size",
+            Contexts::HTTP,
+            ONE,
+            "Bytes that are received from one client before others have their turn.",
+        )
+        .default("256k"),
+        read_recv_buffer_size,
+    ),
+];
+
+/// The largest window (RFC 9113 section 6.9.1).
+const WINDOW_MAX: u64 = (1 << 31) - 1;
+
+/// The longest payload that any peer can allow (RFC 9113 section 4.2).
+const PAYLOAD_MAX: u64 = (1 << 24) - 1;
+
+/// nginx's least buffer.
+const RECV_BUFFER_MIN: u64 = 16;
+
+/// `http2_body_preread_size`: the window of each stream.
+fn read_preread_size(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let mut size = 0;
+    cx.size(&mut size)?;
+    if size > WINDOW_MAX {
+        return Err(cx.error(format_args!("the maximum body preread buffer size is {WINDOW_MAX}")));
+    }
+    scope.own::<Http2>().preread = size as u32;
+    Ok(())
+}
+
+/// `http2_chunk_size`: what is longer than any frame may be is that, as in nginx.
+fn read_chunk_size(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let mut size = 0;
+    cx.size(&mut size)?;
+    if size == 0 {
+        return Err(cx.error("the http2 chunk size cannot be zero"));
+    }
+    scope.own::<Http2>().chunk_size = size.min(PAYLOAD_MAX);
+    Ok(())
+}
+
+/// `http2_recv_buffer_size`
+fn read_recv_buffer_size(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let mut size = 0;
+    cx.size(&mut size)?;
+    if size <= RECV_BUFFER_MIN {
+        let name = &cx.statement.name.text;
+        return Err(cx.error(format_args!("\"{name}\" directive value is too small")));
+    }
+    scope.own::<Http2>().recv_buffer_size = size;
+    Ok(())
+}
+
+/// nginx's pools and tables, and what newer directives have replaced.
+const WITHOUT_EFFECT: &[Directive] = &[
+    passed_over("http2_pool_size", "Bytes of a pool of memory of nginx."),
+    passed_over("http2_streams_index_size", "Entries of a table of nginx."),
+    obsolete("http2_idle_timeout", SERVER_LEVELS, ONE, "See `keepalive_timeout`."),
+    obsolete("http2_max_concurrent_pushes", SERVER_LEVELS, ONE, "Nothing is pushed."),
+    obsolete("http2_max_field_size", SERVER_LEVELS, ONE, "See `large_client_header_buffers`."),
+    obsolete("http2_max_header_size", SERVER_LEVELS, ONE, "See `large_client_header_buffers`."),
+    obsolete("http2_max_requests", SERVER_LEVELS, ONE, "See `keepalive_requests`."),
+    obsolete("http2_push", LEVELS, ONE, "Nothing is pushed."),
+    obsolete("http2_push_preload", LEVELS, Args::Flag, "Nothing is pushed."),
+    obsolete("http2_recv_timeout", SERVER_LEVELS, ONE, "See `client_header_timeout`."),
+];
+
+/// Is read, and has nothing to act on.
+const fn passed_over(name: &'static str, help: &'static str) -> Directive {
+    Directive::nothing(spec(name, SERVER_LEVELS, ONE, help), "there is no such memory")
+}
+
+/// Is read, and warned of with nginx's words.
+const fn obsolete(name: &'static str, contexts: Contexts, args: Args, help: &'static str) -> Directive {
+    let row = spec(name, contexts, args, help).many().state(State::Accepted("it is obsolete"));
+    Directive::http(row, |cx| {
+        let name = cx.statement.name.text.clone();
+        // The only flag among them.
+        if name == "http2_push_preload" {
+            cx.flag(&mut false)?;
+        }
+        match replacement(&name) {
+            Some(other) => cx.warn(format_args!(
+                "the \"{name}\" directive is obsolete, use the \"{other}\" directive instead"
+            )),
+            None => cx.warn(format_args!("the \"{name}\" directive is obsolete, ignored")),
+        }
+        Ok(())
+    })
+}
+
+/// What has taken the place of an obsolete directive.
+fn replacement(name: &str) -> Option<&'static str> {
+    match name {
+        "http2_idle_timeout" => Some("keepalive_timeout"),
+        "http2_max_field_size" | "http2_max_header_size" => Some("large_client_header_buffers"),
+        "http2_max_requests" => Some("keepalive_requests"),
+        "http2_recv_timeout" => Some("client_header_timeout"),
+        _ => None,
+    }
+}

@@ -1,0 +1,346 @@
+//! A client of HTTP/2 that does what a script says: frames as they are, and requests that are composed.
+//!
+//! It acknowledges settings, and opens windows only where it is told to.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use http::h2::hpack::Decoder;
+use testkit::Server;
+
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const RESET: u8 = 3;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PING: u8 = 6;
+pub(crate) const GO_AWAY: u8 = 7;
+pub(crate) const WINDOW: u8 = 8;
+pub(crate) const CONTINUATION: u8 = 9;
+pub(crate) const PRIORITY_UPDATE: u8 = 16;
+
+pub(crate) const END: u8 = 1;
+pub(crate) const WHOLE: u8 = 4;
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// How long a script waits for a frame.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) type Fields = Vec<(String, String)>;
+
+/// What a stream has brought.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Got {
+    /// Status and fields of the response.
+    pub(crate) status: u16,
+    pub(crate) fields: Fields,
+    /// Statuses of interim responses, with their fields.
+    pub(crate) interim: Vec<(u16, Fields)>,
+    pub(crate) body: Vec<u8>,
+    pub(crate) trailers: Fields,
+    pub(crate) ended: bool,
+    pub(crate) reset: Option<u32>,
+    /// Lengths of its DATA frames.
+    pub(crate) frames: Vec<usize>,
+}
+
+impl Got {
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        self.fields.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+/// One connection.
+pub(crate) struct Http2<S> {
+    stream: S,
+    buf: Vec<u8>,
+    decoder: Decoder,
+    next: u32,
+    pub(crate) streams: BTreeMap<u32, Got>,
+    /// Last streams and codes of GOAWAY.
+    pub(crate) goodbyes: Vec<(u32, u32)>,
+    pub(crate) settings: Vec<(u16, u32)>,
+    pub(crate) pings: Vec<Vec<u8>>,
+    /// Streams in the order of their DATA.
+    pub(crate) order: Vec<u32>,
+    /// Windows that the server has opened, by stream.
+    pub(crate) windows: BTreeMap<u32, u64>,
+    /// Whether windows are opened again for what comes.
+    pub(crate) opens: bool,
+    /// Whether PINGs of the server are acknowledged.
+    pub(crate) acknowledges: bool,
+}
+
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let [_, a, b, c] = (payload.len() as u32).to_be_bytes();
+    let mut all = vec![a, b, c, kind, flags];
+    all.extend_from_slice(&stream.to_be_bytes());
+    all.extend_from_slice(payload);
+    all
+}
+
+pub(crate) fn setting(id: u16, value: u32) -> Vec<u8> {
+    [&id.to_be_bytes()[..], &value.to_be_bytes()].concat()
+}
+
+/// A header block without a table.
+pub(crate) fn block(fields: &[(&str, &str)]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (name, value) in fields {
+        out.push(0);
+        for text in [name, value] {
+            match text.len() {
+                len @ 0..=126 => out.push(len as u8),
+                len => {
+                    let mut rest = len - 127;
+                    out.push(127);
+                    while rest >= 128 {
+                        out.push(rest as u8 | 128);
+                        rest >>= 7;
+                    }
+                    out.push(rest as u8);
+                }
+            }
+            out.extend_from_slice(text.as_bytes());
+        }
+    }
+    out
+}
+
+/// Connects in clear text to the first listener.
+pub(crate) fn connect(server: &Server) -> Http2<TcpStream> {
+    connect_with(server, &[])
+}
+
+/// As [`connect`], with a payload of SETTINGS.
+pub(crate) fn connect_with(server: &Server, settings: &[u8]) -> Http2<TcpStream> {
+    let stream = TcpStream::connect(server.addr(0).tcp()).expect("a listener");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    stream.set_nodelay(true).expect("a socket");
+    Http2::over(stream, settings)
+}
+
+impl<S: Read + Write> Http2<S> {
+    pub(crate) fn over(stream: S, settings: &[u8]) -> Http2<S> {
+        let mut client = Http2 {
+            stream,
+            buf: Vec::new(),
+            decoder: Decoder::default(),
+            next: 1,
+            streams: BTreeMap::new(),
+            goodbyes: Vec::new(),
+            settings: Vec::new(),
+            pings: Vec::new(),
+            order: Vec::new(),
+            windows: BTreeMap::new(),
+            opens: true,
+            acknowledges: true,
+        };
+        client.send(&[PREFACE, &frame(SETTINGS, 0, 0, settings)].concat());
+        client
+    }
+
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        self.try_send(bytes).expect("a server that reads");
+    }
+
+    pub(crate) fn try_send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.stream.write_all(bytes)?;
+        self.stream.flush()
+    }
+
+    pub(crate) fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        self.send(&frame(kind, flags, stream, payload));
+    }
+
+    /// The number of the next stream.
+    pub(crate) fn next_stream(&mut self) -> u32 {
+        self.next += 2;
+        self.next - 2
+    }
+
+    /// Begins a request, whose body follows unless it `ends`.
+    pub(crate) fn begin(&mut self, method: &str, path: &str, fields: &[(&str, &str)], ends: bool) -> u32 {
+        let stream = self.next_stream();
+        let line = [(":method", method), (":scheme", "http"), (":path", path), (":authority", "here")];
+        let payload = block(&[&line[..], fields].concat());
+        self.frame(HEADERS, WHOLE | if ends { END } else { 0 }, stream, &payload);
+        stream
+    }
+
+    /// Begins to ask for a path.
+    pub(crate) fn ask(&mut self, path: &str) -> u32 {
+        self.begin("GET", path, &[], true)
+    }
+
+    /// Asks for a path, and returns the whole response.
+    pub(crate) fn get(&mut self, path: &str) -> Got {
+        let stream = self.ask(path);
+        self.response(stream)
+    }
+
+    /// Sends a request with a body as fast as the server takes it.
+    pub(crate) fn post(&mut self, path: &str, fields: &[(&str, &str)], body: &[u8]) -> Got {
+        let stream = self.begin("POST", path, fields, body.is_empty());
+        if !body.is_empty() {
+            self.body(stream, body);
+        }
+        self.response(stream)
+    }
+
+    /// Sends a body within its windows, and its end.
+    pub(crate) fn body(&mut self, stream: u32, body: &[u8]) {
+        let (mut sent, count) = (0, body.len());
+        while sent < count {
+            // The first windows are those of RFC 9113; the server's settings may have made that of streams another one.
+            let initial =
+                self.settings.iter().rev().find(|(id, _)| *id == 4).map_or(65_535, |(_, value)| *value);
+            let window = |id: u32, first: u64| first + self.windows.get(&id).copied().unwrap_or(0);
+            let of_stream = window(stream, initial.into()).saturating_sub(sent as u64);
+            let room = of_stream.min(window(0, 65_535).saturating_sub(sent as u64));
+            let is_over = self.streams.get(&stream).is_some_and(|got| got.ended || got.reset.is_some());
+            if is_over {
+                return;
+            }
+            let part = (room as usize).min(count - sent).min(16_384);
+            if part == 0 {
+                self.read_frame().expect("a window");
+                continue;
+            }
+            let flags = if sent + part == count { END } else { 0 };
+            self.frame(DATA, flags, stream, &body[sent..sent + part]);
+            sent += part;
+        }
+    }
+
+    /// The whole response of a stream, or what there is of it when it was reset.
+    #[track_caller]
+    pub(crate) fn response(&mut self, stream: u32) -> Got {
+        self.until(|client| client.streams.get(&stream).is_some_and(|got| got.ended || got.reset.is_some()));
+        self.streams[&stream].clone()
+    }
+
+    /// Reads frames until something holds.
+    #[track_caller]
+    pub(crate) fn until(&mut self, holds: impl Fn(&Http2<S>) -> bool) {
+        while !holds(self) {
+            if let Err(error) = self.read_frame() {
+                panic!("{error}; goodbyes {:?}, streams {:?}", self.goodbyes, self.shown());
+            }
+        }
+    }
+
+    fn shown(&self) -> Vec<String> {
+        let one = |(id, got): (&u32, &Got)| {
+            format!(
+                "{id}: {} {} bytes, ended {}, reset {:?}",
+                got.status,
+                got.body.len(),
+                got.ended,
+                got.reset
+            )
+        };
+        self.streams.iter().map(one).collect()
+    }
+
+    /// Reads frames until the server closes the connection.
+    #[track_caller]
+    pub(crate) fn until_closed(&mut self) {
+        loop {
+            match self.read_frame() {
+                Ok(()) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("it stays open"),
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Waits until the server has received all that was sent before.
+    #[track_caller]
+    pub(crate) fn settle(&mut self) {
+        let count = self.pings.len();
+        self.frame(PING, 0, 0, b"settled?");
+        self.until(|client| client.pings.len() > count);
+    }
+
+    /// Reads a frame and keeps what it says.
+    pub(crate) fn read_frame(&mut self) -> std::io::Result<()> {
+        while self.buf.len() < 9 || self.buf.len() < 9 + self.payload_len() {
+            let mut piece = [0; 65_536];
+            let count = self.stream.read(&mut piece)?;
+            if count == 0 {
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+            self.buf.extend_from_slice(&piece[..count]);
+        }
+        let end = 9 + self.payload_len();
+        let bytes: Vec<u8> = self.buf.drain(..end).collect();
+        let stream = u32::from_be_bytes([bytes[5], bytes[6], bytes[7], bytes[8]]);
+        self.keep(bytes[3], bytes[4], stream, &bytes[9..]);
+        Ok(())
+    }
+
+    fn payload_len(&self) -> usize {
+        u32::from_be_bytes([0, self.buf[0], self.buf[1], self.buf[2]]) as usize
+    }
+
+    fn keep(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        let number = |at: usize| u32::from_be_bytes(payload[at..at + 4].try_into().expect("four bytes"));
+        match kind {
+            DATA => {
+                let got = self.streams.entry(stream).or_default();
+                got.body.extend_from_slice(payload);
+                got.frames.push(payload.len());
+                got.ended |= flags & END != 0;
+                self.order.push(stream);
+                if self.opens && !payload.is_empty() {
+                    let bytes = (payload.len() as u32).to_be_bytes();
+                    // The server may have closed the connection already.
+                    let _ = self
+                        .try_send(&[frame(WINDOW, 0, 0, &bytes), frame(WINDOW, 0, stream, &bytes)].concat());
+                }
+            }
+            HEADERS => self.head(flags, stream, payload),
+            RESET => self.streams.entry(stream).or_default().reset = Some(number(0)),
+            SETTINGS if flags & END == 0 => {
+                let (all, _) = payload.as_chunks::<6>();
+                self.settings.extend(all.iter().map(|&[i, j, a, b, c, d]| {
+                    (u16::from_be_bytes([i, j]), u32::from_be_bytes([a, b, c, d]))
+                }));
+                self.send(&frame(SETTINGS, END, 0, &[]));
+            }
+            PING if flags & END != 0 => self.pings.push(payload.to_vec()),
+            PING if self.acknowledges => {
+                let _ = self.try_send(&frame(PING, END, 0, payload));
+            }
+            GO_AWAY => self.goodbyes.push((number(0), number(4))),
+            WINDOW => *self.windows.entry(stream).or_default() += u64::from(number(0)),
+            _ => {}
+        }
+    }
+
+    fn head(&mut self, flags: u8, stream: u32, payload: &[u8]) {
+        assert!(flags & WHOLE != 0, "no test has a head of several frames");
+        let mut fields = Fields::new();
+        let text = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
+        let decoded = self.decoder.decode(payload, |name, value| fields.push((text(name), text(value))));
+        decoded.expect("a good block");
+        let got = self.streams.entry(stream).or_default();
+        let status: Option<u16> = match fields.first() {
+            Some((name, value)) if name == ":status" => value.parse().ok(),
+            _ => None,
+        };
+        match status {
+            Some(status @ 100..=199) => got.interim.push((status, fields.split_off(1))),
+            Some(status) => (got.status, got.fields) = (status, fields.split_off(1)),
+            None => got.trailers = fields,
+        }
+        got.ended |= flags & END != 0;
+    }
+}
