@@ -34,8 +34,8 @@ pub(super) struct Http2Outlet<'a> {
     patience: Patience,
     /// `limit_rate`
     pace: Pace,
-    /// Bytes that a read is asked for, where they are configured or limited by the rate.
-    chunk_bytes: Option<u64>,
+    /// Bytes that a read is asked for: as configured, limited by the rate, and by the other streams.
+    chunk_bytes: u64,
     /// The head, until it leaves.
     head: Option<Vec<u8>>,
     /// Pieces that wait for a flush.
@@ -70,7 +70,7 @@ impl<'a> Http2Outlet<'a> {
             stream,
             timer,
             patience: Patience::new(rules.send_timeout),
-            chunk_bytes: pace::chunk_bytes(rules, rate.as_ref()),
+            chunk_bytes: pace::chunk_bytes(rules, rate.as_ref()).unwrap_or(u64::MAX).min(shared.read_ahead()),
             pace: Pace::new(rate),
             head: None,
             body: Segments::new(),
@@ -135,11 +135,11 @@ impl Outlet for Http2Outlet<'_> {
     }
 
     fn chunk_bytes(&self) -> Option<u64> {
-        self.chunk_bytes
+        Some(self.chunk_bytes)
     }
 
     fn file_bytes(&self, most: u64) -> u64 {
-        self.chunk_bytes.unwrap_or(most).min(most)
+        self.chunk_bytes.min(most)
     }
 
     fn begin(&mut self, head: Vec<u8>) {

@@ -49,8 +49,6 @@ pub(super) struct State {
     ready: Scheduler,
     /// Priorities of streams that are not opened yet.
     updates: VecDeque<(u32, Priority)>,
-    /// Bytes in the outboxes of all streams.
-    queued: usize,
     /// Why nothing is sent any more.
     gone: Option<Errno>,
 }
@@ -58,14 +56,12 @@ pub(super) struct State {
 /// Bytes of frames that are gathered for one send: four records of TLS.
 const BATCH_BYTES: usize = 64 << 10;
 
-/// Bytes that are read ahead for a stream.
-const ROOM_BYTES: usize = 128 << 10;
+/// Bytes that are read ahead for all streams of a connection together, as far as each has its least.
+const READ_AHEAD_ALL: usize = 512 << 10;
 
-/// The same where many streams of the connection wait for the client.
-const ROOM_BYTES_MIN: usize = 16 << 10;
-
-/// Bytes of bodies that wait for the client, from which on less is read ahead.
-const QUEUED_BYTES_MAX: usize = 1 << 20;
+/// The least and the most that is read ahead for one stream: two such pieces are in memory, one that waits for the client and the
+/// next one.
+const READ_AHEAD: std::ops::RangeInclusive<usize> = 16 << 10..=128 << 10;
 
 /// Priorities that are remembered for streams that do not exist yet (RFC 9218 section 7.1 leaves the number open).
 const UPDATES_MAX: usize = 64;
@@ -257,7 +253,7 @@ impl Shared {
         Rc::new(Shared {
             thread,
             handle,
-            state: RefCell::new(State { session, out, ready, updates, queued: 0, gone: None }),
+            state: RefCell::new(State { session, out, ready, updates, gone: None }),
             driver: Cell::new(None),
             keepalive_timeout: Cell::new(keepalive_timeout),
             is_ending: Cell::new(false),
@@ -347,7 +343,7 @@ impl Shared {
             return Poll::Ready(Err(errno));
         }
         let mut outbox = stream.outbox.borrow_mut();
-        let most = if state.queued < QUEUED_BYTES_MAX { ROOM_BYTES } else { ROOM_BYTES_MIN };
+        let most = state.read_ahead();
         match state.session.window(stream.id).min(most).saturating_sub(outbox.queued) {
             0 => {
                 outbox.giver = Some(context.waker().clone());
@@ -355,6 +351,11 @@ impl Shared {
             }
             room => Poll::Ready(Ok(room as u64)),
         }
+    }
+
+    /// Bytes that one read should bring for a stream.
+    pub(super) fn read_ahead(&self) -> u64 {
+        self.state.borrow().read_ahead() as u64
     }
 
     /// A number that grows as the client takes bytes of this stream.
@@ -429,11 +430,16 @@ impl State {
         }
     }
 
+    /// See [`Shared::read_ahead`].
+    fn read_ahead(&self) -> usize {
+        let share = READ_AHEAD_ALL / self.session.open_streams().max(1);
+        share.clamp(*READ_AHEAD.start(), *READ_AHEAD.end())
+    }
+
     /// Puts bytes into an outbox.
     fn add(&mut self, stream: &Stream, data: Segments, end: Option<Vec<u8>>) {
         let mut outbox = stream.outbox.borrow_mut();
         outbox.queued += data.len();
-        self.queued += data.len();
         if !data.is_empty() {
             outbox.queue.push_back(data);
         }
@@ -466,7 +472,7 @@ impl State {
         self.unready(stream);
         let mut outbox = stream.outbox.borrow_mut();
         outbox.queue.clear();
-        self.queued -= std::mem::take(&mut outbox.queued);
+        outbox.queued = 0;
     }
 
     /// Takes a stream out of the order of sending.
@@ -494,7 +500,6 @@ impl State {
             let ends_here = end.as_ref().is_some_and(|trailers| trailers.is_empty());
             self.session.push_data(id, len, ends_here, &mut self.out);
             outbox.take(len, &mut self.out);
-            self.queued -= len;
             if let Some(trailers) = end {
                 if !ends_here {
                     self.session.push_head(id, &trailers, true, &mut self.out);

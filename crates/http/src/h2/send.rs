@@ -15,6 +15,9 @@ const PAID_FOR_RESPONSE: u32 = 4;
 /// Frames that it gets back for DATA: clients open the windows of stream and connection again for each.
 const PAID_FOR_DATA: u32 = 3;
 
+/// The least payload that is worth them: windows of a byte would have a body cut into frames of a byte.
+const DATA_MIN: usize = 1 << 10;
+
 impl<T> Session<T> {
     /// Appends a header section, out of a block of [`push_status`](super::hpack::push_status) and
     /// [`push_field`](super::hpack::push_field). How many bytes of `out` that is; 0 where the stream has ended.
@@ -80,7 +83,9 @@ impl<T> Session<T> {
         self.send_window -= len as i64;
         let flags = if ends { END_STREAM } else { 0 };
         FrameHeader { len, kind: Kind::Data, flags, stream: id }.push(out);
-        self.pay_back(PAID_FOR_DATA);
+        if len >= DATA_MIN {
+            self.pay_back(PAID_FOR_DATA);
+        }
         if ends {
             self.note_response();
         }

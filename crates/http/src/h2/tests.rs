@@ -785,6 +785,27 @@ fn floods_of_frames_that_do_nothing_end_the_connection() {
     }
 }
 
+/// A body that is asked for byte by byte: each window costs, and frames of a byte give nothing back.
+#[test]
+fn a_body_is_not_asked_for_byte_by_byte() {
+    let mut peer = Peer::new();
+    peer.feed(&[setting(0x4, 0), get(1)].concat()).expect("a request");
+    let fault = (0..2000).find_map(|_| {
+        let fault = peer.feed(&window(1, 1)).err();
+        let len = peer.session.sendable(1);
+        peer.session.push_data(1, len, false, &mut peer.out);
+        fault
+    });
+    assert_eq!(fault, Some(Fault::Flood));
+    // Windows for frames that are worth it may be opened without end.
+    let mut peer = Peer::new();
+    peer.feed(&get(1)).expect("a request");
+    for _ in 0..5000 {
+        peer.session.push_data(1, 1024, false, &mut peer.out);
+        peer.feed(&[window(1, 1024), window(0, 1024)].concat()).expect("a client that takes a body");
+    }
+}
+
 /// Streams that are opened and reset at once: each counts until its work has ended, and not many of them may be.
 #[test]
 fn rapid_resets_are_limited() {

@@ -1,0 +1,212 @@
+//! Hostile clients of HTTP/2 against the binary: each limit of docs/http2.md is reached by a script, the connection ends with
+//! its code or the stream does, and other clients are served. The rules themselves are tested in `http::h2`.
+
+mod common;
+
+use std::net::TcpStream;
+
+use common::http2::{
+    self, CONTINUATION, DATA, END, HEADERS, Http2, PING, RESET, SETTINGS, WHOLE, WINDOW, block, frame,
+    setting,
+};
+use common::{BINARY, one_server, serve, serve_with};
+use testkit::files::Content;
+use testkit::origin::Origin;
+use testkit::{Server, Setup};
+
+/// ENHANCE_YOUR_CALM
+const CALM: u32 = 11;
+
+const LINE: [(&str, &str); 4] =
+    [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "here")];
+
+fn start() -> Server {
+    serve(&one_server("http2 on;", "location / { return 200 x; }"))
+}
+
+/// Sends until the server reads no more, and expects the end with this code. Others are served then.
+#[track_caller]
+fn ends_with(
+    server: &Server,
+    code: u32,
+    client: &mut Http2<TcpStream>,
+    mut bytes: impl FnMut(u32) -> Vec<u8>,
+) {
+    for number in 0..20_000 {
+        if client.try_send(&bytes(number)).is_err() {
+            break;
+        }
+    }
+    client.until_closed();
+    assert_eq!(client.goodbyes.last().map(|(_, code)| *code), Some(code));
+    assert_eq!(http2::connect(server).get("/").status, 200);
+}
+
+fn get(stream: u32) -> Vec<u8> {
+    frame(HEADERS, WHOLE | END, stream, &block(&LINE))
+}
+
+/// Streams that are opened and reset at once, in front of an upstream that never responds: each is worked for until its end is
+/// known, so the upstream gets no more requests than streams may be open.
+#[test]
+fn rapid_resets() {
+    let origin = Origin::raw(|connection| {
+        connection.read_request();
+        connection.wait_for_close();
+    });
+    let text = "worker_processes 1; events {} http { http2 on; server { listen 127.0.0.1:0;
+        location / { return 200 x; } location /slow { proxy_pass http://@ORIGIN@; } } }";
+    let server = Setup::new(text).origin(&origin).start(BINARY);
+    let slow = block(&[LINE[0], LINE[1], (":path", "/slow"), LINE[3]]);
+    ends_with(&server, CALM, &mut http2::connect(&server), |number| {
+        let stream = 2 * number + 1;
+        [frame(HEADERS, WHOLE | END, stream, &slow), frame(RESET, 0, stream, &8u32.to_be_bytes())].concat()
+    });
+    assert!(origin.stats().requests <= 256, "{}", origin.stats().requests);
+    // Without an upstream: responses are ready before the reset is read, so nothing is left to be reset.
+    let mut client = http2::connect(&server);
+    for number in 0..900 {
+        let stream = 2 * number + 1;
+        client.send(&[get(stream), frame(RESET, 0, stream, &8u32.to_be_bytes())].concat());
+    }
+    client.settle();
+    assert!(client.goodbyes.is_empty());
+}
+
+/// Ten thousand requests whose bodies never come: as many are open as may be, and the others are refused until that is a flood.
+#[test]
+fn ten_thousand_half_open_streams() {
+    let text = "client_body_early_read 1; location / { return 200 x; }";
+    let server = serve(&one_server("http2 on;", text));
+    let mut client = http2::connect(&server);
+    for number in 0..10_000u32 {
+        if client.try_send(&frame(HEADERS, WHOLE, 2 * number + 1, &block(&LINE))).is_err() {
+            break;
+        }
+    }
+    client.until_closed();
+    let refused = client.streams.values().filter(|got| got.reset == Some(7)).count();
+    assert_eq!((refused, client.goodbyes.last().map(|(_, code)| *code)), (129, Some(CALM)));
+    assert_eq!(http2::connect(&server).get("/").status, 200);
+}
+
+#[test]
+fn floods_of_frames_that_do_nothing() {
+    let server = start();
+    for bytes in [
+        frame(PING, 0, 0, b"12345678"),
+        frame(SETTINGS, 0, 0, &setting(4, 1)),
+        frame(SETTINGS, 0, 0, &[]),
+        frame(2, 0, 1, &[0; 5]),
+        frame(0xfe, 0, 0, b"unknown"),
+        frame(http2::PRIORITY_UPDATE, 0, 0, &[0, 0, 0, 1]),
+        frame(WINDOW, 0, 0, &1u32.to_be_bytes()),
+    ] {
+        ends_with(&server, CALM, &mut http2::connect(&server), |_| bytes.clone());
+    }
+    let mut client = http2::connect(&server);
+    client.begin("POST", "/", &[], false);
+    ends_with(&server, CALM, &mut client, |_| frame(DATA, 0, 1, &[]));
+}
+
+#[test]
+fn floods_of_fragments() {
+    let server = start();
+    for size in [0, 1, 16_384] {
+        let mut client = http2::connect(&server);
+        client.frame(HEADERS, END, 1, &block(&LINE));
+        ends_with(&server, CALM, &mut client, |_| frame(CONTINUATION, 0, 1, &vec![0; size]));
+    }
+}
+
+/// A table of 4 KiB, and bytes that each stand for all of it: the head is refused by what it comes to, and the connection
+/// goes on.
+#[test]
+fn a_header_bomb() {
+    let server = start();
+    let mut bomb = block(&LINE);
+    bomb.extend([0x40, 1, b'a', 0x7f, 0x81, 0x1e]);
+    bomb.extend([b'x'; 4000]);
+    bomb.extend([0xbe; 12_000]);
+    let mut client = http2::connect(&server);
+    for _ in 0..20 {
+        let stream = client.next_stream();
+        client.frame(HEADERS, WHOLE | END, stream, &bomb);
+        assert_eq!(client.response(stream).status, 431);
+    }
+    assert_eq!(client.get("/").status, 200);
+    let many = [&LINE[..], &[("a", "")].repeat(1500)].concat();
+    let stream = client.next_stream();
+    client.frame(HEADERS, WHOLE | END, stream, &block(&many));
+    assert_eq!(client.response(stream).status, 431, "max_headers");
+}
+
+/// A body that is asked for byte by byte.
+#[test]
+fn a_dribbled_body() {
+    let server =
+        serve_with(&one_server("http2 on;", "root html; location = / { return 200 x; }"), |builder| {
+            builder.file("html/file.bin", Content::new(1, 100_000))
+        });
+    let mut client = http2::connect_with(&server, &setting(4, 0));
+    client.opens = false;
+    let stream = client.ask("/file.bin");
+    ends_with(&server, CALM, &mut client, |_| frame(WINDOW, 0, stream, &1u32.to_be_bytes()));
+}
+
+/// Clients that ask without reading: what is ready for each of them is bounded, and others are served.
+#[test]
+fn clients_that_do_not_read() {
+    let server =
+        serve_with(&one_server("http2 on;", "root html; location = / { return 200 x; }"), |builder| {
+            builder.file("html/file.bin", Content::new(1, 1_000_000))
+        });
+    let memory = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", server.workers()[0]));
+        let status = status.expect("a worker");
+        let line = status.lines().find(|line| line.starts_with("VmRSS")).expect("a size").to_owned();
+        line.split_whitespace().nth(1).and_then(|text| text.parse::<u64>().ok()).expect("a number")
+    };
+    let before = memory();
+    let path = block(&[LINE[0], LINE[1], (":path", "/file.bin"), LINE[3]]);
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        let mut client = http2::connect_with(&server, &setting(4, (1 << 31) - 1));
+        client.send(&frame(WINDOW, 0, 0, &((1u32 << 31) - 1 - 65_535).to_be_bytes()));
+        for number in 0..128 {
+            client.send(&frame(HEADERS, WHOLE | END, 2 * number + 1, &path));
+        }
+        clients.push(client);
+    }
+    for _ in 0..20 {
+        assert_eq!(http2::connect(&server).get("/").status, 200);
+    }
+    let grown = memory().saturating_sub(before);
+    // Of 8 connections with 128 responses of 1 MB, each reads ahead twice 16 to 128 KiB for a stream.
+    assert!(grown < 80 << 10, "{grown} KiB");
+    drop(clients);
+}
+
+/// Windows that are opened too far, and bytes beyond those of the server.
+#[test]
+fn windows_are_kept_to() {
+    let server = serve(&one_server("http2 on; http2_body_preread_size 100;", "location / { return 200 x; }"));
+    let mut client = http2::connect(&server);
+    client.settle();
+    let stream = client.begin("POST", "/", &[], false);
+    client.response(stream);
+    // Not begun to be read: the response is there, and what comes late is passed over.
+    client.frame(DATA, 0, stream, &[0; 50]);
+    client.settle();
+    assert!(client.goodbyes.is_empty());
+    let text = "client_body_early_read 1; client_body_buffer_size 1k; location / { return 200 x; }";
+    let server = serve(&one_server("http2 on; http2_body_preread_size 100;", text));
+    let mut client = http2::connect(&server);
+    client.settle();
+    let stream = client.begin("POST", "/", &[], false);
+    let whole = client.post("/", &[], &[b'x'; 5000]);
+    assert_eq!(whole.status, 200);
+    client.frame(WINDOW, 0, stream, &0x7fff_ffff_u32.to_be_bytes());
+    client.until(|client| client.streams.get(&stream).is_some_and(|got| got.reset == Some(3)));
+    assert_eq!(client.get("/").status, 200);
+}
