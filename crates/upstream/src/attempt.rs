@@ -24,10 +24,10 @@ use exchange::request::Request;
 use telemetry::{Level, Reason};
 use transfer::incoming::BodyAborted;
 
-/// What came of a try that has a response.
+/// The result of a try with a response.
 pub(super) struct Answer {
     pub(super) heading: Rc<Heading>,
-    /// What came along behind the head.
+    /// The bytes received behind the header section.
     pub(super) rest: Option<Buf>,
     /// Takes the body out of its framing.
     pub(super) decoder: Decoder,
@@ -37,7 +37,7 @@ pub(super) struct Answer {
     pub(super) sending: Option<Sending>,
 }
 
-/// Why a try has none. The log has been told.
+/// Why a try has none, which is logged already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
     /// The connection could not be made, or broke.
@@ -46,7 +46,7 @@ pub(super) enum Trouble {
     TimedOut,
     /// The response is not HTTP.
     InvalidHeader,
-    /// Nobody's fault but ours.
+    /// A local failure.
     Local,
     /// The client's body could not be had; this status answers it.
     Client(u16),
@@ -76,7 +76,7 @@ pub(super) async fn run(
         if send_result.is_none()
             && let Poll::Ready(result) = sending.poll(context)
         {
-            // What the upstream says of itself is worth more than that it does not listen.
+            // An early response of the upstream is worth more than a failed send.
             timer.set(rt::now() + settings.read_timeout);
             send_result = Some(result);
         }
@@ -96,7 +96,7 @@ pub(super) async fn run(
     let doing = if send_result.is_some() { READING } else { SENDING };
     match read {
         Some(Ok(mut answer)) => {
-            // Half a request leaves the upstream waiting for the other half: it goes on, or the connection ends.
+            // After half a request the upstream waits for the other half: the send continues, or the connection ends.
             answer.keeps = outgoing.keepalive && !matches!(send_result, Some(Err(_)));
             answer.sending = send_result.is_none().then_some(sending);
             Ok(answer)
@@ -125,7 +125,7 @@ enum HeadTrouble {
     Closed,
     Receive(Errno),
     Invalid(ReplyError, Option<Vec<u8>>),
-    /// A 101 that nobody asked for, or interim responses without end.
+    /// An unrequested 101, or interim responses without end.
     Unexpected(&'static str),
     Local(Errno),
     Client(BodyAborted),

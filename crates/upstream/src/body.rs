@@ -1,7 +1,7 @@
 //! The body of a response as it comes from an upstream: taken out of its framing, with an end that is known or not.
 //!
 //! Main type: [`Live`], a connection from which the rest of a response is read. [`Direct`] passes it on at the client's
-//! speed; [`super::spool`] reads it ahead; [`Coming`] is for who keeps all of it.
+//! speed; [`super::spool`] reads it ahead; [`Coming`] is for callers that keep all of it.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -26,7 +26,7 @@ pub struct Live {
     /// The rest of the request, where the upstream has answered before it had all of it.
     sending: Option<Sending>,
     decoder: Decoder,
-    /// What came along with the head.
+    /// The bytes received with the header section.
     rest: Option<Buf>,
     record: Rc<Try>,
     /// The upstream counts as busy for as long as this lives.
@@ -45,8 +45,8 @@ struct Rate {
     since: Instant,
 }
 
-/// Bytes from which on a body is read into buffers of its own, as long as the upstream fills them: one that waits for its
-/// upstream holds no buffer. Less fits into a large buffer of the engine.
+/// Bytes from which on a body is read into separate buffers, while the upstream fills them: a body that waits for its
+/// upstream holds no buffer. Fewer bytes fit into a large buffer of the engine.
 const BULK_FROM: u64 = RECV_LARGE_BYTES as u64;
 
 /// Bytes of one receive that tell a fast upstream: the buffers of the engine are seldom larger.
@@ -114,7 +114,7 @@ impl Live {
         &self.record
     }
 
-    /// What is here already, when that is the whole rest of the body.
+    /// The received bytes, when they are the whole rest of the body.
     pub(super) fn take_whole(&mut self) -> Option<Option<Buf>> {
         if !self.decoder.ends_within(self.rest.as_deref().unwrap_or_default()) {
             return None;
@@ -141,7 +141,7 @@ impl Live {
                 return Ok(None);
             }
             if self.sending.is_some() {
-                // The rest of the request goes on meanwhile.
+                // The rest of the request is sent meanwhile.
                 return poll_fn(|context| self.poll_next(context)).await;
             }
             let is_bulk = self.is_bulk();
@@ -158,7 +158,7 @@ impl Live {
         }
     }
 
-    /// Whether so much is to come, or has come already, that buffers of a size of their own pay.
+    /// Whether enough is to come, or has come already, to justify separate buffers.
     fn is_bulk(&self) -> bool {
         self.is_fast && self.left().unwrap_or(self.record.response_length.get()) >= BULK_FROM
     }
@@ -260,7 +260,7 @@ impl Live {
             (Some(link), Some(sending)) if sending.is_nearly_over(REST_MAX) => {
                 rt::spawn(finish(link, sending));
             }
-            // What is dropped here is closed.
+            // A connection that is dropped here is closed.
             _ => {}
         }
     }
@@ -272,7 +272,7 @@ impl Live {
         self.link = None;
     }
 
-    /// The connection, when it speaks another protocol from here on, and what came of that already.
+    /// The connection, when it speaks another protocol from here on, and the bytes of that received already.
     pub(super) fn into_parts(mut self) -> (Option<Box<Link>>, Option<Buf>, Rc<Try>, Chosen) {
         (self.link.take(), self.rest.take(), Rc::clone(&self.record), std::mem::take(&mut self.chosen))
     }
@@ -288,7 +288,7 @@ impl Drop for Live {
 /// about as much as some hundred KiB.
 const REST_MAX: u64 = 1 << 20;
 
-/// Sends the rest of a request whose response has ended, and keeps the connection then.
+/// Sends the rest of a request whose response has ended, and then keeps the connection alive.
 async fn finish(link: Box<Link>, mut sending: Sending) {
     let timer = link.timer.clone();
     if let Ok(Ok(())) = timer.limit(poll_fn(|context| sending.poll(context))).await {
@@ -346,13 +346,13 @@ impl BodySource for Direct {
     }
 }
 
-/// A body for who keeps all of it: it is read as fast as it comes, in large pieces.
+/// A body for callers that keep all of it: it is read as fast as it arrives, in large pieces.
 pub enum Coming {
     /// All of it is here, or has been taken.
     Whole(Option<SharedBytes>),
     /// It is still to be read.
     Live(Box<Live>),
-    /// There is none that could be kept.
+    /// There is none to keep alive.
     Broken,
 }
 

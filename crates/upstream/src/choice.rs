@@ -26,8 +26,8 @@ pub(super) enum Choice {
     },
 }
 
-/// An upstream that was chosen, and counts as busy until this is told what became of it. Boxed, since few responses
-/// have one for long.
+/// A chosen upstream, which counts as busy until its outcome is reported here. Boxed, because few responses keep one
+/// for long.
 #[derive(Default)]
 pub(super) struct Chosen(Option<Box<(Choice, Option<Pick>)>>);
 
@@ -80,7 +80,7 @@ impl Choice {
         Choice::List { tries: left.len() as u32, left }
     }
 
-    /// No more than so many tries.
+    /// No more than this many tries.
     pub(super) fn limit_tries(&mut self, most: u32) {
         match self {
             Choice::Group { selection, .. } => selection.limit_tries(most),
@@ -115,7 +115,7 @@ impl Choice {
         }
     }
 
-    /// What all of them are called together, where none can be asked.
+    /// The name of the group, where no server is available.
     pub(super) fn name(&self) -> Arc<str> {
         match self {
             Choice::Group { selection, .. } => selection.group().name.as_str().into(),
@@ -169,7 +169,8 @@ impl Chosen {
 }
 
 impl Drop for Chosen {
-    /// A response that nobody wants any more, or that broke off behind its head, is no failure in nginx's count.
+    /// A response that is no longer needed, or that broke off behind its header section, is no failure in nginx's
+    /// count.
     fn drop(&mut self) {
         self.answered();
     }

@@ -1,4 +1,4 @@
-//! One try after the other, until an upstream answers or nobody is left to be asked.
+//! One try after the other, until an upstream responds or no server is left.
 
 use std::cell::Cell;
 use std::pin::{Pin, pin};
@@ -56,7 +56,7 @@ struct Fetch<'a> {
     choice: Choice,
     started: Instant,
     is_first: bool,
-    /// An upstream that closed a connection while it was idle: it is asked again on a new one.
+    /// An upstream that closed an idle connection: the request is sent again on a new one.
     fresh: Option<Box<Next>>,
 }
 
@@ -131,7 +131,7 @@ impl Fetch<'_> {
         }
     }
 
-    /// Ends a try that has failed, and everything where nobody else may be asked.
+    /// Ends a try that has failed, and the request where no other server may be tried.
     fn go_on(
         &mut self,
         request: &mut Request,
@@ -164,7 +164,7 @@ impl Fetch<'_> {
     }
 }
 
-/// What came of a try that has a response.
+/// The result of a try with a response.
 struct Done {
     heading: Rc<Heading>,
     body: Here,

@@ -53,7 +53,7 @@ pub use link::Pools;
 use transfer::received::ReceivedBody;
 pub use tunnel::Tunnel;
 
-/// What a location says about talking to upstreams, in nginx's words and with its defaults.
+/// A location's settings for upstreams, with nginx's names and defaults.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// `proxy_connect_timeout`
@@ -62,7 +62,7 @@ pub struct Settings {
     pub send_timeout: Duration,
     /// `proxy_read_timeout`
     pub read_timeout: Duration,
-    /// `proxy_buffer_size`: the longest header section of a response, and what is read at once without buffering.
+    /// `proxy_buffer_size`: the longest header section of a response, and the size of reads without buffering.
     pub buffer_size: u64,
     /// `proxy_buffers`: number and size.
     pub buffers: (u32, u64),
@@ -209,7 +209,7 @@ impl std::ops::BitOr for NextUpstream {
     }
 }
 
-/// Whom to ask.
+/// The upstream.
 #[derive(Clone, Debug)]
 pub enum Target {
     /// An `upstream` block, or the implicit one of an address that was written.
@@ -233,7 +233,7 @@ pub struct Outgoing {
     pub scheme: &'static str,
     /// How the upstream is spoken to by TLS, if it is.
     pub secure: Option<Secure>,
-    /// What follows.
+    /// The rest of the response.
     pub body: OutgoingBody,
     /// The method, which says whether the response has a body.
     pub method: Method,
@@ -241,7 +241,7 @@ pub struct Outgoing {
     pub is_idempotent: bool,
     /// Whether the head lets the connection be kept.
     pub keepalive: bool,
-    /// Whether it asks for another protocol (`Upgrade`); a 101 that nobody asked for is an error.
+    /// Whether it asks for another protocol (`Upgrade`); an unrequested 101 is an error.
     pub upgrade: bool,
     /// Words of messages beside the response that make it a failure (`fastcgi_catch_stderr`).
     pub caught: Vec<Box<str>>,
@@ -266,17 +266,17 @@ pub enum OutgoingBody {
 
 /// A response to pass on: from an upstream, or from a cache.
 pub struct Reply {
-    /// Shared with what shows its fields as variables.
+    /// Shared with the variables that show its fields.
     pub head: Rc<Heading>,
     /// The body.
     pub body: ReplyBody,
     /// When the head was here.
     pub received_at: (Instant, SystemTime),
-    /// What is known of it when a cache has it, or is getting it.
+    /// Its facts when a cache has it, or is fetching it.
     pub stored: Option<Stored>,
 }
 
-/// What a cache knows of a response.
+/// The facts of a cached response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored {
     /// Bytes of the body, when they are known.
@@ -285,7 +285,7 @@ pub struct Stored {
     pub age_s: Option<u32>,
 }
 
-/// The header section of a response: as it came, and what it means.
+/// The header section of a response: its bytes and its parsed form.
 #[derive(Debug)]
 pub struct Heading {
     raw: Source,
@@ -298,7 +298,7 @@ impl Heading {
         Heading { raw, head }
     }
 
-    /// What the spans of the head point into.
+    /// The bytes of the head's spans.
     pub fn raw(&self) -> &[u8] {
         self.raw.bytes()
     }
@@ -342,7 +342,7 @@ impl ReplyBody {
         }
     }
 
-    /// The body for who keeps all of it.
+    /// The body for callers that keep all of it.
     pub fn into_coming(self, request: &Request, settings: &Settings) -> Coming {
         match self {
             ReplyBody::None => Coming::Whole(None),

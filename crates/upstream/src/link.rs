@@ -35,7 +35,7 @@ pub(super) struct Link {
     pub(super) requests: u64,
     opened: Instant,
     address: PeerAddr,
-    /// How its socket was made: the address of this end, and what was asked of the kernel.
+    /// How its socket was made: the local address and the socket options.
     options: ConnectOptions,
     /// How it speaks TLS, if it does.
     secure: Option<Secure>,
@@ -53,7 +53,7 @@ pub(super) struct Home {
     keepalive: Keepalive,
 }
 
-/// Whose idle connections may be used by whom.
+/// Pool key: which requests may reuse an idle connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     /// The group, by its place in memory: pools are emptied with the configuration that holds it.
@@ -167,7 +167,7 @@ impl Link {
     /// Keeps the connection for another exchange, where its settings say so; the last one has come to its proper end.
     pub(super) fn keep(mut self: Box<Self>) {
         let Some(home) = self.home.clone().filter(|home| home.takes(&self)) else { return };
-        // Arms a receive: a response to the next request comes by it, or else the news that there is none.
+        // Arms a receive, which brings the response to the next request, or the end of the connection.
         let mut context = Context::from_waker(Waker::noop());
         if let Poll::Ready(()) = pin!(self.wire.news()).poll(&mut context) {
             return;
@@ -271,7 +271,7 @@ pub(super) fn call(step: ConnectStep, options: &ConnectOptions) -> String {
     match (step, options.bind) {
         (ConnectStep::Socket, _) => "socket()".to_owned(),
         (ConnectStep::Option(name), _) => format!("setsockopt({name})"),
-        // nginx names what it was told to bind to, without the port that nobody wrote.
+        // nginx names the configured address of the bind, without an unconfigured port.
         (ConnectStep::Bind, Some(address)) if address.port() == 0 => format!("bind({})", address.ip()),
         (ConnectStep::Bind, Some(address)) => format!("bind({address})"),
         (ConnectStep::Bind, None) => "bind()".to_owned(),

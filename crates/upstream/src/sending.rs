@@ -1,6 +1,6 @@
 //! The request on its way out: its head with what fits behind it, then the rest of its body piece by piece.
 //!
-//! Main type: [`Sending`], which owns what it sends, so that it goes on when the response has begun.
+//! Main type: [`Sending`], which owns its bytes, so that it continues when the response has begun.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -42,9 +42,9 @@ pub(super) struct Sending {
 
 /// How much of a request is still to be sent.
 enum Left {
-    /// What is missing of this many bytes.
+    /// The missing part of this many bytes.
     Of(u64),
-    /// What comes of a body, which the client may not have sent yet.
+    /// Pieces of a body, which the client may not have sent yet.
     Coming(Rc<IncomingBody>),
 }
 
@@ -97,7 +97,7 @@ impl Sending {
         Sending { future, record: Rc::clone(record), left }
     }
 
-    /// Goes on. It is not asked again after its result.
+    /// Continues. It is not polled again after its result.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendTrouble>> {
         self.future.as_mut().poll(context)
     }
@@ -223,7 +223,7 @@ impl Out {
         data.push(Source::Static(after));
     }
 
-    /// Sends the last bytes, and what ends the body.
+    /// Sends the last bytes, and the end of the body.
     async fn end(&mut self, mut data: Segments) -> Result<(), SendTrouble> {
         let end = self.framing.end();
         if !end.is_empty() {

@@ -4,9 +4,9 @@
 //! upstream --> pump (a task) --> Spool: memory, file --> Spooled (a stream) --> client
 //! ```
 //!
-//! The upstream is rid of its response as fast as it sends, however slow the client is, and what a slow client costs is
-//! bounded: memory by `proxy_buffers`, the file by `proxy_max_temp_file_size`, and then the pump waits. Pieces leave in
-//! the order in which they came, whether they lie in memory or in the file.
+//! The upstream sends its response at full speed, however slow the client is, and the cost of a slow client is bounded:
+//! memory by `proxy_buffers`, the file by `proxy_max_temp_file_size`, and then the pump waits. Pieces leave in the
+//! order in which they came, whether they are in memory or in the file.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -33,7 +33,7 @@ use transfer::body::BodyError;
 use transfer::body::source::{BodySource, SEND_BYTES};
 use transfer::received;
 
-/// What pump and stream share.
+/// State that pump and stream share.
 struct Spool {
     pieces: VecDeque<Piece>,
     /// Bytes of buffers in memory.
@@ -71,7 +71,7 @@ struct Limits {
     file: u64,
     folder: PathBuf,
     levels: SmallVec<[u8; 3]>,
-    /// Whose log hears of a file that fails.
+    /// The log for errors of the file.
     thread: Rc<Thread>,
 }
 
@@ -134,7 +134,7 @@ pub(super) fn start(live: Box<Live>, settings: &Settings, thread: &Rc<Thread>) -
     Spooled { spool, record, reading: None, piece_max, busy_max, pass_trailers, minds_client }
 }
 
-/// Reads to the end, or until nobody wants it.
+/// Reads to the end, or until the body is dropped.
 async fn pump(mut live: Box<Live>, spool: Rc<RefCell<Spool>>, limits: Limits) {
     let result = fill(&mut live, &spool, &limits).await;
     if let Some(Err(fault)) = result {
@@ -153,7 +153,7 @@ async fn fill(live: &mut Live, spool: &Rc<RefCell<Spool>>, limits: &Limits) -> O
         if let Some(due) = live.not_before() {
             wanted(spool, rt::sleep_until(due)).await?;
         }
-        // What will go to the file comes in pieces of its writes.
+        // Bytes for the file are read in pieces of the size of its writes.
         let is_spilled = !spool.borrow().has_memory(limits, limits.read as u64);
         let most = if is_spilled { limits.read.min(limits.write) } else { limits.read };
         let size = live.left().map_or(most, |left| most.min(left.max(1) as usize));
@@ -235,8 +235,8 @@ fn split(buf: &mut Buf, most: usize) -> Option<Buf> {
     Some(first)
 }
 
-/// Writes what has come to the file, no more at once than one write may have. What cannot be written stays in memory, and
-/// the upstream waits for the client from there on.
+/// Writes received bytes to the file, at most the size of one write at once. If a write fails they stay in memory, and
+/// the upstream waits for the client from then on.
 async fn spill(spool: &RefCell<Spool>, limits: &Limits, mut buf: Buf) {
     while let Some(first) = split(&mut buf, limits.write) {
         keep(spool, limits, first).await;
@@ -286,7 +286,7 @@ struct Failed {
     call: &'static str,
     path: PathBuf,
     errno: Errno,
-    /// What is not in the file.
+    /// Bytes that are not in the file.
     rest: Option<Buf>,
 }
 
@@ -331,8 +331,8 @@ impl Spool {
         self.held == 0 || self.held + bytes <= limits.memory
     }
 
-    /// Bytes that the file takes on its disk. What a client has taken of them is only free when it has taken all: one
-    /// that is always a little behind would else have the whole response written, however long it is.
+    /// Bytes of the file on its disk. Those that the client has received are free only when it has received all:
+    /// otherwise a client that is always a little behind would have the whole response written, however long it is.
     fn file_len(&self) -> u64 {
         if self.in_file == 0 { 0 } else { self.file_end }
     }
@@ -387,7 +387,7 @@ pub(super) struct Spooled {
     spool: Rc<RefCell<Spool>>,
     record: Rc<Try>,
     reading: Option<Reading>,
-    /// Bytes of what is handed out.
+    /// Bytes of the returned piece.
     piece_max: usize,
     /// Bytes that may be on their way to the client together.
     busy_max: Option<usize>,

@@ -1,4 +1,4 @@
-//! What is remembered of each try to get a response from an upstream, for `$upstream_*` and for log lines.
+//! The record of each try at an upstream, for `$upstream_*` and for log lines.
 //!
 //! [`Tries`] are kept with the request; a [`Try`] is shared with the body that is still on its way when the head has
 //! gone out, because lengths and times are known only at its end.
@@ -21,22 +21,22 @@ use telemetry::Level;
 #[derive(Default)]
 pub struct Tries {
     list: Vec<Rc<Try>>,
-    /// Scheme of the target that is asked, and what is asked for there, for log lines.
+    /// Scheme and URI of the request to the upstream, for log lines.
     url: (&'static str, Vec<u8>),
-    /// What a cache knew of the response.
+    /// The cache's facts of the response.
     pub cached: Option<Cached>,
     /// The header section of a stored response that the client gets.
     pub stored: Option<Rc<Heading>>,
 }
 
-/// What `$upstream_cache_*` show; the cache's part of the server sets it.
+/// The values of `$upstream_cache_*`; the cache sets them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cached {
     /// `HIT`, `MISS` and others.
     pub status: &'static str,
     /// Seconds since the response was made or last found valid.
     pub age_s: Option<u64>,
-    /// What was known of it beside: its entity tag and its date.
+    /// Further facts: its entity tag and its date.
     pub found: Option<Arc<Meta>>,
 }
 
@@ -64,7 +64,7 @@ pub struct Try {
     pub(super) messages: RefCell<Vec<u8>>,
     /// Whether more came than was announced.
     pub(super) excess: Cell<bool>,
-    /// Why the body broke off, to be told by whoever sends it.
+    /// Why the body broke off, reported by its sender.
     pub(super) fault: Cell<Option<Fault>>,
     /// Whether what came was no header section of a response.
     pub(super) is_invalid: Cell<bool>,
@@ -122,7 +122,7 @@ impl Tries {
         request.extensions.get_or_default()
     }
 
-    /// Another one begins. `first` says that it is the first of what this location asks.
+    /// Another one begins. `first`: it is the first of this location.
     pub(super) fn begin(
         &mut self,
         name: &Arc<str>,
@@ -154,7 +154,7 @@ impl Tries {
         new
     }
 
-    /// What is asked for, for log lines.
+    /// The requested URI, for log lines.
     pub(super) fn set_url(&mut self, scheme: &'static str, target: &[u8]) {
         self.url.0 = scheme;
         self.url.1.clear();
@@ -172,7 +172,7 @@ impl Tries {
     }
 }
 
-/// `http://127.0.0.1:80/path`: whom a log line is about, beside the client.
+/// `http://127.0.0.1:80/path`: the upstream of a log line, beside the client.
 pub fn url(request: &Request) -> Option<Vec<u8>> {
     let tries = request.extensions.get::<Tries>()?;
     let last = tries.last()?;

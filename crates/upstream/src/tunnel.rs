@@ -1,7 +1,7 @@
 //! A connection that has changed its protocol (101): what comes from one end goes to the other, until both have ended.
 //!
-//! What waits in between is bounded: each direction holds what a few receives have brought, and receives no more before
-//! that has been sent.
+//! The waiting bytes are bounded: each direction holds those of a few receives, and receives no more before they have
+//! been sent.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -25,7 +25,7 @@ use transfer::duplex::Duplex;
 /// A connection that has changed its protocol.
 pub struct Tunnel {
     link: Option<Box<Link>>,
-    /// What came along with the header section of the 101.
+    /// The bytes received with the header section of the 101.
     rest: Option<Buf>,
     record: Rc<Try>,
     /// The upstream counts as busy to the end.

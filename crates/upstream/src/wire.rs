@@ -36,7 +36,7 @@ impl Wire {
         }
     }
 
-    /// What sends while another receives. Only it may have anything on its way.
+    /// The sending half, used while the other receives. Only it may have bytes in flight.
     pub(super) fn writer(&self) -> WireWriter {
         match self {
             Wire::Plain(socket) => WireWriter::Plain(Writer::aside(socket.fd())),
@@ -70,7 +70,7 @@ impl Wire {
         self.socket_mut().split().0.news().await;
     }
 
-    /// Whether nothing has come that nobody has taken.
+    /// Whether there are no untaken bytes.
     pub(super) fn is_quiet(&mut self) -> bool {
         match self {
             Wire::Plain(socket) => socket.is_quiet(),

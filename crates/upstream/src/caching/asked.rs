@@ -1,4 +1,4 @@
-//! What part of a response a request asks for, and what part of one an upstream has sent: the numbers alone.
+//! The part of a response that a request wants, and the part that an upstream has sent: the numbers alone.
 //!
 //! [`Asked`] is the range of a client, [`Part`] what a 206 holds, [`SliceStart`] the slice that a request is for.
 
@@ -11,7 +11,7 @@ use http::request::{HeaderId, Method};
 use exchange::facts::Fact;
 use exchange::request::Request;
 
-/// The one range that a client asks for (RFC 9110 section 14.1.2), before the length of what it is a part of is known.
+/// The single range that a client requests (RFC 9110 section 14.1.2), before the length of the whole is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// From a byte to the byte before another one, or to the end.
@@ -22,7 +22,7 @@ pub enum Asked {
 
 /// The range of a request, if it asks for one that parts are fetched for. Several ranges are cut out of the whole.
 pub fn asked(request: &Request) -> Option<Asked> {
-    // What a filter puts into the body, or takes a request apart for, is of the whole.
+    // A filter that changes the body, or splits the request, needs the whole.
     if request.method != Method::Get || request.depth > 0 {
         return None;
     }
@@ -50,7 +50,7 @@ pub fn start(request: &Request) -> Option<u64> {
 }
 
 impl Asked {
-    /// What is asked of the upstream: whole chunks, as those can be stored.
+    /// The range for the upstream: whole chunks, because those can be stored.
     pub fn aligned(self) -> Vec<u8> {
         let mut text = b"bytes=".to_vec();
         match self {
@@ -84,7 +84,7 @@ impl Asked {
         }
     }
 
-    /// What it is of a body of this many bytes; nothing where there is nothing there.
+    /// The range in a body of this many bytes; nothing where it is empty there.
     pub fn within(self, length: u64) -> Range<u64> {
         match self {
             Asked::From(first, end) => {

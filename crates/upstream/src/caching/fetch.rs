@@ -1,7 +1,7 @@
 //! Asking the upstream for a response that others may get too, and filling the cache with it.
 //!
-//! Whoever leads a fetch has it done by a task of its own: when its client goes away, those who wait still get the
-//! response, and the cache does. A response that is not to be shared is handed back to the leader alone.
+//! The leading request fetches in a separate task, so that the waiting requests and the cache still get the response
+//! when its client disconnects. A response that must not be shared is returned to the leader alone.
 //!
 //! ```text
 //!   leader --spawn--> task: ask --+-- may be stored --> Filling: to leader, to followers, into the store
@@ -9,8 +9,8 @@
 //!      |                          +-- is for one ------> handed to the leader; the others ask themselves
 //!      +----- handed over --------+-- failed ----------> leader and followers decide on a stale answer, each for itself
 //! ```
-//! Order matters twice. The leader's reader of a [`Filling`] is made before the first byte is taken from the upstream, and
-//! what came of a fetch is handed to the leader before the others hear of it.
+//! Order matters twice. The leader's reader of a [`Filling`] is made before the first byte is read from the upstream,
+//! and the leader gets the outcome of a fetch before the others.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -41,23 +41,23 @@ use telemetry::Level;
 pub struct Fetch {
     /// How the upstream is asked.
     pub origin: &'static Origin,
-    /// Who else fetches what.
+    /// The shared fetches of the cache.
     pub cache: Arc<Cache>,
     /// Where the response goes.
     pub store: Arc<Store>,
-    /// The primary key: variants are told apart by the store.
+    /// The primary key: the store distinguishes variants.
     pub key: Key,
     /// Its text.
     pub text: Vec<u8>,
-    /// What is stored and stale. It is compared with what comes: it may be confirmed (304), or be the better answer when
-    /// the new one is an error.
+    /// The stored stale response. The fetch may confirm it (304), or it may be the better response when the new one is
+    /// an error.
     pub stale: Option<Rc<Hit>>,
     /// How long other fetches may bring nothing before they are no longer waited for.
     pub limit: Duration,
 }
 
-/// What is known of a stored response that is to be asked for again: enough for the conditions of a request, without
-/// holding the entry while it is served to somebody else.
+/// The facts of a stored response to be revalidated: enough for the conditions of a request, without holding the entry
+/// while it is served to another request.
 pub struct Known(Arc<Meta>);
 
 impl Known {
@@ -67,20 +67,20 @@ impl Known {
     }
 }
 
-/// What came of asking.
+/// The outcome of a request to the upstream.
 pub enum Answered {
     /// A response for this request, and for others where it is being stored.
     Reply(Reply),
-    /// The stored one is right again, for those too who wait or for this request alone.
+    /// The stored one is fresh again, for the waiting requests too or for this request alone.
     Refreshed {
         /// Whether others may use it too.
         is_for_others: bool,
     },
-    /// There is none, of which the log has the reason of each try, or one that is worse than the stored one.
+    /// There is none, and the log has the reason of each try, or one that is worse than the stored one.
     Failed(Failed),
 }
 
-/// What the task of a fetch hands to the request that started it.
+/// The result that the task of a fetch passes to its leader.
 #[derive(Clone, Default)]
 struct Handed {
     /// Filled before the event is set.
@@ -88,7 +88,7 @@ struct Handed {
     event: Event,
 }
 
-/// The response, and what is remembered of how it came.
+/// The response, and the record of its fetch.
 type Handing = (Answered, Option<state::Tries>, Record);
 
 impl Fetch {
@@ -101,7 +101,7 @@ impl Fetch {
         self.conclude(request, answered).await
     }
 
-    /// Fetches for this request and for those who wait for it.
+    /// Fetches for this request and the waiting ones.
     pub async fn lead(self, request: &mut Request, lead: FetchLeader) -> Result<Reply, Failure> {
         let Some(child) = detached(request) else { return Err(Failure::Status(500)) };
         let handed = Handed::default();
@@ -125,7 +125,7 @@ impl Fetch {
         spawn(child, Rc::new(self), lead, None);
     }
 
-    /// Fetches for those who wait for it, beside a request whose response does not come. Nothing is fetched where memory is
+    /// Fetches for the waiting requests, beside a request whose response stalls. Nothing is fetched where memory is
     /// short.
     pub fn lead_beside(fetch: &Rc<Fetch>, request: &Request, lead: FetchLeader) {
         if let Some(child) = detached(request) {
@@ -138,8 +138,8 @@ impl Fetch {
         (self.origin.conf)(request.scope())
     }
 
-    /// Makes the response to this request out of what came of asking. What a miss has no use for is boxed, so that it
-    /// does not carry room for it.
+    /// Makes the response to this request out of the outcome. State that a miss does not need is boxed, so that a miss
+    /// has no room for it.
     pub async fn conclude(&self, request: &mut Request, answered: Answered) -> Result<Reply, Failure> {
         let had = record::of(request).had();
         let status = |record: &mut Record, status| {
@@ -179,13 +179,13 @@ impl Fetch {
         }
     }
 
-    /// What a response with this status is, where the stale one is better.
+    /// The outcome of a response with this status, where the stale one is better.
     pub fn worse_than_stale(&self, request: &Request, conf: &CacheConf, status: u16) -> Option<Failed> {
         let (stale, failed) = (self.known(request)?, Failed::of_status(status));
         failed.is_worse_than(conf, stale, now_s()).then_some(failed)
     }
 
-    /// The facts of what is stored and stale, which may be with somebody else.
+    /// The facts of the stored stale response, which another request may hold.
     fn known<'a>(&'a self, request: &'a Request) -> Option<&'a Meta> {
         match &self.stale {
             Some(hit) => Some(&hit.meta),
@@ -193,7 +193,7 @@ impl Fetch {
         }
     }
 
-    /// The stored response, stale as it is. It is looked up again, because the fetch may hold on to what was found.
+    /// The stored stale response. It is looked up again, because the fetch may still hold the first result.
     async fn served_stale(&self, request: &mut Request) -> Option<Reply> {
         let found = {
             let request = &*request;
@@ -207,7 +207,7 @@ impl Fetch {
         Some(reply)
     }
 
-    /// What was refreshed has gone meanwhile: the whole is asked for.
+    /// The refreshed entry is gone meanwhile: the whole is requested.
     async fn unconditionally(&self, request: &mut Request) -> Result<Reply, Failure> {
         let wanted = Wanted { is_shared: true, ..Wanted::default() };
         let reply = (self.origin.ask)(request, &wanted).await?;
@@ -265,7 +265,7 @@ impl Fetch {
         self.take(request, &answer, reply).await
     }
 
-    /// Begins to store a response where that may be; otherwise it is for the one who asked.
+    /// Begins to store a response where that is permitted; otherwise it is for its own request.
     async fn take(
         &self,
         request: &mut Request,
@@ -284,7 +284,7 @@ impl Fetch {
                 let body = reply.body.into_coming(request, (self.origin.upstream)(scope));
                 let age = policy::age(&filling.meta, now_s());
                 let own = match body.whole() {
-                    // What is here need not be waited for once more.
+                    // Received bytes need no further wait.
                     Some(bytes) => stored::of_whole(&filling, bytes.clone(), age),
                     // Made before a byte has come, so that none of them can be lost to it.
                     None => stored::of_filling(&filling, age),
@@ -302,8 +302,8 @@ impl Fetch {
         }
     }
 
-    /// Takes the whole that an upstream answered with to a request for a range. Others who want what it is wait for it: they
-    /// would get the whole each. `waited_for` is what those wait for who want the same range.
+    /// Takes the whole response of an upstream to a request for a range. Other requests for the resource wait for it,
+    /// because each would get the whole. Requests for the same range wait for `waited_for`.
     pub async fn take_whole(
         &self,
         request: &mut Request,
@@ -330,7 +330,7 @@ impl Fetch {
                 self.start(request, Some(filler), Some(lead));
             }
             None => {
-                // What is wrong with one range is not wrong with what others ask for.
+                // A failure of one range is no failure of other ranges.
                 if heading.head().status().code() != 416 {
                     lead.publish(Outcome::Alone);
                 }
@@ -359,8 +359,8 @@ impl Fetch {
         self.conclude(request, answered).await
     }
 
-    /// Lets others have a response that came for one request alone and may be stored after all: they read along, unless
-    /// somebody else fetches already.
+    /// Shares a response that came for one request alone and may be stored after all: others read along, unless another
+    /// fetch is in flight.
     fn announce(&self, filler: &Filler) -> Option<FetchLeader> {
         if !policy::is_for_others(&filler.filling.meta) {
             return None;
@@ -387,11 +387,11 @@ impl Fetch {
         });
     }
 
-    /// What the upstream is asked. Conditions are put only where `proxy_cache_revalidate` says so: some upstreams answer
-    /// them wrongly, and nginx does not send them unasked.
+    /// The request to the upstream. It is conditional only with `proxy_cache_revalidate`: some upstreams handle
+    /// conditions wrongly, and nginx does not send them by default.
     fn wanted(&self, request: &Request, conf: &CacheConf) -> Wanted {
         let mut wanted = Wanted { is_shared: true, ..Wanted::default() };
-        // What has holes is no answer, so it would not help to hear that it is still right.
+        // An entry with holes cannot be served, so a confirmation would not help.
         let is_answer = self.stale.as_ref().is_none_or(|hit| parts::is_servable(request, hit));
         if !conf.revalidate || !is_answer {
             return wanted;
@@ -423,7 +423,7 @@ impl Fetch {
         if self.has_too_few_uses(conf) {
             return Err(Unstored::TooFewUses);
         }
-        // Judged before the store is asked: most of what may not be stored is known by its head.
+        // Judged before the store is called: the header section rules out most responses that may not be stored.
         let mut meta = policy::judge(request, conf, answer)?;
         if matches!(meta.status, 206 | 416) && !conf.sets_range {
             // Not the part that was asked for, or not one that could be joined with others; or about a range that others
@@ -511,7 +511,7 @@ fn updated(request: &Request, conf: &CacheConf, answer: &Answer<'_>, hit: &Hit) 
     let heading = crate::Heading::new(io::op::Source::Vec(merged.clone()), merged_head);
     let answer = Answer { heading: &heading, ..*answer };
     let mut meta = policy::judge(request, conf, &answer).ok()?;
-    // What the stored body is has not changed.
+    // The stored body has not changed.
     meta.length = hit.meta.length;
     meta.vary.clone_from(&hit.meta.vary);
     meta.variant.clone_from(&hit.meta.variant);
@@ -520,14 +520,14 @@ fn updated(request: &Request, conf: &CacheConf, answer: &Answer<'_>, hit: &Hit) 
     Some((meta, merged))
 }
 
-/// A request that is like this one and has no client: it goes on when that one is gone.
+/// A copy of this request without a client, which continues when this one is gone.
 pub fn detached(request: &Request) -> Option<Box<Request>> {
     let mut child = request.child()?;
     child.location = request.location;
     child.method = request.method;
     child.uri.clone_from(&request.uri);
     child.args.clone_from(&request.args);
-    // What the configuration's variables are by now: the key and the upstream's address may be made of them.
+    // The present values of the configuration's variables: key and upstream address may depend on them.
     child.shared = Rc::new(request.shared.apart_with_values());
     child.captures.clone_from(&request.captures);
     child.started = request.started;
@@ -564,7 +564,7 @@ fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: FetchLeader, handed: O
             *handed.slot.borrow_mut() = Some((answered, tries, record));
             handed.event.set();
         } else if let Answered::Failed(_) = answered {
-            // Nobody waits, and the stale answer goes on being served: the log has the reason already.
+            // No request waits, and the stale response is still served: the log has the reason already.
         }
         // After the hand-over: followers that are quicker than the leader would find the store as it was.
         if let Some(fill) = fill.as_ref().filter(|fill| policy::is_for_others(&fill.filling.meta)) {

@@ -1,4 +1,4 @@
-//! The task that takes a response from the upstream to those who read it and into the store. Main type: [`Filler`].
+//! The task that moves a response from the upstream to its readers and into the store. Main type: [`Filler`].
 //!
 //! The response is pending ([`crate::caching::pending`]) from before its last byte goes to a reader until its entry is found,
 //! so that no client that has all of it gets an older one afterwards.
@@ -21,7 +21,7 @@ use crate::caching::tasks::Cache;
 pub struct Filler {
     /// The entry that is written; none any more when the disk has failed.
     fill: Option<Fill>,
-    /// Those who read along.
+    /// The readers.
     pub filling: Arc<Filling>,
     /// The body as it comes from the upstream, at the upstream's speed.
     body: Coming,
@@ -40,7 +40,7 @@ pub struct Filler {
 }
 
 impl Filler {
-    /// A fill of a response whose body is still to be read. Boxed: it is handed on from one to the other.
+    /// A fill of a response whose body is still to be read. Boxed, because it is moved often.
     pub fn new(
         fetch: &Fetch,
         answer: &Answer<'_>,
@@ -66,7 +66,7 @@ impl Filler {
         filler
     }
 
-    /// All of the body has come: from here on it is what requests for its key get.
+    /// The body is complete: from here on requests for its key get it.
     fn completed(&mut self, shared_fetches: &Arc<SharedFetches>) {
         if self.pending.is_none() {
             let (filling, ticket) = (Arc::clone(&self.filling), Arc::clone(&self.ticket));
@@ -75,8 +75,8 @@ impl Filler {
         }
     }
 
-    /// Takes the body from the upstream to the store and to those who read along. `finishes` says whether it goes on when
-    /// no client reads any more.
+    /// Moves the body from the upstream to the store and the readers. `finishes`: whether it continues when no client
+    /// reads any more.
     pub async fn pump(mut self: Box<Self>, cache: &Cache, finishes: bool) {
         let Some(end) = self.take_all(cache, finishes).await else { return };
         if end == End::Whole {
@@ -103,7 +103,7 @@ impl Filler {
             }
             Err(FillError::Refused(Refused::Older | Refused::Stopping | Refused::NotOwner))
             | Err(FillError::Purged) => false,
-            // What is stored is older than what clients have seen by now.
+            // The stored response is older than one that clients have seen.
             Err(_) => true,
         };
         if is_wrong
@@ -135,7 +135,7 @@ impl Filler {
         }
     }
 
-    /// Takes bytes to the disk first, and then to those who read along: what the window gives up can be read from the file.
+    /// Moves bytes to the disk first, and then to the readers: bytes that leave memory can be read from the file.
     async fn take(&mut self, piece: SharedBytes, shared_fetches: &Arc<SharedFetches>) {
         let at = self.filling.arrived();
         let written = match &mut self.fill {

@@ -1,13 +1,13 @@
-//! A response on its way into the cache, and everybody who reads it meanwhile, on whatever thread.
+//! A response on its way into the cache, and its readers meanwhile, on any thread.
 //!
 //! ```text
 //!   upstream --> the fill's task --+--> store (file)  --- on disk up to here ---+
 //!                                  |                                            v
 //!                                  +--> window of the last pieces (memory) --> readers, each at its own place
 //! ```
-//! A reader takes what it wants from the window, and from the file what the window has lost: a slow client holds no
-//! memory and slows nobody down. When the disk fails half-way the window waits for the slowest reader instead, so that
-//! nobody who was promised the body loses it; nobody new is let in then.
+//! A reader takes bytes from the pieces in memory, and older ones from the file: a slow client holds no memory and does
+//! not delay others. When the disk fails half-way the fill waits for the slowest reader instead, so that no present
+//! reader loses the body; new readers are refused then.
 //!
 //! Main types: [`Filling`], its [`FillingReader`].
 
@@ -30,14 +30,14 @@ use crate::caching::stored::{PendingRead, source_of};
 use transfer::body::BodyError;
 use transfer::body::source::BodySource;
 
-/// A response of which bytes still come. One task pushes; readers of all threads take. The lock is held for a look at the
-/// window and for a push, never while anything is awaited.
+/// A response whose bytes still arrive. One task pushes; readers of all threads take. The lock is held to take or push
+/// pieces, never across an await.
 pub struct Filling {
     /// Its facts.
     pub meta: Arc<Meta>,
     /// Its head as it is stored, where there is one.
     head: Option<SharedHead>,
-    /// What it is a part of, where it is not the whole.
+    /// The whole that it is a part of, if it is a part.
     part: Option<Part>,
     state: Mutex<State>,
     /// Counts what readers wait for: pieces that have come, and the end.
@@ -48,14 +48,14 @@ pub struct Filling {
     refuses_parts: AtomicBool,
 }
 
-/// A head that readers of all threads have, with what parsing it has found.
+/// A header section for readers of all threads, with its parsed form.
 pub struct SharedHead {
     raw: Arc<[u8]>,
     parsed: ReplyHead,
 }
 
 impl SharedHead {
-    /// What was found in these bytes.
+    /// The parsed form of these bytes.
     pub fn new(raw: Arc<[u8]>, parsed: ReplyHead) -> SharedHead {
         SharedHead { raw, parsed }
     }
@@ -66,7 +66,8 @@ struct State {
     /// The last pieces, each with the place of its first byte.
     window: VecDeque<(u64, SharedBytes)>,
     window_bytes: u64,
-    /// What is before this byte is never read from the file: a part that begins amid a chunk leaves that one's bytes out.
+    /// Bytes before this one are never read from the file: a part that begins within a chunk leaves out the bytes of
+    /// that chunk.
     unwritten_below: u64,
     /// Bytes that have come, counted from the start of the body also where a part of it is fetched.
     arrived: u64,
@@ -88,7 +89,7 @@ struct Place {
     at: u64,
 }
 
-/// What the file is good for.
+/// The use of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Disk {
     /// Everything goes to it.
@@ -125,13 +126,13 @@ const READS: usize = 2;
 const READ_BYTES: u64 = 256 << 10;
 
 impl Filling {
-    /// A response whose head is here.
+    /// A response whose header section has arrived.
     pub fn new(meta: Arc<Meta>, head: SharedHead) -> Arc<Filling> {
         Filling::with(meta, Some(head), None, State::default())
     }
 
-    /// A part of one, whose head is that of the whole. Where it is not stored nobody can read what one reader has left
-    /// behind, as with a disk that is lost.
+    /// A part of one, with the header section of the whole. Where it is not stored, bytes behind the slowest reader are
+    /// gone, as after a failure of the disk.
     pub fn of_part(meta: Arc<Meta>, head: Option<SharedHead>, part: Part, is_stored: bool) -> Arc<Filling> {
         let arrived = part.range.start;
         let unwritten_below = arrived.checked_next_multiple_of(CHUNK_BYTES).unwrap_or(arrived);
@@ -146,13 +147,13 @@ impl Filling {
         Arc::new(Filling { meta, head, part, state: Mutex::new(state), news, next_reader, refuses_parts })
     }
 
-    /// Its head as it is stored, for one who reads along.
+    /// Its header section as stored, for a reader.
     pub fn heading(&self) -> Option<Heading> {
         let SharedHead { raw, parsed } = self.head.as_ref()?;
         Some(Heading::new(Source::Shared(Arc::clone(raw)), parsed.clone()))
     }
 
-    /// What it is a part of, where it is not the whole.
+    /// The whole that it is a part of, if it is a part.
     pub fn part(&self) -> Option<&Part> {
         self.part.as_ref()
     }
@@ -167,8 +168,8 @@ impl Filling {
         !self.refuses_parts.load(Ordering::Relaxed)
     }
 
-    /// Takes the next bytes of the body, which the store has been given (or not any more), and wakes those who wait for
-    /// them. They share the memory that the bytes were received into.
+    /// Takes the next bytes of the body, which the store has already (or takes no longer), and wakes the readers that
+    /// wait for them. They share the memory that the bytes were received into.
     pub fn push(&self, piece: SharedBytes, file: Option<FillReader>) {
         let mut state = self.state();
         let (at, len) = (state.arrived, piece.len() as u64);
@@ -189,8 +190,8 @@ impl Filling {
         self.state().disk = Disk::Lost;
     }
 
-    /// Waits, when the disk is lost, until the slowest reader has made room. `false` when nobody reads any more: then
-    /// there is nobody to go on for, and nobody is let in who would wait for what does not come.
+    /// Waits, when the disk has failed, until the slowest reader has made room. `false` without readers: then the fill
+    /// ends, and new readers are refused.
     pub async fn room(&self) -> bool {
         std::future::poll_fn(|context| {
             let mut state = self.state();
@@ -209,12 +210,12 @@ impl Filling {
         .await
     }
 
-    /// Whether nobody reads at this moment.
+    /// Whether there are no readers at the moment.
     pub fn is_unread(&self) -> bool {
         self.state().readers.is_empty()
     }
 
-    /// Ends it when nobody reads: in one step, so that nobody can join what is about to end.
+    /// Ends it when there are no readers: in one step, so that none can join an ending fill.
     pub fn end_if_unread(&self) -> bool {
         let mut state = self.state();
         let is_unread = state.readers.is_empty();
@@ -232,13 +233,13 @@ impl Filling {
         self.tell();
     }
 
-    /// Wakes those who wait. Only the fill calls it, so that no two do at once.
+    /// Wakes waiting readers. Only the fill calls it, so that calls never overlap.
     fn tell(&self) {
         self.news.publish(self.news.value() + 1);
     }
 
-    /// Somebody who wants a part of the body, or all that comes. From here on nothing that it may want is dropped unless
-    /// the file has it. `None` when parts of it may be lost by now.
+    /// A reader of a part of the body, or of everything to come. From here on no bytes that it needs are dropped unless
+    /// the file has them. `None` when some may be lost already.
     pub fn reader(self: &Arc<Filling>, range: Range<u64>) -> Option<FillingReader> {
         let mut state = self.state();
         let is_lost =
@@ -293,7 +294,7 @@ impl Filling {
 }
 
 impl State {
-    /// Drops pieces that nobody needs from here, the oldest first.
+    /// Drops pieces that no reader needs from memory, the oldest first.
     fn trim(&mut self) {
         let on_disk = self.file.as_ref().map_or(0, FillReader::on_disk);
         let pool = rt::pool();
@@ -309,7 +310,7 @@ impl State {
             let is_on_disk = *at >= self.unwritten_below && end <= on_disk;
             let spare = match self.disk {
                 Disk::Works => is_on_disk && (self.window_bytes > WINDOW_BYTES || end <= slowest && is_short),
-                // What the file has can be read from it all the same.
+                // Bytes in the file can still be read from it.
                 Disk::Lost => end <= slowest || is_on_disk,
             };
             if !spare {
@@ -337,7 +338,7 @@ impl State {
 pub struct FillingReader {
     filling: Arc<Filling>,
     reader: u64,
-    /// What is still wanted. Its end may be beyond that of the body, where that is not known.
+    /// The range to read. Its end may be beyond that of the body, where that is unknown.
     range: Range<u64>,
     from_file: FromFile,
     news: Watcher,
@@ -351,7 +352,7 @@ struct Patience {
     timer: rt::Timer,
 }
 
-/// What is in flight from the file.
+/// The read from the file in flight.
 enum FromFile {
     Idle,
     Reading(PendingRead),
@@ -381,7 +382,7 @@ impl FillingReader {
     /// To be asked when no piece is here: ready when the fetch has brought nothing for as long as this reader waits.
     pub fn poll_stalled(&self, context: &Context<'_>) -> Poll<()> {
         let Some(Patience { limit, timer }) = &self.patience else { return Poll::Pending };
-        // What is read from the file has come.
+        // The read from the file has completed.
         if !matches!(self.from_file, FromFile::Idle) {
             return Poll::Pending;
         }
@@ -393,12 +394,12 @@ impl FillingReader {
         Poll::Ready(())
     }
 
-    /// What it reads.
+    /// Its source.
     pub fn filling(&self) -> &Arc<Filling> {
         &self.filling
     }
 
-    /// What is still wanted.
+    /// The range to read.
     pub fn wanted(&self) -> Range<u64> {
         self.range.clone()
     }
@@ -433,7 +434,7 @@ impl FillingReader {
         }
     }
 
-    /// Tells how far this one has come, so that a window that waits for it goes on.
+    /// Publishes the position of this reader, so that a fill that waits for it continues.
     fn advance(&mut self, bytes: u64) {
         self.range.start += bytes;
         let (reader, at) = (self.reader, self.range.start);
@@ -490,7 +491,7 @@ impl BodySource for FillingReader {
             if let Some(source) = ready!(self.poll_file(context))? {
                 return Poll::Ready(Ok(Some(source)));
             }
-            // Looked at first: what comes behind this number was not seen by what follows.
+            // Read first: later bytes than this number are missed below.
             let seen = self.news.value();
             match self.next() {
                 Next::Piece(piece) => {

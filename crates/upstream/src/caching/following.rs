@@ -33,14 +33,14 @@ use transfer::body::BodyError;
 use transfer::body::ranged::{Ranged, RangedBody};
 use transfer::body::source::BodySource;
 
-/// The response of a fetch of another request, whose requests meet at this key; `None` when it cannot be joined any more.
+/// The response of another request's fetch of this key; `None` when it cannot be joined any more.
 pub fn reply(
     fetch: &Rc<Fetch>,
     request: &Request,
     filling: &Arc<Filling>,
     (key, age): (Key, u32),
 ) -> Option<Reply> {
-    // Without memory for a request of its own it waits for as long as the upstream may take.
+    // Without memory for a separate request it waits as long as the upstream may take.
     let Some(child) = detached(request).filter(|_| !filling.is_complete()) else {
         return stored::of_filling(filling, age);
     };
@@ -59,13 +59,13 @@ pub fn reply(
     Some(stored::reply(heading, ReplyBody::Ready(body), length, age))
 }
 
-/// What a client needs to go on without the fetch that it has joined.
+/// State that a client needs to continue without the fetch that it has joined.
 struct Way {
     /// How the upstream is asked.
     fetch: Rc<Fetch>,
     /// A request without a client, like that of the client.
     request: Box<Request>,
-    /// What it has joined.
+    /// The joined fetch.
     filling: Arc<Filling>,
     /// The head that the client has.
     heading: Heading,
@@ -102,7 +102,7 @@ impl Ranged for Following {
 struct FollowingSource {
     way: Rc<Way>,
     reader: FillingReader,
-    /// What the client has of the body.
+    /// The range of the body that the client has.
     sent: Range<u64>,
     /// Whether that is all that it has; other parts of the body may have gone before.
     is_alone: bool,
@@ -141,7 +141,7 @@ impl BodySource for FollowingSource {
                     self.changes += 1;
                     let (way, sent, end) =
                         (Rc::clone(&self.way), self.sent.clone(), self.reader.wanted().end);
-                    // What can be compared: of a range by itself the beginning is not there.
+                    // The comparable bytes: a separately fetched range has no beginning.
                     let current = Arc::clone(self.reader.filling());
                     let has_all = self.is_alone && current.part().is_none();
                     let current = has_all.then_some(current);
@@ -157,8 +157,8 @@ impl BodySource for FollowingSource {
 }
 
 impl Way {
-    /// The rest of the body, up to `end`, from another fetch; `None` where there is none that fits what the client has, which
-    /// is the part `sent` of the `current` fetch.
+    /// The rest of the body, up to `end`, from another fetch; `None` where none matches the bytes that the client has,
+    /// the part `sent` of the `current` fetch.
     async fn go_on(
         &self,
         current: Option<Arc<Filling>>,
@@ -195,8 +195,8 @@ impl Way {
         None
     }
 
-    /// The fetch of the key that goes on, or a new one; no filling where there is to be another look, and `None` where there
-    /// is none for this client.
+    /// The progressing fetch of the key, or a new one; no filling where the lookup is to be repeated, and `None` where
+    /// there is none for this client.
     async fn other_fetch(&self) -> Option<Option<Arc<Filling>>> {
         let Fetch { cache, limit, .. } = &*self.fetch;
         let shared_fetch = match cache.shared_fetches().join(self.key, rt::now(), *limit) {
@@ -218,7 +218,7 @@ impl Way {
     }
 }
 
-/// Whether two heads say the same of their bodies, though not so much that the bodies have to be the same.
+/// Whether two header sections describe equal bodies, although without proof that they are the same.
 fn describes_same(one: &Heading, other: &Heading) -> bool {
     const DESCRIBING: [HeaderId; 5] = [
         HeaderId::ContentType,

@@ -1,8 +1,8 @@
-//! What one request sends of a response that is stored in parts: stored ones and holes in turns, each hole asked for
-//! when it is come to, unless somebody else fetches it already.
+//! The body for one request of a response that is stored in parts: stored parts and holes in turn. A hole is requested
+//! when it is reached, unless another fetch of it is in flight.
 //!
-//! What turns out damaged while it is read is a hole too, which is why large bodies that were not compared with their
-//! checksums yet are served from here. Main types: [`Holed`], the body; [`join`] says who fetches a hole.
+//! A chunk that turns out damaged while it is read is a hole too, so large unverified bodies are served from here. Main
+//! types: [`Holed`], the body; [`join`] decides which request fetches a hole.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -28,19 +28,19 @@ use transfer::body::BodyError;
 use transfer::body::ranged::Ranged;
 use transfer::body::source::BodySource;
 
-/// Who fetches a hole.
+/// The role of a request for a hole.
 pub enum Joined {
     /// This request, with the duty to tell others where there may be some.
     Lead(Option<FetchLeader>),
-    /// Somebody else does, and this is what comes of it.
+    /// Another request fetches it, with this result.
     Along(Arc<Filling>),
-    /// Somebody else did, and nobody answered.
+    /// Another request fetched it, without a response.
     Failed(Failure),
 }
 
-/// Joins the fetch of a hole in an entry, or begins it. Requests meet where they lack something of the same content (its
-/// validator is a part of the name), and go together where the one soon comes to all that the other lacks: a hole becomes
-/// smaller while it is filled, so those who come later lack less of it.
+/// Joins the fetch of a hole in an entry, or begins it. Requests for holes of the same content share a key (the
+/// validator is a part of it). One joins the fetch of another that will soon deliver everything it lacks: a hole
+/// shrinks while it is filled, so later requests lack less of it.
 pub async fn join(fetch: &Fetch, entry: Key, heading: &Heading, hole: &Range<u64>) -> Joined {
     let mut name = if_range_of(heading);
     if name.is_empty() {
@@ -69,17 +69,17 @@ pub async fn join(fetch: &Fetch, entry: Key, heading: &Heading, hole: &Range<u64
             // Less came than was asked for.
             Outcome::Filling(_) => return Joined::Lead(None),
             Outcome::Failed(failed) => return Joined::Failed(failed.failure),
-            // Not what was hoped for: all who waited ask, side by side.
+            // Another outcome: all waiting requests contact the upstream concurrently.
             Outcome::Alone => return Joined::Lead(None),
-            // Who asked has gone: somebody else asks, maybe this one.
+            // The leader has gone: another request takes over, maybe this one.
             Outcome::LookAgain => {}
         }
     }
     Joined::Lead(None)
 }
 
-/// A stored body with holes, for one request. What is there is read and compared with its checksums; a hole is asked for
-/// when it is come to, passed on while it comes, and stored. One of which nothing is stored is a single hole.
+/// A stored body with holes, for one request. Stored parts are read and verified; a hole is requested when it is
+/// reached, passed on as it arrives, and stored. A body without stored parts is a single hole.
 pub struct Holed {
     located: Option<Located>,
     shared: Rc<Shared>,
@@ -87,8 +87,8 @@ pub struct Holed {
     first: RefCell<Option<(Range<u64>, FillingReader)>>,
 }
 
-/// What all parts of one answer are fetched with. They are fetched one after the other, as the client comes to them: a
-/// client that stops reading causes no further request.
+/// State for the fetches of all parts of one response. They are fetched one after the other, as the client reaches
+/// them: a client that stops reading causes no further request.
 struct Shared {
     /// How the upstream is asked, and where parts are stored.
     fetch: Rc<Fetch>,
@@ -96,7 +96,7 @@ struct Shared {
     request: RefCell<Option<Box<Request>>>,
     /// The entry that is completed; none where what comes is not stored.
     hit: Option<Rc<Hit>>,
-    /// The stored head, whose validator the parts must have.
+    /// The stored header section, whose validator the parts must have.
     heading: Rc<Heading>,
 }
 
@@ -139,7 +139,7 @@ struct HoledSource {
     located: Option<Located>,
     /// How holes are fetched.
     shared: Rc<Shared>,
-    /// What is still to be served.
+    /// The range still to be served.
     range: Range<u64>,
     /// A hole that was asked for before the head went out.
     first: Option<(Range<u64>, FillingReader)>,
@@ -153,7 +153,7 @@ type Fetching = Pin<Box<dyn Future<Output = Option<FillingReader>>>>;
 enum State {
     /// To be found out.
     Next,
-    /// From the file, and what of it is still to come.
+    /// From the file, with the rest of its range.
     Stored(Box<dyn BodySource>, Range<u64>),
     /// A hole is being asked for.
     Fetching(Range<u64>, Fetching),
@@ -162,10 +162,10 @@ enum State {
 }
 
 impl HoledSource {
-    /// What comes next of the range.
+    /// The next part of the range.
     fn next(&mut self) -> State {
         let wanted = self.range.clone();
-        // What is wanted now need not be what the client asked for: a filter may want the whole.
+        // The range need not be the client's: a filter may need the whole.
         if let Some((coming, mut reader)) = self.first.take_if(|(coming, _)| coming.contains(&wanted.start)) {
             let part = wanted.start..coming.end.min(wanted.end);
             self.range.start = part.end;
@@ -229,7 +229,7 @@ impl BodySource for HoledSource {
                     }
                     Ok(None) => self.state = State::Next,
                     Err(error @ BodyError::NoMemory) => return Poll::Ready(Err(error)),
-                    // What the disk cannot give, or gives wrongly, is a hole like any other.
+                    // Chunks that cannot be read, or are damaged, are holes like any other.
                     Err(_) => {
                         let rest = part.clone();
                         self.state = self.fetch(rest.clone(), rest);
@@ -261,7 +261,7 @@ impl BodySource for HoledSource {
 impl Shared {
     /// Fetches a hole while a head is out that says what is to be in it: anything else is no answer.
     async fn fetch_hole(&self, hole: Range<u64>) -> Option<FillingReader> {
-        // Where nothing is stored of it nobody else is at the same one.
+        // Without stored parts no other request fetches the same one.
         let joined = match &self.hit {
             Some(hit) => join(&self.fetch, hit.key(), &self.heading, &hole).await,
             None => Joined::Lead(None),

@@ -1,6 +1,6 @@
-//! What a store and the fetches of a cache count themselves, as rows, and the page with the numbers of all caches.
+//! Rows of the counters of stores and fetches, and the page with the numbers of all caches.
 //!
-//! What threads count is in [`tally`]; its rows come first.
+//! Counters of threads are in [`tally`]; their rows come first.
 
 use ::cache::Stats;
 use telemetry::metric::{Label, Metric};
@@ -8,7 +8,7 @@ use telemetry::metric::{Label, Metric};
 use crate::caching::tally;
 use crate::caching::tasks::Cache;
 
-/// What is known of one cache at a moment.
+/// The numbers of one cache at a moment.
 struct Numbers {
     /// Of a cache that could not be opened there is nothing.
     stats: Option<Stats>,

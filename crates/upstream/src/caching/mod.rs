@@ -1,4 +1,4 @@
-//! Responses of upstreams, kept and used again: which requests may have one, who fetches it, who waits.
+//! The cache of upstreams' responses: which requests may use one, which request fetches it, which ones wait.
 //!
 //! ```text
 //!   handler -- serve --> look it up --fresh--> served (HIT)
@@ -7,9 +7,10 @@
 //!                                                |            \-- follow: wait for the head, read along (filling)
 //!                                                +-- lead: a task of its own asks the upstream and fills the cache
 //! ```
-//! A module such as `proxy` says how its upstream is asked ([`Origin`]); here it is decided when. [`policy`] has the rules,
-//! [`shared_fetch`] who waits for whom, [`filling`] the body that many read while it comes, [`stored`] answers out of the
-//! cache, [`purge`] what takes them away, [`tasks`] the life of the stores. The store itself is the crate `cache`.
+//! A module such as `proxy` makes the requests to its upstream ([`Origin`]); this directory decides when. [`policy`]
+//! has the rules, [`shared_fetch`] the coalesced requests, [`filling`] a body with several readers as it arrives,
+//! [`stored`] responses from the cache, [`purge`] purges and invalidation, [`tasks`] the opening and closing of stores.
+//! The store itself is the crate `cache`.
 
 pub mod asked;
 pub mod fetch;
@@ -55,7 +56,7 @@ use exchange::config::Scope;
 use exchange::request::Request;
 use transfer::body::{buffer_turns, choose};
 
-/// How a module's upstream is asked, and what its configuration says of the cache.
+/// How a module requests its upstream, and its configuration of the cache.
 pub struct Origin {
     /// The settings.
     pub conf: fn(&Scope) -> &CacheConf,
@@ -71,7 +72,7 @@ pub struct Origin {
 pub type Ask =
     for<'a> fn(&'a mut Request, &'a Wanted) -> Pin<Box<dyn Future<Output = Result<Reply, Failure>> + 'a>>;
 
-/// What is asked of an upstream beside what the client asks.
+/// Parts of a request to an upstream beside the client's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// Whether the response may be for others too: without the client's conditions and ranges, and with GET for HEAD.
@@ -93,7 +94,7 @@ impl Wanted {
     }
 }
 
-/// Lookups of one request: more, and what it looks for comes and goes faster than it can be looked at.
+/// Most lookups of one request: beyond it the entry changes faster than it can be looked up.
 const LOOKS_MAX: u32 = 4;
 
 /// Answers a request from the cache, or by asking the upstream.
@@ -148,17 +149,17 @@ struct Lookup<'a> {
     conf: &'a CacheConf,
     /// The cache that these name.
     cache: &'a Arc<Cache>,
-    /// What it has on its disk and in memory.
+    /// Its content on disk and in memory.
     store: &'a Arc<Store>,
     /// The digest of the text: what names the entry.
     key: Key,
     /// The value of `proxy_cache_key`, which every entry holds and every lookup compares.
     text: Vec<u8>,
-    /// What the client says of responses out of caches; nothing where that does not count.
+    /// The client's `Cache-Control`; nothing where it is ignored.
     control: RequestCacheControl,
 }
 
-/// What a look has come to.
+/// The result of a lookup.
 enum Found {
     /// A response.
     Reply(Reply),
@@ -174,15 +175,15 @@ enum Found {
 
 /// Where requests for the same wait for one another.
 struct Meeting {
-    /// The key says what is looked up; whom to wait for is narrowed down once variants are known.
+    /// The key of the lookup; the fetch to wait for is narrowed down once variants are known.
     key: Key,
-    /// What [`shared_fetch::SharedFetches::ended`] said before the look.
+    /// The value of [`shared_fetch::SharedFetches::ended`] before the lookup.
     ended: u64,
 }
 
 impl Lookup<'_> {
-    /// Looks until there is a response. What is waited for may be gone, or another variant, when it has come: then it
-    /// is looked for again, a few times.
+    /// Repeats the lookup until there is a response. An awaited response may be gone, or another variant, on its
+    /// arrival: then the lookup is repeated, a few times.
     async fn run(&self, request: &mut Request) -> Result<Reply, Failure> {
         let mut meeting = Meeting { key: self.key, ended: 0 };
         for _ in 0..LOOKS_MAX {
@@ -244,8 +245,8 @@ impl Lookup<'_> {
         Box::pin(self.fetch(None).alone(request, true)).await
     }
 
-    /// Asks the upstream for what is not there or not fresh, or lets another request do it. Boxed what most misses do not come
-    /// to: they ask by a task of their own.
+    /// Requests a missing or stale response from the upstream, or lets another request do it. Rare paths are boxed,
+    /// because most misses fetch in a separate task.
     async fn obtain(
         &self,
         request: &mut Request,
@@ -259,8 +260,8 @@ impl Lookup<'_> {
         if self.control.no_store {
             return Box::pin(self.fetch(stale).alone(request, false)).await.map(Followed::Reply);
         }
-        // A range of what is not stored is fetched by itself, and not with all that is before it. Of what was stored whole
-        // all is asked for again: a part would take its place.
+        // A range of a response that is not stored is fetched alone, without the bytes before it. A response that was
+        // stored completely is requested completely: a part would replace it.
         let had_all = stale.as_ref().is_some_and(parts::is_whole);
         let part = self.asked(request).filter(|asked| !had_all && self.is_for_a_part(*asked));
         if let Some(asked) = part {
@@ -288,8 +289,7 @@ impl Lookup<'_> {
         let shared_fetches = self.cache.shared_fetches();
         let reply = match shared_fetches.join(meeting.key, rt::now(), self.conf.join_limit()) {
             Joined::Lead(lead) => {
-                // What another request fetched may have come between the look and now. Nothing else can come while this
-                // one leads.
+                // Another request's fetch may have ended between the lookup and now. None can while this one leads.
                 let stale = match shared_fetches.ended(&meeting.key) == meeting.ended {
                     true => stale,
                     false => match self.look(request).await {
@@ -302,7 +302,7 @@ impl Lookup<'_> {
                 self.fetch(stale).lead(request, lead).await
             }
             Joined::Marked => Box::pin(self.fetch(stale).alone(request, true)).await,
-            // What was asked for before this client came is not what it wants to have checked.
+            // A fetch that started before this request does not revalidate for it.
             Joined::Follow(_) if self.wants_new(request) => {
                 Box::pin(self.fetch(stale).alone(request, true)).await
             }
@@ -313,14 +313,14 @@ impl Lookup<'_> {
         reply.map(Followed::Reply)
     }
 
-    /// Waits for what another request fetches, and makes a response of what came of it.
+    /// Waits for another request's fetch, and makes a response of its outcome.
     async fn follow(
         &self,
         request: &mut Request,
         shared_fetch: &Arc<SharedFetch>,
         (stale, key): (Option<Hit>, Key),
     ) -> Result<Followed, Failure> {
-        // Somebody is at it, so the old answer does no harm where it is allowed at all.
+        // A fetch is in flight, so the old response does no harm where it is allowed at all.
         let is_wanted = record::of(request).forwarded != Some(Forwarded::Request);
         let mut stale = stale;
         let is_good = |hit: &mut Hit| {
@@ -353,10 +353,10 @@ impl Lookup<'_> {
                 }
             }
             Waited::Outcome(Outcome::LookAgain) | Waited::Stalled => return Ok(Followed::LookAgain),
-            // Side by side with all others who waited: none of them has to queue behind another one.
+            // Concurrently with all other waiting requests: none has to queue behind another one.
             Waited::Outcome(Outcome::Alone) => self.fetch(stale).alone(request, true).await?,
             Waited::Outcome(Outcome::Failed(failed)) => self.after_failure(request, stale, failed)?,
-            // As in nginx, what comes of it is not stored: somebody else is at it.
+            // As in nginx, its response is not stored, because another fetch is in flight.
             Waited::TooLong => self.fetch(stale).alone(request, false).await?,
         };
         Ok(Followed::Reply(reply))
@@ -364,7 +364,7 @@ impl Lookup<'_> {
 
     /// The range that is fetched by itself, where that is wanted.
     fn asked(&self, request: &Request) -> Option<Asked> {
-        // Where the configuration says which range is asked for, that is what is stored under its key.
+        // Where the configuration sets the range of the request, that range is stored under its key.
         if self.conf.stores_parts && !self.conf.sets_range { asked::asked(request) } else { None }
     }
 
@@ -395,7 +395,7 @@ impl Lookup<'_> {
         }
     }
 
-    /// Fetches a range by itself, or reads along with somebody who fetches the same one.
+    /// Fetches a range alone, or reads along with another fetch of the same one.
     async fn obtain_part(
         &self,
         request: &mut Request,
@@ -417,7 +417,7 @@ impl Lookup<'_> {
         }
     }
 
-    /// Somebody who fetches what is missing of a range.
+    /// A fetch of the missing part of a range.
     fn part_coming(&self, hit: &Hit, asked: Asked) -> Option<Arc<SharedFetch>> {
         let body = hit.located()?;
         body.missing(&asked.within(body.length))?;
@@ -447,7 +447,7 @@ impl Lookup<'_> {
                         let reader = filling.reader(part.range.clone())?.with_limit(fetch.limit);
                         Fetch::along(&fetch, request, &filling, reader)
                     }),
-                    // Who wants another variant asks for that one.
+                    // A request for another variant fetches that one.
                     false => return self.alone_with_part(request, stale, asked).await,
                 };
                 // The whole came, or it is over by now: it is in the cache, or on its way there.
@@ -465,7 +465,7 @@ impl Lookup<'_> {
         Ok(Followed::Reply(reply))
     }
 
-    /// Fetches a range for this request, side by side with others who want the same.
+    /// Fetches a range for this request, concurrently with others for the same.
     async fn alone_with_part(
         &self,
         request: &mut Request,
@@ -486,8 +486,7 @@ impl Lookup<'_> {
             let selector = |vary: &[u8]| policy::variant_of(request, vary);
             self.store.find_by(&self.key, &self.text, &selector, access(request, self.store)).await
         };
-        // What the disk cannot give is as good as not stored: requests go on without a disk. The store says so in the
-        // log, once.
+        // An entry that cannot be read counts as not stored: requests continue without a disk. The store logs it, once.
         let Ok(Some(hit)) = found else { return Found::Nothing };
         if self.is_damaged(request, &hit).await {
             return Found::Nothing;
@@ -502,13 +501,13 @@ impl Lookup<'_> {
             Reuse::Validate(_) => return Found::Unwanted(hit),
         }
         match policy::grade(&hit, now) {
-            // One that was not compared yet may have holes that nobody knows of.
+            // An unverified one may have unknown holes.
             Grade::Fresh if hit.located().is_some_and(|body| !body.is_verified(&(0..body.length))) => {
                 record::of(request).status = Some(Status::Hit);
                 Found::Parts(hit)
             }
             Grade::Fresh => self.served(request, hit, Status::Hit).map_or(Found::Nothing, Found::Reply),
-            // With holes in what is asked for it is no answer, and there is nothing to be had at once.
+            // With holes in the requested range it cannot be served at once.
             _ if !parts::is_servable(request, &hit) => Found::Stale(hit),
             Grade::StaleWhileRevalidate => self.update_beside(request, hit),
             Grade::Stale
@@ -547,7 +546,7 @@ impl Lookup<'_> {
         let now = now_s();
         let age = policy::age(meta, now);
         if meta.fresh_until <= now {
-            // What is stored is no better.
+            // The stored response is not better.
             return Some(Found::Nothing);
         }
         let left = meta.fresh_until.saturating_sub(now);
@@ -556,7 +555,7 @@ impl Lookup<'_> {
             || self.control.is_too_old(age)
             || min_fresh.is_some_and(|least| left < i64::from(least));
         if is_unwanted {
-            // The client has it fetched anew, and what is stored is not to be compared with it.
+            // The client demands a new fetch, which must not revalidate the stored response.
             record::of(request).forwarded = Some(Forwarded::Request);
             return Some(Found::Nothing);
         }
@@ -581,7 +580,7 @@ impl Lookup<'_> {
         Found::Reply(reply)
     }
 
-    /// What a request gets whose upstream could not be asked by somebody else.
+    /// The response to a request when another request's fetch failed.
     fn after_failure(
         &self,
         request: &mut Request,
@@ -599,7 +598,7 @@ impl Lookup<'_> {
         }
     }
 
-    /// A stored response as it goes out, with what is to be known of it. `None` where its head is none.
+    /// A stored response for the client, with its facts. `None` where its header section is invalid.
     fn served(&self, request: &mut Request, hit: Hit, status: Status) -> Option<Reply> {
         let age = policy::age(&hit.meta, now_s());
         let reply = stored::of_hit(request, hit, age)?;
@@ -615,7 +614,7 @@ impl Lookup<'_> {
         record.found = Some(Arc::clone(meta));
     }
 
-    /// What is needed to ask the upstream, which may outlive the request.
+    /// State for a request to the upstream, which may outlive the client's request.
     fn fetch(&self, stale: Option<Hit>) -> Fetch {
         Fetch {
             origin: self.origin,
@@ -628,7 +627,7 @@ impl Lookup<'_> {
         }
     }
 
-    /// Waits for what another request fetches.
+    /// Waits for another request's fetch.
     async fn wait(&self, request: &Request, shared_fetch: &Arc<SharedFetch>) -> Result<Waited, Failure> {
         let outcome = async {
             match self.conf.lock {
@@ -649,19 +648,19 @@ impl Lookup<'_> {
     }
 }
 
-/// What came of following somebody else's fetch.
+/// The outcome of following another request's fetch.
 enum Followed {
     /// A response.
     Reply(Reply),
-    /// What was fetched is not for this request; others like it meet at this key.
+    /// The fetched response is not for this request; requests like it use this key.
     Variant(Key),
     /// There is something new.
     LookAgain,
 }
 
-/// What came of waiting.
+/// The outcome of waiting.
 enum Waited {
-    /// What the other request's fetch came to.
+    /// The outcome of the other request's fetch.
     Outcome(Outcome),
     /// `proxy_cache_lock_timeout` is over.
     TooLong,
@@ -669,8 +668,8 @@ enum Waited {
     Stalled,
 }
 
-/// Waits for something, or until the client is gone. What others wait for too is not given up with it: fetches are tasks
-/// of their own.
+/// Waits for a future, or until the client is gone. A fetch with other waiting requests continues then, because fetches
+/// are separate tasks.
 pub async fn or_gone<T>(request: &Request, future: impl Future<Output = T>) -> Result<T, Failure> {
     match select(future, client::gone(request.client_if(true))).await {
         Either::Left(value) => Ok(value),

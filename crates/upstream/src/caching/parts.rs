@@ -1,13 +1,13 @@
-//! Answers that are stored in parts: a range of something that is not stored fetches what is needed of it, stored parts
-//! serve any range within them, and holes are fetched when somebody wants what is missing.
+//! Responses that are stored in parts: a range request for a response that is not stored fetches only the needed part,
+//! stored parts serve any range within them, and holes are fetched when a request needs them.
 //!
 //! ```text
 //!   wanted   |-----------------------------------------|
 //!   stored   |#######|          |############|
 //!   fetched          |~~~~~~~~~~|            |~~~~~~~~~|     one request for each hole, as it is come to
 //! ```
-//! Here is what is asked for and what is done with it while it comes: several requests for the same part read along with
-//! the first one ([`Filling`]). What one request sends of stored parts and holes is in [`holes`].
+//! This file requests parts and distributes them as they arrive: several requests for the same part read along with the
+//! first one ([`Filling`]). The body of stored parts and holes for one request is in [`holes`].
 //!
 //! Parts are joined only where both have the same strong validator (RFC 9110 section 15.3.7.3). An upstream that answers
 //! with another one, or with the whole, has something new: what is stored goes.
@@ -54,14 +54,14 @@ pub fn is_servable(request: &Request, hit: &Hit) -> bool {
     })
 }
 
-/// The part that a 206 has, when it can be stored: where it is, of how much, and of what exactly.
+/// The part in a 206, when it can be stored: its range, the whole length, and its validator.
 pub fn part_of(heading: &Heading) -> Option<Part> {
     let (range, total) = ContentRange::of_part(heading.head(), heading.raw()).ok()?;
     validator(heading).is_strong().then_some(())?;
     Some(Part { range: range.start..range.end, length: total? })
 }
 
-/// What tells one content from another: the entity tag, or a date that is old enough to be one (RFC 9110 section 8.8.2.2).
+/// The strong validator: the entity tag, or a date that is old enough to be one (RFC 9110 section 8.8.2.2).
 fn validator(heading: &Heading) -> Validator<'_> {
     let get = |id| heading.head().get(heading.raw(), id);
     let date = get(HeaderId::Date).and_then(http::date::parse_http);
@@ -100,7 +100,7 @@ pub async fn ask_for(
     (fetch.origin.ask)(request, &wanted).await
 }
 
-/// Whether a response is the hole that was asked for, of the same bytes as what is stored.
+/// Whether a response is the requested hole, of the same content as the stored parts.
 pub fn fitting(reply: &Reply, stored: &Heading, hole: &Range<u64>) -> bool {
     let part = part_of(&reply.head).filter(|_| reply.head.head().status().code() == 206);
     joins(stored, &reply.head) && part.is_some_and(|part| part.has(hole) && may_be(reply, &part.range))
@@ -117,7 +117,8 @@ fn may_be(reply: &Reply, range: &Range<u64>) -> bool {
     length == range.end - range.start
 }
 
-/// Begins to pass on a hole, and to store it where that may be. `lead` is the duty towards those who want the same one.
+/// Begins to pass on a hole, and to store it where that is permitted. `lead` publishes it to the requests for the same
+/// one.
 pub async fn begin(
     fetch: &Fetch,
     request: &Request,
@@ -138,17 +139,17 @@ pub async fn begin(
     Some(reader)
 }
 
-/// Where a part goes beside those who read along.
+/// The destination of a part beside its readers.
 struct Writing {
     /// Where it starts.
     start: u64,
     /// The entry, where it is stored.
     fill: Option<Fill>,
-    /// Who else wants the same part hears of it by this.
+    /// Publishes the outcome to other requests for the same part.
     lead: Option<FetchLeader>,
 }
 
-/// What is known to be wrong when a part is not as long as it says.
+/// The fault when a part has not its announced length.
 struct Object {
     cache: Arc<Cache>,
     store: Arc<Store>,
@@ -164,13 +165,13 @@ impl Object {
     }
 }
 
-/// Passes a part of a body on while it comes, to those who read it and to the store. The reader of the one who asked is
-/// made before.
+/// Passes a part of a body on as it arrives, to its readers and to the store. The reader of the leading request is made
+/// before.
 fn start_part(fetch: &Fetch, request: &Request, filling: Arc<Filling>, reply: Reply, writing: Writing) {
     if let Some(lead) = &writing.lead {
         lead.publish(match &writing.fill {
             Some(_) => Outcome::Filling(Arc::clone(&filling)),
-            // What is kept nowhere goes at the speed of the one who asked for it, which is not that of others.
+            // A part that is not stored is read at the speed of its own client, which others must not share.
             None => Outcome::Alone,
         });
     }
@@ -185,24 +186,24 @@ fn start_part(fetch: &Fetch, request: &Request, filling: Arc<Filling>, reply: Re
     });
 }
 
-/// Tells those who wait that nobody answered. Where the one who asked has gone, the next of them asks.
+/// Tells waiting requests that there was no response. Where the leader has gone, the next of them takes over.
 pub fn publish_failure(lead: Option<FetchLeader>, failed: Failed) {
     if let Some(lead) = lead.filter(|_| failed.failure != Failure::Gone) {
         lead.publish(Outcome::Failed(failed));
     }
 }
 
-/// A part of this many bytes at most is fetched to its end also when nobody reads any more.
+/// A part of at most this many bytes is fetched to its end even without readers.
 const FINISHED_MAX: u64 = 1 << 20;
 
-/// Takes a part from the upstream to those who want it, and to the store.
+/// Moves a part from the upstream to its readers, and to the store.
 async fn pump(filling: Arc<Filling>, mut body: Coming, writing: Writing, object: Object) {
     let Writing { start, mut fill, lead } = writing;
     let mut at = start;
-    // Players leave behind no more than the start of what they ask for.
+    // Media players read only the start of the ranges that they request.
     let wanted = filling.part().map_or(0, |part| part.range.end);
     let is_short = wanted.saturating_sub(start) <= FINISHED_MAX;
-    // Where it may stop when nobody reads any more: a chunk that has begun is worth its rest.
+    // Where it may stop without readers: the end of the chunk that has begun.
     let mut worth = None;
     let end = loop {
         match body.next().await {
@@ -247,7 +248,8 @@ async fn pump(filling: Arc<Filling>, mut body: Coming, writing: Writing, object:
 }
 
 impl Fetch {
-    /// Fetches a range of what is not stored, and stores what came of it. Those who want the same hear by `lead` of it.
+    /// Fetches a range of a response that is not stored, and stores the outcome. `lead` publishes it to requests for
+    /// the same range.
     pub async fn part(
         self,
         request: &mut Request,
@@ -281,7 +283,7 @@ impl Fetch {
             Ok((_, None)) | Err(_) => return (self.origin.ask)(request, &Wanted::default()).await,
         };
         let Some(part) = part.filter(|part| may_be(&reply, &part.range)) else {
-            // The upstream sends something else than it says. Those who wait for the part get the whole too.
+            // The upstream sends other bytes than announced. Requests that wait for the part get the whole too.
             drop(reply);
             self.cache.shared_fetches().refuse_parts(&self.key);
             return self.whole(request, lead).await;
@@ -299,8 +301,8 @@ impl Fetch {
         Ok(stored::as_new(answer))
     }
 
-    /// What a request gets whose part could not be had, and what those get who waited for it: each decides for itself
-    /// whether something stale will do.
+    /// The outcome for a request whose part could not be fetched, and for the waiting ones: each decides itself whether
+    /// a stale response is allowed.
     async fn part_failed(
         self,
         request: &mut Request,
@@ -342,7 +344,7 @@ impl Fetch {
         let answer = question.answer(reply, &reply.head, (self.origin.ignored)(request.scope()));
         let judged = match self.has_too_few_uses(conf) {
             true => Err(Unstored::TooFewUses),
-            // What holds for the whole holds for its parts: they become one entry.
+            // Rules for the whole apply to its parts, because they become one entry.
             false => policy::judge_as(StatusCode::OK.code(), request, conf, &answer),
         };
         let status = (StatusCode::OK, &b"200 OK"[..]);
@@ -387,7 +389,7 @@ impl Fetch {
         Some((fill, filling))
     }
 
-    /// Serves a stored response that has holes in what is wanted of it.
+    /// Serves a stored response with holes in the requested range.
     pub async fn complete(
         self,
         request: &mut Request,
@@ -428,7 +430,7 @@ impl Fetch {
         Ok(stored::reply(own, ReplyBody::Ready(body), Some(length), age))
     }
 
-    /// Reads along with somebody who fetches the same hole; or the response, where what came is something new. `None`
+    /// Reads along with another fetch of the same hole; or the response, where the fetch brought new content. `None`
     /// when it cannot be joined any more.
     fn hole_along(
         &self,
@@ -474,14 +476,14 @@ impl Fetch {
             return Ok(Ok((hole, reader.ok_or(Failure::Status(502))?)));
         }
         if status == 206 {
-            // Of something else than what is stored: the whole of it is asked for.
+            // Of other content than the stored one: the whole is requested.
             drop(reply);
             return self.whole(request, lead).await.map(Err);
         }
         self.take_whole(request, question, reply, lead).await.map(Err)
     }
 
-    /// Fetches the whole in the place of what is stored.
+    /// Fetches the whole to replace the stored response.
     async fn whole(&self, request: &mut Request, lead: Option<FetchLeader>) -> Result<Reply, Failure> {
         let question = Question::new(&self.store, &self.key);
         let wanted = Wanted { is_shared: true, ..Wanted::default() };

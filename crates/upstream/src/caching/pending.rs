@@ -1,5 +1,5 @@
-//! Responses that are complete and whose entries cannot be found yet: they wait for the disk. A request gets such a response
-//! and not the entry that it replaces.
+//! Complete responses whose entries are not published yet: they wait for the disk. A request gets such a response and
+//! not the entry that it replaces.
 //!
 //! Main types: [`Table`], all of one cache; [`Pending`], one of them.
 
@@ -14,7 +14,7 @@ use crate::caching::shared_fetch::SharedFetches;
 /// The pending responses of one cache, by primary key.
 #[derive(Default)]
 pub struct Table {
-    /// How many there are. Lookups take no lock while there is none.
+    /// Their number. Lookups take no lock while it is zero.
     count: AtomicUsize,
     responses: Mutex<KeyMap<Vec<Response>>>,
 }

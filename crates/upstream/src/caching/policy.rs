@@ -36,7 +36,7 @@ pub struct Answer<'a> {
     pub times: Times,
     /// `proxy_ignore_headers`
     pub ignored: Ignored,
-    /// By which purges that came since are told.
+    /// The purge number at that time, to recognise later purges.
     pub question: &'a Arc<Asked>,
     /// When it was asked for.
     pub asked: Instant,
@@ -84,8 +84,8 @@ const MUST_REVALIDATE: u32 = 1;
 /// Bit of [`Meta::flags`]: the response has `no-cache` without fields.
 const NO_CACHE: u32 = 2;
 
-/// Stands before the names of `Vary` of a response to HEAD that is stored without the body: it is a variant of its own. No field
-/// has this name.
+/// Precedes the names of `Vary` of a response to HEAD that is stored without the body, which is a separate variant. No
+/// field has this name.
 const METHOD: &[u8] = b":method";
 
 /// Whether a stored response is one to HEAD, without the body.
@@ -219,8 +219,8 @@ pub fn words<'a>(values: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item =
     values.flat_map(|value| value.split(|byte| matches!(byte, b' ' | b'\t' | b',')))
 }
 
-/// What a request says to the names that a stored response was selected by. Requests with equal texts get the same
-/// variant; a response that does not vary has an empty one.
+/// The request's values of the fields in the stored `Vary`. Requests with equal texts get the same variant; a response
+/// that does not vary has an empty one.
 pub fn variant_of(request: &Request, vary: &[u8]) -> Vec<u8> {
     let mut key = Vec::new();
     if vary.is_empty() {
@@ -269,7 +269,7 @@ pub fn grade(hit: &Hit, now_s: i64) -> Grade {
     }
 }
 
-/// What a client says of responses out of caches: nothing, unless `proxy_cache_request_control` says that it counts.
+/// The client's `Cache-Control`: nothing, unless `proxy_cache_request_control` is on.
 pub fn control_of(request: &Request, conf: &CacheConf) -> RequestCacheControl {
     if !conf.heeds_requests {
         return RequestCacheControl::default();
@@ -278,8 +278,7 @@ pub fn control_of(request: &Request, conf: &CacheConf) -> RequestCacheControl {
     RequestCacheControl::parse(all(HeaderId::CacheControl), all(HeaderId::Pragma))
 }
 
-/// Whether a stored response is what a client wants that has something to say to it; where it is [`Reuse::Fresh`],
-/// [`grade`] tells the rest.
+/// Whether a stored response satisfies the client's `Cache-Control`; for [`Reuse::Fresh`], [`grade`] decides the rest.
 pub fn reuse(
     conf: &CacheConf,
     hit: &Hit,
@@ -299,7 +298,7 @@ pub fn reuse(
     let fields = CacheFields::collect(lines, TARGETS).without(ignored);
     let (age, left) = (age(&hit.meta, now_s), hit.meta.fresh_until.saturating_sub(now_s));
     let lifetime = i64::from(age).saturating_add(left).clamp(0, i64::from(u32::MAX)) as u32;
-    // What was purged is not made good by a client that puts up with what is old.
+    // A client that accepts stale responses does not make a purged one usable.
     let lifetime = if hit.is_purged_soft { 0 } else { lifetime };
     let control = match hit.is_purged_soft {
         true => RequestCacheControl { max_stale: None, ..*control },
@@ -312,10 +311,10 @@ pub fn reuse(
     }
 }
 
-/// What came of asking an upstream that gave no answer, or one that a stale answer is better than.
+/// The outcome of a request without a response, or with one that is worse than a stale response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failed {
-    /// What a client gets of it.
+    /// Its result for a client.
     pub failure: Failure,
     /// The word of `proxy_cache_use_stale` for it.
     case: Option<Stale>,
@@ -324,7 +323,7 @@ pub struct Failed {
 }
 
 impl Failed {
-    /// What came of the tries of a request.
+    /// The outcome of the tries of a request.
     pub fn of(request: &mut Request, failure: Failure) -> Failed {
         let case = match failure {
             Failure::Status(504) => Some(Stale::Timeout),
@@ -350,7 +349,7 @@ impl Failed {
         Failed { failure: Failure::Status(status), case, is_error }
     }
 
-    /// Whether a stale answer is better: by `proxy_cache_use_stale`, or by what it says itself.
+    /// Whether a stale response is better: by `proxy_cache_use_stale`, or by its own `stale-if-error`.
     pub fn is_worse_than(self, conf: &CacheConf, stale: &Meta, now_s: i64) -> bool {
         self.case.is_some_and(|case| uses_stale(conf, stale, case))
             || self.is_error && stale.stale_if_error_until > now_s

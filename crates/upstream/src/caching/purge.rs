@@ -1,7 +1,7 @@
-//! Taking away what is stored: purges that a request asks for, and what a request that changed something makes stale.
+//! Purges by a request, and invalidation by unsafe requests.
 //!
-//! A purge is answered when it holds also after a crash, which the store sees to. What is in flight for the same key
-//! when it comes was asked for before it, so it is neither stored nor waited for by anybody who comes later.
+//! The response to a purge is sent when the purge survives a crash, which the store ensures. Fetches in flight for the
+//! same key started before it, so their responses are not stored, and later requests do not wait for them.
 
 use std::sync::Arc;
 
@@ -11,27 +11,27 @@ use crate::caching::tasks::Cache;
 use exchange::request::Request;
 use telemetry::Level;
 
-/// What a request asks to be purged.
+/// The target of a purge request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Purged {
-    /// What the text of a key names, with all variants. With a star at its end it is a pattern, in which each star stands
-    /// for any text.
+    /// The entries of a key's text, with all variants. With a star at its end it is a pattern, in which each star
+    /// matches any text.
     Key(Vec<u8>),
-    /// All whose answer had one of these tags.
+    /// All whose response had one of these tags.
     Tags(Vec<Vec<u8>>),
     /// Everything.
     All,
 }
 
-/// Tags that one request may name: each is a record of its own in the log, brought to the disk before the response.
+/// Most tags of one request: each is a separate record in the log, synced to the disk before the response.
 pub const TAGS_MAX: usize = 64;
 
 /// Longest text of a key, pattern or tag that is purged: what the store takes for a key.
 const TEXT_MAX: usize = ::cache::TEXT_BYTES_MAX;
 
-/// Purges on behalf of a request, and returns the status: 204; 404 where nothing is stored under a key; 400 for
-/// what cannot be a key or a tag; 503 where another process owns the directory, and 500 where the disk refuses. What a
-/// pattern or a tag fits nobody knows when it is answered.
+/// Purges on behalf of a request, and returns the status: 204; 404 where nothing is stored under a key; 400 for what
+/// cannot be a key or a tag; 503 where another process owns the directory, and 500 where the disk refuses. The number
+/// of matches of a pattern or a tag is unknown at that time.
 pub async fn purge(request: &Request, cache: &Arc<Cache>, purged: &Purged, fate: Fate) -> u16 {
     let Some(store) = cache.store() else {
         request.log(Level::Error, format_args!("cache purge failed: the cache could not be opened"));
@@ -44,7 +44,7 @@ pub async fn purge(request: &Request, cache: &Arc<Cache>, purged: &Purged, fate:
         Purged::Key(text) if text.ends_with(b"*") => vec![Scope::Pattern(text.as_slice().into())],
         Purged::Key(text) => {
             let key = Key::of(text);
-            // What is on its way there counts, and what the disk does not tell may be there.
+            // Entries that are being stored count, and so do entries that the disk does not report.
             was_there = cache.shared_fetches().under_way(&key).is_some()
                 || store.holds(&key, text).await.unwrap_or(true);
             vec![Scope::Key(key.0)]
@@ -77,7 +77,7 @@ pub async fn purge(request: &Request, cache: &Arc<Cache>, purged: &Purged, fate:
 pub async fn invalidate(request: &Request, cache: &Arc<Cache>, text: &[u8]) {
     let Some(store) = cache.store() else { return };
     let key = Key::of(text);
-    // First, so that what is stored from here on, but was asked for before, is noticed by whoever stores it.
+    // First, so that a fill that started before and is stored from here on is noticed by its store.
     cache.shared_fetches().outdate(&key, rt::now());
     if !store.holds(&key, text).await.unwrap_or(true) {
         return;

@@ -1,6 +1,6 @@
-//! What the cache did with a request, for `$upstream_cache_*`, `Cache-Status` and the log.
+//! How the cache handled a request, for `$upstream_cache_*`, `Cache-Status` and the log.
 //!
-//! It is written as the request goes along, by whoever decides, and shown once, when there is a response.
+//! Each decision for the request is recorded in it, and it is shown once, with the response.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,15 +21,15 @@ pub enum Status {
     Miss,
     /// The configuration said not to look.
     Bypass,
-    /// What was stored is stale, and the response is new.
+    /// The stored response was stale, and the response is new.
     Expired,
-    /// What was stored is stale, and was good enough.
+    /// The stored response was stale, and was used.
     Stale,
-    /// The same while somebody fetches a new one.
+    /// The same while a new one is being fetched.
     Updating,
-    /// What was stored is stale, and the upstream says that it is still right.
+    /// The stored response was stale, and the upstream has confirmed it.
     Revalidated,
-    /// It was stored, or was on its way into the cache for somebody else.
+    /// It was stored, or was on its way into the cache for another request.
     Hit,
 }
 
@@ -79,14 +79,14 @@ impl fmt::Display for Unstored {
     }
 }
 
-/// What is kept with a request of what the cache did.
+/// The record of a request.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
-    /// What the client got.
+    /// The response to the client.
     pub status: Option<Status>,
     /// Why the upstream was asked, if it was.
     pub forwarded: Option<Forwarded>,
-    /// What the upstream answered.
+    /// The upstream's status.
     pub forwarded_status: Option<u16>,
     /// Whether the request waited for another one's response.
     pub collapsed: bool,
@@ -98,7 +98,7 @@ pub struct Record {
     pub stored_for_s: Option<u64>,
     /// Seconds for which it is still fresh; negative when it is stale.
     pub ttl_s: Option<i64>,
-    /// The facts of what was found.
+    /// The facts of the stored response.
     pub found: Option<Arc<Meta>>,
     /// The text of the key.
     pub key: Vec<u8>,
@@ -118,7 +118,7 @@ pub fn publish(request: &mut Request, conf: &CacheConf) {
 }
 
 impl Record {
-    /// What a response of the upstream is, by what was stored before.
+    /// The status of an upstream's response, by the earlier stored one.
     pub fn had(&self) -> Status {
         match self.forwarded {
             Some(Forwarded::Stale | Forwarded::Request) => Status::Expired,
@@ -144,7 +144,7 @@ impl Record {
     }
 }
 
-/// What is kept with a request, to be written to.
+/// The record of a request, for changes.
 pub fn of(request: &mut Request) -> &mut Record {
     request.extensions.get_or_default()
 }

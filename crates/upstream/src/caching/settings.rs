@@ -1,5 +1,5 @@
-//! What the configuration says of caches, as data: [`CacheConf`], the settings of a block, and [`CachePath`], what declares
-//! a cache. Their directives are in `modules/proxy`.
+//! The configuration of caches: [`CacheConf`], the settings of a block, and [`CachePath`], the declaration of a cache.
+//! Their directives are in `modules/proxy`.
 
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -38,12 +38,12 @@ pub struct CacheUse {
     pub span: Span,
 }
 
-/// What a block says of the cache.
+/// The settings of the cache in a block.
 #[derive(Clone, Debug)]
 pub struct CacheConf {
     /// `proxy_cache`
     pub zone: Zone,
-    /// `proxy_cache_key`; without one it is made of what the upstream is asked for.
+    /// `proxy_cache_key`; its default is the URL of the request to the upstream.
     pub key: Option<Arc<Template>>,
     /// Where the key is written, if `$http_authorization` is in it: requests with other credentials have other keys.
     pub credential_key: Option<Span>,
@@ -211,8 +211,8 @@ pub const fn bit(stale: Stale) -> u64 {
 pub const POST: u64 = 4;
 
 impl CacheConf {
-    /// How long a fetch may bring nothing before it is no longer joined, or waited for by those who have joined it. Written
-    /// or not, the directives of the lock say it.
+    /// Longest time without a byte after which a fetch is no longer joined, and its waiting requests leave it. The
+    /// directives of the lock or their defaults set it.
     pub fn stall_limit(&self) -> Duration {
         self.lock_age.min(self.lock_timeout).min(LONGEST_WAIT)
     }
@@ -256,7 +256,7 @@ impl CacheConf {
 /// The zone of a cache, which threads and configurations share.
 pub type CacheZone = shared_zone::Zone<CachePath>;
 
-/// What `proxy_cache_path` says of a cache.
+/// The settings of `proxy_cache_path`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachePath {
     /// The name of its zone.
@@ -268,15 +268,15 @@ pub struct CachePath {
     /// `use_temp_path`: whether files are written in `proxy_temp_path` first, else in the directory itself. Unlike in
     /// nginx they are not unless it is written: between file systems each response would be written twice.
     pub use_temp_path: bool,
-    /// `keys_zone`: bytes for what is known of the entries.
+    /// `keys_zone`: bytes for the index of the entries.
     pub keys_bytes: u64,
-    /// `inactive`: entries that nobody asked for so long go.
+    /// `inactive`: entries without a request for this long are removed.
     pub inactive: Duration,
     /// `max_size`: bytes on the disk; `None` is no limit.
     pub max_size: Option<u64>,
     /// `min_free`: bytes that stay free on the disk; 0 is no limit.
     pub min_free: u64,
-    /// `memory`: bytes of small entries that are kept in memory as well; 0 is none.
+    /// `memory`: bytes of small entries that are kept in memory as well; 0 disables it.
     pub memory: u64,
     /// `store`
     pub store: StoreKind,
@@ -312,7 +312,7 @@ pub enum StoreKind {
     Files,
 }
 
-/// A cache as the one who makes room on its file system.
+/// A cache that makes room on its file system.
 #[derive(Debug)]
 pub struct CacheRoom(pub Arc<CacheZone>);
 

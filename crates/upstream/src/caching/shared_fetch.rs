@@ -1,4 +1,4 @@
-//! Who fetches what at the moment, so that one request asks the upstream and the others wait for it.
+//! Fetches in flight, so that one request contacts the upstream and the others wait for its response.
 //!
 //! ```text
 //!            lead                     head of the answer
@@ -24,17 +24,17 @@ use crate::caching::filling::Filling;
 use crate::caching::pending::{self, Pending};
 use crate::caching::policy::{Failed, now_s};
 
-/// What came of a fetch, for all who waited. Each of them makes its own answer of it: whether a stale one will do, and
-/// which variant it wants, is different from request to request.
+/// The outcome of a fetch, for all waiting requests. Each of them decides on its response: whether a stale one is
+/// allowed, and which variant matches, differs from request to request.
 #[derive(Clone)]
 pub enum Outcome {
     /// A response that may be shared, while its body comes.
     Filling(Arc<Filling>),
-    /// What is stored is right again, or there is something new: to be looked up.
+    /// The stored response is fresh again, or there is a new one: repeat the lookup.
     LookAgain,
     /// A response for one request only: others have to ask themselves.
     Alone,
-    /// Nobody answered.
+    /// No upstream responded.
     Failed(Failed),
 }
 
@@ -50,7 +50,7 @@ struct State {
     waiting: Vec<Waker>,
 }
 
-/// Who wants a part of a range that is being fetched waits for this many bytes before it: asking for the part by itself
+/// A request for a part of a range in flight waits for at most this many bytes before it: a separate fetch of the part
 /// takes about as long.
 pub const SOON_BYTES: u64 = 1 << 20;
 
@@ -59,7 +59,7 @@ impl SharedFetch {
         Arc::new(SharedFetch { started: now, state: Mutex::default() })
     }
 
-    /// Waits for what comes of it.
+    /// Waits for its outcome.
     pub async fn outcome(&self) -> Outcome {
         // Once: a fetch is woken one time, when it has its outcome.
         let mut lined_up = false;
@@ -95,7 +95,7 @@ impl SharedFetch {
         }
     }
 
-    /// What came of it, if that is known.
+    /// Its outcome, if known.
     pub fn known(&self) -> Option<Outcome> {
         lock(&self.state).outcome.clone()
     }
@@ -112,7 +112,7 @@ impl SharedFetch {
 
     fn publish(&self, outcome: Outcome) {
         let mut state = lock(&self.state);
-        // What was said first is what others act on.
+        // The first outcome counts, because others act on it.
         if state.outcome.is_none() {
             state.outcome = Some(outcome);
         }
@@ -126,9 +126,9 @@ impl SharedFetch {
 pub enum Joined {
     /// It is to ask the upstream.
     Lead(FetchLeader),
-    /// Somebody else does.
+    /// Another request does.
     Follow(Arc<SharedFetch>),
-    /// The last answers to this key were for one request each: nobody waits for anybody.
+    /// The last responses to this key were for one request each: no request waits for another.
     Marked,
 }
 
@@ -141,7 +141,7 @@ pub struct FetchLeader {
     key: Key,
     /// The key that it fetches a part for, where that is known to be one.
     part_of: Option<Key>,
-    /// The key of the variant that it turned out to be for, where those are told apart.
+    /// The key of its variant, if the response has variants.
     variant: OnceCell<Key>,
     shared_fetch: Arc<SharedFetch>,
     /// How long the fetches of the key may bring nothing before another one starts.
@@ -149,26 +149,26 @@ pub struct FetchLeader {
 }
 
 impl FetchLeader {
-    /// What others wait for.
+    /// The fetch that others wait for.
     pub fn shared_fetch(&self) -> &Arc<SharedFetch> {
         &self.shared_fetch
     }
 
-    /// Tells the others; the fetch stays for more to join it while a [`Filling`] goes on.
+    /// Publishes the outcome; with a [`Filling`] more requests may join while it lasts.
     pub fn publish(&self, outcome: Outcome) {
         let stays = matches!(outcome, Outcome::Filling(_));
         if matches!(outcome, Outcome::Alone) {
             self.shared_fetches.mark(&self.key, rt::now());
         }
         if !stays {
-            // Before the others are woken: those who look for it again are to find a new start.
+            // Before the others are woken: a repeated lookup must start a new fetch.
             self.leave();
         }
         self.shared_fetch.publish(outcome);
     }
 
-    /// Lets those who want the variant of this response find it at the variant's key, as long as it is in flight, and
-    /// those who come later for any variant meet at the key of theirs.
+    /// Registers the fetch at the key of its response's variant while it is in flight, and lets later requests use the
+    /// key of their variant.
     pub fn spread(&self, primary: &Key, meta: &Meta) {
         if meta.vary.is_empty() {
             lock(&self.shared_fetches.varying[shard(primary)]).remove(primary);
@@ -187,7 +187,7 @@ impl FetchLeader {
         }
     }
 
-    /// Lets nobody else join.
+    /// Prevents further requests from joining.
     pub fn leave(&self) {
         if let Some(primary) = &self.part_of {
             let mut parts = lock(&self.shared_fetches.parts[shard(primary)]);
@@ -202,7 +202,7 @@ impl FetchLeader {
             let mut table = self.shared_fetches.table(key);
             if table.get(key).is_some_and(|shared_fetch| Arc::ptr_eq(shared_fetch, &self.shared_fetch)) {
                 table.remove(key);
-                // Under the lock: who finds the fetch gone finds it counted.
+                // Under the lock: a request that finds the fetch gone finds it counted.
                 self.shared_fetches.ended[shard(key)].fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -216,18 +216,18 @@ impl Drop for FetchLeader {
     }
 }
 
-/// Shards, each with a lock of its own.
+/// Shards, each with its lock.
 const SHARDS: usize = 16;
 
-/// How long a key is marked whose answer was for one request only: long enough that a busy one is asked for side by
-/// side, short enough that a mistake of the origin is soon forgotten.
+/// How long a key is marked whose response was for one request only: long enough for concurrent requests of a busy key,
+/// short enough that a mistake of the origin is soon forgotten.
 pub const MARK_LIFETIME: Duration = Duration::from_secs(5);
 
 /// Keys that are marked at once, about 40 bytes each; more are not marked, and their requests wait for one another's
 /// heads.
 pub const MARKS_MAX: usize = 1 << 16;
 
-/// Fetches of ranges of one object, with what was asked for.
+/// Fetches of ranges of one object, with their ranges.
 type Parts = Vec<(Range<u64>, Arc<SharedFetch>)>;
 
 /// All fetches of one cache.
@@ -236,12 +236,12 @@ pub struct SharedFetches {
     /// Ranges that are being fetched by themselves, by the primary key.
     parts: [Mutex<KeyMap<Parts>>; SHARDS],
     marks: [Mutex<KeyMap<Instant>>; SHARDS],
-    /// Keys whose content was changed or purged, and when: what was asked for before is not stored.
+    /// Keys whose content was changed or purged, and when: responses to earlier requests are not stored.
     changes: Mutex<Changes>,
-    /// What answers of these keys vary by, as far as there is room to remember it: without that, variants are fetched one
-    /// time too often now and then.
+    /// The `Vary` of these keys' responses, as far as memory allows: without it, variants are sometimes fetched once
+    /// too often.
     varying: [Mutex<KeyMap<Arc<[u8]>>>; SHARDS],
-    /// Responses that are complete and whose entries cannot be found yet.
+    /// Complete responses whose entries are not published yet.
     pub pending: pending::Table,
     /// Fetches that are over, by shard.
     ended: [AtomicU64; SHARDS],
@@ -255,7 +255,7 @@ struct Changes {
     keys: KeyMap<Instant>,
     /// All keys count as changed at this moment.
     all: Option<Instant>,
-    /// Fetches that started before are joined by nobody.
+    /// Fetches that started before it cannot be joined.
     joined_since: Option<Instant>,
 }
 
@@ -278,8 +278,8 @@ impl SharedFetches {
         })
     }
 
-    /// Joins the fetch of a key, or starts it. The table's lock is all that decides who leads, so exactly one does. One that has brought
-    /// nothing for longer than `limit` is not waited for: another starts.
+    /// Joins the fetch of a key, or starts it. The table's lock alone decides which request leads, so exactly one does.
+    /// A fetch without a byte for longer than `limit` is not waited for: another starts.
     pub fn join(self: &Arc<SharedFetches>, key: Key, now: Instant, limit: Duration) -> Joined {
         if self.is_marked(&key, now) {
             self.passed.fetch_add(1, Ordering::Relaxed);
@@ -356,7 +356,7 @@ impl SharedFetches {
         parts.get(primary)?.iter().find(is_fit).map(|(_, shared_fetch)| Arc::clone(shared_fetch))
     }
 
-    /// What the last response of a key varied by, if that is known.
+    /// The `Vary` of the last response of a key, if known.
     pub fn varying(&self, primary: &Key) -> Option<Arc<[u8]>> {
         lock(&self.varying[shard(primary)]).get(primary).map(Arc::clone)
     }
@@ -389,8 +389,8 @@ impl SharedFetches {
         (!self.is_outdated(&key, asked)).then_some(pending)
     }
 
-    /// Nobody who comes from here on waits for what is being fetched for a key: it was asked for before a purge. Whether
-    /// it is stored is told by the store, which numbers purges.
+    /// Later requests do not wait for the fetch in flight of a key, because it started before a purge. The store
+    /// decides whether its response is stored, by the purge numbers.
     pub fn part_from(&self, key: &Key) {
         self.table(key).remove(key);
         self.pending.remove(key);
@@ -402,7 +402,7 @@ impl SharedFetches {
         lock(&self.changes).joined_since = Some(now);
     }
 
-    /// What is being fetched for a key is about what was before: nobody waits for it any more, and it is not stored.
+    /// The fetch in flight of a key is outdated: no further request waits for it, and its response is not stored.
     pub fn outdate(&self, key: &Key, now: Instant) {
         let mut changes = lock(&self.changes);
         if changes.keys.len() >= CHANGES_MAX && !changes.keys.contains_key(key) {
@@ -421,13 +421,13 @@ impl SharedFetches {
         at.is_some_and(|at| at >= asked)
     }
 
-    /// A number that is another one when a fetch of this key has ended, or of one of few others. What was looked up before
-    /// may be there by then.
+    /// A number that changes when a fetch of this key, or of one of a few others, has ended. An earlier lookup should
+    /// then be repeated.
     pub fn ended(&self, key: &Key) -> u64 {
         self.ended[shard(key)].load(Ordering::Relaxed)
     }
 
-    /// Keys that are marked; those whose mark is over may be among them.
+    /// Marked keys; some marks may have expired.
     pub fn marks(&self) -> u64 {
         self.marks.iter().map(|marks| lock(marks).len() as u64).sum()
     }
@@ -442,8 +442,8 @@ impl SharedFetches {
         self.passed.load(Ordering::Relaxed)
     }
 
-    /// Answers to this key are for one request each. A mark is not renewed by those who pass because of it, so that after
-    /// its lifetime one request finds out anew.
+    /// Responses to this key are for one request each. Requests that pass because of a mark do not renew it, so that
+    /// after its lifetime one request checks again.
     fn mark(&self, key: &Key, now: Instant) {
         let mut marks = lock(&self.marks[shard(key)]);
         if marks.len() >= MARKS_MAX / SHARDS {
@@ -504,7 +504,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(5);
 
-    /// Whoever leads, or the one who does.
+    /// The leader, or the fetch to wait for.
     fn leads(shared_fetches: &Arc<SharedFetches>, key: Key, now: Instant) -> Option<FetchLeader> {
         match shared_fetches.join(key, now, LIMIT) {
             Joined::Lead(lead) => Some(lead),
@@ -537,7 +537,7 @@ mod tests {
         shared_fetches.mark(&key(0), now);
         assert!(matches!(shared_fetches.join(key(0), now, LIMIT), Joined::Marked));
         assert!(matches!(shared_fetches.join(key(1), now, LIMIT), Joined::Lead(_)));
-        // Those who passed because of it do not make it last.
+        // Requests that passed because of it do not renew it.
         assert!(matches!(shared_fetches.join(key(0), is_over, LIMIT), Joined::Lead(_)));
         assert_eq!(shared_fetches.passed(), 1);
         (1..MARKS_MAX * 2).for_each(|number| shared_fetches.mark(&key(number), now));
@@ -563,7 +563,7 @@ mod tests {
         for number in 1..=CHANGES_MAX {
             shared_fetches.outdate(&key(number), now);
         }
-        // What was forgotten counts as changed, like everything.
+        // A forgotten key counts as changed, like all keys.
         assert!(
             shared_fetches.is_outdated(&key(1), before)
                 && shared_fetches.is_outdated(&key(CHANGES_MAX + 9), before)

@@ -32,7 +32,7 @@ use transfer::body::{BodyError, FileBody, choose};
 /// Reads of a stored body that are in flight at once.
 const READS: usize = 2;
 
-/// A stored response of this age. `None` when its head is none: somebody else wrote it.
+/// A stored response of this age. `None` when its header section is invalid, because another program wrote it.
 pub fn of_hit(request: &mut Request, hit: Hit, age: u32) -> Option<Reply> {
     let heading = parse(hit.head())?;
     if policy::is_of_head(&hit.meta) {
@@ -58,7 +58,7 @@ pub fn of_filling(filling: &Arc<Filling>, age: u32) -> Option<Reply> {
     let length = filling.length();
     let reader = filling.reader(0..u64::MAX)?;
     let body = match length {
-        // Whoever wants a part of it gets a reader of its own; this one keeps what it may want from going.
+        // Each part gets a separate reader; this one keeps the needed bytes from being dropped.
         Some(length) => {
             let source = Joined { filling: Arc::clone(filling), held: std::cell::Cell::new(Some(reader)) };
             Body::Ranged(RangedBody::new(Box::new(source), length))
@@ -147,7 +147,7 @@ impl Ranged for Checked {
     }
 }
 
-/// A read in flight; the reader comes back with what it has read.
+/// A read in flight; it returns the reader with its bytes.
 pub type PendingRead = Pin<Box<dyn Future<Output = (Box<Reader>, Result<Option<cache::Piece>, StoreError>)>>>;
 
 enum Reading {
@@ -156,7 +156,7 @@ enum Reading {
     Over,
 }
 
-/// What a [`Checked`] body is read by.
+/// The state of reading a [`Checked`] body.
 struct CheckedSource {
     state: Reading,
 }

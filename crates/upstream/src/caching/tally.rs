@@ -1,8 +1,8 @@
-//! What a cache did, counted by each thread for itself and added up by whoever asks: the rows are in [`METRICS`].
+//! Counters of a cache, which each thread counts and a reader adds up: the rows are in [`METRICS`].
 //!
-//! A request that is served from memory takes a few microseconds, so a counter that threads share would be felt. These are
-//! written by one thread each, with a load and a store. What the store counts itself (its fills, what it refuses and
-//! removes) has its rows in `metrics`.
+//! A request that is served from memory takes a few microseconds, so a counter shared by threads would show. One thread
+//! writes each of these, with a load and a store. Counters of the store (fills, refusals, removals) have their rows in
+//! `metrics`.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,7 +59,7 @@ const UNAVAILABLE: Series = COLLAPSED.after(
     .labelled(&[ZONE]),
 );
 
-/// In the order of [`place_of`]. What the store refuses it counts itself.
+/// In the order of [`place_of`]. The store counts its own refusals.
 const UNSTORED: Series = UNAVAILABLE.after(
     Metric::counter(
         "cache_unstored_total",
@@ -93,13 +93,13 @@ const UNSTORED: Series = UNAVAILABLE.after(
     ]),
 );
 
-/// What threads count of a cache, in the order of the page.
+/// Rows that threads count, in the order of the page.
 pub const METRICS: [&Series; 4] = [&REQUESTS, &COLLAPSED, &UNAVAILABLE, &UNSTORED];
 
 /// The numbers of one thread, or of all.
 const CELLS: usize = UNSTORED.end();
 
-/// What one thread has counted of one cache.
+/// Counts of one thread for one cache.
 type Tally = Cells<CELLS>;
 
 /// The tallies of one cache.
@@ -142,7 +142,7 @@ impl Own {
         if let Some((_, tally)) = own.iter().find(|(number, _)| *number == tallies.number) {
             return count(tally);
         }
-        // Those of caches that are gone are held by nobody else.
+        // Those of closed caches have no other owner.
         own.retain(|(_, tally)| Arc::strong_count(tally) > 1);
         let tally = tallies.begin();
         count(&tally);
@@ -150,7 +150,7 @@ impl Own {
     }
 }
 
-/// Counts a request that has its response, or is told that there is none.
+/// Counts a request that has its response, or an error.
 pub fn count(request: &mut Request, cache: &Cache) {
     let record = record::of(request);
     let (status, collapsed, unstored) = (record.status, record.collapsed, record.unstored);
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!((COLLAPSED.of(&sums), UNAVAILABLE.of(&sums)), (&[3][..], &[0][..]));
         assert_eq!(REQUESTS.of(&sums), [0, 0, 0, 0, 0, 0, 1]);
         assert_eq!(second.sums().iter().sum::<u64>(), 1);
-        // What is gone is forgotten when the next one comes.
+        // Counters of closed caches are dropped when the next one is added.
         drop(first);
         threads[0].with(&second, |tally| tally.add(&UNAVAILABLE, 0));
         assert_eq!(threads[0].0.borrow().len(), 1);

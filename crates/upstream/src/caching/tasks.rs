@@ -27,8 +27,8 @@ pub struct Cache {
     /// Why that was not the start.
     refusal: Option<OpenError>,
     config: Config,
-    /// Whether nobody wants it any more. The lock is held while a store that was opened late takes its place, so that
-    /// each store that is there hears of its end.
+    /// Whether it was closed. The lock is held while a store that was opened late is put in place, so that every store
+    /// gets its stop.
     is_over: Mutex<bool>,
     /// Ends the wait for the next try; 1 when it is over.
     over: Publisher,
@@ -36,14 +36,14 @@ pub struct Cache {
     ended: Publisher,
     /// Fetches in flight, which outlive a configuration as the cache does.
     shared_fetches: Arc<SharedFetches>,
-    /// What the threads have counted.
+    /// The counters of the threads.
     tallies: Tallies,
     /// Whether a thread runs it.
     claimed: AtomicBool,
     notes: Arc<Notes>,
 }
 
-/// What a store has to say, until a thread that may write to the log comes by.
+/// Notes of a store, until a thread writes them to the log.
 #[derive(Default)]
 struct Notes(Mutex<Vec<Note>>);
 
@@ -59,15 +59,15 @@ impl std::fmt::Debug for Cache {
     }
 }
 
-/// The pause before a cache that could not be opened is tried again, doubled each time: whoever mends it soon is looking
-/// on, and what stays broken costs a look a minute.
+/// The pause before a cache that could not be opened is tried again, doubled each time: a quick repair is noticed soon,
+/// and a permanent fault costs one try a minute.
 const REOPEN_FIRST: Duration = Duration::from_secs(1);
 
 /// The longest such pause.
 const REOPEN_MAX: Duration = Duration::from_secs(60);
 
 impl Cache {
-    /// Opens a cache. One that cannot be opened is none for now: requests pass through.
+    /// Opens a cache. While it cannot be opened requests bypass it.
     pub fn open(config: Config) -> Cache {
         let notes = Arc::new(Notes::default());
         let to = Arc::clone(&notes);
@@ -89,12 +89,12 @@ impl Cache {
         self.store.get()
     }
 
-    /// Who fetches what.
+    /// The shared fetches.
     pub fn shared_fetches(&self) -> &Arc<SharedFetches> {
         &self.shared_fetches
     }
 
-    /// What the threads have counted of it.
+    /// The threads' counters of it.
     pub fn tallies(&self) -> &Tallies {
         &self.tallies
     }
@@ -150,7 +150,7 @@ impl Cache {
         }
     }
 
-    /// Puts a store that was opened late in its place, unless nobody wants it any more.
+    /// Puts a store that was opened late in place, unless the cache was closed.
     fn take(&self, store: &Arc<Store>) -> bool {
         let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
         !*is_over && self.store.set(Arc::clone(store)).is_ok()
@@ -166,7 +166,7 @@ impl Cache {
     }
 }
 
-/// Opens a store. What is found out about its directory is asked again each time, as it may be another one by now.
+/// Opens a store. Its directory is examined again each time, because it may be another one by now.
 fn open(config: Config) -> Result<Arc<Store>, OpenError> {
     let calls_directly = is_on_local_disk(&config.path);
     Store::open(Config { calls_directly, ..config })
@@ -189,7 +189,7 @@ impl Notes {
     }
 }
 
-/// Runs the caches of a configuration that nobody runs yet, and stops those that only the one before it had.
+/// Starts the caches of a configuration that do not run yet, and stops those that only the earlier one had.
 pub fn tend(thread: &Rc<Thread>, before: Option<&Generation>) {
     let now = thread.generation();
     let caches = |generation: &Generation| -> Vec<Arc<Cache>> {

@@ -1,6 +1,6 @@
 //! Addresses of servers as they are written: `127.0.0.1:8080`, `[::1]:80`, `unix:/run/x`, `example.com`.
 //!
-//! Reading one asks nobody. What is a name stays one; who finds its addresses is told by [`Place::Name`].
+//! Parsing needs no lookup. A name stays a name; [`Place::Name`] asks for its resolution.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,26 +12,26 @@ use io::op::PeerAddr;
 /// One address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
-    /// The host: a name, an address, or the path of a unix socket; what groups are told apart by.
+    /// The host: a name, an address, or the path of a unix socket; it identifies a group.
     pub host: String,
     /// The port that was written, or the default.
     pub port: u16,
     /// Whether it was written.
     pub has_port: bool,
-    /// What is behind it.
+    /// Its target.
     pub place: Place,
 }
 
-/// What a host is.
+/// The kind of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// An address.
     Address(PeerAddr),
-    /// A name that somebody has to find addresses for.
+    /// A name that must be resolved.
     Name,
 }
 
-/// What is wrong with an address, in nginx's words.
+/// A fault of an address, in nginx's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing stands where the host should.
@@ -40,7 +40,7 @@ pub enum Fault {
     InvalidHost,
     /// No number from 1 to 65535.
     InvalidPort,
-    /// What stands in brackets is no address.
+    /// The text in brackets is not an address.
     InvalidV6,
     /// Nothing stands behind `unix:`.
     NoPath,

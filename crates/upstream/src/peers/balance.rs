@@ -1,14 +1,14 @@
 //! Which server is next: nginx's methods, step by step, so that the same requests go to the same servers.
 //!
-//! [`Choices`] is what one request has gone through so far; [`State::choose`] looks at that and at the servers. All
-//! methods but the rounds themselves come back to the rounds where they find nobody, and those to the backups.
+//! [`Choices`] records the servers that one request has tried; [`State::choose`] selects the next by it and by the
+//! servers' state. All methods fall back to round robin where they find no server, and round robin to the backups.
 
 use smallvec::SmallVec;
 
 use super::lines::Takes;
 use super::table::{Moment, Peer, PeerId, Random, Set, State, Times};
 
-/// Tries to find somebody by a hash or by chance before the rounds are taken.
+/// Tries to find a server by a hash or at random before round robin is used.
 const LOOKS_MAX: u32 = 20;
 
 /// The choices that were made for one request.
@@ -20,7 +20,7 @@ pub(super) struct Choices {
     walk: Walk,
     /// Times that [`LOOKS_MAX`] limits.
     looks: u32,
-    /// What a client with a session comes with.
+    /// The client's session.
     pub(super) hint: Option<Vec<u8>>,
 }
 
@@ -44,7 +44,7 @@ pub(super) enum Walk {
 }
 
 impl Walk {
-    /// By the client's address: of IPv4 three bytes count, of IPv6 all. Who has none counts as zeros.
+    /// By the client's address: of IPv4 three bytes count, of IPv6 all. Without one it counts as zeros.
     pub(super) fn address(client: Option<std::net::IpAddr>) -> Walk {
         let bytes = match client {
             Some(std::net::IpAddr::V4(ip)) => SmallVec::from_slice(&ip.octets()[..3]),
@@ -61,7 +61,7 @@ impl Walk {
 }
 
 impl Choices {
-    /// Nobody was asked yet.
+    /// No server was tried yet.
     pub(super) fn new(walk: Walk, hint: Option<Vec<u8>>) -> Choices {
         Choices { set: 0, tried: SmallVec::new(), walk, looks: 0, hint }
     }
@@ -232,8 +232,8 @@ impl Set {
         Some(place)
     }
 
-    /// Lets all that take part gain their weight, from a place on; answers who is the richest then, `best` before others,
-    /// and how much was gained.
+    /// Adds to each participating server its weight, starting at an index; returns the server with the highest sum,
+    /// `best` before others, and the sum of the weights.
     fn gain(
         &mut self,
         from: usize,
@@ -373,11 +373,11 @@ const TIME_MAX_MS: u64 = 5000;
 /// Times that differ by less are the same.
 const TIME_STEP_MS: u64 = 20;
 
-/// Milliseconds until a server would be through with what it has and one request more.
+/// Milliseconds until a server would have completed its requests and one more.
 fn expected_ms(peer: &Peer, whole: bool, now: Moment) -> u64 {
     let times = &peer.times;
     let mut time = if whole { times.response } else { times.header };
-    // A slow one gets another chance: as long as nobody asks it, its time is halved once in fail_timeout.
+    // A slow one gets another chance: while it gets no requests, its time is halved once in fail_timeout.
     time = time.checked_shr(u32::try_from(peer.idle_steps(now)).unwrap_or(u32::MAX)).unwrap_or(0);
     if times.inflight_count > 0 {
         time = time.max(times.inflight);

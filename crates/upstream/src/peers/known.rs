@@ -1,11 +1,11 @@
 //! Addresses of names on their way from a worker process to the next one, as text: a line for each address, its fields
-//! apart by tabs. Whoever keeps the text between the two need not understand it.
+//! apart by tabs. The process that keeps the text between the two need not understand it.
 //!
 //! ```text
 //! group | host | service or - | weight | priority | name in the SRV record or - | address:port
 //! ```
-//! The reader may be older or newer than the writer, and the text may be of an attacker who got hold of the worker before:
-//! a line that makes no sense is passed over, and an address is a server only where the configuration has its name.
+//! The reader may be older or newer than the writer, and the text may be of an attacker who got hold of the worker
+//! before: an invalid line is skipped, and an address is a server only where the configuration has its name.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,7 +15,7 @@ use io::op::PeerAddr;
 use super::lines::{Address, Found, Named};
 use super::{Group, Upstreams};
 
-/// What was found for the names of one group.
+/// The addresses of the names of one group.
 pub(super) type Known = BTreeMap<Named, Vec<Found>>;
 
 /// Stands for a field that is absent. No name is a hyphen alone.
@@ -39,7 +39,7 @@ impl Upstreams {
         text
     }
 
-    /// As [`Upstreams::begin`], with what [`Upstreams::known_addresses`] told of the configuration before.
+    /// As [`Upstreams::begin`], with the result of [`Upstreams::known_addresses`] for the earlier configuration.
     pub fn begin_with(&self, text: &str) {
         let mut known: BTreeMap<String, Known> = BTreeMap::new();
         for (group, named, found) in text.lines().filter_map(read_line) {

@@ -1,4 +1,4 @@
-//! What an upstream block says: its servers with their parameters, the method, and what belongs to it.
+//! The settings of an upstream block: its servers with their parameters, the method, and the rest.
 //!
 //! All of it is data that the directives fill in and nothing changes afterwards; what changes while requests run is
 //! [`super::table`]'s.
@@ -32,7 +32,7 @@ pub struct Line {
     pub max_fails: u64,
     /// `fail_timeout`, in seconds.
     pub fail_timeout: i64,
-    /// `slow_start`, in milliseconds; 0 is none.
+    /// `slow_start`, in milliseconds; 0 disables it.
     pub slow_start_ms: i64,
     /// `backup`
     pub backup: bool,
@@ -40,7 +40,7 @@ pub struct Line {
     pub takes: Takes,
     /// `route`
     pub route: Option<Arc<str>>,
-    /// Where it stands; what nobody wrote stands nowhere.
+    /// Its file and line; none without a statement.
     pub place: Option<Span>,
 }
 
@@ -69,7 +69,7 @@ impl Line {
         }
     }
 
-    /// Whose addresses have to be found.
+    /// The name to resolve.
     pub fn named(&self) -> Option<&Named> {
         match &self.source {
             Source::Fixed(_) => None,
@@ -83,11 +83,11 @@ impl Line {
 pub enum Source {
     /// It is an address.
     Fixed(Address),
-    /// It is a name, and somebody finds them.
+    /// It is a name, which is resolved separately.
     Named(Named),
 }
 
-/// A name whose addresses somebody finds: the interface to what resolves names.
+/// A name to resolve: the interface to the resolver.
 ///
 /// [`super::Group::names`] lists them, [`super::Group::put`] takes what was found, as often as it changes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -130,7 +130,7 @@ impl From<PeerAddr> for Address {
     }
 }
 
-/// Whose requests a server takes.
+/// The requests that a server accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Takes {
     /// All.
@@ -178,7 +178,7 @@ impl Method {
     }
 }
 
-/// What of idle connections to a group is kept by each thread.
+/// The idle connections to a group that each thread keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
     /// Idle connections at most (`keepalive`).
@@ -194,7 +194,7 @@ pub struct Keepalive {
 }
 
 impl Default for Keepalive {
-    /// What holds for every upstream block since nginx 1.29.7.
+    /// The default of every upstream block since nginx 1.29.7.
     fn default() -> Keepalive {
         Keepalive {
             idle_max: 32,

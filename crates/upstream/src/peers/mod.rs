@@ -1,11 +1,11 @@
-//! Whom a request goes to: the servers of an upstream block, and which of them is next.
+//! The servers of an upstream block, and the selection of the next one.
 //!
-//! [`Group`] is what a configuration says of them and the way to what is known of them while requests run, which all
-//! threads share ([`table`]). A request makes a [`Selection`] and takes one [`Pick`] after the other from it, by nginx's
-//! methods ([`balance`], [`ring`]), and reports what became of each. [`Upstreams`] is all groups of a configuration.
+//! [`Group`] has their configuration and their state, which all threads share ([`table`]). A request makes a
+//! [`Selection`] and takes one [`Pick`] after the other from it, by nginx's methods ([`balance`], [`ring`]), and
+//! reports the outcome of each. [`Upstreams`] is all groups of a configuration.
 //!
-//! No connection is known here. Names are found addresses for elsewhere, by way of [`Group::names`] and
-//! [`Group::put`]; until the first answer a group of names alone has nobody to ask ([`NoPeer::Unresolved`]).
+//! Connections are handled elsewhere. [`super::resolve`] resolves names, by way of [`Group::names`] and [`Group::put`];
+//! until the first result a group with only names has no server ([`NoPeer::Unresolved`]).
 
 pub mod address;
 mod balance;
@@ -37,7 +37,7 @@ use exchange::shared_zone::{self, Zone};
 use telemetry::Level;
 use telemetry::time_zone::since_1970;
 
-/// The kind of zone that `zone` of an upstream block declares. What groups keep is their own; the zone stands for the
+/// The kind of zone that `zone` of an upstream block declares. Groups keep their own state; the zone only reserves the
 /// name.
 #[derive(Debug)]
 pub struct ServersZone;
@@ -75,7 +75,7 @@ pub struct Group {
     state: OnceLock<Arc<Shared>>,
 }
 
-/// What threads share, and configurations hand on.
+/// State that threads share, and that one configuration passes to the next.
 struct Shared {
     state: Mutex<State>,
     /// Advances when something was found out about a name.
@@ -93,7 +93,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state and wakes those who wait for that.
+    /// Changes the state and wakes the requests that wait for that.
     fn tell(&self, change: impl FnOnce(&mut State)) {
         // The lock also makes sure that one thread publishes at a time.
         let mut state = self.lock();
@@ -179,7 +179,7 @@ impl Group {
         }
     }
 
-    /// The names whose addresses have to be found.
+    /// The names to resolve.
     pub fn names(&self) -> impl Iterator<Item = &Named> {
         self.names_with_places().map(|(named, _)| named)
     }
@@ -200,12 +200,12 @@ impl Group {
         self.state().tell(|state| state.put_nothing(named));
     }
 
-    /// Whether there is nobody to ask only because the first answers for names are still in flight.
+    /// Whether there is no server only because the first lookups of names are still in flight.
     pub fn awaits_names(&self) -> bool {
         self.has_names && self.state().lock().awaits_names()
     }
 
-    /// Waits until there is somebody to ask, or it is known that nobody is to be found.
+    /// Waits until there is a server, or the lookups have failed.
     pub async fn first_answer(&self) {
         let shared = self.state();
         let news = shared.news.watch();
@@ -235,8 +235,8 @@ impl Group {
         matches!(self.sticky, Some(Sticky { kind: StickyKind::Cookie(_), .. }))
     }
 
-    /// Begins with what the same group of the configuration before knew: with everything, where both are in the same
-    /// zone, else with the addresses of names.
+    /// Begins with the state of the same group in the earlier configuration: all of it where both are in the same zone,
+    /// else the addresses of names.
     fn begin(&self, before: Option<&Group>) {
         let before = before.and_then(|before| Some((before, before.state.get()?)));
         self.state.get_or_init(|| match before {
@@ -290,7 +290,7 @@ pub struct Selection {
     group: Arc<Group>,
     choices: Choices,
     tries: u32,
-    /// What the client came with, where sessions are told apart.
+    /// The client's session, where the group has sessions.
     session: Option<Vec<u8>>,
 }
 
@@ -299,11 +299,11 @@ pub struct Selection {
 pub enum NoPeer {
     /// All are down, have failed, have as much as they may have, or were asked (`no live upstreams`).
     Busy,
-    /// There is none, because the addresses of a name were not found yet.
+    /// There is none, because a name was not resolved yet.
     Unresolved,
 }
 
-/// What became of a try, as nginx counts it.
+/// The outcome of a try, as nginx counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It answered.
@@ -390,18 +390,18 @@ impl Selection {
         self.tries
     }
 
-    /// No more than so many tries from here on (`proxy_next_upstream_tries`).
+    /// No more than this many tries from here on (`proxy_next_upstream_tries`).
     pub fn limit_tries(&mut self, most: u32) {
         self.tries = self.tries.min(most);
     }
 
-    /// Whose servers they are.
+    /// The group of the servers.
     pub fn group(&self) -> &Arc<Group> {
         &self.group
     }
 }
 
-/// Keeps the server of a session. What there is no room for is told where there is a request to tell it of.
+/// Keeps the server of a session. A lack of room is reported with a request, if there is one.
 fn note(learn: &Learn, (session, is_new): (Vec<u8>, bool), sid: &Sid, request: Option<&Request>) {
     let learned = learn.learn(&session, is_new, sid, wall_ms());
     let Some(request) = request else { return };

@@ -1,4 +1,4 @@
-//! The ring of consistent hashing: where each server stands on it, and who is behind a key.
+//! The ring of consistent hashing: the points of each server, and the server of a key.
 //!
 //! The places are those of nginx, which are those of Cache::Memcached::Fast, so that a key is at the same server
 //! whichever of them looks.

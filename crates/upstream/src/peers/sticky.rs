@@ -1,4 +1,4 @@
-//! Sessions: what a client comes with that names its server, and what it gets so that it can.
+//! Sticky sessions: how a client's request names its server, and how the response tells the client.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use telemetry::time_zone::since_1970;
 /// Bytes of a server's name in a session, at most: those of a hash in hex.
 pub const SID_MAX: usize = 32;
 
-/// What a server is called in cookies and routes.
+/// The name of a server in cookies and routes.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Sid(SmallVec<[u8; SID_MAX]>);
 
@@ -50,7 +50,7 @@ impl Sid {
 pub struct Sticky {
     /// Where a client's session stands; the first that has a value counts.
     pub lookup: Vec<VarRef>,
-    /// What kind it is.
+    /// Its kind.
     pub kind: StickyKind,
 }
 
@@ -147,16 +147,16 @@ pub struct Learn {
     pub create: Vec<VarRef>,
     /// The table.
     pub zone: Arc<shared_zone::Zone<Declared>>,
-    /// Milliseconds that a session is kept when nobody comes with it.
+    /// Milliseconds that an unused session is kept.
     pub timeout_ms: i64,
     /// `header`: when the header section of a response is here, and not at its end.
     pub at_header: bool,
 }
 
-/// What `zone=` declares.
+/// The zone of `zone=`.
 #[derive(Debug)]
 pub struct Declared {
-    /// The group whose servers the sessions name.
+    /// The group of the sessions' servers.
     pub group: String,
 }
 
@@ -165,11 +165,11 @@ pub struct Declared {
 pub struct Session {
     sid: [u8; SID_MAX],
     sid_len: u8,
-    /// When somebody came with it last, in milliseconds since 1970.
+    /// Time of its last use, in milliseconds since 1970.
     last_ms: i64,
 }
 
-/// What a session costs beside its key, so that a megabyte has about eight thousand, as in nginx.
+/// Memory of a session beside its key, so that a megabyte has about eight thousand, as in nginx.
 const SESSION_OVERHEAD: u64 = 112;
 
 impl Kind for Declared {
@@ -238,7 +238,7 @@ impl Learn {
     }
 }
 
-/// What became of a session.
+/// The outcome for a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learned {
     /// It is kept, or was not to be.

@@ -1,4 +1,4 @@
-//! The servers of a group while requests run: who is there, how many requests each has, and which have failed.
+//! The state of the servers of a group: their requests in flight and their failures.
 //!
 //! One [`State`] belongs to a group and is shared by all threads under one short lock. Nothing here waits, logs or
 //! knows a request; the time is an argument. Which server is next is [`super::balance`]'s.
@@ -35,7 +35,7 @@ pub(super) struct Peer {
     pub(super) name: Arc<str>,
     /// As the configuration has it.
     pub(super) server: Arc<str>,
-    /// What it is called in cookies and routes; empty where nothing asks.
+    /// Its name in cookies and routes; empty where it is not used.
     pub(super) sid: Sid,
     pub(super) weight: i64,
     /// Smooth weighted round robin: what it has saved up.
@@ -114,7 +114,7 @@ impl Peer {
         if idle > self.fail_timeout { idle / (self.fail_timeout + 1) } else { 0 }
     }
 
-    /// What it gains in a round, in units of one weight by `scale`: less while it starts slowly.
+    /// Its gain in a round, in units of one weight by `scale`: less during a slow start.
     pub(super) fn gain(&self, now: Moment, scale: i64) -> i64 {
         self.slowed(self.effective, now, scale)
     }
@@ -166,13 +166,13 @@ pub(super) struct Set {
     pub(super) tries: u32,
     /// Whether this is the only server there is, which is asked whatever it did.
     pub(super) is_single: bool,
-    /// What a weight of one counts in rounds: more than one where parts of a weight matter.
+    /// Units of a weight of one in rounds: more than one where parts of a weight matter.
     pub(super) scale: i64,
     /// Where consistent hashing is the method.
     pub(super) ring: Option<Ring>,
 }
 
-/// What a weight of one counts where servers start slowly.
+/// Units of a weight of one with slow starts.
 const SLOW_SCALE: i64 = 1000;
 
 impl Set {
@@ -211,7 +211,7 @@ impl Set {
     }
 }
 
-/// What a state is made of: the servers of a configuration, and what is wanted of them.
+/// The inputs of a state: the servers of a configuration, and the method's needs.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     pub(super) lines: Arc<[Line]>,
@@ -274,7 +274,7 @@ impl State {
         &self.found
     }
 
-    /// Whether there is nobody to ask only because a name has never had a response.
+    /// Whether there is no server only because a name was never resolved.
     pub(super) fn awaits_names(&self) -> bool {
         self.sets.iter().all(|set| set.peers.is_empty()) && self.is_waiting()
     }
@@ -315,8 +315,8 @@ impl State {
         first.is_single = is_alone && first.peers.len() == 1;
     }
 
-    /// Addresses that were there stay in their order, so that what is hashed does not move when a resolver turns its
-    /// answers around; new ones follow.
+    /// Addresses that were there stay in their order, so that hashes do not move when a resolver rotates its answers;
+    /// new ones follow.
     fn place_found(&mut self, line: &Line, named: &Named, mut found: Vec<Found>, old: &mut Vec<Peer>) {
         let known = |found: &Found| {
             let place = old.iter().position(|peer| peer.address == found.address.address);
@@ -397,7 +397,7 @@ impl State {
         peer.conns = peer.conns.saturating_sub(1);
         match failed {
             None => false,
-            // There is nobody else to ask, so nothing is held against it.
+            // It is the only server, so its failures are not counted.
             Some(_) if is_single => {
                 peer.fails = 0;
                 false
@@ -435,7 +435,7 @@ fn carried(lines: &[Line], before: &BTreeMap<Named, Vec<Found>>) -> BTreeMap<Nam
     found.collect()
 }
 
-/// Numbers that nobody has to be unable to guess (SplitMix64).
+/// Random numbers that may be predictable (SplitMix64).
 #[derive(Debug)]
 pub(super) struct Random(u64);
 

@@ -1,4 +1,4 @@
-//! Which servers are chosen, against tables that nginx's rules give, and what failures do, on a clock of the tests.
+//! The choice of servers against tables of nginx's rules, and the effect of failures, on a clock of the tests.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -69,7 +69,7 @@ impl Bench {
         self.tried(self.select(), "")
     }
 
-    /// One request: the servers in `failing` fail. Answers who answered, `-` for nobody.
+    /// One request: the servers in `failing` fail. Returns the server that responded, `-` for none.
     fn tried(&self, mut selection: Selection, failing: &str) -> char {
         loop {
             let Ok(pick) = selection.choose(self.now) else { return '-' };
@@ -304,7 +304,7 @@ fn the_least_loaded_for_its_weight_is_next_and_equals_take_turns() {
     let held: Vec<Pick> = (0..8).map(|_| bench.select().choose(bench.now).expect("there is one")).collect();
     let names: String = held.iter().map(letter).collect();
     assert_eq!(["a", "b", "c"].map(|name| names.matches(name).count()), [4, 2, 2], "{names}");
-    // Who gets rid of a request gets the next one.
+    // A server that completes a request gets the next one.
     let mut held = held;
     let place = held.iter().position(|pick| letter(pick) == 'c').expect("it has two");
     held.remove(place);
@@ -566,7 +566,7 @@ fn a_request_goes_on_when_servers_come_and_go_meanwhile() {
     }
 }
 
-/// A statement, for what wants to know where it is written.
+/// A statement, for code that needs its file and line.
 fn statement() -> conf::Statement {
     let loader: conf::MapLoader = [("/a", "server a;")].into_iter().collect();
     let tree = conf::parse(&conf::Source::new("/a"), &loader).expect("a statement");
@@ -695,8 +695,8 @@ fn addresses_share_a_group_and_blocks_have_no_port() {
 }
 
 proptest! {
-    /// Whatever happens to servers, a request is sent to nobody twice, nobody has more requests than it may have, and
-    /// in the end nobody has any.
+    /// Whatever happens to servers, no server gets a request twice, none has more requests than allowed, and in the end
+    /// none has any.
     #[test]
     fn requests_are_accounted_for(
         method in 0..8_usize,

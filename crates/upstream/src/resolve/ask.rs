@@ -5,9 +5,9 @@
 //!       ^                     |                                |
 //!       +-- nothing in time, refused, it has failed -----------+
 //! ```
-//! Every server that was asked is listened to until there is an answer. A server that is asked again gets the same
-//! question from the same port, so that its responses to both tries count and a guess has one question to meet. Each
-//! question has a port and an identifier that cannot be guessed without a view of the query (RFC 5452).
+//! Every queried server is listened to until there is an answer. A repeated query is the same and comes from the same
+//! port, so that its responses to both tries count and a guess has one question to meet. Each question has a port and
+//! an identifier that cannot be guessed without a view of the query (RFC 5452).
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use rt::{Either, Socket, Timer, select};
 
 use super::wire::{Fault, Kind, NXDOMAIN, Name, Question, Response};
 
-/// Whose turn it is.
+/// The server whose turn it is.
 #[derive(Debug, Default)]
 pub(super) struct Turn(AtomicUsize);
 
@@ -48,7 +48,7 @@ const DATAGRAM_MAX: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Silence;
 
-/// What a try has brought.
+/// The result of a try.
 enum Tried {
     /// A response, of which a code other than those of success and of names that do not exist is a failure of the server.
     Response(Response),
@@ -149,7 +149,7 @@ fn random_id() -> u16 {
     u16::from_be_bytes(bytes)
 }
 
-/// What one server says, however late.
+/// The answer of one server, however late.
 async fn outcome(server: SocketAddr, question: Question, again: Event) -> Tried {
     match over_udp(server, &question, &again).await {
         Ok(Some(response)) => Tried::Response(response),
@@ -165,8 +165,8 @@ async fn outcome(server: SocketAddr, question: Question, again: Event) -> Tried 
     }
 }
 
-/// Sends the question in a datagram, again when it is told to, and waits for the response; `None` where that did not fit
-/// into one.
+/// Sends the query in a datagram, repeatedly on request, and waits for the response; `None` where that did not fit into
+/// one.
 async fn over_udp(server: SocketAddr, question: &Question, again: &Event) -> Result<Option<Response>, Errno> {
     let mut socket = Datagram::connect(server, &ConnectOptions::default())?;
     let query = || Segments::from(question.to_bytes());

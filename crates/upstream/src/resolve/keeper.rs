@@ -85,7 +85,7 @@ impl Drop for Keeper {
     }
 }
 
-/// Who has use for a name.
+/// The users of a name.
 pub(super) struct User {
     pub(super) group: Arc<Group>,
     pub(super) named: Named,
@@ -280,7 +280,7 @@ fn service_name(service: &str, host: &str) -> String {
     if service.contains('.') { format!("{service}.{host}") } else { format!("_{service}._tcp.{host}") }
 }
 
-/// How long it is waited after so many failures and one more.
+/// The wait after this many failures and one more.
 fn pause(failures: u32) -> Duration {
     PAUSE_MIN.saturating_mul(1 << failures.min(16)).min(PAUSE_MAX)
 }
@@ -290,15 +290,15 @@ fn found_at(address: SocketAddr) -> Found {
     Found { address: Address::from(PeerAddr::Inet(address)), server: None, weight: 1, priority: 0 }
 }
 
-/// Looks up all literal names of a configuration by calls that block, for `-t`: those that cannot be found, each with
-/// what is to be said of it. Names that take longer than `patience`, all together, are among them.
+/// Looks up all literal names of a configuration by calls that block, for `-t`: those that cannot be resolved, each
+/// with its message. Names that take longer than `patience`, all together, are among them.
 pub fn missing(config: &Config, patience: Duration) -> Vec<String> {
     let names = literal_names(config);
     let (sender, answers) = std::sync::mpsc::channel();
     let mut open: BTreeMap<&str, &[User]> = names.iter().map(|(name, users)| (&**name, &**users)).collect();
     for name in names.keys().cloned() {
         let sender = sender.clone();
-        // It is not waited for: the program ends soon. One that cannot be started is told as one that takes long.
+        // It is not waited for: the program ends soon. One that cannot be started is reported as one that takes long.
         let _ = std::thread::Builder::new().name("names".to_owned()).spawn(move || {
             let found = System::default().look_up_now(&name).map(drop);
             let _ = sender.send((name, found));

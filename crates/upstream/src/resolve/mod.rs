@@ -1,4 +1,4 @@
-//! From names to addresses, with nobody waiting for it who has something else to do.
+//! Resolves names to addresses without blocking a worker thread.
 //!
 //! | part | holds |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! `resolver`: names to addresses by our own queries, with what was found kept for its time.
+//! `resolver`: names to addresses by our own queries, with answers cached for their TTL.
 //!
 //! ```text
 //!   find --> in the table, and its time is not over --------------------> answer
@@ -6,8 +6,8 @@
 //!     +----> looked up already --> waits with the others --+                 |
 //!     +----> a task that looks it up --- ask, aliases, ask +--> into the table
 //! ```
-//! All threads share the table of a [`Resolver`]. The lookup is a task of its own, so that it goes on when the request
-//! that began it has ended. Answers whose time is over are kept too: they serve while no name server answers.
+//! All threads share the table of a [`Resolver`]. The lookup is a separate task, so that it continues when the request
+//! that began it has ended. Expired answers are kept too: they are used while no name server answers.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -24,7 +24,7 @@ use super::system::System;
 use super::unresolved::Unresolved;
 use super::wire::{ADDRESSES_MAX, Kind, NXDOMAIN, Name, Response, SERVFAIL, Said, Service};
 
-/// A resolver with what it knows.
+/// A resolver with its cache.
 pub struct Resolver {
     settings: Settings,
     turn: Turn,
@@ -39,7 +39,7 @@ pub(super) type Addresses = (Arc<[IpAddr]>, Instant);
 /// Servers of a service, each with its addresses.
 pub(super) type Services = Vec<(Service, Vec<IpAddr>)>;
 
-/// What is known and what is looked up.
+/// Cached answers and lookups in flight.
 #[derive(Default)]
 struct Table {
     names: HashMap<Name, Entry>,
@@ -47,11 +47,11 @@ struct Table {
 }
 
 struct Entry {
-    /// What was found last.
+    /// The last answer.
     found: Option<Addresses>,
     /// Until when it may serve although its time is over.
     stale_until: Instant,
-    /// Who looks it up.
+    /// The lookup in flight.
     lookup: Option<Arc<Lookup>>,
     used: Instant,
 }
@@ -63,7 +63,7 @@ struct Lookup {
     done: Watcher,
 }
 
-/// Tells those who wait that a lookup has ended, also where its task was dropped.
+/// Wakes the waiting requests when a lookup has ended, also when its task was dropped.
 struct LookupDone(rt::watch::Publisher);
 
 /// Names that are known at once: what clients put into variables must not fill the memory. An entry is some hundred
@@ -79,10 +79,10 @@ const TTL_MAX: Duration = Duration::from_secs(24 * 3600);
 /// How long addresses serve on when their time is over and no name server answers (RFC 8767 section 5: days).
 const STALE_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// How long requests wait for an answer where there are addresses whose time is over (RFC 8767 section 5).
+/// How long requests wait for an answer where there are expired addresses (RFC 8767 section 5).
 const STALE_AFTER: Duration = Duration::from_millis(1800);
 
-/// How long addresses whose time is over are used without another question (RFC 8767 section 5).
+/// How long expired addresses are used without another query (RFC 8767 section 5).
 const STALE_TIME: Duration = Duration::from_secs(5);
 
 /// How long the other family is waited for when the first one has brought addresses.
@@ -113,8 +113,8 @@ impl Resolver {
         own.servers == theirs.servers && (own.ipv4, own.ipv6) == (theirs.ipv4, theirs.ipv6)
     }
 
-    /// Takes over what the resolver of the configuration before knows, as addresses whose time is over: the first request
-    /// asks again, as behind a reload of nginx, and is not lost while no name server answers.
+    /// Takes over the cache of the earlier configuration's resolver, as expired addresses: the first request queries
+    /// again, as after a reload of nginx, and does not fail while no name server answers.
     pub(super) fn take_over(&self, before: &Resolver) {
         let now = Instant::now();
         let known: Vec<(Name, Entry)> = before
@@ -136,7 +136,7 @@ impl Resolver {
     /// The addresses of a name, in the order in which they came.
     ///
     /// # Errors
-    /// Why there are none, after `timeout` at the latest.
+    /// Or the error, after `timeout` at the latest.
     pub(super) async fn find(
         self: &Arc<Resolver>,
         text: &[u8],
@@ -174,7 +174,7 @@ impl Resolver {
         let ending = Ending { resolver: &self, name: &name, lookup: &lookup, _done: done };
         let found = self.addresses(&name, deadline).await;
         let outcome = found.map(|(addresses, ttl)| (addresses.into(), rt::now() + ttl));
-        // Nobody else sets it.
+        // No other code sets it.
         let _ = ending.lookup.outcome.set(outcome);
     }
 
@@ -219,10 +219,10 @@ impl Resolver {
         }
     }
 
-    /// The addresses of a name from name servers, and how long they hold: for those who keep what was found themselves.
+    /// The addresses of a name from name servers, with their TTL: for callers with their own cache.
     ///
     /// # Errors
-    /// Why there are none, after `timeout` at the latest.
+    /// Or the error, after `timeout` at the latest.
     pub(super) async fn look_up(
         &self,
         text: &[u8],
@@ -271,7 +271,7 @@ impl Resolver {
     /// Where a service is: the names in its SRV records with their addresses. Those without any are left out.
     ///
     /// # Errors
-    /// Why there is none; the first reason where no server of the service has addresses.
+    /// The error; the first one where no server of the service has addresses.
     pub(super) async fn look_up_service(
         &self,
         text: &str,
@@ -357,7 +357,7 @@ async fn limited<T>(
     timer.limit(other).await.unwrap_or(Err(Unresolved::TimedOut))
 }
 
-/// The end of a lookup, however it comes: what was found goes into the table, and those who wait are told.
+/// The end of a lookup, in any way: the answer goes into the table, and waiting requests are woken.
 struct Ending<'a> {
     resolver: &'a Resolver,
     name: &'a Name,
@@ -379,8 +379,8 @@ impl Drop for Ending<'_> {
             }
             // There is an answer: nothing is left to fall back on.
             Some(Err(Unresolved::Code(NXDOMAIN))) => entry.found = None,
-            // What was known serves on for a while, so that not each request asks again and waits for nothing. There may
-            // be no runtime any more, whose time this would be.
+            // The known addresses are used for a while, so that not every request queries again and waits in vain.
+            // There may be no runtime any more to take the time from.
             Some(Err(_)) | None => entry.found = entry.stale(Instant::now()),
         }
         if entry.found.is_none() {
@@ -395,7 +395,7 @@ impl Drop for Ending<'_> {
 enum Begun {
     /// They are known.
     Known(Addresses),
-    /// Somebody looks them up; the addresses that were known before come along.
+    /// A lookup is in flight; with the addresses known before.
     Joined(Arc<Lookup>, Option<Addresses>),
     /// The caller looks them up.
     Leads(Arc<Lookup>, LookupDone, Option<Addresses>),
@@ -441,7 +441,7 @@ impl Table {
 }
 
 impl Entry {
-    /// What may serve while no name server answers.
+    /// The answer to use while no name server answers.
     fn stale(&self, now: Instant) -> Option<Addresses> {
         let (addresses, _) = self.found.as_ref()?;
         (now < self.stale_until).then(|| (Arc::clone(addresses), now + STALE_TIME))

@@ -1,4 +1,4 @@
-//! What a `resolver` directive says, and what `/etc/resolv.conf` does: which name servers, and how they are used.
+//! The settings of a `resolver` directive and of `/etc/resolv.conf`: the name servers and their use.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -35,10 +35,10 @@ pub(super) enum NameServer {
 /// The port of name servers.
 const PORT: u16 = 53;
 
-/// What is wrong with the arguments of `resolver`, in nginx's words.
+/// Faults of the arguments of `resolver`, in nginx's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SettingsFault {
-    /// A parameter that there is none of.
+    /// An unknown parameter.
     Parameter(String),
     /// An address that cannot be read.
     Address(Fault, String),
@@ -71,7 +71,7 @@ impl Settings {
     /// Reads the arguments of `resolver`.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The fault.
     pub fn parse<'a>(words: impl Iterator<Item = &'a str>) -> Result<Settings, SettingsFault> {
         let mut settings = Settings::of_servers(Vec::new());
         for word in words {
@@ -110,11 +110,11 @@ fn server(word: &str) -> Result<NameServer, SettingsFault> {
     }
 }
 
-/// What `/etc/resolv.conf` says (resolv.conf(5)).
+/// The content of `/etc/resolv.conf` (resolv.conf(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SystemSettings {
     pub(super) servers: Vec<SocketAddr>,
-    /// What is put behind a name, one after the other.
+    /// Suffixes of names, tried in order.
     search: Vec<String>,
     /// Names with fewer dots are looked for with those endings first.
     dots_min: usize,
@@ -137,7 +137,7 @@ impl SystemSettings {
             let mut words = line.split_whitespace();
             match words.next() {
                 Some("nameserver") => {
-                    // An address with a scope is none that can be read without asking for the interface.
+                    // An address with a scope cannot be parsed without a query for the interface.
                     let address = words.next().and_then(|word| word.parse::<IpAddr>().ok());
                     settings.servers.extend(address.map(|address| SocketAddr::new(address, PORT)));
                 }

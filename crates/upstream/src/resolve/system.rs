@@ -1,8 +1,8 @@
 //! Names by way of the system: getaddrinfo(3) on a helper thread, which looks into `/etc/hosts`, asks name servers or
 //! whatever else nsswitch.conf(5) says.
 //!
-//! [`System::look_up`] is what the server uses, [`System::look_up_now`] the call itself. No time to live comes from
-//! there: [`super::keeper`] finds one.
+//! The server uses [`System::look_up`]; [`System::look_up_now`] is the call itself. It returns no TTL:
+//! [`super::keeper`] finds one.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -22,7 +22,7 @@ pub(super) struct System {
     lookup: Arc<Lookup>,
 }
 
-/// What the system found.
+/// The system's addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SystemAddresses {
     /// Addresses that can be used from here, in the system's order.
@@ -33,7 +33,7 @@ pub(super) struct SystemAddresses {
     pub(super) hosts: Option<Stamp>,
 }
 
-/// What tells whether a file is another one than before; `None` where there is none.
+/// Identifies a version of a file; `None` without the file.
 pub(super) type Stamp = Option<(SystemTime, u64)>;
 
 impl Default for System {
@@ -52,7 +52,7 @@ fn getaddrinfo(name: &str) -> Result<Vec<IpAddr>, String> {
     Ok(found.map(|address| address.ip()).collect())
 }
 
-/// What the system says, without what the standard library puts in front of it.
+/// The system's message, without the standard library's prefix.
 fn reason(text: &str) -> String {
     text.rsplit_once("information: ").map_or(text, |(_, reason)| reason).to_owned()
 }
@@ -61,7 +61,7 @@ impl System {
     /// Addresses of a name, of which there is one at least.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The error.
     pub(super) async fn look_up(&self, name: &str) -> Result<SystemAddresses, String> {
         let (system, name) = (self.clone(), name.to_owned());
         let done = rt::spawn_blocking(move || system.look_up_now(&name)).await;
@@ -115,7 +115,7 @@ impl System {
         let mut seen = BTreeSet::new();
         let mut usable: Vec<IpAddr> = found.iter().filter(reachable).copied().collect();
         if usable.is_empty() {
-            // They are what there is; the connection will say what is wrong with them.
+            // There are no others; the connection will report a fault.
             usable = found.to_vec();
         }
         usable.retain(|address| seen.insert(*address));

@@ -134,7 +134,7 @@ fn a_circle_of_aliases_has_an_end() {
     assert!(dns.asked().len() < 20, "{:?}", dns.asked().len());
 }
 
-/// A system whose answer the test changes.
+/// A system lookup whose result the test changes.
 #[derive(Clone, Default)]
 struct Answers(Arc<Mutex<Option<Vec<IpAddr>>>>);
 

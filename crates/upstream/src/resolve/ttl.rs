@@ -1,8 +1,8 @@
 //! How long the system's answer for a name holds, where it came from name servers.
 //!
-//! getaddrinfo(3) tells no time to live. So the same name servers are asked for it: where they have the same addresses,
-//! the answer came from there and holds as long as theirs. Where they have others, the name may just have moved, or
-//! each answer of theirs is another choice out of many; then it holds as long, but no longer than what nobody knows of.
+//! getaddrinfo(3) returns no TTL. So the same name servers are queried for it: where they return the same addresses,
+//! the system's answer came from them and their TTL applies. Where they return others, the name may just have moved, or
+//! each answer is another choice out of many; then it applies too, but at most as long as for unknown names.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use super::resolver::Resolver;
 use super::settings::{NameServer, Settings, SystemSettings};
 use super::wire::Name;
 
-/// Whom to ask for times.
+/// The name servers to query for TTLs.
 #[derive(Clone)]
 pub(super) struct TimeSource {
     /// `resolver` of the configuration, where there is one.
@@ -25,7 +25,7 @@ pub(super) struct TimeSource {
 /// No name is looked up more often, whatever its time.
 const MIN: Duration = Duration::from_secs(1);
 
-/// Nor more seldom: who moves a server expects that it is found within the hour.
+/// Nor less often: an operator who moves a server expects that it is found within an hour.
 const MAX: Duration = Duration::from_secs(3600);
 
 /// How long an answer holds that cannot be found out about.
@@ -48,7 +48,7 @@ impl TimeSource {
     async fn told(&self, host: &str, all: &BTreeSet<IpAddr>) -> Option<Duration> {
         let host = host.trim_end_matches('.');
         if host == "localhost" || host.ends_with(".localhost") {
-            // Nobody's business but this machine's (RFC 6761 section 6.3).
+            // A name of this machine alone (RFC 6761 section 6.3).
             return None;
         }
         let path = self.resolv_conf.clone();

@@ -1,7 +1,7 @@
 //! Messages of DNS: queries out, responses in (RFC 1035 section 4, AAAA from RFC 3596, SRV from RFC 2782).
 //!
 //! Pure functions over bytes. A response is hostile until [`Response::parse`] has matched it with the [`Question`];
-//! what it has beside the answer section is not looked at. Names are kept as they are on the wire, in lower case.
+//! other sections than the answer section are ignored. Names are kept as they are on the wire, in lower case.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -44,7 +44,7 @@ impl Name {
         (wire.len() < NAME_MAX).then(|| Name(wire.into()))
     }
 
-    /// Reads the name at `at` and answers where the message goes on behind it.
+    /// Reads the name at `at` and returns the position behind it.
     fn read(message: &[u8], at: usize) -> Option<(Name, usize)> {
         let (mut wire, mut at, mut end) = (Vec::new(), at, None);
         // Where the present run of labels began: a pointer has to lead before it, so that there is an end to them.
@@ -103,7 +103,7 @@ impl fmt::Debug for Name {
     }
 }
 
-/// What is asked for.
+/// The record types of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Kind {
     A = 1,
@@ -117,7 +117,7 @@ const CNAME: u16 = 5;
 /// One question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Question {
-    /// What nobody can guess who does not see it.
+    /// The identifier, which cannot be guessed without a view of the query.
     pub(super) id: u16,
     pub(super) name: Name,
     pub(super) kind: Kind,
@@ -139,7 +139,7 @@ impl Question {
     }
 }
 
-/// What a name server said to a question.
+/// A name server's answer to a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Response {
     /// 0 is success (RFC 1035 section 4.1.1).
@@ -188,10 +188,10 @@ pub(super) struct Service {
     pub(super) target: Name,
 }
 
-/// What a response says of the name that was asked for.
+/// The content of a response about the queried name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Said<T> {
-    /// This, for so many seconds.
+    /// These records, for this many seconds.
     Found(Vec<T>, u32),
     /// It stands for another name, of which the response says nothing.
     Alias(Name, u32),
@@ -230,7 +230,7 @@ impl Response {
         })
     }
 
-    /// Follows the aliases of a name. What holds as long as the shortest-lived part of the way.
+    /// Follows the aliases of a name. The shortest TTL on the way applies.
     fn said<T>(&self, name: &Name, most: usize, read: impl Fn(&Data) -> Option<T>) -> Said<T> {
         let (mut name, mut ttl_s) = (name, u32::MAX);
         for _ in 0..=ALIASES_MAX {
@@ -287,7 +287,7 @@ fn records(message: &[u8], question: &Question) -> Option<Vec<Record>> {
         if class == CLASS_IN
             && let Some(data) = read_data(message, (start, data), kind, question.kind)?
         {
-            // A time with the top bit set is none (RFC 2181 section 8).
+            // A TTL with the top bit set counts as zero (RFC 2181 section 8).
             let ttl_s = if ttl_s > i32::MAX as u32 { 0 } else { ttl_s };
             records.push(Record { name, ttl_s, data });
         }
