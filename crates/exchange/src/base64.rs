@@ -9,8 +9,7 @@ pub enum Alphabet {
     Url,
 }
 
-/// The bytes that a text stands for; `None` for characters that are none of the alphabet, and for a last group of a
-/// single character.
+/// The decoded bytes of a text; `None` for characters outside the alphabet, and for a last group of a single character.
 pub fn decode(text: &[u8], alphabet: Alphabet) -> Option<Vec<u8>> {
     let end = memchr::memchr(b'=', text).unwrap_or(text.len());
     let mut out = Vec::with_capacity(end / 4 * 3 + 2);

@@ -1,4 +1,4 @@
-//! What may change a body between its source and the socket: `sub`, `ssi`, `gzip` and their like.
+//! Stages that change a body between its source and the socket: `sub`, `ssi`, `gzip` and others.
 //!
 //! A module's head filter puts a [`BodyFilter`] into the response; `filter::levels` feeds it. A filter is given bytes
 //! and gives bytes, and waits for nothing itself: where the response of a subrequest belongs into the body, it says so
@@ -21,7 +21,7 @@ pub trait BodyFilter {
     /// The body cannot go on; what was sent of it is all that the client gets.
     fn push(&mut self, request: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, FilterError>;
 
-    /// The body is over: what was held back goes out, and what belongs behind it.
+    /// The body has ended: outputs the bytes held back, and those that follow the body.
     ///
     /// # Errors
     /// As for [`BodyFilter::push`].
@@ -58,16 +58,16 @@ impl From<CodingError> for FilterError {
     }
 }
 
-/// What a filter gives, in order.
+/// The output of a filter, in order.
 #[derive(Default)]
 pub struct Output {
     pieces: VecDeque<Piece>,
 }
 
-/// A piece of what a filter gives.
+/// A piece of a filter's output.
 pub(crate) enum Piece {
     Bytes(Vec<u8>),
-    /// What a filter has left of some, from `start` on: they stay where they are, because it may take few at a time.
+    /// Bytes that a filter has not taken yet, from `start` on: they are not moved, because it may take few at a time.
     Rest {
         bytes: Vec<u8>,
         start: usize,

@@ -1,4 +1,4 @@
-//! What a request may ask of its client's connection, whatever protocol that speaks.
+//! The interface of a request to its client's connection, for every protocol.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ pub trait Client {
     /// Sends an interim response. A client that is gone is noticed elsewhere.
     fn send_interim(&self, interim: &Interim) -> Pin<Box<dyn Future<Output = ()>>>;
 
-    /// What the kernel knows of the connection; nothing where it is not TCP.
+    /// The kernel's `TCP_INFO` of the connection; nothing where it is not TCP.
     fn tcp_info(&self) -> Option<TcpInfo>;
 }
 

@@ -1,9 +1,8 @@
 //! The resolved configuration: typed, immutable, shared by all threads.
 //!
-//! [`load`] turns text into a [`Config`] through `conf`'s tree and the modules' directive tables. Servers
-//! and locations live in flat vectors and name each other by number, so that a request holds one counted
-//! pointer of its own thread and no shared counter is touched on the way. Directive names do not appear
-//! here; they belong to the modules.
+//! [`load`] turns text into a [`Config`] through `conf`'s tree and the modules' directive tables. Servers and locations
+//! live in flat vectors and name each other by number, so that a request holds one counted pointer of its thread and
+//! touches no shared counter. Directive names do not appear here; they belong to the modules.
 
 mod ids;
 mod location_names;
@@ -41,14 +40,14 @@ use crate::variables::Registry;
 use telemetry::Targets;
 use transfer::files::cache::Limits;
 
-/// A configuration that was read and found right, and what the reading produced beside it.
+/// A valid configuration, and the other results of reading it.
 #[derive(Debug)]
 pub struct Loaded {
     /// The configuration.
     pub config: Arc<Config>,
     /// The files it came from.
     pub sources: conf::Sources,
-    /// What the operator should know.
+    /// Warnings for the operator.
     pub warnings: Vec<conf::Error>,
 }
 
@@ -63,7 +62,7 @@ pub struct Config {
     pub events: EventsConf,
     /// Without an `http` block nothing is served.
     pub http: Http,
-    /// What the process needs for it.
+    /// Its needs from the process.
     pub needs: Needs,
 }
 
@@ -78,7 +77,7 @@ pub struct Http {
     pub locations: Vec<Location>,
     /// Variables that the configuration itself defines.
     pub registry: Registry,
-    /// What modules do where subrequests begin.
+    /// Hooks of modules at the start of subrequests.
     pub subrequest_hooks: Vec<SubrequestHooks>,
     /// Where lines of logs go, each target once.
     pub targets: Targets,
@@ -86,7 +85,7 @@ pub struct Http {
     pub pools: Pools,
     /// State that all threads share, by name.
     pub zones: Zones,
-    /// Who can remove files to make room for others.
+    /// Components that can remove files to make room for others.
     pub room_givers: Vec<Arc<dyn GivesRoom>>,
     /// Directories of temporary files that are written, with their places.
     pub temp_folders: Vec<(PathBuf, conf::Span)>,
@@ -94,18 +93,18 @@ pub struct Http {
     pub data: BTreeMap<PathBuf, Arc<Vec<u8>>>,
     /// `open_file_cache`, each directive a cache; scopes name theirs by its place here.
     pub open_file_caches: Vec<Limits>,
-    /// What relative paths start from, with a slash at its end.
+    /// The base of relative paths, with a slash at its end.
     pub prefix: Vec<u8>,
     /// The directory of the main configuration file, with a slash at its end, for the same.
     pub conf_prefix: Vec<u8>,
     /// The machine's name, for `$hostname`.
     pub hostname: String,
-    /// What modules keep for the whole of `http`.
+    /// Values of modules for the whole of `http`.
     pub values: HttpValues,
 }
 
 impl Http {
-    /// What a module keeps for the whole of `http`.
+    /// The value of a module for the whole of `http`.
     pub fn of<T: Any>(&self) -> &T {
         self.values.of()
     }
@@ -121,7 +120,7 @@ impl Http {
 pub struct Server {
     /// The first name, for `$server_name` and redirects; empty without one.
     pub name: String,
-    /// What holds where no location matches; also the server's own settings.
+    /// Settings where no location matches; also the server's own settings.
     pub root: LocationId,
     /// The locations in it.
     pub locations: Locations,
@@ -136,7 +135,7 @@ pub struct Location {
     pub scope: Scope,
     /// Locations inside of this one.
     pub nested: Locations,
-    /// Who takes part in each phase here.
+    /// The handlers of each phase here.
     pub plan: Plan,
 }
 
@@ -167,7 +166,7 @@ pub enum BlockKind {
     If,
 }
 
-/// What the process needs for the settings of all blocks.
+/// Needs of the settings of all blocks from the process.
 #[derive(Debug, Default)]
 pub struct Needs {
     /// Log files, which are opened before the privileges go.

@@ -16,7 +16,7 @@ use crate::settings::listen::Listen;
 use crate::{error_page, prepare, tls};
 use telemetry::Level;
 
-/// What is to happen with a request that the phases are done with.
+/// The next step for a request after its phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Its response is to be sent.
@@ -37,7 +37,7 @@ pub struct PhaseCursor {
     phase: Phase,
     /// The handler of the phase that is next.
     handler: usize,
-    /// What a module that refuses access said, where another one may allow it.
+    /// The status of a module that refuses access, where another one may allow it.
     refusal: Option<u16>,
     /// Whether a question for a password is held back (`auth_delay`).
     delay: Delay,
@@ -45,7 +45,7 @@ pub struct PhaseCursor {
     wants_body: Wants,
 }
 
-/// What a handler wants of the request's body.
+/// How a handler needs the request's body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wants {
     /// Nothing.
@@ -70,7 +70,7 @@ enum Delay {
     Over,
 }
 
-/// What a request on its way comes to.
+/// The outcome of the phases.
 pub enum Progress {
     /// To its end.
     Decided(Outcome),
@@ -80,7 +80,7 @@ pub enum Progress {
     WantsBody,
 }
 
-/// What a request waits for before its phases go on.
+/// The reason why the phases of a request wait.
 #[derive(Clone, Copy, Debug)]
 pub enum Waiting {
     /// A handler of this location and phase, by its place.
@@ -109,8 +109,8 @@ impl PhaseCursor {
         PhaseCursor { phase, handler: 0, refusal: None, delay: Delay::None, wants_body: Wants::Nothing }
     }
 
-    /// The way of a request whose head was read on a connection to `listen`, which a reload may have removed.
-    /// An outcome at once where the head is all there is to it.
+    /// The phases of a request whose header section was received on a connection to `listen`, which a reload may have
+    /// removed. The outcome at once where the header section alone decides it.
     pub fn begin(request: &mut Request, listen: Option<&Listen>) -> (PhaseCursor, Option<Outcome>) {
         let mut cursor = PhaseCursor::at(Phase::PostRead);
         let outcome = match begin(request, listen) {
@@ -133,7 +133,7 @@ impl PhaseCursor {
         cursor
     }
 
-    /// What is to be had of the body before this goes on.
+    /// The part of the body that is needed before this continues.
     pub fn take_wants(&mut self) -> Wants {
         std::mem::take(&mut self.wants_body)
     }
@@ -377,7 +377,7 @@ pub async fn replace(request: &mut Request, status: u16) -> Outcome {
     let mut fields = std::mem::take(&mut request.response.fields);
     fields.retain(|(name, _)| !is_of_content(name));
     request.response.clear();
-    // What the client accepts chose the file whose condition failed.
+    // The client's `Accept-Encoding` chose the file whose condition failed.
     request.response.vary_accept_encoding = vary_accept_encoding;
     let outcome = refuse(request, status).await;
     if request.error_status.unwrap_or(request.response.status) == status {
@@ -423,14 +423,14 @@ pub async fn run_content(request: &mut Request) {
     }
 }
 
-/// Runs a subrequest whose answer nobody wants.
+/// Runs a subrequest whose response is discarded.
 pub async fn run_unfiltered(request: &mut Request) {
     let mut cursor = PhaseCursor::of_subrequest(request);
     // There is no connection that could be dropped for it.
     let _ = run_without_body(&mut cursor, request).await;
 }
 
-/// Answers a subrequest with this text, in the place of what it had been answered with.
+/// Replaces the response of a subrequest by this text.
 pub fn answer_with(request: &mut Request, content_type: Option<String>, text: Vec<u8>) {
     request.error_status = None;
     request.response.clear();
@@ -441,8 +441,8 @@ pub fn answer_with(request: &mut Request, content_type: Option<String>, text: Ve
     prepare::filter(request);
 }
 
-/// Runs `post_action` behind a response that was sent. As in nginx the request goes on as an internal redirect and is
-/// logged where that ends; what it answers goes nowhere.
+/// Runs `post_action` behind a response that was sent. As in nginx the request continues as an internal redirect and is
+/// logged where that ends; its response is discarded.
 pub async fn post_action(request: &mut Request) {
     let Some(target) = request.scope().core.subrequests.post_action.clone() else { return };
     let status = request.response.status;
@@ -554,7 +554,7 @@ fn begin(request: &mut Request, listen: Option<&Listen>) -> Result<(), u16> {
     }
 }
 
-/// As nginx: a directory without an index is forbidden, anything else that nobody answers is not there.
+/// As nginx: a directory without an index is forbidden (403), any other request without a handler is not found (404).
 fn nobody_answers(request: &mut Request) -> Step {
     if request.uri.last() != Some(&b'/') {
         return Step::Status(404);
@@ -566,7 +566,7 @@ fn nobody_answers(request: &mut Request) -> Step {
 }
 
 /// Puts the request into the location of its URI, or sends the client to that with a slash behind it. Where a pattern
-/// took too long nobody can say which location that is.
+/// took too long the location is unknown.
 fn find_location(request: &mut Request) -> Result<(), Step> {
     if let Some(location) = redirect_to_slash(request) {
         request.response.location = Some(location);
@@ -578,8 +578,8 @@ fn find_location(request: &mut Request) -> Result<(), Step> {
     }
 }
 
-/// The address of a location that only a slash is missing to, where that passes requests on: as in nginx relative links
-/// in what another server answers need it.
+/// The address of a passing location that the URI misses only by a slash: as in nginx, relative links in responses of
+/// upstreams need it.
 fn redirect_to_slash(request: &mut Request) -> Option<Vec<u8>> {
     let generation = Rc::clone(&request.generation);
     let config = &generation.config;
@@ -596,7 +596,7 @@ fn redirect_to_slash(request: &mut Request) -> Option<Vec<u8>> {
     Some(target)
 }
 
-/// Puts the request into the location of its URI; `false` where nobody can say which one that is.
+/// Puts the request into the location of its URI; `false` where a pattern took too long, so that it is unknown.
 fn search_location(request: &mut Request) -> bool {
     let generation = Rc::clone(&request.generation);
     let config = &generation.config;

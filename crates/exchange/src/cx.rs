@@ -1,5 +1,4 @@
-//! What the setter of a directive sees beside the settings that it changes, and the readers that most
-//! setters are made of.
+//! The context of a directive's setter, beside the settings that it changes, and the readers that most setters use.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -16,19 +15,19 @@ use crate::pattern::Pattern;
 use crate::template::Template;
 use telemetry::Reason;
 
-/// What a directive's setter sees beside the settings that it changes.
+/// The context of a directive's setter, beside the settings that it changes.
 pub struct Cx<'a> {
     /// The statement.
     pub statement: &'a Statement,
     /// All modules of the server.
     pub modules: &'static ModuleTable,
-    /// The whole configuration, for those who have to look ahead.
+    /// The whole configuration, for setters that need later statements.
     pub tree: &'a Tree,
     /// Where it stands.
     pub context: Contexts,
     /// The number of the block it stands in, for [`crate::config::Layered::own`].
     pub block: u32,
-    /// What relative paths in the configuration start from (`-p`).
+    /// The base of relative paths in the configuration (`-p`).
     pub prefix: &'a Path,
     /// The directory of the main configuration file.
     pub conf_prefix: &'a Path,
@@ -46,7 +45,7 @@ pub struct Cx<'a> {
 const LEVEL_DIGITS_MAX: u8 = 4;
 
 impl<'a> Cx<'a> {
-    /// The same for a row of the statement's block, so that what is wrong with it is told with its line.
+    /// The same for a row of the statement's block, so that an error in it has its line.
     pub fn at<'b>(&'b mut self, row: &'b Statement) -> Cx<'b> {
         Cx { statement: row, http: self.http, warnings: self.warnings, ..*self }
     }

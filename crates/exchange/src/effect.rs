@@ -1,5 +1,4 @@
-//! What some settings come to for one request: limits of its head, the signature, the rate, the
-//! address in a redirect.
+//! Effective settings of one request: limits of its header section, the signature, the rate, the address in a redirect.
 
 use std::borrow::Cow;
 
@@ -11,7 +10,7 @@ use crate::settings::answering::ServerTokens;
 use crate::settings::core::Core;
 use transfer::body::Rate;
 
-/// What the parser accepts of a request head under these settings.
+/// The parser's limits for a request head under these settings.
 pub fn policy(conf: &Core) -> Policy {
     let (count, bytes) = conf.reading.large_client_header_buffers;
     let limit = |bytes: u64| bytes.min(u64::from(u32::MAX / 2)) as u32;
@@ -29,7 +28,7 @@ pub fn policy(conf: &Core) -> Policy {
     }
 }
 
-/// What `server_tokens` lets the server say of itself; nothing when its text is empty.
+/// The signature by `server_tokens`; nothing when its text is empty.
 pub fn signature<'t>(tokens: &ServerTokens, request: &Request) -> Option<Cow<'t, [u8]>> {
     const NAME: &str = http::response::PRODUCT;
     const WITH_VERSION: &str = concat!("ringroad/", env!("CARGO_PKG_VERSION"));

@@ -52,7 +52,7 @@ impl Ended {
 }
 
 impl Request {
-    /// Writes a line to the error log of the request's location, with what nginx says of the request.
+    /// Writes a line to the error log of the request's location, with nginx's fields of the request.
     pub fn log(&self, level: Level, message: fmt::Arguments<'_>) {
         // Asked before the text is put together: most lines are below the level that is written.
         let log = &self.scope().core.error_log;
@@ -61,7 +61,7 @@ impl Request {
         }
     }
 
-    /// The same without what it says of the request: there is none yet, or the message says it all.
+    /// The same without the fields of the request: there is none yet, or the message is complete.
     pub fn log_plain(&self, level: Level, message: fmt::Arguments<'_>) {
         self.write(level, message, About::Nothing);
     }
@@ -72,7 +72,7 @@ impl Request {
         line.write(&self.conn.thread, &self.scope().core.error_log, &self.generation.sinks, None);
     }
 
-    /// What writes a line about this request, also after its end.
+    /// A writer of lines about this request, also after its end.
     pub fn reporter(&self) -> Reporter {
         let ended = Ended {
             thread: Rc::clone(&self.conn.thread),
@@ -93,7 +93,7 @@ struct Line<'a> {
     about: About<'a>,
 }
 
-/// Whom a line is about.
+/// The subject of a line.
 enum About<'a> {
     Nothing,
     Request(&'a Request),
@@ -133,7 +133,7 @@ impl Line<'_> {
         if let Some(connection) = self.connection {
             object = object.number("connection", connection);
         }
-        // What was put together as text cannot be taken apart again, and stays with the message.
+        // Fields that are part of the text already cannot be separated again, and stay in the message.
         object = match &self.about {
             About::Text(about) => object.text("message", format_args!("{}{about}", self.message)),
             About::Nothing | About::Request(_) => object.text("message", self.message),
@@ -149,7 +149,7 @@ impl Line<'_> {
     }
 }
 
-/// What of a request stands in a line, where the request has it. The bytes are the client's.
+/// The fields of a request in a line, where the request has them. The bytes are the client's.
 struct Facts<'a> {
     line: Cow<'a, [u8]>,
     /// The URI of a subrequest; empty for a client's request.

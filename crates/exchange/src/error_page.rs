@@ -63,7 +63,7 @@ fn refresh(request: &mut Request) {
 fn go_to(request: &mut Request, page: &ErrorPage, status: u16) -> Option<Step> {
     let target = page.target.rendered(request);
     request.error_status = Some(page.overwrite.unwrap_or(status));
-    // What the failed handler had prepared must not show in the response of the page.
+    // Fields set by the failed handler must not show in the response of the page.
     let location = std::mem::take(&mut request.response.location);
     // A page in the place of the built-in one still asks for the password.
     let www_authenticate = std::mem::take(&mut request.response.www_authenticate);
@@ -72,7 +72,7 @@ fn go_to(request: &mut Request, page: &ErrorPage, status: u16) -> Option<Step> {
     request.response.www_authenticate = www_authenticate;
     // As in nginx: the page of a redirect still says where it leads.
     request.response.location = location;
-    // What the client accepts led here, and not somewhere else.
+    // The client's `Accept-Encoding` led to this response.
     request.response.vary_accept_encoding = vary_accept_encoding;
     match target.first() {
         Some(b'/') => {

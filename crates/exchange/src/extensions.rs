@@ -1,5 +1,5 @@
-//! What modules keep with a request, by type: a module stores a value of its own type and finds it again in a
-//! later phase, in its variables, or never, when only the drop at the request's end matters.
+//! Values of modules that belong to a request, by type: a module stores a value and reads it in a later phase, in its
+//! variables, or never, when only its drop at the request's end matters.
 //!
 //! Most requests keep nothing, and those pay for an empty vector. The values go when the next request of the
 //! connection starts or the connection ends, whichever way that comes.
@@ -23,7 +23,7 @@ impl Extensions {
         self.0.iter_mut().find_map(|value| value.downcast_mut())
     }
 
-    /// The value of this type, to be changed; an empty one is kept where there is none.
+    /// The value of this type, to be changed; an empty one is inserted where there is none.
     pub fn get_or_default<T: Default + 'static>(&mut self) -> &mut T {
         let place = match self.0.iter().position(|value| value.is::<T>()) {
             Some(place) => place,
@@ -46,7 +46,7 @@ impl Extensions {
     /// Takes the value of this type out.
     pub fn remove<T: 'static>(&mut self) -> Option<T> {
         let place = self.0.iter().position(|value| value.is::<T>())?;
-        // Order means nothing here, and the search has told the type.
+        // The order is irrelevant, and the search has found the type.
         self.0.swap_remove(place).downcast().ok().map(|value| *value)
     }
 

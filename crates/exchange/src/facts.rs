@@ -1,4 +1,4 @@
-//! What modules have found out about a request, by type, while it holds.
+//! Cached results of modules about a request, by type, while they are valid.
 //!
 //! `Extensions` keep what a handler stores. Variables are asked with a shared request, and some of them have to keep
 //! what they found. A fact is forgotten when the request moves to another location, or ends.
@@ -14,7 +14,7 @@ pub trait Fact: Any {
         false
     }
 
-    /// What a subrequest starts with.
+    /// The initial value in a subrequest.
     fn for_subrequest(&self) -> Option<Rc<dyn Fact>> {
         None
     }
@@ -41,7 +41,7 @@ impl Facts {
         fact
     }
 
-    /// What a subrequest starts with.
+    /// The initial value in a subrequest.
     pub fn for_subrequest(&self) -> Facts {
         Facts(RefCell::new(self.0.borrow().iter().filter_map(|fact| fact.for_subrequest()).collect()))
     }

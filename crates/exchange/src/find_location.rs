@@ -16,7 +16,7 @@ use crate::request::Request;
 use crate::settings::locations::{Found, Kind, Locations, Name, Prefix};
 use crate::template::Template;
 
-/// What a search tells as it goes, and what it asks.
+/// The callbacks of a search.
 trait Seeker<'c> {
     /// A location that fits better than those before.
     fn enter(&mut self, location: LocationId, matched: Option<Match<'c>>);

@@ -1,4 +1,4 @@
-//! What a thread does for want of room: for connections, descriptors and buffers.
+//! How a thread makes room for connections, descriptors and buffers.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ impl Thread {
         close_unused(generation).await || self.give_up(Want::Descriptor).await
     }
 
-    /// Waits until a connection may be accepted. What cannot be served waits in the kernel's queue.
+    /// Waits until a connection may be accepted. Other connections wait in the kernel's queue.
     pub async fn room_to_accept(&self) {
         while let Some(want) = self.room.lacks() {
             if self.give_up(want).await {

@@ -1,4 +1,4 @@
-//! What a module of nginx's is to the rest of the server: directives, variables, handlers and a filter, all as data.
+//! A module of nginx as data: directives, variables, handlers and a filter.
 //!
 //! [`Module`] is one of them. [`ModuleTable`] is all of them, prepared for the reading of a configuration. The modules
 //! themselves are in crate `modules`, and nothing here knows one by name.
@@ -81,14 +81,14 @@ impl ModuleTable {
         HttpValues::new(self.modules.iter().flat_map(|module| module.http).copied())
     }
 
-    /// What modules do where subrequests begin, in order.
+    /// Hooks of modules at the start of subrequests, in order.
     pub fn subrequest_hooks(&self) -> Vec<SubrequestHooks> {
         let hooks = self.modules.iter().map(|module| module.subrequest);
         hooks.filter(|hooks| hooks.begin.is_some() || hooks.detach.is_some()).collect()
     }
 
-    /// The directive that an entry of [`ModuleTable::specs`] belongs to. Entries are told apart by their address, because
-    /// names may occur several times, and a large configuration looks up every statement of thousands.
+    /// The directive that an entry of [`ModuleTable::specs`] belongs to. Entries are identified by their address,
+    /// because names may occur several times, and a large configuration looks up thousands of statements.
     pub fn directive(&self, spec: &'static Spec) -> &'static Directive {
         self.by_spec.get(&address(spec)).expect("the entries are made of the modules' directives")
     }
@@ -124,19 +124,19 @@ pub struct Module {
     /// Puts its handlers and its filter on the plan of a location with these settings. Called when the whole
     /// configuration has been read.
     pub take_part: fn(&Http, &Scope, &mut Plan),
-    /// What it does with blocks when the configuration is read.
+    /// Its hooks for blocks when the configuration is read.
     pub blocks: BlockHooks,
     /// Checks the whole configuration when it has been read.
     pub check: fn(&Http, &mut Vec<Error>) -> Result<(), Error>,
-    /// What it does where a subrequest begins.
+    /// Its hooks at the start of a subrequest.
     pub subrequest: SubrequestHooks,
-    /// What it keeps and does on each thread.
+    /// Its state and hooks on each thread.
     pub thread: ThreadHooks,
     /// The URL of the server that a request is passed on to, for the error log.
     pub upstream_url: fn(&Request) -> Option<Vec<u8>>,
 }
 
-/// What a module does where a subrequest begins: what it copies from the extensions of the parent.
+/// Hooks of a module at the start of a subrequest: they copy values from the parent's extensions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SubrequestHooks {
     /// Called with the parent and the new subrequest before its phases.
@@ -145,7 +145,7 @@ pub struct SubrequestHooks {
     pub detach: Option<fn(&Request, &mut Request)>,
 }
 
-/// What a module keeps and does on each thread.
+/// State and hooks of a module on each thread.
 #[derive(Clone, Copy)]
 pub struct ThreadHooks {
     /// Makes what it keeps there.
@@ -154,7 +154,7 @@ pub struct ThreadHooks {
     pub configured: fn(&Rc<Thread>, Option<&Generation>),
     /// The thread accepts no more.
     pub drain: fn(&Thread),
-    /// Gives up a connection that nobody uses; whether there was one.
+    /// Closes an idle connection; returns whether there was one.
     pub give_up_idle: fn(&Thread) -> bool,
 }
 
@@ -164,7 +164,7 @@ impl ThreadHooks {
         ThreadHooks { make: |_| {}, configured: |_, _| {}, drain: |_| {}, give_up_idle: |_| false };
 }
 
-/// What a module does with blocks when the configuration is read.
+/// Hooks of a module for blocks when the configuration is read.
 #[derive(Clone, Copy)]
 pub struct BlockHooks {
     /// Called at the end of a block, when its own directives have been read and the blocks in it have not.
@@ -179,17 +179,17 @@ pub struct BlockHooks {
     pub needs: fn(&Http, &Scope, &mut Needs),
 }
 
-/// The module whose directive `if` is.
+/// The module of the directive `if`.
 #[derive(Clone, Copy)]
 pub struct ConditionHooks {
     /// Reads the condition in its place among the directives of the block around it.
     pub read: fn(&mut Scope, &mut Cx<'_>) -> Result<(), Error>,
-    /// Joins the first `if` at or behind a place with the block that was read for it, which may be a location of its own,
-    /// and returns the place behind it.
+    /// Joins the first `if` at or behind a place with the block that was read for it, which may be a separate location,
+    /// and returns the index behind it.
     pub join: fn(&mut Scope, usize, &mut Scope, Option<LocationId>) -> usize,
 }
 
-/// The module whose directive `upstream` is. The block has settings like others and inherits none.
+/// The module of the directive `upstream`. The block has settings like others and inherits none.
 #[derive(Clone, Copy)]
 pub struct UpstreamHooks {
     /// Begins a block.
@@ -252,11 +252,11 @@ impl Module {
     }
 }
 
-/// A directive: what is said about it, and what it does.
+/// A directive: its description and its setter.
 pub struct Directive {
     /// Name, contexts, arguments, default, help.
     pub spec: Spec,
-    /// What happens with a statement of it.
+    /// Its setter.
     pub set: Set,
 }
 
@@ -309,9 +309,9 @@ pub enum Set {
     Events(fn(&mut EventsConf, &mut Cx<'_>) -> Result<(), Error>),
     /// Settings that blocks inherit.
     Scope(fn(&mut Scope, &mut Cx<'_>) -> Result<(), Error>),
-    /// What belongs to a server alone.
+    /// Settings of a server alone.
     Server(fn(&mut ServerDraft, &mut Cx<'_>) -> Result<(), Error>),
-    /// What belongs to the whole of `http`, reached through the context.
+    /// Settings of the whole of `http`, reached through the context.
     Http(fn(&mut Cx<'_>) -> Result<(), Error>),
     /// Nothing: the directive tunes what this server does not have. Its help says so.
     Nothing,

@@ -9,7 +9,7 @@ use crate::config::Cx;
 /// does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// What came through a unix socket.
+    /// Connections through a unix socket.
     Unix,
     /// Network and bits that count.
     V4(Ipv4Addr, u32),
@@ -18,14 +18,15 @@ pub enum Network {
 }
 
 impl Network {
-    /// Reads an argument of a directive; `None` for what is no network.
+    /// Reads an argument of a directive; `None` for other texts.
     pub fn read(text: &str, cx: &mut Cx<'_>) -> Option<Network> {
         if text == "unix:" {
             return Some(Network::Unix);
         }
         let (network, low_bits) = Network::parse(text)?;
         if low_bits {
-            // Allowed, because nginx allows it; told, because it is often a slip in the network or in its width.
+            // Allowed, because nginx allows it; with a warning, because it is often a slip in the network or in its
+            // width.
             cx.warn(format_args!("low address bits of {text} are meaningless"));
         }
         Some(network)

@@ -45,7 +45,7 @@ impl Pattern {
         Ok(Pattern { regex, text: text.into(), named })
     }
 
-    /// Whether it matches, where nobody asks what and where.
+    /// Whether it matches, without groups and positions.
     pub fn is_match(&self, subject: &[u8]) -> bool {
         self.regex.is_match(subject).unwrap_or(false)
     }

@@ -1,4 +1,4 @@
-//! The phases of a request and who takes part in them, and the filters that a response passes.
+//! The phases of a request with their handlers, and the filters of a response.
 //!
 //! The order is nginx's. Each location has its handlers and filters listed when the configuration is read, so
 //! a request never asks a module that has nothing to do there.
@@ -36,7 +36,7 @@ const PHASES: usize = Phase::Content as usize + 1;
 /// The step of a handler that waits.
 pub type Later<'a> = Pin<Box<dyn Future<Output = Step> + 'a>>;
 
-/// What a handler decided.
+/// The decision of a handler.
 #[derive(Debug)]
 pub enum Step {
     /// Nothing: the next one goes on.
@@ -112,7 +112,7 @@ impl<C: Send + Sync> Handler for NowOrLater<C> {
 /// [`crate::filter::BodyFilter`] into the response.
 pub type Filter = Box<dyn Fn(&mut Request) + Send + Sync>;
 
-/// What a module does with a request that is over.
+/// A module's hook at the end of a request.
 pub type Logger = Box<dyn Fn(&Request) + Send + Sync>;
 
 /// Which modules take part in the requests of one location, each bound to its settings: handlers by phase, filters, and
@@ -188,7 +188,7 @@ impl Plan {
         &self.phases[phase as usize]
     }
 
-    /// What changes the header section of a response, in order.
+    /// The header filters of a response, in order.
     pub fn filters(&self) -> &[Filter] {
         &self.filters
     }

@@ -1,4 +1,4 @@
-//! What is settled about a response before its first byte leaves: filters, and whether all of it is in memory.
+//! Prepares a response before its first byte is sent: header filters, and bodies in memory.
 
 use std::rc::Rc;
 

@@ -26,11 +26,11 @@ use crate::{effect, error_page, prepare, sending};
 use telemetry::{Level, Reason};
 use transfer::body::{BodyError, Outlet, Rate};
 
-/// What a request still needs. `R` is [`Transport::Rest`].
+/// The open step of a request. `R` is [`Transport::Rest`].
 enum Pending<R> {
     /// Nothing: this follows.
     Nothing(After),
-    /// What its phases wait for.
+    /// The reason why its phases wait.
     Step(PhaseCursor, Waiting),
     /// The request's body, before its way goes on.
     Body(PhaseCursor),
@@ -44,11 +44,11 @@ enum Pending<R> {
     Pieces(Held),
     /// Another protocol, after this head.
     Takeover(Vec<u8>),
-    /// What comes behind the response, and then this.
+    /// The step after the response, and then this one.
     Afterwards(After),
 }
 
-/// What is known of a response that cannot leave at once.
+/// State of a response that cannot be sent at once.
 struct Held {
     head: Vec<u8>,
     rate: Option<Box<Rate>>,
@@ -56,7 +56,7 @@ struct Held {
     tells_to_go_on: bool,
 }
 
-/// Takes a request whose head was received, or was not, to its end.
+/// Runs a request, with a valid or invalid header section, to its end.
 pub async fn run<T: Transport>(transport: &mut T, request: &mut Request, received: Received) -> After {
     let mut pump = Pump { transport, request };
     let mut pending = pump.received(received);
@@ -109,8 +109,8 @@ struct Pump<'p, T> {
 
 /// The way to a decision.
 impl<T: Transport> Pump<'_, T> {
-    /// A request that waits for others, or whose client may read slowly, leaves the buffers that it was received in to
-    /// those that come: thousands of slow downloads held all of them.
+    /// A request that waits, or whose client may read slowly, releases its receive buffers for new requests: thousands
+    /// of slow downloads would hold all of them.
     fn leave_buffers(&mut self, pending: &Pending<T::Rest>) {
         let takes_long = match pending {
             Pending::Nothing(_) => false,
@@ -123,7 +123,7 @@ impl<T: Transport> Pump<'_, T> {
         }
     }
 
-    /// What was received of a head is in the request.
+    /// The received part of a header section is in the request.
     fn received(&mut self, received: Received) -> Pending<T::Rest> {
         match received {
             Received::Head => {}
@@ -223,7 +223,7 @@ impl<T: Transport> Pump<'_, T> {
         };
         request.incoming = None;
         request.received += incoming.received();
-        // What is left of it is not to be told from a request that would follow.
+        // The rest of the body could not be distinguished from a following request.
         request.body_is_taken = true;
         if !incoming.is_whole() {
             request.keepalive = false;
@@ -349,7 +349,7 @@ impl<T: Transport> Pump<'_, T> {
         Pending::Nothing(after)
     }
 
-    /// What comes behind the response.
+    /// The step after the response.
     async fn end(&mut self, after: After) -> After {
         course::post_action(self.request).await;
         self.request.end();
@@ -390,7 +390,7 @@ fn log_end(request: &Request, reason: Ended) {
     request.log(level, format_args!("{what} ({}) {doing}", Reason(errno)));
 }
 
-/// Whether a body that nobody wanted stands between this request and the next.
+/// Whether an unread body precedes the next request.
 fn has_rest(request: &Request, after: After) -> bool {
     after == After::KeepAlive && !request.body_is_taken && request.head.body().has_body()
 }

@@ -59,7 +59,7 @@ impl fmt::Debug for Generation {
 
 /// Facts about a connection that its requests show.
 pub struct ConnInfo {
-    /// Whose connection it is.
+    /// Its connection.
     pub thread: Rc<Thread>,
     /// `$connection_requests`
     pub requests: Cell<u64>,
@@ -67,18 +67,17 @@ pub struct ConnInfo {
     pub opened: Instant,
     /// `$connection`
     pub number: u64,
-    /// What else can be asked of it; taken away when the connection ends, because a request outlives it as memory
-    /// for the next one.
+    /// Further calls on it; removed when the connection ends, because a request outlives it as memory for the next one.
     pub client: RefCell<Option<Rc<dyn Client>>>,
     /// The client's address.
     pub peer: Address,
     /// The address that the client connected to.
     pub local: Address,
-    /// What a proxy said before the first request (`listen … proxy_protocol`).
+    /// The PROXY protocol's header before the first request (`listen … proxy_protocol`).
     pub proxy: OnceCell<Box<http::proxy_protocol::Header>>,
     /// Whether the address speaks TLS (`listen … ssl`).
     pub is_tls: bool,
-    /// What its handshake has brought about; nothing before that, and for plain HTTP on such an address.
+    /// The result of its handshake; nothing before that, and for plain HTTP on such an address.
     pub secured: OnceCell<Rc<Secured>>,
 }
 
@@ -103,7 +102,7 @@ pub struct Request {
     pub real_client: Option<Address>,
     /// The parsed head; its spans point into `raw`.
     pub head: Head,
-    /// What the head was received in, and where it starts there.
+    /// The buffer of the head, and its start there.
     raw: Option<Source>,
     raw_start: usize,
     /// The method that counts now: an internal redirect makes it GET.
@@ -118,7 +117,7 @@ pub struct Request {
     pub args: Vec<u8>,
     /// Whether the URI came from the server itself.
     pub internal: bool,
-    /// Whether it goes on without the client: what it fetches is for others too.
+    /// Whether it continues without the client, because its fetch is for others too.
     pub is_detached: bool,
     /// Whether a client waits for the header section of its response nevertheless: interim responses go there.
     pub is_awaited: bool,
@@ -128,16 +127,15 @@ pub struct Request {
     pub uri_changed: bool,
     /// Whether a rewrite changed the URI without such a search, so that the location's name says nothing of it.
     pub left_location: bool,
-    /// Whether path or query are other ones than those that were received, so that what was received does not say
-    /// any more what is asked for.
+    /// Whether path or query differ from the received ones, so that the received text no longer names the resource.
     pub uri_replaced: bool,
     /// Internal redirects so far.
     pub redirects: u32,
     /// The status whose error page is being made.
     pub error_status: Option<u16>,
-    /// What it has together with the subrequests that are made for it.
+    /// State that it shares with its subrequests.
     pub shared: Rc<Shared>,
-    /// What the last regular expression matched, and where in it.
+    /// The subject of the last regular expression, and its groups.
     pub captures: Captures,
     /// The response, as far as it is known.
     pub response: Response,
@@ -157,13 +155,13 @@ pub struct Request {
     pub keepalive: bool,
     /// Whether the whole response went out.
     pub completed: bool,
-    /// What modules have found out about this request.
+    /// Cached results of modules about this request.
     pub facts: Facts,
     /// How the body of the response moves, when it is a file.
     pub mover: Option<Mover>,
     /// `$limit_rate`, when it was set.
     pub limit_rate: Option<u64>,
-    /// What modules keep with this request.
+    /// Values of modules that belong to this request.
     pub extensions: Extensions,
     /// The body, where something asked for it; subrequests have the same one.
     pub body: Option<Rc<ReceivedBody>>,
@@ -172,7 +170,7 @@ pub struct Request {
     /// Whether the connection has read the body, or as much of it as could be read: then it is not in the way of the
     /// next request. A handler that asks when the response has gone out gets none, and it still is.
     pub body_is_taken: bool,
-    /// Whether a handler had it piece by piece, so that nobody else can have it.
+    /// Whether a handler took it piece by piece, so that it cannot be read again.
     pub body_was_streamed: bool,
     /// Subrequests that run beside this request.
     pub background: Option<WaitGroup>,
@@ -182,12 +180,12 @@ pub struct Request {
     pub path: Vec<u8>,
 }
 
-/// What a request of a client and its subrequests have together, as in nginx. Several of them may be in flight at once.
+/// State that a request of a client and its subrequests share, as in nginx. Several of them may be in flight at once.
 #[derive(Default)]
 pub struct Shared {
     /// Values of the configuration's variables.
     pub slots: Slots,
-    /// What modules keep for all of them. It is not borrowed while anything is awaited.
+    /// Values of modules for all of them. It is not borrowed across an await.
     pub extensions: RefCell<Extensions>,
     /// Subrequests that were made so far, in whatever depth.
     pub subrequests: Cell<u32>,
@@ -360,8 +358,8 @@ impl Request {
         self.config().location(self.location)
     }
 
-    /// Whose request it is: the peer of the connection, or the one behind a proxy that is trusted. What judges,
-    /// counts or logs clients asks this.
+    /// The client: the peer of the connection, or the one behind a trusted proxy. Code that judges, counts or logs
+    /// clients uses this.
     pub fn client(&self) -> &Address {
         self.real_client.as_ref().unwrap_or(&self.conn.peer)
     }
@@ -392,8 +390,8 @@ impl Request {
         self.raw_start = start;
     }
 
-    /// Keeps the head in memory of its own size, so that others have the buffer that it was received in: for a request
-    /// that may take long.
+    /// Copies the head into memory of its size, which frees the receive buffer for others: for a request that may take
+    /// long.
     pub fn leave_buffer(&mut self) {
         if let Some(Source::Buf(_)) = &self.raw {
             let bytes = self.bytes().to_vec();
@@ -448,9 +446,8 @@ impl Request {
         self.head.method_span().of(self.bytes())
     }
 
-    /// Whether the path that was received had escapes, or pluses, which stand for blanks to many: only then is
-    /// what was taken from it escaped where it goes into a query. nginx's rule; the path of a subrequest was never
-    /// received.
+    /// Whether the received path had escapes, or pluses, which many programs read as blanks: only then are parts of it
+    /// escaped in a query. nginx's rule; the path of a subrequest was never received.
     pub fn was_encoded(&self) -> bool {
         if self.depth > 0 {
             return false;

@@ -1,5 +1,5 @@
-//! What reading the body of a request comes to, whatever protocol brings it: failures, limits, temporary files, and the
-//! feed of a handler that takes it piece by piece.
+//! Reading the body of a request, for every protocol: failures, limits, temporary files, and the feed of a handler that
+//! takes it piece by piece.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -21,13 +21,13 @@ pub enum BodyFailure {
     Abandoned(u16),
 }
 
-/// A body on its way to a handler that takes it piece by piece. `R` is what its protocol knows of the rest.
+/// A body on its way to a handler that takes it piece by piece. `R` is its protocol's state of the rest.
 pub struct Feed<R> {
     /// Where the handler takes it.
     pub incoming: Rc<IncomingBody>,
-    /// What was received before, and goes first.
+    /// Bytes received before, which go first.
     pub held: Option<ReceivedBody>,
-    /// What is still to come, where there is a body.
+    /// The rest to receive, where there is a body.
     pub rest: Option<R>,
     /// `client_max_body_size`
     pub most: u64,
@@ -60,7 +60,7 @@ impl<R> Feed<R> {
     }
 }
 
-/// What becomes of a body whose temporary file fails.
+/// How a body continues whose temporary file fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WithoutFile {
     /// Nothing: 500, as nginx answers each of them.
@@ -72,7 +72,7 @@ pub enum WithoutFile {
 }
 
 impl WithoutFile {
-    /// What becomes of a body of this location, whose handler may take it in pieces.
+    /// How a body of this location is read, whose handler may take it in pieces.
     pub fn of(core: &Core, takes_pieces: bool) -> WithoutFile {
         match core.body_files.in_file_only {
             BodyInFile::Off if takes_pieces => WithoutFile::Pieces,

@@ -18,7 +18,7 @@ use transfer::body::source::BodySource;
 /// A response.
 #[derive(Default)]
 pub struct Response {
-    /// Status; 0 while nobody has decided.
+    /// Status; 0 while it is undecided.
     pub status: u16,
     /// `Content-Type`
     pub content_type: ContentType,
@@ -42,29 +42,29 @@ pub struct Response {
     pub body: Body,
     /// Whether another server has judged the client's conditions already, so that none is judged here.
     pub is_judged: bool,
-    /// Whether it is a response that a cache stores, whose dates are compared as RFC 9111 section 4.3.2 says.
+    /// Whether it is a response that a cache stores, whose dates are compared by RFC 9111 section 4.3.2.
     pub is_stored: bool,
-    /// What another server said behind the number of its status.
+    /// The upstream's text behind the number of its status.
     pub reason: Option<Reason>,
     /// `Server` of another server, in the place of this one's own.
     pub server: Option<Vec<u8>>,
     /// `Date` of another server.
     pub date: Option<Vec<u8>>,
-    /// What changes the body, in the order in which it passes.
+    /// The stages that change the body, in order.
     pub filters: Vec<Box<dyn BodyFilter>>,
-    /// What encodes it behind those, with the responses of subrequests already in it.
+    /// The encoder behind those, after the responses of subrequests were inserted.
     pub encoder: Option<Box<Encoder>>,
     /// The charset that another server wants the text in (`X-Accel-Charset`).
     pub charset_override: Option<Box<[u8]>>,
     /// Charset of a text, sent behind its type.
     pub charset: Option<Cow<'static, [u8]>>,
-    /// Whether the response depends on `Accept-Encoding`, which is told where `gzip_vary` says so.
+    /// Whether the response depends on `Accept-Encoding`, which `gzip_vary` makes visible.
     pub vary_accept_encoding: bool,
     /// Make the fields that follow the body.
     pub trailers: Vec<Trailers>,
     /// The fields that followed it, for the log.
     pub sent_trailers: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Set by a filter which finds that the client is to have an error instead, whose page may be another response.
+    /// Set by a filter that replaces the response by an error, whose page may be another response.
     pub refusal: Option<u16>,
     /// Whether the body goes out in chunks, known when the head is written.
     pub chunked: bool,
@@ -80,7 +80,7 @@ pub struct Reason {
 }
 
 impl Reason {
-    /// What another server says of this status.
+    /// The upstream's text of this status.
     pub fn new(status: StatusCode, text: &[u8]) -> Reason {
         let is_ours = !text.is_empty() && text == status.reason().as_bytes();
         Reason { status: status.code(), text: (!is_ours).then(|| text.to_vec()) }
@@ -115,7 +115,7 @@ pub enum ContentType {
 }
 
 impl ContentType {
-    /// The text for `request`, whose answer has this type.
+    /// The text for `request`, whose response has this type.
     pub fn of<'r>(&'r self, request: &'r Request) -> Option<&'r str> {
         let text = match self {
             ContentType::None => return None,
@@ -132,20 +132,20 @@ impl ContentType {
 /// Where the bytes of a body come from.
 #[derive(Default)]
 pub enum Body {
-    /// There are none.
+    /// None.
     #[default]
     None,
-    /// Bytes at hand.
+    /// Bytes in memory.
     Bytes(Source),
     /// A part of some.
     Slice(Source, Range<usize>),
     /// A file, or ranges of one.
     File(FileBody),
-    /// What else can be had from any place on, or pieces of it.
+    /// Another body that can be read from any offset, or pieces of it.
     Ranged(RangedBody),
     /// Bytes that arrive while they are sent.
     Source(Box<dyn BodySource>),
-    /// None: the connection goes over to another protocol, and what comes is passed between both ends.
+    /// None: the connection changes its protocol, and bytes are passed between both ends.
     Tunnel(Box<dyn Takeover>),
 }
 
@@ -208,8 +208,8 @@ impl Response {
         sent_trailers.clear();
     }
 
-    /// The body will be another one than the file on the disk: what described that one goes, as in nginx, and
-    /// ranges of it have no meaning any more. `keep_date` leaves `Last-Modified`, which some modules can be told.
+    /// The body will differ from the file on the disk: fields that describe the file are removed, as in nginx, and it
+    /// has no ranges any more. `keep_date` keeps `Last-Modified`, which some modules allow.
     pub fn becomes_another(&mut self, keep_date: bool) {
         self.content_length = None;
         self.allow_ranges = false;

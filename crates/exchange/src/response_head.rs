@@ -1,6 +1,5 @@
-//! What the header section of a response says, whatever protocol it leaves by: the fields that the server itself writes
-//! as values, and all others in nginx's order. How that becomes text or a table of another kind is the protocol's
-//! business.
+//! The content of a response's header section, for every protocol: the fields that the server itself writes as values,
+//! and all others in nginx's order. The protocol encodes it.
 
 use http::StatusCode;
 use http::response::ResponseHead;
@@ -10,7 +9,8 @@ use crate::request::Request;
 use crate::response::Response;
 use crate::settings::core::Core;
 
-/// Hands the server's own fields to `write`. What only HTTP/1 says, of chunks and of its connection, is not among them.
+/// Passes the server's own fields to `write`. Fields of HTTP/1 alone, about chunks and the connection, are not among
+/// them.
 pub fn with<R>(request: &Request, core: &Core, write: impl FnOnce(ResponseHead<'_>) -> R) -> R {
     let response = &request.response;
     let status = StatusCode::new(response.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -38,7 +38,7 @@ pub fn with<R>(request: &Request, core: &Core, write: impl FnOnce(ResponseHead<'
     })
 }
 
-/// What another server said behind the number of the status, where it is still that status.
+/// The upstream's text behind the number of the status, where the status is unchanged.
 fn reason(response: &Response) -> Option<&[u8]> {
     let reason = response.reason.as_ref().filter(|reason| reason.status == response.status)?;
     reason.text.as_deref()

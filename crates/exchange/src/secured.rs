@@ -1,4 +1,4 @@
-//! What the handshake of a connection has brought about, and the verdict on its client's certificate.
+//! The result of a connection's handshake, and the verdict on its client's certificate.
 
 use std::rc::Rc;
 
@@ -20,10 +20,10 @@ pub enum VerifyClient {
     OptionalNoCa,
 }
 
-/// What a handshake has brought about.
+/// The result of a handshake.
 #[derive(Debug)]
 pub struct Secured {
-    /// What the client said first.
+    /// The client's hello.
     pub hello: Hello,
     /// nginx's name of the version.
     pub protocol: &'static str,
@@ -33,7 +33,7 @@ pub struct Secured {
     pub curve: &'static str,
     /// The protocol that ALPN agreed on.
     pub alpn: Vec<u8>,
-    /// Whether the session goes on from an earlier one.
+    /// Whether the session was resumed.
     pub is_resumed: bool,
     /// The client's certificate and those that came with it, in DER.
     pub client: Vec<Vec<u8>>,
@@ -42,7 +42,7 @@ pub struct Secured {
 }
 
 impl Secured {
-    /// What is known behind a handshake.
+    /// Facts after a handshake.
     pub fn new(
         handshaken: &Handshaken,
         hello: Hello,

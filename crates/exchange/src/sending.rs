@@ -1,6 +1,6 @@
 //! Sends a response that is not in memory as a whole: its body is read, filtered or received while it leaves.
 //!
-//! What protocol it leaves by is the [`Outlet`]'s business.
+//! The [`Outlet`] hides the protocol of the client.
 
 use http::request::Method;
 use io::Errno;

@@ -1,8 +1,8 @@
-//! What a request remembers of the configuration's variables: the slots that `set`, `map` and their like
-//! fill, and the groups of the last match.
+//! Values of the configuration's variables in a request: the slots of `set`, `map` and others, and the groups of the
+//! last match.
 //!
-//! Both change while a template is rendered, from a request that is only looked at, so the cells are inside.
-//! A request that uses neither has empty vectors and pays for nothing else.
+//! Both change while a template is rendered from a shared reference to the request, so they are cells. A request that
+//! uses neither has empty vectors and no other cost.
 
 use std::cell::{Cell, RefCell};
 
@@ -26,18 +26,18 @@ pub struct Slots {
 /// One value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Value {
-    /// Nobody has asked, or nobody has assigned.
+    /// Neither computed nor assigned.
     #[default]
     Unset,
-    /// It is being computed, so whoever asks now is part of it.
+    /// It is being computed, so a read now is recursive.
     Pending,
-    /// It was computed, and there is none.
+    /// It was computed and has no value.
     Nothing,
     /// Assigned, or computed.
     Text(Vec<u8>),
 }
 
-/// What a slot has for somebody who asks.
+/// The result of a read of a slot.
 enum Look {
     /// The response; whether there was a value that is now in the output.
     Answer(bool),
@@ -76,7 +76,7 @@ impl Slots {
     }
 }
 
-/// What the last regular expression matched, and where in it.
+/// The subject of the last regular expression, and its groups.
 #[derive(Clone, Debug, Default)]
 pub struct Captures(RefCell<Matched>);
 
@@ -88,8 +88,8 @@ struct Matched {
 }
 
 impl Request {
-    /// Appends the value of a variable that the configuration defines, which is made now if need be; `false`
-    /// when there is none.
+    /// Appends the value of a variable that the configuration defines, computed now if necessary; `false` when there is
+    /// none.
     pub fn slot(&self, slot: u32, out: &mut Vec<u8>) -> bool {
         match self.shared.slots.look(slot, out) {
             Look::Answer(found) => found,

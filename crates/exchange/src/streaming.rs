@@ -12,7 +12,7 @@ use transfer::body::outlet::Trailers;
 use transfer::body::source::{BodySource, Next, next};
 use transfer::body::{BodyError, Outlet, SendError, buffer_turns};
 
-/// Pieces of one send, so that the head and what frames them have room beside them.
+/// Pieces of one send, so that the header section and their framing have room beside them.
 const PIECES_MAX: usize = SEGMENTS_MAX - 5;
 
 /// Sends `head` and the body behind it, which nothing changes on its way: its pieces are passed on without a copy.
@@ -38,7 +38,7 @@ pub async fn send(
             stream.set_room(room);
         }
         let gone = client::gone(request.client_if(stream.minds_client()));
-        // In turns nothing is read that has to wait for what is sent before it.
+        // While bodies take turns, no read is started that must wait for an earlier send.
         let most = if takes_turns { Some(1) } else { outlet.chunk_bytes() };
         let gathering = Gathering { first: ahead.take(), waits, most, looks_ahead: !takes_turns };
         let gathered = select(gathering.run(stream), gone).await;
@@ -48,7 +48,7 @@ pub async fn send(
             Either::Right(()) => return Err(SendError::Gone(Errno::CONNRESET).into()),
         };
         if let (State::Pause, true, false) = (&state, pieces.is_empty(), had_a_turn) {
-            // What is received in this turn leaves along with the header section.
+            // Bytes received in this turn leave along with the header section.
             had_a_turn = true;
             rt::yield_now().await;
             continue;
@@ -62,7 +62,7 @@ pub async fn send(
             State::Pause => outlet.pause().await?,
             State::Over => break,
             State::Broken(error) => {
-                // What came before is as good as it would have been without the error.
+                // Bytes before the error are valid and are sent.
                 outlet.pause().await?;
                 return Err(error);
             }
@@ -77,11 +77,11 @@ pub async fn send(
     Ok(outlet.end(trailers(request)).await?)
 }
 
-/// What follows the pieces of one send.
+/// The state behind the pieces of one send.
 enum State {
-    /// This piece, which is at hand.
+    /// This piece, which is in memory.
     More(Source),
-    /// A piece that is not at hand. It may take the origin a moment or an hour.
+    /// A piece that is not in memory yet. The origin may send it in a moment or in an hour.
     Pause,
     Over,
     Broken(BodyError),
@@ -89,7 +89,7 @@ enum State {
 
 /// How the pieces of one send are collected.
 struct Gathering {
-    /// A piece that is at hand.
+    /// A piece in memory.
     first: Option<Source>,
     /// Whether the first piece is waited for.
     waits: bool,
@@ -100,7 +100,7 @@ struct Gathering {
 }
 
 impl Gathering {
-    /// The pieces that are at hand, and what follows them.
+    /// The pieces in memory, and the state behind them.
     async fn run(self, stream: &mut dyn BodySource) -> (SmallVec<[Source; 4]>, State) {
         let mut pieces: SmallVec<[Source; 4]> = self.first.into_iter().collect();
         let mut bytes: usize = pieces.iter().map(|piece| piece.bytes().len()).sum();
@@ -124,7 +124,7 @@ impl Gathering {
     }
 }
 
-/// Bytes that are left of the length that the client was told; nothing where it was told none.
+/// Bytes that are left of the announced length; nothing without one.
 struct Left(Option<u64>);
 
 impl Left {

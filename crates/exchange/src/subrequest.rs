@@ -1,9 +1,9 @@
 //! Requests that the server makes of itself while it answers one: for `auth_request`, `mirror`, `ssi`,
 //! `addition`.
 //!
-//! As in nginx a subrequest has the client's head, a URI of its own, and shares the variables of the configuration with
-//! the request that made it. It passes the phases from the server's rewrites on, but is not asked for access, and ends
-//! with a response that whoever made it may use or throw away.
+//! As in nginx a subrequest has the client's header section and its own URI, and shares the variables of the
+//! configuration with its parent. It passes the phases from the server's rewrites on, without the access phase, and
+//! ends with a response that its creator may use or discard.
 
 mod wanted;
 
@@ -130,8 +130,8 @@ pub async fn visit<T: 'static>(parent: &Request, target: &[u8], errand: T) {
     run.await;
 }
 
-/// A request of its own with a head that was never received: the parent's fields behind another target, without those that
-/// are about a body, about a part, or about what the client has already.
+/// A separate request with a composed header section: the parent's fields behind another target, without those about a
+/// body, about ranges, or about the client's cached copy.
 fn fetching(parent: &Request, target: &[u8]) -> Option<Box<Request>> {
     let mut child = parent.child()?;
     child.shared = Rc::new(parent.shared.apart());

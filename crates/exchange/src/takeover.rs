@@ -9,7 +9,7 @@ use transfer::duplex::Duplex;
 
 /// Takes over a client's connection, or its stream, after the header section of the response was sent.
 pub trait Takeover: fmt::Debug {
-    /// Runs to the end of the connection. `early` is what the client has sent behind its request.
+    /// Runs to the end of the connection. `early` are the client's bytes behind its request.
     fn run<'a>(
         self: Box<Self>,
         client: &'a mut dyn Duplex,

@@ -61,7 +61,7 @@ impl Template {
     }
 }
 
-/// What is wrong behind a `$`.
+/// A fault behind a `$`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameFault<'a> {
     /// There is no name.

@@ -1,4 +1,4 @@
-//! What the tasks of one worker thread share: the configuration in force, the list of connections, logs,
+//! State that the tasks of one worker thread share: the configuration in force, the list of connections, logs,
 //! counters. Nothing here is visible to other threads.
 
 use std::any::Any;
@@ -24,7 +24,7 @@ use transfer::coding::pool::Pool;
 use transfer::files::cache::Caches;
 use transfer::files::{RootFacts, Roots};
 
-/// A configuration with what goes with it, on its way into force.
+/// A configuration with its resources, before it takes effect.
 #[derive(Clone)]
 pub struct ConfigVersion {
     /// The configuration.
@@ -52,7 +52,7 @@ impl ConfigVersion {
 
 /// The state of one worker thread.
 pub struct Thread {
-    /// What all threads share.
+    /// State that all threads share.
     pub shared: Arc<Shared>,
     /// The kernel's number of this thread, for log lines.
     pub tid: i32,
@@ -71,9 +71,9 @@ pub struct Thread {
     pub caches: WaitGroup,
     /// Fetches for caches in flight: a thread that ends waits for them too.
     pub fetches: WaitGroup,
-    /// What `stub_status` shows of this thread.
+    /// The `stub_status` counters of this thread.
     pub tally: Arc<Tally>,
-    /// What may be open at once, and what is given up to make room.
+    /// Limits on open connections and descriptors.
     pub room: Room,
     /// The time of day, for lines and headers.
     pub clock: Rc<Clock>,
@@ -84,7 +84,7 @@ pub struct Thread {
     spare_requests: RefCell<Vec<Box<Request>>>,
     /// Encoders that wait for a body.
     pub encoders: Rc<Pool>,
-    /// What modules keep on this thread.
+    /// State of modules on this thread.
     locals: Extensions,
 }
 
@@ -132,12 +132,12 @@ impl Thread {
         }
     }
 
-    /// Has a module give up a connection that nobody uses, to make room; whether there was one.
+    /// Makes a module close an idle connection, to make room; returns whether there was one.
     pub fn give_up_idle(&self) -> bool {
         self.generation().config.modules.modules().iter().any(|module| (module.thread.give_up_idle)(self))
     }
 
-    /// What a module keeps on this thread.
+    /// State of a module on this thread.
     pub fn local<T: 'static>(&self) -> &T {
         let found = self.locals.get();
         found.unwrap_or_else(|| panic!("no module keeps {} on a thread", std::any::type_name::<T>()))

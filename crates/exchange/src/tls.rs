@@ -14,13 +14,13 @@ use crate::settings::listen::Listen;
 /// How a server block speaks TLS, out of the directives of module `http_ssl`.
 #[derive(Clone, Debug, Default)]
 pub struct Tls {
-    /// What handshakes are made with; nothing where the block has no certificate.
+    /// Settings of handshakes; nothing where the block has no certificate.
     pub server: Option<Server>,
     /// `ssl_reject_handshake`
     pub rejects: bool,
     /// `ssl_verify_client`
     pub client: VerifyClient,
-    /// Whom clients' certificates have to come from.
+    /// Trust settings for clients' certificates.
     pub trust: Option<Arc<Trust>>,
 }
 

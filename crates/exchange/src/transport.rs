@@ -1,8 +1,8 @@
-//! What a request asks of the protocol that it came by: the seam between this crate and the protocols of clients.
+//! The interface of a request to its client's protocol: the seam between this crate and the protocols of clients.
 //!
-//! Main trait: [`Transport`], of a connection of HTTP/1, or of one stream of a later version. [`pump`](crate::pump) drives a
-//! request with it; it is compiled for each protocol, so that what waits for nothing stays a call. What a client's
-//! connection can be asked beside that stands in [`client`](crate::client).
+//! Main trait: [`Transport`], of a connection of HTTP/1, or of one stream of a later version. [`pump`](crate::pump)
+//! drives a request with it; it is compiled for each protocol, so that operations without a wait stay plain calls.
+//! [`client`](crate::client) has further calls on a client's connection.
 
 use std::convert::Infallible;
 
@@ -29,7 +29,7 @@ pub enum Received {
     Closed,
 }
 
-/// What follows a response.
+/// The state after a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     /// Another request may come.
@@ -42,10 +42,10 @@ pub enum After {
 
 /// One request's way to its client.
 pub trait Transport {
-    /// What is left of a response in memory that did not leave at once.
+    /// The rest of a response in memory that was not sent at once.
     type Rest;
 
-    /// What is known of the rest of a request's body.
+    /// State of the rest of a request's body.
     type BodyRest;
 
     /// Where bodies go that are not in memory as a whole.
@@ -79,14 +79,14 @@ pub trait Transport {
         request: &mut Request,
     ) -> impl Future<Output = Result<Feed<Self::BodyRest>, BodyFailure>>;
 
-    /// Reads the body as fast as it is taken. It never comes back: whoever takes the body is done first.
+    /// Reads the body as fast as it is taken. It never returns: the reader of the body ends first.
     fn feed(&mut self, feed: Feed<Self::BodyRest>) -> impl Future<Output = Infallible>;
 
-    /// Throws the rest of the body away, which nobody wanted; `false` where no request can follow it.
+    /// Discards the rest of an unread body; `false` where no request can follow it.
     fn discard_body(&mut self, request: &mut Request) -> impl Future<Output = bool>;
 
-    /// The response is settled, but for what its connection makes of it: whether that is kept for another request. Says
-    /// whether the client waits to be told to send its body, which it is before the response.
+    /// The response is final, except for keep-alive, which its connection decides. Returns whether the client waits for
+    /// a 100 response, which is sent before the final one.
     fn begin_response(&mut self, request: &mut Request, core: &Core) -> bool;
 
     /// Appends the header section of the response in the protocol's own form; `false`, with nothing appended, when one
@@ -107,8 +107,8 @@ pub trait Transport {
         rest: &mut Self::Rest,
     ) -> impl Future<Output = Result<(), BodyError>>;
 
-    /// Where a response goes whose body is not in memory as a whole. With `tells_to_go_on` the client is told first to send
-    /// the body of its request.
+    /// The outlet of a response whose body is not completely in memory. With `tells_to_go_on` a 100 response is sent
+    /// first.
     fn outlet<'a>(
         &'a mut self,
         request: &Request,
@@ -120,7 +120,7 @@ pub trait Transport {
     /// Waits, where the end of this response will take back what is on its way to the client, until that has arrived.
     fn settle(&mut self, request: &Request, core: &Core, error: &BodyError) -> impl Future<Output = ()>;
 
-    /// The client has a part of the response at most: sees to it that what it has does not look complete.
+    /// The client has at most a part of the response: ensures that it does not look complete.
     fn break_off(&mut self, request: &Request, error: &BodyError);
 
     /// Sends the header section of a response behind which another protocol begins, and leaves the connection to that.

@@ -22,13 +22,13 @@ pub struct Variable {
     pub name: &'static str,
     /// Appends the value; `false` when there is none.
     pub get: fn(&Request, &mut Vec<u8>) -> bool,
-    /// What `set` does to it, where that is allowed.
+    /// The effect of `set` on it, where that is allowed.
     pub set: Option<fn(&mut Request, &[u8])>,
     /// One sentence.
     pub help: &'static str,
 }
 
-/// Values that `set` gave to variables in the place of what their modules say.
+/// Values that `set` gave to variables instead of those of their modules.
 #[derive(Default)]
 struct Replaced(Vec<(&'static str, Vec<u8>)>);
 
@@ -63,7 +63,7 @@ pub struct Prefixed {
 
 /// How the value of a variable is made that the configuration defines, such as a `map`.
 pub trait Compute: fmt::Debug + Send + Sync {
-    /// Appends the value; `false` when there is none. It is asked once for a request.
+    /// Appends the value; `false` when there is none. It is called once for a request.
     fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool;
 
     /// Whether the value is to be made anew each time that it is asked for.
@@ -159,8 +159,8 @@ impl VarRef {
 }
 
 impl Member {
-    /// What the family has for this name, whatever was assigned to it. The empty name is allowed as in nginx: text may
-    /// follow a variable such as `$arg_`. It never has a value.
+    /// The family's value of this name, without assigned values. The empty name is allowed as in nginx: text may follow
+    /// a variable such as `$arg_`. It never has a value.
     pub fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
         let family = || request.variables().families[self.family as usize];
         !self.rest.is_empty() && (family().get)(request, &self.rest, out)
@@ -168,7 +168,7 @@ impl Member {
 }
 
 impl Template {
-    /// Appends the text with the variables of `request` to `out`. What has no value is empty.
+    /// Appends the text with the variables of `request` to `out`. A variable without a value is empty.
     pub fn render(&self, request: &Request, out: &mut Vec<u8>) {
         self.render_groups(request, false, out);
     }
@@ -279,7 +279,7 @@ impl Registry {
         }
     }
 
-    /// What the configuration defines goes before a family.
+    /// Variables of the configuration go before a family.
     fn known(&self, name: &str) -> Option<VarRef> {
         if let Some(&slot) = self.by_name.get(name) {
             return Some(VarRef::Slot(slot));
@@ -308,7 +308,7 @@ impl Registry {
         self.claim(name, statement, Origin::Group)
     }
 
-    /// The slot of a variable whose value [`Registry::compute`] is told how to make.
+    /// The slot of a variable whose computation is set by [`Registry::compute`].
     pub fn define_computed(&mut self, name: &str, statement: &Statement) -> Result<u32, Error> {
         self.claim(name, statement, Origin::Assigned)
     }

@@ -6,8 +6,8 @@
 
 use rustc_hash::FxHashMap;
 
-/// Values by name; names and hosts are in lower case. What is in the tables stands in the configuration, so a client
-/// cannot fill them with names that collide, and a fast hash will do.
+/// Values by name; names and hosts are in lower case. The tables come from the configuration, so a client cannot fill
+/// them with colliding names, and a fast hash is enough.
 #[derive(Clone, Debug)]
 pub struct HostTable<T> {
     exact: FxHashMap<Box<[u8]>, T>,
@@ -85,7 +85,7 @@ fn insert<T>(map: &mut FxHashMap<Box<[u8]>, T>, text: &str, value: T) -> Result<
     Ok(())
 }
 
-/// What a name's wildcard says.
+/// The kind of a name's wildcard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form<'n> {
     Exact(&'n str),

@@ -9,7 +9,7 @@ use exchange::request::{Address, ConnInfo, Generation};
 use exchange::settings::listen::{Listen, ListenAddr};
 use exchange::tls;
 
-/// What a connection came in through: one per listening socket and thread.
+/// State that connections of one listening socket share: one per socket and thread.
 #[derive(Debug)]
 pub struct Entrance {
     /// The address as it was configured, by which it is found in each configuration.
@@ -21,7 +21,7 @@ pub struct Entrance {
 }
 
 impl Entrance {
-    /// What is told apart by the address in the configuration and the one that is bound.
+    /// Servers are selected by the configured and the bound address.
     pub fn new(address: ListenAddr, bound: Address) -> Entrance {
         Entrance { address, bound, place: Cell::new((0, 0)) }
     }

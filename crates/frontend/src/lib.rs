@@ -1,4 +1,4 @@
-//! Clients: accepted connections and what they speak. Nothing here knows a module or another server.
+//! Clients: accepted connections and their protocols. No module and no upstream is known here.
 //!
 //! [`accept`] takes connections from the listening sockets, [`entrance`] is what those of one have in common, [`wire`] is what their bytes go through,
 //! [`h1`] is HTTP/1, [`h2`] is HTTP/2.

@@ -1,7 +1,7 @@
 //! The bytes of a client's connection, whatever lies between them and HTTP: all that a protocol of this crate does with a
 //! socket passes through here.
 //!
-//! Main types: [`Wire`], which the connection owns, and [`WireHandle`] for who may ask something of it beside. There is one
+//! Main types: [`Wire`], which the connection owns, and [`WireHandle`] for other users of the socket. There is one
 //! branch per call and no trait object.
 //!
 //! ```text
@@ -48,7 +48,7 @@ impl Wire {
         }
     }
 
-    /// What is below all.
+    /// The socket below.
     fn socket(&self) -> &Socket {
         match self {
             Wire::Plain(socket) => socket,
@@ -68,7 +68,7 @@ impl Wire {
         Wire::Plain(Socket::new(fd))
     }
 
-    /// What else may be asked of it while the connection owns it.
+    /// Further calls on it while the connection owns it.
     pub fn handle(&self) -> WireHandle {
         match self {
             Wire::Plain(socket) => WireHandle::Plain(socket.fd().clone()),
@@ -142,7 +142,7 @@ impl Wire {
     pub fn recv_now(&mut self) -> Option<Result<Option<Buf>, Errno>> {
         match self {
             Wire::Plain(socket) => socket.recv_now(),
-            // What comes has to be decrypted, for which the bytes may not be whole.
+            // Received bytes must be decrypted, and a record may be incomplete.
             Wire::Tls(stream) => stream.try_recv(),
         }
     }
@@ -151,7 +151,7 @@ impl Wire {
     pub fn recv_behind_now(&mut self, buf: &mut Buf) -> Option<Result<usize, Errno>> {
         match self {
             Wire::Plain(socket) => socket.recv_behind_now(buf),
-            // What comes has to be decrypted, for which the bytes may not be whole.
+            // Received bytes must be decrypted, and a record may be incomplete.
             Wire::Tls(_) => None,
         }
     }
@@ -202,8 +202,8 @@ impl Wire {
         }
     }
 
-    /// Sends bytes that are at hand, and leaves in `data` the memory of those that the kernel is done with. No state machine
-    /// around another one: it lies in the state of every connection.
+    /// Sends bytes in memory, and leaves in `data` the memory that the kernel is done with. There is no nested state
+    /// machine, because it would be part of every connection.
     ///
     /// # Errors
     /// The client took nothing for `timeout`, or is gone. Nothing may follow then.
@@ -341,7 +341,7 @@ impl Duplex for Wire {
     }
 }
 
-/// What may be asked of a connection beside the one who owns its [`Wire`].
+/// Calls on a connection for code that does not own its [`Wire`].
 pub enum WireHandle {
     /// The socket itself.
     Plain(Fd),
@@ -379,7 +379,7 @@ impl WireHandle {
         }
     }
 
-    /// What the kernel knows of the connection; nothing where it is not TCP.
+    /// The kernel's `TCP_INFO` of the connection; nothing where it is not TCP.
     pub fn tcp_info(&self) -> Option<TcpInfo> {
         io::sys::tcp_info(self.fd().as_fd()).ok()
     }
@@ -391,31 +391,31 @@ pub struct Patience {
     state: Waiting,
 }
 
-/// How long somebody waits.
+/// How long a send waits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waiting {
-    /// Nobody does.
+    /// No send waits.
     No,
     /// For less than the timeout.
     Begun,
-    /// For longer; this was the progress when it was looked at last.
+    /// For longer; this was the progress at the last check.
     Since(u64),
 }
 
 impl Patience {
-    /// The patience of one who sends.
+    /// The time limit of a send.
     pub fn new(timeout: Duration) -> Patience {
         Patience { timeout, state: Waiting::No }
     }
 
-    /// Whether somebody waits.
+    /// Whether a send waits.
     pub fn is_running(&self) -> bool {
         self.state != Waiting::No
     }
 
-    /// Follows a poll: an error once the client has taken nothing for too long. A long send completes late; what counts is
-    /// whether the client takes anything, told by a number that grows with it. The first time there is nothing to compare
-    /// with: one more timeout is the price of not asking for each send.
+    /// Follows a poll: an error once the client has taken nothing for too long. A long send completes late; the
+    /// criterion is whether the client accepts anything, measured by a number that grows with it. The first time there
+    /// is nothing to compare with: one more timeout is the price of not asking the kernel for each send.
     pub fn follow<T>(
         &mut self,
         context: &Context<'_>,

@@ -1,9 +1,8 @@
 //! From the tree of statements to the typed configuration.
 //!
-//! Each block is read in two passes, its simple directives and then the blocks inside of it, because nginx
-//! lets a directive apply to blocks above it in the text. nginx reads once, though, and stops at the first
-//! error in the order of the files: where a simple directive is wrong, the blocks above it are looked at
-//! before it is reported.
+//! Each block is read in two passes, its simple directives and then the blocks inside of it, because nginx lets a
+//! directive apply to blocks above it in the text. nginx reads once, though, and stops at the first error in the order
+//! of the files: where a simple directive is wrong, the blocks above it are checked before it is reported.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -27,7 +26,7 @@ use crate::settings::main::MainConf;
 use crate::variables::Registry;
 use telemetry::Targets;
 
-/// Reads and resolves a configuration of these modules. `prefix` is what relative paths start from.
+/// Reads and resolves a configuration of these modules. `prefix` is the base of relative paths.
 pub fn load(
     modules: &'static ModuleTable,
     source: &Source,
@@ -109,7 +108,7 @@ struct Resolver<'a> {
 /// A block inside of the one that is read, to be walked into when that is complete.
 type InnerBlock<'t> = (&'t Statement, Walk);
 
-/// What a location that is being read stands in.
+/// The block around a location that is being read.
 struct Around<'a> {
     scope: &'a Scope,
     /// The location around it, if that is no server.
@@ -126,7 +125,7 @@ impl Resolver<'_> {
         for statement in of_kind(&inner, Walk::Events) {
             self.simple(statement.children(), Contexts::EVENTS, &mut scope, None)?;
         }
-        // Behind `main`, because paths and the error log of the process are what `http` starts from.
+        // Behind `main`, because `http` starts from the paths and the error log of the process.
         let mut scope = Scope::start(settings, &mut Start { prefix, targets: &mut self.http.targets });
         scope.core.error_log = self.main.error_log.clone();
         for statement in of_kind(&inner, Walk::Http) {
@@ -210,7 +209,7 @@ impl Resolver<'_> {
         Locations::build(found, &self.http.locations)
     }
 
-    /// The `limit_except` block of a location, which is a location of its own for some methods.
+    /// The `limit_except` block of a location, which is a separate location for some methods.
     fn limit_except(&mut self, inner: &[InnerBlock<'_>], id: LocationId, scope: &Scope) -> Result<(), Error> {
         let Some(statement) = of_kind(inner, Walk::LimitExcept).next() else {
             return Ok(());
@@ -225,8 +224,8 @@ impl Resolver<'_> {
         Ok(())
     }
 
-    /// The `if` blocks of a server or location. In a location each is one of its own, under the same name. They
-    /// inherit from the block around them as that is at its end.
+    /// The `if` blocks of a server or location. In a location each is a separate location of the same name. They
+    /// inherit from the block around them with its settings at its end.
     fn conditions(
         &mut self,
         inner: &[InnerBlock<'_>],
@@ -363,8 +362,8 @@ impl Resolver<'_> {
         }
     }
 
-    /// Finds the first error in blocks that stand above a wrong directive. What they set is thrown away with
-    /// the whole configuration.
+    /// Finds the first error in blocks above a wrong directive. Their settings are discarded with the whole
+    /// configuration.
     fn look_at(&mut self, inner: &[InnerBlock<'_>], context: Contexts, scope: &Scope) -> Result<(), Error> {
         for (statement, walk) in inner {
             let (block, mut inherited) = (statement.children(), scope.inherit());
@@ -386,7 +385,7 @@ impl Resolver<'_> {
         Ok(())
     }
 
-    /// What a setter sees.
+    /// The argument of a setter.
     fn cx<'s>(&'s mut self, statement: &'s Statement, context: Contexts) -> Cx<'s> {
         Cx {
             statement,

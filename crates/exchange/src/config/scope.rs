@@ -18,7 +18,7 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// What the outermost block starts with.
+    /// The settings of the outermost block.
     pub fn start(table: &'static SettingsTable, start: &mut Start<'_>) -> Scope {
         Scope { slots: Slots::start(table, start), core: Core::under(start.prefix) }
     }
@@ -38,12 +38,12 @@ impl Scope {
         self.slots.own()
     }
 
-    /// What a block inside of this one starts with.
+    /// The initial settings of an inner block.
     pub fn inherit(&self) -> Scope {
         self.inherit_into(Inner::Block)
     }
 
-    /// What a block of this kind inside of this one starts with.
+    /// The initial settings of an inner block of this kind.
     pub fn inherit_into(&self, inner: Inner) -> Scope {
         Scope { slots: self.slots.inherit(inner), core: self.core.inherit() }
     }

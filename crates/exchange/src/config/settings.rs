@@ -14,20 +14,20 @@ use telemetry::Targets;
 
 /// The settings of one module in one block.
 pub trait Settings: Any + Clone + Debug + Default + Send + Sync {
-    /// What the outermost block starts with.
+    /// The settings of the outermost block.
     fn start(_: &mut Start<'_>) -> Self {
         Self::default()
     }
 
-    /// What an inner block starts with; `None` where it starts with the same.
+    /// The initial settings of an inner block; `None` where they are the same.
     fn inherit(&self, _: Inner) -> Option<Self> {
         None
     }
 }
 
-/// What settings may depend on before any directive is read.
+/// Inputs of settings before any directive is read.
 pub struct Start<'a> {
-    /// What relative paths in the configuration start from.
+    /// The base of relative paths in the configuration.
     pub prefix: &'a Path,
     /// Where lines of logs go.
     pub targets: &'a mut Targets,
@@ -86,7 +86,7 @@ impl HttpType {
     }
 }
 
-/// What modules keep for the whole of `http`: one value of each type.
+/// Values of modules for the whole of `http`: one of each type.
 #[derive(Default)]
 pub struct HttpValues(Vec<Box<dyn Any + Send + Sync>>);
 
@@ -178,7 +178,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// What the outermost block starts with.
+    /// The settings of the outermost block.
     pub(crate) fn start(table: &'static SettingsTable, start: &mut Start<'_>) -> Slots {
         Slots { table, values: table.types.iter().map(|settings| (settings.start)(start)).collect() }
     }

@@ -1,7 +1,7 @@
 //! `disable_symlinks`: which symbolic links on the way to a file are followed.
 //!
-//! The kernel does the checking while it opens the file that is served, so nothing can be exchanged between a look
-//! and the use: `RESOLVE_NO_SYMLINKS` of openat2(2) for `on`, a walk through descriptors for `if_not_owner`
+//! The kernel checks while it opens the served file, so nothing can be exchanged between check and use:
+//! `RESOLVE_NO_SYMLINKS` of openat2(2) for `on`, a walk through descriptors for `if_not_owner`
 //! ([`io::op::OpenHow::same_owner`]).
 
 use std::ffi::{CStr, CString};
@@ -32,8 +32,8 @@ pub(super) async fn start(facts: &RootFacts, via: Via, rule: Rule, path: &[u8]) 
     open_path(facts, None, &folder, how, via).await.map_err(failed)
 }
 
-/// What nginx says of a refused link: one before the last name is not the directory that it has to be, which is
-/// answered like a missing file; as the last name it is forbidden.
+/// nginx's response to a refused link: one before the last name is not a directory, which gives 404 like a missing
+/// file; as the last name it is forbidden (403).
 pub(super) async fn refine(
     facts: &RootFacts,
     dir: Option<&io::Fd>,

@@ -23,14 +23,14 @@ pub(super) struct Via {
     disk: DiskVia,
 }
 
-/// What is known where a request looks for files, and by what it looks when it has to wait.
+/// The state for opening files of a request, and the engine for opens that wait.
 fn place(request: &Request) -> (&RootFacts, Via) {
     let facts = facts(request);
     let disk = choose::path_engine(request.scope().core.sending.aio, &rt::caps());
     (facts, Via { device: facts.device, disk })
 }
 
-/// What is known where a request looks for files.
+/// The state for opening files of a request.
 fn facts(request: &Request) -> &RootFacts {
     request.generation.roots.of(request.location.0 as usize)
 }
@@ -45,7 +45,7 @@ fn rules(request: &Request, path: &[u8]) -> Rules {
     }
 }
 
-/// The cache of the request's location, and what it asks of it.
+/// The open-file cache, with the settings of the request's location.
 fn cache(request: &Request) -> Option<(CacheId, Terms)> {
     let opening = &request.scope().core.files.opening;
     opening.cache.map(|id| (id, opening.terms))
@@ -107,7 +107,7 @@ fn open_held(request: &Request, path: &mut Vec<u8>, rules: Rules) -> Option<Resu
     Some(found)
 }
 
-/// Lets go of held files that nobody asked for lately, until there are none.
+/// Closes held files without recent requests, until there are none.
 async fn let_go(generation: Weak<Generation>) {
     loop {
         rt::sleep_until(rt::now() + HELD.inactive).await;
@@ -230,11 +230,11 @@ async fn open_by_rules(request: &Request, path: &[u8], rules: Rules) -> Result<F
     found
 }
 
-/// What is at `path`, for those who do not read it.
+/// The kind and attributes of the file at `path`, for callers that do not read it.
 pub async fn look(request: &Request, path: &[u8]) -> Result<Kind, Failure> {
     let rules = rules(request, path);
-    // What the cache keeps is an open file; and below a directory that must not be left, or where links count, a path
-    // can only be looked at through one.
+    // The cache keeps open files; and with `root_beneath` or `disable_symlinks` a path can only be checked through an
+    // open file.
     if cache(request).is_some() || !rules.is_plain() {
         return open(request, path.to_vec()).await.map(|found| found.kind());
     }
@@ -270,7 +270,7 @@ fn is_same(one: &Stat, other: &Stat) -> bool {
     (one.device, one.inode) == (other.device, other.inode)
 }
 
-/// What an open file is. Only a regular one is kept open, because nothing else is read.
+/// The kind of an open file. Only a regular one is kept open, because nothing else is read.
 fn found(file: rt::File, stat: Stat) -> Found {
     match Kind::of(&stat) {
         Kind::File => Found::File(Opened { file, stat, device: stat.device }),
@@ -342,7 +342,7 @@ pub(super) async fn open_path(
     how: OpenHow,
     via: Via,
 ) -> Result<rt::File, Errno> {
-    // What one call opens was tried without waiting before; these have not been.
+    // Paths that one call opens were tried without waiting before; these were not.
     if dir.is_some()
         && facts.may_try()
         && let Some(opened) = facts.open_resident(dir.map(AsFd::as_fd), path, how)
@@ -362,18 +362,18 @@ pub(super) async fn open_path(
 /// Attempts to open a file whose path changes under the kernel's feet; more would be an attack.
 const OPEN_TRIES: u32 = 8;
 
-/// What is at a path that the configuration asks about, be it under the root or not.
+/// The kind of file at a configured path, inside or outside of the root.
 pub async fn stat_anywhere(request: &Request, path: &[u8]) -> Result<Stat, Errno> {
     let rules = Rules { beneath: None, ..rules(request, path) };
     if !rules.links.checks() {
         return stat(request, path).await;
     }
-    // Where links count, a path is looked at through a descriptor.
+    // With `disable_symlinks` a path is checked through a descriptor.
     let found = Box::pin(open_by(request, path.to_vec(), rules, OFlags::PATH)).await;
     found.map_err(|failure| failure.errno)?.stat_inline()
 }
 
-/// What is at `path`, without opening it.
+/// The file at `path`, without opening it.
 async fn stat(request: &Request, path: &[u8]) -> Result<Stat, Errno> {
     let (facts, via) = place(request);
     let path = CString::new(path).map_err(|_| Errno::INVAL)?;
@@ -395,8 +395,8 @@ pub struct Folder {
     look: EntryLook,
 }
 
-/// Opens a directory to list it. It is never shared: the kernel keeps the place in it with the open file. Links in it
-/// are followed for what is told of them, but not out of a root that must not be left.
+/// Opens a directory to list it. It is never shared, because the kernel keeps the position with the open file. Links in
+/// it are followed for their attributes, but not out of the root with `root_beneath`.
 pub async fn open_folder(request: &Request, path: Vec<u8>) -> Result<Folder, Failure> {
     let rules = rules(request, &path);
     let opened = open_by(request, path, rules, OFlags::RDONLY | OFlags::DIRECTORY).await;

@@ -1,4 +1,4 @@
-//! From a request to a path: the root or alias of its location, and what is below it.
+//! From a request to a path: the root or alias of its location, and the rest of the URI.
 
 use crate::config::LocationId;
 use crate::request::Request;
@@ -36,8 +36,8 @@ pub fn root_of(request: &Request, out: &mut Vec<u8>) {
     }
 }
 
-/// Puts the path that begins at `start` behind a directory where it is relative. What is written without a variable at
-/// its start was put there when it was read.
+/// Puts the relative path that begins at `start` behind a directory. A path without a variable at its start was
+/// completed when it was read.
 pub fn put_behind(folder: &[u8], out: &mut Vec<u8>, start: usize) {
     if out.get(start) != Some(&b'/') {
         out.splice(start..start, folder.iter().copied());
@@ -70,8 +70,8 @@ pub fn set_found_below_alias(request: &mut Request, uri: Vec<u8>) {
     request.uri = uri;
 }
 
-/// Whether the path of a request cannot be told: an alias stands for the location's name at the start of the URI,
-/// and a rewrite has changed the URI without searching for its location. Whoever serves files answers with 500.
+/// Whether the path of a request is undefined: an alias replaces the location's name at the start of the URI, and a
+/// rewrite has changed the URI without a new search for its location. Handlers of files return 500 then.
 pub fn alias_is_lost(request: &Request) -> bool {
     let lost = request.left_location && matches!(request.scope().core.files.root, Root::Alias(_));
     if lost {

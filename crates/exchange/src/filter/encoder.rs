@@ -39,17 +39,17 @@ pub struct Encoder {
     pool: Rc<Pool>,
 }
 
-/// Work after which other tasks have their turn, and what one call should stay below.
+/// Time after which other tasks run, and the limit of one call.
 const RUN_MAX: Duration = Duration::from_micros(500);
 /// A call that took less lets the slice grow again.
 const CALL_MIN: Duration = Duration::from_micros(100);
-/// What a slice shrinks to at most: below, the calls themselves would be what costs.
+/// The smallest slice: below it the calls themselves would dominate.
 const SLICE_MIN: usize = 1 << 10;
 
 /// Bytes that are worth the way to another thread and back, which takes some tens of microseconds.
 const BATCH_MIN: usize = 64 << 10;
 
-/// What became of a body, kept with the request for the variables.
+/// The sizes of a body, kept with the request for the variables.
 struct Ratio {
     coding: &'static str,
     taken: u64,

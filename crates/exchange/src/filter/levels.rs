@@ -1,8 +1,8 @@
 //! A body on its way through its filters, and the responses of subrequests that are put into it.
 //!
 //! Each request whose answer is in flight is a level: the one of the client at the bottom, a subrequest that was made
-//! for it above, and so on. The top one goes on. They are a list and no recursion: fifty of them in each other are
-//! allowed, and a thread's stack is small.
+//! for it above, and so on. The top one runs. They are a list instead of a recursion, because fifty nested ones are
+//! allowed and a thread's stack is small.
 //!
 //! The filters of a level run ahead of its output while a subrequest is waited for: the subrequests of one page are carried
 //! out side by side, and their responses are sent in its order.
@@ -27,10 +27,10 @@ use transfer::body::read::{self, Chunks};
 use transfer::body::source::{self, BodySource, Next};
 use transfer::body::{self, BodyError, FileBody, buffer_turns};
 
-/// What a subrequest counts beside its bytes: its phases take about as long as copying so many.
+/// Bytes that a subrequest counts besides its own: its phases take about as long as copying this many.
 const SUBREQUEST_RUN: usize = 4 << 10;
 
-/// What a filter's turn counts: it may work for long and give nothing.
+/// Bytes that a call of a filter counts: it may work for long without output.
 const PUSH_RUN: usize = 4 << 10;
 
 /// Subrequests of one level in flight at once: each may hold as much as a proxied response does (`proxy_buffers`). More
@@ -47,18 +47,18 @@ struct ResponseLevel<'r> {
     /// Bytes that the filters take at once.
     slice: usize,
     origin: Origin,
-    /// What was read and has not passed.
+    /// Bytes that were read and have not passed.
     input: Option<(Held, Range<usize>)>,
     /// Pieces between the filters, with the filter that is next for each; the next piece is the last one.
     work: Vec<(usize, Piece)>,
-    /// What has passed the filters and waits for a subrequest before it.
+    /// Output of the filters that waits for an earlier subrequest.
     out: VecDeque<Out>,
     /// Filters that know that the body is over.
     ended: usize,
     purpose: Purpose,
 }
 
-/// Whose request it is.
+/// The owner of the request.
 enum Owner<'r> {
     Client(&'r mut Request),
     Subrequest(Box<Request>),
@@ -83,13 +83,13 @@ enum Held {
     Buf(Buf),
 }
 
-/// What has passed the filters of a level.
+/// Output of the filters of a level.
 enum Out {
     Bytes(Vec<u8>),
     Subrequest { under_way: UnderWay, wanted: Subrequest },
 }
 
-/// What becomes of a response.
+/// The destination of a response.
 enum Purpose {
     /// It goes to the client.
     Send,
@@ -103,7 +103,7 @@ enum Purpose {
 pub(super) async fn pass(request: &mut Request, output: &mut FilterOutput<'_>) -> Result<(), BodyError> {
     let mut levels = Levels { list: vec![ResponseLevel::new(Owner::Client(request), Purpose::Send)] };
     let done = levels.run(output).await;
-    // After an error those that are left are only told.
+    // After an error the remaining ones are only finished.
     while levels.list.len() > 1 {
         levels.leave();
     }
@@ -236,7 +236,7 @@ impl<'r> Levels<'r> {
 
     /// Takes bytes that no filter of their level changes any more.
     async fn write(&mut self, bytes: &[u8], output: &mut FilterOutput<'_>) -> Result<(), BodyError> {
-        // What is inside of a response that is captured belongs to it.
+        // Responses of subrequests within a captured response belong to it.
         let capture = self.list.iter().rposition(|level| matches!(level.purpose, Purpose::Capture { .. }));
         let Some(capture) = capture else { return output.write(&mut self.list[0].request, bytes).await };
         let ResponseLevel { request, purpose, .. } = &mut self.list[capture];
@@ -348,8 +348,7 @@ impl<'r> ResponseLevel<'r> {
         ResponseLevel { request, filters, slice, origin, input: None, work, out, ended: 0, purpose }
     }
 
-    /// Whether the filters go on with what they have been given, while the subrequest that is next in the output is in
-    /// flight.
+    /// Whether the filters process further input while the next subrequest of the output is in flight.
     fn runs_ahead(&self) -> bool {
         let next_is_under_way =
             matches!(self.out.front(), Some(Out::Subrequest { under_way, .. }) if !under_way.is_done());
@@ -374,7 +373,7 @@ impl<'r> ResponseLevel<'r> {
         under_way < UNDER_WAY_MAX && bytes < SLICE_MAX
     }
 
-    /// Copies what was read, where buffers are short: a subrequest may wait for a buffer, and who waits for one holds none.
+    /// Copies the bytes read, where buffers are short: a subrequest may wait for a buffer, and must hold none then.
     fn let_go_of_buffers(&mut self) {
         if let Some((held, range)) = self.input.take_if(|(held, _)| held.is_buf() && buffer_turns::are_on()) {
             self.hold(Source::Vec(held.bytes()[range].to_vec()));

@@ -6,8 +6,8 @@
 //!     answer of a subrequest, filtered --+
 //! ```
 //!
-//! Bytes are read by the disk engine that the location chose, pass the filters in slices, and leave by the outlet, whose
-//! business it is how the client finds their end.
+//! Bytes are read by the disk engine that the location chose, pass the filters in slices, and leave by the outlet,
+//! which marks their end for the client.
 
 use io::op::Source;
 
@@ -26,7 +26,7 @@ pub struct FilterOutput<'o> {
     gathered: Vec<u8>,
     /// Bytes passed.
     passed: u64,
-    /// Bytes passed, and what else was done counted as bytes, since other tasks had their turn.
+    /// Bytes passed, and other work counted as bytes, since other tasks ran.
     run: usize,
 }
 
@@ -42,7 +42,7 @@ pub async fn send(outlet: &mut dyn Outlet, head: Vec<u8>, request: &mut Request)
         Ok(()) => output.finish(request).await,
         Err(error @ BodyError::Send(_)) => Err(error),
         Err(error) => {
-            // What came before is as good as it would have been without the error.
+            // Bytes before the error are valid and are sent.
             output.pause(request).await?;
             Err(error)
         }
@@ -67,7 +67,7 @@ impl FilterOutput<'_> {
     /// Takes bytes that no filter changes any more; `request` is the client's.
     pub(super) async fn write(&mut self, request: &mut Request, bytes: &[u8]) -> Result<(), BodyError> {
         for bytes in bytes.chunks(SLICE_MAX) {
-            // Not before it is certain that more is at hand.
+            // Not before more bytes are known to be in memory.
             self.flush(SEND_MIN).await?;
             match &mut self.encoder {
                 // Lets other tasks have their turn by itself.
@@ -92,7 +92,7 @@ impl FilterOutput<'_> {
         Ok(self.outlet.flush(true).await?)
     }
 
-    /// Sends all that has come so far, what the encoder holds included: what follows is not at hand. `request` is the
+    /// Sends all bytes so far, including those in the encoder, because no more are in memory. `request` is the
     /// client's.
     pub(super) async fn pause(&mut self, request: &Request) -> Result<(), BodyError> {
         let flushed = match &mut self.encoder {

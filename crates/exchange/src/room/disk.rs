@@ -13,7 +13,7 @@ const GIVEN_BYTES: u64 = 4 << 20;
 /// How often one write asks: others may take the room that was made.
 const TRIES: u32 = 3;
 
-/// What one write or one new file asks for room with.
+/// A request for room of one write or one new file.
 pub struct DiskRoom<'a> {
     thread: &'a Rc<Thread>,
     folder: &'a Path,
@@ -35,7 +35,7 @@ impl<'a> DiskRoom<'a> {
         self.tries += 1;
         let making = &self.thread.room.making;
         if making.count() > 0 {
-            // What another one gets is enough for several.
+            // The room made for another one is enough for several.
             making.none_left().await;
             return true;
         }

@@ -1,8 +1,8 @@
-//! What can make room on a file system.
+//! Makes room on a file system.
 
 use std::pin::Pin;
 
-/// What can remove files to make room for others.
+/// A component that can remove files to make room for others.
 pub trait GivesRoom: std::fmt::Debug + Send + Sync {
     /// The device that its files are on, if it has any.
     fn device(&self) -> Option<u64>;

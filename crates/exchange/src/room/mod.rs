@@ -1,4 +1,4 @@
-//! What a thread may have open at once, and what it gives up to make room.
+//! The limits of a thread on open connections and descriptors, and what it closes to make room.
 //!
 //! Connections of clients and connections to upstreams share `worker_connections`, as in nginx. The process's
 //! descriptors have a reserve, which files, upstreams and temporary files of accepted connections use. Where either runs
@@ -27,7 +27,7 @@ pub(crate) use waiting::GRACE;
 pub use waiting::Waits;
 use waiting::{Entry, Lists, Rank, STALL};
 
-/// What there is no room for.
+/// The exhausted resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
     /// Another connection (`worker_connections`).
@@ -56,7 +56,7 @@ const RESERVE_MAX: u64 = 512;
 /// socket then (default `backlog` 511), and more may come meanwhile.
 const WIDE: usize = 1024;
 
-/// How long a look for room waits for an end that it was not told of, such as a body that begins to stall.
+/// Interval of the search for room, for changes without an event, such as a body that begins to stall.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The room of one thread.
@@ -101,7 +101,7 @@ pub struct Alarms {
 }
 
 impl Room {
-    /// The room of one of so many threads.
+    /// The room of one of this many threads.
     pub fn new(places_max: usize, threads: usize) -> Room {
         Room {
             lists: Lists::default(),
@@ -163,7 +163,7 @@ impl Room {
         (count, self.most.replace(count))
     }
 
-    /// Gives the memory of lists back that were longer, and lets go of what keeps longer tables elsewhere.
+    /// Frees memory of lists that were longer, and the state that keeps longer tables elsewhere.
     pub async fn trim(&self) {
         self.lists.trim();
         self.listeners.borrow().iter().for_each(Stopper::rearm);
@@ -177,7 +177,8 @@ impl Room {
         self.accepted_since.set(self.accepted_since.get() + 1);
     }
 
-    /// What one more accepted connection would lack. Asks the kernel how many descriptors are free where that is not sure.
+    /// The resource that one more accepted connection would lack. Asks the kernel for the number of free descriptors
+    /// where that is not certain.
     pub fn lacks(&self) -> Option<Want> {
         if self.free_places() == 0 {
             return Some(Want::Connection);
@@ -196,7 +197,7 @@ impl Room {
         (limit / 8).clamp(RESERVE_MIN, RESERVE_MAX).min(limit / 4)
     }
 
-    /// What the log says of a lack, where it has not said it just now.
+    /// The log line about a lack, unless it was written just now.
     pub(crate) fn alarm(&self, want: Want) -> Option<String> {
         let alarm = match want {
             Want::Connection => &self.alarms.connections,

@@ -14,7 +14,7 @@ use rt::Timer;
 
 use transfer::recency::{Place, Recency};
 
-/// What a connection waits for.
+/// The state of a waiting connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
     /// The first bytes since it was accepted.
@@ -63,8 +63,8 @@ pub(super) const STALL: Duration = Duration::from_secs(1);
 /// to be silent.
 pub(crate) const GRACE: Duration = Duration::from_millis(20);
 
-/// Connections that are looked at for one that may be given up. Those in which bytes wait are passed over, and a
-/// crowd of them must not take the thread's time.
+/// Connections that are checked for one that may be closed. Those with unread bytes are skipped, and a large number of
+/// them must not take the thread's time.
 const LOOKS_MAX: usize = 64;
 
 /// All waiting connections of a thread.
@@ -125,7 +125,7 @@ impl Lists {
             if waited < wait.kind.patience().max(least) {
                 continue;
             }
-            // What has sent something is about to be served.
+            // A connection that has sent bytes is about to be served.
             if !rt::net::is_silent(&list[place].socket) {
                 list.touch(place);
                 continue;

@@ -1,4 +1,4 @@
-//! What responses look like: what the directives of `http_core` say, with nginx's defaults.
+//! The form of responses: settings of directives of `http_core`, with nginx's defaults.
 
 use conf::Layered;
 use http::conditional::IfModifiedSince;
@@ -39,7 +39,7 @@ pub struct Msie {
     pub refresh: bool,
 }
 
-/// What responses look like.
+/// The form of responses.
 #[derive(Clone, Debug)]
 pub struct Answering {
     /// `error_page`
@@ -62,7 +62,7 @@ pub struct Answering {
     pub server_name_in_redirect: bool,
     /// `port_in_redirect`
     pub port_in_redirect: bool,
-    /// What old browsers need.
+    /// Settings for old browsers.
     pub msie: Msie,
     /// `log_not_found`
     pub log_not_found: bool,

@@ -1,4 +1,4 @@
-//! What the directives of `http_core` set, with nginx's defaults, in groups by who reads them.
+//! The settings of `http_core`, with nginx's defaults, grouped by their readers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub struct Core {
     pub reading: Reading,
     /// Where bodies of requests are stored that memory does not hold.
     pub body_files: BodyFiles,
-    /// What responses look like.
+    /// The form of responses.
     pub answering: Answering,
     /// `limit_rate`, bytes a second; empty or 0 is no limit.
     pub limit_rate: Option<Template>,
@@ -83,7 +83,7 @@ pub enum FoundBy {
 pub struct LimitExcept {
     /// The methods that the enclosing location's settings hold for; GET brings HEAD along.
     pub methods: Vec<String>,
-    /// Whose settings hold for others.
+    /// Settings that apply to others.
     pub location: LocationId,
 }
 
@@ -151,7 +151,7 @@ impl Core {
         Core { limit_except: None, redirects_to_slash: false, ..self.clone() }
     }
 
-    /// What holds between settings, looked at where a block ends.
+    /// Rules between settings, checked at the end of a block.
     pub fn check(&self, end: &Span) -> Result<(), Error> {
         if self.reading.large_client_header_buffers.1 < self.reading.connection_pool_size {
             return Err(Error::at(

@@ -1,4 +1,4 @@
-//! What the directives of `events` set, with their defaults. Holds for each thread.
+//! The settings of `events`, with their defaults. They apply to each thread.
 
 /// Settings of the `events` context, ours for the ring among them.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,7 +15,7 @@ pub struct EventsConf {
     pub recv_buffers: (u32, u32),
     /// `ring_io_workers`: kernel workers for files, for each thread.
     pub io_workers: u32,
-    /// `device_share`: one device may hold one in so many workers.
+    /// `device_share`: one device may hold one in this many workers.
     pub device_share: u32,
     /// `buffer_pool`: most bytes of buffers for each thread; `None` goes by the memory that the process may have.
     pub buffer_pool: Option<usize>,

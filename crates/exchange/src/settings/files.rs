@@ -12,7 +12,7 @@ use transfer::files::cache::{CacheId, Terms};
 pub enum Root {
     /// The URI is appended.
     Root(Template),
-    /// What follows the location's prefix in the URI is appended.
+    /// The rest of the URI behind the location's prefix is appended.
     Alias(Template),
 }
 
@@ -36,7 +36,7 @@ pub struct Opening {
     pub cache: Option<CacheId>,
     /// `open_file_cache off` written out: no file stays open, not even for a moment.
     pub lets_go: bool,
-    /// What is asked of the cache.
+    /// The settings of the open-file cache.
     pub terms: Terms,
 }
 
@@ -49,22 +49,22 @@ pub struct Links {
     pub from: Option<Template>,
 }
 
-/// Where files are, and what is known of them.
+/// The root of files, and its facts.
 #[derive(Clone, Debug)]
 pub struct Files {
     /// `root` or `alias`.
     pub root: Root,
-    /// By which rules, and what is kept open.
+    /// The rules of opens, and of keeping files open.
     pub opening: Opening,
     /// `types`
     pub types: Arc<Types>,
     /// `default_type`
     pub default_type: Arc<str>,
-    /// What an `alias` stands for: the prefix of the location that has it, which locations inside keep.
+    /// The text that an `alias` replaces: the prefix of its location, which inner locations keep.
     pub location_prefix: Arc<str>,
     /// Whether the location with the `alias` is found by a regular expression.
     pub by_pattern: bool,
-    /// The block that has the `root` or `alias`; 0 is none.
+    /// The block of the `root` or `alias`; 0 without one.
     pub root_block: u32,
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::pattern::Pattern;
 
-/// What these directives say.
+/// The settings of these directives.
 #[derive(Clone, Debug, Default)]
 pub struct GzipClients {
     /// Whether `gzip_http_version` is 1.0.
@@ -25,7 +25,7 @@ pub struct GzipClients {
 pub struct Proxied {
     /// The cases, as bits.
     pub bits: u64,
-    /// The block whose directives these are; 0 is none.
+    /// The block of these directives; 0 without one.
     pub block: u32,
 }
 

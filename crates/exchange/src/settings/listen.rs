@@ -86,7 +86,7 @@ pub struct Wanted {
     pub spec: ListenSpec,
     /// `default_server`
     pub default_server: bool,
-    /// What connections begin with.
+    /// The first bytes of connections.
     pub protocols: Options,
     /// Where it stands.
     pub place: Span,
@@ -121,7 +121,7 @@ impl Options {
 }
 
 impl Wanted {
-    /// What a server without `listen` gets.
+    /// The default address of a server.
     pub fn default_address(place: Span) -> Wanted {
         let port = if started_as_root() { 80 } else { 8000 };
         let addr = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
@@ -163,7 +163,7 @@ pub struct Listen {
     /// Where it is bound, and how.
     pub spec: ListenSpec,
     servers: Servers,
-    /// Addresses on the port of a wildcard that are told apart by where a connection came to.
+    /// Addresses on the port of a wildcard, distinguished by the local address of a connection.
     inner: Vec<(IpAddr, Servers)>,
 }
 
@@ -197,7 +197,7 @@ impl Listen {
 
     fn servers_at(&self, local: &Address) -> &Servers {
         let inner = match local {
-            // The address need not be looked at then, which is another line of the connection's memory.
+            // The address need not be read then, which is in another cache line.
             _ if self.inner.is_empty() => None,
             Address::Inet(local) => self.inner.iter().find(|(addr, _)| *addr == local.ip()),
             Address::Unix(_) => None,
@@ -215,7 +215,7 @@ pub struct ServerDraft {
     pub listens: Vec<Wanted>,
     /// Its names.
     pub names: Vec<ServerName>,
-    /// The block's first line, for what is said about a `listen` that nobody wrote.
+    /// The block's first line, for messages about an implied `listen`.
     place: Span,
 }
 
@@ -242,21 +242,21 @@ impl ServerDraft {
     }
 }
 
-/// An address and what was said about it so far.
+/// An address and its parameters so far.
 struct Entry {
     spec: ListenSpec,
     default_server: Option<ServerId>,
     /// Each server that listens here, by its place among the drafts.
     servers: Vec<usize>,
-    /// What any of them asked for: one socket cannot do with it and without.
+    /// Set if any of them has it: one socket cannot be with it and without.
     options: Options,
     protocols: Protocols,
 }
 
-/// What the lines about an address said of its protocols, as far as nginx warns of it.
+/// The protocols in the lines of an address, for nginx's warnings.
 #[derive(Clone, Copy, Default)]
 struct Protocols {
-    /// What the last line that counted said; nothing after the first.
+    /// The protocols of the last counted line; nothing after the first.
     said: Option<Options>,
     /// Whether two lines differed.
     changed: bool,
@@ -306,7 +306,7 @@ pub fn gather(drafts: Vec<ServerDraft>, warnings: &mut Vec<Error>) -> Result<Vec
     Ok(listens)
 }
 
-/// Adds one address of one server, with nginx's rules for what may be said twice.
+/// Adds one address of one server, with nginx's rules for repeated parameters.
 fn add(
     entries: &mut Vec<Entry>,
     wanted: &Wanted,

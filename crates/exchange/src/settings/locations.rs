@@ -8,7 +8,7 @@ use crate::settings::core::Core;
 use crate::settings::core::FoundBy;
 use crate::template::Template;
 
-/// What a `location` is found by.
+/// The kind of match of a `location`.
 #[derive(Debug)]
 pub struct Name {
     /// The path, pattern or name itself.
@@ -83,12 +83,12 @@ pub(crate) struct Prefix {
     pub(crate) shorter: Option<u32>,
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug, Default)]
 pub struct Found<'c> {
     /// The location; `None` leaves it to the server's own settings.
     pub location: Option<LocationId>,
-    /// What a pattern matched; [`Match::store`] makes it known to a request.
+    /// The groups of a pattern; [`Match::store`] stores them in a request.
     pub matched: Option<Match<'c>>,
 }
 

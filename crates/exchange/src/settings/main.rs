@@ -1,4 +1,4 @@
-//! What the directives of `main` set, with nginx's defaults. Holds for the whole process.
+//! The settings of `main`, with nginx's defaults. They apply to the whole process.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -12,7 +12,7 @@ use telemetry::ErrorLog;
 /// Settings of the `main` context.
 #[derive(Clone, Debug)]
 pub struct MainConf {
-    /// `user`: who serves, when started as root.
+    /// `user`: the user of workers, when started as root.
     pub user: Option<UserSpec>,
     /// `worker_processes`: threads that serve.
     pub workers: Workers,

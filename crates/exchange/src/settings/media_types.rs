@@ -18,7 +18,7 @@ pub struct MediaTypes {
     default: &'static [&'static str],
     /// Which types the list has.
     pub chosen: Chosen,
-    /// The block whose directive these are; 0 is nobody's.
+    /// The block of the directive; 0 without one.
     block: u32,
 }
 
@@ -37,7 +37,7 @@ impl MediaTypes {
     /// HTML, which is the default of all lists but one.
     pub const HTML: MediaTypes = MediaTypes::new(&["text/html"]);
 
-    /// What holds without a directive; the first of them always does.
+    /// The default types; the first of them always applies.
     pub const fn new(default: &'static [&'static str]) -> MediaTypes {
         MediaTypes { default, chosen: Chosen::Default, block: 0 }
     }

@@ -110,6 +110,6 @@ impl NameTable {
 pub struct Named<'t> {
     /// The server that the name leads to.
     pub server: ServerId,
-    /// What a pattern matched; [`Match::store`] makes it known to a request.
+    /// The groups of a pattern; [`Match::store`] stores them in a request.
     pub matched: Option<Match<'t>>,
 }

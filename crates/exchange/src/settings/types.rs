@@ -10,12 +10,12 @@ use http::media_type;
 pub struct Types {
     /// Sorted by extension, in lower case.
     rows: Vec<(Box<[u8]>, Arc<str>)>,
-    /// The block whose `types` these are; 0 is nobody's.
+    /// The block of these `types`; 0 without one.
     block: u32,
 }
 
 impl Default for Types {
-    /// What holds without `types`.
+    /// The default of `types`.
     fn default() -> Types {
         let rows = media_type::DEFAULT_TYPES.iter();
         let mut rows: Vec<(Box<[u8]>, Arc<str>)> =

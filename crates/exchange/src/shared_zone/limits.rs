@@ -1,4 +1,4 @@
-//! What `limit_conn` and `limit_req` share: the settings of a block beside the limits themselves, and the keys.
+//! Parts that `limit_conn` and `limit_req` share: the settings of a block beside the limits themselves, and the keys.
 
 use std::fmt::Debug;
 
@@ -16,7 +16,7 @@ pub struct Conf<L> {
     pub limits: Layered<L>,
     /// Of lines about refused requests.
     pub level: Level,
-    /// What a refused request is answered with.
+    /// The status of a refused request.
     pub status: u32,
     /// Whether the limits only tell what they would do.
     pub dry_run: bool,
@@ -45,7 +45,7 @@ impl<L> Conf<L> {
         cx.number_in(&mut self.status, 400, 599)
     }
 
-    /// What lines have behind their first words.
+    /// The end of log lines.
     pub fn dry(&self) -> &'static str {
         if self.dry_run { ", dry run" } else { "" }
     }
@@ -57,7 +57,7 @@ pub fn without_zone(statement: &Statement) -> Error {
 }
 
 /// The key of a request by a template, which is written as `text`. An empty one is not limited; one that nginx could
-/// not store is told.
+/// not store is logged.
 pub fn key_of(request: &Request, key: &Template, text: &str, len_max: usize) -> Option<Vec<u8>> {
     let key = key.rendered(request);
     if key.len() > len_max {

@@ -1,10 +1,10 @@
 //! Zones: state that all threads share, under a name and with a size from the configuration
 //! (`limit_req_zone … zone=one:10m`).
 //!
-//! [`Zones`] is the part of the configuration that lists them; what a zone holds is up to the module that
-//! declares it, as a [`Kind`]. State begins empty with the process and is handed on from a configuration to
-//! the next one by [`Zones::begin`], so that a reload in place forgets nothing. [`table`] is what the
-//! modules of this crate keep in their zones, and [`limits`] what those share that limit requests by them.
+//! [`Zones`] is the part of the configuration that lists them; the module that declares a zone defines its content, as
+//! a [`Kind`]. State begins empty with the process and [`Zones::begin`] passes it from one configuration to the next,
+//! so that a reload in place loses nothing. [`table`] is the content of most zones, and [`limits`] the common part of
+//! modules that limit requests.
 
 pub mod limits;
 pub mod table;
@@ -15,9 +15,9 @@ use std::sync::{Arc, OnceLock};
 
 use conf::{Error, Span, Statement, value};
 
-/// What a module declares a zone as.
+/// The kind of a zone.
 pub trait Kind: fmt::Debug + Send + Sync + 'static {
-    /// What the threads share.
+    /// State that the threads share.
     type State: fmt::Debug + Send + Sync;
 
     /// The state of a zone of this size that has just been made.
@@ -57,13 +57,13 @@ impl<K: Kind> Zone<K> {
         self.declared().expect("a configuration with a zone that nobody declares is refused")
     }
 
-    /// What the threads share.
+    /// State that the threads share.
     pub fn state(&self) -> &Arc<K::State> {
         self.state.get().expect("zones begin before the threads do")
     }
 }
 
-/// A zone without the type of what it holds.
+/// A zone without the type of its content.
 pub trait AnyZone: fmt::Debug + Any + Send + Sync {
     /// Bytes, once it is declared.
     fn bytes(&self) -> Option<u64>;
@@ -183,7 +183,7 @@ fn conflict(name: &str, bytes: u64, known: u64, at: &Statement) -> Error {
 /// The least that nginx takes: eight pages, of which it needs some for itself.
 pub const BYTES_MIN: u64 = 8 * 4096;
 
-/// `NAME:SIZE`, the value of the parameter `zone`; the name may be empty. `Err` is what nginx says of it.
+/// `NAME:SIZE`, the value of the parameter `zone`; the name may be empty. `Err` has nginx's text.
 pub fn name_and_size(parameter: &str) -> Result<(&str, u64), String> {
     let text = parameter.strip_prefix("zone=").unwrap_or(parameter);
     let parts = text.split_once(':').and_then(|(name, size)| Some((name, value::size(size).ok()?)));

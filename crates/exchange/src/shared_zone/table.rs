@@ -4,15 +4,15 @@
 //! only when they look at the same shard in the same moment. A shard knows which of its states was used
 //! longest ago, for modules that make room.
 //!
-//! What a state costs is what it costs in nginx's allocator (a power of two), so that a size means the same
-//! number of states. What it takes here is less: a node of at most 64 bytes, a place in the index, and long keys.
+//! A state counts as much as in nginx's allocator (a power of two), so that a size means the same number of states. It
+//! takes less here: a node of at most 64 bytes, an index entry, and long keys.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use transfer::recency::{Place, Recency};
 
-/// Bytes of a page, and of what nginx notes about one.
+/// Bytes of a page, and of nginx's header of one.
 const PAGE: u64 = 4096;
 const PAGE_NOTE: u64 = 24;
 
@@ -29,7 +29,7 @@ const COST_MIN: u64 = 64;
 #[derive(Debug)]
 pub struct Table<T> {
     shards: Box<[Mutex<Shard<T>>]>,
-    // Keys come from clients, who must not be able to choose the shard or the chain that they end in.
+    // Clients choose the keys, and must not be able to choose their shard or chain.
     hasher: RandomState,
 }
 
@@ -39,9 +39,9 @@ pub struct Shard<T> {
     /// First node of each chain.
     index: Box<[Link]>,
     nodes: Recency<Node<T>>,
-    /// What may still be spent.
+    /// The bytes left.
     bytes_left: u64,
-    /// What a state costs beside its key.
+    /// The cost of a state beside its key.
     overhead: u64,
 }
 
@@ -92,7 +92,7 @@ impl Key {
 impl<T> Table<T> {
     /// An empty table for a zone of `bytes`, whose states cost `overhead` and the length of their key.
     pub fn new(bytes: u64, overhead: u64) -> Table<T> {
-        // A page goes for what nginx notes about the zone.
+        // One page is used for nginx's header of the zone.
         let pages = (bytes.saturating_sub(PAGE) / (PAGE + PAGE_NOTE)).max(1);
         let shards = (pages / SHARD_PAGES).max(1).next_power_of_two().min(SHARDS_MAX);
         let budget = pages * PAGE / shards;
@@ -158,7 +158,7 @@ impl<T> Entry<'_, T> {
         nodes.oldest().map(|place| &nodes[place].value)
     }
 
-    /// Forgets that one; `false` when there is none.
+    /// Removes one; `false` when there is none.
     pub fn remove_oldest(&mut self) -> bool {
         self.shard.nodes.oldest().map(|place| self.shard.remove(place)).is_some()
     }
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_by_the_size() {
-        // An index entry and a node are less than what is counted, also with a key that has its own memory.
+        // An index entry and a node take less than the counted cost, also with a separately allocated key.
         assert!(Recency::<Node<[i64; 2]>>::NODE_LEN + 2 * size_of::<Link>() <= 128);
         assert!(Recency::<Node<u32>>::NODE_LEN + 2 * size_of::<Link>() <= 64);
         let table = Table::<u32>::new(32 << 10, 80);

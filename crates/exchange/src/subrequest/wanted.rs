@@ -1,6 +1,6 @@
 //! A subrequest before it is made.
 
-/// What is asked of the server itself.
+/// A request that the server makes itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subrequest {
     /// The path, decoded.
@@ -9,10 +9,10 @@ pub struct Subrequest {
     pub args: Vec<u8>,
     /// Whether the filter that asks wants to see the response instead of having it in the body.
     pub capture: bool,
-    /// What takes the place of a response that is empty or an error.
+    /// The replacement of a response that is empty or an error.
     pub stub: Option<Vec<u8>>,
     /// Whether it is made with the method of the request, and not fetched.
     pub keeps_method: bool,
-    /// Whether nothing that follows it in the body is looked at before its response is here.
+    /// Whether the rest of the body waits for its response.
     pub waits: bool,
 }

@@ -6,7 +6,7 @@
 //!   received for it -----------+                       +--> IncomingBody <----- Feed ------+
 //!                                                              `--> a handler that takes it piece by piece
 //! ```
-//! Bytes of a body whose length is known are received where they stay; chunks are taken apart on their way.
+//! A body of known length is received into its final memory; chunks are decoded as they arrive.
 
 use std::rc::Rc;
 
@@ -27,8 +27,8 @@ use transfer::incoming::{BodyAborted, IncomingBody, PIECE_BYTES_MAX};
 use transfer::received::ReceivedBody;
 
 impl Connection {
-    /// Reads the whole body: into memory up to `client_body_buffer_size`, and what is larger into a file. Where that file
-    /// fails and the handler can do with pieces, what has come and the rest are handed out to be fed to it.
+    /// Reads the whole body: into memory up to `client_body_buffer_size`, and what is larger into a file. Where that
+    /// file fails and the handler accepts pieces, the received bytes and the rest are fed to it.
     pub(super) async fn receive_whole_body(
         &mut self,
         request: &mut Request,
@@ -58,7 +58,7 @@ impl Connection {
         };
         if done.is_err() {
             body.clean().await;
-            // A part of a body is none, and nobody can read the rest again.
+            // A part of a body is useless, and the rest cannot be read again.
             body = ReceivedBody::default();
             request.keepalive = false;
         }
@@ -87,12 +87,12 @@ impl Connection {
         self.tell_to_go_on(request, core).await?;
         self.body_is_fast = self.input.bytes().len() >= FAST_BYTES;
         loop {
-            // What came along with the head is a part of the body, and may be all of it.
+            // The bytes received with the head are a part of the body, and may be all of it.
             let taken = self.take_input(rest, body);
             let (used, done) = taken.map_err(|()| invalid(request))?;
             request.received += used;
             check(rest, request, core.reading.client_max_body_size)?;
-            // A body that has a file is in it as a whole: nobody has to put two parts together.
+            // A body with a file is completely in it, so that readers need not join two parts.
             if body.held() > held_max || done && (in_file || body.path().is_some()) {
                 let left = rest.left().unwrap_or_default();
                 match spill(request, core, body, (without, left)).await? {
@@ -149,15 +149,15 @@ impl Connection {
         Ok((used as u64, done))
     }
 
-    /// The next body of this client is likely to be as long: its head is not received by what would take the body too.
+    /// The next body of this client is likely to be as long: its head is not received into a large buffer.
     fn expect_body(&mut self) {
         self.had_long_body = true;
         self.wire.set_multishot(false);
     }
 
-    /// Receives more of a body whose head is here: what is known to come goes to where it stays, at most this many
-    /// bytes of it, as long as the client sends as fast as it is read. How many bytes came so; `None` at the end of the
-    /// stream. Other bytes are in the input. `ECANCELED` where the connection is given up meanwhile to make room.
+    /// Receives more of a body whose head has arrived: bytes of known length go to their final memory, at most this
+    /// many, as long as the client sends as fast as they are read. Returns their number; `None` at the end of the
+    /// connection. Other bytes are in the input. `ECANCELED` where the connection is given up meanwhile to make room.
     async fn receive_body_bytes(
         &mut self,
         rest: &mut Rest,
@@ -251,7 +251,7 @@ impl Connection {
         }
     }
 
-    /// Receives what is here of a body whose length is known.
+    /// Receives the arrived bytes of a body of known length.
     fn receive_rest_now(&mut self, rest: &Rest) -> Option<Result<Option<Buf>, Errno>> {
         let Rest::Bytes(left @ 1..) = rest else { return None };
         if !self.body_is_fast || rt::buffers_are_scarce() {
@@ -262,13 +262,13 @@ impl Connection {
         Some(self.receive_now(&mut buf)?.map(|came| came.then_some(buf)))
     }
 
-    /// A client that waits to be told gets to know that its body is wanted.
+    /// A client that expects a 100 response gets it.
     async fn tell_to_go_on(&mut self, request: &Request, core: &Core) -> Result<(), BodyFailure> {
         let waits = http::connection::expect(&request.head, request.bytes()) == Expect::Continue;
         if !waits || !self.input.bytes().is_empty() {
             return Ok(());
         }
-        // It has nothing else to read meanwhile, so the send waits for nobody but a client that is gone.
+        // It has nothing else to read meanwhile, so the send waits only if the client is gone.
         let mut data = Segments::new();
         data.push(Source::Static(CONTINUE_RESPONSE));
         let sent = self.wire.send(&self.timer, core.sending.send_timeout, &mut data, false).await;
@@ -280,7 +280,7 @@ impl Connection {
 enum Received {
     /// All of it.
     Whole,
-    /// What memory and file have taken before the file failed.
+    /// The bytes in memory and file before the file failed.
     Part { has_rest: bool },
 }
 
@@ -291,7 +291,7 @@ const FAST_BYTES: usize = 2 << 10;
 /// The largest buffer that a body is received into.
 const BUFFER_MAX: usize = 1 << 20;
 
-/// What takes a body as it comes.
+/// The consumer of a body as it arrives.
 trait Collect {
     /// Takes a copy of bytes.
     fn add(&mut self, bytes: &[u8]);
@@ -343,7 +343,7 @@ impl Collect for Rc<IncomingBody> {
 }
 
 impl Connection {
-    /// What is to be fed to a handler.
+    /// The bytes to feed to a handler.
     pub(super) async fn prepare_feed(&mut self, request: &mut Request) -> Result<Feed<Rest>, BodyFailure> {
         if course::too_large(request).is_some() {
             return Err(BodyFailure::Refused(413));
@@ -385,8 +385,8 @@ impl Connection {
     }
 }
 
-/// What a chunked body has brought and announced, when that is more than it may be. The announced size of a chunk
-/// counts: what is too large is not waited for.
+/// The received and announced bytes of a chunked body, when they exceed the limit. The announced size of a chunk
+/// counts, so that a too large one is refused at once.
 fn exceeds(rest: &Rest, most: u64) -> Option<(u64, u64)> {
     let Rest::Chunks(decoder) = rest else { return None };
     let (total, announced) = (decoder.total(), decoder.announced());

@@ -1,4 +1,4 @@
-//! What a request may ask of a client that speaks HTTP/1.
+//! The interface of a request to a client of HTTP/1.
 
 use std::pin::Pin;
 

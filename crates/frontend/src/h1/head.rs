@@ -1,7 +1,7 @@
-//! The header section of a response of HTTP/1 in nginx's order, and what it says of the end of the body and of the
+//! The header section of a response of HTTP/1 in nginx's order, with the fields about the end of the body and the
 //! connection.
 //!
-//! | body | how its end is told |
+//! | body | how its end is marked |
 //! |---|---|
 //! | of a known length | `Content-Length` |
 //! | of another, or with trailers, to HTTP/1.1 | chunks; [`outlet`](super::outlet) frames them |
@@ -33,8 +33,8 @@ fn frame(request: &mut Request, core: &Core) {
     }
 }
 
-/// What the head says of the connection. What HTTP/1.0 clients know is in the field; 1.1 keeps connections unless told
-/// otherwise, but nginx says so.
+/// The `Connection` field. HTTP/1.0 clients need it; HTTP/1.1 keeps connections alive by default, but nginx sends it
+/// too.
 fn connection_field(request: &Request, core: &Core) -> ConnectionField {
     let timeout_s = core.keeping.keepalive_header.map(|seconds| seconds.min(u64::from(u32::MAX)) as u32);
     match request.keepalive {

@@ -162,8 +162,8 @@ impl Connection {
         let (end, kind) = match self.begin_to_wait() {
             ControlFlow::Continue(wait) => wait,
             ControlFlow::Break(early) => {
-                // What others have sent is received before this is answered, so that a look at a file serves all of them. And
-                // the line of the last response is in the log before the next request is looked at.
+                // Requests of other connections are received before this one is served, so that one file probe serves
+                // all of them. And the line of the last response is in the log before the next request is parsed.
                 rt::step_aside().await;
                 return early;
             }
@@ -186,7 +186,7 @@ impl Connection {
         }
     }
 
-    /// Until when a request is waited for, and as what; a response where nothing is to be waited for.
+    /// The deadline of a request, and its kind; a result where there is no wait.
     fn begin_to_wait(&mut self) -> ControlFlow<Option<bool>, (Instant, Waits)> {
         let first = self.info.requests.get() == 0;
         // Many connections end with their first answer: a receive that stays armed would have to be taken back then. Where
@@ -210,7 +210,7 @@ impl Connection {
         }
         let mut patience = match (first, self.thread.is_draining()) {
             (true, _) => self.core().reading.client_header_timeout,
-            // A client that was told to go on may be sending already: it gets a moment.
+            // A client that got a 100 response may be sending already: it gets a moment.
             (false, true) => self.kept.min_timeout,
             (false, false) => self.kept.timeout,
         };
@@ -218,7 +218,7 @@ impl Connection {
             if self.wire.is_quiet() {
                 return ControlFlow::Break(None);
             }
-            // What is here is a request that the last response allowed, but it may take a turn of the engine to come.
+            // A request that the last response allowed may need another turn of the engine to arrive.
             patience = HERE_MAX;
         }
         ControlFlow::Continue((rt::now() + patience, if first { Waits::First } else { Waits::Idle }))
@@ -276,7 +276,7 @@ impl Connection {
     /// Tells why a head will not be whole.
     fn give_up_head(&mut self, request: &mut Request, status: u16, why: fmt::Arguments<'_>) -> Received {
         self.keep_for_messages(request);
-        // What came of the last line is not counted.
+        // Bytes of the last line are not counted.
         request.received = request.received.min(request.head.line_start().into());
         let part = if request.head.in_request_line() { "line" } else { "headers" };
         request.log(Level::Info, format_args!("{why} while reading client request {part}"));
@@ -298,8 +298,8 @@ impl Connection {
     }
 }
 
-/// What comes before the deadline. As [`Timer::limit`], but no state machine around another one: what a connection waits
-/// with is fetched anew at each request where there are many.
+/// The result before the deadline. As [`Timer::limit`], but without a nested state machine: with many connections the
+/// state of a waiting one is a cache miss at each request.
 fn receive_in_time(
     wire: &mut Wire,
     timer: &Timer,

@@ -105,7 +105,7 @@ impl Connection {
     /// Ends the connection.
     fn end(mut self) {
         self.wire.say_goodbye();
-        // Requests that are kept for later ones still know whose they were; the socket closes with its last owner.
+        // Request memory kept for later requests still refers to its connection; the socket closes with its last owner.
         self.info.client.take();
         if self.thread.calls_directly {
             self.wire.close_directly();
@@ -177,10 +177,10 @@ impl Connection {
             if self.info.requests.get() == 0 && self.may_be_http2() && Box::pin(self.is_http2()).await {
                 return Spoken::Http2;
             }
-            // Behind a proxy the first request may come along with what the proxy says.
+            // Behind a proxy the first request may arrive together with the PROXY protocol's header.
             let pipelined = is_here && self.info.requests.get() > 0;
             if !pipelined {
-                // What came into force since the last request holds for this one.
+                // A configuration that took effect since the last request applies to this one.
                 self.renew();
             }
             let mut request = self.thread.take_request(&self.generation, &self.info, self.server);

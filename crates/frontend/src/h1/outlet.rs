@@ -39,11 +39,11 @@ pub(super) struct Http1Outlet<'a> {
     body: Segments,
     /// How many these are.
     pieces: usize,
-    /// How the client finds the end of the body, and whether it was told.
+    /// How the client finds the end of the body, and whether it was sent.
     framing: Framing,
-    /// What is being sent, and has not been handed to the wire yet.
+    /// Bytes to send that were not passed to the wire yet.
     flushing: Option<Segments>,
-    /// What was handed to the wire last.
+    /// The last bytes passed to the wire.
     flying: Option<Flying>,
     /// Bytes handed to the kernel.
     sent: u64,
@@ -85,7 +85,7 @@ struct Flying {
 }
 
 impl<'a> Http1Outlet<'a> {
-    /// A way to this wire, for a response whose head says that it is `chunked` or not.
+    /// An outlet to this wire, for a response that is `chunked` or not.
     pub(super) fn new(
         wire: &'a mut Wire,
         timer: &'a Timer,
@@ -121,7 +121,7 @@ impl<'a> Http1Outlet<'a> {
         self.calls_directly = calls_directly;
     }
 
-    /// Has the client told to send its body, before the header section of the response.
+    /// Sends a 100 response before the header section of the response.
     pub(super) fn tell_to_go_on(&mut self) {
         self.head.extend_from_slice(CONTINUE_RESPONSE);
     }
@@ -136,7 +136,7 @@ impl<'a> Http1Outlet<'a> {
         let (mut start, body) = (std::mem::take(&mut self.head), std::mem::take(&mut self.body));
         self.pieces = 0;
         if self.framing != Framing::Chunks {
-            // Bytes as they are: the head has told the length, or the end of the connection will.
+            // Unframed bytes: the header section has their length, or the connection ends after them.
             let mut data = Segments::from(start);
             data.append(body);
             return data;
@@ -205,7 +205,7 @@ impl<'a> Http1Outlet<'a> {
         Poll::Ready(Ok(is_rest))
     }
 
-    /// Keeps the memory of the head, which comes back with what was sent.
+    /// Keeps the memory of the head, which comes back with the sent segments.
     fn keep_spare(&mut self, data: &mut Segments) {
         if let Some(mut head) = data.take_vec() {
             head.clear();
@@ -220,22 +220,22 @@ impl<'a> Http1Outlet<'a> {
     }
 }
 
-/// Bytes from which on a send that copies is a call of this thread. The copy takes much longer than what the engine saves, and
-/// the buffer is free for the next read when the call ends: by a ring it would be after the sends of all others. Of a file of
-/// 100 KiB the head would be a packet of its own, for an eighth more of the processor's time.
+/// Bytes from which on a send that copies is a call of this thread. The copy takes much longer than the engine would
+/// save, and the buffer is free for the next read when the call ends: by a ring it would be after the sends of all
+/// others. Of a file of 100 KiB the head would be a packet of its own, for an eighth more of the processor's time.
 const SENT_DIRECTLY_MIN: u64 = 128 << 10;
 
 /// Free bytes of a socket's buffer that are worth a read of the disk; with fewer, the kernel is asked to tell when a
 /// third of the buffer is free.
 const ROOM_MIN: u64 = 64 << 10;
 
-/// What is read for a client whose socket says that it takes something, however small its buffer.
+/// Bytes read at least for a client whose socket is writable, however small its buffer.
 const ROOM_LEAST: u64 = 4 << 10;
 
-/// Pieces beside those of the body in one send: the head with what opens a chunk, and what ends that.
+/// Pieces beside those of the body in one send: the head with the start of a chunk, and the chunk's end.
 const FRAMING_PIECES: usize = 2;
 
-/// Writes the last chunk. Whoever ends a body has looked whether its trailers may be sent.
+/// Writes the last chunk. The caller has checked that the trailers may be sent.
 fn push_last(trailers: &Trailers, out: &mut Vec<u8>) {
     let fields: Vec<_> = trailers.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
     if push_last_chunk(&fields, out).is_err() {
@@ -289,7 +289,7 @@ impl Outlet for Http1Outlet<'_> {
             }
             self.flushing = Some(self.framed(None));
         }
-        // The kernel holds the last segment back for what is at hand, for 200 ms at most.
+        // The kernel holds the last segment back for bytes already in memory, for 200 ms at most.
         self.poll_flushed(context, follows == Follows::AtHand)
     }
 
@@ -313,7 +313,7 @@ impl Outlet for Http1Outlet<'_> {
         if !self.patience.is_running() {
             ready!(self.pace.poll_due(context, self.sent));
         }
-        // What a file says of itself is no end of the wait: whoever reads it knows what to make of that.
+        // An error of the file does not end the wait here: the reader of the file handles it.
         let polled = self.wire.poll_sendfile(context, part).map(Ok);
         let progress = || self.wire.progress();
         let result = ready!(self.patience.follow(context, self.timer, polled, progress))?;
@@ -403,7 +403,7 @@ mod tests {
 
     use super::*;
 
-    /// What a client gets of a response that `write` sends, whose head says that it is `chunked` or not.
+    /// The bytes that a client receives of a response that `write` sends, `chunked` or not.
     fn got(chunked: bool, rate: Option<u64>, write: impl AsyncFnOnce(&mut dyn Outlet)) -> String {
         let engine = io::build(EngineConfig { net: NetKind::Epoll, ..EngineConfig::default() });
         let mut runtime = Runtime::new(engine.expect("epoll is everywhere"));
@@ -497,7 +497,7 @@ mod tests {
         assert_eq!(got(false, None, write), "HEAD\r\n23489end");
     }
 
-    /// What is on its way when a response is given up is taken back: nothing may follow it on this wire.
+    /// Bytes in flight when a response is given up are abandoned: nothing may follow them on this wire.
     #[test]
     fn what_is_given_up_half_way_ends_the_wire() {
         let engine = io::build(EngineConfig { net: NetKind::Epoll, ..EngineConfig::default() });

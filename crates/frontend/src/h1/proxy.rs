@@ -1,4 +1,4 @@
-//! What a proxy says of a connection before its first request: `listen … proxy_protocol`.
+//! The PROXY protocol's header before the first request: `listen … proxy_protocol`.
 
 use std::fmt;
 
@@ -85,7 +85,7 @@ impl Connection {
 /// A header that cannot be used, in nginx's words.
 struct Complaint<'a> {
     error: ProxyError,
-    /// What was received instead of a header.
+    /// The bytes received instead of a header.
     input: &'a [u8],
 }
 

@@ -34,14 +34,14 @@ impl Connection {
         connection::wants_keep_alive(&request.head, request.bytes()) && !self.thread.is_draining()
     }
 
-    /// Decides whether the connection is kept; whether the client is told to send its body.
+    /// Decides on keep-alive; returns whether the client gets a 100 response.
     pub(super) fn settle_connection(&self, request: &mut Request, core: &Core) -> bool {
         if self.thread.is_draining() || !keeps(core, request) {
             request.keepalive = false;
         }
         let go_on = self.client_waits_to_send(request);
         if go_on == Some(false) {
-            // It may send its body or not; nobody could tell that from the next request.
+            // It may send its body or not; the body could not be distinguished from the next request.
             request.keepalive = false;
         }
         go_on == Some(true)
@@ -88,8 +88,8 @@ impl Connection {
             request.keep_spare(head);
         }
         if sending.ends {
-            // Not left to the close: with bytes in the socket that nobody has read, that is a reset, which would
-            // take the response along.
+            // Not left to the close: with unread bytes in the socket, the close is a reset, which would discard the
+            // response.
             self.wire.shutdown_write();
         }
     }
@@ -103,8 +103,8 @@ impl Connection {
         is_cheaper && thread.calls_directly && len <= SENT_DIRECTLY_MAX && !request.pipelined
     }
 
-    /// Waits until the client has acknowledged everything, but not longer than it may take nothing: what is on its way would
-    /// be lost in a reset. The kernel does not tell when that is, so it is asked again and again.
+    /// Waits until the client has acknowledged everything, for `send_timeout` without progress at most: a reset would
+    /// lose bytes in flight. The kernel has no event for it, so it is polled.
     pub(super) async fn acknowledged(&self, timeout: Duration) {
         let mut left = self.wire.unacknowledged();
         let mut until = rt::now() + timeout;
@@ -118,7 +118,7 @@ impl Connection {
         }
     }
 
-    /// Whether a client that sent `Expect: 100-continue` is told to send its body; `None` without one.
+    /// Whether a client that sent `Expect: 100-continue` gets a 100 response; `None` without that field.
     fn client_waits_to_send(&self, request: &Request) -> Option<bool> {
         let waits = connection::expect(&request.head, request.bytes()) == Expect::Continue
             && request.head.body().has_body()

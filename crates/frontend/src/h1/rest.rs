@@ -1,4 +1,4 @@
-//! Request bodies that nobody wanted, and closing so that the client still reads its response.
+//! Unread request bodies, and a close after which the client still reads its response.
 //!
 //! ```text
 //!   kept:   response --> rest of the body, thrown away --> next request
@@ -110,7 +110,7 @@ impl Connection {
     }
 }
 
-/// What of a body is still to come.
+/// The rest of a body.
 pub(super) enum Rest {
     /// So many bytes.
     Bytes(u64),

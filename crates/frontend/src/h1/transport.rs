@@ -1,7 +1,7 @@
-//! HTTP/1 as what requests come by: the connection is the transport of the one request that it has at a time.
+//! HTTP/1 as a transport of requests: a connection is the transport of its single present request.
 //!
-//! Each method is a few lines over what the siblings hold: [`input`](super::input) and [`body`](super::body) for what comes,
-//! [`head`](super::head), [`respond`](super::respond) and [`outlet`](super::outlet) for what goes.
+//! Each method is a few lines over the siblings: [`input`](super::input) and [`body`](super::body) receive,
+//! [`head`](super::head), [`respond`](super::respond) and [`outlet`](super::outlet) send.
 
 use std::convert::Infallible;
 
@@ -125,13 +125,14 @@ impl Transport for Connection {
         by: Box<dyn Takeover>,
     ) -> Result<TakeoverEnd, BodyError> {
         if request.scope().core.sending.tcp_nodelay {
-            // What passes through is short and waits for no more; the upstream's connection was made so.
+            // Tunnelled messages are short and must not wait for more bytes (TCP_NODELAY), as on the upstream's
+            // connection.
             self.wire.set_nodelay();
         }
         if let Some(mut sending) = self.begin_to_send(request, Segments::from(head), false)? {
             self.go_on_sending(request, &mut sending).await?;
         }
-        // What the client has sent behind its request is the other protocol's already.
+        // The client's bytes behind its request belong to the other protocol already.
         let early = std::mem::take(&mut self.input);
         Ok(by.run(&mut self.wire, &self.timer, early.bytes()).await)
     }
