@@ -537,13 +537,7 @@ impl Buf {
         self.capacity -= count as u32;
     }
 
-    /// The whole capacity, whatever of it is content.
-    pub(crate) fn all(&self) -> &[u8] {
-        // SAFETY: as in [`Buf::space`], and nothing can change it meanwhile.
-        unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.capacity()) }
-    }
-
-    /// Appends as much of `bytes` as fits and returns how much that was.
+    /// Appends as much of `bytes` as fits and answers how much that was.
     pub fn append(&mut self, bytes: &[u8]) -> usize {
         let len = self.len as usize;
         let taken = bytes.len().min(self.capacity() - len);

@@ -3,12 +3,11 @@
 //! Operations go in ([`Op`]), completions come out ([`Completion`]); [`Engine`] is the contract between
 //! the two. A network backend (io_uring or epoll) and several disk backends (io_uring, libaio, thread
 //! pool, blocking calls) are joined into one engine for each worker thread. This crate knows no futures,
-//! no HTTP and no configuration text; it is the only crate with unsafe code.
+//! no HTTP and no configuration text.
 //!
 //! Order of calls: [`Engine::submit`] any number of times, then [`Engine::turn`], then look at the batch;
 //! at the end [`Engine::drain`].
 
-pub mod bare;
 pub mod buf;
 mod composite;
 pub mod descriptors;
@@ -40,4 +39,4 @@ pub use memory_limit::memory_limit;
 pub use op::{Completion, DiskVia, Fd, Op, OpId, Payload, Segments};
 pub use rustix::io::Errno;
 pub use shared_bytes::SharedBytes;
-pub use uring::{Refusal, SetupError, Stage};
+pub use uring::{Refusal, SetupError, Stage, flags as setup_flags};

@@ -41,7 +41,8 @@ const LAYERS: &[(&str, &[&str])] = &[
             "thread-alloc",
         ],
     ),
-    ("bench", &["io", "rt", "http"]),
+    ("bare", &["io"]),
+    ("bench", &["io", "rt", "http", "bare"]),
     ("ringroad", &["io", "rt", "http", "conf", "cache", "server", "bench", "thread-alloc"]),
     (
         "instructions",

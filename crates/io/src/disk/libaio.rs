@@ -7,14 +7,13 @@
 //! 2.6 and used by fio and Seastar in the same way).
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 
-use crate::buf::Buf;
 use crate::disk::job::Outcome;
 use crate::doorbell::Doorbell;
 use crate::op::{Completion, Op, OpId};
@@ -22,9 +21,7 @@ use crate::slot::Slots;
 
 /// `IOCB_CMD_PREAD` of linux/aio_abi.h.
 const COMMAND_PREAD: u16 = 0;
-/// `IOCB_CMD_PWRITE`.
-const COMMAND_PWRITE: u16 = 1;
-/// `IOCB_FLAG_RESFD`: the completion is signalled to the eventfd in `resfd`.
+/// `IOCB_FLAG_RESFD`: the eventfd in `resfd` is told of the completion.
 const FLAG_RESFD: u32 = 1;
 /// `AIO_RING_MAGIC`: the shared ring has the layout that is known here.
 const RING_MAGIC: u32 = 0xa10a_10a1;
@@ -32,7 +29,7 @@ const RING_MAGIC: u32 = 0xa10a_10a1;
 /// `struct iocb` of linux/aio_abi.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Request {
+struct Request {
     data: u64,
     #[cfg(target_endian = "little")]
     key: u32,
@@ -50,33 +47,13 @@ pub(crate) struct Request {
     resfd: u32,
 }
 
-impl Request {
-    /// A read or a write of at most `len` bytes with the start of `buf`.
-    pub(crate) fn new(write: bool, file: RawFd, offset: u64, buf: &mut Buf, len: u32) -> Request {
-        Request {
-            opcode: if write { COMMAND_PWRITE } else { COMMAND_PREAD },
-            file: file as u32,
-            bytes: u64::from(len).min(buf.capacity() as u64),
-            buffer: buf.as_mut_ptr() as u64,
-            // An offset beyond the signed range is the kernel's to refuse.
-            offset: offset as i64,
-            ..Request::default()
-        }
-    }
-
-    /// The same request, whose completion returns `data`.
-    pub(crate) fn named(self, data: u64) -> Request {
-        Request { data, ..self }
-    }
-}
-
 /// `struct io_event` of linux/aio_abi.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Event {
-    pub(crate) data: u64,
+struct Event {
+    data: u64,
     request: u64,
-    pub(crate) result: i64,
+    result: i64,
     result2: i64,
 }
 
@@ -93,12 +70,12 @@ struct Header {
     header_bytes: u32,
 }
 
-/// A context of the kernel. Its user keeps the memory of requests until they have completed.
-pub(crate) struct Context {
+/// A context as the kernel sees it. What requests point to is its user's to keep until they have completed.
+struct Context {
     /// The context's name in the kernel is the address of its ring.
     ring: NonNull<Header>,
     /// Calls into the kernel.
-    pub(crate) kernel_entries: u64,
+    kernel_entries: u64,
 }
 
 /// One thread's context, and the reads that it carries out.
@@ -115,7 +92,7 @@ pub(crate) struct Libaio {
 
 impl Context {
     /// A context for `depth` requests in flight, counted against `fs.aio-max-nr` by the kernel.
-    pub(crate) fn new(depth: u32) -> Result<Context, Errno> {
+    fn new(depth: u32) -> Result<Context, Errno> {
         let mut context: libc::c_ulong = 0;
         // SAFETY: io_setup(2) writes the context's name to the place given, which is one `c_ulong`.
         let result = unsafe { libc::syscall(libc::SYS_io_setup, depth, &raw mut context) };
@@ -131,29 +108,15 @@ impl Context {
         }
     }
 
-    /// Submits requests to the kernel; returns how many it accepted. The caller keeps their memory unmoved until
-    /// [`Context::next_event`] or [`Context::wait`] has returned each one's completion.
-    pub(crate) fn submit(&mut self, pointers: &mut [*mut Request]) -> Result<usize, Errno> {
+    /// Gives requests to the kernel; answers how many it took. What they point to stays with the caller, and stays
+    /// where it is, until [`Context::next_event`] has brought each one's completion.
+    fn submit(&mut self, pointers: &mut [*mut Request]) -> Result<usize, Errno> {
         self.kernel_entries += 1;
         let (context, count, pointers) = (self.name(), pointers.len(), pointers.as_mut_ptr());
         // SAFETY: the pointers name live requests, which the kernel copies before the call returns. The memory that
         // those point to is kept by the caller until they have completed, or leaked.
         let result = unsafe { libc::syscall(libc::SYS_io_submit, context, count, pointers) };
         check(result).map(|taken| taken as usize)
-    }
-
-    /// Waits until there are `min` completions and appends at most `max` to `events`, as io_getevents(2) does.
-    pub(crate) fn wait(&mut self, min: usize, max: usize, events: &mut Vec<Event>) -> Result<(), Errno> {
-        self.kernel_entries += 1;
-        events.reserve(max);
-        let room = events.spare_capacity_mut();
-        let (context, place, forever) = (self.name(), room.as_mut_ptr(), std::ptr::null::<libc::timespec>());
-        // SAFETY: the kernel writes at most `max` events, for which there is room, and the call has no time limit.
-        let result = unsafe { libc::syscall(libc::SYS_io_getevents, context, min, max, place, forever) };
-        let count = check(result)? as usize;
-        // SAFETY: the kernel has written this many events behind the old ones.
-        unsafe { events.set_len(events.len() + count) };
-        Ok(())
     }
 
     fn name(&self) -> libc::c_ulong {
@@ -167,7 +130,7 @@ impl Context {
     }
 
     /// The next completion, without a call into the kernel.
-    pub(crate) fn next_event(&mut self) -> Option<Event> {
+    fn next_event(&mut self) -> Option<Event> {
         let header = self.header();
         // The head is ours: what io_getevents takes is taken in this thread too.
         let head = header.head.load(Ordering::Relaxed);
@@ -278,8 +241,18 @@ fn request(id: OpId, resfd: u32, slots: &mut Slots) -> Request {
         unreachable!("only reads are given to libaio");
     };
     let name = u64::from(id.generation) << 32 | u64::from(id.slot);
-    let request = Request::new(false, file.as_raw_fd(), *offset, buf, *len);
-    Request { data: name, flags: FLAG_RESFD, resfd, ..request }
+    Request {
+        data: name,
+        opcode: COMMAND_PREAD,
+        file: file.as_raw_fd() as u32,
+        bytes: u64::from(*len).min(buf.capacity() as u64),
+        buffer: buf.as_mut_ptr() as u64,
+        // An offset beyond the signed range is the kernel's to refuse.
+        offset: *offset as i64,
+        flags: FLAG_RESFD,
+        resfd,
+        ..Request::default()
+    }
 }
 
 /// The result of a raw system call by libc's convention.

@@ -29,9 +29,12 @@ use self::doubt::Doubts;
 use self::in_flight::{InFlightTable, Phase, SLOTS_MAX};
 use self::recv::{Group, LARGE_MAX, RecvRing};
 use self::ring::{Cqe, Ring};
-pub(crate) use self::setup::{DEFER_TASKRUN, NO_SQARRAY, TASKRUN_FLAG, filtered};
 use self::setup::{LADDER, Mode, POLLED_LADDER};
-pub use self::setup::{Refusal, SetupError, Stage};
+pub use self::setup::{Refusal, SetupError, Stage, flags};
+pub(crate) use self::setup::{
+    filtered,
+    flags::{DEFER_TASKRUN, NO_SQARRAY, TASKRUN_FLAG},
+};
 use crate::buf::{Buf, Pool};
 use crate::engine::{EngineConfig, Note, Wait};
 use crate::op::{Completion, Fd, Op, OpId, RECV_LARGE_BYTES, RecvInto};

@@ -17,7 +17,6 @@ use super::setup::{Mode, SetupError, Stage};
 
 /// `IORING_ENTER_*` of io_uring_enter(2).
 const ENTER_GETEVENTS: u32 = 1 << 0;
-const ENTER_SQ_WAKEUP: u32 = 1 << 1;
 const ENTER_EXT_ARG: u32 = 1 << 3;
 const ENTER_REGISTERED_RING: u32 = 1 << 4;
 /// Since 6.15: an idle ring does not show as a CPU that waits for I/O.
@@ -99,21 +98,10 @@ impl Ring {
         denied: u32,
     ) -> Result<Ring, SetupError> {
         let (ring, mode) = super::setup::create(ladder, entries, completions, denied)?;
-        let mut ring = Ring::with(ring, mode);
+        let enter_fd = ring.as_raw_fd();
+        let mut ring = Ring { ring, enter_fd, enter_flags: 0, mode, entries: 0, fixed_table: 0 };
         ring.register_ring_fd();
         Ok(ring)
-    }
-
-    /// A ring that was set up elsewhere and takes entries, entered by its descriptor.
-    pub(crate) fn over(ring: IoUring, mode: Mode) -> Ring {
-        let mut ring = Ring::with(ring, mode);
-        ring.choose_wait();
-        ring
-    }
-
-    fn with(ring: IoUring, mode: Mode) -> Ring {
-        let enter_fd = ring.as_raw_fd();
-        Ring { ring, enter_fd, enter_flags: 0, mode, entries: 0, fixed_table: 0 }
     }
 
     /// Finds out whether the kernel knows how to wait without it being taken for a wait for a disk.
@@ -145,7 +133,7 @@ impl Ring {
 
     /// Enters by an index of this task's own table, which saves looking the descriptor up. A kernel
     /// without it, or a full table, costs only that.
-    pub(crate) fn register_ring_fd(&mut self) {
+    fn register_ring_fd(&mut self) {
         let fd = self.ring.as_raw_fd();
         let mut update = RingFdUpdate { offset: u32::MAX, reserved: 0, data: fd as u64 };
         let argument: *mut RingFdUpdate = &mut update;
@@ -232,20 +220,6 @@ impl Ring {
         pushed.is_ok()
     }
 
-    /// As [`Ring::push`] for several entries, published to the kernel at once; returns how many fitted.
-    pub(crate) fn push_each(&mut self, entries: impl Iterator<Item = squeue::Entry>) -> u32 {
-        let mut queue = self.ring.submission();
-        let mut count = 0;
-        for entry in entries {
-            // SAFETY: as in `push`; entries without memory, such as no-ops, have nothing to keep.
-            if unsafe { queue.push(&entry) }.is_err() {
-                break;
-            }
-            count += 1;
-        }
-        count
-    }
-
     /// Entries staged and not yet taken by the kernel; the kernel's own position decides, not a count.
     pub(crate) fn staged(&mut self) -> u32 {
         self.ring.submission().len() as u32
@@ -262,27 +236,8 @@ impl Ring {
         !self.mode.taskrun_flag || queue.taskrun() || queue.cq_overflow()
     }
 
-    /// Whether the kernel thread that takes entries sleeps, for a ring that has one.
-    pub(crate) fn poller_sleeps(&mut self) -> bool {
-        self.ring.submission().need_wakeup()
-    }
-
-    /// Wakes that thread.
-    pub(crate) fn wake_poller(&mut self) -> Result<u32, Errno> {
-        let usual = self.enter_flags;
-        self.enter_flags |= ENTER_SQ_WAKEUP;
-        let woken = self.enter(0, 0, false, None);
-        self.enter_flags = usual;
-        woken
-    }
-
-    /// Makes the descriptors known to the ring as 0, 1 and so on. It holds the files open from then on.
-    pub(crate) fn register_files(&self, files: &[i32]) -> Result<(), Errno> {
-        self.ring.submitter().register_files(files).map_err(|error| errno(&error))
-    }
-
-    /// Submits `count` staged entries. With `wait_for` completions to wait for, or with `collect`, runs what the kernel
-    /// has deferred. Returns how many entries the kernel took.
+    /// Submits `count` staged entries. With `wait_for` completions to wait for, or with `collect`, runs
+    /// what the kernel has deferred. Answers how many entries the kernel took.
     pub(crate) fn enter(
         &mut self,
         count: u32,
@@ -323,20 +278,16 @@ impl Ring {
         out.extend(self.ring.completion().map(Cqe::from));
     }
 
-    /// Looks at all completions without keeping them; returns how many there were.
-    pub(crate) fn collect_each(&mut self, mut look: impl FnMut(Cqe)) -> u32 {
-        let mut count = 0;
-        for entry in self.ring.completion() {
-            look(Cqe::from(entry));
-            count += 1;
-        }
-        count
-    }
-
     /// Completions that the queue can hold.
     #[cfg(test)]
     pub(crate) fn completions_max(&self) -> u32 {
         self.ring.params().cq_entries()
+    }
+
+    /// A registration that a locked ring refuses.
+    #[cfg(test)]
+    pub(crate) fn register_files(&self, files: &[i32]) -> Result<(), Errno> {
+        self.ring.submitter().register_files(files).map_err(|error| errno(&error))
     }
 
     /// Kernel workers that the ring may have: for operations that end, and for those that may not.

@@ -8,28 +8,29 @@ use std::time::{Duration, Instant};
 use io_uring::{Builder, IoUring};
 use rustix::io::Errno;
 
+use self::flags::{COOP_TASKRUN, DEFER_TASKRUN, NO_SQARRAY, SINGLE_ISSUER, TASKRUN_FLAG};
 use super::ring::errno;
 
-/// `IORING_SETUP_*` bits that only a bare ring may have: the device is asked in a loop instead of interrupting, and a
-/// kernel thread takes entries.
-pub const IOPOLL: u32 = 1 << 0;
-/// See [`IOPOLL`].
-pub const SQPOLL: u32 = 1 << 1;
 /// `IORING_SETUP_*` bits that are left out one after another; io_uring_setup(2).
-pub const COOP_TASKRUN: u32 = 1 << 8;
-/// See [`COOP_TASKRUN`].
-pub const TASKRUN_FLAG: u32 = 1 << 9;
-/// See [`COOP_TASKRUN`].
-pub const SINGLE_ISSUER: u32 = 1 << 12;
-/// See [`COOP_TASKRUN`]; since 6.1.
-pub const DEFER_TASKRUN: u32 = 1 << 13;
-/// See [`COOP_TASKRUN`]; since 6.6.
-pub const NO_SQARRAY: u32 = 1 << 16;
+pub mod flags {
+    /// Completions wait for the next entry into the kernel instead of interrupting.
+    pub const COOP_TASKRUN: u32 = 1 << 8;
+    /// The queue tells when the kernel has deferred work.
+    pub const TASKRUN_FLAG: u32 = 1 << 9;
+    /// One thread alone submits.
+    pub const SINGLE_ISSUER: u32 = 1 << 12;
+    /// Work is done in entries that wait or collect; since 6.1.
+    pub const DEFER_TASKRUN: u32 = 1 << 13;
+    /// The submission queue has no second array; since 6.6.
+    pub const NO_SQARRAY: u32 = 1 << 16;
+    /// Those of an engine's ring on a kernel that knows all of them.
+    pub const ENGINE: u32 = SINGLE_ISSUER | DEFER_TASKRUN | TASKRUN_FLAG | NO_SQARRAY;
+}
 
 /// Sets of flags, best first: the next is tried when the kernel returns `EINVAL` for the one before. For a ring whose
 /// owner waits in io_uring_enter(2).
 pub(crate) const LADDER: [u32; 4] = [
-    SINGLE_ISSUER | DEFER_TASKRUN | TASKRUN_FLAG | NO_SQARRAY,
+    flags::ENGINE,
     SINGLE_ISSUER | DEFER_TASKRUN | TASKRUN_FLAG,
     SINGLE_ISSUER | DEFER_TASKRUN,
     COOP_TASKRUN,
@@ -104,7 +105,7 @@ pub struct SetupError {
 
 impl SetupError {
     /// An error with the likely reason, for which `/proc` is read.
-    pub(crate) fn new(stage: Stage, errno: Errno) -> SetupError {
+    pub fn new(stage: Stage, errno: Errno) -> SetupError {
         SetupError { stage, errno, refusal: Refusal::guess(errno) }
     }
 

@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use io::bare::{Done, Queue, Transfer};
+use bare::{Done, Queue, Transfer};
 
 use super::job::{EngineKind, Job, Outcome};
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
-use io::bare::{AioQueue, Done, Load, Queue, RingQueue, RingSetup, Transfer, flags};
+use bare::{AioQueue, Done, Load, Queue, RingQueue, RingSetup, Transfer, flags};
 use io::disk::threads::ThreadPool;
 use io::engine::{EngineConfig, NetKind};
 use io::op::DeviceId;

@@ -94,7 +94,7 @@ fn block(text: &str) -> Result<u32, String> {
     let bytes = size(text)?;
     // The largest is that of the buffers, the smallest a sector.
     match u32::try_from(bytes) {
-        Ok(bytes) if (512..=io::bare::BLOCK_BYTES_MAX).contains(&bytes) && bytes % 512 == 0 => Ok(bytes),
+        Ok(bytes) if (512..=bare::BLOCK_BYTES_MAX).contains(&bytes) && bytes % 512 == 0 => Ok(bytes),
         _ => Err("a multiple of 512 up to 1m".to_owned()),
     }
 }
@@ -219,7 +219,7 @@ fn target(bench: &Bench, options: &Options) -> Result<Target, Failure> {
         let mut file = File::open(path).map_err(failure)?;
         // The length of a block device is where its end is; its metadata has none.
         let bytes = std::io::Seek::seek(&mut file, std::io::SeekFrom::End(0)).map_err(failure)?;
-        if bytes < u64::from(io::bare::BLOCK_BYTES_MAX) {
+        if bytes < u64::from(bare::BLOCK_BYTES_MAX) {
             return Err(Failure::Usage(format!("--file {}: smaller than 1m", path.display())));
         }
         return Ok(Target { path: path.clone(), bytes });
@@ -229,7 +229,7 @@ fn target(bench: &Bench, options: &Options) -> Result<Target, Failure> {
         Scale::Quick => 512 << 20,
         Scale::Normal | Scale::Full => 2 << 30,
     });
-    let bytes = bytes.max(u64::from(io::bare::BLOCK_BYTES_MAX));
+    let bytes = bytes.max(u64::from(bare::BLOCK_BYTES_MAX));
     bench.workspace.need_space(bytes)?;
     let path = bench.workspace.folder("disk")?.join("data");
     bench.progress(format_args!("disk: writing a file of {} MiB", bytes >> 20));

@@ -9,8 +9,8 @@ mod told;
 
 use std::time::Duration;
 
+use bare::{RingSetup, flags};
 use clap::Args;
-use io::bare::{RingSetup, flags};
 
 use self::subject::{Place, Subject, Way};
 use super::lineup;

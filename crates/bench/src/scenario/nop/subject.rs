@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use io::bare::{AioQueue, Load, Queue, RingQueue, RingSetup, Transfer};
+use bare::{AioQueue, Load, Queue, RingQueue, RingSetup, Transfer};
 use io::{Completion, Engine, Op, Wait};
 
 use crate::failure::Failure;
@@ -258,7 +258,7 @@ fn read(way: Way, bytes: u32, batch: u32, path: &Path, length: Duration) -> Resu
     let load = Load { files: vec![file.into()], depth: batch, block_bytes: 4096 };
     let transfer = Transfer { write: false, file: 0, offset: 0, len: bytes };
     let mut done = Vec::with_capacity(batch as usize);
-    let check = move |queue_done: &mut Vec<io::bare::Done>| {
+    let check = move |queue_done: &mut Vec<bare::Done>| {
         let failed = queue_done.iter().find_map(|done| done.result.err());
         queue_done.clear();
         failed.map_or(Ok(()), |errno| Err(text(errno)))

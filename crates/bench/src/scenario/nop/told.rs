@@ -1,6 +1,6 @@
 //! What is made of the measurements of `bench nop`: tables, a plot, and what became of the write-up's claims.
 
-use io::bare::RingSetup;
+use bare::RingSetup;
 
 use super::subject::{Place, Subject, Way};
 use super::{BATCH_COMPARED, BATCH_OF_WRITE_UP, BATCHES_FEW, Options, READ_BYTES, alone, left_out};

@@ -6,6 +6,7 @@
 //! [`Queue::push`], [`Queue::submit`], [`Queue::wait`].
 
 mod aio;
+mod kernel;
 mod places;
 mod ring;
 
@@ -16,13 +17,15 @@ use rustix::io::Errno;
 
 pub use self::aio::AioQueue;
 pub use self::ring::RingQueue;
-pub(crate) use places::Places;
 
 /// `IORING_SETUP_*` bits of io_uring_setup(2), for [`RingSetup::flags`].
 pub mod flags {
-    pub use crate::uring::setup::{
-        COOP_TASKRUN, DEFER_TASKRUN, IOPOLL, NO_SQARRAY, SINGLE_ISSUER, SQPOLL, TASKRUN_FLAG,
-    };
+    pub use io::setup_flags::{COOP_TASKRUN, DEFER_TASKRUN, NO_SQARRAY, SINGLE_ISSUER, TASKRUN_FLAG};
+
+    /// The device is asked in a loop instead of interrupting.
+    pub const IOPOLL: u32 = 1 << 0;
+    /// A kernel thread takes the entries.
+    pub const SQPOLL: u32 = 1 << 1;
 }
 
 /// How a bare ring is made.
@@ -58,8 +61,7 @@ impl RingSetup {
 
     /// As this server's own rings are made, on a kernel that knows everything.
     pub fn as_engine(entries: u32) -> RingSetup {
-        let flags = ring::engine_flags();
-        RingSetup { flags, registered_fd: true, ..RingSetup::plain(entries) }
+        RingSetup { flags: io::setup_flags::ENGINE, registered_fd: true, ..RingSetup::plain(entries) }
     }
 }
 
@@ -131,7 +133,7 @@ pub trait Queue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueError {
     /// io_uring_setup(2) refused.
-    Ring(crate::SetupError),
+    Ring(io::SetupError),
     /// The buffers or files could not be registered; `ENOMEM` is most often the limit on locked memory.
     Register(Errno),
     /// io_setup(2) refused; `EAGAIN` says that `fs.aio-max-nr` is reached.

@@ -2,8 +2,10 @@
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
+use io::buf::CHUNK_BYTES;
+use io::{Buf, Pool};
+
 use super::{BLOCK_BYTES_MAX, Load, QueueError, Transfer};
-use crate::buf::{Buf, CHUNK_BYTES, Pool};
 
 /// Files and buffers. The owner keeps them until the kernel has completed all busy ones.
 pub(crate) struct Places {
@@ -11,8 +13,6 @@ pub(crate) struct Places {
     bufs: Vec<Buf>,
     free: Vec<u32>,
     busy: Vec<bool>,
-    /// The request of each transfer in flight.
-    transfers: Vec<Transfer>,
 }
 
 impl Places {
@@ -34,17 +34,14 @@ impl Places {
             }
         }
         let busy = vec![false; bufs.len()];
-        let nothing = Transfer { write: false, file: 0, offset: 0, len: 0 };
-        let transfers = vec![nothing; bufs.len()];
-        Ok(Places { files: load.files, bufs, free: (0..load.depth).rev().collect(), busy, transfers })
+        Ok(Places { files: load.files, bufs, free: (0..load.depth).rev().collect(), busy })
     }
 
     /// Takes a place for a transfer.
     pub(crate) fn take(&mut self, transfer: Transfer) -> Option<u32> {
         let place = self.free.pop()?;
         assert!((transfer.file as usize) < self.files.len(), "no such file: {transfer:?}");
-        assert!(transfer.len as usize <= self.bufs[place as usize].capacity(), "too long: {transfer:?}");
-        self.transfers[place as usize] = transfer;
+        self.bufs[place as usize].set_len(transfer.len as usize);
         self.busy[place as usize] = true;
         Some(place)
     }
@@ -72,6 +69,10 @@ impl Places {
         self.files.iter().map(AsRawFd::as_raw_fd).collect()
     }
 
+    pub(crate) fn bufs(&mut self) -> impl Iterator<Item = &mut Buf> {
+        self.bufs.iter_mut()
+    }
+
     pub(crate) fn buf(&mut self, place: u32) -> &mut Buf {
         &mut self.bufs[place as usize]
     }
@@ -82,6 +83,6 @@ impl Places {
         if self.busy[index] {
             return &[];
         }
-        self.bufs[index].all().get(..self.transfers[index].len as usize).unwrap_or_default()
+        &self.bufs[index]
     }
 }

@@ -2,8 +2,9 @@
 
 use rustix::io::Errno;
 
-use super::{Done, Load, Places, Queue, QueueError, Transfer};
-use crate::disk::libaio::{Context, Event, Request};
+use super::kernel::{Context, Event, Request};
+use super::places::Places;
+use super::{Done, Load, Queue, QueueError, Transfer};
 
 /// One context, its files and its buffers.
 pub struct AioQueue {
@@ -65,8 +66,8 @@ impl Queue for AioQueue {
         let place = self.places.take(transfer)?;
         let fd = self.places.fd(transfer.file);
         let buf = self.places.buf(place);
-        let request = Request::new(transfer.write, fd, transfer.offset, buf, transfer.len);
-        self.requests[place as usize] = request.named(place.into());
+        let request = Request::new(transfer.write, fd, transfer.offset, buf, transfer.len, place.into());
+        self.requests[place as usize] = request;
         self.staged.push(place);
         Some(place)
     }

@@ -8,24 +8,18 @@ use std::time::{Duration, Instant};
 
 use io_uring::squeue::Entry;
 use io_uring::types::{Fd as Raw, Fixed};
-use io_uring::{IoUring, opcode};
+use io_uring::{cqueue, opcode};
 use rustix::io::Errno;
 
-use super::{Done, Load, Places, Queue, QueueError, RingSetup, Transfer};
-use crate::uring::ring::{Cqe, Ring, errno};
-use crate::uring::setup::{IOPOLL, LADDER, Mode, SQPOLL, SetupError, Stage, TASKRUN_FLAG, builder};
+use super::flags::SQPOLL;
+use super::kernel::Ring;
+use super::places::Places;
+use super::{Done, Load, Queue, QueueError, RingSetup, Transfer};
 
 /// How long a wait for a ring with a kernel thread looks at the queue before it asks the kernel to wait.
 const LOOKING_MAX: Duration = Duration::from_millis(2);
-/// Time that the thread polls without work before it sleeps, milliseconds.
-const POLLER_IDLE_MS: u32 = 1000;
-/// Time that a dropped queue waits for its transfers in flight; later ones are leaked.
+/// How long a queue that is dropped waits for what is in flight; what then still is gets leaked.
 const DROP_WAIT: Duration = Duration::from_secs(5);
-
-/// The flags of an engine's ring on a kernel that knows all.
-pub(super) fn engine_flags() -> u32 {
-    LADDER[0]
-}
 
 /// One ring, its files and its buffers.
 pub struct RingQueue {
@@ -34,7 +28,7 @@ pub struct RingQueue {
     places: Option<Places>,
     setup: RingSetup,
     /// Completions of one look; kept for its memory.
-    batch: Vec<Cqe>,
+    batch: Vec<cqueue::Entry>,
 }
 
 impl RingQueue {
@@ -44,18 +38,9 @@ impl RingQueue {
     /// When the kernel refuses it, or a registration, or has no memory.
     pub fn new(setup: RingSetup, load: Load) -> Result<RingQueue, QueueError> {
         let mut places = Places::new(load)?;
-        let mut ring = create(&setup).map_err(QueueError::Ring)?;
-        if setup.registered_fd {
-            ring.register_ring_fd();
-        }
+        let ring = Ring::new(&setup).map_err(QueueError::Ring)?;
         if setup.registered_buffers {
-            let depth = places.depth() as u32;
-            ring.fixed_table(depth).map_err(QueueError::Register)?;
-            for place in 0..depth {
-                let buf = places.buf(place);
-                let memory = Some((buf.as_mut_ptr(), buf.capacity()));
-                ring.fix_buffer(place as u16, memory).map_err(QueueError::Register)?;
-            }
+            ring.register_buffers(places.bufs()).map_err(QueueError::Register)?;
         }
         if setup.registered_files {
             ring.register_files(&places.fds()).map_err(QueueError::Register)?;
@@ -85,9 +70,11 @@ impl RingQueue {
         loop {
             let left = count - seen;
             self.enter(left)?;
-            seen += self.ring.collect_each(|cqe| {
-                failed = failed.or((cqe.result < 0).then(|| Errno::from_raw_os_error(-cqe.result)));
-            });
+            for entry in self.ring.completions() {
+                let result = entry.result();
+                failed = failed.or((result < 0).then(|| Errno::from_raw_os_error(-result)));
+                seen += 1;
+            }
             match failed {
                 Some(errno) => return Err(errno),
                 None if seen == count => return Ok(()),
@@ -147,11 +134,11 @@ impl RingQueue {
 
     fn collect(&mut self, done: &mut Vec<Done>) {
         let mut batch = std::mem::take(&mut self.batch);
-        self.ring.collect(&mut batch);
-        for cqe in batch.drain(..) {
-            let place = cqe.user_data as u32;
+        batch.extend(self.ring.completions());
+        for entry in batch.drain(..) {
+            let place = entry.user_data() as u32;
             self.places().give_back(place);
-            let result = u32::try_from(cqe.result).map_err(|_| Errno::from_raw_os_error(-cqe.result));
+            let result = u32::try_from(entry.result()).map_err(|_| Errno::from_raw_os_error(-entry.result()));
             done.push(Done { place, result });
         }
         self.batch = batch;
@@ -161,7 +148,8 @@ impl RingQueue {
         let Transfer { write, file, offset, len } = transfer;
         let (fixed_file, fixed_buf) = (self.setup.registered_files, self.setup.registered_buffers);
         let places = self.places();
-        let (fd, memory, index) = (Raw(places.fd(file)), places.buf(place).as_mut_ptr(), place as u16);
+        let (fd, memory, index) =
+            (Raw(places.fd(file)), places.buf(place).space().as_mut_ptr(), place as u16);
         let known = Fixed(file);
         let entry = match (write, fixed_buf, fixed_file) {
             (false, false, false) => opcode::Read::new(fd, memory, len).offset(offset).build(),
@@ -177,27 +165,6 @@ impl RingQueue {
     }
 }
 
-fn create(setup: &RingSetup) -> Result<Ring, SetupError> {
-    let RingSetup { flags, mut entries, .. } = *setup;
-    if flags & SQPOLL != 0 {
-        // The kernel thread completes entries before it says that their places are free again.
-        entries = entries.saturating_mul(2);
-    }
-    let mut builder = builder(flags, entries.saturating_mul(2));
-    if flags & SQPOLL != 0 {
-        builder.setup_sqpoll(POLLER_IDLE_MS);
-        if let Some(cpu) = setup.poller_cpu {
-            builder.setup_sqpoll_cpu(cpu);
-        }
-    }
-    if flags & IOPOLL != 0 {
-        builder.setup_iopoll();
-    }
-    let ring: IoUring =
-        builder.build(entries).map_err(|error| SetupError::new(Stage::Setup, errno(&error)))?;
-    Ok(Ring::over(ring, Mode { flags, taskrun_flag: flags & TASKRUN_FLAG != 0 }))
-}
-
 impl Queue for RingQueue {
     fn push(&mut self, transfer: Transfer) -> Option<u32> {
         let place = self.places().take(transfer)?;
@@ -211,7 +178,7 @@ impl Queue for RingQueue {
 
     fn submit(&mut self) -> Result<(), Errno> {
         if self.is_polled() {
-            return if self.ring.poller_sleeps() { self.ring.wake_poller().map(|_| ()) } else { Ok(()) };
+            return self.ring.wake_poller();
         }
         loop {
             let staged = self.ring.staged();

@@ -1,0 +1,384 @@
+//! The system calls behind the two queues: a ring with any flags, and a context of libaio.
+//!
+//! The `io-uring` crate lays the queues of a ring out. It is entered here, since the crate forgets a registered ring
+//! descriptor. The memory that entries and requests name belongs to [`super::places::Places`]: its owner keeps it until
+//! the kernel has completed them, or leaks it.
+
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use io::{Buf, SetupError, Stage};
+use io_uring::{Builder, IoUring, cqueue, squeue};
+use rustix::io::Errno;
+
+use super::{RingSetup, flags};
+
+/// `IORING_ENTER_*` of io_uring_enter(2).
+const ENTER_GETEVENTS: u32 = 1 << 0;
+const ENTER_SQ_WAKEUP: u32 = 1 << 1;
+const ENTER_EXT_ARG: u32 = 1 << 3;
+const ENTER_REGISTERED_RING: u32 = 1 << 4;
+/// Since 6.15: an idle ring does not show as a processor that waits for I/O.
+const ENTER_NO_IOWAIT: u32 = 1 << 7;
+/// Register operations of io_uring_register(2) that the crate lacks.
+const REGISTER_RING_FDS: u32 = 20;
+const UNREGISTER_RING_FDS: u32 = 21;
+/// How long a kernel thread that takes entries goes on looking when it has nothing to do, milliseconds.
+const POLLER_IDLE_MS: u32 = 1000;
+/// `IOCB_CMD_PREAD` and `IOCB_CMD_PWRITE` of linux/aio_abi.h.
+const COMMAND_PREAD: u16 = 0;
+const COMMAND_PWRITE: u16 = 1;
+/// `AIO_RING_MAGIC`: the shared ring has the layout that is known here.
+const AIO_RING_MAGIC: u32 = 0xa10a_10a1;
+
+/// A method of the crate's builder that sets one flag.
+type SetFlag = fn(&mut Builder) -> &mut Builder;
+/// The methods for the flags that need no argument.
+const SET_FLAGS: [(u32, SetFlag); 6] = [
+    (flags::IOPOLL, Builder::setup_iopoll),
+    (flags::COOP_TASKRUN, Builder::setup_coop_taskrun),
+    (flags::TASKRUN_FLAG, Builder::setup_taskrun_flag),
+    (flags::SINGLE_ISSUER, Builder::setup_single_issuer),
+    (flags::DEFER_TASKRUN, Builder::setup_defer_taskrun),
+    (flags::NO_SQARRAY, Builder::setup_no_sqarray),
+];
+
+/// `struct io_uring_getevents_arg`.
+#[repr(C)]
+struct WaitArg {
+    sigmask: u64,
+    sigmask_bytes: u32,
+    min_wait_usec: u32,
+    timeout: u64,
+}
+
+/// `struct io_uring_rsrc_update`.
+#[repr(C)]
+struct RingFdUpdate {
+    offset: u32,
+    reserved: u32,
+    data: u64,
+}
+
+/// A ring of this thread.
+pub(crate) struct Ring {
+    ring: IoUring,
+    /// The descriptor to enter with: the registered index, or the descriptor itself.
+    enter_fd: i32,
+    /// Flags of every entry into the kernel.
+    enter_flags: u32,
+    /// Entries into the kernel so far.
+    pub(crate) entries: u64,
+}
+
+impl Ring {
+    /// A ring with exactly the flags of `setup`.
+    pub(crate) fn new(setup: &RingSetup) -> Result<Ring, SetupError> {
+        let polled = setup.flags & flags::SQPOLL != 0;
+        // A kernel thread completes entries before it says that their places are free again.
+        let entries = setup.entries.saturating_mul(if polled { 2 } else { 1 });
+        let mut builder = IoUring::builder();
+        builder.dontfork().setup_submit_all().setup_cqsize(entries.saturating_mul(2)).setup_clamp();
+        for (_, set) in SET_FLAGS.iter().filter(|(flag, _)| setup.flags & flag != 0) {
+            set(&mut builder);
+        }
+        if polled {
+            builder.setup_sqpoll(POLLER_IDLE_MS);
+            setup.poller_cpu.map(|cpu| builder.setup_sqpoll_cpu(cpu));
+        }
+        let ring = builder.build(entries).map_err(|error| SetupError::new(Stage::Setup, errno(&error)))?;
+        let mut ring = Ring { enter_fd: ring.as_raw_fd(), ring, enter_flags: ENTER_NO_IOWAIT, entries: 0 };
+        if ring.enter(0, 0, false, None) == Err(Errno::INVAL) {
+            ring.enter_flags = 0;
+        }
+        if setup.registered_fd {
+            ring.register_ring_fd();
+        }
+        ring.entries = 0;
+        Ok(ring)
+    }
+
+    /// Enters by an index of this task's own table. A kernel without it, or a full table, costs only that.
+    fn register_ring_fd(&mut self) {
+        let fd = self.ring.as_raw_fd();
+        let mut update = RingFdUpdate { offset: u32::MAX, reserved: 0, data: fd as u64 };
+        let argument: *mut RingFdUpdate = &mut update;
+        // SAFETY: REGISTER_RING_FDS reads and writes one io_uring_rsrc_update, which `argument` points to.
+        let registered =
+            unsafe { libc::syscall(libc::SYS_io_uring_register, fd, REGISTER_RING_FDS, argument, 1) };
+        if registered == 1 {
+            self.enter_fd = update.offset as i32;
+            self.enter_flags |= ENTER_REGISTERED_RING;
+        }
+    }
+
+    /// Makes memory known to the ring as fixed buffers 0, 1 and so on. It stays mapped for as long as the ring lives.
+    pub(crate) fn register_buffers<'a>(&self, bufs: impl Iterator<Item = &'a mut Buf>) -> Result<(), Errno> {
+        let piece = |buf: &mut Buf| libc::iovec {
+            iov_base: buf.space().as_mut_ptr().cast(),
+            iov_len: buf.capacity(),
+        };
+        let pieces: Vec<libc::iovec> = bufs.map(piece).collect();
+        // SAFETY: the owner of the ring holds the buffers, and drops them after the ring or leaks them.
+        let registered = unsafe { self.ring.submitter().register_buffers(&pieces) };
+        registered.map_err(|error| errno(&error))
+    }
+
+    /// Makes the descriptors known to the ring as 0, 1 and so on. It holds the files open from then on.
+    pub(crate) fn register_files(&self, files: &[RawFd]) -> Result<(), Errno> {
+        self.ring.submitter().register_files(files).map_err(|error| errno(&error))
+    }
+
+    /// Stages entries, of which the kernel is told at once; returns how many had a place.
+    pub(crate) fn push_each(&mut self, entries: impl Iterator<Item = squeue::Entry>) -> u32 {
+        let mut queue = self.ring.submission();
+        let mut count = 0;
+        for entry in entries {
+            // SAFETY: what the entry names are a buffer and a file of `Places`, which stay there until its completion.
+            if unsafe { queue.push(&entry) }.is_err() {
+                break;
+            }
+            count += 1;
+        }
+        count
+    }
+
+    /// Entries staged and not yet taken by the kernel; the kernel's own position decides, not a count.
+    pub(crate) fn staged(&mut self) -> u32 {
+        self.ring.submission().len() as u32
+    }
+
+    /// Whether the completion queue has something to collect.
+    pub(crate) fn has_completions(&mut self) -> bool {
+        !self.ring.completion().is_empty()
+    }
+
+    /// Wakes the kernel thread that takes entries, where it sleeps.
+    pub(crate) fn wake_poller(&mut self) -> Result<(), Errno> {
+        if !self.ring.submission().need_wakeup() {
+            return Ok(());
+        }
+        self.call(0, 0, ENTER_SQ_WAKEUP, None).map(drop)
+    }
+
+    /// Submits `count` staged entries. With `wait_for` completions to wait for, or with `collect`, runs what the kernel
+    /// has deferred. Returns how many entries the kernel took.
+    pub(crate) fn enter(
+        &mut self,
+        count: u32,
+        wait_for: u32,
+        collect: bool,
+        timeout: Option<Duration>,
+    ) -> Result<u32, Errno> {
+        self.call(count, wait_for, if collect { ENTER_GETEVENTS } else { 0 }, timeout)
+    }
+
+    fn call(
+        &mut self,
+        count: u32,
+        wait_for: u32,
+        more_flags: u32,
+        timeout: Option<Duration>,
+    ) -> Result<u32, Errno> {
+        self.entries += 1;
+        let mut flags = self.enter_flags | more_flags;
+        let spec = timeout.map(|timeout| libc::timespec {
+            tv_sec: timeout.as_secs() as libc::time_t,
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        let spec: *const libc::timespec = spec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let argument =
+            WaitArg { sigmask: 0, sigmask_bytes: 0, min_wait_usec: 0, timeout: spec as usize as u64 };
+        let (pointer, bytes) = if spec.is_null() {
+            (std::ptr::null(), 0)
+        } else {
+            flags |= ENTER_EXT_ARG;
+            (std::ptr::from_ref(&argument), size_of::<WaitArg>())
+        };
+        let (fd, call) = (self.enter_fd, libc::SYS_io_uring_enter);
+        // SAFETY: the argument and the time it points to live until the call returns; the memory that staged entries
+        // name is kept by `Places`.
+        let taken = unsafe { libc::syscall(call, fd, count, wait_for, flags, pointer, bytes) };
+        check(taken).map(|taken| taken as u32)
+    }
+
+    /// The completions; the kernel is told that their slots are free when the iterator is dropped.
+    pub(crate) fn completions(&mut self) -> impl Iterator<Item = cqueue::Entry> {
+        self.ring.completion()
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        if self.enter_flags & ENTER_REGISTERED_RING == 0 {
+            return;
+        }
+        // The task's own table would keep the ring alive until the thread ends.
+        let update = RingFdUpdate { offset: self.enter_fd as u32, reserved: 0, data: 0 };
+        let (fd, argument) = (self.ring.as_raw_fd(), std::ptr::from_ref(&update));
+        // SAFETY: UNREGISTER_RING_FDS reads one io_uring_rsrc_update, which `argument` points to.
+        unsafe { libc::syscall(libc::SYS_io_uring_register, fd, UNREGISTER_RING_FDS, argument, 1) };
+    }
+}
+
+/// `struct iocb` of linux/aio_abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Request {
+    data: u64,
+    #[cfg(target_endian = "little")]
+    key: u32,
+    rw_flags: u32,
+    #[cfg(target_endian = "big")]
+    key: u32,
+    opcode: u16,
+    priority: i16,
+    file: u32,
+    buffer: u64,
+    bytes: u64,
+    offset: i64,
+    reserved: u64,
+    flags: u32,
+    resfd: u32,
+}
+
+impl Request {
+    /// A read or a write of at most `len` bytes with the start of `buf`, whose completion brings `data`.
+    pub(crate) fn new(write: bool, file: RawFd, offset: u64, buf: &mut Buf, len: u32, data: u64) -> Request {
+        Request {
+            data,
+            opcode: if write { COMMAND_PWRITE } else { COMMAND_PREAD },
+            file: file as u32,
+            bytes: u64::from(len).min(buf.capacity() as u64),
+            buffer: buf.space().as_mut_ptr() as u64,
+            // An offset beyond the signed range is the kernel's to refuse.
+            offset: offset as i64,
+            ..Request::default()
+        }
+    }
+}
+
+/// `struct io_event` of linux/aio_abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Event {
+    pub(crate) data: u64,
+    request: u64,
+    pub(crate) result: i64,
+    result2: i64,
+}
+
+/// `struct aio_ring` of Linux `fs/aio.c`, without the events that follow it.
+#[repr(C)]
+struct Header {
+    id: u32,
+    events: u32,
+    head: AtomicU32,
+    tail: AtomicU32,
+    magic: u32,
+    compat_features: u32,
+    incompat_features: u32,
+    header_bytes: u32,
+}
+
+const _: () = assert!(size_of::<Request>() == 64 && size_of::<Event>() == 32 && size_of::<Header>() == 32);
+
+/// A context of libaio.
+pub(crate) struct Context {
+    /// The context's name in the kernel is the address of its ring.
+    ring: NonNull<Header>,
+    /// Calls into the kernel.
+    pub(crate) kernel_entries: u64,
+}
+
+impl Context {
+    /// A context for `depth` requests in flight, counted against `fs.aio-max-nr` by the kernel.
+    pub(crate) fn new(depth: u32) -> Result<Context, Errno> {
+        let mut context: libc::c_ulong = 0;
+        // SAFETY: io_setup(2) writes the context's name to the place given, which is one `c_ulong`.
+        let result = unsafe { libc::syscall(libc::SYS_io_setup, depth, &raw mut context) };
+        check(result)?;
+        let ring = NonNull::new(context as *mut Header).ok_or(Errno::INVAL)?;
+        let context = Context { ring, kernel_entries: 0 };
+        let header = context.header();
+        let known = header.magic == AIO_RING_MAGIC && header.incompat_features == 0;
+        if known && header.header_bytes as usize == size_of::<Header>() {
+            Ok(context)
+        } else {
+            Err(Errno::NOTSUP)
+        }
+    }
+
+    /// Gives requests to the kernel; returns how many it took.
+    pub(crate) fn submit(&mut self, pointers: &mut [*mut Request]) -> Result<usize, Errno> {
+        self.kernel_entries += 1;
+        let (context, count, pointers) = (self.name(), pointers.len(), pointers.as_mut_ptr());
+        // SAFETY: the pointers name live requests, which the kernel copies before the call returns; `Places` keeps the
+        // memory that those name.
+        let result = unsafe { libc::syscall(libc::SYS_io_submit, context, count, pointers) };
+        check(result).map(|taken| taken as usize)
+    }
+
+    /// Waits until there are `min` completions and appends at most `max` to `events`, as io_getevents(2) does.
+    pub(crate) fn wait(&mut self, min: usize, max: usize, events: &mut Vec<Event>) -> Result<(), Errno> {
+        self.kernel_entries += 1;
+        events.reserve(max);
+        let room = events.spare_capacity_mut();
+        let (context, place, forever) = (self.name(), room.as_mut_ptr(), std::ptr::null::<libc::timespec>());
+        // SAFETY: the kernel writes at most `max` events, for which there is room, and the call has no time limit.
+        let result = unsafe { libc::syscall(libc::SYS_io_getevents, context, min, max, place, forever) };
+        let count = check(result)? as usize;
+        // SAFETY: the kernel has written so many events behind the old ones.
+        unsafe { events.set_len(events.len() + count) };
+        Ok(())
+    }
+
+    fn name(&self) -> libc::c_ulong {
+        self.ring.as_ptr() as libc::c_ulong
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: io_setup mapped the ring at this address and it stays until io_destroy, in `drop`; the two words that
+        // the kernel changes are atomics.
+        unsafe { self.ring.as_ref() }
+    }
+
+    /// The next completion, without a call into the kernel.
+    pub(crate) fn next_event(&mut self) -> Option<Event> {
+        let header = self.header();
+        // The head is ours: what io_getevents takes is taken in this thread too.
+        let head = header.head.load(Ordering::Relaxed);
+        if head == header.tail.load(Ordering::Acquire) {
+            return None;
+        }
+        let next = (head + 1) % header.events;
+        // SAFETY: the events follow the header in the same mapping.
+        let events = unsafe { self.ring.as_ptr().add(1) }.cast::<Event>();
+        // SAFETY: the kernel keeps head below the number of events, for all of which the mapping has room.
+        let place = unsafe { events.add(head as usize) };
+        // SAFETY: the place lies in the mapping, and the acquire load above saw it filled.
+        let event = unsafe { place.read() };
+        self.header().head.store(next, Ordering::Release);
+        Some(event)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        let context = self.name();
+        // SAFETY: the context is ours and is not used again. The call waits for requests in flight.
+        unsafe { libc::syscall(libc::SYS_io_destroy, context) };
+    }
+}
+
+/// The result of a raw system call by libc's convention.
+fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
+    if result >= 0 { Ok(result) } else { Err(errno(&std::io::Error::last_os_error())) }
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
