@@ -161,10 +161,6 @@ pub struct EngineConfig {
     pub recv_buffers: u16,
     /// Bytes of each of them: the size of a usual request head and some more.
     pub recv_buffer_bytes: u32,
-    /// Interval of the ring's check for ends that the kernel may not have reported, on connections with received bytes
-    /// and no send since; zero for each turn. A caller with frequent turns that tolerates late reports of resets saves
-    /// the check.
-    pub ends_looked_for: Duration,
     /// Most bytes that this thread's buffer pool takes from the kernel.
     pub pool_bytes_max: usize,
     /// Kernel workers of the ring for operations on files (`IORING_REGISTER_IOWQ_MAX_WORKERS`, bounded). A device may
@@ -196,7 +192,6 @@ impl Default for EngineConfig {
             ops_max: 4096,
             recv_buffers: 1024,
             recv_buffer_bytes: 4096,
-            ends_looked_for: Duration::ZERO,
             pool_bytes_max: 256 << 20,
             iowq_workers: 128,
             device_share: 4,

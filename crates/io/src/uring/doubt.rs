@@ -11,7 +11,6 @@
 //! cancelled and armed anew, which finds the end. When responses follow requests at once, the check never happens.
 
 use std::os::fd::AsRawFd;
-use std::time::{Duration, Instant};
 
 use super::in_flight::{InFlight, Phase};
 use super::{Uring, entry};
@@ -26,31 +25,8 @@ const ENDED: libc::c_short = libc::POLLERR | libc::POLLHUP | libc::POLLRDHUP;
 #[derive(Default)]
 pub(super) struct Doubts {
     streams: Vec<OpId>,
-    /// Interval of the checks, and the time of the next one.
-    every: Duration,
-    next: Option<Instant>,
     /// The question to the kernel, entry by entry about `streams`; kept for its memory.
     polled: Vec<libc::pollfd>,
-}
-
-impl Doubts {
-    /// Streams that are checked at that interval.
-    pub(super) fn every(every: Duration) -> Doubts {
-        Doubts { every, ..Doubts::default() }
-    }
-
-    /// Whether the next check is not due yet.
-    fn can_wait(&mut self) -> bool {
-        if self.every.is_zero() {
-            return false;
-        }
-        let now = Instant::now();
-        if self.next.is_some_and(|next| now < next) {
-            return true;
-        }
-        self.next = Some(now + self.every);
-        false
-    }
 }
 
 impl Uring {
@@ -63,7 +39,7 @@ impl Uring {
 
     /// Checks the streams that are still in doubt, and restarts those whose sockets have ended.
     pub(super) fn settle_doubts(&mut self, slots: &mut Slots) {
-        if self.doubts.streams.is_empty() || self.doubts.can_wait() {
+        if self.doubts.streams.is_empty() {
             return;
         }
         let mut doubts = std::mem::take(&mut self.doubts);

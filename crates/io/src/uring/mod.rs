@@ -196,7 +196,7 @@ impl Uring {
             backlog: VecDeque::new(),
             starved: VecDeque::new(),
             early: Vec::new(),
-            doubts: Doubts::every(config.ends_looked_for),
+            doubts: Doubts::default(),
             recancel: Vec::new(),
             batch: Vec::new(),
             registration,

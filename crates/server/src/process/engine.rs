@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use io::disk::threads::ThreadPool;
 use io::engine::{EngineConfig, NetKind, PUTS_MAX};
@@ -71,8 +70,6 @@ impl Choice {
             ops_max: events.worker_connections.saturating_mul(4).max(1024),
             recv_buffers: events.recv_buffers.0 as u16,
             recv_buffer_bytes: events.recv_buffers.1,
-            // A connection whose end was not reported would stay open until its timeout.
-            ends_looked_for: Duration::ZERO,
             pool_bytes_max: events
                 .buffer_pool
                 .unwrap_or_else(|| buffer_pool(io::memory_limit(), config.main().workers.count())),

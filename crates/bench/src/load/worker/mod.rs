@@ -126,8 +126,6 @@ impl<'a> Worker<'a> {
             disk_ring: false,
             ops_max: (connections as u32).saturating_mul(4).saturating_add(OPS_SPARE),
             recv_buffer_bytes: plan.receive_bytes,
-            // A reset that is told late is an error of its request all the same.
-            ends_looked_for: Duration::from_nanos(SWEEP),
             ..EngineConfig::default()
         };
         let engine = io::build(config).map_err(|error| Failure::Other(error.to_string()))?;
