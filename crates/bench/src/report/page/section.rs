@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use super::{Caption, escape, facts, table, verdict_words};
-use crate::report::model::{Cell, Column, Plot, Row, Run, Section, Table};
+use crate::report::model::{Plot, Section};
 use crate::report::seeds::{self, Published, Seed};
 use crate::report::{plot, text, timelines};
 
@@ -228,8 +228,8 @@ fn once_a_second(section: &Section, anchor: &str) -> String {
     html + "</details>\n"
 }
 
-/// Every repetition with its labels. Columns are all names that any run has; a run without one has an empty cell, since
-/// there is nothing that it would be the reason for.
+/// Every repetition with its labels, as lines with tabs that a spreadsheet takes: thousands of cells of a table are most of
+/// a page. Columns are all names that any run has; a run without one has nothing there.
 fn runs(section: &Section) -> String {
     if section.runs.is_empty() {
         return String::new();
@@ -237,28 +237,19 @@ fn runs(section: &Section) -> String {
     // Sorted by name, so that the same columns stand at the same place in every report.
     let labels: BTreeSet<&String> = section.runs.iter().flat_map(|run| run.labels.keys()).collect();
     let figures: BTreeSet<&String> = section.runs.iter().flat_map(|run| run.figures.keys()).collect();
-    let column = |name: &str| Column { name: name.to_owned(), unit: String::new() };
-    let columns = labels.iter().chain(&figures).map(|name| column(name)).chain([column("disturbed by")]);
-    let row = |(at, run): (usize, &Run)| {
-        let label = |name: &&String| Cell::Text(run.labels.get(*name).cloned().unwrap_or_default());
-        let figure = |name: &&String| {
-            let figure = run.figures.get(*name);
-            figure.map_or_else(|| Cell::Text(String::new()), |figure| Cell::Text(text::rounded(*figure)))
-        };
-        let disturbed = Cell::Text(run.disturbed.clone().unwrap_or_default());
-        Row {
-            name: (at + 1).to_string(),
-            cells: labels.iter().map(label).chain(figures.iter().map(figure)).chain([disturbed]).collect(),
-        }
-    };
-    let all = Table {
-        title: "Every single measurement".to_owned(),
-        columns: columns.collect(),
-        rows: section.runs.iter().enumerate().map(row).collect(),
-    };
+    let names = labels.iter().chain(&figures).map(|name| name.as_str());
+    let mut lines =
+        vec![["run"].into_iter().chain(names).chain(["disturbed by"]).collect::<Vec<_>>().join("\t")];
+    lines.extend(section.runs.iter().enumerate().map(|(at, run)| {
+        let label = |name: &&String| run.labels.get(*name).cloned().unwrap_or_default();
+        let figure = |name: &&String| run.figures.get(*name).map_or(String::new(), |one| text::rounded(*one));
+        let cells = labels.iter().map(label).chain(figures.iter().map(figure));
+        let disturbed = run.disturbed.clone().unwrap_or_default();
+        [(at + 1).to_string()].into_iter().chain(cells).chain([disturbed]).collect::<Vec<_>>().join("\t")
+    }));
     format!(
-        "<details class=\"block fold\"><summary>{}</summary>\n{}</details>\n",
+        "<details class=\"block fold\"><summary>{}</summary>\n<pre tabindex=\"0\">{}</pre>\n</details>\n",
         text::count(section.runs.len(), "single measurement"),
-        table(&all, &Caption { title: &all.title, remark: "" })
+        escape(&lines.join("\n"))
     )
 }
