@@ -37,6 +37,7 @@ impl<T> DeviceLimit<T> {
             self.devices.len() - 1
         });
         let share = &mut self.devices[place].1;
+        assert!(share.inside > 0 || share.waiting.is_empty(), "work waits behind work of its device");
         if share.inside < limit {
             share.inside += 1;
             return Some(work);
@@ -65,6 +66,7 @@ impl<T> DeviceLimit<T> {
     /// Takes work out of the queue of its device.
     pub(crate) fn withdraw(&mut self, device: DeviceId, is_it: impl FnMut(&T) -> bool) -> Option<T> {
         let place = self.place(device)?;
+        assert!(self.devices[place].1.inside > 0, "an idle device is not kept");
         let waiting = &mut self.devices[place].1.waiting;
         let found = waiting.iter().position(is_it)?;
         waiting.remove(found)

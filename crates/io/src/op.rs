@@ -388,6 +388,10 @@ impl Op {
     pub(crate) fn give_back(&mut self, result: Result<u32, Errno>, payload: &mut Payload) {
         match self {
             Op::Send { data, .. } | Op::WriteSegments { data, .. } => {
+                debug_assert!(
+                    !result.is_ok_and(|count| count as usize > data.len()),
+                    "no more is sent than there was"
+                );
                 *payload = Payload::Segments(std::mem::take(data));
             }
             Op::Nop | Op::Recv { into: RecvInto::Pool | RecvInto::Large | RecvInto::Stream, .. } => {}
@@ -406,7 +410,10 @@ impl Op {
                 buf.set_len(count);
                 Payload::Buf(buf)
             }
-            Op::Write { buf, .. } => Payload::Buf(buf),
+            Op::Write { buf, .. } => {
+                assert!(count <= buf.len(), "no more is written than there was");
+                Payload::Buf(buf)
+            }
             Op::Put { new, .. } => Payload::NewFile(new),
             Op::Close { fd } => {
                 // Whatever close(2) returns the number is gone, but not when it was never called.

@@ -59,6 +59,7 @@ pub fn take(bytes: usize) -> Result<Shared, Errno> {
         Some(chunk) => chunk,
         None => Box::new(Chunk::new(bytes.max(RECYCLED_BYTES))?),
     };
+    assert!(chunk.fresh && chunk.mapping.bytes() >= bytes, "a chunk has fresh pages for all bytes");
     KEPT.with_borrow_mut(|kept| {
         kept.counters.taken += 1;
         kept.counters.made += u64::from(made);
@@ -138,6 +139,7 @@ fn recycle() -> Option<Box<Chunk>> {
     KEPT.with_borrow_mut(|kept| {
         let place = kept.chunks.iter().rposition(|chunk| chunk.file.is_sole())?;
         let mut chunk = kept.chunks.remove(place);
+        assert_eq!(chunk.mapping.bytes(), RECYCLED_BYTES, "chunks of one size are kept");
         if !chunk.fresh {
             kept.counters.punched += 1;
             chunk.punch();

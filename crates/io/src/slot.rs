@@ -254,6 +254,7 @@ impl Slots {
             self.released.push(device);
         }
         self.retired.push(id.slot);
+        assert!(self.live > 0, "what ends was in flight");
         self.live -= 1;
         self.completed += 1;
     }

@@ -73,6 +73,7 @@ impl BufferQueue {
             let Some(buf) = first else { return };
             let request = waiting.pop().expect("the first one waits");
             drop(waiting);
+            assert!(buf.capacity() >= request.bytes, "a granted buffer has room for what was asked for");
             let ticket = request.ticket.expect("a request has its ticket before it waits");
             self.granted.borrow_mut().push((ticket, buf));
             wake(request.waiter);

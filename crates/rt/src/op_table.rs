@@ -119,6 +119,7 @@ impl OpTable {
         self.waits.shrink_to_fit();
         let is_free = |place: &u32| self.waits[*place as usize].stage == Stage::Free;
         self.free = (0..self.waits.len() as u32).rev().filter(is_free).collect();
+        assert_eq!(self.free.len() + self.live, self.waits.len(), "a record is free or in use");
         self.by_slot.shrink_to_fit();
         self.outcomes.trim();
     }
@@ -129,6 +130,7 @@ impl OpTable {
         let outcome = self.outcomes.pop(&mut wait.results)?;
         wait.room = wait.room.saturating_add(1);
         if !outcome.more {
+            assert_eq!(wait.stage, Stage::Ended, "the last result comes with the end");
             self.release(id);
         }
         Some(outcome)
@@ -137,6 +139,7 @@ impl OpTable {
     /// Ends a wait whose operation is not in the engine.
     pub(crate) fn end(&mut self, id: OpHandle) {
         let wait = &mut self.waits[id.index as usize];
+        assert_eq!(wait.stage, Stage::Queued, "the engine ends what it has");
         wait.stage = Stage::Ended;
         let cancelled = Outcome { result: Err(Errno::CANCELED), more: false, payload: Payload::None };
         self.outcomes.push(&mut wait.results, cancelled);
@@ -145,6 +148,7 @@ impl OpTable {
     /// Drops the results of a wait from now on. With the last one a descriptor may close.
     pub(crate) fn leave(&mut self, id: OpHandle, closes: Option<Fd>) {
         let wait = &mut self.waits[id.index as usize];
+        assert_eq!(wait.owner, Owner::Somebody, "an operation is left once");
         (wait.owner, wait.closes, wait.waiter) = (Owner::Nobody, closes, Waiter::Nobody);
         self.outcomes.clear(&mut wait.results);
     }

@@ -73,7 +73,11 @@ impl Outcomes {
         };
         match results.is_empty() {
             true => results.first = index,
-            false => self.places[results.last as usize].next = index,
+            false => {
+                let last = &mut self.places[results.last as usize];
+                assert!(last.next == NONE && last.outcome.is_some(), "the last result ends the line");
+                last.next = index;
+            }
         }
         results.last = index;
     }

@@ -120,6 +120,7 @@ impl Reactor {
         self.scarce.set(None);
         self.note_received();
         let shortages = self.pool.heads_exhausted();
+        assert!(shortages >= self.shortages.get(), "what has happened is not taken back");
         if self.shortages.replace(shortages) != shortages {
             self.shortage.pulse();
         }
@@ -336,7 +337,8 @@ impl Reactor {
             let id = self.start(Op::Close { fd }, UNLIMITED);
             self.detach(id);
         }
-        self.to_close.replace(closes);
+        let others = self.to_close.replace(closes);
+        assert!(others.is_empty(), "no close comes up while closes are submitted");
     }
 }
 

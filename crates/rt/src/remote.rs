@@ -60,6 +60,7 @@ impl Remote {
 
     /// Moves the tasks to wake to `into`, which is empty; its memory is kept for the next call.
     pub fn take(&self, into: &mut Vec<TaskId>) {
+        assert!(into.is_empty(), "what was woken before is in the queue");
         if self.news.load(Ordering::Relaxed) && self.news.swap(false, Ordering::Acquire) {
             std::mem::swap(&mut *self.list(), into);
         }

@@ -146,6 +146,7 @@ fn turn(reactor: &Reactor) {
     reactor.buffer_waiters.serve(&reactor.pool, |waiter| reactor.wake(waiter));
     let wait = how_long(reactor);
     let mut batch = reactor.take_batch();
+    assert!(batch.is_empty(), "the completions of the last turn were filed");
     let turned = reactor.engine.borrow_mut().turn(wait, &mut batch);
     if let Err(errno) = turned {
         panic!("the engine of this thread has failed: {errno}");

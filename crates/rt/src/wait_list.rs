@@ -31,6 +31,7 @@ impl<W> WaitList<W> {
     pub(crate) fn push(&mut self, waiter: W) -> Ticket {
         let ticket = Ticket(self.next);
         self.next += 1;
+        debug_assert!(self.waiting.back().is_none_or(|&(last, _)| last < ticket), "tickets ascend");
         self.waiting.push_back((ticket, waiter));
         ticket
     }

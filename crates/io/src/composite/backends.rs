@@ -171,6 +171,7 @@ impl Backends {
             if self.ring_limit.enter(device, self.ring_share, id).is_none() {
                 return;
             }
+            assert!(slot.gated.is_none(), "an operation holds one share of its device");
             slot.gated = Some(device);
         }
         self.start_on_ring(id);
@@ -218,6 +219,7 @@ impl Backends {
         match pool.push(task, limit) {
             Ok(taken) => {
                 self.in_pools += 1;
+                assert!(self.in_pools <= self.slots.live(), "what a pool has is in flight");
                 self.pool_queued += u64::from(taken == Taken::DeviceQueued);
             }
             Err(task) => {
@@ -337,7 +339,8 @@ impl Backends {
     fn let_in(&mut self) {
         while let Some(device) = self.slots.released.pop() {
             if let Some(next) = self.ring_limit.leave(device) {
-                self.slots.held(next).gated = Some(device);
+                let before = self.slots.held(next).gated.replace(device);
+                assert!(before.is_none(), "what waited for its device held nothing of it");
                 self.start_on_ring(next);
             }
         }
@@ -358,6 +361,7 @@ impl Backends {
                 break;
             }
         }
+        assert!(self.slots.live() >= self.in_pools, "an operation in a pool has not ended");
         self.slots.live()
     }
 

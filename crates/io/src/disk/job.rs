@@ -62,6 +62,7 @@ impl Job {
     /// Takes the operation out of its slot.
     pub(crate) fn take(op: &mut Op) -> Job {
         let uncached = is_uncached(op);
+        assert!(!matches!(op, Op::Nop), "an operation leaves its slot once");
         Job { op: ManuallyDrop::new(std::mem::replace(op, Op::Nop)), uncached }
     }
 
@@ -89,6 +90,7 @@ pub(crate) fn read_if_resident(op: &mut Op) -> Option<Outcome> {
     let Op::Read { file, offset, len, buf, .. } = op else { return None };
     let len = (*len as usize).min(buf.capacity());
     let count = read_cached(file, *offset, &mut buf.space()[..len]).ok()?;
+    assert!(count <= len, "no more is read than there is room for");
     if count < len {
         let ends = read_cached(file, *offset + count as u64, &mut [0]) == Ok(0);
         ends.then_some(())?;
@@ -211,6 +213,7 @@ type Slices<'a> = SmallVec<[IoSlice<'a>; SEGMENTS_MAX]>;
 
 /// Reads at `offset`; bypassing the page cache where that is asked for and can be had, which the second part tells.
 fn read(file: BorrowedFd<'_>, space: &mut [u8], offset: u64, uncached: bool) -> Moved {
+    let room = space.len();
     let mut parts = [IoSliceMut::new(space)];
     if uncached {
         match retry_on_intr(|| rustix::io::preadv2(file, &mut parts, offset, UNCACHED)) {
@@ -219,6 +222,7 @@ fn read(file: BorrowedFd<'_>, space: &mut [u8], offset: u64, uncached: bool) -> 
         }
     }
     let result = retry_on_intr(|| rustix::io::preadv(file, &mut parts, offset));
+    assert!(!matches!(result, Ok(count) if count > room), "no more is read than there is room for");
     Moved { result, refused_uncached: uncached }
 }
 

@@ -116,7 +116,9 @@ impl Context {
         // SAFETY: the pointers name live requests, which the kernel copies before the call returns. The memory that
         // those point to is kept by the caller until they have completed, or leaked.
         let result = unsafe { libc::syscall(libc::SYS_io_submit, context, count, pointers) };
-        check(result).map(|taken| taken as usize)
+        let taken = check(result)? as usize;
+        assert!(taken <= count, "the kernel takes what it was given");
+        Ok(taken)
     }
 
     fn name(&self) -> libc::c_ulong {
@@ -137,6 +139,7 @@ impl Context {
         if head == header.tail.load(Ordering::Acquire) {
             return None;
         }
+        assert!(head < header.events, "the head lies in the ring");
         let next = (head + 1) % header.events;
         // SAFETY: the events follow the header in the same mapping.
         let events = unsafe { self.ring.as_ptr().add(1) }.cast::<Event>();

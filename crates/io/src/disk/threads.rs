@@ -174,6 +174,7 @@ impl ThreadPool {
             return Err(task);
         }
         state.waiting += 1;
+        assert!(state.waiting <= shared.max_queue, "the queue of a pool is bounded");
         let Some(task) = state.devices.enter(task.device, device_limit, task) else {
             return Ok(Taken::DeviceQueued);
         };
@@ -231,8 +232,8 @@ impl Shared {
             if state.stopping {
                 return None;
             }
+            assert!(state.ready.len() <= state.waiting, "a job that is ready was counted");
             if let Some(task) = state.ready.pop_front() {
-                assert!(state.waiting > 0, "a job that is taken was counted");
                 state.waiting -= 1;
                 return Some(task);
             }

@@ -308,7 +308,10 @@ fn send(socket: &Fd, data: &Segments, more: bool) -> Result<usize, Errno> {
         data.parts().map(Segment::bytes).map(IoSlice::new).collect();
     let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     flags.set(SendFlags::MORE, more);
-    retry_on_intr(|| rustix::net::sendmsg(socket, &slices, &mut SendAncillaryBuffer::default(), flags))
+    let send = || rustix::net::sendmsg(socket, &slices, &mut SendAncillaryBuffer::default(), flags);
+    let sent = retry_on_intr(send)?;
+    debug_assert!(sent <= data.len(), "no more is sent than there was");
+    Ok(sent)
 }
 
 fn connect_to(socket: &Fd, peer: &PeerAddr) -> Result<(), Errno> {

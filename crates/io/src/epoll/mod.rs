@@ -229,7 +229,9 @@ impl Epoll {
         if let Err(error) = self.register(fd, wanted) {
             return end_with_error(id, error, slots, done);
         }
-        self.table.of(fd).line(side).push(id);
+        let line = self.table.of(fd).line(side);
+        debug_assert!(!line.contains(&id), "an operation waits once");
+        line.push(id);
     }
 
     /// Registers a descriptor, once. Adding reports the present state, so nothing is missed between the

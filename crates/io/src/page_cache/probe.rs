@@ -114,7 +114,9 @@ pub fn cached_start(file: &Fd, offset: u64, len: u64) -> u64 {
     let hole = first_hole(pages, |from, count| {
         cached_pages(file, from * page_bytes, count * page_bytes).map(|cached| cached >= count)
     });
-    hole.map_or(0, |hole| (hole * page_bytes).saturating_sub(offset))
+    let start = hole.map_or(0, |hole| (hole * page_bytes).saturating_sub(offset));
+    assert!(start < len, "a part of the bytes is missing");
+    start
 }
 
 /// The first missing page, by a binary search with counts of ranges.
@@ -123,6 +125,7 @@ fn first_hole(
     mut are_there: impl FnMut(u64, u64) -> Result<bool, Errno>,
 ) -> Result<u64, Errno> {
     let Range { start: mut there, mut end } = pages;
+    assert!(there < end, "one page is missing");
     // One before `end` is missing, and none before `there`.
     while end - there > 1 {
         let middle = there.midpoint(end);

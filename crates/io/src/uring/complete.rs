@@ -122,6 +122,7 @@ impl Uring {
             Kind::RecvPool => self.received(id, result, more, buf.take(), out),
             Kind::RecvStream => match result {
                 Ok(1..) => {
+                    assert!(buf.is_some(), "bytes of a stream come in a provided buffer");
                     let payload = buf.take().map_or(Payload::None, Payload::Buf);
                     if more {
                         self.doubt(id, out.slots);
@@ -187,6 +188,7 @@ impl Uring {
             // caller that waited for its readiness would be told at once to try again, endlessly.
             Err(Errno::AGAIN) => self.finish(id, Err(Errno::NOTSOCK), out.slots, out.done),
             _ => {
+                assert!(buf.is_some() || !matches!(result, Ok(1..)), "bytes come in a provided buffer");
                 self.flights.end(id);
                 let payload = buf.map_or(Payload::None, Payload::Buf);
                 out.slots.finish(id, result, false, payload, out.done);

@@ -62,6 +62,11 @@ impl Uring {
             // Where the kernel cannot say, starting anew is right for all of them.
             unknown = sys::poll_now(&mut doubts.polled).is_err();
         }
+        assert_eq!(
+            doubts.streams.len(),
+            doubts.polled.len(),
+            "the kernel is asked about each stream in doubt"
+        );
         for (id, polled) in doubts.streams.drain(..).zip(doubts.polled.drain(..)) {
             if unknown || polled.revents & ENDED != 0 {
                 self.push(entry::cancel(id));

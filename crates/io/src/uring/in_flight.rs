@@ -115,6 +115,7 @@ impl InFlightTable {
             self.table.resize_with(index + 1, InFlight::default);
         }
         self.live += 1;
+        assert!(self.live <= self.table.len(), "an operation in flight has its place");
         let flight = &mut self.table[index];
         assert_eq!(flight.phase, Phase::Idle, "a slot is used once at a time");
         flight.generation = id.generation;
@@ -146,6 +147,10 @@ impl InFlightTable {
     pub(super) fn scratch(&mut self, id: OpId) -> &mut Scratch {
         let spare = &mut self.spare;
         let flight = &mut self.table[id.slot as usize];
+        assert!(
+            flight.phase != Phase::Idle && flight.generation == id.generation,
+            "memory for the kernel belongs to an operation in flight"
+        );
         flight.scratch.get_or_insert_with(|| spare.pop().unwrap_or_default())
     }
 
@@ -213,6 +218,7 @@ impl Scratch {
             *piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
             count += 1;
         }
+        debug_assert_eq!(count as usize, data.parts().count(), "every segment has its piece");
         (self.pieces.as_mut_ptr(), count)
     }
 

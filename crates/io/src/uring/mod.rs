@@ -244,6 +244,7 @@ impl Uring {
     /// Stages the operation in the slot. It completes in a later turn; one that is known to fail goes to `done` now.
     pub(crate) fn start(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
         let op = slots.op(id);
+        debug_assert!(!self.lacks(op), "what a ring lacks is sent elsewhere");
         match op {
             Op::Send { socket, .. } => socket.note_send(),
             Op::Recv { socket, into } => {
@@ -463,6 +464,7 @@ impl Uring {
             ring.publish();
         }
         let (available, waiting) = (recv.available(), self.starved.len());
+        assert!(waiting <= self.flights.live(), "a receive that waits for a buffer is in flight");
         if available < waiting && available < recv.fill() / 2 {
             return;
         }

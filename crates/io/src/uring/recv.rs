@@ -47,6 +47,8 @@ struct Entry {
     reserved: AtomicU16,
 }
 
+const _: () = assert!(size_of::<Entry>() == 16);
+
 /// The provided buffers of one group of one thread.
 pub(super) struct RecvRing {
     group: Group,
@@ -130,6 +132,7 @@ impl RecvRing {
     pub(super) fn widen(&mut self, pool: &Pool) {
         let share = (pool.bytes_max() / 4) as usize / self.buffer_bytes.max(1);
         self.fill = (self.fill * 2).min(share.max(self.fill)).min(self.entries.into());
+        assert!(self.fill <= usize::from(self.entries), "the kernel has a place for each buffer");
     }
 
     /// Takes the buffer that a completion names out of its place.
@@ -169,6 +172,8 @@ impl RecvRing {
         if self.published == self.tail {
             return;
         }
+        let fresh = self.tail.wrapping_sub(self.published);
+        assert!(fresh <= self.entries, "no buffer takes the place of one that the kernel was not told of");
         self.published = self.tail;
         self.shared()[0].reserved.store(self.tail, Release);
     }

@@ -56,6 +56,8 @@ struct RingFdUpdate {
     data: u64,
 }
 
+const _: () = assert!(size_of::<WaitArg>() == 24 && size_of::<RingFdUpdate>() == 16);
+
 /// One entry of the completion queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cqe {
@@ -168,6 +170,7 @@ impl Ring {
 
     /// Makes an empty table of fixed buffers with at most `places`; returns how many there are.
     pub(crate) fn fixed_table(&mut self, places: u32) -> Result<u32, Errno> {
+        assert_eq!(self.fixed_table, 0, "a ring has one table of fixed buffers");
         let places = places.min(FIXED_BUFFERS_MAX);
         self.ring.submitter().register_buffers_sparse(places).map_err(|error| errno(&error))?;
         self.fixed_table = places;
@@ -268,7 +271,10 @@ impl Ring {
         // staged entries point to is owned by slots.
         let taken = unsafe { libc::syscall(call, fd, count, wait_for, flags, pointer, bytes) };
         match taken {
-            0.. => Ok(taken as u32),
+            0.. => {
+                assert!(taken as u32 <= count, "the kernel takes what was staged");
+                Ok(taken as u32)
+            }
             _ => Err(errno(&std::io::Error::last_os_error())),
         }
     }

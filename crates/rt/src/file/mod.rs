@@ -229,7 +229,10 @@ impl File {
                     rest.set_len(left);
                     rest
                 }
-                (Ok(count), Payload::Buf(buf)) => return (Ok(written + count), Some(buf)),
+                (Ok(count), Payload::Buf(buf)) => {
+                    assert_eq!(count as usize, buf.len(), "no more is written than there was");
+                    return (Ok(written + count), Some(buf));
+                }
                 (Err(errno), Payload::Buf(buf)) if retries.again(errno).await => buf,
                 (result, Payload::Buf(buf)) => return (result, Some(buf)),
                 (Ok(_), _) => return (Err(Errno::IO), None),

@@ -75,6 +75,7 @@ impl Seen {
         seen.extend_from_slice(bytes);
         *then = stat;
         self.looked += 1;
+        assert!(self.looked <= self.looks.len() && self.looked <= REMEMBERED_MAX, "what was seen is kept");
         Ok(stat)
     }
 

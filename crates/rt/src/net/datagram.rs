@@ -110,7 +110,10 @@ impl Datagram {
                         _ => None,
                     };
                     match (result, back) {
-                        (Ok(_), Some(back)) => return Poll::Ready(Ok(back)),
+                        (Ok(count), Some(back)) => {
+                            assert_eq!(count as usize, back.len(), "the buffer holds what was received");
+                            return Poll::Ready(Ok(back));
+                        }
                         (Ok(_), None) => return Poll::Ready(Err(Errno::IO)),
                         (Err(Errno::INTR), back) => *buf = back.or(buf.take()),
                         (Err(Errno::AGAIN), back) => {

@@ -35,7 +35,7 @@ fn a_stream_that_the_kernel_ends_silently_is_started_again() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let (socket, mut peer) = pair();
     let id = bench.pretend(Op::Recv { socket, into: RecvInto::Stream });
-    bench.complete(id, 7, 0);
+    bench.complete_with(id, 3, 7, 0);
     let silent = bench.next();
     assert_eq!((silent.id, silent.result, silent.more), (id, Ok(7), true));
     assert_eq!(bench.uring.counters().rearmed, 1);
