@@ -2,7 +2,6 @@
 //!
 //! [`Segments`] hold [`Segment`]s, each a part of the bytes of a [`Source`]. Nothing here submits I/O.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -19,14 +18,6 @@ pub struct Segments {
 }
 
 type List = SmallVec<[Segment; 2]>;
-
-/// Lists that a thread keeps for the next sends: as many as it has in flight in a busy turn.
-const SPARE_MAX: usize = 512;
-
-thread_local! {
-    #[allow(clippy::vec_box, reason = "they are used again as boxes")]
-    static SPARE: RefCell<Vec<Box<List>>> = const { RefCell::new(Vec::new()) };
-}
 
 /// One piece and the part of it that is still to go.
 #[derive(Debug)]
@@ -106,7 +97,7 @@ impl Segments {
         assert!(self.all().len() < SEGMENTS_MAX, "a send has at most {SEGMENTS_MAX} segments");
         if start < end {
             let end = u32::try_from(end).expect("a segment is shorter than 4 GiB");
-            let list = self.list.get_or_insert_with(|| SPARE.with_borrow_mut(Vec::pop).unwrap_or_default());
+            let list = self.list.get_or_insert_default();
             list.push(Segment { source, start: start as u32, end });
         }
     }
@@ -200,21 +191,6 @@ impl From<Vec<u8>> for Segments {
         let mut all = Segments::new();
         all.push(Source::Vec(bytes));
         all
-    }
-}
-
-impl Drop for Segments {
-    /// Keeps the list for a later send of this thread.
-    fn drop(&mut self) {
-        let Some(mut list) = self.list.take() else { return };
-        list.clear();
-        // Where the thread is about to end it is freed.
-        let _ = SPARE.try_with(|spare| {
-            let mut spare = spare.borrow_mut();
-            if spare.len() < SPARE_MAX {
-                spare.push(list);
-            }
-        });
     }
 }
 

@@ -1,4 +1,4 @@
-//! A connection that goes on allocates nothing.
+//! A connection that goes on allocates nothing but the lists of its sends, whose blocks `thread-alloc` keeps in a server.
 
 use std::os::unix::net::UnixStream;
 
@@ -23,7 +23,7 @@ async fn rounds(socket: &mut Socket, timer: &Timer, mut bytes: Vec<u8>, count: u
 }
 
 #[test]
-fn a_round_trip_allocates_nothing() {
+fn a_round_trip_allocates_the_lists_of_its_sends_alone() {
     on_each_net(|pair| {
         let (near, far) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();
@@ -39,9 +39,9 @@ fn a_round_trip_allocates_nothing() {
         let counted = allocation_counter::measure(|| {
             runtime.block_on(rounds(&mut socket, &timer, bytes, ROUNDS));
         });
-        // The one is the waker of `block_on`.
-        let count = counted.count_total;
-        assert!(count <= 1, "{count} allocations in {ROUNDS} rounds, {:?}", pair.names);
+        // Both tasks send in each round; the one more is the waker of `block_on`.
+        let (count, lists) = (counted.count_total, 2 * u64::from(ROUNDS));
+        assert!(count <= lists + 1, "{count} allocations in {ROUNDS} rounds, {:?}", pair.names);
         drop(socket);
     });
 }

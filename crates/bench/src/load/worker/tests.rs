@@ -100,7 +100,7 @@ fn what_is_due_within_a_grain_goes_out_together_and_counts_from_when_it_was_due(
 }
 
 #[test]
-fn a_request_allocates_nothing() {
+fn a_request_allocates_the_list_of_its_send() {
     for net in engines() {
         for depth in [1, 4] {
             let plan = Plan {
@@ -118,9 +118,9 @@ fn a_request_allocates_nothing() {
             worker.run(now(), &mut counter).unwrap();
             let counted = allocation_counter::measure(|| worker.run(now(), &mut counter).unwrap());
             assert_eq!((counter.0.answers, counter.0.errors.total()), (2000, 0));
-            // Not one in a hundred requests: the engine's own tables may still grow once.
+            // Else not one in a hundred requests: the engine's own tables may still grow once.
             let count = counted.count_total;
-            assert!(count <= 10, "{count} allocations in 1000 requests, {net:?}, {depth} at once");
+            assert!(count <= 1000 + 10, "{count} allocations in 1000 requests, {net:?}, {depth} at once");
         }
     }
 }
