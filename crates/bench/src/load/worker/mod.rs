@@ -21,6 +21,7 @@ use rustix::time::Timespec;
 
 use super::link::{Link, Pending, State};
 use super::outcome::Tally;
+use super::owners::Owners;
 use super::plan::{GRAIN, GRAIN_FROM, Length, Pace, Plan, Reuse};
 use super::reader::Heads;
 
@@ -43,7 +44,7 @@ pub(crate) struct Worker<'a> {
     share: (usize, usize),
     engine: Box<dyn Engine>,
     /// Whose operation is in each place of the engine's table.
-    owners: Vec<Owner>,
+    owners: Owners<(u32, Role)>,
     links: Vec<Link>,
     /// What is asked for next.
     requests: Requests,
@@ -74,14 +75,6 @@ pub(crate) struct Worker<'a> {
     failure: Option<Failure>,
     /// Completions of the last turn.
     batch: Vec<Completion>,
-}
-
-/// Whose an operation is. A name that has been used up has another generation.
-#[derive(Clone, Copy, Debug)]
-struct Owner {
-    generation: u32,
-    link: u32,
-    role: Role,
 }
 
 /// What an operation does for its connection.
@@ -140,7 +133,7 @@ impl<'a> Worker<'a> {
             plan,
             share,
             engine,
-            owners: Vec::new(),
+            owners: Owners::new(),
             // Connections of all threads are dealt out to the servers in turn.
             links: (0..connections)
                 .map(|one| Link::new((one * share.1 + share.0) % origins, depth))
@@ -321,11 +314,7 @@ impl<'a> Worker<'a> {
             self.failure = Some(Failure::Other("the engine has no room for an operation".to_owned()));
             return None;
         };
-        let slot = id.slot as usize;
-        if slot >= self.owners.len() {
-            self.owners.resize(slot + 1, Owner { generation: u32::MAX, link: 0, role });
-        }
-        self.owners[slot] = Owner { generation: id.generation, link: index as u32, role };
+        self.owners.set(id, (index as u32, role));
         Some(id)
     }
 

@@ -10,7 +10,7 @@ use io::{Completion, Errno, Op, Payload, Segments};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::count::Failed;
-use super::{Owner, Role, Worker};
+use super::{Role, Worker};
 use crate::failure::Failure;
 use crate::load::link::State;
 use crate::load::plan::Reuse;
@@ -22,10 +22,7 @@ impl Worker<'_> {
     /// Hands a completion to the connection that its operation belongs to.
     pub(super) fn complete(&mut self, completion: Completion) {
         let id = completion.id;
-        let Some(&Owner { generation, link, role }) = self.owners.get(id.slot as usize) else { return };
-        if generation != id.generation {
-            return;
-        }
+        let Some((link, role)) = self.owners.of(id) else { return };
         let index = link as usize;
         let link = &mut self.links[index];
         // An operation that was abandoned within this batch may have more completions in it.

@@ -4,6 +4,7 @@
 //! It has what servers have (a control group with the case's limit of memory, a dropped cache), and more than they: all
 //! processors, because nobody sends what it reads.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::data::{Files, Size};
@@ -48,17 +49,15 @@ pub(super) fn measure(
     for via in [FilesVia::Uring, FilesVia::Threads] {
         let plan = FilesPlan {
             files: files.paths(case.size),
+            list: PathBuf::new(),
             via,
             depth: depth(case.size),
             threads: pin::available().len() as u32,
             file_bytes: case.size.bytes(),
             chunk_bytes: case.size.bytes() as u32,
-            direct: true,
             seconds: length.as_secs_f64(),
-            cpus: Vec::new(),
-            groups: group.folders().to_vec(),
         };
-        match read(bench, &plan)? {
+        match read(bench, &plan, group.folders())? {
             Ok(run) => {
                 section.configure(LIMIT.name, &words(&plan));
                 return Ok(run);
@@ -79,12 +78,12 @@ fn words(plan: &FilesPlan) -> String {
 }
 
 /// One reading, with what the disk and the machine did meanwhile.
-fn read(bench: &Bench, plan: &FilesPlan) -> Result<Result<Run, String>, Failure> {
+fn read(bench: &Bench, plan: &FilesPlan, groups: &[PathBuf]) -> Result<Result<Run, String>, Failure> {
     page_cache::drop_all()?;
     let device = device_of(bench.workspace.path());
     let (watch, recorder) = (Watch::start(), Recorder::start(bench.workspace.path()));
     let before = disk_traffic(device);
-    let outcome = read_files(bench, plan)?;
+    let outcome = read_files(bench, plan, groups)?;
     let after = disk_traffic(device);
     let (disturbed, timeline) = (watch.end(), recorder.end());
     bench.check_interrupted()?;

@@ -18,7 +18,7 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::job::Times;
-use super::worker::{self, Answer, Limits, Task};
+use super::worker::{self, Answer, Task};
 use crate::context::Bench;
 use crate::failure::Failure;
 
@@ -51,46 +51,26 @@ impl FilesVia {
     }
 }
 
-/// What is read, and how.
-#[derive(Clone, Debug)]
+/// What is read, and how: as a scenario has it, and as its process gets it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct FilesPlan {
-    /// The set, of which one after the other is picked at random.
+    /// The set, of which one after the other is picked at random. Its process reads it from `list`.
+    #[serde(skip)]
     pub(crate) files: Vec<PathBuf>,
+    /// A file with a path on each line.
+    pub(crate) list: PathBuf,
     /// By what.
     pub(crate) via: FilesVia,
     /// Files that are open at once in each thread.
     pub(crate) depth: u32,
     /// Threads with an engine of their own.
     pub(crate) threads: u32,
-    /// Bytes of each file: what is not there is an error.
+    /// Bytes of each file, read past the page cache: what is not there is an error.
     pub(crate) file_bytes: u64,
     /// Bytes of one read, at most a mebibyte.
     pub(crate) chunk_bytes: u32,
-    /// Whether the page cache is passed by.
-    pub(crate) direct: bool,
     /// For how long.
     pub(crate) seconds: f64,
-    /// Processors that it may use; none means all.
-    pub(crate) cpus: Vec<usize>,
-    /// Control groups that it joins.
-    pub(crate) groups: Vec<PathBuf>,
-}
-
-/// The plan as its process gets it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct FilesJob {
-    /// A file with a path on each line.
-    list: PathBuf,
-    via: FilesVia,
-    /// As in [`FilesPlan`], as are the others.
-    depth: u32,
-    /// Threads that each have files of their own to read.
-    pub(super) threads: u32,
-    file_bytes: u64,
-    chunk_bytes: u32,
-    direct: bool,
-    /// How long it is read.
-    pub(super) seconds: f64,
 }
 
 /// What was read.
@@ -130,28 +110,21 @@ impl FilesOutcome {
     }
 }
 
-/// Carries a plan out in a process of its own. The inner error says what this machine does not have.
-pub(crate) fn read_files(bench: &Bench, plan: &FilesPlan) -> Result<Result<FilesOutcome, String>, Failure> {
-    let folder = bench.workspace.folder("disk-files")?;
-    let list = folder.join("list");
+/// Carries a plan out in a process of its own, in these control groups. The inner error says what this machine does not have.
+pub(crate) fn read_files(
+    bench: &Bench,
+    plan: &FilesPlan,
+    groups: &[PathBuf],
+) -> Result<Result<FilesOutcome, String>, Failure> {
+    let list = bench.workspace.folder("disk-files")?.join("list");
     let mut text = Vec::new();
     for path in &plan.files {
         text.extend_from_slice(path.as_os_str().as_bytes());
         text.push(b'\n');
     }
     fs::write(&list, text).map_err(Failure::file("write", &list))?;
-    let task = Task::Files(FilesJob {
-        list,
-        via: plan.via,
-        depth: plan.depth,
-        threads: plan.threads,
-        file_bytes: plan.file_bytes,
-        chunk_bytes: plan.chunk_bytes,
-        direct: plan.direct,
-        seconds: plan.seconds,
-    });
-    let limits = Limits { cpus: plan.cpus.clone(), groups: plan.groups.clone() };
-    let answers = worker::run(bench, &task, 1, &limits)?;
+    let task = Task::Files(FilesPlan { list, files: Vec::new(), ..plan.clone() });
+    let answers = worker::run(bench, &task, 1, groups)?;
     Ok(answers.and_then(|answers| match answers.into_iter().next() {
         Some(Answer::Files(outcome)) => Ok(outcome),
         _ => Err("no answer of the worker".to_owned()),
@@ -178,7 +151,7 @@ pub(crate) fn below(folder: &Path, most: usize) -> Result<Vec<PathBuf>, Failure>
 
 /// The worker's side: `meet` is called when everything is there.
 pub(super) fn carry_out(
-    job: &FilesJob,
+    job: &FilesPlan,
     first_worker: u32,
     meet: impl FnOnce() -> Result<(), String>,
 ) -> Result<FilesOutcome, String> {
@@ -202,7 +175,7 @@ pub(super) fn carry_out(
 }
 
 /// An engine for one thread. Opening is work for the kernel's workers; the whole of them is for the one device.
-fn engine(job: &FilesJob) -> Result<Box<dyn Engine>, String> {
+fn engine(job: &FilesPlan) -> Result<Box<dyn Engine>, String> {
     let threads = job.via == FilesVia::Threads || job.via == FilesVia::Libaio;
     let pools = match threads {
         true => vec![ThreadPool::new("bench", job.depth as usize, job.depth as usize)],
@@ -252,7 +225,7 @@ enum Stage {
 struct Reader<'a> {
     /// Made in this thread, as rings must be.
     engine: Box<dyn Engine>,
-    job: &'a FilesJob,
+    job: &'a FilesPlan,
     /// The set.
     paths: &'a [CString],
     via: DiskVia,
@@ -268,7 +241,7 @@ const DEVICE: DeviceId = DeviceId(0);
 
 impl<'a> Reader<'a> {
     /// A reader that has not begun.
-    fn new(engine: Box<dyn Engine>, job: &'a FilesJob, paths: &'a [CString], worker: u32) -> Reader<'a> {
+    fn new(engine: Box<dyn Engine>, job: &'a FilesPlan, paths: &'a [CString], worker: u32) -> Reader<'a> {
         let via = match job.via {
             FilesVia::Uring => DiskVia::Ring,
             FilesVia::Libaio => DiskVia::Libaio,
@@ -310,8 +283,7 @@ impl<'a> Reader<'a> {
         self.state ^= self.state >> 7;
         self.state ^= self.state << 17;
         let path = self.paths[(self.state >> 11) as usize % self.paths.len()].clone();
-        let direct = if self.job.direct { OFlags::DIRECT } else { OFlags::empty() };
-        let flags = (OFlags::RDONLY | direct).bits() as i32;
+        let flags = (OFlags::RDONLY | OFlags::DIRECT).bits() as i32;
         let how = OpenHow { flags, is_cold: true, ..OpenHow::default() };
         let begun = Instant::now();
         let op = Op::Open { dir: None, path, how, device: DEVICE, via: self.via };
@@ -331,8 +303,7 @@ impl<'a> Reader<'a> {
                 let Payload::Opened(file) = completion.payload else {
                     return Err("an open file did not come with its completion".to_owned());
                 };
-                let direct = if self.job.direct { OFlags::DIRECT } else { OFlags::empty() };
-                self.read(Fd::from(file).opened_with(direct), reading)
+                self.read(Fd::from(file).opened_with(OFlags::DIRECT), reading)
             }
             Stage::Reading(ref file) => {
                 let count = result.map_err(|error| format!("a file could not be read: {error}"))?;

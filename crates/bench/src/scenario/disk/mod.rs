@@ -23,7 +23,7 @@ use clap::Args;
 
 use self::job::{EngineKind, Outcome, Pattern};
 use self::plan::{Item, Tool};
-use self::worker::{Answer, Limits, Task};
+use self::worker::{Answer, Task};
 use super::lineup;
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
@@ -196,7 +196,7 @@ fn measure(
     match (item.tool, fio) {
         (Tool::Ours, _) => {
             let processes = job.processes;
-            let answers = worker::run(bench, &Task::Blocks(job), processes, &Limits::default())?;
+            let answers = worker::run(bench, &Task::Blocks(job), processes, &[])?;
             Ok(answers.map(|answers| {
                 let mut sum = Outcome::nothing();
                 for answer in answers {

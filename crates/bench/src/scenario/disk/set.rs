@@ -48,7 +48,7 @@ pub(super) fn run(bench: &Bench, folder: Option<&Path>, file_bytes: u64) -> Resu
     bench.progress(format_args!("disk: {count} files of {} bytes", set.file_bytes));
     let labels = |plan: &FilesPlan| at([("engine", &plan.via.name()), ("depth", &plan.depth)]);
     lineup::measure(bench, &mut section, &mut plans, labels, |plan, _| {
-        Ok(read_files(bench, plan)?.map(|outcome| measured(&outcome)))
+        Ok(read_files(bench, plan, &[])?.map(|outcome| measured(&outcome)))
     })?;
     let sheet = Sheet::of(&section);
     let rows: Rows = plans
@@ -136,15 +136,13 @@ fn plans(bench: &Bench, set: &Set) -> Vec<FilesPlan> {
             if via != FilesVia::Sync || depth == 1 {
                 plans.push(FilesPlan {
                     files: set.files.clone(),
+                    list: PathBuf::new(),
                     via,
                     depth,
                     threads: 1,
                     file_bytes: set.file_bytes,
                     chunk_bytes: set.file_bytes.next_multiple_of(4096).min(1 << 20) as u32,
-                    direct: true,
                     seconds,
-                    cpus: Vec::new(),
-                    groups: Vec::new(),
                 });
             }
         }

@@ -20,7 +20,7 @@ use nix::sys::resource::{Usage, UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use serde::{Deserialize, Serialize};
 
-use super::files::{self, FilesJob, FilesOutcome};
+use super::files::{self, FilesOutcome, FilesPlan};
 use super::job::{Job, Outcome};
 use super::{drive, engines};
 use crate::context::Bench;
@@ -42,7 +42,7 @@ pub(super) enum Task {
     /// Operations on one file.
     Blocks(Job),
     /// A set of files.
-    Files(FilesJob),
+    Files(FilesPlan),
 }
 
 /// What it answers.
@@ -69,22 +69,13 @@ struct Assignment {
     result: PathBuf,
 }
 
-/// Where workers run.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Limits {
-    /// Processors; none means all.
-    pub(super) cpus: Vec<usize>,
-    /// Folders of control groups to join before anything else is done.
-    pub(super) groups: Vec<PathBuf>,
-}
-
-/// Starts `processes` workers with the same task and answers what they have done. The inner error is what the machine
-/// does not allow.
+/// Starts `processes` workers with the same task and answers what they have done. They join control groups by their folders
+/// before anything else. The inner error is what the machine does not allow.
 pub(super) fn run(
     bench: &Bench,
     task: &Task,
     processes: u32,
-    limits: &Limits,
+    groups: &[PathBuf],
 ) -> Result<Result<Vec<Answer>, String>, Failure> {
     let (threads, seconds) = match task {
         Task::Blocks(job) => (job.threads, job.seconds),
@@ -113,8 +104,7 @@ pub(super) fn run(
         // The step before it is this very program, so that this is too.
         let launch = Launch::new("disk worker", Path::new("/proc/self/exe"))
             .arguments([OsString::from("bench"), COMMAND.into(), path.into()])
-            .cpus(&limits.cpus)
-            .groups(&limits.groups);
+            .groups(groups);
         workers.push((launch.start(&place("output"))?, ready, result));
     }
     for (worker, ready, result) in &mut workers {

@@ -12,8 +12,8 @@ use io::probe::Probe;
 use io::{Completion, Engine, Fd, Op, OpId, Payload, Segments, Wait};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::owners::Owners;
 use crate::failure::Failure;
+use crate::load::owners::Owners;
 use crate::load::{Outcome, Pace, Tally, ThreadUse, thread_use};
 use crate::method::pin;
 

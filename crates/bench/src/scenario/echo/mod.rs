@@ -18,7 +18,6 @@
 //! time of a message says what a rate cannot.
 
 mod client;
-mod owners;
 pub(crate) mod server;
 
 use std::fs;

@@ -20,8 +20,8 @@ use io::engine::{EngineConfig, NetKind};
 use io::op::{RecvInto, Source};
 use io::{Buf, Completion, Engine, Fd, Op, OpId, Payload, Segments, Wait};
 
-use super::owners::Owners;
 use crate::failure::Failure;
+use crate::load::owners::Owners;
 
 /// The hidden command that it is.
 pub(crate) const COMMAND: &str = "echo-server";

@@ -1,18 +1,18 @@
-//! Who asked for an operation of an engine, for both ends of an echo.
+//! Who asked for an operation of an engine.
 
 use io::OpId;
 
 /// A value for each operation in flight, by its slot in the engine's table.
-pub(super) struct Owners<T>(Vec<Option<(u32, T)>>);
+pub(crate) struct Owners<T>(Vec<Option<(u32, T)>>);
 
 impl<T: Copy> Owners<T> {
     /// Of no operation.
-    pub(super) fn new() -> Owners<T> {
+    pub(crate) fn new() -> Owners<T> {
         Owners(Vec::new())
     }
 
     /// Notes whose an operation is; the slot's former one is forgotten.
-    pub(super) fn set(&mut self, id: OpId, owner: T) {
+    pub(crate) fn set(&mut self, id: OpId, owner: T) {
         let slot = id.slot as usize;
         if slot >= self.0.len() {
             self.0.resize(slot + 1, None);
@@ -21,7 +21,7 @@ impl<T: Copy> Owners<T> {
     }
 
     /// Whose it is. A name that has been used up, as that of an operation that was abandoned, is nobody's.
-    pub(super) fn of(&self, id: OpId) -> Option<T> {
+    pub(crate) fn of(&self, id: OpId) -> Option<T> {
         let (generation, owner) = (*self.0.get(id.slot as usize)?)?;
         (generation == id.generation).then_some(owner)
     }
