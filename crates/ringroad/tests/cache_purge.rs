@@ -427,3 +427,19 @@ fn clients_may_ask_for_stored_answers_alone_and_for_none_to_be_stored() {
     store(&mut client, "/control/b", &[]);
     assert_eq!(status(&mut client, "GET", "/control/b", &only), 200);
 }
+
+/// A variant that is still on its way to the disk is at hand for requests; a purge takes that away too.
+#[test]
+fn no_variant_outlives_its_purge_on_the_way_to_the_disk() {
+    if !ours_only("nginx has purges in its commercial edition") {
+        return;
+    }
+    let (_origin, _setup, _server, mut client) = start();
+    for number in 0..60 {
+        let target = format!("/vary/{number}");
+        let old = ["a", "b"].map(|kind| store(&mut client, &target, &[("X-Kind", kind)]));
+        assert_eq!(status(&mut client, "PURGE", &target, &[]), 204);
+        let new = ["a", "b"].map(|kind| get(&mut client, &target, &[("X-Kind", kind)]).1);
+        assert!(new.iter().all(|text| !old.contains(text)), "{number}: {old:?} {new:?}");
+    }
+}

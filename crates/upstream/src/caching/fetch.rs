@@ -311,7 +311,8 @@ impl Fetch {
         reply: Reply,
         waited_for: Option<FetchLeader>,
     ) -> Result<Reply, Failure> {
-        let Joined::Lead(lead) = self.cache.shared_fetches().join(self.key, rt::now(), self.limit) else {
+        let Joined::Lead(lead) = self.cache.shared_fetches().join(&self.key, self.key, rt::now(), self.limit)
+        else {
             return self.take_alone(request, question, reply).await;
         };
         let generation = Rc::clone(&request.generation);
@@ -366,7 +367,8 @@ impl Fetch {
             return None;
         }
         self.cache.shared_fetches().unmark(&self.key);
-        let Joined::Lead(lead) = self.cache.shared_fetches().join(self.key, rt::now(), self.limit) else {
+        let Joined::Lead(lead) = self.cache.shared_fetches().join(&self.key, self.key, rt::now(), self.limit)
+        else {
             return None;
         };
         lead.spread(&self.key, &filler.filling.meta);

@@ -199,7 +199,7 @@ impl Way {
     /// there is none for this client.
     async fn other_fetch(&self) -> Option<Option<Arc<Filling>>> {
         let Fetch { cache, limit, .. } = &*self.fetch;
-        let shared_fetch = match cache.shared_fetches().join(self.key, rt::now(), *limit) {
+        let shared_fetch = match cache.shared_fetches().join(&self.key, self.key, rt::now(), *limit) {
             Joined::Lead(lead) => {
                 let shared_fetch = Arc::clone(lead.shared_fetch());
                 Fetch::lead_beside(&self.fetch, &self.request, lead);

@@ -287,7 +287,7 @@ impl Lookup<'_> {
             return Box::pin(self.fetch(stale).alone(request, true)).await.map(Followed::Reply);
         }
         let shared_fetches = self.cache.shared_fetches();
-        let reply = match shared_fetches.join(meeting.key, rt::now(), self.conf.join_limit()) {
+        let reply = match shared_fetches.join(&self.key, meeting.key, rt::now(), self.conf.join_limit()) {
             Joined::Lead(lead) => {
                 // Another request's fetch may have ended between the lookup and now. None can while this one leads.
                 let stale = match shared_fetches.ended(&meeting.key) == meeting.ended {
@@ -568,7 +568,7 @@ impl Lookup<'_> {
     /// Serves a stale answer while a new one is fetched, by this request's doing or another's.
     fn update_beside(&self, request: &mut Request, hit: Hit) -> Found {
         let (status, lead) =
-            match self.cache.shared_fetches().join(self.key, rt::now(), self.conf.join_limit()) {
+            match self.cache.shared_fetches().join(&self.key, self.key, rt::now(), self.conf.join_limit()) {
                 Joined::Lead(lead) => (Status::Stale, Some(lead)),
                 Joined::Follow(_) | Joined::Marked => (Status::Updating, None),
             };

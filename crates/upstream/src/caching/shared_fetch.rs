@@ -138,6 +138,8 @@ pub enum Joined {
 /// The duty to fetch. Dropped without a word, by a panic or the end of a thread, it lets the others go.
 pub struct FetchLeader {
     shared_fetches: Arc<SharedFetches>,
+    /// The primary key.
+    primary: Key,
     key: Key,
     /// The key that it fetches a part for, where that is known to be one.
     part_of: Option<Key>,
@@ -176,6 +178,7 @@ impl FetchLeader {
         }
         let key = primary.variant(&meta.variant);
         if key != self.key && self.variant.set(key).is_ok() {
+            self.shared_fetches.add_name(&self.primary, key);
             let mut table = self.shared_fetches.table(&key);
             if table.get(&key).is_none_or(|shared_fetch| !shared_fetch.is_joinable(rt::now(), self.limit)) {
                 table.insert(key, Arc::clone(&self.shared_fetch));
@@ -199,6 +202,7 @@ impl FetchLeader {
             }
         }
         for key in [Some(&self.key), self.variant.get()].into_iter().flatten() {
+            self.shared_fetches.remove_name(&self.primary, key);
             let mut table = self.shared_fetches.table(key);
             if table.get(key).is_some_and(|shared_fetch| Arc::ptr_eq(shared_fetch, &self.shared_fetch)) {
                 table.remove(key);
@@ -233,6 +237,8 @@ type Parts = Vec<(Range<u64>, Arc<SharedFetch>)>;
 /// All fetches of one cache.
 pub struct SharedFetches {
     tables: [Mutex<KeyMap<Arc<SharedFetch>>>; SHARDS],
+    /// The other keys at which fetches of a primary key are in flight: its variants, and its parts.
+    names: [Mutex<KeyMap<Vec<Key>>>; SHARDS],
     /// Ranges that are being fetched by themselves, by the primary key.
     parts: [Mutex<KeyMap<Parts>>; SHARDS],
     marks: [Mutex<KeyMap<Instant>>; SHARDS],
@@ -268,6 +274,7 @@ impl SharedFetches {
     pub fn new() -> Arc<SharedFetches> {
         Arc::new(SharedFetches {
             tables: std::array::from_fn(|_| Mutex::default()),
+            names: std::array::from_fn(|_| Mutex::default()),
             parts: std::array::from_fn(|_| Mutex::default()),
             marks: std::array::from_fn(|_| Mutex::default()),
             changes: Mutex::default(),
@@ -278,9 +285,9 @@ impl SharedFetches {
         })
     }
 
-    /// Joins the fetch of a key, or starts it. The table's lock alone decides which request leads, so exactly one does.
+    /// Joins the fetch of a key, which is the primary one or that of a variant or a part, or starts it. The table's lock alone decides which request leads, so exactly one does.
     /// A fetch without a byte for longer than `limit` is not waited for: another starts.
-    pub fn join(self: &Arc<SharedFetches>, key: Key, now: Instant, limit: Duration) -> Joined {
+    pub fn join(self: &Arc<SharedFetches>, primary: &Key, key: Key, now: Instant, limit: Duration) -> Joined {
         if self.is_marked(&key, now) {
             self.passed.fetch_add(1, Ordering::Relaxed);
             return Joined::Marked;
@@ -294,10 +301,12 @@ impl SharedFetches {
             }
         }
         let shared_fetch = SharedFetch::new(now);
+        self.add_name(primary, key);
         table.insert(key, Arc::clone(&shared_fetch));
         drop(table);
         Joined::Lead(FetchLeader {
             shared_fetches: Arc::clone(self),
+            primary: *primary,
             key,
             part_of: None,
             variant: OnceCell::new(),
@@ -319,7 +328,7 @@ impl SharedFetches {
         {
             return Joined::Follow(shared_fetch);
         }
-        let mut joined = self.join(name, now, limit);
+        let mut joined = self.join(primary, name, now, limit);
         if let (Joined::Lead(lead), Some(range)) = (&mut joined, range) {
             lead.part_of = Some(*primary);
             let mut parts = lock(&self.parts[shard(primary)]);
@@ -393,6 +402,10 @@ impl SharedFetches {
     /// decides whether its response is stored, by the purge numbers.
     pub fn part_from(&self, key: &Key) {
         self.table(key).remove(key);
+        let names = lock(&self.names[shard(key)]).remove(key);
+        for name in names.into_iter().flatten() {
+            self.table(&name).remove(&name);
+        }
         self.pending.remove(key);
         lock(&self.parts[shard(key)]).remove(key);
     }
@@ -469,6 +482,27 @@ impl SharedFetches {
         lock(&self.marks[shard(key)]).remove(key);
     }
 
+    /// Notes that a fetch of a primary key is about to be found at another key.
+    fn add_name(&self, primary: &Key, key: Key) {
+        if key != *primary {
+            lock(&self.names[shard(primary)]).entry(*primary).or_default().push(key);
+        }
+    }
+
+    fn remove_name(&self, primary: &Key, key: &Key) {
+        if key == primary {
+            return;
+        }
+        let mut names = lock(&self.names[shard(primary)]);
+        let Some(of_primary) = names.get_mut(primary) else { return };
+        if let Some(at) = of_primary.iter().position(|name| name == key) {
+            of_primary.swap_remove(at);
+        }
+        if of_primary.is_empty() {
+            names.remove(primary);
+        }
+    }
+
     fn is_marked(&self, key: &Key, now: Instant) -> bool {
         lock(&self.marks[shard(key)]).get(key).is_some_and(|until| *until > now)
     }
@@ -506,7 +540,7 @@ mod tests {
 
     /// The leader, or the fetch to wait for.
     fn leads(shared_fetches: &Arc<SharedFetches>, key: Key, now: Instant) -> Option<FetchLeader> {
-        match shared_fetches.join(key, now, LIMIT) {
+        match shared_fetches.join(&key, key, now, LIMIT) {
             Joined::Lead(lead) => Some(lead),
             Joined::Follow(_) | Joined::Marked => None,
         }
@@ -530,15 +564,41 @@ mod tests {
     }
 
     #[test]
+    fn a_purge_of_a_key_parts_its_variants_from_their_fetches() {
+        let (shared_fetches, now) = (SharedFetches::new(), Instant::now());
+        let (one, other) = (Key::of(b"one"), Key::of(b"other"));
+        let join = |primary: &Key, variant: &[u8]| match shared_fetches.join(
+            primary,
+            primary.variant(variant),
+            now,
+            LIMIT,
+        ) {
+            Joined::Lead(lead) => Some(lead),
+            Joined::Follow(_) | Joined::Marked => None,
+        };
+        let first = [join(&one, b"a"), join(&one, b"b"), join(&other, b"a")];
+        assert!(first.iter().all(Option::is_some));
+        assert!(join(&one, b"a").is_none() && join(&other, b"a").is_none());
+        shared_fetches.part_from(&one);
+        let second = [join(&one, b"a"), join(&one, b"b")];
+        assert!(second.iter().all(Option::is_some) && join(&other, b"a").is_none());
+        // The ends of the first ones are not those of the ones in their places.
+        drop(first);
+        assert!(join(&one, b"a").is_none() && join(&one, b"b").is_none());
+        drop(second);
+        assert!(shared_fetches.names.iter().all(|names| lock(names).is_empty()));
+    }
+
+    #[test]
     fn marks_are_bounded_in_time_and_number_and_counted() {
         let (shared_fetches, now) = (SharedFetches::new(), Instant::now());
         let key = |number: usize| Key::of(&number.to_be_bytes());
         let is_over = now + MARK_LIFETIME;
         shared_fetches.mark(&key(0), now);
-        assert!(matches!(shared_fetches.join(key(0), now, LIMIT), Joined::Marked));
-        assert!(matches!(shared_fetches.join(key(1), now, LIMIT), Joined::Lead(_)));
+        assert!(matches!(shared_fetches.join(&key(0), key(0), now, LIMIT), Joined::Marked));
+        assert!(matches!(shared_fetches.join(&key(1), key(1), now, LIMIT), Joined::Lead(_)));
         // Requests that passed because of it do not renew it.
-        assert!(matches!(shared_fetches.join(key(0), is_over, LIMIT), Joined::Lead(_)));
+        assert!(matches!(shared_fetches.join(&key(0), key(0), is_over, LIMIT), Joined::Lead(_)));
         assert_eq!(shared_fetches.passed(), 1);
         (1..MARKS_MAX * 2).for_each(|number| shared_fetches.mark(&key(number), now));
         assert_eq!(shared_fetches.marks(), MARKS_MAX as u64, "shards are full");
