@@ -7,6 +7,7 @@
 
 mod aio;
 mod kernel;
+mod noise;
 mod places;
 mod ring;
 
@@ -16,6 +17,7 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 
 pub use self::aio::AioQueue;
+pub use self::noise::Noise;
 pub use self::ring::RingQueue;
 
 /// `IORING_SETUP_*` bits of io_uring_setup(2), for [`RingSetup::flags`].

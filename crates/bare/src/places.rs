@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use io::buf::CHUNK_BYTES;
 use io::{Buf, Pool};
 
-use super::{BLOCK_BYTES_MAX, Load, QueueError, Transfer};
+use super::{BLOCK_BYTES_MAX, Load, Noise, QueueError, Transfer};
 
 /// Files and buffers. The owner keeps them until the kernel has completed all busy ones.
 pub(crate) struct Places {
@@ -25,13 +25,7 @@ impl Places {
         // Touched now, so that no page is missing in the middle of a measurement; and not zeroes, which some devices
         // write faster than anything else.
         for (place, buf) in bufs.iter_mut().enumerate() {
-            let mut noise = 0x9e37_79b9_7f4a_7c15_u64 ^ place as u64;
-            for word in buf.space().chunks_exact_mut(8) {
-                noise ^= noise << 13;
-                noise ^= noise >> 7;
-                noise ^= noise << 17;
-                word.copy_from_slice(&noise.to_ne_bytes());
-            }
+            Noise::new(place as u64).fill(buf.space());
         }
         let busy = vec![false; bufs.len()];
         Ok(Places { files: load.files, bufs, free: (0..load.depth).rev().collect(), busy })

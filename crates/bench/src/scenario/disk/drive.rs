@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use bare::{Done, Queue, Transfer};
+use bare::{Done, Noise, Queue, Transfer};
 
 use super::job::{EngineKind, Job, Outcome};
 
@@ -20,8 +20,8 @@ struct Places {
     random: bool,
     /// Reads among a hundred.
     read_percent: u8,
-    /// The state of the numbers that places and directions are drawn by.
-    state: u64,
+    /// What places and directions are drawn by.
+    noise: Noise,
 }
 
 impl Places {
@@ -35,31 +35,23 @@ impl Places {
             next: blocks / u64::from(job.workers().max(1)) * u64::from(worker),
             random: job.pattern.random,
             read_percent: job.pattern.read_percent,
-            state: (job.seed ^ u64::from(worker + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1,
+            noise: Noise::new(job.seed ^ u64::from(worker) << 32),
         };
         // The first numbers of neighbouring seeds are alike.
         for _ in 0..8 {
-            places.number();
+            places.noise.number();
         }
         places
     }
 
-    /// Marsaglia's xorshift64, which is quick and even enough for places in a file.
-    fn number(&mut self) -> u64 {
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        self.state
-    }
-
     /// The next place, and whether it is read or written.
     fn next(&mut self) -> Transfer {
-        let block = if self.random { self.number() >> 11 } else { self.next } % self.blocks;
+        let block = if self.random { self.noise.number() >> 11 } else { self.next } % self.blocks;
         self.next = block + 1;
         let write = match self.read_percent {
             100 => false,
             0 => true,
-            percent => (self.number() >> 32) % 100 >= u64::from(percent),
+            percent => (self.noise.number() >> 32) % 100 >= u64::from(percent),
         };
         Transfer { write, file: 0, offset: block * u64::from(self.block_bytes), len: self.block_bytes }
     }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
-use bare::{AioQueue, Done, Load, Queue, RingQueue, RingSetup, Transfer, flags};
+use bare::{AioQueue, Done, Load, Noise, Queue, RingQueue, RingSetup, Transfer, flags};
 use io::disk::threads::ThreadPool;
 use io::engine::{EngineConfig, NetKind};
 use io::op::DeviceId;
@@ -67,15 +67,8 @@ impl SyncQueue {
     fn new(file: OwnedFd, block_bytes: u32) -> Result<SyncQueue, String> {
         // Page-aligned, as direct reads and writes need it.
         let mut buf = Pool::new(block_bytes as usize).get(block_bytes as usize).ok_or("no memory")?;
-        fill(&mut buf, 0);
+        Noise::new(0).fill(buf.space());
         Ok(SyncQueue { file: file.into(), buf, staged: None, done: None, entries: 0 })
-    }
-}
-
-/// Fills a buffer with bytes that no device takes for zeroes.
-fn fill(buf: &mut Buf, place: u32) {
-    for (index, byte) in buf.space().iter_mut().enumerate() {
-        *byte = (index as u32 ^ place).wrapping_mul(2_654_435_761).to_le_bytes()[2];
     }
 }
 
@@ -152,9 +145,9 @@ impl PoolQueue {
         let engine = engine.map_err(|error| error.to_string())?;
         let pool = Pool::new((depth as usize + 1) * (1 << 20));
         // Filled before anything is measured: the first touch of a page is a fault.
-        let buf = |place| {
+        let buf = |place: u32| {
             let mut buf = pool.get(block_bytes as usize)?;
-            fill(&mut buf, place);
+            Noise::new(place.into()).fill(buf.space());
             Some(Some(buf))
         };
         let bufs: Option<Vec<Option<Buf>>> = (0..depth).map(buf).collect();

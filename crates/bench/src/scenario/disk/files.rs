@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use bare::Noise;
 use io::disk::threads::ThreadPool;
 use io::engine::{EngineConfig, NetKind};
 use io::op::{DeviceId, OpenHow};
@@ -229,8 +230,8 @@ struct Reader<'a> {
     /// The set.
     paths: &'a [CString],
     via: DiskVia,
-    /// Of the numbers that pick a file.
-    state: u64,
+    /// Picks a file.
+    noise: Noise,
     /// By the slot of the operation that each waits for.
     readings: HashMap<u32, Reading>,
     outcome: FilesOutcome,
@@ -248,9 +249,9 @@ impl<'a> Reader<'a> {
             FilesVia::Threads => DiskVia::Pool(0),
             FilesVia::Sync => DiskVia::Sync,
         };
-        let state = u64::from(worker + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let noise = Noise::new(u64::from(worker) << 32);
         let outcome = FilesOutcome::default();
-        Reader { engine, job, paths, via, state, readings: HashMap::new(), outcome }
+        Reader { engine, job, paths, via, noise, readings: HashMap::new(), outcome }
     }
 
     /// Reads until the time is over, and what is open then to its end.
@@ -277,12 +278,9 @@ impl<'a> Reader<'a> {
         self.engine.submit(op).map_err(|_| "the engine's table is full".to_owned())
     }
 
-    /// Begins another file, picked by Marsaglia's xorshift64.
+    /// Begins another file, picked at random.
     fn open(&mut self) -> Result<(), String> {
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        let path = self.paths[(self.state >> 11) as usize % self.paths.len()].clone();
+        let path = self.paths[(self.noise.number() >> 11) as usize % self.paths.len()].clone();
         let flags = (OFlags::RDONLY | OFlags::DIRECT).bits() as i32;
         let how = OpenHow { flags, is_cold: true, ..OpenHow::default() };
         let begun = Instant::now();

@@ -243,15 +243,10 @@ pub(super) fn fill(bench: &Bench, path: &Path, bytes: u64) -> Result<(), Failure
     let failure = Failure::file("write", path);
     let mut file = File::create(path).map_err(failure)?;
     let mut block = vec![0u8; 1 << 20];
-    let (mut state, mut left) = (0x9e37_79b9_7f4a_7c15_u64, bytes);
+    let (mut noise, mut left) = (bare::Noise::new(0), bytes);
     while left > 0 {
         bench.check_interrupted()?;
-        for word in block.chunks_exact_mut(8) {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            word.copy_from_slice(&state.to_ne_bytes());
-        }
+        noise.fill(&mut block);
         let len = left.min(block.len() as u64);
         file.write_all(&block[..len as usize]).map_err(failure)?;
         left -= len;

@@ -16,9 +16,7 @@
 //! processor. Here the idle share is that of all processors, generator included, so that the server's processor time for
 //! each megabyte is what compares. Time in which a disk was waited for counts as idle, since other tasks can use it.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -131,7 +129,8 @@ pub(super) fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> 
         section.skip("size of the file", &why);
     }
     let files = bench.workspace.folder("large")?;
-    let file = make_file(bench, &files, megabytes)?;
+    let file = files.join("file");
+    super::disk::fill(bench, &file, megabytes * MEGABYTE)?;
     let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
     place.note(&mut section);
     let (begun, wanted) = (Instant::now(), bench.repetitions());
@@ -265,28 +264,6 @@ fn idler(sheet: Sheet<'_>, clients: &[u32]) -> Finding {
     };
     let said: Vec<(String, bool)> = clients.iter().filter_map(compared).collect();
     judged(claim, "By clients, ", &said, "Not measured.")
-}
-
-/// Writes the file, with bytes that no file system stores as nothing.
-fn make_file(bench: &Bench, folder: &Path, megabytes: u64) -> Result<PathBuf, Failure> {
-    let path = folder.join("file");
-    let failed = Failure::file("write", &path);
-    let mut file = BufWriter::with_capacity(1 << 20, File::create(&path).map_err(failed)?);
-    let mut block = vec![0_u8; MEGABYTE as usize];
-    for number in 0..megabytes {
-        bench.check_interrupted()?;
-        // xorshift: each block differs from the others, and takes no time to speak of.
-        let mut state = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-        for word in block.chunks_exact_mut(8) {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            word.copy_from_slice(&state.to_ne_bytes());
-        }
-        file.write_all(&block).map_err(failed)?;
-    }
-    file.flush().map_err(failed)?;
-    Ok(path)
 }
 
 #[cfg(test)]
