@@ -37,6 +37,7 @@ mod range;
 mod realip;
 mod referer;
 mod rewrite;
+mod scgi;
 mod secure_link;
 mod slice;
 mod split_clients;
@@ -59,6 +60,7 @@ mod upstream_random;
 mod upstream_sticky;
 mod upstream_zone;
 mod userid;
+mod uwsgi;
 mod zstd;
 mod zstd_static;
 
@@ -104,6 +106,8 @@ pub static MODULES: &[&Module] = &[
     &passing::MODULE,
     &proxy::MODULE,
     &fastcgi::MODULE,
+    &uwsgi::MODULE,
+    &scgi::MODULE,
     &stub_status::MODULE,
     &cache_counters::MODULE,
     // What answers for a whole location goes before what looks for files in it.

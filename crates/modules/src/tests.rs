@@ -419,7 +419,9 @@ fn a_default_that_is_written_out_changes_nothing() {
         };
         count += 1;
         // What holds for HTTP holds for its siblings.
-        let of_http = name.replacen("fastcgi_", "proxy_", 1);
+        let siblings = ["fastcgi_", "scgi_", "uwsgi_"];
+        let of_http =
+            siblings.iter().fold(name.to_owned(), |name, prefix| name.replacen(prefix, "proxy_", 1));
         let is_listed = DEFAULT_IS_KEPT.iter().any(|(_, names)| names.contains(&&*of_http));
         match result {
             Err(_) if is_listed => {}

@@ -48,6 +48,7 @@ pub mod process;
 pub mod program;
 mod receive;
 pub mod response;
+pub mod script;
 pub mod seccomp;
 pub mod server;
 pub mod setup;

@@ -10,6 +10,8 @@ pub enum Protocol {
     Http1,
     /// FastCGI 1.0.
     FastCgi,
+    /// SCGI and uwsgi: the response of a script, up to its length or the end of the connection.
+    Script,
 }
 
 /// What an encoder makes of the parts of a request.

@@ -1,6 +1,7 @@
 //! The protocols that servers behind this one speak: a request becomes bytes, and bytes become events of a response.
 //!
-//! Main types: the encoder of each protocol ([`http1::Encoder`], [`fastcgi::Encoder`]), which takes the parts of a request
+//! Main types: the encoder of each protocol ([`http1::Encoder`], [`fastcgi::Encoder`],
+//! [`scgi::Encoder`], [`uwsgi::Encoder`]), which takes the parts of a request
 //! and makes an [`Encoded`] of them, and [`Decoder`], which takes received bytes and returns ranges of them. No byte of a
 //! body is copied here. The decoder is a closed enum, and a protocol is a variant with a directory of its own: no box and
 //! no dynamic call for a request. The caller handles connections, timeouts and the choice of a server.
@@ -9,6 +10,8 @@ mod encoded;
 mod event;
 pub mod fastcgi;
 pub mod http1;
+pub mod scgi;
+pub mod uwsgi;
 
 pub use encoded::{Encoded, Protocol};
 pub use event::{BodyEvent, BodyFraming, BodyStep, HeadEvent, InvalidBody};
@@ -19,7 +22,7 @@ use crate::request::Method;
 /// The decoder of one response, by the protocol that the server speaks.
 #[derive(Debug)]
 pub enum Decoder {
-    /// HTTP/1.0 and 1.1 (RFC 9112).
+    /// HTTP/1.0 and 1.1 (RFC 9112), and scripts.
     Http1(http1::Decoder),
     /// FastCGI.
     FastCgi(Box<fastcgi::Decoder>),
@@ -31,6 +34,7 @@ impl Decoder {
     pub fn new(protocol: Protocol, method: Method, limits: Limits) -> Self {
         match protocol {
             Protocol::Http1 => Self::Http1(http1::Decoder::new(method, limits)),
+            Protocol::Script => Self::Http1(http1::Decoder::of_script(method, limits)),
             Protocol::FastCgi => Self::FastCgi(Box::new(fastcgi::Decoder::new(method, limits))),
         }
     }

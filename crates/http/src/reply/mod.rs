@@ -152,6 +152,12 @@ impl ReplyHead {
         self.status_text
     }
 
+    /// Whether it is read as that of a script, which has no status line.
+    #[must_use]
+    pub fn is_cgi(&self) -> bool {
+        self.is_cgi
+    }
+
     /// Status and reason for storage and for the client: those of the response, or of this server where a script has told
     /// no reason.
     #[must_use]

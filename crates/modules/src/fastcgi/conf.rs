@@ -6,13 +6,13 @@ use http::request::HeaderId;
 
 use crate::fastcgi::request;
 use crate::passing::conf::Conf;
+use crate::passing::params::Param;
 use crate::passing::pass::{Destination, Scheme};
 use crate::passing::request::Fill;
 use crate::passing::{Family, Passing, Protocol};
 use exchange::config::{Layered, Scope};
 use exchange::pattern::Pattern;
 use exchange::request::Request;
-use exchange::template::Template;
 use upstream::Outgoing;
 
 /// The settings of a block, to be changed.
@@ -33,15 +33,6 @@ pub(crate) struct FastCgi {
     pub(super) caught: Layered<Box<str>>,
     /// `fastcgi_keep_conn`
     pub(super) keeps: bool,
-}
-
-/// One `fastcgi_param`.
-#[derive(Clone, Debug)]
-pub(super) struct Param {
-    pub(super) name: Box<str>,
-    pub(super) value: Template,
-    /// Whether it is left out where its value is empty (`if_not_empty`).
-    pub(super) is_optional: bool,
 }
 
 impl Family for FastCgi {

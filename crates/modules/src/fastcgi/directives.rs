@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use conf::{Args, Contexts, Error, Spec};
+use conf::{Args, Contexts, Spec};
 
 use crate::Directive;
-use crate::fastcgi::conf::{FastCgi, Param, fastcgi};
+use crate::fastcgi::conf::{FastCgi, fastcgi};
+use crate::passing::params::Param;
 use crate::passing::pass;
 use crate::passing::spec::row;
-use exchange::config::{Cx, Scope};
 
 pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::scope(
@@ -29,7 +29,11 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "A parameter of requests, and `if_not_empty` to leave it out where its value is empty.",
         )
         .many(),
-        add_param,
+        |scope, cx| {
+            let param = Param::read(cx)?;
+            fastcgi(scope).params.own(cx.block).push(param);
+            Ok(())
+        },
     ),
     Directive::scope(
         row("_index", Args::Exactly(1), "What is put behind a URI that ends with a slash, in `$fastcgi_script_name`."),
@@ -75,14 +79,3 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         |scope, cx| cx.flag(&mut fastcgi(scope).keeps),
     ),
 ];
-
-fn add_param(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    let is_optional = match cx.statement.args.get(2).map(|word| word.text.as_str()) {
-        None => false,
-        Some("if_not_empty") => true,
-        Some(text) => return Err(cx.error(format_args!("invalid parameter \"{text}\""))),
-    };
-    let (name, value) = (cx.arg(0).into(), cx.template(cx.arg(1))?);
-    fastcgi(scope).params.own(cx.block).push(Param { name, value, is_optional });
-    Ok(())
-}

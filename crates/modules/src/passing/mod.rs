@@ -7,6 +7,7 @@
 //! | [`pass`] | where a request goes |
 //! | `ask` | one question to the upstream |
 //! | [`request`] | which body the upstream gets, and what a cache asks for |
+//! | [`params`] | parameters of FastCGI, SCGI and uwsgi |
 //! | [`reply`] | the response as the client gets it |
 //! | `store` | copies of responses as files |
 //! | `ssl` | TLS to upstreams |
@@ -26,6 +27,7 @@ pub(crate) mod conf;
 mod directives;
 pub(crate) mod early_hints;
 mod invalidate;
+pub(crate) mod params;
 pub(crate) mod pass;
 mod reply;
 pub(crate) mod request;

@@ -11,6 +11,8 @@ use crate::request::Method;
 pub struct Decoder {
     method: Method,
     limits: Limits,
+    /// Whether the response may be that of a script, without a status line.
+    is_script: bool,
     keeps: bool,
     place: Place,
 }
@@ -35,7 +37,12 @@ const TRAILERS_MAX: u16 = 100;
 
 impl Decoder {
     pub(in crate::gateway) fn new(method: Method, limits: Limits) -> Self {
-        Self { method, limits, keeps: false, place: Place::Length(0) }
+        Self { method, limits, is_script: false, keeps: false, place: Place::Length(0) }
+    }
+
+    /// One that takes the responses of scripts too. Their connections are not kept alive.
+    pub(in crate::gateway) fn of_script(method: Method, limits: Limits) -> Self {
+        Self { is_script: true, ..Self::new(method, limits) }
     }
 
     pub(in crate::gateway) fn head(
@@ -43,12 +50,20 @@ impl Decoder {
         head: &mut ReplyHead,
         input: &[u8],
     ) -> Result<HeadEvent, ReplyError> {
-        Ok(match reply::parse(head, input, &self.limits)? {
+        let progress = match head.is_cgi() {
+            false => reply::parse(head, input, &self.limits)?,
+            true => ReplyProgress::Http09,
+        };
+        let progress = match progress {
+            ReplyProgress::Http09 if self.is_script => reply::parse_cgi(head, input, &self.limits)?,
+            progress => progress,
+        };
+        Ok(match progress {
             ReplyProgress::Incomplete => HeadEvent::More,
             ReplyProgress::Complete { head_len } if head.is_interim() => HeadEvent::Interim(head_len),
             ReplyProgress::Complete { head_len } => {
                 let framing = ReplyFraming::of(self.method, head);
-                self.keeps = reply_keeps_alive(head, input) && framing.is_delimited();
+                self.keeps = reply_keeps_alive(head, input) && framing.is_delimited() && !self.is_script;
                 self.place = match framing {
                     ReplyFraming::None => Place::Length(0),
                     ReplyFraming::Length(length) => Place::Length(length),
@@ -260,6 +275,32 @@ mod tests {
         let mut bare = Decoder::new(Method::Get, Limits::default());
         assert_eq!(bare.head(&mut ReplyHead::new(), b"<html>"), Ok(HeadEvent::NoHead));
         assert!(!bare.keeps() && bare.close());
+    }
+
+    #[test]
+    fn a_script_may_leave_the_status_line_out() {
+        for (text, status, body) in [
+            ("Status: 404 x\r\nContent-Length: 2\r\n\r\nab", 404, "ab"),
+            ("HTTP/1.1 201 Made\r\nContent-Length: 2\r\n\r\nab", 201, "ab"),
+            ("Location: /a\n\nabc", 302, "abc"),
+            ("H: 1\r\n\r\n", 200, ""),
+        ] {
+            let mut decoder = Decoder::of_script(Method::Get, Limits::default());
+            let mut head = ReplyHead::new();
+            // Each byte may be the last one that is here.
+            let len = (1..=text.len()).find_map(|end| {
+                match decoder.head(&mut head, &text.as_bytes()[..end]).expect("a good head") {
+                    HeadEvent::Head(len) => Some(len as usize),
+                    _ => None,
+                }
+            });
+            let len = len.expect("it is whole");
+            let (found, _) = decoded(&mut decoder, &text.as_bytes()[len..], 100).expect("a body");
+            assert_eq!((head.status().code(), &found[..]), (status, body.as_bytes()), "{text:?}");
+            assert!(!decoder.keeps());
+        }
+        let mut decoder = Decoder::of_script(Method::Get, Limits::default());
+        assert!(decoder.head(&mut ReplyHead::new(), b"no header\r\n").is_err());
     }
 
     #[test]

@@ -1,0 +1,100 @@
+//! Parameters of the requests to FastCGI, SCGI and uwsgi servers: those of the configuration, then the client's fields.
+//!
+//! | field of the client | parameter |
+//! |---|---|
+//! | any | `HTTP_` and its name, in capitals and with underscores for hyphens |
+//! | several lines of one name | one, joined by commas (`Cookie` by semicolons, RFC 6265 section 5.4) |
+//! | one that a `fastcgi_param` or its sibling names | that of the configuration alone |
+//! | conditions and ranges, where the response is for a cache | those of the cache |
+
+use conf::Error;
+use http::request::{Field, HeaderId};
+
+use crate::passing::conf::Conf;
+use crate::passing::request::{Fill, is_conditional};
+use exchange::config::Cx;
+use exchange::request::Request;
+use exchange::template::Template;
+
+/// One `fastcgi_param`, `scgi_param` or `uwsgi_param`.
+#[derive(Clone, Debug)]
+pub(crate) struct Param {
+    pub(crate) name: Box<str>,
+    pub(crate) value: Template,
+    /// Whether it is left out where its value is empty (`if_not_empty`).
+    pub(crate) is_optional: bool,
+}
+
+impl Param {
+    /// Reads the directive.
+    pub(crate) fn read(cx: &mut Cx<'_>) -> Result<Param, Error> {
+        let is_optional = match cx.statement.args.get(2).map(|word| word.text.as_str()) {
+            None => false,
+            Some("if_not_empty") => true,
+            Some(text) => return Err(cx.error(format_args!("invalid parameter \"{text}\""))),
+        };
+        let (name, value) = (cx.arg(0).into(), cx.template(cx.arg(1))?);
+        Ok(Param { name, value, is_optional })
+    }
+}
+
+/// Hands all parameters of a request to `push`.
+pub(crate) fn each(
+    params: &[Param],
+    conf: &Conf,
+    request: &Request,
+    fill: Option<&Fill>,
+    push: &mut dyn FnMut(&[u8], &[u8]),
+) {
+    for param in params {
+        let value = param.value.rendered(request);
+        if !(param.is_optional && value.is_empty()) {
+            push(param.name.as_bytes(), &value);
+        }
+    }
+    for (id, value) in fill.map_or(&[][..], |fill| &fill.fields) {
+        push(&param_name(id.name().as_bytes()), value);
+    }
+    if conf.pass_fields {
+        of_client(params, request, fill.is_some(), push);
+    }
+}
+
+/// The client's fields.
+fn of_client(params: &[Param], request: &Request, is_fill: bool, push: &mut dyn FnMut(&[u8], &[u8])) {
+    let (head, bytes) = (&request.head, request.bytes());
+    for (index, field) in head.fields().iter().enumerate() {
+        let name = field.name.of(bytes);
+        let is_same = |other: &Field| other.id == field.id && other.name.of(bytes).eq_ignore_ascii_case(name);
+        let param = param_name(name);
+        let is_set = |param: &[u8]| params.iter().any(|set| set.name.as_bytes() == param);
+        // It went with the first line of its name.
+        let is_repeated = head.fields()[..index].iter().any(is_same);
+        if is_repeated || (is_fill && is_conditional(field.id)) || is_set(&param) {
+            continue;
+        }
+        let separator: &[u8] = if field.id == HeaderId::Cookie { b"; " } else { b", " };
+        let mut value = field.value.of(bytes).to_vec();
+        for other in head.fields()[index + 1..].iter().filter(|other| is_same(other)) {
+            value.extend_from_slice(separator);
+            value.extend_from_slice(other.value.of(bytes));
+        }
+        push(&param, &value);
+    }
+}
+
+fn param_name(field: &[u8]) -> Vec<u8> {
+    let mapped = field.iter().map(|byte| if *byte == b'-' { b'_' } else { byte.to_ascii_uppercase() });
+    b"HTTP_".iter().copied().chain(mapped).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_become_parameters_as_cgi_names_them() {
+        assert_eq!(param_name(b"Accept-Language"), b"HTTP_ACCEPT_LANGUAGE");
+        assert_eq!(param_name(b"x_1"), b"HTTP_X_1");
+    }
+}

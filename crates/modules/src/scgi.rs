@@ -1,0 +1,124 @@
+//! nginx's scgi module: requests are passed to servers that speak SCGI. What it shares with HTTP is in
+//! [`crate::passing`], the bytes are in `http::gateway::scgi`.
+
+use conf::{Args, Contexts, Spec};
+use http::gateway::scgi::Encoder;
+use http::request::{BodyLength, HeaderId};
+
+use crate::passing::conf::Conf;
+use crate::passing::params::{self, Param};
+use crate::passing::pass::{self, Destination, Scheme};
+use crate::passing::request::{Context, Fill, body_of, is_idempotent, length_of};
+use crate::passing::spec::row;
+use crate::passing::{self, Family, Passing, Protocol, Rows, Via};
+use crate::{Directive, Module};
+use exchange::config::Layered;
+use exchange::request::Request;
+use upstream::Outgoing;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[
+        DIRECTIVES,
+        Rows::<Scgi>::CONNECTION,
+        Rows::<Scgi>::FIELDS,
+        Rows::<Scgi>::BODIES,
+        Rows::<Scgi>::STORE,
+        Rows::<Scgi>::CACHE,
+    ],
+    ..passing::module::<Scgi>("http_scgi")
+};
+
+/// The settings of a block.
+#[derive(Clone, Debug, Default)]
+struct Scgi {
+    /// `scgi_param`
+    params: Layered<Param>,
+}
+
+const DIRECTIVES: &[Directive] = &[
+    Directive::scope(
+        Spec::new(
+            "",
+            "_pass",
+            Contexts::LOCATION.or(Contexts::LOCATION_IF),
+            Args::Exactly(1),
+            "Passes requests on to this SCGI server or group of servers: `HOST:PORT`, `unix:PATH` or a name.",
+        ),
+        pass::set::<Scgi>,
+    ),
+    Directive::scope(
+        row(
+            "_param",
+            Args::Between(2, 3),
+            "A parameter of requests, and `if_not_empty` to leave it out where its value is empty.",
+        )
+        .many(),
+        |scope, cx| {
+            let param = Param::read(cx)?;
+            scope.own::<Passing<Scgi>>().own.params.own(cx.block).push(param);
+            Ok(())
+        },
+    ),
+];
+
+impl Family for Scgi {
+    const PREFIX: &'static str = "scgi";
+    // An address stands alone, and has no usual port.
+    const SCHEMES: &'static [Scheme] = &[Scheme { text: "", port: 0, is_secure: false }];
+    const KEY_DEFAULT: Option<&'static str> = None;
+    const TLS_NAME_DEFAULT: Option<&'static str> = None;
+
+    fn hides(_: HeaderId, name: &[u8]) -> bool {
+        name.eq_ignore_ascii_case(b"Status")
+    }
+
+    fn finish(&mut self, conf: &mut Conf) {
+        conf.cache.convert_head = false;
+    }
+}
+
+impl Protocol for Scgi {
+    fn build(
+        &self,
+        conf: &Conf,
+        request: &mut Request,
+        _: &Destination,
+        fill: Option<&Fill>,
+    ) -> Result<Outgoing, u16> {
+        let body = body_of(request, Via { conf, protocol: self })?;
+        let length = length_of(request, conf, &body);
+        request.extensions.insert(Context { length, passes_conditions: fill.is_none() });
+        let mut encoder = Encoder::new(match length {
+            BodyLength::Exactly(length) => length,
+            BodyLength::None | BodyLength::Unknown => 0,
+        });
+        // nginx's file `scgi_params` has it, and not every configuration uses that file.
+        if !self.params.items().iter().any(|param| &*param.name == "SCGI") {
+            encoder.param(b"SCGI", b"1");
+        }
+        params::each(self.params.items(), conf, request, fill, &mut |name, value| encoder.param(name, value));
+        let method = request.method;
+        Ok(Outgoing {
+            encoded: encoder.end(),
+            scheme: "scgi://",
+            secure: None,
+            body,
+            method,
+            is_idempotent: is_idempotent(method),
+            keepalive: false,
+            upgrade: false,
+            caught: Vec::new(),
+            interim: None,
+        })
+    }
+
+    fn default_key(&self, _: &Conf, _: &Request, _: &Destination) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn can_frame(&self, length: BodyLength) -> bool {
+        // It stands in front of the body.
+        length != BodyLength::Unknown
+    }
+}

@@ -1,0 +1,173 @@
+//! nginx's uwsgi module: requests are passed to servers that speak uwsgi, also over TLS. What it shares with HTTP is in
+//! [`crate::passing`], the bytes are in `http::gateway::uwsgi`.
+
+use conf::{Args, Contexts, Spec, value};
+use http::gateway::uwsgi::Encoder;
+use http::request::{BodyLength, HeaderId};
+
+use crate::passing::conf::Conf;
+use crate::passing::params::{self, Param};
+use crate::passing::pass::{self, Destination, Scheme};
+use crate::passing::request::{Context, Fill, body_of, is_idempotent, length_of};
+use crate::passing::spec::row;
+use crate::passing::{self, Family, Passing, Protocol, Rows, Via};
+use crate::{Directive, Module};
+use exchange::config::{Layered, Scope};
+use exchange::request::Request;
+use exchange::template::Template;
+use telemetry::Level;
+use upstream::{Outgoing, Secure};
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[
+        DIRECTIVES,
+        Rows::<Uwsgi>::CONNECTION,
+        Rows::<Uwsgi>::FIELDS,
+        Rows::<Uwsgi>::BODIES,
+        Rows::<Uwsgi>::STORE,
+        Rows::<Uwsgi>::CACHE,
+        Rows::<Uwsgi>::TLS,
+    ],
+    ..passing::module::<Uwsgi>("http_uwsgi")
+};
+
+/// The settings of a block.
+#[derive(Clone, Debug, Default)]
+struct Uwsgi {
+    /// `uwsgi_param`
+    params: Layered<Param>,
+    /// `uwsgi_modifier1`, `uwsgi_modifier2`
+    modifiers: (u8, u8),
+    /// `uwsgi_string`
+    string: Option<Template>,
+}
+
+fn own(scope: &mut Scope) -> &mut Uwsgi {
+    &mut scope.own::<Passing<Uwsgi>>().own
+}
+
+const DIRECTIVES: &[Directive] = &[
+    Directive::scope(
+        Spec::new(
+            "",
+            "_pass",
+            Contexts::LOCATION.or(Contexts::LOCATION_IF),
+            Args::Exactly(1),
+            "Passes requests on to this uwsgi server or group of servers: `HOST:PORT`, `unix:PATH` or a name, behind `suwsgi://` \
+             over TLS.",
+        ),
+        pass::set::<Uwsgi>,
+    ),
+    Directive::scope(
+        row(
+            "_param",
+            Args::Between(2, 3),
+            "A parameter of requests, and `if_not_empty` to leave it out where its value is empty.",
+        )
+        .many(),
+        |scope, cx| {
+            let param = Param::read(cx)?;
+            own(scope).params.own(cx.block).push(param);
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        row("_modifier1", Args::Exactly(1), "The first modifier of requests, 0 to 255.").default("0"),
+        |scope, cx| {
+            own(scope).modifiers.0 = cx.statement.value(0, modifier)?;
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        row("_modifier2", Args::Exactly(1), "The second modifier of requests, 0 to 255.").default("0"),
+        |scope, cx| {
+            own(scope).modifiers.1 = cx.statement.value(0, modifier)?;
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        row("_string", Args::Exactly(1), "Bytes behind the parameters, for some modifiers."),
+        |scope, cx| {
+            own(scope).string = Some(cx.template(cx.arg(0))?);
+            Ok(())
+        },
+    ),
+];
+
+fn modifier(text: &str) -> Result<u8, value::ValueError> {
+    value::number(text).and_then(|number| u8::try_from(number).map_err(|_| value::ValueError::Invalid))
+}
+
+impl Family for Uwsgi {
+    const PREFIX: &'static str = "uwsgi";
+    const SCHEMES: &'static [Scheme] = &[
+        Scheme { text: "suwsgi://", port: 0, is_secure: true },
+        Scheme { text: "uwsgi://", port: 0, is_secure: false },
+        Scheme { text: "", port: 0, is_secure: false },
+    ];
+    const KEY_DEFAULT: Option<&'static str> = None;
+    const TLS_NAME_DEFAULT: Option<&'static str> = None;
+
+    // nginx passes the field `Status` on.
+    fn hides(_: HeaderId, _: &[u8]) -> bool {
+        false
+    }
+
+    fn finish(&mut self, conf: &mut Conf) {
+        conf.cache.convert_head = false;
+    }
+}
+
+impl Protocol for Uwsgi {
+    fn build(
+        &self,
+        conf: &Conf,
+        request: &mut Request,
+        destination: &Destination,
+        fill: Option<&Fill>,
+    ) -> Result<Outgoing, u16> {
+        let body = body_of(request, Via { conf, protocol: self })?;
+        let length = length_of(request, conf, &body);
+        request.extensions.insert(Context { length, passes_conditions: fill.is_none() });
+        let mut encoder = Encoder::new(self.modifiers.0, self.modifiers.1);
+        params::each(self.params.items(), conf, request, fill, &mut |name, value| encoder.param(name, value));
+        if let Some(string) = &self.string {
+            encoder.string(&string.rendered(request));
+        }
+        let Some(encoded) = encoder.end() else {
+            request.log(
+                Level::Alert,
+                format_args!("uwsgi request is too big: its parameters are above 65535 bytes"),
+            );
+            return Err(500);
+        };
+        let secure = match (&conf.upstream.secure, destination.place.is_secure) {
+            (Some(settings), true) => Some(Secure::of(settings, &destination.place.host, request)),
+            (None, true) => return Err(500),
+            (_, false) => None,
+        };
+        let method = request.method;
+        Ok(Outgoing {
+            encoded,
+            scheme: if secure.is_some() { "suwsgi://" } else { "uwsgi://" },
+            secure,
+            body,
+            method,
+            is_idempotent: is_idempotent(method),
+            keepalive: false,
+            upgrade: false,
+            caught: Vec::new(),
+            interim: None,
+        })
+    }
+
+    fn default_key(&self, _: &Conf, _: &Request, _: &Destination) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn can_frame(&self, length: BodyLength) -> bool {
+        // Without an end of its own, a body has the length that a parameter tells.
+        length != BodyLength::Unknown
+    }
+}
