@@ -19,7 +19,11 @@ fn server(text: &str) -> Arc<Config> {
 #[test]
 fn the_tables_agree_with_nginx() {
     let table = crate::all().specs();
-    assert_eq!(conf::differences(table), Vec::<String>::new());
+    let mut differences = conf::differences(table);
+    // nginx reads `on` and `off` there too, and forgot to say so in its table.
+    differences
+        .retain(|difference| !difference.starts_with("http_uwsgi uwsgi_cache_background_update: takes"));
+    assert_eq!(differences, Vec::<String>::new());
     let count = table.specs().count();
     assert!(count > 115, "{count} directives");
 }
