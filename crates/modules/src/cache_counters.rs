@@ -33,7 +33,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "cache_counters",
         Contexts::SERVER.or(Contexts::LOCATION),
         Args::None,
-        "Serves the numbers of all caches in the text format of Prometheus.",
+        "Serves the numbers of all caches, and of limits of HTTP/2, in the text format of Prometheus.",
     ),
     |scope, _| {
         scope.own::<Conf>().on = true;
@@ -58,7 +58,8 @@ fn run(_: &Conf, request: &mut Request) -> Step {
         return Step::Status(405);
     }
     let caches = &request.config().http.of::<Caches>().zones;
-    let text = metrics::page(caches.iter().map(|zone| (zone.name(), &**zone.state())));
+    let mut text = metrics::page(caches.iter().map(|zone| (zone.name(), &**zone.state())));
+    request.conn.thread.shared.write_http2_limits(&mut text);
     let response = &mut request.response;
     response.status = 200;
     response.content_type = ContentType::Text("text/plain; version=0.0.4".into());

@@ -110,12 +110,21 @@ fn floods_of_frames_that_do_nothing() {
 }
 
 #[test]
-fn floods_of_fragments() {
-    let server = start();
+fn floods_of_fragments_and_the_counters_of_limits() {
+    let server = serve(&one_server(
+        "http2 on;",
+        "location / { return 200 x; } location /counters { cache_counters; }",
+    ));
     for size in [0, 1, 16_384] {
         let mut client = http2::connect(&server);
         client.frame(HEADERS, END, 1, &block(&LINE));
         ends_with(&server, CALM, &mut client, |_| frame(CONTINUATION, 0, 1, &vec![0; size]));
+    }
+    ends_with(&server, CALM, &mut http2::connect(&server), |_| frame(PING, 0, 0, b"12345678"));
+    let page = http2::connect(&server).get("/counters").text();
+    for (limit, count) in [("streams", 0), ("resets", 0), ("frames", 1), ("header_block", 3), ("output", 0)] {
+        let line = format!("ringroad_http2_limits_total{{limit=\"{limit}\"}} {count}\n");
+        assert!(page.contains(&line), "{line}{page}");
     }
 }
 

@@ -590,3 +590,168 @@ fn old_directives_are_warned_of() {
         assert!(said.contains(text), "{text}: {said}");
     }
 }
+
+/// Modules know no protocol: what they make of a request is the same by HTTP/1 and by HTTP/2, fields of the connection aside.
+#[test]
+fn responses_are_the_same_by_both_protocols() {
+    let text: String = (0..5000).map(|number| format!("line {number} &amp; more\n")).collect();
+    let server = serve_with(
+        &one_server(
+            "http2 on; gzip_min_length 100; map $arg_m $mapped { a 1; default 0; } charset_types text/plain;
+             limit_req_zone $arg_limit zone=one:1m rate=1r/m;",
+            "root html; index index.html; error_page 404 /404.html; add_header X-Mapped $mapped always;
+             etag on; types { text/html html; text/plain txt; }
+             location /list/ { autoindex on; }
+             location /json/ { alias html/list/; autoindex on; autoindex_format json; }
+             location /ssi/ { alias html/; ssi on; ssi_types text/plain; }
+             location /sub/ { alias html/; sub_filter line LINE; sub_filter_once off; sub_filter_types *; }
+             location /add/ { alias html/; addition_types *; add_after_body /small.txt; add_before_body /small.txt; }
+             location /char/ { alias html/; charset koi8-r; override_charset on; }
+             location /zip/ { alias html/; gzip on; gzip_types *; }
+             location /ret { return 200 \"$request_method $uri $args\" ; }
+             location /moved { return 302 /other?a=b; }
+             location /text { return 418 teapot; }
+             location /empty.gif { empty_gif; }
+             location /try { try_files $uri /small.txt; }
+             location /denied { deny all; }
+             location /auth { auth_basic closed; auth_basic_user_file users; }
+             location /inner { internal; }
+             location /re { rewrite ^/re/(.*)$ /$1 last; }
+             location /limited { limit_req zone=one; try_files /small.txt =404; }
+             location /expires { alias html/small.txt; expires 1h; }
+             location /vary/ { alias html/; gzip on; gzip_vary on; gzip_types *; }
+             location /threads/ { alias html/; aio threads; directio 1k; }
+             location /rated/ { alias html/; limit_rate 10m; }
+             location /post { error_page 405 =200 /small.txt; }",
+        ),
+        |builder| {
+            builder
+                .text("html/index.html", "<p>index</p>")
+                .text("html/404.html", "<p>nothing</p>")
+                .text("html/small.txt", "small")
+                .text("html/text.txt", &text)
+                .text("html/list/a b.txt", "a")
+                .text("html/list/c.txt", "c")
+                .text("html/page.txt", "<!--#include virtual=\"/small.txt\" --> and <!--#echo var=\"request_method\" -->")
+                .text("conf/users", "user:{PLAIN}secret\n")
+                .file("html/file.bin", Content::new(1, 300_000))
+        },
+    );
+    let plain = [""; 0];
+    let cases: Vec<(&str, &str, Vec<&str>)> = [
+        "/",
+        "/list/",
+        "/json/",
+        "/list",
+        "/none",
+        "/text.txt",
+        "/file.bin",
+        "/ssi/page.txt",
+        "/sub/text.txt",
+        "/add/text.txt",
+        "/char/small.txt",
+        "/zip/text.txt",
+        "/moved",
+        "/text",
+        "/empty.gif",
+        "/try/this",
+        "/denied",
+        "/auth",
+        "/inner",
+        "/re/small.txt",
+        "/limited?limit=",
+        "/expires",
+        "/vary/text.txt",
+        "/threads/file.bin",
+        "/rated/text.txt",
+        "/a%20b/../small.txt",
+        "/?m=a",
+    ]
+    .into_iter()
+    .flat_map(|path| ["GET", "HEAD"].map(|method| (method, path, plain.to_vec())))
+    .chain([
+        ("GET", "/text.txt", vec!["Range: bytes=5-10"]),
+        ("GET", "/text.txt", vec!["Range: bytes=5-10,20-30"]),
+        ("GET", "/text.txt", vec!["Range: bytes=999999-"]),
+        ("GET", "/text.txt", vec!["If-Match: \"none\""]),
+        ("GET", "/text.txt", vec!["If-Modified-Since: Fri, 01 Jan 2100 00:00:00 GMT"]),
+        ("GET", "/zip/text.txt", vec!["Accept-Encoding: gzip"]),
+        ("GET", "/vary/text.txt", vec!["Accept-Encoding: gzip"]),
+        ("GET", "/auth", vec!["Authorization: Basic dXNlcjpzZWNyZXQ="]),
+        ("POST", "/text.txt", vec![]),
+        ("DELETE", "/", vec![]),
+        ("OPTIONS", "/ret", vec![]),
+        ("TRACE", "/", vec![]),
+    ])
+    .collect();
+    let mut client = http2::connect(&server);
+    let mut compared = 0;
+    for (method, path, fields) in cases {
+        let lines: String = fields.iter().map(|field| format!("{field}\r\n")).collect();
+        let mut plain = Client::connect(server.addr(0));
+        plain.send(format!("{method} {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n{lines}\r\n"));
+        let one = if method == "HEAD" { plain.response_to_head() } else { plain.response() };
+        let fields: Vec<(String, &str)> = fields
+            .iter()
+            .filter_map(|field| field.split_once(": "))
+            .map(|(name, value)| (name.to_lowercase(), value))
+            .collect();
+        let fields: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+        let stream = client.begin(method, path, &fields, true);
+        let two = client.response(stream);
+        let is_of_connection =
+            |name: &str| ["connection", "transfer-encoding", "date", "keep-alive"].contains(&name);
+        let mut left: Vec<(String, String)> = one.head.fields.clone();
+        left.iter_mut().for_each(|(name, _)| name.make_ascii_lowercase());
+        left.retain(|(name, _)| !is_of_connection(name));
+        let right: Vec<(String, String)> =
+            two.fields.iter().filter(|(name, _)| !is_of_connection(name)).cloned().collect();
+        // Boundaries of parts are numbered.
+        let without_boundary = |fields: Vec<(String, String)>| -> Vec<(String, String)> {
+            let cut = |value: String| value.split("boundary=").next().unwrap_or_default().to_owned();
+            fields.into_iter().map(|(name, value)| (name, cut(value))).collect()
+        };
+        assert_eq!(one.status, two.status, "{method} {path}");
+        assert_eq!(without_boundary(left), without_boundary(right), "{method} {path}");
+        if one.status != 206 || fields.is_empty() {
+            assert!(one.body == two.body, "{method} {path}: {} and {} bytes", one.body.len(), two.body.len());
+        }
+        compared += 1;
+    }
+    assert_eq!(compared, 66);
+}
+
+/// Clients that others have written, where they are installed.
+#[test]
+fn other_clients_get_their_responses() {
+    let server = serve_with(&one_server("http2 on;", "root html; "), |builder| {
+        builder.file("html/file.bin", Content::new(1, 500_000)).text("html/small.txt", "hello")
+    });
+    let address = server.addr(0).tcp();
+    let run = |program: &str, args: &[&str]| {
+        let output = std::process::Command::new(program).args(args).output().ok()?;
+        Some((output.status.success(), output.stdout))
+    };
+    let url = |path: &str| format!("http://{address}{path}");
+    // A second request by prior knowledge on the same connection is beyond curl 7.88, with nginx too.
+    for (path, wanted) in
+        [("/file.bin", Content::new(1, 500_000).bytes(0..500_000)), ("/small.txt", b"hello".to_vec())]
+    {
+        match run("curl", &["-sS", "-m", "20", "--http2-prior-knowledge", &url(path)]) {
+            Some((is_good, got)) => assert!(is_good && got == wanted, "curl: {is_good}, {} bytes", got.len()),
+            None => testkit::skip(format_args!("curl is not installed")),
+        }
+    }
+    let args = ["-n", "500", "-c", "5", "-m", "20", &url("/file.bin"), &url("/small.txt")];
+    match run("h2load", &args) {
+        Some((is_good, said)) => {
+            let said = String::from_utf8_lossy(&said).into_owned();
+            assert!(is_good && said.contains("500 succeeded, 0 failed, 0 errored, 0 timeout"), "{said}");
+        }
+        None => testkit::skip(format_args!("h2load is not installed")),
+    }
+    if let Some((is_good, said)) = run("nghttp", &["-ans", &url("/small.txt"), &url("/file.bin")]) {
+        let said = String::from_utf8_lossy(&said).into_owned();
+        assert!(is_good && said.matches(" 200 ").count() == 2, "{said}");
+    }
+}

@@ -41,6 +41,7 @@ const CONNECTIONS: &str = "
 
 `stub_status` shows the sums over all threads, and so do `$connections_active`, `$connections_reading`,
 `$connections_writing` and `$connections_waiting`. Active connections are those accepted less those closed.
+The page of `cache_counters` has `ringroad_http2_limits_total`; [http2.md](http2.md#limits) describes the limits.
 
 ";
 

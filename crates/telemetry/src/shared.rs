@@ -33,6 +33,12 @@ impl Shared {
         Totals::of(tallies.iter())
     }
 
+    /// Appends how often clients of HTTP/2 met a limit, in the text format of Prometheus.
+    pub fn write_http2_limits(&self, page: &mut String) {
+        let tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        Tally::write_http2_limits(tallies.iter(), page);
+    }
+
     /// The next boundary of a multipart response.
     pub fn next_boundary(&self) -> u64 {
         self.boundaries.fetch_add(1, Ordering::Relaxed) + 1

@@ -33,11 +33,42 @@ const CONNECTIONS: Series = REQUESTS.after(
     }]),
 );
 
+const HTTP2_LIMITS: Series = CONNECTIONS.after(
+    Metric::counter("http2_limits_total", "times", "Times that a client of HTTP/2 met a limit.").labelled(&[
+        Label {
+            name: "limit",
+            values: &[
+                ("streams", "a request was refused, since as many as may be were open"),
+                ("resets", "a connection ended, since many streams were reset or refused"),
+                ("frames", "a connection ended, since many frames did nothing"),
+                ("header_block", "a connection ended, since a header block was too large"),
+                ("output", "a connection was not read further, since its client did not take what was ready"),
+            ],
+        },
+    ]),
+);
+
 /// All of them, in the order of the documents.
-pub const METRICS: &[&Metric] = &[&ACCEPTED.metric, &CLOSED.metric, &REQUESTS.metric, &CONNECTIONS.metric];
+pub const METRICS: &[&Metric] =
+    &[&ACCEPTED.metric, &CLOSED.metric, &REQUESTS.metric, &CONNECTIONS.metric, &HTTP2_LIMITS.metric];
+
+/// Limits of HTTP/2 that are counted, in the order of the values of `limit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Http2Limit {
+    /// Requests at once.
+    Streams,
+    /// Streams that were reset or refused.
+    Resets,
+    /// Frames that do nothing.
+    Frames,
+    /// Bytes and fragments of a header block.
+    HeaderBlock,
+    /// Bytes that are ready to leave.
+    Output,
+}
 
 /// The numbers of one thread, or of all.
-const CELLS: usize = CONNECTIONS.end();
+const CELLS: usize = HTTP2_LIMITS.end();
 
 /// Counts of one thread.
 #[derive(Debug, Default)]
@@ -77,6 +108,22 @@ impl Tally {
         self.0.add(&ACCEPTED, 0);
         self.0.add(&CONNECTIONS, Stage::Waiting as usize);
         Counted { tally: Arc::clone(self), stage: Stage::Waiting }
+    }
+
+    /// A client of HTTP/2 has met a limit.
+    pub fn count_http2_limit(&self, limit: Http2Limit) {
+        self.0.add(&HTTP2_LIMITS, limit as usize);
+    }
+
+    /// Appends how often limits of HTTP/2 were met on these threads, in the text format of Prometheus.
+    pub(crate) fn write_http2_limits<'a>(tallies: impl Iterator<Item = &'a Arc<Tally>>, page: &mut String) {
+        let mut sums = [0; CELLS];
+        tallies.for_each(|tally| tally.0.add_to(&mut sums));
+        let metric = &HTTP2_LIMITS.metric;
+        metric.write_head(page);
+        for ((value, _), number) in metric.values().iter().zip(HTTP2_LIMITS.of(&sums)) {
+            metric.write_number(&[value], *number, page);
+        }
     }
 }
 

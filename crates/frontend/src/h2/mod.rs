@@ -38,7 +38,7 @@ use exchange::room::Waits;
 use exchange::settings::core::Core;
 use exchange::thread::Thread;
 use shared::{Input, OUT_BYTES_MAX, Shared};
-use telemetry::tally::{self, Stage};
+use telemetry::tally::{self, Http2Limit, Stage};
 use telemetry::{Level, Reason};
 use transfer::body::SendError;
 
@@ -107,6 +107,7 @@ pub(crate) async fn serve(start: Start) -> Wire {
         batches: 0,
         received: 0,
         receive_max,
+        was_held_up: false,
         waker: poll_fn(|context| Poll::Ready(context.waker().clone())).await,
     };
     let stop = connection.run().await;
@@ -169,6 +170,8 @@ struct Connection {
     received: u64,
     /// How many these may be (`http2_recv_buffer_size`).
     receive_max: u64,
+    /// Whether the client had not taken what is ready when that was asked last.
+    was_held_up: bool,
     /// Of this task.
     waker: Waker,
 }
@@ -214,7 +217,9 @@ impl Connection {
                 (self.batches, self.received) = (0, 0);
                 rt::yield_now().await;
             }
-            match self.handle_input() {
+            let handled = self.handle_input();
+            self.count_limits(handled.as_ref().err());
+            match handled {
                 Ok(ControlFlow::Continue(())) => {}
                 Ok(ControlFlow::Break(())) => {
                     // A client with many requests at hand must not hold the thread, nor wait for the first response.
@@ -311,6 +316,26 @@ impl Connection {
         if task.as_mut().poll(&mut Context::from_waker(&self.waker)).is_pending() {
             rt::spawn(task);
         }
+    }
+
+    /// Counts limits that the client has met.
+    fn count_limits(&mut self, fault: Option<&Fault>) {
+        let tally = &self.shared.thread.tally;
+        for _ in 0..self.shared.with(|state| state.session.take_refused()) {
+            tally.count_http2_limit(Http2Limit::Streams);
+        }
+        let limit = match fault {
+            Some(Fault::ResetFlood) => Some(Http2Limit::Resets),
+            Some(Fault::Flood) => Some(Http2Limit::Frames),
+            Some(Fault::HeadTooLarge) => Some(Http2Limit::HeaderBlock),
+            _ => None,
+        };
+        let is_held_up = !self.may_receive();
+        if is_held_up && !std::mem::replace(&mut self.was_held_up, is_held_up) {
+            tally.count_http2_limit(Http2Limit::Output);
+        }
+        self.was_held_up = is_held_up;
+        limit.into_iter().for_each(|limit| tally.count_http2_limit(limit));
     }
 
     /// Gives the client frames of its budget back for the time that has gone by.

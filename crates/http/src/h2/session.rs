@@ -161,6 +161,8 @@ pub struct Session<T> {
     data: Option<Data>,
     pub(super) budget: i32,
     pub(super) early_ends: u32,
+    /// Streams that were refused since that was asked last.
+    refused: u32,
     /// The last stream that is served, once that was told.
     pub(super) last_served: Option<u32>,
 }
@@ -188,6 +190,7 @@ impl<T> Session<T> {
             data: None,
             budget: BUDGET_MAX,
             early_ends: 0,
+            refused: 0,
             last_served: None,
         }
     }
@@ -262,6 +265,11 @@ impl<T> Session<T> {
     /// What is kept with each stream.
     pub fn each(&self) -> impl Iterator<Item = (u32, &T)> {
         self.streams.iter().map(|stream| (stream.id, &stream.user))
+    }
+
+    /// Streams that were refused since the last call.
+    pub fn take_refused(&mut self) -> u32 {
+        std::mem::take(&mut self.refused)
     }
 
     /// Gives the client some of its budget back, such as for the time that has gone by.
@@ -375,6 +383,7 @@ impl<T> Session<T> {
             self.pass_over(block, input)?;
             self.streams.note_end(id, End::Reset);
             frame::push_reset(out, id, StreamFault::TooMany.code());
+            self.refused += 1;
             self.note_early_end()?;
             return Ok(Event::Nothing);
         }
