@@ -23,7 +23,7 @@ pub(crate) static MODULE: Module = Module {
         name: "brotli_ratio",
         get: |request, out| encoder::ratio(&request.extensions, "br", out),
         set: None,
-        help: "How many times smaller brotli made the body of the answer.",
+        help: "The ratio by which brotli reduced the body of the response.",
     }],
     settings: &[SettingsType::of::<Conf>()],
     take_part: |_, scope, plan| {
@@ -48,7 +48,7 @@ const DIRECTIVES: &[Directive] = &[
             "brotli",
             LEVELS_AND_IF,
             Args::Flag,
-            "Compresses answers with brotli.",
+            "Compresses responses with brotli.",
         )
         .default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().enabled),
@@ -72,13 +72,12 @@ const DIRECTIVES: &[Directive] = &[
     ),
     // What is shorter would not fit into fewer packets.
     Directive::scope(
-        spec("brotli_min_length", Args::Exactly(1), "Answers that say they are shorter are not compressed.")
-            .default("20"),
+        spec("brotli_min_length", Args::Exactly(1), "Smallest `Content-Length` to compress.").default("20"),
         |scope, cx| cx.size(&mut scope.own::<Conf>().min_length),
     ),
     // A response that says it is shorter gets a window of its own size, which saves memory at both ends.
     Directive::scope(
-        spec("brotli_window", Args::Exactly(1), "How far back repetitions are looked for.").default("512k"),
+        spec("brotli_window", Args::Exactly(1), "How far back repetitions are searched for.").default("512k"),
         |scope, cx| {
             let (min, max) = (coding::brotli::WINDOW_BITS_MIN, coding::brotli::WINDOW_BITS_MAX);
             scope.own::<Conf>().settings.window_bits = power_of_two(cx, min, max, WINDOWS)?;

@@ -28,7 +28,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "empty_gif",
         Contexts::LOCATION,
         Args::None,
-        "Answers with a picture of one transparent pixel.",
+        "Returns a picture of one transparent pixel.",
     ),
     |scope, _| {
         *scope.own() = Conf(true);

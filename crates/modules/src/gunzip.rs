@@ -36,7 +36,7 @@ const DIRECTIVES: &[Directive] = &[
             "gunzip",
             LEVELS,
             Args::Flag,
-            "Decompresses answers with gzip for clients that do not accept it.",
+            "Decompresses gzip responses for clients that do not accept them.",
         )
         .default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().enabled),

@@ -23,7 +23,7 @@ pub(crate) static MODULE: Module = Module {
         name: "gzip_ratio",
         get: |request, out| encoder::ratio(&request.extensions, "gzip", out),
         set: None,
-        help: "How many times smaller gzip made the body of the answer.",
+        help: "The ratio by which gzip reduced the body of the response.",
     }],
     settings: &[SettingsType::of::<Conf>()],
     take_part: |_, scope, plan| {
@@ -41,7 +41,7 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
 const DIRECTIVES: &[Directive] = &[
     // In an `if` too, for clients that are known by something else than what they accept.
     Directive::scope(
-        Spec::new("http_gzip", "gzip", LEVELS_AND_IF, Args::Flag, "Compresses answers with gzip.")
+        Spec::new("http_gzip", "gzip", LEVELS_AND_IF, Args::Flag, "Compresses responses with gzip.")
             .default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().enabled),
     ),
@@ -64,13 +64,12 @@ const DIRECTIVES: &[Directive] = &[
     ),
     // What is shorter would not fit into fewer packets.
     Directive::scope(
-        spec("gzip_min_length", Args::Exactly(1), "Answers that say they are shorter are not compressed.")
-            .default("20"),
+        spec("gzip_min_length", Args::Exactly(1), "Smallest `Content-Length` to compress.").default("20"),
         |scope, cx| cx.size(&mut scope.own::<Conf>().min_length),
     ),
     // A smaller one saves memory of the client.
     Directive::scope(
-        spec("gzip_window", Args::Exactly(1), "How far back repetitions are looked for.").default("32k"),
+        spec("gzip_window", Args::Exactly(1), "How far back repetitions are searched for.").default("32k"),
         |scope, cx| {
             let bits = power_of_two(cx, 9, 15, "must be 512, 1k, 2k, 4k, 8k, 16k, or 32k")?;
             scope.own::<Conf>().settings.window_bits = bits;
@@ -99,7 +98,7 @@ const ACCEPTED: &[Directive] = &[
         |_, cx| cx.statement.buffers().map(drop),
     ),
     Directive::scope(
-        spec("gzip_no_buffer", Args::Flag, "Sends what is compressed without gathering it.")
+        spec("gzip_no_buffer", Args::Flag, "Sends compressed data without collecting it.")
             .default("off")
             .state(State::Accepted(BUFFERS_WHY)),
         |_, cx| cx.flag(&mut false),

@@ -25,7 +25,7 @@ pub(crate) static MODULE: Module = Module {
         name: "limit_conn_status",
         get: status_text,
         set: None,
-        help: "What `limit_conn` did: `PASSED`, `REJECTED`, `REJECTED_DRY_RUN`.",
+        help: "The result of `limit_conn`: `PASSED`, `REJECTED`, `REJECTED_DRY_RUN`.",
     }],
     settings: &[SettingsType::of::<Conf>()],
     take_part: |_, scope, plan| {

@@ -33,7 +33,7 @@ pub(crate) static MODULE: Module = Module {
         name: "limit_req_status",
         get: status_text,
         set: None,
-        help: "What `limit_req` did: `PASSED`, `DELAYED`, `REJECTED`, and the last two with `_DRY_RUN`.",
+        help: "The result of `limit_req`: `PASSED`, `DELAYED`, `REJECTED`, and the last two with `_DRY_RUN`.",
     }],
     settings: &[SettingsType::of::<Conf>()],
     take_part: |_, scope, plan| {

@@ -42,7 +42,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "random_index",
         Contexts::LOCATION,
         Args::Flag,
-        "Takes any file of a folder for its index.",
+        "Serves a random file of a directory as its index.",
     )
     .default("off"),
     |scope, cx| cx.flag(&mut scope.own::<Conf>().0),

@@ -35,7 +35,7 @@ const DIRECTIVES: &[Directive] = &[
             "valid_referers",
             CONTEXTS,
             Args::AtLeast(1),
-            "Which referring sites are right; `none` and `blocked` take requests that name no site.",
+            "Valid referring sites; `none` and `blocked` accept requests that name no site.",
         )
         .many(),
         read,

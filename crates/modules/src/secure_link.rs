@@ -31,7 +31,7 @@ const DIRECTIVES: &[Directive] = &[
             "secure_link",
             LEVELS,
             Args::Exactly(1),
-            "Text with the hash of a link and, behind a comma, the time at which it ends.",
+            "Text with the hash of a link and, behind a comma, the time at which it expires.",
         ),
         |scope, cx| {
             let link = Arc::new(cx.template(cx.arg(0))?);
@@ -47,7 +47,7 @@ const DIRECTIVES: &[Directive] = &[
             "secure_link_md5",
             LEVELS,
             Args::Exactly(1),
-            "The text whose MD5 hash a link has to carry.",
+            "The text whose MD5 hash a link must contain.",
         ),
         |scope, cx| {
             let hashed = Arc::new(cx.template(cx.arg(0))?);

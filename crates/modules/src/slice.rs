@@ -51,7 +51,7 @@ pub(crate) static MODULE: Module = Module {
         name: "slice_range",
         get: show_range,
         set: None,
-        help: "The range of the slice that is asked for, as `Range` has it.",
+        help: "The range of the requested slice, in the form of `Range`.",
     }],
     settings: &[SettingsType::of::<Conf>()],
     take_part: |_, scope, plan| {

@@ -31,7 +31,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "stub_status",
         Contexts::SERVER.or(Contexts::LOCATION),
         Args::Between(0, 1),
-        "Answers with the numbers of connections and requests.",
+        "Returns the numbers of connections and requests.",
     )
     .many(),
     // Whatever its argument was in old versions of nginx, it means nothing.
@@ -60,12 +60,12 @@ const VARIABLES: &[Variable] = &[
     variable(
         "connections_reading",
         |r, out| number(r, |totals| totals.reading, out),
-        "Connections on which the head of a request is on its way.",
+        "Connections that receive the header section of a request.",
     ),
     variable(
         "connections_writing",
         |r, out| number(r, |totals| totals.writing, out),
-        "Connections on which a request is being answered.",
+        "Connections that send a response.",
     ),
     variable(
         "connections_waiting",

@@ -13,34 +13,34 @@ pub(crate) static MODULE: Module =
     Module { variables: VARIABLES, prefixed: PREFIXED, ..Module::named("http_upstream") };
 
 const VARIABLES: &[Variable] = &[
-    variable("upstream_addr", state::addr, "Addresses of the servers that were asked."),
+    variable("upstream_addr", state::addr, "Addresses of the servers that were tried."),
     variable("upstream_bytes_received", state::bytes_received, "Bytes that came from them."),
     variable("upstream_bytes_sent", state::bytes_sent, "Bytes that went to them."),
-    variable("upstream_cache_age", state::cache_age, "Seconds since the answer was put into the cache."),
+    variable("upstream_cache_age", state::cache_age, "Seconds since the response was stored in the cache."),
     variable("upstream_cache_etag", state::cache_etag, "Its entity tag in the cache."),
     variable("upstream_cache_last_modified", state::cache_last_modified, "Its date in the cache."),
-    variable("upstream_cache_status", state::cache_status, "What the cache had: `HIT`, `MISS` and others."),
+    variable("upstream_cache_status", state::cache_status, "The cache's status: `HIT`, `MISS` and others."),
     variable("upstream_connect_time", state::connect_time, "Seconds until they were connected."),
-    variable("upstream_header_time", state::header_time, "Seconds until the heads of their answers."),
+    variable("upstream_header_time", state::header_time, "Seconds until their header sections."),
     variable(
         "upstream_last_server_name",
         state::last_server_name,
         "The name of the last one that was chosen.",
     ),
     variable("upstream_queue_time", none, "Seconds that the request waited for one of them."),
-    variable("upstream_response_length", state::response_length, "Lengths of their answers."),
-    variable("upstream_response_time", state::response_time, "Seconds until the ends of their answers."),
-    variable("upstream_status", state::status, "Statuses of their answers."),
+    variable("upstream_response_length", state::response_length, "Lengths of their responses."),
+    variable("upstream_response_time", state::response_time, "Seconds until the ends of their responses."),
+    variable("upstream_status", state::status, "Statuses of their responses."),
 ];
 
 const PREFIXED: &[Prefixed] = &[
-    Prefixed { prefix: "upstream_http_", get: state::field, help: "A field of the last answer." },
+    Prefixed { prefix: "upstream_http_", get: state::field, help: "A header field of the last response." },
     Prefixed {
         prefix: "upstream_trailer_",
         get: state::trailer,
-        help: "A field behind the body of the last answer.",
+        help: "A trailer field of the last response.",
     },
-    Prefixed { prefix: "upstream_cookie_", get: state::cookie, help: "A cookie of the last answer." },
+    Prefixed { prefix: "upstream_cookie_", get: state::cookie, help: "A cookie of the last response." },
 ];
 
 /// None of them can be set.

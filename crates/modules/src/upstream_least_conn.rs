@@ -16,7 +16,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "least_conn",
         Contexts::UPSTREAM,
         Args::None,
-        "The server with the fewest requests under way, for its weight, is next.",
+        "The server with the fewest requests in flight, for its weight, is next.",
     )
     .many(),
     |scope, cx| {

@@ -17,8 +17,8 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "least_time",
         Contexts::UPSTREAM,
         Args::Between(1, 2),
-        "The server with the least mean time until the head (`header`) or the end (`last_byte`) of its answers, and the \
-         fewest requests, is next; `inflight`: those that still wait count with their time.",
+        "The server with the least mean time until the header section (`header`) or the end (`last_byte`) of its responses, and the \
+         fewest requests, is next; `inflight`: requests in flight count with their time.",
     ),
     least_time,
 )];

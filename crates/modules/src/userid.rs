@@ -157,7 +157,7 @@ const VARIABLES: &[Variable] = &[
         name: "uid_reset",
         get: show_reset,
         set: Some(|request, value| request.shared.extensions.borrow_mut().insert(Reset(value.to_vec()))),
-        help: "What `set` or `map` gives it: a client's cookie is replaced unless it is empty or `0`; `log` logs that.",
+        help: "The value from `set` or `map`: a client's cookie is replaced unless it is empty or `0`; `log` logs that.",
     },
 ];
 

@@ -24,7 +24,7 @@ pub(crate) static MODULE: Module = Module {
         name: "zstd_ratio",
         get: |request, out| encoder::ratio_in_thousandths(&request.extensions, "zstd", out),
         set: None,
-        help: "How many times smaller zstd made the body of the answer.",
+        help: "The ratio by which zstd reduced the body of the response.",
     }],
     settings: &[SettingsType::of::<Conf>()],
     take_part: |_, scope, plan| {
@@ -44,7 +44,7 @@ const BUFFERS_WHY: &str = "compressed data is sent as soon as it fills a send";
 const DIRECTIVES: &[Directive] = &[
     // In an `if` too, for clients that are known by something else than what they accept.
     Directive::scope(
-        Spec::new("http_zstd_filter", "zstd", LEVELS_AND_IF, Args::Flag, "Compresses answers with zstd.")
+        Spec::new("http_zstd_filter", "zstd", LEVELS_AND_IF, Args::Flag, "Compresses responses with zstd.")
             .default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().enabled),
     ),
@@ -70,8 +70,7 @@ const DIRECTIVES: &[Directive] = &[
     ),
     // What is shorter would not fit into fewer packets.
     Directive::scope(
-        spec("zstd_min_length", Args::Exactly(1), "Answers that say they are shorter are not compressed.")
-            .default("20"),
+        spec("zstd_min_length", Args::Exactly(1), "Smallest `Content-Length` to compress.").default("20"),
         |scope, cx| cx.size(&mut scope.own::<Conf>().min_length),
     ),
     // A browser can show the first lines of a page when the first block is there; smaller ones cost a few bytes.

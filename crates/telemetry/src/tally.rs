@@ -22,16 +22,17 @@ const CLOSED: Series = ACCEPTED.after(Metric::counter(
 const REQUESTS: Series =
     CLOSED.after(Metric::counter("requests_total", "requests", "Requests that clients have begun to send."));
 
-const CONNECTIONS: Series = REQUESTS.after(
-    Metric::gauge("connections", "connections", "Open connections, by what they do.").labelled(&[Label {
-        name: "state",
-        values: &[
-            ("waiting", "no request has begun"),
-            ("reading", "the head of a request is on its way"),
-            ("writing", "a request is being answered"),
-        ],
-    }]),
-);
+const CONNECTIONS: Series =
+    REQUESTS.after(Metric::gauge("connections", "connections", "Open connections, by state.").labelled(&[
+        Label {
+            name: "state",
+            values: &[
+                ("waiting", "no request has begun"),
+                ("reading", "the header section of a request is being received"),
+                ("writing", "a response is being sent"),
+            ],
+        },
+    ]));
 
 const HTTP2_LIMITS: Series = CONNECTIONS.after(
     Metric::counter("http2_limits_total", "times", "Times that a client of HTTP/2 met a limit.").labelled(&[

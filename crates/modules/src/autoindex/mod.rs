@@ -41,7 +41,7 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
 const DIRECTIVES: &[Directive] = &[
     // It stands behind the index: a directory that has one never shows its other files.
     Directive::scope(
-        spec("autoindex", Args::Flag, "Lists the files of a folder that has no index.").default("off"),
+        spec("autoindex", Args::Flag, "Lists the files of a directory without an index.").default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().on),
     ),
     // For HTML alone, too: a program can round for itself.

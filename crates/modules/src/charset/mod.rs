@@ -72,7 +72,7 @@ const DIRECTIVES: &[Directive] = &[
             "override_charset",
             LEVELS_AND_IF,
             Args::Flag,
-            "Whether answers of other servers that name a charset are recoded too.",
+            "Whether responses of upstreams that name a charset are recoded too.",
         )
         .default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().overrides),

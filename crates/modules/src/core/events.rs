@@ -40,7 +40,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     Directive::nothing(
         event("multi_accept", Args::Flag, "Accepts all waiting connections at once with epoll.").default("off"),
-        "each turn accepts what waits, up to a number that leaves time for the others",
+        "each turn accepts waiting connections, up to a number that leaves time for the others",
     ),
     Directive::events(
         event("accept_mutex", Args::Flag, "Lets workers take turns at accepting.")
@@ -109,7 +109,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         own(
             "device_share",
             Args::Exactly(1),
-            "One device may hold one in so many workers or pool threads; 1 lets it hold all.",
+            "One device may hold one in this many workers or pool threads; 1 lets it hold all.",
         )
         .default("4"),
         |events, cx| cx.number_in(&mut events.device_share, 1, 1024),
@@ -124,7 +124,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         own(
             "zero_copy",
             Args::Exactly(1),
-            "Sends of at least so many bytes go out without a copy, except on loopback; `off` copies always.",
+            "Sends of at least this size are zero-copy, except on loopback; `off` copies always.",
         )
         .default("16k"),
         |events, cx| {
@@ -140,7 +140,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         own(
             "try_cached",
             Args::Flag,
-            "Opens and reads at once, with calls that cannot block, what is in memory; the engine does the rest.",
+            "Opens and reads resident files at once, by calls that cannot block; the engine does the rest.",
         )
         .default("on"),
         |events, cx| cx.flag(&mut events.try_cached),

@@ -55,7 +55,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         nginx(
             "worker_shutdown_timeout",
             Args::Exactly(1),
-            "Milliseconds that a retired worker may go on with its connections.",
+            "Milliseconds that a retired worker may continue with its connections.",
         ),
         |main, cx| {
             let milliseconds = cx.statement.value(0, value::milliseconds)?;
@@ -111,7 +111,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // Both words are checked, so that a configuration with a misspelt one is refused here as it is by nginx.
     Directive::main(
-        nginx("debug_points", Args::Exactly(1), "What happens at an internal fault: stop or abort.")
+        nginx("debug_points", Args::Exactly(1), "The reaction to an internal fault: stop or abort.")
             .state(conf::State::Accepted("an internal fault ends the request that met it")),
         |_, cx| cx.set(&mut (), value::choice(&[("stop", ()), ("abort", ())])),
     ),

@@ -48,7 +48,7 @@ const DIRECTIVES: &[Directive] = &[
         |scope, cx| add(|conf| &mut conf.headers, scope, cx),
     ),
     Directive::scope(
-        spec("add_header_inherit", Args::Exactly(1), "What becomes of the `add_header` of outer blocks.")
+        spec("add_header_inherit", Args::Exactly(1), "Whether the `add_header` of outer blocks apply.")
             .default("on"),
         |scope, cx| cx.choice(&mut scope.own::<Conf>().headers.inherit, INHERIT),
     ),
@@ -57,7 +57,7 @@ const DIRECTIVES: &[Directive] = &[
         |scope, cx| add(|conf| &mut conf.trailers, scope, cx),
     ),
     Directive::scope(
-        spec("add_trailer_inherit", Args::Exactly(1), "What becomes of the `add_trailer` of outer blocks.")
+        spec("add_trailer_inherit", Args::Exactly(1), "Whether the `add_trailer` of outer blocks apply.")
             .default("on"),
         |scope, cx| cx.choice(&mut scope.own::<Conf>().trailers.inherit, INHERIT),
     ),

@@ -89,8 +89,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // Against guessing: each wrong password costs the one who tries it time, and the server none.
     Directive::scope(
-        core("auth_delay", LEVELS, Args::Exactly(1), "How long a question for a password is held back.")
-            .default("0s"),
+        core("auth_delay", LEVELS, Args::Exactly(1), "How long a 401 response is delayed.").default("0s"),
         |scope, cx| cx.milliseconds(&mut scope.core.satisfy.auth_delay),
     ),
     tuning("server_names_hash_bucket_size", Contexts::HTTP, "64"),

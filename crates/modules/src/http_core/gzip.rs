@@ -41,7 +41,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "gzip_vary",
             LEVELS,
             Args::Flag,
-            "Says \"Vary: Accept-Encoding\" where the answer depends on it.",
+            "Sends \"Vary: Accept-Encoding\" where the response depends on it.",
         )
         .default("off"),
         |scope, cx| cx.flag(&mut scope.core.answering.gzip_clients.vary),

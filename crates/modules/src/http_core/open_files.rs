@@ -31,7 +31,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "open_file_cache_valid",
             LEVELS,
             Args::Exactly(1),
-            "Time after which a path in the cache is looked at again.",
+            "Time after which a path in the cache is checked again.",
         )
         .default("60s"),
         |scope, cx| cx.seconds(&mut scope.core.files.opening.terms.valid),
@@ -49,7 +49,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // Only what the path itself is the reason for: a disk that fails is asked again.
     Directive::scope(
-        core("open_file_cache_errors", LEVELS, Args::Flag, "Remembers paths that lead to nothing, too.")
+        core("open_file_cache_errors", LEVELS, Args::Flag, "Caches errors of paths, too.")
             .default("off"),
         |scope, cx| cx.flag(&mut scope.core.files.opening.terms.errors),
     ),

@@ -219,7 +219,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "client_body_buffer_size",
             LEVELS,
             Args::Exactly(1),
-            "Bytes of a request body that are kept in memory.",
+            "Bytes of a request body that are held in memory.",
         )
         .default("16k"),
         |scope, cx| cx.size(&mut scope.core.reading.client_body_buffer_size),
@@ -258,7 +258,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         core("client_body_in_single_buffer", LEVELS, Args::Flag, "Keeps a request body in one buffer.")
             .default("off")
-            .state(conf::State::Accepted("what is in memory is in one buffer; the flag is only checked")),
+            .state(conf::State::Accepted("a body in memory is in one buffer; the flag is only checked")),
         |_, cx| cx.flag(&mut false),
     ),
     // Directories in directories keep directories short on file systems that search them line by line.

@@ -113,7 +113,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "aio_sendfile",
             LEVELS,
             Args::Exactly(1),
-            "Reads files into shared memory, so many bytes at once, and sends them from there with sendfile.",
+            "Reads files into shared memory, this many bytes at once, and sends them from there with sendfile.",
         )
         .default("off"),
         |scope, cx| {
@@ -128,7 +128,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "directio",
             LEVELS,
             Args::Exactly(1),
-            "Reads files of at least so many bytes past the page cache.",
+            "Reads files of at least this size bypassing the page cache (O_DIRECT).",
         )
         .default("off"),
         |scope, cx| {
@@ -175,14 +175,14 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "tcp_nopush",
             LEVELS,
             Args::Flag,
-            "Fills packets: the head goes out together with the start of the file.",
+            "Fills packets: the header section is sent together with the start of the file.",
         )
         .default("off"),
         |scope, cx| cx.flag(&mut scope.core.sending.tcp_nopush),
     ),
     // A response that is complete must not wait for the acknowledgement of the packet before it.
     Directive::scope(
-        core("tcp_nodelay", LEVELS, Args::Flag, "Sends small packets at once: on kept connections, in tunnels, and where a body pauses.").default("on"),
+        core("tcp_nodelay", LEVELS, Args::Flag, "Sends small packets at once: on keep-alive connections, in tunnels, and where a body pauses.").default("on"),
         |scope, cx| cx.flag(&mut scope.core.sending.tcp_nodelay),
     ),
     // Between two successful writes, not for the whole: slow clients may take as long as they go on.
@@ -191,7 +191,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "send_timeout",
             LEVELS,
             Args::Exactly(1),
-            "How long to wait until a client takes more of a response.",
+            "How long to wait until a client accepts more of a response.",
         )
         .default("60s"),
         |scope, cx| cx.milliseconds(&mut scope.core.sending.send_timeout),
@@ -236,7 +236,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "limit_rate_after",
             LEVELS_AND_IF,
             Args::Exactly(1),
-            "Bytes of a response that go out before the limit holds.",
+            "Bytes of a response that are sent before the limit applies.",
         )
         .default("0"),
         |scope, cx| {
@@ -293,7 +293,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // Without it the range filter has a limit of its own against requests for thousands of pieces.
     Directive::scope(
-        core("max_ranges", LEVELS, Args::Exactly(1), "Ranges that a request may ask for; 0 ignores them."),
+        core("max_ranges", LEVELS, Args::Exactly(1), "Most ranges of a request; 0 ignores them."),
         |scope, cx| cx.set(&mut scope.core.answering.max_ranges, |text| value::number(text).map(Some)),
     ),
     // Off is for clients that speak HTTP/1.1 and cannot read chunks; their bodies end with the connection.
@@ -336,7 +336,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // Off keeps the error log readable where files are expected to be missing.
     Directive::scope(
-        core("log_not_found", LEVELS, Args::Flag, "Logs files that are not there as errors.").default("on"),
+        core("log_not_found", LEVELS, Args::Flag, "Logs missing files as errors.").default("on"),
         |scope, cx| cx.flag(&mut scope.core.answering.log_not_found),
     ),
     // With their own URI, in the format of their location.
@@ -361,7 +361,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "subrequest_output_buffer_size",
             LEVELS,
             Args::Exactly(1),
-            "Most bytes of a response that is kept in memory.",
+            "Most bytes of a response that is held in memory.",
         )
         .default("4k"),
         |scope, cx| cx.size(&mut scope.core.subrequests.output_buffer_size),

@@ -41,7 +41,7 @@ pub(super) const VARIABLES: &[Variable] = &[
         "Bytes of the response's body that were sent.",
     ),
     // Own: tells which row of the table in docs/engines.md a request met.
-    variable("body_engine", body_engine, "What moves the file of the response: the way and the disk engine."),
+    variable("body_engine", body_engine, "How the response's file is sent: method and disk engine."),
     // Head and body, as they went to the socket.
     variable("bytes_sent", |request, out| number(request.sent, out), "Bytes of the response that were sent."),
     // Counts over all threads, so that a log can be followed.
@@ -62,10 +62,10 @@ pub(super) const VARIABLES: &[Variable] = &[
     ),
     variable("content_type", |r, out| header(r, HeaderId::ContentType, out), "The request's `Content-Type`."),
     // Of the location that holds now; an alias counts as a root here, as in nginx.
-    variable("document_root", document_root, "The folder that holds for the request."),
+    variable("document_root", document_root, "The root directory of the request."),
     variable("document_uri", |request, out| full(&request.uri, out), "The same as `$uri`."),
     // Never empty but for a server without a name: safe to build URLs from.
-    variable("host", host, "The host that was asked for, else the server's first name."),
+    variable("host", host, "The requested host, else the server's first name."),
     // Looked up once, when the configuration is read.
     variable(
         "hostname",
@@ -152,7 +152,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     variable(
         "request_length",
         |request, out| number(request.received, out),
-        "Bytes of the request, head and body.",
+        "Bytes of the request, header section and body.",
     ),
     variable(
         "request_method",
@@ -175,7 +175,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     variable(
         "server_name",
         |request, out| some(request.server().name.as_bytes(), out),
-        "The first name of the server that answers.",
+        "The first name of the selected server.",
     ),
     variable(
         "server_port",

@@ -28,7 +28,7 @@ impl<F: Family> Rows<F> {
     pub(crate) const CACHE: &'static [Directive] = &[
         // A zone may be used above the line that declares it, so whether there is one is asked at the end.
         Directive::scope(
-            row("_cache", Args::Exactly(1), "The cache for answers, by the name of its zone, or `off`.")
+            row("_cache", Args::Exactly(1), "The cache for responses, by the name of its zone, or `off`.")
                 .default("off"),
             |scope, cx| set_zone(conf::<F>(scope), cx),
         ),
@@ -47,7 +47,7 @@ impl<F: Family> Rows<F> {
         ),
         // Without one the key is what the upstream is asked for: scheme, host and URI as they go out.
         Directive::scope(
-            Spec { default: F::KEY_DEFAULT, ..row("_cache_key", Args::Exactly(1), "What tells stored answers apart.") },
+            Spec { default: F::KEY_DEFAULT, ..row("_cache_key", Args::Exactly(1), "The text that identifies stored responses.") },
             |scope, cx| {
                 conf::<F>(scope).cache.key = Some(Arc::new(cx.template(cx.arg(0))?));
                 conf::<F>(scope).cache.credential_key =
@@ -60,7 +60,7 @@ impl<F: Family> Rows<F> {
             row(
                 "_cache_valid",
                 Args::AtLeast(1),
-                "How long answers of these statuses, or of `any`, are fresh that say nothing themselves.",
+                "How long responses of these statuses, or of `any`, are fresh without a lifetime of the upstream.",
             )
             .many(),
             |scope, cx| add_valid(conf::<F>(scope), cx),
@@ -70,7 +70,7 @@ impl<F: Family> Rows<F> {
             row(
                 "_cache_methods",
                 Args::AtLeast(1),
-                "Methods whose answers are stored, beside GET and HEAD.",
+                "Methods whose responses are stored, beside GET and HEAD.",
             )
             .default("GET HEAD")
             .many(),
@@ -91,14 +91,14 @@ impl<F: Family> Rows<F> {
             row(
                 "_no_cache",
                 Args::AtLeast(1),
-                "Does not store answers where one of these is not empty and not `0`.",
+                "Does not store responses where one of these is not empty and not `0`.",
             )
             .many(),
             |scope, cx| add_predicates(&mut conf::<F>(scope).cache.no_store, cx),
         ),
         // What is asked for once is most of what is asked for; storing it would push out what is wanted again.
         Directive::scope(
-            row("_cache_min_uses", Args::Exactly(1), "After how many requests for it an answer is stored.")
+            row("_cache_min_uses", Args::Exactly(1), "Number of requests after which a response is stored.")
                 .default("1"),
             |scope, cx| cx.number(&mut conf::<F>(scope).cache.min_uses),
         ),
@@ -119,20 +119,20 @@ impl<F: Family> Rows<F> {
             row(
                 "_cache_background_update",
                 Args::Flag,
-                "Fetches a fresh answer beside the request that gets a stale one.",
+                "Fetches a fresh response beside the request that gets a stale one.",
             )
             .default("off"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).cache.background_update),
         ),
         // A 304 costs an upstream and the line less than the body that is here already.
         Directive::scope(
-            row("_cache_revalidate", Args::Flag, "Asks whether a stale answer is still right.")
+            row("_cache_revalidate", Args::Flag, "Revalidates stale responses by conditional requests.")
                 .default("off"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).cache.revalidate),
         ),
         // Three states: `off` written out sends every request upstream; unwritten, waiting follows the first fetch.
         Directive::scope(
-            row("_cache_lock", Args::Flag, "Whether requests wait for an answer that one of them fetches."),
+            row("_cache_lock", Args::Flag, "Whether requests wait for a response that one of them fetches."),
             |scope, cx| {
                 let mut on = false;
                 cx.flag(&mut on)?;
@@ -161,7 +161,7 @@ impl<F: Family> Rows<F> {
             row(
                 "_cache_max_range_offset",
                 Args::Exactly(1),
-                "Ranges that start behind this byte are asked of the upstream and not stored.",
+                "Ranges that start behind this byte are requested from the upstream and not stored.",
             ),
             |scope, cx| {
                 let mut most = 0;
@@ -174,7 +174,7 @@ impl<F: Family> Rows<F> {
             own(
                 "_cache_authorized",
                 Args::Flag,
-                "Stores answers to requests with `Authorization` like others.",
+                "Stores responses to requests with `Authorization` like others.",
             )
             .default("off"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).cache.stores_authorized),
@@ -185,7 +185,7 @@ impl<F: Family> Rows<F> {
             |scope, cx| cx.flag(&mut conf::<F>(scope).cache.finishes_fills),
         ),
         Directive::scope(
-            own("_cache_parts", Args::Flag, "Asks for and stores ranges of what is not stored whole.")
+            own("_cache_parts", Args::Flag, "Requests and stores ranges of responses that are not stored completely.")
                 .default("on"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).cache.stores_parts),
         ),
@@ -193,7 +193,7 @@ impl<F: Family> Rows<F> {
             own(
                 "_cache_tag_header",
                 Args::Exactly(1),
-                "The field of answers with tags that a purge can name.",
+                "The field of responses with tags that a purge can name.",
             ),
             |scope, cx| {
                 conf::<F>(scope).cache.tag_header = field_name(cx)?;
@@ -226,7 +226,7 @@ impl<F: Family> Rows<F> {
                 "_cache_purge",
                 LEVELS,
                 Args::AtLeast(1),
-                "Removes the entry that is asked for where one of these is not empty and not `0`.",
+                "Removes the requested entry where one of these is not empty and not `0`.",
             )
             .many(),
             |scope, cx| add_predicates(&mut conf::<F>(scope).cache.purge, cx),
@@ -268,7 +268,7 @@ impl<F: Family> Rows<F> {
             own(
                 "_cache_invalidate",
                 Args::Flag,
-                "Removes what is stored for a URI when a request with another method changes it.",
+                "Removes the stored responses of a URI when a request with an unsafe method changes it.",
             )
             .default("on"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).cache.invalidates),

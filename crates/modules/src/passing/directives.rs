@@ -26,7 +26,7 @@ impl<F: Family> Rows<F> {
         ),
         // Between two successes, as `proxy_read_timeout`.
         Directive::scope(
-            row("_send_timeout", Args::Exactly(1), "How long an upstream may take no more of a request.")
+            row("_send_timeout", Args::Exactly(1), "How long an upstream may accept no bytes of a request.")
                 .default("60s"),
             |scope, cx| cx.milliseconds(&mut conf::<F>(scope).upstream.send_timeout),
         ),
@@ -42,20 +42,20 @@ impl<F: Family> Rows<F> {
         ),
         // Finds out about upstreams that went away without a word while a connection to them was idle.
         Directive::scope(
-            row("_socket_keepalive", Args::Flag, "Whether the kernel looks after idle connections.")
+            row("_socket_keepalive", Args::Flag, "Whether the kernel probes idle connections.")
                 .default("off"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).upstream.socket_keepalive),
         ),
         // Requests that may have had an effect are sent again only where `non_idempotent` says so.
         Directive::scope(
-            row("_next_upstream", Args::AtLeast(1), "When the next upstream is asked.")
+            row("_next_upstream", Args::AtLeast(1), "When the next upstream is tried.")
                 .default("error timeout")
                 .many(),
             |scope, cx| set_next_upstream(conf::<F>(scope), cx),
         ),
         // Each try may take all of a timeout, so a client can wait for a multiple of it without this bound.
         Directive::scope(
-            row("_next_upstream_tries", Args::Exactly(1), "How many upstreams are asked at most; 0 is all.")
+            row("_next_upstream_tries", Args::Exactly(1), "Most upstreams that are tried; 0 is all.")
                 .default("0"),
             |scope, cx| {
                 let mut tries = 0;
@@ -66,13 +66,14 @@ impl<F: Family> Rows<F> {
         ),
         // The same bound as a time; a try under way is not cut short by it.
         Directive::scope(
-            row("_next_upstream_timeout", Args::Exactly(1), "For how long others are asked; 0 is no limit.")
+            row("_next_upstream_timeout", Args::Exactly(1), "For how long others are tried; 0 is no limit.")
                 .default("0"),
             |scope, cx| cx.milliseconds(&mut conf::<F>(scope).upstream.next_upstream_timeout),
         ),
         // A head that does not fit is an error of the upstream (502), not a reason to take more memory.
         Directive::scope(
-            row("_buffer_size", Args::Exactly(1), "Bytes for the head of an answer.").default("4k"),
+            row("_buffer_size", Args::Exactly(1), "Bytes for the header section of a response.")
+                .default("4k"),
             |scope, cx| cx.size(&mut conf::<F>(scope).upstream.buffer_size),
         ),
     ];
@@ -81,7 +82,7 @@ impl<F: Family> Rows<F> {
     pub(crate) const FIELDS: &'static [Directive] = &[
         // Fields that are this server's own business are hidden without being named; see `reply`.
         Directive::scope(
-            row("_hide_header", Args::Exactly(1), "A field of answers that is not passed on.").many(),
+            row("_hide_header", Args::Exactly(1), "A field of responses that is not passed on.").many(),
             |scope, cx| {
                 conf::<F>(scope).hidden.own(cx.block).push(cx.arg(0).into());
                 Ok(())
@@ -92,7 +93,7 @@ impl<F: Family> Rows<F> {
             row(
                 "_pass_header",
                 Args::Exactly(1),
-                "A field of answers that otherwise would not be passed on.",
+                "A field of responses that otherwise would not be passed on.",
             )
             .many(),
             |scope, cx| {
@@ -102,24 +103,23 @@ impl<F: Family> Rows<F> {
         ),
         // They are passed on as long as nothing hides them. Those about caching are `caching`'s to look at.
         Directive::scope(
-            row("_ignore_headers", Args::AtLeast(1), "Fields of answers that do not steer this server.")
-                .many(),
+            row("_ignore_headers", Args::AtLeast(1), "Fields of responses without effect here.").many(),
             |scope, cx| conf::<F>(scope).ignored.add(reply::IGNORABLE, cx),
         ),
         // Only statuses that have an `error_page` are taken, and only from 300 on.
         Directive::scope(
-            row("_intercept_errors", Args::Flag, "Whether `error_page` holds for answers of upstreams.")
+            row("_intercept_errors", Args::Flag, "Whether `error_page` applies to responses of upstreams.")
                 .default("off"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).intercept_errors),
         ),
         // The kernel grows its buffers by itself; a number here ends that, for lines that are long and fast, or many.
         Directive::scope(
-            row("_socket_rcvbuf", Args::Exactly(1), "The kernel's buffer for what an upstream sends."),
+            row("_socket_rcvbuf", Args::Exactly(1), "Bytes of the kernel's receive buffer."),
             |scope, cx| socket_buffer(&mut conf::<F>(scope).upstream.socket_rcvbuf, cx),
         ),
         // As above, for the other direction.
         Directive::scope(
-            row("_socket_sndbuf", Args::Exactly(1), "The kernel's buffer for what an upstream is sent."),
+            row("_socket_sndbuf", Args::Exactly(1), "Bytes of the kernel's send buffer."),
             |scope, cx| socket_buffer(&mut conf::<F>(scope).upstream.socket_sndbuf, cx),
         ),
     ];
@@ -140,13 +140,13 @@ impl<F: Family> Rows<F> {
         ),
         // Off, an upstream sees the first bytes of an upload before the last ones are here, and no other one is asked.
         Directive::scope(
-            row("_request_buffering", Args::Flag, "Reads a body as a whole before an upstream is asked.")
+            row("_request_buffering", Args::Flag, "Reads a body completely before an upstream is tried.")
                 .default("on"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).upstream.request_buffering),
         ),
         // Upstreams that do work beside answering may be cut short in it otherwise.
         Directive::scope(
-            row("_ignore_client_abort", Args::Flag, "Goes on with a request when its client is gone.")
+            row("_ignore_client_abort", Args::Flag, "Continues a request when its client is gone.")
                 .default("off"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).upstream.ignore_client_abort),
         ),
@@ -155,14 +155,14 @@ impl<F: Family> Rows<F> {
             row(
                 "_buffering",
                 Args::Flag,
-                "Reads responses as fast as they come, whatever the client's speed. Each piece is passed on when it comes, with `off` too.",
+                "Reads responses as fast as they arrive, whatever the client's speed. Each piece is passed on when it arrives, with `off` too.",
             )
             .default("on"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).upstream.buffering),
         ),
         // Together the most memory that one answer takes, whatever the speed of its client.
         Directive::scope(
-            row("_buffers", Args::Exactly(2), "Number and bytes of the buffers for an answer.")
+            row("_buffers", Args::Exactly(2), "Number and bytes of the buffers for a response.")
                 .default("8 4k"),
             |scope, cx| {
                 let (count, bytes) = cx.statement.buffers()?;
@@ -176,13 +176,13 @@ impl<F: Family> Rows<F> {
             row(
                 "_busy_buffers_size",
                 Args::Exactly(1),
-                "Bytes of them that are handed to the client's connection at once; unset, all that is here, up to 256k.",
+                "Bytes of them that are in flight to the client; unset, all waiting bytes, up to 256k.",
             ),
             |scope, cx| written(&mut conf::<F>(scope).sizes.busy_buffers, value::size, cx),
         ),
         // Beyond the buffers and this file the upstream waits for the client.
         Directive::scope(
-            row("_max_temp_file_size", Args::Exactly(1), "Bytes of an answer in a file; 0 is no file.")
+            row("_max_temp_file_size", Args::Exactly(1), "Bytes of a response in a temporary file; 0 disables it.")
                 .default("1024m"),
             |scope, cx| written(&mut conf::<F>(scope).sizes.max_temp_file, value::size, cx),
         ),
@@ -191,7 +191,7 @@ impl<F: Family> Rows<F> {
             row(
                 "_temp_file_write_size",
                 Args::Exactly(1),
-                "Bytes that are written to it at once; unset, what one read has brought.",
+                "Bytes that are written to it at once; unset, the bytes of one read.",
             ),
             |scope, cx| written(&mut conf::<F>(scope).sizes.temp_file_write, value::size, cx),
         ),
@@ -200,7 +200,7 @@ impl<F: Family> Rows<F> {
             row(
                 "_temp_path",
                 Args::Between(1, 4),
-                "The folder for such files, and the digits of its levels.",
+                "The directory of such files, and the digits of its levels.",
             )
             .default("_temp 1 2"),
             |scope, cx| {
@@ -224,7 +224,7 @@ impl<F: Family> Rows<F> {
         ),
         // For upstreams that answer with a whole file only; one range of it is cut out here, several are not.
         Directive::scope(
-            row("_force_ranges", Args::Flag, "Cuts ranges out of answers, whatever the upstream can do.")
+            row("_force_ranges", Args::Flag, "Serves ranges of responses, even if the upstream does not support them.")
                 .default("off"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).force_ranges),
         ),

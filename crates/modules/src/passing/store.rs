@@ -47,7 +47,7 @@ impl<F: Family> Rows<F> {
             row(
                 "_store",
                 Args::Exactly(1),
-                "Keeps answers as files: where their URIs lead, or at this path.",
+                "Stores responses as files: at the paths of their URIs, or at this path.",
             )
             .default("off"),
             |scope, cx| set(conf::<F>(scope), cx),

@@ -29,7 +29,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // Version 2 is another protocol, with streams.
     Directive::scope(
-        row("_http_version", Args::Exactly(1), "The version that upstreams are spoken to in.")
+        row("_http_version", Args::Exactly(1), "The HTTP version of requests to upstreams.")
             .default("1.1"),
         |scope, cx| {
             if cx.arg(0) == "2" {
@@ -85,7 +85,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // An upstream sends some only where it was told `TE: trailers`, which is up to `proxy_set_header`.
     Directive::scope(
-        row("_pass_trailers", Args::Flag, "Whether fields behind the body of answers are passed on.")
+        row("_pass_trailers", Args::Flag, "Whether trailers of responses are passed on.")
             .default("off"),
         |scope, cx| cx.flag(&mut conf::<Http>(scope).upstream.pass_trailers),
     ),
@@ -94,7 +94,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         row(
             "_cache_convert_head",
             Args::Flag,
-            "Asks with GET for what is asked with HEAD, to store it.",
+            "Sends HEAD requests as GET, to store the response.",
         )
         .default("on"),
         |scope, cx| cx.flag(&mut conf::<Http>(scope).cache.convert_head),

@@ -76,7 +76,7 @@ const fn flag(name: &'static str, help: &'static str) -> Spec {
 
 /// `if` in a server holds rewrites alone; in a location it has settings too. So it is two directives.
 const fn condition(context: Contexts, inside: Contexts) -> Directive {
-    let help = "Directives for requests of which a condition holds: of a variable or of a file.";
+    let help = "Directives for requests that match a condition on a variable or a file.";
     let spec = Spec::new("http_rewrite", "if", context, Args::AtLeast(1), help).block(inside).many();
     Directive::walk(spec, Walk::If)
 }
@@ -84,7 +84,7 @@ const fn condition(context: Contexts, inside: Contexts) -> Directive {
 const DIRECTIVES: &[Directive] = &[
     // A location that a rewrite before it would lead to is not searched for.
     Directive::scope(
-        spec("break", Args::None, "Ends the rewrite directives of a block; the request stays where it is."),
+        spec("break", Args::None, "Ends rewriting in a block; the location stays."),
         |scope, _| {
             scope.own::<Conf>().draft.0.push(Instruction::Break);
             Ok(())
@@ -109,8 +109,7 @@ const DIRECTIVES: &[Directive] = &[
     ),
     // Only a log that takes notices shows them.
     Directive::scope(
-        flag("rewrite_log", "Tells in the error log, as notices, what rewrites and conditions matched.")
-            .default("off"),
+        flag("rewrite_log", "Logs at level notice what rewrites and conditions matched.").default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().log),
     ),
     // Also what a `map` would compute can be set, and some of what nginx itself has, such as the query.

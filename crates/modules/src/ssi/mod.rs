@@ -45,7 +45,7 @@ const DIRECTIVES: &[Directive] = &[
         |scope, cx| cx.flag(&mut scope.own::<Conf>().last_modified),
     ),
     Directive::scope(
-        ssi("ssi_silent_errors", LEVELS, Args::Flag, "Puts no message where a command fails.").default("off"),
+        ssi("ssi_silent_errors", LEVELS, Args::Flag, "Omits the message where a command fails.").default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().silent_errors),
     ),
     // `text/html` always.

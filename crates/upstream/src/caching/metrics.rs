@@ -70,7 +70,7 @@ const MARKED: Row = own(
     Metric::counter(
         "cache_marked_total",
         "requests",
-        "Requests that a mark kept from waiting for another one.",
+        "Requests that did not wait for another one because of a mark.",
     ),
     |numbers, out| out.push(numbers.marked),
 );
@@ -87,17 +87,17 @@ const REFUSED: Row = Row {
             name: "reason",
             values: &[
                 ("not_owner", "another process owns the directory"),
-                ("pass_through", "the disk is left alone for a while"),
+                ("pass_through", "the disk is not used for a while after failures"),
                 ("no_room", "`max_size`"),
                 ("too_large", "more than a quarter of `max_size`"),
                 ("disk_full", "`min_free`"),
                 ("not_admitted", "a full cache admits a key at its second request"),
                 ("busy", "another request changes the entry"),
-                ("unstorable", "key, head or tags exceed their limits"),
-                ("head_too_long", "the new head does not fit in the place of the old one"),
+                ("unstorable", "key, header section or tags exceed their limits"),
+                ("head_too_long", "the new header section is longer than the space of the old one"),
                 ("gone", "the entry to be changed does not exist any more"),
                 ("no_memory", ""),
-                ("disk", "it failed at this moment"),
+                ("disk", "an operation of the disk failed"),
                 ("stopping", ""),
                 ("behind", "64 entries wait for the disk, and it took none for a second"),
                 ("older", "a response that was requested later is complete"),
@@ -114,14 +114,14 @@ const LOOKUPS: Row = Row {
 };
 
 const FILLS: Row = Row {
-    metric: Metric::counter("cache_fills_total", "fills", "Fills, by how far they came.").labelled(&[
+    metric: Metric::counter("cache_fills_total", "fills", "Fills, by state.").labelled(&[
         ZONE,
         Label {
             name: "state",
             values: &[
                 ("begun", ""),
                 ("stored", "became an entry or a part of one"),
-                ("dropped", "came to nothing"),
+                ("dropped", "ended without an entry"),
             ],
         },
     ]),
@@ -166,7 +166,7 @@ const DEGRADATIONS: Row = own(
     Metric::counter(
         "cache_degradations_total",
         "times",
-        "Times that the disk was left alone for a while, so that responses passed through.",
+        "Times that the cache stopped using its disk for a while and passed responses through.",
     ),
     |numbers, out| store(numbers, out, |stats| [stats.pass_throughs]),
 );
@@ -223,7 +223,7 @@ const MEASURED: Row = own(
     Metric::gauge(
         "cache_measured",
         "1",
-        "1 when the sizes of all entries are known; until then max_size lets nothing in.",
+        "1 when the sizes of all entries are known; until then max_size admits no entries.",
     ),
     |numbers, out| store(numbers, out, |stats| [stats.is_measured.into()]),
 );

@@ -83,7 +83,7 @@ const UNSTORED: Series = UNAVAILABLE.after(
                 ("vary_any", "`Vary: *`"),
                 ("authorization", "the request has the field"),
                 ("no_lifetime", ""),
-                ("expired", "stale when it came"),
+                ("expired", "stale on arrival"),
                 ("no_cache_configured", "`proxy_no_cache`"),
                 ("too_few_uses", "`proxy_cache_min_uses`"),
                 ("vary", "too many or too long values for `Vary`"),
