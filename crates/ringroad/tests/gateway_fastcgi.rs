@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 
 use common::BINARY;
+use rustix::process::{Pid, Signal, kill_process};
 use testkit::fastcgi::{END_REQUEST, FastCgi, Reply, Request, STDERR, STDOUT, record};
 use testkit::{Client, Deadline, Server, Setup, wait};
 
@@ -309,7 +310,8 @@ struct Php(Child);
 
 impl Drop for Php {
     fn drop(&mut self) {
-        let _ = self.0.kill();
+        // Killed, it would leave its workers behind.
+        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
         let _ = self.0.wait();
     }
 }
