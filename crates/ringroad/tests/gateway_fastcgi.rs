@@ -226,8 +226,7 @@ fn messages_of_the_application_are_in_the_error_log() {
     let server = setup.start(BINARY);
     assert!(ask(&mut Client::connect(server.addr(0)), "GET", "/fatal", &[], b"").starts_with("200"));
     let line = "FastCGI sent in stderr: \"PHP Fatal error: x\" while reading response header from upstream";
-    wait::until("the message", Deadline::default(), || server.error_log().contains(line).then_some(()))
-        .unwrap_or_else(|late| panic!("{late}: {}", server.error_log()));
+    server.wait_for_log(line, Deadline::default());
 }
 
 /// Bytes of servers that break the rules, with what the log says of them.
@@ -260,8 +259,7 @@ fn hostile_applications_cause_a_502_and_a_line() {
             let shown = ask(&mut client, "GET", target, &[], b"");
             assert!(shown.starts_with("502"), "{target} {bytes:?}: {shown}");
         }
-        let log = server.error_log();
-        assert!(log.contains(words), "{words}: {log}");
+        server.wait_for_log(words, Deadline::default());
         assert!(
             setup.cache_files().iter().all(|path| !path.to_string_lossy().contains("entry")),
             "{bytes:?}"
@@ -401,7 +399,6 @@ fn a_front_controller_of_php_works() {
     client.send([testkit::client::request_bytes("POST", "/upload", &fields), upload].concat());
     let text = client.response().text();
     assert!(text.starts_with("/index.php   10485760 "), "{text}");
-    let log = server.error_log();
-    assert!(log.contains("FastCGI sent in stderr: \"PHP message: words for the log"), "{log}");
-    assert!(log.contains("undefined_function"), "{log}");
+    server.wait_for_log("FastCGI sent in stderr: \"PHP message: words for the log", Deadline::default());
+    server.wait_for_log("undefined_function", Deadline::default());
 }
