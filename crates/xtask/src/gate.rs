@@ -109,7 +109,9 @@ impl Gate {
             println!("{name}: {failure}");
             self.failed.push(name.to_owned());
         }
-        self.times.push((budget, started.elapsed()));
+        let time = started.elapsed();
+        println!("{name}: {} minutes", minutes(time));
+        self.times.push((budget, time));
     }
 
     fn times_against_budget(&self) -> String {
