@@ -3,9 +3,11 @@
 //! Facts only; the tests assert. See proc_pid_status(5) for the fields. A thread or process that ends while it
 //! is being looked at is left out, as if the look had come a moment later.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -91,6 +93,13 @@ pub fn children(parent: Pid) -> Vec<Pid> {
 /// Whether a process exists and has not ended; a zombie has.
 pub fn is_alive(pid: Pid) -> bool {
     matches!(state_and_parent(pid), Some((state, _)) if !matches!(state, 'Z' | 'X'))
+}
+
+/// Whether an argument of a process names this directory.
+pub(crate) fn command_line_has(pid: Pid, directory: &Path) -> bool {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    line.split(|&byte| byte == 0)
+        .any(|argument| Path::new(OsStr::from_bytes(argument)).starts_with(directory))
 }
 
 /// The resident memory of a process in bytes (VmRSS). Zero when it is gone.

@@ -435,8 +435,9 @@ impl Drop for Server {
         if std::thread::panicking() {
             eprintln!("testkit: the server of the failed test said\n{}", self.evidence());
         }
-        // A daemon is no child of ours. Its pid file, which it removes at its end, vouches for the number.
-        if self.is_daemon() && read_pid(&self.path(&pid_file(&self.conf))) == Some(self.pid) {
+        // A daemon is no child of ours. Its command line, which has our directory, vouches for the number: the pid file may
+        // be about to be written.
+        if self.is_daemon() && process::command_line_has(self.pid, self.dir.path()) {
             // The master first: it would start others in the place of its workers.
             let workers = self.workers();
             for pid in [self.pid].into_iter().chain(workers) {
