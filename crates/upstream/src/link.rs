@@ -4,7 +4,7 @@
 //! so that an upstream which closes it, or says something that it was not asked, is noticed without a call.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
@@ -71,7 +71,7 @@ struct Idle {
 /// The idle connections of a thread: for each group those that were used last at the end.
 #[derive(Default)]
 pub struct Pools {
-    pools: RefCell<HashMap<usize, Vec<Idle>>>,
+    pools: RefCell<BTreeMap<usize, Vec<Idle>>>,
     /// Whether a task looks for those that have ended.
     is_watched: Cell<bool>,
 }

@@ -146,13 +146,13 @@ fn keeps(core: &Core, request: &Request) -> bool {
 /// Whether the client is a browser that fails on kept connections.
 fn is_disabled(core: &Core, request: &Request) -> bool {
     let disable = core.keeping.keepalive_disable;
-    if !disable.msie6 && !disable.safari {
+    // Of the request as it came: an error page is fetched with GET.
+    let msie6 = disable.msie6 && request.head.method() == Method::Post;
+    if !msie6 && !disable.safari {
         return false;
     }
     let browser = request.header(HeaderId::UserAgent).map(Browser::detect).unwrap_or_default();
-    // Of the request as it came: an error page is fetched with GET.
-    (disable.msie6 && browser.msie6 && request.head.method() == Method::Post)
-        || (disable.safari && browser.safari)
+    (msie6 && browser.msie6) || (disable.safari && browser.safari)
 }
 
 /// Bytes that are sent by a call of this thread: from here on the engine may send without a copy (`zero_copy`).
