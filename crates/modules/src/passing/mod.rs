@@ -188,7 +188,10 @@ pub(crate) const fn module<F: Family>(name: &'static str) -> Module {
                     Phase::Content,
                     passing,
                     |passing, request| begin(passing.via(), request),
-                    |passing, request| Box::pin(run(passing.via(), Passing::<F>::ORIGIN, request)),
+                    |passing, request| match passing.conf.cache.zone.is_on() {
+                        true => Box::pin(run_with_cache(passing.via(), Passing::<F>::ORIGIN, request)),
+                        false => Box::pin(run(passing.via(), request)),
+                    },
                 );
             }
         },
@@ -236,7 +239,16 @@ fn begin(via: Via<'_>, request: &mut Request) -> Option<Step> {
 }
 
 /// Passes the request on and the response back.
-async fn run(via: Via<'_>, origin: &'static caching::Origin, request: &mut Request) -> Step {
+async fn run(via: Via<'_>, request: &mut Request) -> Step {
+    if invalidate::is_errand(request) {
+        return Box::pin(invalidate::carry_out(request, via)).await;
+    }
+    let answered = ask::ask(request, via, None).await;
+    step(request, via, answered)
+}
+
+/// The same with a cache, which may answer.
+async fn run_with_cache(via: Via<'_>, origin: &'static caching::Origin, request: &mut Request) -> Step {
     if invalidate::is_errand(request) {
         return Box::pin(invalidate::carry_out(request, via)).await;
     }
@@ -259,13 +271,18 @@ async fn run(via: Via<'_>, origin: &'static caching::Origin, request: &mut Reque
         let heading = Rc::clone(&reply.head);
         invalidate::after(request, via, &heading).await;
     }
-    let step = match answered {
+    let step = step(request, via, answered);
+    caching::record::publish(request, &via.conf.cache);
+    step
+}
+
+/// What follows from the response of the upstream or of the cache.
+fn step(request: &mut Request, via: Via<'_>, answered: Result<upstream::Reply, Failure>) -> Step {
+    match answered {
         Ok(reply) => reply::apply(request, via, reply),
         Err(Failure::Status(status)) => Step::Status(status),
         Err(Failure::Gone) => Step::Gone,
-    };
-    caching::record::publish(request, &via.conf.cache);
-    step
+    }
 }
 
 #[cfg(test)]
