@@ -390,6 +390,13 @@ impl Request {
         self.raw_start = start;
     }
 
+    /// Changes the received fields, for all that look at them from here on.
+    pub fn change_fields(&mut self, change: impl FnOnce(&mut Head, &mut Vec<u8>)) {
+        let mut bytes = self.bytes().to_vec();
+        change(&mut self.head, &mut bytes);
+        self.take_head(Source::Vec(bytes), 0);
+    }
+
     /// Copies the head into memory of its size, which frees the receive buffer for others: for a request that may take
     /// long.
     pub fn leave_buffer(&mut self) {

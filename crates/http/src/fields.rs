@@ -65,6 +65,46 @@ impl FieldTable {
         self.first_ignored.get_or_insert(line);
     }
 
+    /// Gives the first field of this name another value and takes the further ones away; adds one where there is none. The
+    /// text is appended to `buf`.
+    pub(crate) fn set(&mut self, buf: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+        let name_at = buf.len();
+        buf.extend_from_slice(name);
+        let value_at = buf.len();
+        buf.extend_from_slice(value);
+        let field = Field {
+            name: Span::new(name_at, value_at),
+            value: Span::new(value_at, buf.len()),
+            id: HeaderId::of(name),
+        };
+        let is_same = |line: &Field| line.name.of(buf).eq_ignore_ascii_case(name);
+        match self.lines.iter().position(is_same) {
+            Some(first) => {
+                let mut place = 0..;
+                self.lines.retain(|line| place.next() == Some(first) || !is_same(line));
+                self.lines[first] = field;
+            }
+            None => self.lines.push(field),
+        }
+        self.find_first();
+    }
+
+    /// Takes away all fields whose name `is_one`.
+    pub(crate) fn remove(&mut self, buf: &[u8], is_one: impl Fn(&[u8]) -> bool) {
+        self.lines.retain(|line| !is_one(line.name.of(buf)));
+        self.find_first();
+    }
+
+    /// Notes the first field of each known name anew.
+    fn find_first(&mut self) {
+        self.first = [0; HeaderId::COUNT];
+        for (number, line) in (1..).zip(&self.lines) {
+            if let Some(first @ 0) = self.first.get_mut(line.id as usize) {
+                *first = number;
+            }
+        }
+    }
+
     /// The first field `id`.
     pub(crate) fn field(&self, id: HeaderId) -> Option<&Field> {
         let index = *self.first.get(id as usize)?;

@@ -21,6 +21,7 @@ mod gunzip;
 mod gzip;
 mod gzip_static;
 mod headers;
+mod headers_more;
 mod http_core;
 mod http_v2;
 mod index;
@@ -123,6 +124,8 @@ pub static MODULES: &[&Module] = &[
     // What a slice was made the whole of is compared with what the client has.
     &slice::MODULE,
     &not_modified::MODULE,
+    // Its changes of requests are behind all rewriting, and those of responses before what adds to these.
+    &headers_more::MODULE,
     &headers::MODULE,
     &userid::MODULE,
     &gunzip::MODULE,

@@ -264,6 +264,17 @@ impl Head {
         &self.fields.lines
     }
 
+    /// Gives a field another value, or adds it; further fields of that name are taken away. The text is appended to `buf`, which
+    /// was parsed. What the head said of its body and its host stays.
+    pub fn set_field(&mut self, buf: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+        self.fields.set(buf, name, value);
+    }
+
+    /// Takes away all fields whose name `is_one`. What the head said of its body and its host stays.
+    pub fn remove_fields(&mut self, buf: &[u8], is_one: impl Fn(&[u8]) -> bool) {
+        self.fields.remove(buf, is_one);
+    }
+
     /// Value of the first field `id`.
     #[must_use]
     pub fn get<'a>(&self, buf: &'a [u8], id: HeaderId) -> Option<&'a [u8]> {

@@ -181,7 +181,7 @@ fn filter(conf: &Conf, request: &mut Request) {
         expires::apply(setting, request);
     }
     for field in conf.headers.fields().filter(|field| is_fine || field.always) {
-        let value = value_of(field, request);
+        let value = on_one_line(&field.value, request);
         put(field, value, request);
     }
     // Only where there will be some: the body goes out in chunks for their sake.
@@ -208,8 +208,8 @@ fn put(field: &Field, value: Vec<u8>, request: &mut Request) {
 }
 
 /// The value with control characters as spaces: a variable must not end a field and start another.
-fn value_of(field: &Field, request: &Request) -> Vec<u8> {
-    let mut value = field.value.rendered(request);
+pub(crate) fn on_one_line(value: &Template, request: &Request) -> Vec<u8> {
+    let mut value = value.rendered(request);
     for byte in value.iter_mut().filter(|byte| byte.is_ascii_control() && **byte != b'\t') {
         *byte = b' ';
     }
@@ -222,7 +222,7 @@ fn trailers(request: &mut Request) {
     let conf = generation.config.location(request.location).scope.of::<Conf>();
     let is_fine = is_fine(request.response.status);
     for field in conf.trailers.fields().filter(|field| is_fine || field.always) {
-        let value = value_of(field, request);
+        let value = on_one_line(&field.value, request);
         if !value.is_empty() {
             // One by one, because a later one may show it.
             request.response.sent_trailers.push((field.name.as_bytes().into(), value));
