@@ -346,10 +346,10 @@ fn change_request(conf: &Conf, request: &mut Request) -> Step {
             match (&field.name, value) {
                 (Name::Exact(name), Some(value)) if has_it || !command.only_replaces => {
                     // `$host` follows; the server that was chosen by the old name stays.
-                    if HeaderId::of(name.as_bytes()) == HeaderId::Host {
-                        if let Ok(host) = http::host::validate(&value) {
-                            http::host::lowercase_into(host.name.of(&value), &mut request.host);
-                        }
+                    if HeaderId::of(name.as_bytes()) == HeaderId::Host
+                        && let Ok(host) = http::host::validate(&value)
+                    {
+                        http::host::lowercase_into(host.name.of(&value), &mut request.host);
                     }
                     request.change_fields(|head, bytes| head.set_field(bytes, name.as_bytes(), &value));
                 }

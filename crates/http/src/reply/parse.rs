@@ -240,16 +240,14 @@ fn split_field(line: &[u8]) -> Result<Field, ReplyError> {
         Some(b'\r') => return Err(ReplyError::BareCr),
         Some(_) => return Err(ReplyError::InvalidByteInName),
     };
-    // Most values have no control byte at all.
-    let control = find_control(text, value_start);
-    match text[control..].iter().find(|byte| matches!(byte, b'\r' | 0)) {
+    match memchr::memchr2(b'\r', 0, &text[value_start..]).map(|at| text[value_start + at]) {
         Some(b'\r') => return Err(ReplyError::BareCr),
         Some(_) => return Err(ReplyError::NulInValue),
         None => {}
     }
+    let value = trim_ows(&text[value_start..]);
     let blank = text[value_start..].iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
     let value_start = value_start + blank;
-    let value = trim_ows(&text[value_start..]);
     // Every known name is made of letters and hyphens.
     let id = if plain_end == name_end { HeaderId::of_plain(&text[..name_end]) } else { HeaderId::Other };
     Ok(Field { name: Span::new(0, name_end), value: Span::new(value_start, value_start + value.len()), id })
