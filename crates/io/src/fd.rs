@@ -39,11 +39,6 @@ impl WeakFd {
         std::ptr::eq(self.0.as_ptr(), Rc::as_ptr(&fd.0))
     }
 
-    /// The descriptor, while it has an owner.
-    pub(crate) fn upgrade(&self) -> Option<Fd> {
-        self.0.upgrade().map(Fd)
-    }
-
     /// Whether the descriptor has been closed or taken out of its [`Fd`].
     pub(crate) fn is_gone(&self) -> bool {
         self.0.strong_count() == 0

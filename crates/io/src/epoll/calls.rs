@@ -127,17 +127,17 @@ impl Epoll {
                 }
                 Err(Errno::AGAIN) => break,
                 Err(error) => {
-                    self.listeners_to_check.push(listener.downgrade());
+                    self.listeners_to_check.push(listener.clone());
                     return end_with_error(id, error, slots, done);
                 }
             }
             if !multishot {
-                self.listeners_to_check.push(listener.downgrade());
+                self.listeners_to_check.push(listener.clone());
                 return;
             }
         }
         if self.table.of(&listener).accepted > 0 {
-            self.listeners_to_check.push(listener.downgrade());
+            self.listeners_to_check.push(listener.clone());
         }
         // By level: readiness is never remembered for a listener.
         *slots.op(id) = Op::Accept { listener: listener.clone(), multishot };

@@ -24,7 +24,7 @@ use rustix::io::Errno;
 
 use crate::buf::Pool;
 use crate::engine::{EngineConfig, Wait};
-use crate::op::{Completion, Fd, Interest, Op, OpId, WeakFd};
+use crate::op::{Completion, Fd, Interest, Op, OpId};
 use crate::slot::Slots;
 use table::{Entry, Registration, Side, Table};
 
@@ -59,8 +59,9 @@ pub(crate) struct Epoll {
     again: Vec<OpId>,
     /// Those of the turn before, while they are run.
     going_on: Vec<OpId>,
-    /// Listeners whose registration may have lost its last acceptor.
-    listeners_to_check: Vec<WeakFd>,
+    /// Listeners whose registration may have lost its last acceptor. They stay open until that was looked at: closing a
+    /// socket that another process has too leaves it in the set, and the kernel would wake this thread for its connections.
+    listeners_to_check: Vec<Fd>,
     pool: Pool,
     recv_buffer_bytes: usize,
     /// Calls into the kernel.
@@ -114,7 +115,7 @@ impl Epoll {
             let entry = self.table.of(fd);
             entry.line(side).retain(|waiting| *waiting != id);
             if entry.registration == Registration::Listener {
-                self.listeners_to_check.push(fd.downgrade());
+                self.listeners_to_check.push(fd.clone());
             }
         }
         self.starved.retain(|&waiting| waiting != id);
@@ -270,7 +271,7 @@ impl Epoll {
     /// the kernel would choose this thread for their connections.
     fn release_idle_listeners(&mut self) {
         let mut listeners = std::mem::take(&mut self.listeners_to_check);
-        for listener in listeners.drain(..).filter_map(|listener| listener.upgrade()) {
+        for listener in listeners.drain(..) {
             let entry = self.table.of(&listener);
             let idle = entry.readers.is_empty();
             let served = entry.accepted >= ACCEPTS_PER_TURN_IN_LINE;

@@ -55,6 +55,41 @@ fn a_burst_is_accepted_whole() {
     });
 }
 
+/// Whether a set of this process still has the socket of this inode.
+fn is_in_a_set(inode: u64) -> bool {
+    let infos = std::fs::read_dir("/proc/self/fdinfo").unwrap().filter_map(Result::ok);
+    let mut texts = infos.filter_map(|info| std::fs::read_to_string(info.path()).ok());
+    let field = format!(" ino:{inode:x} ");
+    texts.any(|text| text.contains(&field))
+}
+
+/// The kernel wakes one waiter for a connection. A process that has closed its listener is none, even while another process
+/// has the same socket: the connection would wait in the queue although that process could take it.
+#[test]
+fn a_listener_that_others_have_too_wakes_nobody_after_it_was_closed() {
+    on_each_pair(|bench| {
+        for is_armed in [false, true] {
+            let (listener, address) = listener();
+            let other = rustix::io::dup(&listener).unwrap();
+            let inode = rustix::fs::fstat(&other).unwrap().st_ino;
+            let id = bench.submit(accept(&listener, false));
+            bench.turn(Duration::ZERO);
+            let _peer = TcpStream::connect(address).unwrap();
+            if is_armed {
+                bench.engine.cancel(id);
+                drop(listener);
+                bench.next(id);
+            } else {
+                accepted(bench.next(id));
+                drop(listener);
+            }
+            bench.turn(Duration::ZERO);
+            assert!(!is_in_a_set(inode), "armed {is_armed}");
+        }
+        bench.assert_drains();
+    });
+}
+
 /// A pause by the timeout of a poll that watches nothing.
 fn pause(length: Duration) {
     let length = Timespec::try_from(length).unwrap();
@@ -172,6 +207,9 @@ fn accepting_without_a_descriptor_recovers() {
             bench.engine.abandon(id);
             peer.set_read_timeout(Some(PATIENCE)).unwrap();
             assert!(matches!(std::io::Read::read(&mut peer, &mut [0]), Ok(0)));
+            drop(listener);
+            // A turn may keep a listener open until the next one.
+            bench.turn(Duration::ZERO);
         }
         bench.assert_drains();
     });
