@@ -22,7 +22,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub static TARGETS: [Target; 15] = [
+pub static TARGETS: [Target; 16] = [
     targets::request_head::TARGET,
     targets::reply_head::TARGET,
     targets::chunked::TARGET,
@@ -37,5 +37,6 @@ pub static TARGETS: [Target; 15] = [
     targets::purge_log::TARGET,
     targets::hpack::TARGET,
     targets::h2_session::TARGET,
+    targets::h2_reply::TARGET,
     targets::fastcgi_response::TARGET,
 ];

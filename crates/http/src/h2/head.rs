@@ -212,9 +212,7 @@ impl<'a> HeadReader<'a> {
             _ if name.first() == Some(&b':') => return malformed(Malformed::Pseudo),
             _ if !is_name(name) => return malformed(Malformed::Name),
             _ if !is_value(value) => return malformed(Malformed::Value),
-            b"connection" | b"proxy-connection" | b"keep-alive" | b"transfer-encoding" | b"upgrade" => {
-                return malformed(Malformed::Connection);
-            }
+            _ if is_connection_field(name) => return malformed(Malformed::Connection),
             b"te" if !value.eq_ignore_ascii_case(b"trailers") => return malformed(Malformed::Connection),
             // One authority is enough, where it is the same.
             b"host" if self.scratch.authority.is_some() => {
@@ -265,6 +263,11 @@ fn is_name(name: &[u8]) -> bool {
 fn is_value(value: &[u8]) -> bool {
     let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     memchr::memchr3(0, b'\r', b'\n', value).is_none() && !is_blank(value.first()) && !is_blank(value.last())
+}
+
+/// RFC 9113 section 8.2.2: fields of a connection, which no message of HTTP/2 has. `te` is not one of them in requests.
+pub(super) fn is_connection_field(name: &[u8]) -> bool {
+    matches!(name, b"connection" | b"proxy-connection" | b"keep-alive" | b"transfer-encoding" | b"upgrade")
 }
 
 /// Whether a field may be a trailer.

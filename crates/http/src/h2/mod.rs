@@ -5,6 +5,7 @@
 //! | [`session`] | a connection: received bytes to events, states of streams, windows, limits | RFC 9113 sections 3 to 6 |
 //! | [`send`] | what a server sends: heads, bodies, windows, resets, the end | RFC 9113 sections 4 to 6 |
 //! | [`head`] | fields to request heads, and what is malformed | RFC 9113 section 8 |
+//! | [`reply`] | fields to response heads of upstreams | RFC 9113 section 8 |
 //! | [`hpack`] | header sections, compressed | RFC 7541 |
 //! | [`priority`] | which stream sends next | RFC 9218 |
 //! | [`frame`], [`settings`], [`error`] | bytes of frames, what the ends say of themselves, codes | RFC 9113 sections 4, 6.5, 7 |
@@ -17,6 +18,7 @@ pub mod frame;
 pub mod head;
 pub mod hpack;
 pub mod priority;
+pub mod reply;
 pub mod send;
 pub mod session;
 pub mod settings;
@@ -28,4 +30,5 @@ pub use error::{ErrorCode, Fault};
 pub use frame::PREFACE;
 pub use head::{HeadFault, HeadReader, Malformed, Scratch};
 pub use priority::{Priority, Scheduler};
+pub use reply::{ReplyFault, ReplyReader};
 pub use session::{Block, Event, Limits, Session};

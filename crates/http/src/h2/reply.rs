@@ -1,0 +1,196 @@
+//! Response heads of upstreams out of fields, by the rules of RFC 9113 sections 8.2 and 8.3.2.
+//!
+//! Main type: [`ReplyReader`]. It takes field after field as they are decoded and writes the head in the form of HTTP/1, so
+//! that callers read one kind of [`ReplyHead`]. A fault is kept: the fields behind it have to be decoded all the same.
+
+use super::head::{is_connection_field, is_field};
+use crate::StatusCode;
+use crate::reply::{FieldLine, HeadWriter, Limits, ReplyError, ReplyHead};
+
+/// Bytes that a head has room for at first.
+const CAPACITY: usize = 512;
+
+/// Why a response of an upstream is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyFault {
+    /// The head has no `:status`.
+    NoStatus,
+    /// A second `:status`.
+    DuplicateStatus,
+    /// `:status` is not a number of three digits.
+    InvalidStatus,
+    /// `:status` is 101, which HTTP/2 does not have (RFC 9113 section 8.6).
+    UnexpectedStatus,
+    /// A pseudo field that is not known, or that stands behind other fields.
+    Pseudo,
+    /// A name or a value has a byte that it may not have.
+    Field,
+    /// A field of a connection (RFC 9113 section 8.2.2).
+    Connection,
+    /// A fault that HTTP/1 has too.
+    Head(ReplyError),
+}
+
+impl ReplyFault {
+    /// nginx's words for the error log, where nginx refuses the same.
+    #[must_use]
+    pub fn message(self) -> &'static str {
+        match self {
+            Self::NoStatus => "upstream sent no :status header",
+            Self::DuplicateStatus => "upstream sent duplicate :status header",
+            Self::InvalidStatus => "upstream sent invalid :status",
+            Self::UnexpectedStatus => "upstream sent unexpected :status",
+            Self::Pseudo => "upstream sent invalid pseudo-header",
+            Self::Field => "upstream sent invalid header",
+            Self::Connection => "upstream sent connection-specific header",
+            Self::Head(error) => error.message(),
+        }
+    }
+}
+
+/// Takes the fields of one response head.
+#[derive(Debug)]
+pub struct ReplyReader {
+    limits: Limits,
+    /// None before `:status`; the first fault.
+    state: Result<Option<HeadWriter>, ReplyFault>,
+    /// Bytes and number of all fields.
+    size: usize,
+    fields: usize,
+}
+
+impl ReplyReader {
+    /// Begins a head within `limits`.
+    #[must_use]
+    pub fn new(limits: Limits) -> ReplyReader {
+        ReplyReader { limits, state: Ok(None), size: 0, fields: 0 }
+    }
+
+    /// Takes a field.
+    pub fn field(&mut self, name: &[u8], value: &[u8]) {
+        self.size = self.size.saturating_add(name.len()).saturating_add(value.len());
+        let is_pseudo = name.first() == Some(&b':');
+        self.fields += usize::from(!is_pseudo);
+        let taken = match &mut self.state {
+            Err(_) => return,
+            _ if self.size > self.limits.head_max as usize => Err(ReplyFault::Head(ReplyError::HeadTooLong)),
+            _ if self.fields > usize::from(self.limits.fields_max) => {
+                Err(ReplyFault::Head(ReplyError::TooManyFields))
+            }
+            Ok(None) if name == b":status" => begin(value).map(|writer| self.state = Ok(Some(writer))),
+            Ok(None) if is_pseudo => Err(ReplyFault::Pseudo),
+            Ok(None) => Err(ReplyFault::NoStatus),
+            Ok(Some(_)) if name == b":status" => Err(ReplyFault::DuplicateStatus),
+            Ok(Some(_)) if is_pseudo => Err(ReplyFault::Pseudo),
+            Ok(Some(writer)) => regular(writer, name, value),
+        };
+        if let Err(fault) = taken {
+            self.state = Err(fault);
+        }
+    }
+
+    /// Ends the head: its bytes in the form of HTTP/1, and their parsed form.
+    ///
+    /// # Errors
+    /// The first fault of its fields.
+    pub fn finish(self) -> Result<(Vec<u8>, ReplyHead), ReplyFault> {
+        self.state?.ok_or(ReplyFault::NoStatus)?.finish().map_err(ReplyFault::Head)
+    }
+}
+
+/// RFC 9113 section 8.3.2.
+fn begin(value: &[u8]) -> Result<HeadWriter, ReplyFault> {
+    let &[hundreds @ b'1'..=b'9', tens @ b'0'..=b'9', ones @ b'0'..=b'9'] = value else {
+        return Err(ReplyFault::InvalidStatus);
+    };
+    let digit = |byte: u8| u16::from(byte - b'0');
+    let code = digit(hundreds) * 100 + digit(tens) * 10 + digit(ones);
+    if code == 101 {
+        return Err(ReplyFault::UnexpectedStatus);
+    }
+    let status = StatusCode::new(code).ok_or(ReplyFault::InvalidStatus)?;
+    HeadWriter::new(status, value, CAPACITY).map_err(ReplyFault::Head)
+}
+
+/// RFC 9113 sections 8.2.1 and 8.2.2.
+fn regular(writer: &mut HeadWriter, name: &[u8], value: &[u8]) -> Result<(), ReplyFault> {
+    if !is_field(name, value) {
+        return Err(ReplyFault::Field);
+    }
+    if is_connection_field(name) {
+        return Err(ReplyFault::Connection);
+    }
+    writer.push(&FieldLine::new(name, value)).map_err(ReplyFault::Head)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::HeaderId;
+
+    fn read(fields: &[(&str, &str)]) -> Result<(Vec<u8>, ReplyHead), ReplyFault> {
+        let mut reader = ReplyReader::new(Limits { head_max: 64, fields_max: 3 });
+        fields.iter().for_each(|(name, value)| reader.field(name.as_bytes(), value.as_bytes()));
+        reader.finish()
+    }
+
+    fn fault(fields: &[(&str, &str)]) -> ReplyFault {
+        read(fields).expect_err("the head is refused")
+    }
+
+    #[test]
+    fn a_head_becomes_one_of_http_1() {
+        let (bytes, head) = read(&[(":status", "200"), ("content-length", "12"), ("a", "")]).unwrap();
+        assert_eq!(bytes, b"HTTP/1.1 200\r\ncontent-length: 12\r\na: \r\n\r\n");
+        assert_eq!((head.status().code(), head.content_length()), (200, Some(12)));
+        assert_eq!(head.get(&bytes, HeaderId::ContentLength), Some(&b"12"[..]));
+        assert!(read(&[(":status", "103")]).unwrap().1.is_interim());
+    }
+
+    #[test]
+    fn the_status_comes_first_and_once() {
+        for status in ["", "20", "2000", "099", "2x0", " 200"] {
+            assert_eq!(fault(&[(":status", status)]), ReplyFault::InvalidStatus, "{status:?}");
+        }
+        assert_eq!(fault(&[(":status", "101")]), ReplyFault::UnexpectedStatus);
+        assert_eq!(fault(&[]), ReplyFault::NoStatus);
+        assert_eq!(fault(&[("a", "b"), (":status", "200")]), ReplyFault::NoStatus);
+        assert_eq!(fault(&[(":status", "200"), (":status", "200")]), ReplyFault::DuplicateStatus);
+        assert_eq!(fault(&[(":path", "/"), (":status", "200")]), ReplyFault::Pseudo);
+        assert_eq!(fault(&[(":status", "200"), ("a", "b"), (":path", "/")]), ReplyFault::Pseudo);
+    }
+
+    #[test]
+    fn fields_that_could_be_misread_in_http_1_are_refused() {
+        let with = |name, value| fault(&[(":status", "200"), (name, value)]);
+        for name in ["", "A", "a b", "a:", "a\r\n", "\u{e9}"] {
+            assert_eq!(with(name, "v"), ReplyFault::Field, "{name:?}");
+        }
+        for value in ["a\r\nb: c", "a\nb", "a\0", " a", "a\t"] {
+            assert_eq!(with("a", value), ReplyFault::Field, "{value:?}");
+        }
+        for name in ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"] {
+            assert_eq!(with(name, "close"), ReplyFault::Connection, "{name}");
+        }
+        assert_eq!(with("content-length", "1x"), ReplyFault::Head(ReplyError::InvalidContentLength));
+    }
+
+    #[test]
+    fn the_first_fault_is_kept() {
+        let fields = [(":status", "200"), ("upgrade", "x"), ("A", "b"), (":status", "200")];
+        assert_eq!(fault(&fields), ReplyFault::Connection);
+    }
+
+    #[test]
+    fn size_and_number_of_fields_are_limited() {
+        let value = "v".repeat(53);
+        assert!(read(&[(":status", "200"), ("a", &value)]).is_ok());
+        let longer = "v".repeat(54);
+        let too_long = ReplyFault::Head(ReplyError::HeadTooLong);
+        assert_eq!(fault(&[(":status", "200"), ("a", &longer)]), too_long);
+        let three = [(":status", "200"), ("a", "1"), ("b", "2"), ("c", "3")];
+        assert!(read(&three).is_ok());
+        let four = [&three[..], &[("d", "4")]].concat();
+        assert_eq!(fault(&four), ReplyFault::Head(ReplyError::TooManyFields));
+    }
+}
