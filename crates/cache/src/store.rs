@@ -241,6 +241,13 @@ impl Store {
         Ok(())
     }
 
+    /// What an upstream was asked for up to now does not become an entry: a request has changed what it is about. An entry that was
+    /// about to take its place has it when this returns.
+    pub async fn outdate(&self, key: &Key) {
+        self.orders.outdate(key);
+        drop(self.entries.dir.locks.lock(key).await);
+    }
+
     /// A number that grows with every purge.
     pub fn sequence(&self) -> u64 {
         self.entries.sequence()

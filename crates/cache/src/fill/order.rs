@@ -24,6 +24,8 @@ struct Record {
     held: usize,
     /// The number of the newest complete response of each variant.
     complete: Vec<(Vec<u8>, u64)>,
+    /// Responses with a smaller number were asked for before a request changed what they are about.
+    changed: u64,
 }
 
 /// The place of one fetch in the order of all fetches of its key. The order is kept while a ticket of the key is held.
@@ -44,6 +46,13 @@ impl Orders {
         Ticket { orders: Arc::clone(self), key, number }
     }
 
+    /// What was asked for up to now does not take a place any more: a request has changed its subject.
+    pub(crate) fn outdate(&self, key: &Key) {
+        if let Some(record) = self.records().get_mut(key) {
+            record.changed = self.next.load(Ordering::Relaxed);
+        }
+    }
+
     fn records(&self) -> MutexGuard<'_, KeyMap<Record>> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -60,14 +69,16 @@ impl Ticket {
         }
     }
 
-    /// Whether no response is complete that was asked for later and has the same place: an empty variant is that of all
-    /// requests.
+    /// Whether no response is complete that was asked for later and has the same place, and nothing has changed its subject: an
+    /// empty variant is that of all requests.
     pub fn is_newest(&self, variant: &[u8]) -> bool {
         let records = self.orders.records();
         let Some(record) = records.get(&self.key) else { return true };
-        !record.complete.iter().any(|(known, number)| {
-            *number > self.number && (known == variant || known.is_empty() || variant.is_empty())
-        })
+        let is_outdated = self.number < record.changed;
+        !is_outdated
+            && !record.complete.iter().any(|(known, number)| {
+                *number > self.number && (known == variant || known.is_empty() || variant.is_empty())
+            })
     }
 
     /// Whether it was taken after another one.
@@ -104,8 +115,11 @@ mod tests {
         assert!(!first.is_newest(b"de") && second.is_newest(b"de"));
         assert!(!first.is_newest(b""), "a response without variants takes the place of all");
         assert!(orders.take(Key::of(b"other")).is_newest(b"de"));
+        orders.outdate(&key);
+        assert!(!second.is_newest(b"de") && orders.take(key).is_newest(b"de"), "changed meanwhile");
         // The order of a key is forgotten with its last fetch.
         drop((first, second));
+        orders.outdate(&key);
         assert!(orders.records().is_empty());
     }
 }

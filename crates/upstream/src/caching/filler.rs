@@ -98,8 +98,7 @@ impl Filler {
                 if policy::is_for_others(&self.filling.meta) {
                     shared_fetches.unmark(&self.key);
                 }
-                // A request that changed it meanwhile has found nothing to take away.
-                shared_fetches.is_outdated(&self.key, self.asked)
+                false
             }
             Err(FillError::Refused(Refused::Older | Refused::Stopping | Refused::NotOwner))
             | Err(FillError::Purged) => false,

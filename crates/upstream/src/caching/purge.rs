@@ -77,8 +77,9 @@ pub async fn purge(request: &Request, cache: &Arc<Cache>, purged: &Purged, fate:
 pub async fn invalidate(request: &Request, cache: &Arc<Cache>, text: &[u8]) {
     let Some(store) = cache.store() else { return };
     let key = Key::of(text);
-    // First, so that a fill that started before and is stored from here on is noticed by its store.
+    // First, so that nothing that was asked for before takes a place from here on.
     cache.shared_fetches().outdate(&key, rt::now());
+    store.outdate(&key).await;
     if !store.holds(&key, text).await.unwrap_or(true) {
         return;
     }
