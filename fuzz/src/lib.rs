@@ -22,7 +22,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub static TARGETS: [Target; 16] = [
+pub static TARGETS: [Target; 17] = [
     targets::request_head::TARGET,
     targets::reply_head::TARGET,
     targets::chunked::TARGET,
@@ -37,6 +37,7 @@ pub static TARGETS: [Target; 16] = [
     targets::purge_log::TARGET,
     targets::hpack::TARGET,
     targets::h2_session::TARGET,
+    targets::h2_client::TARGET,
     targets::h2_reply::TARGET,
     targets::fastcgi_response::TARGET,
 ];

@@ -227,6 +227,10 @@ impl<T: Transport> Pump<'_, T> {
         request.body_is_taken = true;
         if !incoming.is_whole() {
             request.keepalive = false;
+            // An upstream has answered before it had all of the request.
+            if Rc::strong_count(&incoming) > 1 {
+                transport.go_on_feeding(request, &incoming);
+            }
         }
         // A handler that asks later finds nothing, and can tell that from a body that was empty.
         request.body_was_streamed = true;

@@ -14,6 +14,7 @@ use crate::settings::core::Core;
 use crate::settings::listen::Listen;
 use crate::takeover::{Takeover, TakeoverEnd};
 use transfer::body::{BodyError, Outlet, Rate};
+use transfer::incoming::IncomingBody;
 
 /// How reading the header section of a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +82,9 @@ pub trait Transport {
 
     /// Reads the body as fast as it is taken. It never returns: the reader of the body ends first.
     fn feed(&mut self, feed: Feed<Self::BodyRest>) -> impl Future<Output = Infallible>;
+
+    /// Lets a body go on to its reader while the response is sent, where that can be: the feed has ended, and somebody takes more.
+    fn go_on_feeding(&mut self, _: &Request, _: &IncomingBody) {}
 
     /// Discards the rest of an unread body; `false` where no request can follow it.
     fn discard_body(&mut self, request: &mut Request) -> impl Future<Output = bool>;

@@ -17,6 +17,7 @@ mod core;
 mod empty_gif;
 mod fastcgi;
 mod geo;
+mod grpc;
 mod gunzip;
 mod gzip;
 mod gzip_static;
@@ -108,6 +109,7 @@ pub static MODULES: &[&Module] = &[
     &proxy::MODULE,
     &fastcgi::MODULE,
     &uwsgi::MODULE,
+    &grpc::MODULE,
     &scgi::MODULE,
     &stub_status::MODULE,
     &cache_counters::MODULE,

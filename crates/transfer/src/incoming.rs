@@ -2,15 +2,16 @@
 //!
 //! The transport reads (`exchange::transport`) and the handler takes, side by side in one task. One piece at most lies in
 //! between, so a client is read no faster than its body goes away. A handler asks for this with
-//! `exchange::phases::Step::StreamBody`.
+//! `exchange::phases::Step::StreamBody`. When the response begins before the body has ended, the rest comes from a [`PieceSource`],
+//! where the transport has one: a stream of HTTP/2 goes on in both directions.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use io::op::Source;
 use io::{Buf, Errno};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 /// A body on its way through.
 #[derive(Default)]
@@ -19,8 +20,16 @@ pub struct IncomingBody {
     taker: Cell<Option<Waker>>,
     giver: Cell<Option<Waker>>,
     received: Cell<u64>,
+    /// Where the rest comes from when nobody reads it into this any more.
+    source: RefCell<Option<Box<dyn PieceSource>>>,
     /// Whether some of it was taken, so that a further reader would get only a part.
     is_begun: Cell<bool>,
+}
+
+/// The rest of a body, which is read by whoever takes it.
+pub trait PieceSource {
+    /// The next piece; none at the end.
+    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyAborted>>;
 }
 
 #[derive(Default)]
@@ -72,16 +81,28 @@ impl IncomingBody {
             if let Some(piece) = self.try_next() {
                 return Poll::Ready(Ok(Some(piece)));
             }
-            match self.state.borrow().end {
-                Some(Ok(())) => Poll::Ready(Ok(None)),
-                Some(Err(cut)) => Poll::Ready(Err(cut)),
-                None => {
-                    self.taker.set(Some(context.waker().clone()));
-                    Poll::Pending
-                }
+            let end = self.state.borrow().end;
+            if let Some(end) = end {
+                return Poll::Ready(end.map(|()| None));
             }
+            let Some(source) = &mut *self.source.borrow_mut() else {
+                self.taker.set(Some(context.waker().clone()));
+                return Poll::Pending;
+            };
+            let piece = ready!(source.poll_piece(context));
+            if !matches!(piece, Ok(Some(_))) {
+                self.state.borrow_mut().end = Some(piece.as_ref().map(|_| ()).map_err(|cut| *cut));
+            }
+            self.is_begun.set(true);
+            Poll::Ready(piece.map(|piece| piece.map(|piece| smallvec![piece])))
         })
         .await
+    }
+
+    /// The rest of it comes from there: nobody adds pieces any more.
+    pub fn go_on_from(&self, source: Box<dyn PieceSource>) {
+        *self.source.borrow_mut() = Some(source);
+        wake(&self.taker);
     }
 
     /// The bytes received so far, if any.

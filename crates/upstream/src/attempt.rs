@@ -15,6 +15,7 @@ use io::op::Source;
 use io::{Buf, Errno};
 use rt::Timer;
 
+use crate::h2::Cut;
 use crate::link::Link;
 use crate::sending::{SendTrouble, Sending};
 use crate::state::{Try, log_messages};
@@ -68,6 +69,7 @@ pub(super) async fn run(
     let is_reused = link.requests > 0;
     link.requests += 1;
     let timer = link.timer.clone();
+    link.wire.ask(outgoing.method, limits(settings));
     let mut sending = Sending::begin(link, settings, outgoing, request, record);
     sent.set(true);
     let mut reading = pin!(read_head(&mut link.wire, &timer, settings, outgoing, request, record));
@@ -124,6 +126,7 @@ const READING: &str = "while reading response header from upstream";
 enum HeadTrouble {
     Closed,
     Receive(Errno),
+    Cut(Cut),
     Invalid(ReplyError, Option<Vec<u8>>),
     /// An unrequested 101, or interim responses without end.
     Unexpected(&'static str),
@@ -147,6 +150,11 @@ fn tell(request: &Request, trouble: HeadTrouble, send_errno: Option<Errno>, is_r
         HeadTrouble::Receive(errno) => {
             request.log(Level::Error, format_args!("recv() failed ({}) {READING}", Reason(errno)));
             Trouble::Failed
+        }
+        HeadTrouble::Cut(cut) => {
+            let level = if is_reused && cut == Cut::Closed { Level::Info } else { Level::Error };
+            request.log(level, format_args!("{cut} {READING}"));
+            if cut.is_invalid_answer() { Trouble::InvalidHeader } else { Trouble::Failed }
         }
         HeadTrouble::Invalid(error, line) => {
             let line = line.map(|line| format!(": \"{}\"", line.escape_ascii())).unwrap_or_default();
@@ -195,6 +203,12 @@ fn log_aborted(aborted: BodyAborted, request: &Request) {
     }
 }
 
+/// How long a head may be.
+fn limits(settings: &Settings) -> Limits {
+    let head_max = settings.buffer_size.min(u64::from(u32::MAX / 2)) as u32;
+    Limits { head_max, fields_max: FIELDS_MAX_DEFAULT }
+}
+
 /// Reads heads until one is no interim response.
 async fn read_head(
     wire: &mut Wire,
@@ -204,14 +218,16 @@ async fn read_head(
     request: &Request,
     record: &Try,
 ) -> Result<Answer, HeadTrouble> {
-    let head_max = settings.buffer_size.min(u64::from(u32::MAX / 2)) as u32;
-    let limits = Limits { head_max, fields_max: FIELDS_MAX_DEFAULT };
+    let limits = limits(settings);
+    let head_max = limits.head_max;
     let mut decoder = Decoder::new(outgoing.encoded.protocol(), outgoing.method, limits);
     let mut head = ReplyHead::new();
     let mut input: Option<Buf> = None;
     let mut interim = 0;
     loop {
-        let received = wire.recv().await.map_err(HeadTrouble::Receive)?;
+        let received = wire.recv().await;
+        let received =
+            received.map_err(|errno| wire.cut().map_or(HeadTrouble::Receive(errno), HeadTrouble::Cut))?;
         let Some(mut received) = received else { return Err(HeadTrouble::Closed) };
         record.count_received(received.len());
         let len = decoder.unframe(&mut received).map_err(|error| HeadTrouble::Invalid(error, None))?;

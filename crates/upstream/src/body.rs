@@ -15,8 +15,9 @@ use io::{Buf, Errno, SharedBytes};
 use crate::Settings;
 use crate::choice::Chosen;
 use crate::link::Link;
-use crate::sending::{Sending, shared};
+use crate::sending::{SendTrouble, Sending, shared};
 use crate::state::{Fault, Try};
+use crate::wire::Wire;
 use transfer::body::BodyError;
 use transfer::body::source::BodySource;
 
@@ -72,14 +73,20 @@ impl Live {
         self.sending = sending;
     }
 
-    /// Sends more of the request. Where that fails the response may still be whole, but the connection is of no more use.
-    fn poll_sending(&mut self, context: &mut Context<'_>) {
+    /// Sends more of the request. Where that fails the response may still be whole, but the connection is of no more use. A stream may
+    /// have its answer to what was to come.
+    fn poll_sending(&mut self, context: &mut Context<'_>) -> Result<(), Fault> {
         if let Some(sending) = &mut self.sending
             && let Poll::Ready(result) = sending.poll(context)
         {
             self.keeps &= result.is_ok();
             self.sending = None;
+            let is_stream = matches!(self.link.as_deref(), Some(Link { wire: Wire::Stream(_), .. }));
+            if is_stream && matches!(result, Err(SendTrouble::Client(_))) {
+                return Err(Fault::Request);
+            }
         }
+        Ok(())
     }
 
     /// Has the upstream count as busy from here on.
@@ -174,7 +181,7 @@ impl Live {
             if self.is_over() {
                 return Poll::Ready(Ok(None));
             }
-            self.poll_sending(context);
+            self.poll_sending(context)?;
             let Some(link) = &mut self.link else { return Poll::Ready(Err(Fault::Closed)) };
             match link.poll_recv(context) {
                 Poll::Ready(received) => {
@@ -207,7 +214,10 @@ impl Live {
                 Ok(())
             }
             Ok(None) => Err(Fault::Closed),
-            Err(errno) => Err(Fault::Receive(errno)),
+            Err(errno) => {
+                let cut = self.link.as_ref().and_then(|link| link.wire.cut());
+                Err(cut.map_or(Fault::Receive(errno), Fault::Stream))
+            }
         }
     }
 

@@ -5,14 +5,16 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::time::Instant;
 
+use http::gateway::Protocol;
 use http::request::{HeaderId, Method};
-use io::op::Source;
+use io::op::{PeerAddr, Source};
 use rt::net::{ConnectOptions, ConnectStep};
 use rt::{Either, select};
 
 use crate::attempt::{self, Answer, Trouble};
 use crate::body::Live;
 use crate::choice::{Choice, Chosen, Next, Peer};
+use crate::h2::Cut;
 use crate::link::{self, Home, Link};
 use crate::peers::Outcome;
 use crate::state::{Fault, Tries, Try};
@@ -245,9 +247,7 @@ impl Attempt<'_> {
         is_fresh: bool,
     ) -> Result<Done, (Trouble, bool)> {
         let options = link::options(self.settings, &peer.address, request);
-        let idle = home
-            .filter(|_| !is_fresh)
-            .and_then(|home| home.take(&peer.address, &options, self.outgoing.secure.as_ref()));
+        let idle = home.filter(|_| !is_fresh).and_then(|home| self.idle(home, &peer.address, &options));
         let mut link = match idle {
             Some(link) => link,
             None => self.connect(request, peer, home, options).await.map_err(|trouble| (trouble, false))?,
@@ -256,10 +256,26 @@ impl Attempt<'_> {
         record.connect_time.set(Some(record.elapsed()));
         let is_reused = link.requests > 0;
         let answer = attempt::run(request, settings, outgoing, &mut link, record, sent).await;
+        if answer.is_err()
+            && link.wire.cut() == Some(Cut::Unprocessed)
+            && !matches!(outgoing.body, OutgoingBody::Streamed)
+        {
+            // The upstream says so itself (RFC 9113 section 8.7).
+            sent.set(false);
+        }
         let answer = answer.map_err(|trouble| (trouble, is_reused && record.bytes_received.get() == 0))?;
         record.header_time.set(Some(record.elapsed()));
         *record.heading.borrow_mut() = Some(Rc::clone(&answer.heading));
         self.begin_body(request, link, answer).await.map_err(|trouble| (trouble, false))
+    }
+
+    /// A connection that is there already.
+    fn idle(&self, home: &Home, address: &PeerAddr, options: &ConnectOptions) -> Option<Box<Link>> {
+        let secure = self.outgoing.secure.as_ref();
+        match self.outgoing.encoded.protocol() {
+            Protocol::Http2 => home.join(address, options, secure),
+            _ => home.take(address, options, secure),
+        }
     }
 
     /// The body as far as it is here, or will be in a moment: one that fits into the buffer of the head is waited for,
@@ -348,7 +364,11 @@ impl Attempt<'_> {
         timer.set(rt::now() + self.settings.connect_timeout);
         let connecting = pin!(Link::connect(thread, &peer.address, home.cloned(), options.clone(), place));
         match timer.limit(connecting).await {
-            Ok(Ok(link)) => self.secure(request, link, &timer).await,
+            Ok(Ok(link)) => {
+                let link = self.secure(request, link, &timer).await?;
+                let is_shared = self.outgoing.encoded.protocol() == Protocol::Http2;
+                Ok(if is_shared { link.multiplex() } else { link })
+            }
             Ok(Err(error)) => {
                 let (errno, call) = (Reason(error.errno), link::call(error.step, &options));
                 // nginx's levels: what the upstream has no part in is worse, and no other one would do better.

@@ -1,4 +1,5 @@
-//! A connection to an upstream: made, used for one exchange at a time, kept for the next one.
+//! A connection to an upstream: made, used for one exchange at a time, kept for the next one. One of HTTP/2 is shared: each exchange
+//! has a stream of it for its link.
 //!
 //! Main types: [`Link`], and [`Pools`], which holds the idle ones of a thread. A link that is idle has a receive armed,
 //! so that an upstream which closes it, or says something that it was not asked, is noticed without a call.
@@ -19,6 +20,7 @@ use rt::net::{ConnectError, ConnectOptions, ConnectStep};
 use rt::{Socket, Timer};
 use tls::stream;
 
+use crate::h2::Connection;
 use crate::peers::{Group, Keepalive};
 use crate::secure::{Secure, SecureError};
 use crate::wire::Wire;
@@ -40,8 +42,8 @@ pub(super) struct Link {
     /// How it speaks TLS, if it does.
     secure: Option<Secure>,
     home: Option<Rc<Home>>,
-    /// Its part of `worker_connections`.
-    _place: Counted,
+    /// Its part of `worker_connections`; a stream has none.
+    place: Option<Counted>,
 }
 
 /// Where a connection goes when it is not used.
@@ -68,10 +70,23 @@ struct Idle {
     until: Instant,
 }
 
-/// The idle connections of a thread: for each group those that were used last at the end.
+/// A connection of HTTP/2, which exchanges share.
+struct Shared {
+    connection: Rc<Connection>,
+    key: Key,
+    opened: Instant,
+    address: PeerAddr,
+    options: ConnectOptions,
+    secure: Option<Secure>,
+}
+
+/// The connections of a thread that another exchange may use.
 #[derive(Default)]
 pub struct Pools {
+    /// Idle ones: for each group those that were used last at the end.
     pools: RefCell<BTreeMap<usize, Vec<Idle>>>,
+    /// Those of HTTP/2, idle or not.
+    shared: RefCell<Vec<Shared>>,
     /// Whether a task looks for those that have ended.
     is_watched: Cell<bool>,
 }
@@ -117,12 +132,60 @@ impl Home {
         }
     }
 
+    /// A stream of a connection to this address, as [`Home::take`]. Idle ones have their limit too, and give way to those that
+    /// were used last.
+    pub(super) fn join(
+        &self,
+        address: &PeerAddr,
+        options: &ConnectOptions,
+        secure: Option<&Secure>,
+    ) -> Option<Box<Link>> {
+        let mut shared = self.thread.local::<Pools>().shared.borrow_mut();
+        shared.retain(|one| !one.connection.is_closing());
+        let fits = |one: &Shared| {
+            one.key == self.key
+                && one.address == *address
+                && one.options == *options
+                && one.secure.as_ref() == secure
+                && one.connection.is_available()
+        };
+        let place = shared.iter().position(fits)?;
+        let link = shared[place].link();
+        if !self.keeps(link.requests + 1, link.opened) {
+            shared.remove(place).connection.close();
+        }
+        Some(link)
+    }
+
     fn takes(&self, link: &Link) -> bool {
+        self.keeps(link.requests, link.opened)
+    }
+
+    /// Whether a connection may serve again that was opened then and has served so many.
+    fn keeps(&self, requests: u64, opened: Instant) -> bool {
         let Home { thread, generation, keepalive, .. } = self;
         !thread.is_draining()
             && thread.generation().number == *generation
-            && link.requests < keepalive.requests
-            && rt::now().saturating_duration_since(link.opened) <= keepalive.time
+            && requests < keepalive.requests
+            && rt::now().saturating_duration_since(opened) <= keepalive.time
+    }
+}
+
+impl Shared {
+    /// A new stream of it.
+    fn link(&self) -> Box<Link> {
+        let requests = self.connection.requests();
+        Box::new(Link {
+            wire: Wire::Stream(self.connection.begin()),
+            timer: Timer::new(),
+            requests,
+            opened: self.opened,
+            address: self.address.clone(),
+            options: self.options.clone(),
+            secure: self.secure.clone(),
+            home: None,
+            place: None,
+        })
     }
 }
 
@@ -160,7 +223,7 @@ impl Link {
             options,
             secure: None,
             home,
-            _place: place,
+            place: Some(place),
         }))
     }
 
@@ -191,6 +254,30 @@ impl Link {
         self.wire.poll_recv(context)
     }
 
+    /// Speaks HTTP/2 from here on: this exchange has the first stream, others may have more.
+    pub(super) fn multiplex(self: Box<Self>) -> Box<Link> {
+        let Link { wire, opened, address, options, secure, home, place, .. } = *self;
+        let idle = home.as_ref().map(|home| home.keepalive.timeout);
+        let connection = Connection::start(Box::new(wire), place, idle);
+        let key = home.as_ref().map_or(Key { group: 0, location: None }, |home| home.key);
+        let shared = Shared { connection, key, opened, address, options, secure };
+        let link = shared.link();
+        match home.filter(|home| home.keeps(1, opened)) {
+            Some(home) => {
+                let mut others = home.thread.local::<Pools>().shared.borrow_mut();
+                let idle = others.iter().filter(|one| one.key == home.key && one.connection.is_idle());
+                if idle.count() >= home.keepalive.idle_max {
+                    let oldest =
+                        others.iter().position(|one| one.key == home.key && one.connection.is_idle());
+                    oldest.into_iter().for_each(|place| others.remove(place).connection.close());
+                }
+                others.push(shared);
+            }
+            None => shared.connection.close(),
+        }
+        link
+    }
+
     /// Makes the handshake of TLS, and judges the upstream's certificate.
     pub(super) async fn secure(mut self: Box<Self>, secure: Secure) -> Result<Box<Link>, SecureError> {
         let Wire::Plain(socket) = &mut self.wire else { return Ok(self) };
@@ -207,6 +294,7 @@ impl Pools {
     /// Lets all of them go: another configuration is in force, or the thread ends.
     pub fn clear(&self) {
         self.pools.borrow_mut().clear();
+        self.shared.take().iter().for_each(|one| one.connection.close());
     }
 
     /// Lets go of the one that has been idle longest, to make room; whether there was one.
@@ -215,7 +303,12 @@ impl Pools {
         let used = pools.values_mut().filter(|idle| !idle.is_empty());
         let oldest = used.min_by_key(|idle| idle[0].until).map(|idle| idle.remove(0));
         drop(pools);
-        oldest.is_some()
+        if oldest.is_some() {
+            return true;
+        }
+        let mut shared = self.shared.borrow_mut();
+        let idle = shared.iter().position(|one| one.connection.is_idle() && !one.connection.is_closing());
+        idle.map(|place| shared.remove(place).connection.close()).is_some()
     }
 
     /// How many there are.

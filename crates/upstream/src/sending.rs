@@ -14,6 +14,7 @@ use io::{Errno, Segments, SharedBytes};
 use rt::Timer;
 use smallvec::smallvec;
 
+use crate::h2::Follows;
 use crate::link::Link;
 use crate::state::Try;
 use crate::wire::WireWriter;
@@ -119,7 +120,7 @@ async fn whole(mut out: Out, head: Vec<u8>, body: Vec<SharedBytes>) -> Result<()
     let most = out.framing.piece_max();
     for piece in body.iter().flat_map(|piece| parts(piece, most)) {
         if pieces + out.segments_each() > SEGMENTS_MAX {
-            out.send(std::mem::take(&mut data), true).await?;
+            out.send(std::mem::take(&mut data), Follows::More).await?;
             pieces = 0;
         }
         out.push(&mut data, smallvec![Source::SharedBytes(piece)]);
@@ -159,7 +160,7 @@ async fn from_file(mut out: Out, head: Vec<u8>, body: Rc<ReceivedBody>) -> Resul
         offset += u64::from(count);
         out.push(&mut data, smallvec![Source::Buf(buf)]);
         if offset < len {
-            out.send(std::mem::take(&mut data), true).await?;
+            out.send(std::mem::take(&mut data), Follows::More).await?;
         }
     }
     out.end(data).await
@@ -174,7 +175,7 @@ async fn stream(mut out: Out, head: Vec<u8>, incoming: Rc<IncomingBody>) -> Resu
             out.push(&mut data, bytes);
         }
         if !data.is_empty() {
-            out.send(std::mem::take(&mut data), false).await?;
+            out.send(std::mem::take(&mut data), Follows::Later).await?;
         }
         // For as long as the client has the word, its own timeout is the one that counts.
         out.timer.clear();
@@ -198,12 +199,17 @@ struct Out {
 impl Out {
     /// Segments of one piece of a body in its frame.
     fn segments_each(&self) -> usize {
-        if self.framing == BodyFraming::Plain { 1 } else { 3 }
+        if self.is_bare() { 1 } else { 3 }
+    }
+
+    /// Whether the bytes of a piece stand alone: they need no frame, or get it later.
+    fn is_bare(&self) -> bool {
+        matches!(self.framing, BodyFraming::Plain | BodyFraming::Frames)
     }
 
     /// Appends a piece of the body in its frame.
     fn push(&self, data: &mut Segments, piece: Piece) {
-        if self.framing == BodyFraming::Plain {
+        if self.is_bare() {
             piece.into_iter().for_each(|source| data.push(source));
             return;
         }
@@ -229,20 +235,20 @@ impl Out {
         if !end.is_empty() {
             data.push(Source::Static(end));
         }
-        match data.is_empty() {
+        match data.is_empty() && self.framing != BodyFraming::Frames {
             true => Ok(()),
-            false => self.send(data, false).await,
+            false => self.send(data, Follows::End).await,
         }
     }
 
-    async fn send(&mut self, mut data: Segments, more: bool) -> Result<(), SendTrouble> {
+    async fn send(&mut self, mut data: Segments, follows: Follows) -> Result<(), SendTrouble> {
         let len = data.len();
         let Out { writer, timer, timeout, record, .. } = self;
         timer.set(rt::now() + *timeout);
         // A long send completes late. What counts is whether the upstream takes anything meanwhile.
         let mut progress = if len > LONG_SEND { writer.progress() } else { 0 };
         let result = poll_fn(|context| {
-            let sent = writer.poll_send(context, &mut data, more);
+            let sent = writer.poll_send(context, &mut data, follows);
             if sent.is_pending() && len > LONG_SEND && timer.deadline().is_some_and(|at| at <= rt::now()) {
                 let now = writer.progress();
                 if std::mem::replace(&mut progress, now) != now {

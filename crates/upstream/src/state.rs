@@ -81,6 +81,10 @@ pub enum Fault {
     TimedOut,
     /// The framing of the body breaks the rules; with words for the log.
     Framing(&'static str),
+    /// The rest of the request did not come, which a response beside it waits for.
+    Request,
+    /// Its stream of HTTP/2 has ended early.
+    Stream(crate::Cut),
     /// There was no memory for it, or its file could not be written or read.
     Local(io::Errno),
 }
@@ -93,6 +97,8 @@ impl fmt::Display for Fault {
             Fault::Receive(errno) => write!(f, "recv() failed ({})", Reason(*errno)),
             Fault::TimedOut => write!(f, "upstream timed out ({})", Reason(io::Errno::TIMEDOUT)),
             Fault::Framing(words) => f.write_str(words),
+            Fault::Request => f.write_str("client stopped sending its request"),
+            Fault::Stream(cut) => cut.fmt(f),
             Fault::Local(errno) => write!(f, "a buffer or a temporary file failed ({})", Reason(*errno)),
         }
     }

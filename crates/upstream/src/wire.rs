@@ -1,10 +1,14 @@
-//! The bytes of an upstream's connection, whatever lies between them and the protocol: a socket, or TLS over it.
+//! The bytes of an exchange with an upstream, whatever lies between them and the protocol: a socket, TLS over it, or a stream of a
+//! connection of HTTP/2.
 //!
 //! Main types: [`Wire`], which a link owns, and [`WireWriter`], which sends beside it. There is one branch per call.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
+use crate::h2::{Cut, Follows, StreamEnd, StreamWriter as H2Writer};
+use http::reply::Limits;
+use http::request::Method;
 use io::{Buf, Errno, Segments};
 use rt::Socket;
 use rt::net::Writer;
@@ -18,6 +22,8 @@ pub(super) enum Wire {
     Plain(Socket),
     /// TLS over it.
     Tls(Box<Stream>),
+    /// A stream of HTTP/2.
+    Stream(StreamEnd),
 }
 
 impl Wire {
@@ -25,14 +31,7 @@ impl Wire {
     pub(super) fn secured(self, handshaken: Handshaken) -> Wire {
         match self {
             Wire::Plain(socket) => Wire::Tls(Box::new(handshaken.over(socket))),
-            Wire::Tls(stream) => Wire::Tls(stream),
-        }
-    }
-
-    pub(super) fn socket_mut(&mut self) -> &mut Socket {
-        match self {
-            Wire::Plain(socket) => socket,
-            Wire::Tls(stream) => stream.socket_mut(),
+            wire => wire,
         }
     }
 
@@ -41,6 +40,7 @@ impl Wire {
         match self {
             Wire::Plain(socket) => WireWriter::Plain(Writer::aside(socket.fd())),
             Wire::Tls(stream) => WireWriter::Tls(stream.writer()),
+            Wire::Stream(stream) => WireWriter::Stream(stream.writer()),
         }
     }
 
@@ -49,6 +49,7 @@ impl Wire {
         match self {
             Wire::Plain(socket) => socket.poll_recv(context),
             Wire::Tls(stream) => stream.poll_recv(context),
+            Wire::Stream(stream) => stream.poll_recv(context),
         }
     }
 
@@ -62,12 +63,17 @@ impl Wire {
         match self {
             Wire::Plain(socket) => socket.recv_into(buf).await,
             Wire::Tls(stream) => stream.recv_into(buf).await,
+            Wire::Stream(_) => self.recv().await,
         }
     }
 
     /// Waits until there is something to receive, and arms a receive for it; see [`rt::net::Reader::news`].
     pub(super) async fn news(&mut self) {
-        self.socket_mut().split().0.news().await;
+        match self {
+            Wire::Plain(socket) => socket.split().0.news().await,
+            Wire::Tls(stream) => stream.socket_mut().split().0.news().await,
+            Wire::Stream(_) => {}
+        }
     }
 
     /// Whether there are no untaken bytes.
@@ -75,6 +81,22 @@ impl Wire {
         match self {
             Wire::Plain(socket) => socket.is_quiet(),
             Wire::Tls(stream) => stream.is_quiet(),
+            Wire::Stream(stream) => stream.is_quiet(),
+        }
+    }
+
+    /// Tells a stream what is asked: which responses have a body depends on it.
+    pub(super) fn ask(&self, method: Method, limits: Limits) {
+        if let Wire::Stream(stream) = self {
+            stream.ask(method, limits);
+        }
+    }
+
+    /// Why a stream has ended early; other connections say it by their errors alone.
+    pub(super) fn cut(&self) -> Option<Cut> {
+        match self {
+            Wire::Plain(_) | Wire::Tls(_) => None,
+            Wire::Stream(stream) => stream.cut(),
         }
     }
 }
@@ -88,6 +110,7 @@ impl Duplex for Wire {
         match self {
             Wire::Plain(socket) => socket.try_recv(),
             Wire::Tls(stream) => stream.try_recv(),
+            Wire::Stream(_) => None,
         }
     }
 
@@ -95,6 +118,8 @@ impl Duplex for Wire {
         match self {
             Wire::Plain(socket) => socket.poll_send(context, data, false),
             Wire::Tls(stream) => stream.poll_send(context, data, false),
+            // No protocol takes a stream over (RFC 9113 section 8.6).
+            Wire::Stream(_) => Poll::Ready(Err(Errno::INVAL)),
         }
     }
 
@@ -102,6 +127,7 @@ impl Duplex for Wire {
         match self {
             Wire::Plain(socket) => socket.shutdown_write(),
             Wire::Tls(stream) => stream.shutdown_write(),
+            Wire::Stream(_) => {}
         }
     }
 }
@@ -112,6 +138,8 @@ pub(super) enum WireWriter {
     Plain(Writer),
     /// Through TLS.
     Tls(StreamWriter),
+    /// On a stream of HTTP/2.
+    Stream(H2Writer),
 }
 
 impl WireWriter {
@@ -120,11 +148,13 @@ impl WireWriter {
         &mut self,
         context: &mut Context<'_>,
         data: &mut Segments,
-        more: bool,
+        follows: Follows,
     ) -> Poll<Result<(), Errno>> {
+        let more = follows == Follows::More;
         match self {
             WireWriter::Plain(writer) => writer.poll_send(context, data, more),
             WireWriter::Tls(writer) => writer.poll_send(context, data, more),
+            WireWriter::Stream(writer) => writer.poll_send(context, data, follows),
         }
     }
 
@@ -133,6 +163,7 @@ impl WireWriter {
         match self {
             WireWriter::Plain(writer) => writer.sent(),
             WireWriter::Tls(writer) => writer.sent(),
+            WireWriter::Stream(writer) => writer.sent(),
         }
     }
 
@@ -141,6 +172,7 @@ impl WireWriter {
         match self {
             WireWriter::Plain(writer) => writer.progress(),
             WireWriter::Tls(writer) => writer.progress(),
+            WireWriter::Stream(writer) => writer.sent(),
         }
     }
 }

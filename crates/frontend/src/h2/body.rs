@@ -8,19 +8,23 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::connection::Expect;
 use http::h2::hpack::push_status;
 use http::request::BodyLength;
 use io::op::Source;
+use rt::Timer;
 
+use crate::h2::shared::{Shared, Stream};
 use crate::h2::transport::StreamTransport;
 use exchange::course;
 use exchange::request::Request;
 use exchange::request_body::{BodyFailure, Feed, WITHOUT_FILE_BYTES_MAX, WithoutFile, spill};
 use exchange::settings::core::Core;
 use telemetry::Level;
-use transfer::incoming::BodyAborted;
+use transfer::incoming::{BodyAborted, PieceSource};
 use transfer::received::{BodyInFile, ReceivedBody};
 
 /// The window of a body that is received as a whole: it waits for no upstream, so a round trip brings more of it.
@@ -171,6 +175,19 @@ impl StreamTransport {
         }
     }
 
+    /// What is left of a body when its response begins.
+    pub(super) fn rest_of_body(&self, request: &Request, received: u64) -> RestOfBody {
+        let reading = &request.scope().core.reading;
+        RestOfBody {
+            shared: Rc::clone(&self.shared),
+            stream: Rc::clone(&self.stream),
+            timer: Timer::new(),
+            patience: reading.client_body_timeout,
+            most: reading.client_max_body_size,
+            total: received,
+        }
+    }
+
     /// A client that waits to be told gets to know that its body is wanted.
     fn tell_to_go_on(&self, request: &Request) {
         let waits = http::connection::expect(&request.head, request.bytes()) == Expect::Continue;
@@ -180,6 +197,40 @@ impl StreamTransport {
             push_status(&mut block, 100);
             self.shared.send_interim(&self.stream, &block);
         }
+    }
+}
+
+/// A body that goes on beside its response.
+pub(super) struct RestOfBody {
+    shared: Rc<Shared>,
+    stream: Rc<Stream>,
+    timer: Timer,
+    /// `client_body_timeout`
+    patience: Duration,
+    /// `client_max_body_size`
+    most: u64,
+    /// Bytes so far.
+    total: u64,
+}
+
+impl PieceSource for RestOfBody {
+    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyAborted>> {
+        let polled = self.stream.inbox.borrow_mut().poll_piece(context);
+        let Poll::Ready(piece) = polled else {
+            if self.timer.deadline().is_none() {
+                self.timer.set(rt::now() + self.patience);
+            }
+            return self.timer.poll_elapsed(context).map(|rt::Elapsed| Err(BodyAborted::TimedOut));
+        };
+        self.timer.clear();
+        let Some(piece) = piece? else { return Poll::Ready(Ok(None)) };
+        let bytes = piece.bytes().len();
+        self.total += bytes as u64;
+        if self.most > 0 && self.total > self.most {
+            return Poll::Ready(Err(BodyAborted::TooLarge(self.total, 0)));
+        }
+        self.shared.take(&self.stream, bytes);
+        Poll::Ready(Ok(Some(piece)))
     }
 }
 

@@ -261,7 +261,7 @@ impl Connection {
             let step = shared.with(|state| state.session.receive(input, &mut state.out))?;
             match step.event {
                 Event::More => break,
-                Event::Nothing | Event::GoAway => {}
+                Event::Nothing => {}
                 Event::Head { stream, ends, block } => {
                     let scratch = &mut self.scratch;
                     let head = stream::Head { id: stream, ends, block, input, scratch };
@@ -289,14 +289,16 @@ impl Connection {
                 Event::Priority { stream, priority } => {
                     shared.with(|state| state.set_priority(stream, priority));
                 }
+                Event::GoAway { .. } => {
+                    if self.end == End::Open {
+                        self.tell_last();
+                    }
+                }
                 Event::Pong => {
                     if matches!(self.end, End::Announced(_)) {
                         self.tell_last();
                     }
                 }
-            }
-            if step.event == Event::GoAway && self.end == End::Open {
-                self.tell_last();
             }
             self.input.consume(step.used);
         }

@@ -21,6 +21,7 @@ use exchange::takeover::{Takeover, TakeoverEnd};
 use exchange::transport::Transport;
 use io::Errno;
 use transfer::body::{BodyError, Rate, SendError};
+use transfer::incoming::IncomingBody;
 
 /// One stream.
 pub(super) struct StreamTransport {
@@ -71,6 +72,10 @@ impl Transport for StreamTransport {
         // The handler learns how it ended, and decides what comes of the request.
         feed.incoming.end(result);
         std::future::pending().await
+    }
+
+    fn go_on_feeding(&mut self, request: &Request, incoming: &IncomingBody) {
+        incoming.go_on_from(Box::new(self.rest_of_body(request, incoming.received())));
     }
 
     async fn discard_body(&mut self, _: &mut Request) -> bool {

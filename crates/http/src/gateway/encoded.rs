@@ -8,6 +8,8 @@ use crate::Span;
 pub enum Protocol {
     /// HTTP/1.0 and 1.1 (RFC 9112).
     Http1,
+    /// HTTP/2 (RFC 9113).
+    Http2,
     /// FastCGI 1.0.
     FastCgi,
     /// SCGI and uwsgi: the response of a script, up to its length or the end of the connection.

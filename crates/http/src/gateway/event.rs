@@ -12,6 +12,8 @@ pub enum BodyFraming {
     Chunks,
     /// Records of FastCGI (`FCGI_STDIN`).
     Records,
+    /// Frames of HTTP/2, which the connection makes: only it knows the windows. It has to be told of the end.
+    Frames,
 }
 
 impl BodyFraming {
@@ -19,7 +21,7 @@ impl BodyFraming {
     #[must_use]
     pub fn piece_max(self) -> u64 {
         match self {
-            Self::Plain | Self::Chunks => u64::MAX,
+            Self::Plain | Self::Chunks | Self::Frames => u64::MAX,
             Self::Records => fastcgi::CONTENT_MAX as u64,
         }
     }
@@ -29,7 +31,7 @@ impl BodyFraming {
     #[must_use]
     pub fn around(self, len: u64) -> (Vec<u8>, &'static [u8]) {
         match self {
-            Self::Plain => (Vec::new(), b""),
+            Self::Plain | Self::Frames => (Vec::new(), b""),
             Self::Chunks => (chunk_header(len, &mut [0; CHUNK_HEADER_LEN_MAX]).to_vec(), CHUNK_END),
             Self::Records => (fastcgi::body_record(len).to_vec(), b""),
         }
@@ -39,7 +41,7 @@ impl BodyFraming {
     #[must_use]
     pub fn end(self) -> &'static [u8] {
         match self {
-            Self::Plain => b"",
+            Self::Plain | Self::Frames => b"",
             Self::Chunks => LAST_CHUNK,
             Self::Records => fastcgi::BODY_END,
         }

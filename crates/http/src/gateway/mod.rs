@@ -1,6 +1,6 @@
 //! The protocols that servers behind this one speak: a request becomes bytes, and bytes become events of a response.
 //!
-//! Main types: the encoder of each protocol ([`http1::Encoder`], [`fastcgi::Encoder`],
+//! Main types: the encoder of each protocol ([`Encoder`] for HTTP, [`fastcgi::Encoder`],
 //! [`scgi::Encoder`], [`uwsgi::Encoder`]), which takes the parts of a request
 //! and makes an [`Encoded`] of them, and [`Decoder`], which takes received bytes and returns ranges of them. No byte of a
 //! body is copied here. The decoder is a closed enum, and a protocol is a variant with a directory of its own: no box and
@@ -10,6 +10,7 @@ mod encoded;
 mod event;
 pub mod fastcgi;
 pub mod http1;
+pub mod http2;
 pub mod scgi;
 pub mod uwsgi;
 
@@ -17,12 +18,62 @@ pub use encoded::{Encoded, Protocol};
 pub use event::{BodyEvent, BodyFraming, BodyStep, HeadEvent, InvalidBody};
 
 use crate::reply::{Limits, ReplyError, ReplyHead};
-use crate::request::Method;
+use crate::request::{BodyLength, Method};
+
+/// The encoder of a request of HTTP, by version. Call [`begin`](Self::begin), then [`field`](Self::field) and
+/// [`body`](Self::body) in the order of the fields, then [`end`](Self::end).
+///
+/// The caller has made sure that no part can end a line: methods and names are tokens, targets and values have no control
+/// bytes but tabs.
+#[derive(Clone, Debug)]
+pub enum Encoder {
+    /// HTTP/1.0 and 1.1.
+    Http1(http1::Encoder),
+    /// HTTP/2.
+    Http2(http2::Encoder),
+}
+
+impl Encoder {
+    /// Begins with the method and the target, which `target` appends to the bytes that it is given. Returns whether there
+    /// is a target; without one the request must not be sent.
+    pub fn begin(&mut self, method: &[u8], target: impl FnOnce(&mut Vec<u8>)) -> bool {
+        match self {
+            Self::Http1(encoder) => encoder.begin(method, target),
+            Self::Http2(encoder) => encoder.begin(method, target),
+        }
+    }
+
+    /// Adds a field. HTTP/2 has none about connections: they are left out there.
+    #[inline]
+    pub fn field(&mut self, name: &[u8], value: &[u8]) {
+        match self {
+            Self::Http1(encoder) => encoder.field(name, value),
+            Self::Http2(encoder) => encoder.field(name, value),
+        }
+    }
+
+    /// Sets the length of the body and adds the fields about it. Without this call there is no body.
+    pub fn body(&mut self, length: BodyLength) {
+        match self {
+            Self::Http1(encoder) => encoder.body(length),
+            Self::Http2(encoder) => encoder.body(length),
+        }
+    }
+
+    /// Ends the head.
+    #[must_use]
+    pub fn end(self) -> Encoded {
+        match self {
+            Self::Http1(encoder) => encoder.end(),
+            Self::Http2(encoder) => encoder.end(),
+        }
+    }
+}
 
 /// The decoder of one response, by the protocol that the server speaks.
 #[derive(Debug)]
 pub enum Decoder {
-    /// HTTP/1.0 and 1.1 (RFC 9112), and scripts.
+    /// HTTP/1.0 and 1.1 (RFC 9112), scripts, and what became of the frames of HTTP/2.
     Http1(http1::Decoder),
     /// FastCGI.
     FastCgi(Box<fastcgi::Decoder>),
@@ -34,6 +85,7 @@ impl Decoder {
     pub fn new(protocol: Protocol, method: Method, limits: Limits) -> Self {
         match protocol {
             Protocol::Http1 => Self::Http1(http1::Decoder::new(method, limits)),
+            Protocol::Http2 => Self::Http1(http1::Decoder::of_stream(method, limits)),
             Protocol::Script => Self::Http1(http1::Decoder::of_script(method, limits)),
             Protocol::FastCgi => Self::FastCgi(Box::new(fastcgi::Decoder::new(method, limits))),
         }

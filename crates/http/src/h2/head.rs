@@ -271,7 +271,8 @@ pub(super) fn is_connection_field(name: &[u8]) -> bool {
 }
 
 /// Whether a field may be a trailer.
-pub(super) fn is_field(name: &[u8], value: &[u8]) -> bool {
+#[must_use]
+pub fn is_field(name: &[u8], value: &[u8]) -> bool {
     is_name(name) && is_value(value)
 }
 

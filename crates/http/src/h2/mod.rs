@@ -1,9 +1,9 @@
-//! HTTP/2 without I/O (RFC 9113): frames, streams, flow control, header sections and priorities, as a server has them.
+//! HTTP/2 without I/O (RFC 9113): frames, streams, flow control, header sections and priorities, for both ends.
 //!
 //! | module | holds | source |
 //! |---|---|---|
 //! | [`session`] | a connection: received bytes to events, states of streams, windows, limits | RFC 9113 sections 3 to 6 |
-//! | [`send`] | what a server sends: heads, bodies, windows, resets, the end | RFC 9113 sections 4 to 6 |
+//! | [`send`] | what an end sends: heads, bodies, windows, resets, the end | RFC 9113 sections 4 to 6 |
 //! | [`head`] | fields to request heads, and what is malformed | RFC 9113 section 8 |
 //! | [`reply`] | fields to response heads of upstreams | RFC 9113 section 8 |
 //! | [`hpack`] | header sections, compressed | RFC 7541 |
@@ -13,6 +13,8 @@
 //! Nothing here waits or knows the time. What is written is appended to a vector of the caller's, in the order in which it has
 //! to leave.
 
+#[cfg(test)]
+mod client_tests;
 pub mod error;
 pub mod frame;
 pub mod head;

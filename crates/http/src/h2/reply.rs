@@ -109,7 +109,9 @@ fn begin(value: &[u8]) -> Result<HeadWriter, ReplyFault> {
         return Err(ReplyFault::UnexpectedStatus);
     }
     let status = StatusCode::new(code).ok_or(ReplyFault::InvalidStatus)?;
-    HeadWriter::new(status, value, CAPACITY).map_err(ReplyFault::Head)
+    // HTTP/2 has no reason phrase, clients of HTTP/1 get the usual one.
+    let text = [value, b" ", status.reason().as_bytes()].concat();
+    HeadWriter::new(status, text.trim_ascii_end(), CAPACITY).map_err(ReplyFault::Head)
 }
 
 /// RFC 9113 sections 8.2.1 and 8.2.2.
@@ -141,7 +143,7 @@ mod tests {
     #[test]
     fn a_head_becomes_one_of_http_1() {
         let (bytes, head) = read(&[(":status", "200"), ("content-length", "12"), ("a", "")]).unwrap();
-        assert_eq!(bytes, b"HTTP/1.1 200\r\ncontent-length: 12\r\na: \r\n\r\n");
+        assert_eq!(bytes, b"HTTP/1.1 200 OK\r\ncontent-length: 12\r\na: \r\n\r\n");
         assert_eq!((head.status().code(), head.content_length()), (200, Some(12)));
         assert_eq!(head.get(&bytes, HeaderId::ContentLength), Some(&b"12"[..]));
         assert!(read(&[(":status", "103")]).unwrap().1.is_interim());

@@ -1,21 +1,22 @@
-//! What a server sends on a connection of its own accord: heads, bodies, windows, resets, and the end.
+//! What an end sends on a connection of its own accord: heads, bodies, windows, resets, and the end.
 //!
 //! Each method appends frames to `out`, in the order of its calls, which is the order in which they have to leave: the table of
 //! [`hpack`](super::hpack) depends on it.
 
 use super::error::ErrorCode;
 use super::frame::{self, END_HEADERS, END_STREAM, FRAME_HEADER_LEN, FrameHeader, Kind, PAYLOAD_MAX};
-use super::session::Session;
+use super::session::{Role, Session};
 use super::settings::WINDOW_MAX;
 use super::stream::End;
 
-/// Frames of its budget that a client gets back for a response.
-const PAID_FOR_RESPONSE: u32 = 4;
+/// Frames of its budget that the other end gets back for a whole message.
+const PAID_FOR_MESSAGE: u32 = 4;
 
-/// Frames that it gets back for DATA: clients open the windows of stream and connection again for each.
+/// Frames that it gets back for DATA: receivers open the windows of stream and connection again for each.
 const PAID_FOR_DATA: u32 = 3;
 
-/// The least payload that is worth them: windows of a byte would have a body cut into frames of a byte.
+/// The least payload that is worth them: windows of a byte would have a body cut into frames of a byte. A client sends short
+/// messages of its own accord, and servers answer each with a window.
 const DATA_MIN: usize = 1 << 10;
 
 impl<T> Session<T> {
@@ -38,7 +39,7 @@ impl<T> Session<T> {
             push_fragments(id, &whole, end_stream, out);
         }
         if ends {
-            self.note_response();
+            self.note_message();
         }
         out.len() - before
     }
@@ -83,21 +84,21 @@ impl<T> Session<T> {
         self.send_window -= len as i64;
         let flags = if ends { END_STREAM } else { 0 };
         FrameHeader { len, kind: Kind::Data, flags, stream: id }.push(out);
-        if len >= DATA_MIN {
+        if len >= DATA_MIN || self.role == Role::Client {
             self.pay_back(PAID_FOR_DATA);
         }
         if ends {
-            self.note_response();
+            self.note_message();
         }
     }
 
-    /// A response has ended.
-    fn note_response(&mut self) {
-        self.pay_back(PAID_FOR_RESPONSE);
+    /// A message was sent to its end.
+    fn note_message(&mut self) {
+        self.pay_back(PAID_FOR_MESSAGE);
         self.early_ends = self.early_ends.saturating_sub(1);
     }
 
-    /// Bytes of a body were taken, so that its client may send others.
+    /// Bytes of a body were taken, so that the other end may send more.
     pub fn take(&mut self, id: u32, bytes: u32, out: &mut Vec<u8>) {
         let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.receives) else { return };
         stream.taken += bytes;
@@ -131,10 +132,11 @@ impl<T> Session<T> {
     }
 
     /// The work of a stream has ended: it counts no more. A client that sends a body still is told to stop (RFC 9113 section
-    /// 8.1), and one whose response has not ended gets a reset.
+    /// 8.1), and one whose response has not ended gets a reset. A server is told that the response is not wanted any more.
     pub fn release(&mut self, id: u32, out: &mut Vec<u8>) -> Option<T> {
         let stream = self.streams.remove(id)?;
         let code = match (stream.sends, stream.receives) {
+            (true, _) | (_, true) if self.role == Role::Client => Some(ErrorCode::Cancel),
             (true, _) => Some(ErrorCode::Internal),
             (false, true) => Some(ErrorCode::NoError),
             (false, false) => None,

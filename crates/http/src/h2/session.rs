@@ -1,12 +1,13 @@
-//! A server's side of a connection: bytes that were received become events, and what they call for is written at once.
+//! One end of a connection: bytes that were received become events, and what they call for is written at once.
 //!
 //! ```text
 //!   received bytes --receive--> Event: a head, a part of a body, a reset, an open window
 //!                        |
 //!                        `----> out: acknowledgements, windows, resets
 //! ```
-//! Main types: [`Session`], [`Event`]. What the server sends of its own accord is in [`send`](super::send). A frame but DATA is
-//! handled when all of it is here, so whoever receives has to hold 16 KiB; bytes of DATA are handed out as they come.
+//! Main types: [`Session`], [`Event`]. What an end sends of its own accord is in [`send`](super::send). A frame but DATA is
+//! handled when all of it is here, so whoever receives has to hold 16 KiB; bytes of DATA are handed out as they come. Client and
+//! server differ in who opens streams, and in which frames count as abuse.
 
 use super::error::{ErrorCode, Fault, StreamFault};
 use super::frame::{
@@ -22,7 +23,7 @@ use super::stream::{End, Stream, Streams};
 pub struct Limits {
     /// Streams that may be open at once (`http2_max_concurrent_streams`).
     pub streams_max: u32,
-    /// Bytes of a body that a client may send before somebody takes them (`http2_body_preread_size`).
+    /// Bytes of a body that the other end may send before somebody takes them (`http2_body_preread_size`).
     pub initial_window: u32,
     /// Bytes of a header section (`large_client_header_buffers`).
     pub head_max: u32,
@@ -34,11 +35,11 @@ impl Default for Limits {
     }
 }
 
-/// Bytes of all bodies that a client may send before they are counted as received; the windows of the streams limit what is
+/// Bytes of all bodies that the other end may send before they are counted as received; the windows of the streams limit what is
 /// held.
 const CONNECTION_WINDOW: u32 = 16 << 20;
 
-/// Frames that do nothing, which a client may send beyond those that its requests give it.
+/// Frames that do nothing, which the other end may send beyond those that its messages give it.
 pub(super) const BUDGET_MAX: i32 = 1000;
 
 /// Streams above those that were answered, which a client may reset or have refused, where its limit of streams is lower.
@@ -50,6 +51,19 @@ const FRAGMENTS_MAX: usize = 8;
 /// The least that is gathered of a header block: a head that is too large gets a response, up to here.
 const BLOCK_MIN: usize = 64 << 10;
 
+/// Which end of the connection this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It answers requests.
+    Server,
+    /// It sends them.
+    Client,
+}
+
+/// Streams that a client opens before the server has said how many it allows (RFC 9113 section 6.5.2 recommends that it
+/// allows no fewer).
+const STREAMS_UNTOLD: u32 = 100;
+
 /// What was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -57,11 +71,12 @@ pub enum Event {
     More,
     /// A frame that calls for nothing more.
     Nothing,
-    /// The head of a request. It has to be given to [`Session::decode`], and then [`Session::open`]ed.
+    /// The head of a request, which has to be given to [`Session::decode`] and then [`Session::open`]ed; for a client the head of a
+    /// response, or its trailers, which have to be decoded.
     Head {
         /// Its stream.
         stream: u32,
-        /// Whether the request ends with it.
+        /// Whether the message ends with it.
         ends: bool,
         /// Where the head is.
         block: Block,
@@ -81,8 +96,10 @@ pub enum Event {
     Reset {
         /// The stream.
         stream: u32,
-        /// Whether that was the client's wish.
-        by_client: bool,
+        /// Whether that was the other end's wish.
+        by_peer: bool,
+        /// The code of it ([`ErrorCode`]).
+        code: u32,
     },
     /// More may be sent on this stream, or with 0 on all of them.
     Window {
@@ -98,8 +115,13 @@ pub enum Event {
     },
     /// A PING of this end came back.
     Pong,
-    /// The client opens no more streams.
-    GoAway,
+    /// A client opens no more streams; a server serves none above this one.
+    GoAway {
+        /// The last stream that may have been processed.
+        last: u32,
+        /// Why ([`ErrorCode`]).
+        code: u32,
+    },
 }
 
 /// Where a header block is.
@@ -141,9 +163,10 @@ struct Data {
     is_ignored: bool,
 }
 
-/// One connection of a client. `T` is kept with each stream.
+/// One end of a connection. `T` is kept with each stream.
 #[derive(Debug)]
 pub struct Session<T> {
+    pub(super) role: Role,
     limits: Limits,
     decoder: Decoder,
     pub(super) encoder: Encoder,
@@ -154,7 +177,7 @@ pub struct Session<T> {
     received: u32,
     has_preface: bool,
     has_settings: bool,
-    /// Whether the client has acknowledged what it was told.
+    /// Whether the other end has acknowledged what it was told.
     is_acknowledged: bool,
     gathering: Option<Gathering>,
     block: Vec<u8>,
@@ -168,12 +191,27 @@ pub struct Session<T> {
 }
 
 impl<T> Session<T> {
-    /// A new connection, whose first frames are appended to `out`.
+    /// The server's end of a new connection, whose first frames are appended to `out`.
     #[must_use]
     pub fn new(limits: Limits, out: &mut Vec<u8>) -> Session<T> {
         settings::push_own(out, limits.streams_max, limits.initial_window);
+        Session::begin(Role::Server, limits, out)
+    }
+
+    /// The client's end of a new connection, whose first frames are appended to `out`.
+    #[must_use]
+    pub fn client(limits: Limits, out: &mut Vec<u8>) -> Session<T> {
+        out.extend_from_slice(frame::PREFACE);
+        settings::push_own_of_client(out, limits.initial_window, limits.head_max);
+        let mut session = Session::begin(Role::Client, limits, out);
+        session.peer.streams_max = STREAMS_UNTOLD;
+        session
+    }
+
+    fn begin(role: Role, limits: Limits, out: &mut Vec<u8>) -> Session<T> {
         frame::push_window_update(out, 0, CONNECTION_WINDOW - WINDOW_DEFAULT);
         Session {
+            role,
             limits,
             decoder: Decoder::default(),
             encoder: Encoder::default(),
@@ -182,7 +220,7 @@ impl<T> Session<T> {
             send_window: i64::from(WINDOW_DEFAULT),
             receive_window: i64::from(CONNECTION_WINDOW),
             received: 0,
-            has_preface: false,
+            has_preface: role == Role::Client,
             has_settings: false,
             is_acknowledged: false,
             gathering: None,
@@ -272,7 +310,7 @@ impl<T> Session<T> {
         std::mem::take(&mut self.refused)
     }
 
-    /// Gives the client some of its budget back, such as for the time that has gone by.
+    /// Gives the other end some of its budget back, such as for the time that has gone by.
     pub fn pay_back(&mut self, frames: u32) {
         let frames = i32::try_from(frames).unwrap_or(BUDGET_MAX).min(BUDGET_MAX);
         self.budget = (self.budget + frames).min(BUDGET_MAX);
@@ -284,8 +322,11 @@ impl<T> Session<T> {
         if self.budget < 0 { Err(Fault::Flood) } else { Ok(()) }
     }
 
-    /// A stream that ends before its response has.
+    /// A stream that ends before its response has. A server may end as many as it was asked to open.
     fn note_early_end(&mut self) -> Result<(), Fault> {
+        if self.role == Role::Client {
+            return Ok(());
+        }
         self.early_ends += 1;
         let most = self.limits.streams_max.max(EARLY_ENDS_MIN);
         if self.early_ends > most { Err(Fault::ResetFlood) } else { Ok(()) }
@@ -356,6 +397,7 @@ impl<T> Session<T> {
         if let Some(stream) = self.streams.get(id) {
             return match (stream.is_reset, stream.receives) {
                 (true, _) => self.pass_over(block, input).map(|()| Event::Nothing),
+                (false, true) if self.role == Role::Client => self.reply(id, ends, block, input, out),
                 (false, true) => self.trailers(id, ends, block, input, out),
                 (false, false) => {
                     self.pass_over(block, input)?;
@@ -366,10 +408,13 @@ impl<T> Session<T> {
         if id.is_multiple_of(2) {
             return Err(Fault::StreamNumber);
         }
-        if id <= self.streams.last {
+        if id <= self.streams.last || self.role == Role::Client {
             return match self.streams.end_of(id) {
                 Some(End::Reset) => self.pass_over(block, input).map(|()| Event::Nothing),
                 Some(End::Done) => Err(Fault::ClosedStream),
+                None if self.role == Role::Client && id <= self.streams.last => {
+                    self.pass_over(block, input).map(|()| Event::Nothing)
+                }
                 None => Err(Fault::StreamNumber),
             };
         }
@@ -386,6 +431,25 @@ impl<T> Session<T> {
             self.refused += 1;
             self.note_early_end()?;
             return Ok(Event::Nothing);
+        }
+        Ok(Event::Head { stream: id, ends, block })
+    }
+
+    /// A header block of a response: its head, an interim one, or its trailers.
+    fn reply(
+        &mut self,
+        id: u32,
+        ends: bool,
+        block: Block,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Event, Fault> {
+        if let Some(stream) = self.streams.get_mut(id).filter(|_| ends) {
+            if stream.left.is_some_and(|left| left > 0) {
+                self.pass_over(block, input)?;
+                return self.reset_for(id, StreamFault::Length, out);
+            }
+            stream.receives = false;
         }
         Ok(Event::Head { stream: id, ends, block })
     }
@@ -422,14 +486,47 @@ impl<T> Session<T> {
         let initial = self.limits.initial_window;
         // Before the settings are known to be known, a client may go by those of the RFC (RFC 9113 section 6.5.3).
         let window = if self.is_acknowledged { initial } else { initial.max(WINDOW_DEFAULT) };
+        self.insert(id, !ends, window, length, user);
+    }
+
+    /// Whether the server allows another stream, and there is a number for it.
+    #[must_use]
+    pub fn may_open(&self) -> bool {
+        self.streams.len() < self.peer.streams_max as usize && self.streams.last < WINDOW_MAX - 1
+    }
+
+    /// Streams that the server allows at once.
+    #[must_use]
+    pub fn streams_max(&self) -> usize {
+        self.peer.streams_max as usize
+    }
+
+    /// Opens a stream for a request, of which nothing was sent; where [`Session::may_open`].
+    pub fn open_next(&mut self, user: T) -> u32 {
+        let id = if self.streams.last == 0 { 1 } else { self.streams.last + 2 };
+        self.streams.last = id;
+        let initial = self.limits.initial_window;
+        let window = if self.is_acknowledged { initial } else { initial.max(WINDOW_DEFAULT) };
+        self.insert(id, true, window, None, user);
+        id
+    }
+
+    /// Says how many bytes the body of a response has.
+    pub fn expect(&mut self, id: u32, length: u64) {
+        if let Some(stream) = self.streams.get_mut(id) {
+            stream.left = Some(length);
+        }
+    }
+
+    fn insert(&mut self, id: u32, receives: bool, window: u32, length: Option<u64>, user: T) {
         self.streams.insert(Stream {
             id,
-            receives: !ends,
+            receives,
             sends: true,
             is_reset: false,
             receive_window: i64::from(window),
             taken: 0,
-            receive_limit: initial,
+            receive_limit: self.limits.initial_window,
             send_window: i64::from(self.peer.initial_window),
             left: length,
             user,
@@ -458,11 +555,11 @@ impl<T> Session<T> {
         Ok(Event::Data { stream: id, start: 0, end: 0, ends: true })
     }
 
-    /// Resets a stream for what its client has done.
+    /// Resets a stream for what the other end has done.
     fn reset_for(&mut self, id: u32, fault: StreamFault, out: &mut Vec<u8>) -> Result<Event, Fault> {
         self.reset(id, fault.code(), out);
         self.note_early_end()?;
-        Ok(Event::Reset { stream: id, by_client: false })
+        Ok(Event::Reset { stream: id, by_peer: false, code: fault.code() as u32 })
     }
 }
 
@@ -596,12 +693,14 @@ impl<T> Session<T> {
         match header.kind {
             Kind::Priority if payload.len() == 5 => Ok(Event::Nothing),
             Kind::Priority => self.wrong_priority(header.stream, out),
-            Kind::ResetStream => self.reset_by_client(header.stream, payload),
+            Kind::ResetStream => self.reset_by_peer(header.stream, payload),
             Kind::Settings => self.settings(header, payload, out),
             Kind::PushPromise => Err(Fault::PushPromise),
-            Kind::Ping => self.ping(header, payload, out),
-            Kind::GoAway if payload.len() < 8 => Err(Fault::FrameLength),
-            Kind::GoAway => Ok(Event::GoAway),
+            Kind::Ping => self.pinged(header, payload, out),
+            Kind::GoAway => match (frame::number(payload), payload.get(4..).and_then(frame::number)) {
+                (Some(last), Some(code)) => Ok(Event::GoAway { last: last & WINDOW_MAX, code }),
+                _ => Err(Fault::FrameLength),
+            },
             Kind::WindowUpdate => self.window_update(header.stream, payload, out),
             Kind::PriorityUpdate => Self::priority_update(payload),
             Kind::Data | Kind::Headers | Kind::Continuation | Kind::Unknown => Ok(Event::Nothing),
@@ -619,10 +718,8 @@ impl<T> Session<T> {
     }
 
     /// RFC 9113 section 6.4. The stream counts until its work has ended.
-    fn reset_by_client(&mut self, id: u32, payload: &[u8]) -> Result<Event, Fault> {
-        if payload.len() != 4 {
-            return Err(Fault::FrameLength);
-        }
+    fn reset_by_peer(&mut self, id: u32, payload: &[u8]) -> Result<Event, Fault> {
+        let code = frame::number(payload).filter(|_| payload.len() == 4).ok_or(Fault::FrameLength)?;
         let Some(stream) = self.streams.get_mut(id) else {
             return self.about_no_stream(id);
         };
@@ -632,7 +729,7 @@ impl<T> Session<T> {
         stream.is_reset = true;
         (stream.receives, stream.sends) = (false, false);
         self.note_early_end()?;
-        Ok(Event::Reset { stream: id, by_client: true })
+        Ok(Event::Reset { stream: id, by_peer: true, code })
     }
 
     /// A frame that may come late, for a stream that is not there.
@@ -648,7 +745,7 @@ impl<T> Session<T> {
             return if payload.is_empty() { Ok(Event::Nothing) } else { Err(Fault::FrameLength) };
         }
         let before = self.peer;
-        self.peer.read(payload)?;
+        self.peer.read(payload, self.role == Role::Client)?;
         self.has_settings = true;
         self.encoder.set_limit(self.peer.table_bytes);
         frame::push(out, Kind::Settings, ACK, 0, &[]);
@@ -662,7 +759,7 @@ impl<T> Session<T> {
     }
 
     /// RFC 9113 section 6.7.
-    fn ping(&mut self, header: FrameHeader, payload: &[u8], out: &mut Vec<u8>) -> Result<Event, Fault> {
+    fn pinged(&mut self, header: FrameHeader, payload: &[u8], out: &mut Vec<u8>) -> Result<Event, Fault> {
         if payload.len() != 8 {
             return Err(Fault::FrameLength);
         }
@@ -715,10 +812,17 @@ impl<T> Session<T> {
 
     /// Ends the connection for a fault: what it is to be told is appended to `out`.
     pub fn fail(&mut self, fault: Fault, out: &mut Vec<u8>) {
-        self.go_away(self.streams.last, fault.code(), out);
+        // A server opens no streams.
+        let last = if self.role == Role::Client { 0 } else { self.streams.last };
+        self.go_away(last, fault.code(), out);
     }
 
-    /// Tells the client which streams are served (RFC 9113 section 6.8).
+    /// Asks the other end whether it is there; [`Event::Pong`] is the answer.
+    pub fn ping(&mut self, out: &mut Vec<u8>) {
+        frame::push(out, Kind::Ping, 0, 0, &[0; 8]);
+    }
+
+    /// Tells the other end which streams are served (RFC 9113 section 6.8).
     pub fn go_away(&mut self, last: u32, code: ErrorCode, out: &mut Vec<u8>) {
         frame::push_go_away(out, last, code);
     }

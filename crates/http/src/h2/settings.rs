@@ -18,6 +18,8 @@ const PAYLOAD_LIMIT: u32 = (1 << 24) - 1;
 pub struct PeerSettings {
     /// SETTINGS_HEADER_TABLE_SIZE
     pub table_bytes: usize,
+    /// SETTINGS_MAX_CONCURRENT_STREAMS
+    pub streams_max: u32,
     /// SETTINGS_INITIAL_WINDOW_SIZE
     pub initial_window: u32,
     /// SETTINGS_MAX_FRAME_SIZE
@@ -28,6 +30,7 @@ impl Default for PeerSettings {
     fn default() -> PeerSettings {
         PeerSettings {
             table_bytes: TABLE_BYTES_DEFAULT,
+            streams_max: u32::MAX,
             initial_window: WINDOW_DEFAULT,
             payload_max: PAYLOAD_MAX,
         }
@@ -35,8 +38,8 @@ impl Default for PeerSettings {
 }
 
 impl PeerSettings {
-    /// Reads a payload. The values are taken in the order in which they stand.
-    pub(super) fn read(&mut self, payload: &[u8]) -> Result<(), Fault> {
+    /// Reads a payload, which may be of a server. The values are taken in the order in which they stand.
+    pub(super) fn read(&mut self, payload: &[u8], is_of_server: bool) -> Result<(), Fault> {
         let (settings, rest) = payload.as_chunks::<6>();
         if !rest.is_empty() {
             return Err(Fault::FrameLength);
@@ -47,6 +50,9 @@ impl PeerSettings {
                 0x1 => self.table_bytes = value as usize,
                 // Nothing is pushed, whatever the client allows; and SETTINGS_NO_RFC7540_PRIORITIES (RFC 9218).
                 0x2 | 0x9 if value > 1 => return Err(Fault::Setting),
+                // Only clients allow to be pushed to.
+                0x2 if value == 1 && is_of_server => return Err(Fault::Setting),
+                0x3 => self.streams_max = value,
                 0x4 if value > WINDOW_MAX => return Err(Fault::InitialWindow),
                 0x4 => self.initial_window = value,
                 0x5 if !(PAYLOAD_MAX as u32..=PAYLOAD_LIMIT).contains(&value) => return Err(Fault::Setting),
@@ -64,6 +70,17 @@ pub(super) fn push_own(out: &mut Vec<u8>, streams_max: u32, initial_window: u32)
     let mut payload = Vec::with_capacity(18);
     // SETTINGS_MAX_CONCURRENT_STREAMS, SETTINGS_INITIAL_WINDOW_SIZE, SETTINGS_NO_RFC7540_PRIORITIES.
     for (id, value) in [(0x3u16, streams_max), (0x4, initial_window), (0x9, 1)] {
+        payload.extend_from_slice(&id.to_be_bytes());
+        payload.extend_from_slice(&value.to_be_bytes());
+    }
+    frame::push(out, Kind::Settings, 0, 0, &payload);
+}
+
+/// Appends what a client says of itself at the start of a connection.
+pub(super) fn push_own_of_client(out: &mut Vec<u8>, initial_window: u32, head_max: u32) {
+    let mut payload = Vec::with_capacity(18);
+    // SETTINGS_ENABLE_PUSH, SETTINGS_INITIAL_WINDOW_SIZE, SETTINGS_MAX_HEADER_LIST_SIZE.
+    for (id, value) in [(0x2u16, 0), (0x4, initial_window), (0x6, head_max)] {
         payload.extend_from_slice(&id.to_be_bytes());
         payload.extend_from_slice(&value.to_be_bytes());
     }

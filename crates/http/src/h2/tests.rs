@@ -280,7 +280,8 @@ fn frames_behind_the_end_of_a_request_reset_its_stream() {
     for bytes in [frame(DATA, 0, 1, b"x"), get(1)] {
         let mut peer = Peer::new();
         peer.feed(&get(1)).expect("a request");
-        assert_eq!(peer.feed(&bytes), Ok(vec![Event::Reset { stream: 1, by_client: false }]));
+        let code = ErrorCode::StreamClosed as u32;
+        assert_eq!(peer.feed(&bytes), Ok(vec![Event::Reset { stream: 1, by_peer: false, code }]));
         assert_eq!(peer.resets(), [(1, ErrorCode::StreamClosed as u32)]);
     }
     let mut peer = Peer::new();
@@ -347,7 +348,11 @@ fn bodies_stay_within_their_windows() {
     let limits = Limits { initial_window: 100, ..Limits::default() };
     let mut peer = Peer::with(limits);
     peer.feed(&[post(1), frame(DATA, 0, 1, &[0; 100])].concat()).expect("a body");
-    assert_eq!(peer.feed(&frame(DATA, 0, 1, b"x")), Ok(vec![Event::Reset { stream: 1, by_client: false }]));
+    let code = ErrorCode::FlowControl as u32;
+    assert_eq!(
+        peer.feed(&frame(DATA, 0, 1, b"x")),
+        Ok(vec![Event::Reset { stream: 1, by_peer: false, code }])
+    );
     assert_eq!(peer.resets(), [(1, ErrorCode::FlowControl as u32)]);
     // Padding counts, and is given back when it came.
     let mut peer = Peer::with(limits);
@@ -525,7 +530,7 @@ fn streams_above_the_last_one_are_passed_over() {
         [post(5), frame(DATA, 0, 5, b"x"), frame(DATA, END, 3, b"y"), frame(DATA, 0, 7, b"z")].concat();
     let events = peer.feed(&late).expect("a connection that goes on");
     assert_eq!((events.len(), peer.heads.len(), peer.bodies.as_slice()), (1, 2, &b"y"[..]));
-    assert_eq!(peer.feed(&frame(GO_AWAY, 0, 0, &[0; 8])), Ok(vec![Event::GoAway]));
+    assert_eq!(peer.feed(&frame(GO_AWAY, 0, 0, &[0; 8])), Ok(vec![Event::GoAway { last: 0, code: 0 }]));
 }
 
 /// RFC 9113 sections 6.9 and 6.9.1: windows are opened by something, and not above 2^31-1.

@@ -30,6 +30,8 @@ pub(crate) struct Conf {
     pub(super) sizes: Sizes,
     /// `proxy_pass` of this block; also of the location around an `if` and a `limit_except`.
     pub(crate) pass: Option<Arc<Pass>>,
+    /// Whether upstreams are spoken to by HTTP/2.
+    pub(crate) is_http2: bool,
     /// `proxy_ssl_*`
     pub(super) ssl: Arc<ssl::Conf>,
     /// `proxy_pass_request_headers`
@@ -69,6 +71,7 @@ impl Default for Conf {
             upstream: Settings::default(),
             sizes: Sizes::default(),
             pass: None,
+            is_http2: false,
             ssl: Arc::default(),
             pass_fields: true,
             pass_body: true,

@@ -162,16 +162,16 @@ fn own<F: Family>(scope: &mut Scope) -> &mut Conf {
 /// Prepares handshakes at the end of a block that may pass requests on by TLS.
 pub(super) fn finish(conf: &mut passing::Conf, span: &Span) -> Result<(), Error> {
     conf.upstream.secure = match conf.pass.as_deref().filter(|pass| pass.may_be_secure()) {
-        Some(_) => {
-            Some(Arc::new(conf.ssl.settings(conf.prefix).map_err(|message| Error::at(span, message))?))
-        }
+        Some(_) => Some(Arc::new(
+            conf.ssl.settings(conf.prefix, conf.is_http2).map_err(|message| Error::at(span, message))?,
+        )),
         None => None,
     };
     Ok(())
 }
 
 impl Conf {
-    fn settings(&self, prefix: &str) -> Result<SecureSettings, String> {
+    fn settings(&self, prefix: &str, is_http2: bool) -> Result<SecureSettings, String> {
         let suites = ciphers::parse(&self.ciphers);
         let versions = Versions { tls12: self.versions.tls12 && !suites.is_empty(), ..self.versions };
         if !versions.tls12 && !versions.tls13 {
@@ -184,7 +184,8 @@ impl Conf {
             suites_13: if versions.tls13 { ciphers::all_13() } else { Vec::new() },
             reuses_sessions: self.reuses_sessions,
             sends_name: self.sends_name,
-            alpn: Vec::new(),
+            // HTTP/1 is what a server speaks that is not told anything.
+            alpn: if is_http2 { vec![b"h2".to_vec()] } else { Vec::new() },
         });
         let client = client.map_err(|error| format!("TLS to upstreams cannot be set up: {error}"))?;
         Ok(SecureSettings { client, name: self.name.clone(), trust: self.trust(prefix)? })

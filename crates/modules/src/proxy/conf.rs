@@ -26,12 +26,14 @@ pub(super) fn http(scope: &mut Scope) -> &mut Http {
 pub(crate) struct Http {
     /// `proxy_http_version`
     pub(super) version: Version,
+    /// Whether fields are those of gRPC: trailers are asked for where the client does.
+    pub(super) is_grpc: bool,
     /// `proxy_method`
     pub(super) method: Option<Arc<Template>>,
     /// `proxy_cdn_loop`: the name of this server in `CDN-Loop`.
     pub(super) cdn_loop: Option<Arc<[u8]>>,
     /// `proxy_set_header`
-    pub(super) set_fields: Layered<SetField>,
+    pub(crate) set_fields: Layered<SetField>,
     /// `proxy_set_body`
     pub(super) body: Option<Arc<Template>>,
     /// `proxy_redirect`
@@ -48,6 +50,7 @@ impl Default for Http {
     fn default() -> Http {
         Http {
             version: Version::Http11,
+            is_grpc: false,
             method: None,
             cdn_loop: None,
             set_fields: Layered::default(),
@@ -57,6 +60,13 @@ impl Default for Http {
             cookie_paths: Layered::default(),
             cookie_flags: Layered::default(),
         }
+    }
+}
+
+impl Http {
+    /// The settings that gRPC starts with: all others are those of HTTP, and have no directive there.
+    pub(crate) fn grpc() -> Http {
+        Http { version: Version::Http2, is_grpc: true, ..Http::default() }
     }
 }
 
@@ -75,6 +85,7 @@ impl Family for Http {
 
     fn finish(&mut self, conf: &mut Conf) {
         self.redirects.finish(conf.pass.as_deref());
+        conf.is_http2 = self.version == Version::Http2;
         conf.cache.sets_range =
             self.set_fields.items().iter().any(|field| field.name.eq_ignore_ascii_case("Range"));
     }
@@ -88,7 +99,7 @@ impl Protocol for Http {
         destination: &Destination,
         fill: Option<&Fill>,
     ) -> Result<Outgoing, u16> {
-        request::build(self, conf, request, destination, fill)
+        request::build::<Http>(self, conf, request, destination, fill)
     }
 
     fn default_key(&self, conf: &Conf, request: &Request, destination: &Destination) -> Vec<u8> {
@@ -100,8 +111,8 @@ impl Protocol for Http {
     }
 
     fn can_frame(&self, length: BodyLength) -> bool {
-        // Without chunks an upstream could not tell where a body of unknown length ends.
-        length != BodyLength::Unknown || self.version == Version::Http11
+        // Without chunks or frames an upstream could not tell where a body of unknown length ends.
+        length != BodyLength::Unknown || self.version != Version::Http10
     }
 
     fn location(&self, request: &Request, value: &[u8]) -> Option<Vec<u8>> {

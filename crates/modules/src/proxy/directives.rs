@@ -12,7 +12,7 @@ use crate::passing::pass;
 use crate::passing::spec::row;
 use crate::proxy::conf::{Http, http};
 use crate::proxy::request::{self, SetField};
-use exchange::config::{Cx, Scope};
+use exchange::config::{Cx, Layered, Scope};
 
 /// Whom to ask, and how the request looks. What a block does not say is that of the block around it, but for the target.
 pub(super) const DIRECTIVES: &[Directive] = &[
@@ -27,15 +27,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         ),
         pass::set::<Http>,
     ),
-    // Version 2 is another protocol, with streams.
     Directive::scope(
         row("_http_version", Args::Exactly(1), "The HTTP version of requests to upstreams.")
             .default("1.1"),
         |scope, cx| {
-            if cx.arg(0) == "2" {
-                return Err(cx.not_built("2"));
-            }
-            cx.choice(&mut http(scope).version, &[("1.0", Version::Http10), ("1.1", Version::Http11)])
+            const VERSIONS: &[(&str, Version)] =
+                &[("1.0", Version::Http10), ("1.1", Version::Http11), ("2", Version::Http2)];
+            cx.choice(&mut http(scope).version, VERSIONS)
         },
     ),
     // Off by default: the name has to be one that no other server uses.
@@ -111,8 +109,13 @@ const fn tuning(name: &'static str, default: &'static str) -> Directive {
 
 /// Fields with a name that nobody could send are told and left out; nginx sends them as they are.
 fn set_field(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    add_field(&mut http(scope).set_fields, cx)
+}
+
+/// The same for a list of fields of another protocol.
+pub(crate) fn add_field(fields: &mut Layered<SetField>, cx: &mut Cx<'_>) -> Result<(), Error> {
     let (name, value) = (cx.arg(0), cx.template(cx.arg(1))?);
-    let fields = http(scope).set_fields.own(cx.block);
+    let fields = fields.own(cx.block);
     if http::response::push_field(&mut Vec::new(), name.as_bytes(), b"").is_err() {
         cx.warn(format_args!("invalid field name \"{name}\", the field is not sent"));
         return Ok(());

@@ -16,6 +16,8 @@ mod variables;
 use crate::Module;
 use crate::passing::{self, Rows};
 pub(crate) use conf::Http;
+pub(crate) use directives::add_field;
+pub(crate) use request::build;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `Host` | `$proxy_host` |
 //! | `Content-Length`, `Transfer-Encoding` | what frames the body that is sent |
-//! | `Connection`, `Proxy-Connection`, `Keep-Alive`, `TE`, `Upgrade`, `Expect` | nothing |
+//! | `Connection`, `Proxy-Connection`, `Keep-Alive`, `Upgrade`, `Expect` | nothing |
+//! | `TE` | nothing; by gRPC `trailers` where the client has that |
 //! | what `Connection` names | nothing (RFC 9110 section 7.6.1) |
 //! | conditions and ranges | the client's; those of the cache where the answer is to be stored |
 //! | all others | the client's |
@@ -14,24 +15,24 @@
 //! Nothing that a client or a variable says can end a line of it: the URI is escaped and control bytes in values
 //! become spaces. The fields that frame the body are made from the body that is sent, and from nothing else.
 
-use http::gateway::http1::Encoder;
+use http::gateway::{Encoder, http1, http2};
 use http::hop_by_hop::ConnectionOptions;
-use http::request::{BodyLength, HeaderId, Method};
+use http::request::{BodyLength, HeaderId, Method, Version};
 
-use crate::passing::Via;
 use crate::passing::conf::Conf;
 use crate::passing::early_hints;
 use crate::passing::pass::Destination;
 use crate::passing::request::{Context, Fill, body_of, is_conditional, is_idempotent, length_of};
+use crate::passing::{Family, Via};
 use crate::proxy::conf::Http;
 use exchange::request::Request;
 use exchange::template::Template;
 use telemetry::Level;
 use upstream::{Outgoing, Secure};
 
-/// One `proxy_set_header`.
+/// One `proxy_set_header`, or `grpc_set_header`.
 #[derive(Clone, Debug)]
-pub(super) struct SetField {
+pub(crate) struct SetField {
     /// As written, a token.
     pub(super) name: Box<str>,
     /// An empty value takes the field away.
@@ -64,7 +65,7 @@ fn is_replaced(id: HeaderId) -> bool {
 ///
 /// # Errors
 /// The status that answers; the log has the reason.
-pub(super) fn build(
+pub(crate) fn build<F: Family>(
     http: &Http,
     conf: &Conf,
     request: &mut Request,
@@ -83,7 +84,13 @@ pub(super) fn build(
         request.log(Level::Error, format_args!("loop detected: \"CDN-Loop\" of the request has \"{name}\""));
         return Err(502);
     }
-    let mut encoder = Encoder::new(http.version);
+    // The scheme is part of the request in HTTP/2 alone.
+    let mut encoder = match http.version {
+        Version::Http2 => {
+            Encoder::Http2(http2::Encoder::new(if destination.place.is_secure { "https" } else { "http" }))
+        }
+        version => Encoder::Http1(http1::Encoder::new(version)),
+    };
     // nginx's words for a location without a path in front of a rewritten URI that is empty.
     if !encoder.begin(&method, |out| push_uri(request, conf, destination, out)) {
         request.log(Level::Error, format_args!("zero length URI to proxy"));
@@ -107,7 +114,12 @@ pub(super) fn build(
     };
     Ok(Outgoing {
         encoded: encoder.end(),
-        scheme: if secure.is_some() { "https://" } else { "http://" },
+        scheme: match (http.is_grpc, secure.is_some()) {
+            (false, false) => "http://",
+            (false, true) => "https://",
+            (true, false) => "grpc://",
+            (true, true) => "grpcs://",
+        },
         secure,
         body,
         method,
@@ -115,8 +127,14 @@ pub(super) fn build(
         keepalive: !closes,
         upgrade,
         caught: Vec::new(),
-        interim: early_hints::interim_of::<Http>(request),
+        interim: early_hints::interim_of::<F>(request),
     })
+}
+
+/// Whether the client takes trailers (RFC 9110 section 10.1.4).
+fn asks_for_trailers(request: &Request) -> bool {
+    let mut values = request.head.all(request.bytes(), HeaderId::Te);
+    values.any(|value| http::connection::has_token(value, b"trailers"))
 }
 
 /// Whether the request came through this server before: `CDN-Loop` is a list of names with parameters (RFC 8586
@@ -225,6 +243,10 @@ impl Writer<'_> {
             self.push(b"Host", &destination.place.host);
         }
         self.encoder.body(length);
+        // Servers of gRPC refuse clients that do not take trailers.
+        if http.is_grpc && asks_for_trailers(request) && !self.is_set(b"TE") {
+            self.push(b"TE", b"trailers");
+        }
         for (id, value) in fill.map_or(&[][..], |fill| &fill.fields) {
             if !self.is_set(id.name().as_bytes()) {
                 self.push(id.name().as_bytes(), value);

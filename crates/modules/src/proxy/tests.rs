@@ -19,6 +19,7 @@ fn values_are_inherited_and_replaced() {
     assert_eq!(version("server { location / { } }"), Version::Http11);
     assert_eq!(version("proxy_http_version 1.0; server { location / { } }"), Version::Http10);
     assert_eq!(version("proxy_http_version 1.0; server { proxy_http_version 1.1; }"), Version::Http11);
+    assert_eq!(version("proxy_http_version 2; server { location / { } }"), Version::Http2);
     let texts = |http: &str| {
         let http = http_of(http);
         let method = http.method.as_ref().and_then(|method| method.constant()).unwrap_or_default().to_owned();
@@ -45,7 +46,6 @@ fn fields_are_inherited_until_a_block_has_its_own() {
 fn wrong_statements_are_refused() {
     for (text, expected) in [
         ("\nproxy_http_version 3;", "invalid value \"3\""),
-        ("\nproxy_http_version 2;", "\"2\" in \"proxy_http_version\" directive is not supported yet"),
         ("\nproxy_redirect x;", "invalid parameter \"x\""),
         ("\nproxy_redirect ~( b;", "pcre2_compile() failed: missing closing parenthesis in \"(\""),
         (

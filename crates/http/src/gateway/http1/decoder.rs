@@ -11,10 +11,20 @@ use crate::request::Method;
 pub struct Decoder {
     method: Method,
     limits: Limits,
-    /// Whether the response may be that of a script, without a status line.
-    is_script: bool,
+    origin: Origin,
     keeps: bool,
     place: Place,
+}
+
+/// What the text comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// A server that speaks HTTP/1.
+    Server,
+    /// A script, whose response may have no status line.
+    Script,
+    /// A stream of HTTP/2, whose body is always in chunks, whatever length its head tells.
+    Stream,
 }
 
 /// How the body ends.
@@ -37,12 +47,17 @@ const TRAILERS_MAX: u16 = 100;
 
 impl Decoder {
     pub(in crate::gateway) fn new(method: Method, limits: Limits) -> Self {
-        Self { method, limits, is_script: false, keeps: false, place: Place::Length(0) }
+        Self { method, limits, origin: Origin::Server, keeps: false, place: Place::Length(0) }
     }
 
     /// One that takes the responses of scripts too. Their connections are not kept alive.
     pub(in crate::gateway) fn of_script(method: Method, limits: Limits) -> Self {
-        Self { is_script: true, ..Self::new(method, limits) }
+        Self { origin: Origin::Script, ..Self::new(method, limits) }
+    }
+
+    /// One for what became of the frames of a stream of HTTP/2.
+    pub(in crate::gateway) fn of_stream(method: Method, limits: Limits) -> Self {
+        Self { origin: Origin::Stream, ..Self::new(method, limits) }
     }
 
     pub(in crate::gateway) fn head(
@@ -55,15 +70,23 @@ impl Decoder {
             true => ReplyProgress::Http09,
         };
         let progress = match progress {
-            ReplyProgress::Http09 if self.is_script => reply::parse_cgi(head, input, &self.limits)?,
+            ReplyProgress::Http09 if self.origin == Origin::Script => {
+                reply::parse_cgi(head, input, &self.limits)?
+            }
             progress => progress,
         };
         Ok(match progress {
             ReplyProgress::Incomplete => HeadEvent::More,
             ReplyProgress::Complete { head_len } if head.is_interim() => HeadEvent::Interim(head_len),
             ReplyProgress::Complete { head_len } => {
-                let framing = ReplyFraming::of(self.method, head);
-                self.keeps = reply_keeps_alive(head, input) && framing.is_delimited() && !self.is_script;
+                let framing = match (ReplyFraming::of(self.method, head), self.origin) {
+                    (ReplyFraming::Length(_) | ReplyFraming::UntilClose, Origin::Stream) => {
+                        ReplyFraming::Chunked
+                    }
+                    (framing, _) => framing,
+                };
+                let keeps = reply_keeps_alive(head, input) && framing.is_delimited();
+                self.keeps = keeps && self.origin != Origin::Script;
                 self.place = match framing {
                     ReplyFraming::None => Place::Length(0),
                     ReplyFraming::Length(length) => Place::Length(length),

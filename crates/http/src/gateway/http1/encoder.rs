@@ -5,11 +5,7 @@ use crate::gateway::{Encoded, Protocol};
 use crate::request::{BodyLength, Version};
 use crate::{Span, push_decimal};
 
-/// The encoder of one request. Call [`begin`](Self::begin), then [`field`](Self::field) and [`body`](Self::body) in the
-/// order of the fields, then [`end`](Self::end).
-///
-/// The caller has made sure that no part can end a line: methods and names are tokens, targets and values have no control
-/// bytes but tabs.
+/// The encoder of one request; see [`crate::gateway::Encoder`].
 #[derive(Clone, Debug)]
 pub struct Encoder {
     version: Version,
@@ -29,9 +25,7 @@ impl Encoder {
         Self { version, head, target: Span::EMPTY, framing: BodyFraming::Plain }
     }
 
-    /// Begins with the method and the target, which `target` appends to the bytes that it is given. Returns whether there
-    /// is a target; without one the request must not be sent.
-    pub fn begin(&mut self, method: &[u8], target: impl FnOnce(&mut Vec<u8>)) -> bool {
+    pub(in crate::gateway) fn begin(&mut self, method: &[u8], target: impl FnOnce(&mut Vec<u8>)) -> bool {
         self.head.extend_from_slice(method);
         self.head.push(b' ');
         let start = self.head.len();
@@ -44,17 +38,15 @@ impl Encoder {
         !self.target.is_empty()
     }
 
-    /// Adds a field.
     #[inline]
-    pub fn field(&mut self, name: &[u8], value: &[u8]) {
+    pub(in crate::gateway) fn field(&mut self, name: &[u8], value: &[u8]) {
         self.head.extend_from_slice(name);
         self.head.extend_from_slice(b": ");
         self.head.extend_from_slice(value);
         self.head.extend_from_slice(b"\r\n");
     }
 
-    /// Sets the length of the body and adds the fields about it. Without this call there is no body.
-    pub fn body(&mut self, length: BodyLength) {
+    pub(in crate::gateway) fn body(&mut self, length: BodyLength) {
         match length {
             BodyLength::None => {}
             BodyLength::Exactly(length) => {
@@ -69,9 +61,7 @@ impl Encoder {
         }
     }
 
-    /// Ends the head.
-    #[must_use]
-    pub fn end(mut self) -> Encoded {
+    pub(in crate::gateway) fn end(mut self) -> Encoded {
         self.head.extend_from_slice(b"\r\n");
         let Self { head, target, framing, .. } = self;
         Encoded { protocol: Protocol::Http1, head, target, framing }

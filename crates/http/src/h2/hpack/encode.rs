@@ -29,6 +29,39 @@ pub fn push_status(out: &mut Vec<u8>, code: u16) {
     out.extend_from_slice(&[8, 3, digit(100), digit(10), digit(1)]);
 }
 
+/// Appends the pseudo fields of a request (RFC 9113 section 8.3.1), which come first. Where the target starts in `out`.
+pub fn push_request(
+    out: &mut Vec<u8>,
+    method: &[u8],
+    scheme: &[u8],
+    target: &[u8],
+    authority: &[u8],
+) -> usize {
+    match method {
+        b"GET" => out.push(0x82),
+        b"POST" => out.push(0x83),
+        _ => push_indexed(out, 2, method),
+    }
+    match scheme {
+        b"http" => out.push(0x86),
+        b"https" => out.push(0x87),
+        _ => push_indexed(out, 6, scheme),
+    }
+    push_indexed(out, 4, target);
+    let start = out.len() - target.len();
+    if !authority.is_empty() {
+        push_indexed(out, 1, authority);
+    }
+    start
+}
+
+/// Appends a field whose name is in the static table.
+fn push_indexed(out: &mut Vec<u8>, index: usize, value: &[u8]) {
+    push_integer(out, 0, 4, index);
+    push_integer(out, 0, 7, value.len());
+    out.extend_from_slice(value);
+}
+
 /// Appends a field; its name is written in lower case (RFC 9113 section 8.2).
 pub fn push_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     match static_name(name) {
@@ -45,7 +78,7 @@ pub fn push_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(value);
 }
 
-/// The index of a name that the static table has, as responses may have it.
+/// The index of a name that the static table has, as messages may have it.
 fn static_name(name: &[u8]) -> Option<usize> {
     let candidates: &[usize] = match (name.len(), name.first()? | 0x20) {
         (3, b'a') => &[21],
@@ -55,21 +88,29 @@ fn static_name(name: &[u8]) -> Option<usize> {
         (4, b'l') => &[45],
         (4, b'v') => &[59],
         (5, b'a') => &[22],
+        (5, b'r') => &[50],
+        (6, b'a') => &[19],
+        (6, b'c') => &[32],
         (6, b's') => &[54],
         (7, b'e') => &[36],
-        (7, b'r') => &[52],
+        (7, b'r') => &[51, 52],
         (8, b'l') => &[46],
         (10, b's') => &[55],
+        (10, b'u') => &[58],
         (11, b'r') => &[53],
         (12, b'c') => &[31],
-        (13, b'a') => &[18],
+        (13, b'a') => &[18, 23],
         (13, b'c') => &[24, 30],
+        (13, b'i') => &[41],
         (13, b'l') => &[44],
         (14, b'c') => &[28],
+        (15, b'a') => &[16, 17],
         (16, b'c') => &[26, 27, 29],
         (16, b'w') => &[61],
+        (17, b'i') => &[40],
         (18, b'p') => &[48],
         (19, b'c') => &[25],
+        (19, b'p') => &[49],
         (25, b's') => &[56],
         (27, b'a') => &[20],
         _ => &[],
@@ -78,10 +119,12 @@ fn static_name(name: &[u8]) -> Option<usize> {
     candidates.iter().find(is_it).copied()
 }
 
-/// Indices of names whose values seldom come again: length, tag and place of a body, cookies, addresses.
-fn is_seldom_repeated(index: usize) -> bool {
-    // content-length, content-location, content-range, etag, last-modified, location, set-cookie
-    matches!(index, 28 | 29 | 30 | 34 | 44 | 46 | 55)
+/// Indices of names whose values are not remembered. Some seldom come again: length, tag and place of a body, cookies, addresses.
+/// Secrets of one user could be guessed by another on the same connection, by the length of what is sent (RFC 7541 section 7.1).
+fn is_forgotten(index: usize) -> bool {
+    // :path, authorization, content-length, content-location, content-range, cookie, etag, if-modified-since, if-none-match,
+    // last-modified, location, proxy-authorization, set-cookie
+    matches!(index, 4 | 23 | 28 | 29 | 30 | 32 | 34 | 40 | 41 | 44 | 46 | 49 | 55)
 }
 
 /// Fields that are remembered: what a server says again and again is a handful.
@@ -143,7 +186,7 @@ impl Encoder {
     }
 
     fn push(&mut self, field: &Literal<'_>, out: &mut Vec<u8>) {
-        let is_kept = !is_seldom_repeated(field.index) && field.len() <= ENTRY_BYTES_MAX;
+        let is_kept = !is_forgotten(field.index) && field.len() <= ENTRY_BYTES_MAX;
         if !is_kept || self.table.max() == 0 {
             push_name(out, 0, 4, field, false);
             return push_text(out, field.value, field.value.len() >= HUFFMAN_MIN);

@@ -11,7 +11,7 @@ mod table;
 mod tests;
 
 pub use decode::Decoder;
-pub use encode::{Encoder, push_field, push_status};
+pub use encode::{Encoder, push_field, push_request, push_status};
 
 /// Why a header block cannot be decoded: in HTTP/2 a connection error of type COMPRESSION_ERROR (RFC 9113 section 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use conf::{Args, Contexts, Error, MapLoader, Source, Spec};
-use http::gateway::http1::Encoder;
+use http::gateway::{Encoder, http1};
 use http::request::{HeaderId, Version};
 
 use crate::passing::conf::Conf;
@@ -33,7 +33,7 @@ impl Family for Echo {
 impl Protocol for Echo {
     fn build(&self, _: &Conf, _: &mut Request, _: &Destination, _: Option<&Fill>) -> Result<Outgoing, u16> {
         Ok(Outgoing {
-            encoded: Encoder::new(Version::Http11).end(),
+            encoded: Encoder::Http1(http1::Encoder::new(Version::Http11)).end(),
             scheme: "echo://",
             secure: None,
             body: OutgoingBody::None,

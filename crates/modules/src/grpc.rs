@@ -1,0 +1,101 @@
+//! nginx's grpc module: gRPC to upstreams, which is HTTP/2 with nothing read ahead. What it shares with HTTP is in [`crate::passing`] and
+//! [`crate::proxy`], connections and streams are `upstream`'s.
+//!
+//! | part of a call | what becomes of it |
+//! |---|---|
+//! | messages | pass piece by piece, in both directions at once |
+//! | status (`grpc-status`) | stands in the trailers, or in the head of a response without a body; it is not looked at |
+//! | deadline (`grpc-timeout`) | a field like others. A client whose deadline has passed resets its stream, and the upstream's is reset too |
+//! | failure of the upstream | the status of HTTP, 502 or 504, which clients of gRPC read as UNAVAILABLE |
+
+use conf::{Args, Contexts, Spec};
+use http::request::{BodyLength, HeaderId};
+
+use crate::passing::conf::Conf;
+use crate::passing::pass::{self, Destination, Scheme};
+use crate::passing::request::Fill;
+use crate::passing::spec::row;
+use crate::passing::{self, Family, Passing, Protocol, Rows};
+use crate::proxy::{Http, add_field, build};
+use crate::{Directive, Module};
+use exchange::request::Request;
+use upstream::Outgoing;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES, Rows::<Grpc>::CONNECTION, Rows::<Grpc>::FIELDS, Rows::<Grpc>::TLS],
+    ..passing::module::<Grpc>("http_grpc")
+};
+
+/// The settings of a block: those of HTTP, of which the directives set the fields alone.
+#[derive(Clone, Debug)]
+struct Grpc(Http);
+
+impl Default for Grpc {
+    fn default() -> Grpc {
+        Grpc(Http::grpc())
+    }
+}
+
+const DIRECTIVES: &[Directive] = &[
+    Directive::scope(
+        Spec::new(
+            "",
+            "_pass",
+            Contexts::LOCATION.or(Contexts::LOCATION_IF),
+            Args::Exactly(1),
+            "Passes requests on to this gRPC server or group of servers: `HOST:PORT`, `unix:PATH` or a name, behind `grpc://`, or \
+             `grpcs://` over TLS.",
+        ),
+        pass::set::<Grpc>,
+    ),
+    Directive::scope(
+        row("_set_header", Args::Exactly(2), "A field of requests, in the place of the client's.").many(),
+        |scope, cx| add_field(&mut scope.own::<Passing<Grpc>>().own.0.set_fields, cx),
+    ),
+];
+
+impl Family for Grpc {
+    const PREFIX: &'static str = "grpc";
+    // nginx knows no usual port for an address without a scheme: the text of one without a port is a name.
+    const SCHEMES: &'static [Scheme] = &[
+        Scheme { text: "grpcs://", port: 443, is_secure: true },
+        Scheme { text: "grpc://", port: 80, is_secure: false },
+        Scheme { text: "", port: 0, is_secure: false },
+    ];
+    const KEY_DEFAULT: Option<&'static str> = None;
+    const TLS_NAME_DEFAULT: Option<&'static str> = None;
+
+    fn hides(id: HeaderId, _: &[u8]) -> bool {
+        matches!(id, HeaderId::Date | HeaderId::Server)
+    }
+
+    fn finish(&mut self, conf: &mut Conf) {
+        conf.is_http2 = true;
+        // Calls may be streams in both directions, and their status stands in the trailers.
+        let upstream = &mut conf.upstream;
+        (upstream.buffering, upstream.request_buffering, upstream.pass_trailers) = (false, false, true);
+    }
+}
+
+impl Protocol for Grpc {
+    fn build(
+        &self,
+        conf: &Conf,
+        request: &mut Request,
+        destination: &Destination,
+        fill: Option<&Fill>,
+    ) -> Result<Outgoing, u16> {
+        build::<Grpc>(&self.0, conf, request, destination, fill)
+    }
+
+    // Responses of gRPC are not stored: nginx has no such directives.
+    fn default_key(&self, _: &Conf, _: &Request, _: &Destination) -> Vec<u8> {
+        Vec::new()
+    }
+
+    // Frames tell where a body ends.
+    fn can_frame(&self, _: BodyLength) -> bool {
+        true
+    }
+}

@@ -1,0 +1,547 @@
+//! HTTP/2 and gRPC to upstreams: how requests and responses look, what exchanges on one connection do to each other, and what
+//! hostile servers cause.
+
+mod common;
+
+use std::io::Write;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+
+use common::BINARY;
+use common::http2::{
+    self, DATA, END, GO_AWAY, HEADERS, PING, RESET, SETTINGS, WHOLE, WINDOW, block, frame, setting,
+};
+use common::http2_origin::{Asked, Conn, Http2Origin};
+use rustix::process::Signal;
+use testkit::{Client, Deadline, Server, Setup, wait};
+
+const CONF: &str = r#"worker_processes 1; error_log logs/error.log info;
+events { }
+http {
+  proxy_cache_path @CACHE@ keys_zone=c:1m;
+  upstream app { server @APP@; keepalive 8; }
+  upstream two { server @APP@; server @OTHER@; keepalive 8; }
+  client_max_body_size 100m;
+  large_client_header_buffers 4 16k;
+  server {
+    listen 127.0.0.1:0;
+    http2 on;
+    proxy_http_version 2;
+    proxy_pass_trailers on;
+    location / { proxy_pass http://app; }
+    location /once/ { proxy_pass http://@APP@; }
+    location /stream/ { proxy_request_buffering off; proxy_buffering off; proxy_pass http://app; }
+    location /set/ { proxy_set_header Host other.test; proxy_set_header TE trailers; proxy_set_header X $arg_x;
+                     proxy_pass http://app; }
+    location /two/ { proxy_pass http://two; }
+    location /cache/ { proxy_cache c; proxy_cache_valid 200 1h; add_header X-Cache $upstream_cache_status always;
+                       proxy_pass http://app; }
+    location /grpc/ { grpc_pass grpc://app; grpc_set_header X set; }
+  }
+}
+"#;
+
+fn start_with(app: &Http2Origin, other: &Http2Origin) -> Server {
+    Setup::new(CONF).value("APP", &app.address()).value("OTHER", &other.address()).start(BINARY)
+}
+
+fn start(app: &Http2Origin) -> Server {
+    start_with(app, app)
+}
+
+/// Tells what came.
+fn shown(asked: &Asked) -> String {
+    let fields = asked.fields.iter().map(|(name, value)| format!("{name}={value}\n"));
+    let sum: u64 = asked.body.iter().map(|byte| u64::from(*byte)).sum();
+    fields.collect::<String>() + &format!("body {} {sum}\n", asked.body.len())
+}
+
+fn echo(conn: &mut Conn, asked: &Asked) {
+    conn.reply(asked.stream, 200, &[("content-type", "text/plain")], shown(asked).as_bytes());
+}
+
+fn numbers(count: usize) -> Vec<u8> {
+    (0..count).map(|place| (place % 251) as u8).collect()
+}
+
+#[test]
+fn requests_have_pseudo_fields_first_and_none_of_the_connection() {
+    let app = Http2Origin::answering(echo);
+    let server = start(&app);
+    let mut client = Client::connect(server.addr(0));
+    let fields = [
+        ("Host", "client.test"),
+        ("Connection", "keep-alive, X-Hop"),
+        ("X-Hop", "1"),
+        ("Keep-Alive", "timeout=1"),
+        ("TE", "trailers"),
+        ("User-Agent", "agent"),
+        ("Cookie", "a=b"),
+        ("X-Mixed-Case", "V"),
+    ];
+    let text = client.request("GET", "/a%20b?c", &fields).text();
+    let wanted = ":method=GET\n:scheme=http\n:path=/a%20b?c\n:authority=app\nuser-agent=agent\ncookie=a=b\n\
+                  x-mixed-case=V\nbody 0 0\n";
+    assert_eq!(text, wanted);
+    let text = client.request("DELETE", "/set/x?x=1", &[("Host", "client.test")]).text();
+    let wanted = ":method=DELETE\n:scheme=http\n:path=/set/x?x=1\n:authority=other.test\nte=trailers\nx=1\n\
+                  body 0 0\n";
+    assert_eq!(text, wanted);
+    assert_eq!(app.connections(), 1);
+}
+
+#[test]
+fn bodies_of_all_lengths_pass_both_ways() {
+    let app = Http2Origin::answering(|conn, asked| {
+        let length = asked.body.len().to_string();
+        conn.reply(asked.stream, 200, &[("content-length", length.as_str())], &asked.body);
+    });
+    let server = start(&app);
+    for len in [1, 4_000, 16_384, 16_385, 65_535, 65_536, 300_000, 5_000_000] {
+        let body = numbers(len);
+        for target in ["/up", "/stream/up", "/once/up"] {
+            let mut client = Client::connect(server.addr(0));
+            let head = format!("POST {target} HTTP/1.1\r\nHost: h\r\nContent-Length: {len}\r\n\r\n");
+            client.send([head.as_bytes(), &body].concat());
+            assert!(client.response().body == body, "{target} {len}");
+        }
+        let mut client = http2::connect(&server);
+        assert!(client.post("/stream/up", &[], &body).body == body, "{len} by HTTP/2");
+    }
+}
+
+/// RFC 9113 section 8.1: which responses have a body, and interim ones.
+#[test]
+fn heads_without_a_body_and_interim_responses() {
+    let app = Http2Origin::answering(|conn, asked| {
+        conn.head(asked.stream, 103, &[("link", "</a>")], false);
+        match asked.path() {
+            "/none" => conn.head(asked.stream, 204, &[("x", "1")], true),
+            "/same" => conn.head(asked.stream, 304, &[("etag", "\"e\""), ("content-length", "7")], true),
+            "/data" => {
+                conn.head(asked.stream, 304, &[("etag", "\"e\"")], false);
+                conn.data(asked.stream, b"", true);
+            }
+            "/empty" => conn.head(asked.stream, 200, &[], true),
+            _ => conn.head(asked.stream, 200, &[("content-length", "7")], true),
+        }
+    });
+    let server = start(&app);
+    let mut client = Client::connect(server.addr(0));
+    assert_eq!(client.get("/none").head.status, 204);
+    for target in ["/same", "/data"] {
+        let response = client.get(target);
+        assert_eq!((response.head.status, response.field("etag")), (304, Some("\"e\"")), "{target}");
+    }
+    assert_eq!(client.get("/empty").text(), "");
+    client.send("HEAD /head HTTP/1.1\r\nHost: h\r\n\r\n");
+    let response = client.response_to_head();
+    assert_eq!((response.head.status, response.field("content-length")), (200, Some("7")));
+    assert_eq!(response.head.reason, "OK");
+    assert_eq!(app.connections(), 1, "each stream ended well");
+}
+
+#[test]
+fn exchanges_share_a_connection_as_far_as_the_server_allows() {
+    let most = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&most);
+    // The first connection answers when four requests are on it at once.
+    let app = Http2Origin::start(&setting(3, 4), move |conn| {
+        let wants = |conn: &Conn| match conn.requests.values().next() {
+            Some(first) if conn.number == 0 && first.path() == "/held" => conn.requests.len() >= 4,
+            first => first.is_some(),
+        };
+        while conn.until(wants) {
+            seen.fetch_max(conn.requests.len(), Ordering::Relaxed);
+            for (_, asked) in std::mem::take(&mut conn.requests) {
+                echo(conn, &asked);
+            }
+        }
+    });
+    let server = start(&app);
+    // The limit is known from here on.
+    assert_eq!(Client::connect(server.addr(0)).get("/warm").status, 200);
+    let mut clients: Vec<_> = (0..6).map(|_| Client::connect(server.addr(0))).collect();
+    clients.iter_mut().for_each(|client| _ = client.send("GET /held HTTP/1.1\r\nHost: h\r\n\r\n"));
+    clients.iter_mut().for_each(|client| assert_eq!(client.response().head.status, 200));
+    assert_eq!(most.load(Ordering::Relaxed), 4);
+    assert!((2..=3).contains(&app.connections()), "{}", app.connections());
+}
+
+/// A client that takes nothing holds its own stream alone.
+#[test]
+fn a_client_that_does_not_read_holds_up_nobody_on_its_connection() {
+    let app = Http2Origin::answering(|conn, asked| match asked.path() {
+        // Windows of the stream stop it, and those of the connection are far larger.
+        "/stream/big" => {
+            conn.head(asked.stream, 200, &[], false);
+            let stream = asked.stream;
+            let mut left = numbers(1_000_000);
+            while !left.is_empty() {
+                let room = conn.window(stream).min(16_384) as usize;
+                let part = left.split_off(left.len() - room.min(left.len()));
+                if part.is_empty() {
+                    return;
+                }
+                conn.data(stream, &part, false);
+            }
+        }
+        _ => echo(conn, asked),
+    });
+    let server = start(&app);
+    let mut slow = http2::connect_with(&server, &setting(4, 0));
+    slow.opens = false;
+    let stream = slow.ask("/stream/big");
+    slow.until(|client| client.streams.get(&stream).is_some_and(|got| got.status == 200));
+    let mut other = Client::connect(server.addr(0));
+    for _ in 0..20 {
+        assert_eq!(other.get("/a").head.status, 200);
+    }
+    assert_eq!(app.connections(), 1);
+    assert!(slow.streams[&stream].body.is_empty());
+}
+
+/// RFC 9113 section 6.9: no more is sent than the windows allow, and the rest goes out when they open.
+#[test]
+fn bodies_wait_for_the_windows_of_their_server() {
+    let app = Http2Origin::start(&setting(4, 10), |conn| {
+        conn.opens = false;
+        while conn.until(|conn| !conn.requests.is_empty()) {
+            let id = *conn.requests.keys().next().expect("one");
+            let mut allowed = 10;
+            loop {
+                let len = |conn: &Conn| conn.requests[&id].body.len();
+                if !conn.until(|conn| len(conn) == allowed || conn.requests[&id].ended) {
+                    return;
+                }
+                assert!(len(conn) <= allowed, "{} bytes", len(conn));
+                if conn.requests[&id].ended {
+                    break;
+                }
+                // A ping that comes back shows that nothing more was on its way.
+                allowed += 1_000;
+                conn.send(&[frame(WINDOW, 0, id, &1_000u32.to_be_bytes())].concat());
+            }
+            let asked = conn.requests.remove(&id).expect("it is there");
+            echo(conn, &asked);
+        }
+    });
+    let server = start(&app);
+    // Until its settings are known, windows are those of the RFC.
+    assert_eq!(Client::connect(server.addr(0)).get("/warm").head.status, 200);
+    let body = numbers(20_500);
+    let sum: u64 = body.iter().map(|byte| u64::from(*byte)).sum();
+    for target in ["/up", "/stream/up"] {
+        let mut client = Client::connect(server.addr(0));
+        let head = format!("POST {target} HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", body.len());
+        client.send([head.as_bytes(), &body].concat());
+        let text = client.response().text();
+        assert!(text.ends_with(&format!("body 20500 {sum}\n")), "{text}");
+    }
+}
+
+/// RFC 9113 section 8.7: what a server says it did not process is sent again, whatever the method is.
+#[test]
+fn requests_that_were_not_processed_are_sent_again() {
+    let refusals = AtomicUsize::new(0);
+    let app = Http2Origin::answering(move |conn, asked| {
+        let is_first = asked.path().contains("again") && refusals.fetch_add(1, Ordering::Relaxed) == 0;
+        match asked.path() {
+            "/warm" => echo(conn, asked),
+            "/again/goaway" if is_first => {
+                let (last, code) = ((asked.stream - 2).to_be_bytes(), 0u32.to_be_bytes());
+                conn.frame(GO_AWAY, 0, 0, &[last, code].concat());
+            }
+            _ => echo(conn, asked),
+        }
+    });
+    let server = start(&app);
+    let mut client = Client::connect(server.addr(0));
+    assert_eq!(client.get("/warm").head.status, 200);
+    client.send("POST /again/goaway HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc");
+    let response = client.response();
+    assert!(response.head.status == 200 && response.text().contains("body 3 294"), "{}", response.text());
+    assert_eq!(app.connections(), 2);
+
+    // A group: the other server gets what this one refuses.
+    let refusing = Http2Origin::answering(|conn, asked| {
+        conn.frame(RESET, 0, asked.stream, &7u32.to_be_bytes());
+    });
+    let good = Http2Origin::answering(echo);
+    let server = start_with(&refusing, &good);
+    let mut client = Client::connect(server.addr(0));
+    for _ in 0..4 {
+        client.send("POST /two/x HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc");
+        let response = client.response();
+        assert!(response.head.status == 200 && response.text().contains("body 3 294"), "{}", response.text());
+    }
+}
+
+/// The connection ends with its streams when the server says so: what it began it brings to the end.
+#[test]
+fn a_goaway_lets_streams_end() {
+    let app = Http2Origin::answering(|conn, asked| {
+        let (last, code) = (asked.stream.to_be_bytes(), 0u32.to_be_bytes());
+        conn.frame(GO_AWAY, 0, 0, &[last, code].concat());
+        echo(conn, asked);
+    });
+    let server = start(&app);
+    let mut client = Client::connect(server.addr(0));
+    for count in 1..=3 {
+        assert_eq!(client.get("/a").head.status, 200);
+        assert_eq!(app.connections(), count, "each has a connection of its own");
+    }
+}
+
+/// What a server says wrongly is a 502 with its reason in the log; the next request has a new connection or a new stream.
+#[test]
+fn hostile_servers_get_502_and_a_line() {
+    let head = |fields: &[(&str, &str)], flags: u8| frame(HEADERS, WHOLE | flags, 1, &block(fields));
+    let cases: Vec<(&str, Vec<u8>, &str)> = vec![
+        ("text", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_vec(), "upstream sent too large frame"),
+        ("reset", frame(RESET, 0, 1, &2u32.to_be_bytes()), "upstream rejected request with error 2"),
+        ("no status", head(&[("a", "b")], END), "upstream sent no :status header"),
+        ("status", head(&[(":status", "2x0")], END), "upstream sent invalid :status"),
+        ("twice", head(&[(":status", "200"), (":status", "200")], END), "duplicate :status"),
+        ("101", head(&[(":status", "101")], END), "upstream sent unexpected :status"),
+        ("upper case", head(&[(":status", "200"), ("A", "b")], END), "upstream sent invalid header"),
+        ("line", head(&[(":status", "200"), ("a", "b\r\nc: d")], END), "upstream sent invalid header"),
+        ("connection", head(&[(":status", "200"), ("connection", "close")], END), "connection-specific"),
+        ("large", head(&[(":status", "200"), ("a", &"x".repeat(5_000))], END), "too big header"),
+        ("interim end", head(&[(":status", "103")], END), "upstream sent unexpected :status"),
+        ("data first", frame(DATA, END, 1, b"x"), "upstream sent no :status header"),
+        ("hpack", frame(HEADERS, WHOLE | END, 1, &[0x80]), "header block that cannot be decoded"),
+        ("push", frame(5, WHOLE, 1, &2u32.to_be_bytes()), "PUSH_PROMISE"),
+        ("idle", frame(DATA, 0, 9, b"x"), "frame for idle stream"),
+        ("even", frame(HEADERS, WHOLE | END, 2, &block(&[(":status", "200")])), "incorrect identifier"),
+        ("long", frame(DATA, 0, 1, &[0; 20_000]), "too large frame"),
+        ("window", frame(WINDOW, 0, 0, &0u32.to_be_bytes()), "incorrect window increment 0"),
+        ("setting", frame(SETTINGS, 0, 0, &setting(2, 1)), "incorrect value"),
+        ("pings", frame(PING, 0, 0, &[0; 8]).repeat(2_000), "http2 flood"),
+        ("close", Vec::new(), "upstream prematurely closed connection"),
+    ];
+    for (name, bytes, words) in cases {
+        let is_closing = bytes.is_empty();
+        let app = Http2Origin::start(&[], move |conn| {
+            if conn.number > 0 {
+                while let Some(asked) = conn.request() {
+                    echo(conn, &asked);
+                }
+                return;
+            }
+            let _ = conn.request();
+            conn.send(&bytes);
+            if !is_closing {
+                while conn.request().is_some() {}
+            }
+        });
+        let server = start(&app);
+        let mut client = Client::connect(server.addr(0));
+        assert_eq!(client.get("/a").head.status, 502, "{name}");
+        server.wait_for_log(words, Deadline::default());
+        if is_closing {
+            assert_eq!(client.get("/b").head.status, 200, "{name}");
+        }
+    }
+}
+
+/// A body that breaks off breaks the response off, and nothing of it is stored.
+#[test]
+fn broken_bodies_are_not_taken_for_whole_ones() {
+    let count = AtomicUsize::new(0);
+    let app = Http2Origin::answering(move |conn, asked| {
+        if count.fetch_add(1, Ordering::Relaxed) > 2 {
+            return conn.reply(asked.stream, 200, &[], b"whole");
+        }
+        let length = [("content-length", "10")];
+        conn.head(asked.stream, 200, if asked.path().contains("length") { &length } else { &[] }, false);
+        conn.data(asked.stream, b"half", asked.path().contains("length"));
+        if !asked.path().contains("length") {
+            conn.frame(RESET, 0, asked.stream, &2u32.to_be_bytes());
+        }
+    });
+    let server = start(&app);
+    for target in ["/cache/a", "/stream/length", "/stream/b"] {
+        let mut client = Client::connect(server.addr(0));
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n"));
+        let rest = client.read_to_end();
+        let text = String::from_utf8_lossy(&rest);
+        assert!(!text.ends_with("0\r\n\r\n"), "{target}: {text}");
+        assert!(!text.contains("\r\n\r\nhalf") || text.starts_with("HTTP/1.1 502") || !text.is_empty());
+    }
+    let mut client = Client::connect(server.addr(0));
+    let response = client.get("/cache/a");
+    assert_eq!((response.text().as_str(), response.field("X-Cache")), ("whole", Some("MISS")));
+}
+
+#[test]
+fn a_cache_in_front_stores_what_came_by_http2() {
+    let app = Http2Origin::answering(|conn, asked| {
+        conn.reply(asked.stream, 200, &[("x", "y")], &numbers(50_000));
+    });
+    let server = start(&app);
+    let mut client = Client::connect(server.addr(0));
+    assert!(client.get("/cache/a").body == numbers(50_000));
+    let hit = || {
+        let response = Client::connect(server.addr(0)).get("/cache/a");
+        assert!(response.body == numbers(50_000));
+        response.field("X-Cache") == Some("HIT")
+    };
+    wait::until("a hit", Deadline::default(), || hit().then_some(())).expect("it is stored");
+}
+
+#[test]
+fn trailers_reach_clients_of_both_versions() {
+    let app = Http2Origin::answering(|conn, asked| {
+        conn.head(asked.stream, 200, &[("content-type", "text/plain")], false);
+        conn.data(asked.stream, b"body", false);
+        conn.trailers(asked.stream, &[("x-sum", "1"), ("x-sum", "2")]);
+    });
+    let server = start(&app);
+    for target in ["/a", "/stream/a", "/grpc/a"] {
+        let got = http2::connect(&server).get(target);
+        let wanted =
+            [("x-sum", "1"), ("x-sum", "2")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!((got.text().as_str(), &got.trailers[..]), ("body", &wanted[..]), "{target}");
+    }
+    let mut client = Client::connect(server.addr(0));
+    client.send("GET /stream/a HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+    let text = String::from_utf8(client.read_to_end()).expect("text");
+    assert!(text.ends_with("4\r\nbody\r\n0\r\nx-sum: 1\r\nx-sum: 2\r\n\r\n"), "{text}");
+}
+
+/// Both directions stay open: the client sends its next message when it has the answer to the last one.
+#[test]
+fn grpc_messages_go_back_and_forth_on_one_stream() {
+    let app = Http2Origin::start(&[], |conn| {
+        if !conn.until(|conn| !conn.requests.is_empty()) {
+            return;
+        }
+        let id = *conn.requests.keys().next().expect("one");
+        let asked = conn.requests[&id].clone();
+        assert_eq!((asked.field("te"), asked.field("x")), (Some("trailers"), Some("set")));
+        assert_eq!(asked.field(":path"), Some("/grpc/Talk"));
+        assert_eq!(asked.field("content-type"), Some("application/grpc"));
+        conn.head(id, 200, &[("content-type", "application/grpc")], false);
+        for count in 1.. {
+            if !conn.until(|conn| conn.requests[&id].body.len() >= count || conn.requests[&id].ended) {
+                return;
+            }
+            if conn.requests[&id].ended {
+                break;
+            }
+            let echoed = conn.requests[&id].body[count - 1];
+            conn.data(id, &[echoed], false);
+        }
+        conn.trailers(id, &[("grpc-status", "0"), ("grpc-message", "")]);
+        while conn.request().is_some() {}
+    });
+    let server = start(&app);
+    let mut client = http2::connect(&server);
+    let fields = [("te", "trailers"), ("content-type", "application/grpc")];
+    let stream = client.begin("POST", "/grpc/Talk", &fields, false);
+    client.until(|client| client.streams.get(&stream).is_some_and(|got| got.status == 200));
+    for count in 1..=10usize {
+        client.frame(DATA, 0, stream, &[count as u8]);
+        client.until(|client| client.streams[&stream].body.len() == count);
+        assert_eq!(client.streams[&stream].body[count - 1], count as u8);
+    }
+    client.frame(DATA, END, stream, &[]);
+    let got = client.response(stream);
+    assert_eq!(got.trailers[0], ("grpc-status".to_owned(), "0".to_owned()));
+    assert_eq!(got.reset, None);
+}
+
+/// A response that is nothing but trailers is a head that ends its stream.
+#[test]
+fn grpc_errors_come_without_a_body() {
+    let app = Http2Origin::answering(|conn, asked| {
+        conn.head(asked.stream, 200, &[("content-type", "application/grpc"), ("grpc-status", "12")], true);
+    });
+    let server = start(&app);
+    let got = http2::connect(&server).post("/grpc/None", &[("te", "trailers")], b"x");
+    assert_eq!((got.status, got.field("grpc-status"), got.body.len(), got.ended), (200, Some("12"), 0, true));
+}
+
+/// A client that gives up cancels its stream at the server (RFC 9113 section 7), and leaves the connection to others.
+#[test]
+fn a_client_that_cancels_cancels_its_stream_alone() {
+    let (tell, told) = channel();
+    let app = Http2Origin::start(&[], move |conn| {
+        if !conn.until(|conn| conn.requests.len() == 1) {
+            return;
+        }
+        let id = *conn.requests.keys().next().expect("one");
+        tell.send(()).expect("the test waits");
+        if !conn.until(|conn| conn.requests[&id].reset.is_some()) {
+            return;
+        }
+        assert_eq!(conn.requests[&id].reset, Some(8), "CANCEL");
+        while let Some(asked) = conn.request() {
+            echo(conn, &asked);
+        }
+    });
+    let server = start(&app);
+    let mut client = http2::connect(&server);
+    let stream = client.ask("/stream/wait");
+    told.recv().expect("a request");
+    client.frame(RESET, 0, stream, &8u32.to_be_bytes());
+    assert_eq!(client.get("/a").status, 200);
+    assert_eq!(app.connections(), 1);
+}
+
+/// A server that is there no more is not asked again and again: its connection is left when a question stays open.
+#[test]
+fn a_connection_that_went_dead_is_left() {
+    let app = Http2Origin::start(&[], |conn| {
+        conn.acknowledges = conn.number > 0;
+        loop {
+            let Some(asked) = conn.request() else { return };
+            if conn.number > 0 {
+                echo(conn, &asked);
+            }
+        }
+    });
+    let conf = CONF.replace("proxy_http_version 2;", "proxy_http_version 2; proxy_read_timeout 200ms;");
+    let server = Setup::new(&conf).value("APP", &app.address()).value("OTHER", &app.address()).start(BINARY);
+    let mut client = Client::connect(server.addr(0));
+    assert_eq!(client.get("/a").head.status, 504);
+    let answered = || (client.get("/b").head.status == 200).then_some(());
+    wait::until("another connection", Deadline::default(), answered).expect("the dead one is left");
+}
+
+/// Streams that are open end under their configuration, and later requests have connections of their own.
+#[test]
+fn a_reload_lets_streams_end() {
+    let (go, gone) = channel();
+    let gone = Arc::new(Mutex::new(gone));
+    let app = Http2Origin::answering(move |conn, asked| {
+        if asked.path() == "/stream/held" {
+            conn.head(asked.stream, 200, &[], false);
+            conn.data(asked.stream, b"one ", false);
+            let (mut sender, stream) = (conn.sender(), asked.stream);
+            let gone = Arc::clone(&gone);
+            std::thread::spawn(move || {
+                gone.lock().expect("no panic").recv().expect("the test goes on");
+                sender.write_all(&frame(DATA, END, stream, b"two")).expect("it is connected");
+            });
+        } else {
+            echo(conn, asked);
+        }
+    });
+    let server = start(&app);
+    let mut held = http2::connect(&server);
+    let stream = held.ask("/stream/held");
+    held.until(|client| client.streams.get(&stream).is_some_and(|got| got.body == b"one "));
+    server.signal(Signal::HUP);
+    server.wait_for_log("reconfiguring", Deadline::default());
+    let moved = || {
+        assert_eq!(Client::connect(server.addr(0)).get("/a").head.status, 200);
+        (app.connections() > 1).then_some(())
+    };
+    wait::until("another connection", Deadline::default(), moved).expect("nothing is kept");
+    go.send(()).expect("the origin waits");
+    let got = held.response(stream);
+    assert_eq!((got.text().as_str(), got.reset), ("one two", None));
+}

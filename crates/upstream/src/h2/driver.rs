@@ -1,0 +1,204 @@
+//! The task of a connection: receives for all streams, and sends what they have ready.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::h2::{Block, ErrorCode, Event, Fault};
+use io::{Errno, Segments};
+use rt::Timer;
+use rt::local::Counted;
+
+use super::stream::{Heads, Stream};
+use super::{Connection, Cut, OUT_BYTES_MAX, PROBE_MAX, State};
+use transfer::duplex::Duplex;
+
+/// Receives and sends in a row; others have their turn then.
+const TURNS_IN_A_ROW: u32 = 16;
+
+/// Serves a connection to its end.
+pub(super) async fn drive(
+    connection: Rc<Connection>,
+    wire: Box<dyn Duplex>,
+    _place: Option<Counted>,
+    idle: Duration,
+) {
+    let mut driver = Driver { wire, flying: None, input: Vec::new(), timer: Timer::new(), idle };
+    let cut = poll_fn(|context| driver.poll(context, &connection)).await;
+    let last = {
+        let mut state = connection.state.borrow_mut();
+        let State { session, out, .. } = &mut *state;
+        match cut {
+            Cut::Fault(fault) => session.fail(fault, out),
+            // Nothing was wrong.
+            Cut::Closed => session.go_away(0, ErrorCode::NoError, out),
+            _ => out.clear(),
+        }
+        std::mem::take(out)
+    };
+    connection.with(|state| state.fail(cut));
+    if !last.is_empty() {
+        // As far as the upstream takes it at once: nothing depends on it.
+        let mut data = Segments::from(last);
+        poll_fn(|context| Poll::Ready(_ = driver.wire.poll_send(context, &mut data))).await;
+    }
+}
+
+struct Driver {
+    wire: Box<dyn Duplex>,
+    /// Frames on their way.
+    flying: Option<Segments>,
+    /// A frame that is not whole.
+    input: Vec<u8>,
+    timer: Timer,
+    /// How long the connection is kept without an exchange.
+    idle: Duration,
+}
+
+impl Driver {
+    /// Goes on until nothing is to be done; ready when the connection has ended.
+    fn poll(&mut self, context: &mut Context<'_>, connection: &Connection) -> Poll<Cut> {
+        for _ in 0..TURNS_IN_A_ROW {
+            if let Poll::Ready(Err(errno)) = self.poll_send(context, connection) {
+                return Poll::Ready(Cut::Errno(errno));
+            }
+            if connection.is_over() && self.flying.is_none() {
+                return Poll::Ready(Cut::Closed);
+            }
+            let waiting = connection.state.borrow().out.len() + self.flying.as_ref().map_or(0, Segments::len);
+            if waiting >= OUT_BYTES_MAX {
+                return self.wait(context, connection);
+            }
+            match self.wire.poll_recv(context) {
+                Poll::Pending => return self.wait(context, connection),
+                Poll::Ready(Ok(Some(buf))) => {
+                    let mut state = connection.state.borrow_mut();
+                    state.probed_at = None;
+                    if let Err(fault) = self.receive(&buf, &mut state) {
+                        return Poll::Ready(Cut::Fault(fault));
+                    }
+                }
+                Poll::Ready(Ok(None)) => return Poll::Ready(Cut::Closed),
+                Poll::Ready(Err(errno)) => return Poll::Ready(Cut::Errno(errno)),
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Sends what is ready, in as few sends as it takes.
+    fn poll_send(&mut self, context: &mut Context<'_>, connection: &Connection) -> Poll<Result<(), Errno>> {
+        loop {
+            let data = match &mut self.flying {
+                Some(data) => data,
+                None => {
+                    let mut state = connection.state.borrow_mut();
+                    if state.out.is_empty() {
+                        return Poll::Ready(Ok(()));
+                    }
+                    let out = std::mem::take(&mut state.out);
+                    state.session.each().for_each(|(_, stream)| stream.wake_giver());
+                    self.flying.insert(Segments::from(out))
+                }
+            };
+            std::task::ready!(self.wire.poll_send(context, data))?;
+            self.flying = None;
+        }
+    }
+
+    /// Nothing is to be done: what comes next wakes the task.
+    fn wait(&mut self, context: &mut Context<'_>, connection: &Connection) -> Poll<Cut> {
+        let (idle_since, probed_at) = {
+            let state = connection.state.borrow();
+            ((state.users == 0).then_some(state.idle_since), state.probed_at)
+        };
+        connection.driver.set(Some(context.waker().clone()));
+        let probe = probed_at.map(|at| at + PROBE_MAX);
+        let until = idle_since.map(|since| since + self.idle).into_iter().chain(probe).min();
+        match until {
+            Some(until) => self.timer.set(until),
+            None => self.timer.clear(),
+        }
+        if self.timer.poll_elapsed(context).is_pending() {
+            return Poll::Pending;
+        }
+        let is_dead = probe.is_some_and(|until| rt::now() >= until);
+        Poll::Ready(if is_dead { Cut::Errno(Errno::TIMEDOUT) } else { Cut::Closed })
+    }
+
+    /// Handles the frames in what was received.
+    fn receive(&mut self, bytes: &[u8], state: &mut State) -> Result<(), Fault> {
+        if self.input.is_empty() {
+            let used = handle(bytes, state)?;
+            self.input.extend_from_slice(&bytes[used..]);
+            return Ok(());
+        }
+        self.input.extend_from_slice(bytes);
+        let used = handle(&self.input, state)?;
+        self.input.drain(..used);
+        Ok(())
+    }
+}
+
+impl Connection {
+    /// Whether it is to end, and all of its exchanges have.
+    fn is_over(&self) -> bool {
+        let state = self.state.borrow();
+        state.is_closing && state.users == 0 && state.out.is_empty()
+    }
+}
+
+/// Handles frame after frame; returns how many bytes are done.
+fn handle(input: &[u8], state: &mut State) -> Result<usize, Fault> {
+    let mut at = 0;
+    while at < input.len() {
+        let rest = &input[at..];
+        let step = state.session.receive(rest, &mut state.out)?;
+        match step.event {
+            Event::More => break,
+            Event::Nothing | Event::Priority { .. } | Event::Pong => {}
+            Event::Head { stream, ends, block } => fields(state, (stream, ends), block, rest)?,
+            Event::Data { stream: id, start, end, ends } => {
+                if let Some(stream) = state.session.get(id).map(Rc::clone) {
+                    if let Err(cut) = stream.add_body(&rest[start..end], ends) {
+                        state.refuse(id, &stream, cut);
+                    }
+                    if !stream.wants_body() {
+                        state.session.take(id, (end - start) as u32, &mut state.out);
+                    }
+                }
+            }
+            Event::Reset { stream, by_peer, code } => {
+                if let Some(stream) = state.session.get(stream) {
+                    stream.was_reset(by_peer, code);
+                }
+            }
+            Event::Window { stream: 0 } => state.session.each().for_each(|(_, stream)| stream.wake_giver()),
+            Event::Window { stream } => state.session.get(stream).into_iter().for_each(|it| it.wake_giver()),
+            Event::GoAway { last, .. } => {
+                state.is_closing = true;
+                let unprocessed = state.session.each().filter(|(id, _)| *id > last);
+                unprocessed.for_each(|(_, stream)| stream.cut(Cut::Unprocessed));
+            }
+        }
+        at += step.used;
+    }
+    Ok(at)
+}
+
+/// A header section: a head, or trailers.
+fn fields(state: &mut State, (id, ends): (u32, bool), block: Block, input: &[u8]) -> Result<(), Fault> {
+    let stream: Option<Rc<Stream>> = state.session.get(id).map(Rc::clone);
+    let Some(stream) = stream else {
+        return state.session.decode(block, input, |_, _| ());
+    };
+    let mut heads = Heads::of(&stream);
+    state.session.decode(block, input, |name, value| heads.field(name, value))?;
+    match stream.add_fields(heads, ends) {
+        Ok(Some(length)) => state.session.expect(id, length),
+        Ok(None) => {}
+        Err(cut) => state.refuse(id, &stream, cut),
+    }
+    Ok(())
+}

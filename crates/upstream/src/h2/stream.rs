@@ -1,0 +1,376 @@
+//! One exchange on a connection: its request becomes frames, its response text of HTTP/1.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use http::framing::ReplyFraming;
+use http::h2::{ErrorCode, ReplyFault, ReplyReader};
+use http::reply::{FIELDS_MAX_DEFAULT, Limits};
+use http::request::Method;
+use io::{Buf, Errno, Segments};
+
+use super::{Connection, Cut, Follows, OUT_BYTES_MAX, State};
+
+/// What the session keeps of an exchange.
+pub(super) struct Stream {
+    /// Its number, once something was sent.
+    id: Cell<Option<u32>>,
+    /// What the request says of its response.
+    asked: Cell<Asked>,
+    inbox: RefCell<Inbox>,
+    /// The task that waits for a window, or for room.
+    giver: Cell<Option<Waker>>,
+    cut: Cell<Option<Cut>>,
+}
+
+/// What the request says of its response.
+#[derive(Clone, Copy)]
+struct Asked {
+    method: Method,
+    limits: Limits,
+}
+
+/// A response on its way to who reads it.
+#[derive(Default)]
+struct Inbox {
+    /// Text, and how many bytes of a body are in it.
+    pieces: VecDeque<(Buf, u32)>,
+    stage: Stage,
+    reader: Option<Waker>,
+}
+
+/// How far the response has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    /// Its head is to come.
+    #[default]
+    Head,
+    /// Its body.
+    Body,
+    /// Nothing but its end: there is no body.
+    NoBody,
+    /// All of it is here.
+    Over,
+}
+
+/// The least room of a buffer of text.
+const PIECE_MIN: usize = 4 << 10;
+
+/// The last chunk, without trailers.
+const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+
+impl Stream {
+    fn new() -> Rc<Stream> {
+        let limits = Limits { head_max: 0, fields_max: FIELDS_MAX_DEFAULT };
+        Rc::new(Stream {
+            id: Cell::new(None),
+            asked: Cell::new(Asked { method: Method::Get, limits }),
+            inbox: RefCell::default(),
+            giver: Cell::new(None),
+            cut: Cell::new(None),
+        })
+    }
+
+    /// It brings nothing more; the first reason counts.
+    pub(super) fn cut(&self, cut: Cut) {
+        if self.cut.get().is_none() {
+            self.cut.set(Some(cut));
+        }
+        self.inbox.borrow_mut().wake();
+        self.wake_giver();
+    }
+
+    /// One of both ends has reset it. A response that is whole is none the worse for it (RFC 9113 section 8.1).
+    pub(super) fn was_reset(&self, by_peer: bool, code: u32) {
+        let is_refused = by_peer && code == ErrorCode::RefusedStream as u32;
+        self.cut(if is_refused { Cut::Unprocessed } else { Cut::Reset(code) });
+    }
+
+    pub(super) fn wake_giver(&self) {
+        self.giver.take().into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether bytes of a body are taken by who reads.
+    pub(super) fn wants_body(&self) -> bool {
+        self.inbox.borrow().stage != Stage::NoBody
+    }
+
+    /// Adds bytes of the body.
+    pub(super) fn add_body(&self, bytes: &[u8], ends: bool) -> Result<(), Cut> {
+        let mut inbox = self.inbox.borrow_mut();
+        match inbox.stage {
+            Stage::Head | Stage::Over => return Err(Cut::Reply(ReplyFault::NoStatus)),
+            Stage::NoBody => {}
+            Stage::Body => inbox.add_body(bytes)?,
+        }
+        if ends {
+            inbox.end(LAST_CHUNK)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a head or trailers; returns the length of the body where the head tells it.
+    pub(super) fn add_fields(&self, heads: Heads, ends: bool) -> Result<Option<u64>, Cut> {
+        let mut inbox = self.inbox.borrow_mut();
+        let reader = match heads {
+            Heads::Head(reader) => reader,
+            Heads::Trailers { is_good: true, text, .. } if ends => {
+                return inbox.end(&[b"0\r\n", &text[..], b"\r\n"].concat()).map(|()| None);
+            }
+            Heads::Trailers { .. } => return Err(Cut::Reply(ReplyFault::Field)),
+        };
+        let (text, head) = reader.finish().map_err(Cut::Reply)?;
+        if head.is_interim() {
+            // RFC 9113 section 8.1: an interim response does not end a stream.
+            return if ends {
+                Err(Cut::Reply(ReplyFault::UnexpectedStatus))
+            } else {
+                inbox.add(&text).map(|()| None)
+            };
+        }
+        let has_body = ReplyFraming::of(self.asked.get().method, &head) != ReplyFraming::None;
+        inbox.stage = if has_body { Stage::Body } else { Stage::NoBody };
+        inbox.add(&text)?;
+        if ends {
+            inbox.end(LAST_CHUNK)?;
+        }
+        Ok(head.content_length().filter(|_| has_body && !ends))
+    }
+}
+
+/// The fields of a header section as they are decoded.
+pub(super) enum Heads {
+    /// Those of a head.
+    Head(Box<ReplyReader>),
+    /// Those of trailers, as lines.
+    Trailers { text: Vec<u8>, most: usize, is_good: bool },
+}
+
+impl Heads {
+    /// What comes next on a stream.
+    pub(super) fn of(stream: &Stream) -> Heads {
+        let limits = stream.asked.get().limits;
+        match stream.inbox.borrow().stage {
+            Stage::Head => Heads::Head(Box::new(ReplyReader::new(limits))),
+            _ => Heads::Trailers { text: Vec::new(), most: limits.head_max as usize, is_good: true },
+        }
+    }
+
+    pub(super) fn field(&mut self, name: &[u8], value: &[u8]) {
+        match self {
+            Heads::Head(reader) => reader.field(name, value),
+            Heads::Trailers { text, most, is_good } => {
+                let is_field = http::h2::head::is_field(name, value);
+                *is_good &= is_field && text.len() + name.len() + value.len() <= *most;
+                if *is_good {
+                    [name, b": ", value, b"\r\n"].into_iter().for_each(|part| text.extend_from_slice(part));
+                }
+            }
+        }
+    }
+}
+
+impl Inbox {
+    fn wake(&mut self) {
+        self.reader.take().into_iter().for_each(Waker::wake);
+    }
+
+    /// Adds text.
+    fn add(&mut self, mut text: &[u8]) -> Result<(), Cut> {
+        if let Some((last, _)) = self.pieces.back_mut() {
+            text = &text[last.append(text)..];
+        }
+        while !text.is_empty() {
+            let buf = rt::pool().get(text.len().max(PIECE_MIN));
+            let mut buf = buf.ok_or(Cut::Errno(Errno::NOMEM))?;
+            text = &text[buf.append(text)..];
+            self.pieces.push_back((buf, 0));
+        }
+        self.wake();
+        Ok(())
+    }
+
+    /// Adds bytes of a body as a chunk.
+    fn add_body(&mut self, bytes: &[u8]) -> Result<(), Cut> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let mut size = [0; http::framing::CHUNK_HEADER_LEN_MAX];
+        self.add(http::framing::chunk_header(bytes.len() as u64, &mut size))?;
+        self.add(bytes)?;
+        self.add(b"\r\n")?;
+        if let Some((_, body)) = self.pieces.back_mut() {
+            *body += bytes.len() as u32;
+        }
+        Ok(())
+    }
+
+    /// All of the response is here; `text` ends a body.
+    fn end(&mut self, text: &[u8]) -> Result<(), Cut> {
+        if std::mem::replace(&mut self.stage, Stage::Over) == Stage::Body {
+            self.add(text)?;
+        }
+        self.wake();
+        Ok(())
+    }
+}
+
+/// What an exchange has of its connection. Dropping it ends the stream, early if need be.
+pub(crate) struct StreamEnd {
+    connection: Rc<Connection>,
+    stream: Rc<Stream>,
+}
+
+impl StreamEnd {
+    pub(super) fn new(connection: Rc<Connection>) -> StreamEnd {
+        StreamEnd { connection, stream: Stream::new() }
+    }
+
+    /// Says what the request will be, before anything of it is sent.
+    pub(crate) fn ask(&self, method: Method, limits: Limits) {
+        self.stream.asked.set(Asked { method, limits });
+    }
+
+    /// The next text of the response; `None` at its end.
+    pub(crate) fn poll_recv(&mut self, context: &Context<'_>) -> Poll<Result<Option<Buf>, Errno>> {
+        let mut inbox = self.stream.inbox.borrow_mut();
+        if let Some((buf, body)) = inbox.pieces.pop_front() {
+            drop(inbox);
+            if let (Some(id), 1..) = (self.stream.id.get(), body) {
+                self.connection.with(|State { session, out, .. }| session.take(id, body, out));
+            }
+            return Poll::Ready(Ok(Some(buf)));
+        }
+        match self.stream.cut.get() {
+            _ if inbox.stage == Stage::Over => Poll::Ready(Ok(None)),
+            Some(cut) => Poll::Ready(Err(cut.errno())),
+            None => {
+                inbox.reader = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Why nothing more comes, where the response is not whole.
+    pub(crate) fn cut(&self) -> Option<Cut> {
+        self.stream.cut.get()
+    }
+
+    /// Whether there is no text that nobody has read.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.stream.inbox.borrow().pieces.is_empty() && self.stream.cut.get().is_none()
+    }
+
+    /// Sends the request.
+    pub(crate) fn writer(&self) -> StreamWriter {
+        StreamWriter {
+            connection: Rc::clone(&self.connection),
+            stream: Rc::clone(&self.stream),
+            sent: 0,
+            has_ended: false,
+        }
+    }
+}
+
+impl Drop for StreamEnd {
+    fn drop(&mut self) {
+        let is_over = self.stream.inbox.borrow().stage == Stage::Over;
+        self.connection.with(|state| {
+            state.users -= 1;
+            state.idle_since = rt::now();
+            let Some(id) = self.stream.id.get() else { return };
+            state.session.release(id, &mut state.out);
+            // Whoever gives up may have waited for an upstream that is not there any more.
+            if !is_over && self.stream.cut.get().is_none() {
+                state.probe();
+            }
+        });
+        self.stream.cut(Cut::Closed);
+    }
+}
+
+/// Sends a request as frames.
+pub(crate) struct StreamWriter {
+    connection: Rc<Connection>,
+    stream: Rc<Stream>,
+    /// Bytes of it that became frames.
+    sent: u64,
+    has_ended: bool,
+}
+
+impl StreamWriter {
+    /// Makes frames of all of `data`, which begins with the block of the head, alone in its segment, the first time. Polled again,
+    /// with the same segments, until it is ready.
+    pub(crate) fn poll_send(
+        &mut self,
+        context: &Context<'_>,
+        data: &mut Segments,
+        follows: Follows,
+    ) -> Poll<Result<(), Errno>> {
+        if let Some(cut) = self.stream.cut.get() {
+            return Poll::Ready(Err(cut.errno()));
+        }
+        let (connection, stream) = (Rc::clone(&self.connection), Rc::clone(&self.stream));
+        let polled = connection.with(|state| {
+            if let Some(cut) = state.cut {
+                return Poll::Ready(Err(cut.errno()));
+            }
+            let ends = follows == Follows::End;
+            let id = match stream.id.get() {
+                Some(id) => id,
+                // Others may have taken what the server allows since this one was begun.
+                None if !state.session.may_open() => return Poll::Ready(Err(Errno::CONNRESET)),
+                None => {
+                    let id = state.session.open_next(Rc::clone(&stream));
+                    stream.id.set(Some(id));
+                    let head_len = data.parts().next().map_or(0, |segment| segment.bytes().len());
+                    let is_all = ends && head_len == data.len();
+                    let head = data.parts().next().map_or(&[][..], |segment| segment.bytes());
+                    state.session.push_head(id, head, is_all, &mut state.out);
+                    data.advance(head_len);
+                    self.sent += head_len as u64;
+                    self.has_ended |= is_all;
+                    id
+                }
+            };
+            while !data.is_empty() || ends && !self.has_ended {
+                let room = OUT_BYTES_MAX.saturating_sub(state.out.len());
+                let most = state.session.sendable(id).min(state.session.payload_max()).min(room);
+                if most == 0 && !data.is_empty() {
+                    return Poll::Pending;
+                }
+                let count = most.min(data.len());
+                let is_last = ends && count == data.len();
+                state.session.push_data(id, count, is_last, &mut state.out);
+                copy(data, count, &mut state.out);
+                data.advance(count);
+                self.sent += count as u64;
+                self.has_ended |= is_last;
+            }
+            Poll::Ready(Ok(()))
+        });
+        if polled.is_pending() {
+            stream.giver.set(Some(context.waker().clone()));
+        }
+        polled
+    }
+
+    /// Bytes that became frames.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent
+    }
+}
+
+/// Appends the first bytes of segments.
+fn copy(data: &Segments, mut count: usize, out: &mut Vec<u8>) {
+    for part in data.parts() {
+        let bytes = &part.bytes()[..part.bytes().len().min(count)];
+        out.extend_from_slice(bytes);
+        count -= bytes.len();
+        if count == 0 {
+            return;
+        }
+    }
+}

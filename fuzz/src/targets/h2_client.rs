@@ -1,0 +1,94 @@
+//! A connection of HTTP/2 as a client has it: [`http::h2::Session`] with responses by [`http::h2::ReplyReader`].
+
+use std::collections::BTreeSet;
+
+use http::h2::frame::PAYLOAD_MAX;
+use http::h2::hpack::push_request;
+use http::h2::{Event, Fault, Limits, ReplyReader, Session};
+use http::reply;
+
+use super::{h2_session, take_byte};
+use crate::Target;
+
+/// See the module.
+pub const TARGET: Target = Target { name: "h2_client", run, tokens: h2_session::TARGET.tokens };
+
+/// The input follows settings, and answers three requests. It is received whole and in pieces, which has to come to the same.
+pub fn run(mut data: &[u8]) {
+    let (flags, piece) = (take_byte(&mut data), usize::from(take_byte(&mut data)) + 1);
+    let limits = match flags & 1 {
+        0 => Limits::default(),
+        _ => Limits { streams_max: 0, initial_window: 20, head_max: 100 },
+    };
+    let start = [&b"\0\0\0\x04\0\0\0\0\0"[..], data].concat();
+    let mut whole = Client::new(limits);
+    let result = whole.receive(&start, start.len());
+    let mut cut = Client::new(limits);
+    assert_eq!(result, cut.receive(&start, piece), "pieces change the result");
+    assert_eq!((whole.body, whole.heads), (cut.body, cut.heads), "pieces change what was received");
+    assert_eq!(whole.out, cut.out, "pieces change what was sent");
+}
+
+struct Client {
+    session: Session<()>,
+    out: Vec<u8>,
+    body: Vec<u8>,
+    /// Heads in the form of HTTP/1, and faults.
+    heads: Vec<Vec<u8>>,
+    /// Streams that have a head.
+    answered: BTreeSet<u32>,
+}
+
+impl Client {
+    fn new(limits: Limits) -> Client {
+        let mut out = Vec::new();
+        let mut session = Session::client(limits, &mut out);
+        for _ in 0..3 {
+            let mut block = Vec::new();
+            push_request(&mut block, b"POST", b"http", b"/", b"h");
+            let id = session.open_next(());
+            session.push_head(id, &block, id == 1, &mut out);
+        }
+        Client { session, out, body: Vec::new(), heads: Vec::new(), answered: BTreeSet::new() }
+    }
+
+    /// What is not used of a piece is held for the next one.
+    fn receive(&mut self, bytes: &[u8], piece: usize) -> Result<(), Fault> {
+        let mut held: Vec<u8> = Vec::new();
+        for part in bytes.chunks(piece.max(1)) {
+            held.extend_from_slice(part);
+            let mut at = 0;
+            while at < held.len() {
+                let input = &held[at..];
+                let step = self.session.receive(input, &mut self.out)?;
+                assert!(step.used <= input.len());
+                match step.event {
+                    Event::More => break,
+                    Event::Head { stream, block, .. } => {
+                        assert!(self.session.get(stream).is_some(), "nobody asked on {stream}");
+                        let mut reader = ReplyReader::new(reply::Limits { head_max: 100, fields_max: 5 });
+                        self.session.decode(block, input, |name, value| reader.field(name, value))?;
+                        if self.answered.insert(stream)
+                            && let Ok((text, head)) = reader.finish()
+                        {
+                            if let Some(length) = head.content_length() {
+                                self.session.expect(stream, length);
+                            }
+                            self.heads.push(text);
+                        }
+                    }
+                    Event::Data { stream, start, end, .. } => {
+                        assert!(self.session.get(stream).is_some(), "nobody asked on {stream}");
+                        self.body.extend_from_slice(&input[start..end]);
+                    }
+                    Event::Reset { stream, .. } => _ = self.session.release(stream, &mut self.out),
+                    _ => {}
+                }
+                at += step.used;
+            }
+            held.drain(..at);
+            assert!(held.len() <= 9 + PAYLOAD_MAX, "a frame at most is held");
+        }
+        Ok(())
+    }
+}
