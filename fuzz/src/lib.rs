@@ -22,7 +22,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub static TARGETS: [Target; 17] = [
+pub static TARGETS: [Target; 18] = [
     targets::request_head::TARGET,
     targets::reply_head::TARGET,
     targets::chunked::TARGET,
@@ -40,4 +40,5 @@ pub static TARGETS: [Target; 17] = [
     targets::h2_client::TARGET,
     targets::h2_reply::TARGET,
     targets::fastcgi_response::TARGET,
+    targets::memcached_response::TARGET,
 ];

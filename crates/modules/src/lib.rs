@@ -30,6 +30,7 @@ mod limit_conn;
 mod limit_req;
 mod log;
 mod map;
+mod memcached;
 mod mirror;
 mod not_modified;
 mod passing;
@@ -111,6 +112,7 @@ pub static MODULES: &[&Module] = &[
     &uwsgi::MODULE,
     &grpc::MODULE,
     &scgi::MODULE,
+    &memcached::MODULE,
     &stub_status::MODULE,
     &cache_counters::MODULE,
     // What answers for a whole location goes before what looks for files in it.

@@ -42,6 +42,7 @@ pub mod fastcgi;
 pub mod files;
 pub mod filesystem;
 pub mod gate;
+pub mod memcached;
 pub mod nginx;
 pub mod origin;
 pub mod process;

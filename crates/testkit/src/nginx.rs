@@ -5,13 +5,21 @@
 //! start is tried again when somebody else was quicker.
 
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::PathBuf;
 
 use crate::conf_text::{with_http_default, with_ports};
 use crate::server::{ListenAddr, Server, ServerBuilder};
 
 /// Where Debian installs it.
 pub const BINARY: &str = "/usr/sbin/nginx";
+
+/// Names another one, such as a newer version.
+pub const VARIABLE: &str = "RINGROAD_TEST_NGINX";
+
+/// The one that is started.
+pub fn binary() -> PathBuf {
+    std::env::var_os(VARIABLE).map_or_else(|| PathBuf::from(BINARY), PathBuf::from)
+}
 
 /// How often a start is tried when the picked ports are taken meanwhile.
 const ATTEMPTS: u32 = 5;
@@ -26,8 +34,10 @@ pub fn start(conf: &str) -> Option<Server> {
 
 /// As [`start`], with files and arguments that `prepare` adds to the builder.
 pub fn start_with(conf: &str, prepare: impl Fn(ServerBuilder) -> ServerBuilder) -> Option<Server> {
-    if !Path::new(BINARY).exists() {
-        crate::engines::skip(format_args!("{BINARY} is not installed (apt-get install nginx-light)"));
+    let binary = binary();
+    if !binary.exists() {
+        let shown = binary.display();
+        crate::engines::skip(format_args!("{shown} is not installed (apt-get install nginx-light)"));
         return None;
     }
     for attempt in 1.. {
@@ -40,14 +50,15 @@ pub fn start_with(conf: &str, prepare: impl Fn(ServerBuilder) -> ServerBuilder) 
             port
         });
         // `-e` keeps an unprivileged nginx from complaining about its compiled-in log.
-        let builder = Server::builder(BINARY).conf(&text).arg("-e").arg("logs/error.log").addresses(picked);
+        let builder = Server::builder(&binary).conf(&text).arg("-e").arg("logs/error.log").addresses(picked);
         match prepare(builder).try_start() {
             Ok(server) => return Some(server),
             Err(failure) if attempt < ATTEMPTS && failure.contains("Address already in use") => {}
             // Which modules it has is the choice of whoever built it.
             Err(failure) if failure.contains("unknown directive") => {
                 crate::engines::skip(format_args!(
-                    "{BINARY} was built without a module of this test:\n{failure}"
+                    "{} was built without a module of this test:\n{failure}",
+                    binary.display()
                 ));
                 return None;
             }
@@ -58,7 +69,7 @@ pub fn start_with(conf: &str, prepare: impl Fn(ServerBuilder) -> ServerBuilder) 
 }
 
 /// A port that was free a moment ago.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let probe = TcpListener::bind(("127.0.0.1", 0));
     let port = probe.and_then(|listener| listener.local_addr()).map(|address| address.port());
     port.unwrap_or_else(|error| panic!("no free port on loopback: {error}"))

@@ -127,7 +127,8 @@ enum HeadTrouble {
     Closed,
     Receive(Errno),
     Cut(Cut),
-    Invalid(ReplyError, Option<Vec<u8>>),
+    /// With what nginx shows of it.
+    Invalid(ReplyError, Option<String>),
     /// An unrequested 101, or interim responses without end.
     Unexpected(&'static str),
     Local(Errno),
@@ -157,7 +158,7 @@ fn tell(request: &Request, trouble: HeadTrouble, send_errno: Option<Errno>, is_r
             if cut.is_invalid_answer() { Trouble::InvalidHeader } else { Trouble::Failed }
         }
         HeadTrouble::Invalid(error, line) => {
-            let line = line.map(|line| format!(": \"{}\"", line.escape_ascii())).unwrap_or_default();
+            let line = line.unwrap_or_default();
             request.log(Level::Error, format_args!("{}{line} {READING}", error.message()));
             Trouble::InvalidHeader
         }
@@ -220,7 +221,7 @@ async fn read_head(
 ) -> Result<Answer, HeadTrouble> {
     let limits = limits(settings);
     let head_max = limits.head_max;
-    let mut decoder = Decoder::new(outgoing.encoded.protocol(), outgoing.method, limits);
+    let mut decoder = Decoder::new(&outgoing.encoded, outgoing.method, limits);
     let mut head = ReplyHead::new();
     let mut input: Option<Buf> = None;
     let mut interim = 0;
@@ -263,7 +264,16 @@ async fn read_head(
                     let rest = (!buf.is_empty()).then(|| fitting(buf));
                     return Ok(Answer { heading, rest, decoder, keeps: true, sending: None });
                 }
-                Err(error) => return Err(HeadTrouble::Invalid(error, offending(error, &head, &buf))),
+                Ok(HeadEvent::Written(len)) => {
+                    let heading = written(request, &mut decoder, head);
+                    buf.advance(len as usize);
+                    let rest = (!buf.is_empty()).then(|| fitting(buf));
+                    return Ok(Answer { heading, rest, decoder, keeps: true, sending: None });
+                }
+                Err(error) => {
+                    let line = offending(error, &head, &buf).map(|line| shown(error, &line, outgoing));
+                    return Err(HeadTrouble::Invalid(error, line));
+                }
             }
         }
         input = (!buf.is_empty()).then_some(buf);
@@ -272,13 +282,22 @@ async fn read_head(
 
 /// The line of a head that is wrong, where nginx shows it.
 fn offending(error: ReplyError, head: &ReplyHead, buf: &[u8]) -> Option<Vec<u8>> {
-    let shown = error.message().ends_with("header") || error.message().ends_with("line");
+    let shown = ["header", "line", "response"].iter().any(|end| error.message().ends_with(end));
     if !shown || matches!(error, ReplyError::HeadTooLong | ReplyError::InvalidStatusLine) {
         return None;
     }
     let line = &buf[(head.line_start() as usize).min(buf.len())..];
     let end = memchr::memchr(b'\n', line).unwrap_or(line.len());
     Some(line[..end].trim_ascii_end().to_vec())
+}
+
+/// An offending line as nginx's log has it.
+fn shown(error: ReplyError, line: &[u8], outgoing: &Outgoing) -> String {
+    let line = line.escape_ascii();
+    match outgoing.encoded.key().filter(|_| error.shows_key()) {
+        Some(key) => format!(" \"{line}\" for key \"{}\"", key.escape_ascii()),
+        None => format!(": \"{line}\""),
+    }
 }
 
 /// Puts received bytes behind others.
@@ -318,6 +337,15 @@ fn complete(
     }
     // The head is copied and not what came of the body, which is the longer part where it matters.
     Ok(Rc::new(Heading::new(Source::Vec(bytes.to_vec()), head)))
+}
+
+/// A head that the decoder has made.
+fn written(request: &Request, decoder: &mut Decoder, head: ReplyHead) -> Rc<Heading> {
+    if let Some(key) = decoder.missing_key() {
+        let key = key.escape_ascii();
+        request.log(Level::Info, format_args!("key: \"{key}\" was not found by memcached {READING}"));
+    }
+    Rc::new(Heading::new(Source::Vec(decoder.take_written()), head))
 }
 
 /// The content of a buffer in one that is not much too large for it: a client that takes its time would hold all of it.

@@ -244,6 +244,9 @@ impl Live {
         if let Some(text) = self.decoder.take_messages() {
             self.record.messages.borrow_mut().extend_from_slice(&text);
         }
+        if let Some(note) = self.decoder.take_note() {
+            self.record.note.set(Some(note));
+        }
         let excess = buf.len() - at;
         buf.set_len(kept);
         self.count(&buf);

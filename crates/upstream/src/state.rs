@@ -62,6 +62,8 @@ pub struct Try {
     pub(super) trailers: RefCell<Vec<(Vec<u8>, Vec<u8>)>>,
     /// What a server said beside the body, for the log.
     pub(super) messages: RefCell<Vec<u8>>,
+    /// What was wrong behind a body that is complete, for the log.
+    pub(super) note: Cell<Option<&'static str>>,
     /// Whether more came than was announced.
     pub(super) excess: Cell<bool>,
     /// Why the body broke off, reported by its sender.
@@ -152,6 +154,7 @@ impl Tries {
             heading: RefCell::new(None),
             trailers: RefCell::default(),
             messages: RefCell::default(),
+            note: Cell::new(None),
             excess: Cell::new(false),
             fault: Cell::new(None),
             is_invalid: Cell::new(false),
@@ -198,6 +201,9 @@ pub fn log_body(request: &Request) {
     let messages = last.messages.take();
     if !messages.is_empty() {
         log_messages(request, &messages, "while reading upstream");
+    }
+    if let Some(words) = last.note.get() {
+        request.log(Level::Error, format_args!("{words} while reading upstream"));
     }
     if last.excess.get() {
         let what = "upstream sent more data than specified in \"Content-Length\" header";

@@ -1,6 +1,6 @@
 //! Responses of FastCGI servers: [`http::gateway::fastcgi::Decoder`] behind [`Decoder`].
 
-use http::gateway::{BodyEvent, Decoder, HeadEvent, Protocol};
+use http::gateway::{BodyEvent, Decoder, HeadEvent, fastcgi};
 use http::reply::{Limits, ReplyHead};
 use http::request::Method;
 
@@ -49,7 +49,8 @@ pub fn run(mut data: &[u8]) {
 }
 
 fn decode(data: &[u8], piece: usize) -> Result<Decoded, ()> {
-    let mut decoder = Decoder::new(Protocol::FastCgi, Method::Get, Limits::default());
+    let request = fastcgi::Encoder::new(false).end();
+    let mut decoder = Decoder::new(&request, Method::Get, Limits::default());
     let (mut head, mut input) = (ReplyHead::new(), Vec::new());
     let mut found = Decoded { status: None, body: Vec::new(), is_over: false };
     for piece in data.chunks(piece) {

@@ -9,6 +9,7 @@ pub mod h2_client;
 pub mod h2_reply;
 pub mod h2_session;
 pub mod hpack;
+pub mod memcached_response;
 pub mod proxy_protocol;
 pub mod purge_log;
 pub mod range;

@@ -1,6 +1,6 @@
 //! A request as bytes of its protocol.
 
-use super::BodyFraming;
+use super::{BodyFraming, memcached};
 use crate::Span;
 
 /// The protocol that a server speaks.
@@ -14,6 +14,11 @@ pub enum Protocol {
     FastCgi,
     /// SCGI and uwsgi: the response of a script, up to its length or the end of the connection.
     Script,
+    /// memcached, and the bits of flags that mark a value as compressed.
+    Memcached {
+        /// `memcached_gzip_flag`
+        gzip_flag: u64,
+    },
 }
 
 /// What an encoder makes of the parts of a request.
@@ -42,6 +47,12 @@ impl Encoded {
     #[must_use]
     pub fn target(&self) -> &[u8] {
         self.target.of(&self.head)
+    }
+
+    /// The key that is asked for, where the protocol has one.
+    #[must_use]
+    pub fn key(&self) -> Option<&[u8]> {
+        matches!(self.protocol, Protocol::Memcached { .. }).then(|| memcached::key(&self.head))
     }
 
     /// How the body is framed on its way.

@@ -58,6 +58,9 @@ pub enum HeadEvent {
     Interim(u32),
     /// The head has this many bytes; the body starts behind them.
     Head(u32),
+    /// The protocol has other heads, of this many bytes here. The parsed one belongs to the bytes of
+    /// [`Decoder::take_written`](super::Decoder::take_written).
+    Written(u32),
     /// There is no head: the body starts with the first byte, and the status is 200.
     NoHead,
 }

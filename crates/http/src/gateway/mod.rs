@@ -1,7 +1,7 @@
 //! The protocols that servers behind this one speak: a request becomes bytes, and bytes become events of a response.
 //!
 //! Main types: the encoder of each protocol ([`Encoder`] for HTTP, [`fastcgi::Encoder`],
-//! [`scgi::Encoder`], [`uwsgi::Encoder`]), which takes the parts of a request
+//! [`scgi::Encoder`], [`uwsgi::Encoder`], [`memcached::get`]), which takes the parts of a request
 //! and makes an [`Encoded`] of them, and [`Decoder`], which takes received bytes and returns ranges of them. No byte of a
 //! body is copied here. The decoder is a closed enum, and a protocol is a variant with a directory of its own: no box and
 //! no dynamic call for a request. The caller handles connections, timeouts and the choice of a server.
@@ -11,6 +11,7 @@ mod event;
 pub mod fastcgi;
 pub mod http1;
 pub mod http2;
+pub mod memcached;
 pub mod scgi;
 pub mod uwsgi;
 
@@ -77,13 +78,19 @@ pub enum Decoder {
     Http1(http1::Decoder),
     /// FastCGI.
     FastCgi(Box<fastcgi::Decoder>),
+    /// memcached.
+    Memcached(Box<memcached::Decoder>),
 }
 
 impl Decoder {
     /// One for the response to a request with `method`, as it was sent.
     #[must_use]
-    pub fn new(protocol: Protocol, method: Method, limits: Limits) -> Self {
-        match protocol {
+    pub fn new(request: &Encoded, method: Method, limits: Limits) -> Self {
+        match request.protocol {
+            Protocol::Memcached { gzip_flag } => {
+                let key = memcached::key(&request.head);
+                Self::Memcached(Box::new(memcached::Decoder::new(key, gzip_flag, method, limits)))
+            }
             Protocol::Http1 => Self::Http1(http1::Decoder::new(method, limits)),
             Protocol::Http2 => Self::Http1(http1::Decoder::of_stream(method, limits)),
             Protocol::Script => Self::Http1(http1::Decoder::of_script(method, limits)),
@@ -98,7 +105,7 @@ impl Decoder {
     /// [`ReplyError`]; the connection must be closed.
     pub fn unframe(&mut self, received: &mut [u8]) -> Result<usize, ReplyError> {
         match self {
-            Self::Http1(_) => Ok(received.len()),
+            Self::Http1(_) | Self::Memcached(_) => Ok(received.len()),
             Self::FastCgi(decoder) => decoder.unframe(received),
         }
     }
@@ -111,6 +118,7 @@ impl Decoder {
         match self {
             Self::Http1(decoder) => decoder.head(head, input),
             Self::FastCgi(decoder) => decoder.head(head, input),
+            Self::Memcached(decoder) => decoder.head(head, input),
         }
     }
 
@@ -124,6 +132,7 @@ impl Decoder {
         match self {
             Self::Http1(decoder) => decoder.body(input),
             Self::FastCgi(decoder) => decoder.body(input),
+            Self::Memcached(decoder) => decoder.body(input),
         }
     }
 
@@ -134,6 +143,7 @@ impl Decoder {
         match self {
             Self::Http1(decoder) => decoder.ends_within(input),
             Self::FastCgi(decoder) => decoder.ends_within(input),
+            Self::Memcached(decoder) => decoder.ends_within(input),
         }
     }
 
@@ -143,6 +153,7 @@ impl Decoder {
         match self {
             Self::Http1(decoder) => decoder.left(),
             Self::FastCgi(decoder) => decoder.left(),
+            Self::Memcached(decoder) => decoder.left(),
         }
     }
 
@@ -152,6 +163,7 @@ impl Decoder {
         match self {
             Self::Http1(decoder) => decoder.is_over(),
             Self::FastCgi(decoder) => decoder.is_over(),
+            Self::Memcached(decoder) => decoder.is_over(),
         }
     }
 
@@ -161,6 +173,7 @@ impl Decoder {
         match self {
             Self::Http1(decoder) => decoder.close(),
             Self::FastCgi(decoder) => decoder.close(),
+            Self::Memcached(_) => false,
         }
     }
 
@@ -170,6 +183,7 @@ impl Decoder {
         match self {
             Self::Http1(decoder) => decoder.keeps(),
             Self::FastCgi(decoder) => decoder.keeps(),
+            Self::Memcached(decoder) => decoder.keeps(),
         }
     }
 
@@ -178,15 +192,40 @@ impl Decoder {
     pub fn trailers(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         match self {
             Self::Http1(decoder) => decoder.trailers(),
-            Self::FastCgi(_) => Vec::new(),
+            Self::FastCgi(_) | Self::Memcached(_) => Vec::new(),
         }
     }
 
     /// What the server has said beside the response since the last call, for the log.
     pub fn take_messages(&mut self) -> Option<Vec<u8>> {
         match self {
-            Self::Http1(_) => None,
+            Self::Http1(_) | Self::Memcached(_) => None,
             Self::FastCgi(decoder) => decoder.take_messages(),
+        }
+    }
+
+    /// The header section of [`HeadEvent::Written`].
+    pub fn take_written(&mut self) -> Vec<u8> {
+        match self {
+            Self::Http1(_) | Self::FastCgi(_) => Vec::new(),
+            Self::Memcached(decoder) => decoder.take_written(),
+        }
+    }
+
+    /// The key that the server does not know, when the head has said so.
+    #[must_use]
+    pub fn missing_key(&self) -> Option<&[u8]> {
+        match self {
+            Self::Http1(_) | Self::FastCgi(_) => None,
+            Self::Memcached(decoder) => decoder.missing_key(),
+        }
+    }
+
+    /// Words for the log about the end of a body that is complete nevertheless.
+    pub fn take_note(&mut self) -> Option<&'static str> {
+        match self {
+            Self::Http1(_) | Self::FastCgi(_) => None,
+            Self::Memcached(decoder) => decoder.take_note(),
         }
     }
 }

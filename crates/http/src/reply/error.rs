@@ -43,6 +43,14 @@ pub enum ReplyError {
     RecordType,
     /// The response has ended without a header section.
     StdoutClosed,
+    /// A line that is no response of memcached to `get`.
+    MemcachedResponse,
+    /// The value of another key.
+    MemcachedKey,
+    /// Flags of a value that are no number.
+    MemcachedFlags,
+    /// A length of a value that is no number.
+    MemcachedLength,
 }
 
 impl ReplyError {
@@ -69,6 +77,16 @@ impl ReplyError {
             Self::RecordId => "upstream sent unexpected FastCGI request id",
             Self::RecordType => "upstream sent unexpected FastCGI record",
             Self::StdoutClosed => "upstream prematurely closed FastCGI stdout",
+            Self::MemcachedResponse => "memcached sent invalid response",
+            Self::MemcachedKey => "memcached sent invalid key in response",
+            Self::MemcachedFlags => "memcached sent invalid flags in response",
+            Self::MemcachedLength => "memcached sent invalid length in response",
         }
+    }
+
+    /// Whether nginx shows the requested key behind the offending line.
+    #[must_use]
+    pub fn shows_key(self) -> bool {
+        matches!(self, Self::MemcachedKey | Self::MemcachedFlags | Self::MemcachedLength)
     }
 }

@@ -37,7 +37,7 @@ pub(crate) struct Conf {
     /// `proxy_pass_request_headers`
     pub(crate) pass_fields: bool,
     /// `proxy_pass_request_body`
-    pub(super) pass_body: bool,
+    pub(crate) pass_body: bool,
     /// `proxy_hide_header`
     pub(super) hidden: Layered<Box<str>>,
     /// `proxy_pass_header`
@@ -48,8 +48,10 @@ pub(crate) struct Conf {
     pub(super) ignored: Words,
     /// `proxy_intercept_errors`
     pub(super) intercept_errors: bool,
+    /// Whether 404 is always answered by this server.
+    pub(crate) intercept_not_found: bool,
     /// `proxy_force_ranges`
-    pub(super) force_ranges: bool,
+    pub(crate) force_ranges: bool,
     /// `proxy_store`
     pub(super) store: Store,
     /// `proxy_store_access`
@@ -80,6 +82,7 @@ impl Default for Conf {
             next_upstream: Words::default(),
             ignored: Words::default(),
             intercept_errors: false,
+            intercept_not_found: false,
             force_ranges: false,
             store: Store::Off,
             store_access: 0o600,
@@ -178,6 +181,24 @@ impl Conf {
         Ok(())
     }
 }
+
+/// The names of `proxy_next_upstream`, and the bit that stands for each while they are read.
+pub(crate) const NEXT_UPSTREAM: &[(&str, u64)] = &[
+    ("error", 1),
+    ("timeout", 1 << 1),
+    ("invalid_header", 1 << 2),
+    ("non_idempotent", 1 << 3),
+    ("http_500", 1 << 4),
+    ("http_502", 1 << 5),
+    ("http_503", 1 << 6),
+    ("http_504", 1 << 7),
+    ("http_403", 1 << 8),
+    ("http_404", 1 << 9),
+    ("http_429", 1 << 10),
+    ("off", NEXT_OFF),
+];
+
+pub(crate) const NEXT_OFF: u64 = 1 << 11;
 
 /// A size as configurations write it.
 fn shown(bytes: u64) -> String {

@@ -7,7 +7,7 @@ use conf::value;
 use conf::{Args, Error, State};
 
 use crate::Directive;
-use crate::passing::conf::{Conf, conf};
+use crate::passing::conf::{Conf, NEXT_OFF, conf};
 use crate::passing::reply;
 use crate::passing::spec::row;
 use crate::passing::{Family, Rows};
@@ -51,7 +51,7 @@ impl<F: Family> Rows<F> {
             row("_next_upstream", Args::AtLeast(1), "When the next upstream is tried.")
                 .default("error timeout")
                 .many(),
-            |scope, cx| set_next_upstream(conf::<F>(scope), cx),
+            |scope, cx| set_next_upstream(F::NEXT_UPSTREAM, conf::<F>(scope), cx),
         ),
         // Each try may take all of a timeout, so a client can wait for a multiple of it without this bound.
         Directive::scope(
@@ -297,25 +297,7 @@ fn bind_address(text: &str) -> Option<SocketAddr> {
     }
 }
 
-/// Names, and the number of the bit that stands for each while they are read.
-const NEXT_UPSTREAM: &[(&str, u64)] = &[
-    ("error", 1),
-    ("timeout", 1 << 1),
-    ("invalid_header", 1 << 2),
-    ("non_idempotent", 1 << 3),
-    ("http_500", 1 << 4),
-    ("http_502", 1 << 5),
-    ("http_503", 1 << 6),
-    ("http_504", 1 << 7),
-    ("http_403", 1 << 8),
-    ("http_404", 1 << 9),
-    ("http_429", 1 << 10),
-    ("off", NEXT_OFF),
-];
-
-const NEXT_OFF: u64 = 1 << 11;
-
-/// What the bits above mean, in their order.
+/// What the bits of [`NEXT_UPSTREAM`](crate::passing::conf::NEXT_UPSTREAM) mean, in their order.
 const REASONS: [NextUpstream; 11] = [
     NextUpstream::ERROR,
     NextUpstream::TIMEOUT,
@@ -331,9 +313,13 @@ const REASONS: [NextUpstream; 11] = [
 ];
 
 /// `off` wins over whatever else is written.
-fn set_next_upstream(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
+fn set_next_upstream(
+    names: &'static [(&'static str, u64)],
+    conf: &mut Conf,
+    cx: &mut Cx<'_>,
+) -> Result<(), Error> {
     let bits = &mut conf.next_upstream;
-    bits.add(NEXT_UPSTREAM, cx)?;
+    bits.add(names, cx)?;
     let chosen = REASONS.iter().enumerate().filter(|(number, _)| bits.has(1 << number));
     conf.upstream.next_upstream = match bits.has(NEXT_OFF) {
         true => NextUpstream::OFF,

@@ -102,6 +102,11 @@ pub(crate) trait Protocol: Send + Sync {
         None
     }
 
+    /// Whether a body of the client is read and dropped by its connection, since no request has one.
+    fn drops_body(&self) -> bool {
+        false
+    }
+
     /// Whether a body of this length can be passed on while it comes.
     fn can_frame(&self, _: BodyLength) -> bool {
         true
@@ -124,6 +129,10 @@ pub(crate) trait Family: Protocol + Any + Clone + Debug + Default {
     const PREFIX: &'static str;
     /// What may stand in front of an address.
     const SCHEMES: &'static [Scheme];
+    /// Whether it has the directives for buffers of bodies, whose sizes have to fit together, and for temporary files.
+    const HAS_BUFFERS: bool = true;
+    /// The names of `proxy_next_upstream`, and the bits of them.
+    const NEXT_UPSTREAM: &'static [(&'static str, u64)] = conf::NEXT_UPSTREAM;
     /// The default of the key of a cache, as it would be written.
     const KEY_DEFAULT: Option<&'static str>;
     /// The default of the name in an upstream's certificate, as it would be written.
@@ -198,7 +207,9 @@ pub(crate) const fn module<F: Family>(name: &'static str) -> Module {
         blocks: BlockHooks {
             end: |_, scope, end| {
                 let Passing { conf, own } = scope.own::<Passing<F>>();
-                conf.finish_sizes().map_err(|fault| Error::at(end.span.clone(), fault))?;
+                if F::HAS_BUFFERS {
+                    conf.finish_sizes().map_err(|fault| Error::at(end.span.clone(), fault))?;
+                }
                 if F::KEY_DEFAULT.is_none() && conf.cache.zone.is_on() && conf.cache.key.is_none() {
                     let prefix = F::PREFIX;
                     let fault = format!("no \"{prefix}_cache_key\" for \"{prefix}_cache\"");
@@ -211,7 +222,7 @@ pub(crate) const fn module<F: Family>(name: &'static str) -> Module {
             },
             needs: |_, scope, needs| {
                 let conf = &scope.of::<Passing<F>>().conf;
-                if conf.is_active() {
+                if conf.is_active() && F::HAS_BUFFERS {
                     needs.temp_folders.insert(conf.upstream.temp_path.0.clone());
                 }
                 needs.transparent_bind |= conf.upstream.bind.as_ref().is_some_and(|bind| bind.transparent);
@@ -228,6 +239,9 @@ pub(crate) const fn module<F: Family>(name: &'static str) -> Module {
 
 /// Asks for the body first: for all of it, or for its pieces while they come.
 fn begin(via: Via<'_>, request: &mut Request) -> Option<Step> {
+    if via.protocol.drops_body() {
+        return None;
+    }
     if request::streams_body(request, via) {
         return request.incoming.is_none().then_some(Step::StreamBody);
     }

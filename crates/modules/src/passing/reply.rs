@@ -166,6 +166,9 @@ fn is_empty(request: &Request) -> bool {
 /// `proxy_intercept_errors`: a status that has an `error_page` leads there.
 fn intercept(request: &mut Request, conf: &Conf, heading: &Heading) -> Option<Step> {
     let status = heading.head().status().code();
+    if status == 404 && conf.intercept_not_found {
+        return Some(Step::Status(status));
+    }
     let pages = request.scope().core.answering.error_pages.items();
     // Without a page for it the upstream's own words are better than ours.
     if status < 300 || !conf.intercept_errors || !pages.iter().any(|page| page.status == status) {

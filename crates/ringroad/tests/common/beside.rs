@@ -87,7 +87,7 @@ pub(crate) fn compare(conf: &str, site: &TempDir, cases: Vec<Case>) {
 
 /// What `nginx -v` says, on standard error.
 fn version() -> String {
-    let output = Command::new(nginx::BINARY).arg("-v").output().expect("it has just been started");
+    let output = Command::new(nginx::binary()).arg("-v").output().expect("it has just been started");
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 

@@ -1,0 +1,385 @@
+//! The text protocol of memcached, of which `get` alone is spoken
+//! (<https://github.com/memcached/memcached/blob/master/doc/protocol.txt>).
+//!
+//! ```text
+//!   get KEY  -->  VALUE KEY FLAGS LENGTH, the value, an empty line, END
+//!            -->  END                                     where the key is not known
+//! ```
+//!
+//! Such a response has no header section of HTTP, so the decoder writes one: 200 with the length of the value, or 404. As
+//! in nginx a wrong end behind a complete value is a matter of the log and of the connection; the client has all of it.
+
+use super::event::{BodyEvent, BodyStep, HeadEvent, InvalidBody};
+use super::{BodyFraming, Encoded, Protocol};
+use crate::reply::{FieldLine, HeadWriter, Limits, ReplyError, ReplyHead};
+use crate::request::Method;
+use crate::{Span, StatusCode, parse_decimal};
+
+/// The command in front of a key.
+const COMMAND: &[u8] = b"get ";
+
+/// What the first line of a value begins with.
+const VALUE: &[u8] = b"VALUE ";
+
+/// The whole response where the key is not known.
+const NOT_FOUND: &[u8] = b"END";
+
+/// The bytes behind a value.
+const END: &[u8] = b"\r\nEND\r\n";
+
+/// The key as it is sent: control bytes, spaces and percent signs are escaped, as in nginx.
+#[must_use]
+pub fn escaped(key: &[u8]) -> Vec<u8> {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    let mut out = Vec::with_capacity(key.len());
+    for &byte in key {
+        match byte {
+            0..=b' ' | b'%' => {
+                out.extend([b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]])
+            }
+            _ => out.push(byte),
+        }
+    }
+    out
+}
+
+/// A request for the value of a key. Its flags are compared with `gzip_flag`: where they share a bit, the value is
+/// compressed by gzip.
+#[must_use]
+pub fn get(key: &[u8], gzip_flag: u64) -> Encoded {
+    let head = [COMMAND, &escaped(key), b"\r\n"].concat();
+    let protocol = Protocol::Memcached { gzip_flag };
+    Encoded { protocol, head, target: Span::EMPTY, framing: BodyFraming::Plain }
+}
+
+/// The key in a request that [`get`] made.
+pub(super) fn key(head: &[u8]) -> &[u8] {
+    let key = head.strip_prefix(COMMAND).unwrap_or_default();
+    key.strip_suffix(b"\r\n").unwrap_or_default()
+}
+
+/// See [`crate::gateway::Decoder`].
+#[derive(Debug)]
+pub struct Decoder {
+    /// As it was sent.
+    key: Vec<u8>,
+    gzip_flag: u64,
+    head_max: u32,
+    /// Whether the value is for nobody (HEAD).
+    is_bare: bool,
+    keeps: bool,
+    place: Place,
+    /// The header section that was made, until it is taken.
+    written: Vec<u8>,
+    is_missing: bool,
+    /// Words for the log.
+    note: Option<&'static str>,
+}
+
+/// What the next byte is a part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// The first line.
+    Line,
+    /// The value, of which this many bytes are left.
+    Value(u64),
+    /// [`END`], of which this many bytes were there.
+    Trailer(usize),
+    /// The end has been reported.
+    Over,
+}
+
+impl Decoder {
+    pub(super) fn new(key: &[u8], gzip_flag: u64, method: Method, limits: Limits) -> Self {
+        Self {
+            key: key.to_vec(),
+            gzip_flag,
+            head_max: limits.head_max,
+            is_bare: method == Method::Head,
+            keeps: false,
+            place: Place::Line,
+            written: Vec::new(),
+            is_missing: false,
+            note: None,
+        }
+    }
+
+    pub(super) fn head(&mut self, head: &mut ReplyHead, input: &[u8]) -> Result<HeadEvent, ReplyError> {
+        let most = &input[..input.len().min(self.head_max as usize)];
+        let Some(line_feed) = memchr::memchr(b'\n', most) else {
+            return match most.len() < self.head_max as usize {
+                true => Ok(HeadEvent::More),
+                false => Err(ReplyError::HeadTooLong),
+            };
+        };
+        let line = input[..line_feed].strip_suffix(b"\r").ok_or(ReplyError::MemcachedResponse)?;
+        let length = match line {
+            NOT_FOUND => None,
+            line => Some(self.value(line.strip_prefix(VALUE).ok_or(ReplyError::MemcachedResponse)?)?),
+        };
+        (self.written, *head) = match length {
+            None => section(b"404 Not Found", 0, false),
+            Some((length, is_gzip)) => section(b"200 OK", length, is_gzip),
+        }?;
+        self.is_missing = length.is_none();
+        self.place = match length {
+            Some((0, _)) => Place::Trailer(0),
+            Some((length, _)) => Place::Value(length),
+            None => Place::Trailer(END.len()),
+        };
+        Ok(HeadEvent::Written(line_feed as u32 + 1))
+    }
+
+    /// Reads the line of a value behind its first word: its length, and whether it is compressed.
+    fn value(&self, rest: &[u8]) -> Result<(u64, bool), ReplyError> {
+        let rest = rest.strip_prefix(&*self.key).ok_or(ReplyError::MemcachedKey)?;
+        let rest = rest.strip_prefix(b" ").ok_or(ReplyError::MemcachedResponse)?;
+        let space = memchr::memchr(b' ', rest).ok_or(ReplyError::MemcachedResponse)?;
+        let (flags, length) = (&rest[..space], &rest[space + 1..]);
+        if flags.contains(&0) {
+            return Err(ReplyError::MemcachedResponse);
+        }
+        // nginx reads them only where they are needed.
+        let is_gzip = match self.gzip_flag {
+            0 => false,
+            flag => parse_decimal(flags).ok_or(ReplyError::MemcachedFlags)? & flag != 0,
+        };
+        Ok((parse_decimal(length).ok_or(ReplyError::MemcachedLength)?, is_gzip))
+    }
+
+    pub(super) fn take_written(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.written)
+    }
+
+    pub(super) fn missing_key(&self) -> Option<&[u8]> {
+        self.is_missing.then_some(&*self.key)
+    }
+
+    pub(super) fn body(&mut self, input: &[u8]) -> Result<BodyStep, InvalidBody> {
+        if self.is_bare && matches!(self.place, Place::Value(_) | Place::Trailer(_)) {
+            // Bytes that follow would be taken for the next response.
+            self.keeps = is_whole(self.place, input);
+            return Ok(self.ended(input.len()));
+        }
+        match self.place {
+            Place::Value(left) if !input.is_empty() => {
+                let len = input.len().min(left.min(usize::MAX as u64) as usize);
+                self.place = match left - len as u64 {
+                    0 => Place::Trailer(0),
+                    left => Place::Value(left),
+                };
+                Ok(BodyStep { consumed: len, event: BodyEvent::Data { start: 0, end: len } })
+            }
+            Place::Trailer(seen) => {
+                let expected = &END[seen..];
+                let len = expected.len().min(input.len());
+                if input[..len] != expected[..len] || input.len() > len && len > 0 {
+                    self.note = Some("memcached sent invalid trailer");
+                    return Ok(self.ended(input.len()));
+                }
+                if len < expected.len() {
+                    self.place = Place::Trailer(seen + len);
+                    return Ok(BodyStep { consumed: len, event: BodyEvent::More });
+                }
+                self.keeps = true;
+                Ok(self.ended(len))
+            }
+            Place::Line | Place::Value(_) | Place::Over => {
+                Ok(BodyStep { consumed: input.len(), event: BodyEvent::More })
+            }
+        }
+    }
+
+    fn ended(&mut self, consumed: usize) -> BodyStep {
+        self.place = Place::Over;
+        BodyStep { consumed, event: BodyEvent::End }
+    }
+
+    pub(super) fn ends_within(&self, input: &[u8]) -> bool {
+        match self.place {
+            _ if self.is_bare => true,
+            Place::Value(left) => (input.len() as u64).checked_sub(left) >= Some(END.len() as u64),
+            Place::Trailer(seen) => input.len() >= END.len() - seen,
+            Place::Line | Place::Over => false,
+        }
+    }
+
+    pub(super) fn left(&self) -> Option<u64> {
+        match self.place {
+            Place::Line => None,
+            _ if self.is_bare => Some(0),
+            Place::Value(left) => Some(left),
+            Place::Trailer(_) | Place::Over => Some(0),
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.place == Place::Over
+    }
+
+    pub(super) fn keeps(&self) -> bool {
+        self.keeps
+    }
+
+    pub(super) fn take_note(&mut self) -> Option<&'static str> {
+        self.note.take()
+    }
+}
+
+/// Whether the rest of a response is all that is here.
+fn is_whole(place: Place, input: &[u8]) -> bool {
+    match place {
+        Place::Value(left) => {
+            let value = usize::try_from(left).ok().and_then(|left| input.split_at_checked(left));
+            value.is_some_and(|(_, trailer)| trailer == END)
+        }
+        Place::Trailer(seen) => *input == END[seen..],
+        Place::Line | Place::Over => false,
+    }
+}
+
+/// The header section that stands for a response.
+fn section(status_text: &[u8], length: u64, is_gzip: bool) -> Result<(Vec<u8>, ReplyHead), ReplyError> {
+    let status = if status_text.starts_with(b"2") { StatusCode::OK } else { StatusCode::NOT_FOUND };
+    let mut writer = HeadWriter::new(status, status_text, 96)?;
+    writer.push(&FieldLine::new(b"Content-Length", length.to_string().as_bytes()))?;
+    if is_gzip {
+        writer.push(&FieldLine::new(b"Content-Encoding", b"gzip"))?;
+    }
+    writer.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decoder(gzip_flag: u64, method: Method) -> Decoder {
+        Decoder::new(b"k%20", gzip_flag, method, Limits { head_max: 64, ..Limits::default() })
+    }
+
+    #[test]
+    fn keys_are_escaped_as_in_nginx() {
+        for (key, line) in [
+            (&b"/a/b?c=d&e"[..], "get /a/b?c=d&e\r\n"),
+            (b"a b", "get a%20b\r\n"),
+            (b"100%", "get 100%25\r\n"),
+            (b"\0\r\n\x1f!", "get %00%0D%0A%1F!\r\n"),
+            (b"\x7f\xc3\xa4", "get \x7f\u{e4}\r\n"),
+        ] {
+            let encoded = get(key, 0);
+            assert_eq!(encoded.head(), line.as_bytes(), "{key:?}");
+            assert_eq!(super::key(encoded.head()), escaped(key));
+        }
+    }
+
+    /// The flag, a line, and its status, length and whether it is compressed.
+    type Line<'t> = (u64, &'t str, Result<(u16, u64, bool), ReplyError>);
+
+    #[test]
+    fn first_lines_become_header_sections() {
+        let cases: &[Line<'_>] = &[
+            (0, "VALUE k%20 0 5\r\n", Ok((200, 5, false))),
+            (2, "VALUE k%20 0 5\r\n", Ok((200, 5, false))),
+            (2, "VALUE k%20 3 5\r\n", Ok((200, 5, true))),
+            (0, "VALUE k%20 abc 5\r\n", Ok((200, 5, false))),
+            (0, "VALUE k%20  5\r\n", Ok((200, 5, false))),
+            (2, "VALUE k%20  5\r\n", Err(ReplyError::MemcachedFlags)),
+            (2, "VALUE k%20 x 5\r\n", Err(ReplyError::MemcachedFlags)),
+            (2, "VALUE k%20 99999999999999999999 5\r\n", Err(ReplyError::MemcachedFlags)),
+            (0, "VALUE k%20 0 5 17\r\n", Err(ReplyError::MemcachedLength)),
+            (0, "VALUE k%20 0 -5\r\n", Err(ReplyError::MemcachedLength)),
+            (0, "VALUE k%20 0 \r\n", Err(ReplyError::MemcachedLength)),
+            (0, "VALUE k%20 0 99999999999999999999\r\n", Err(ReplyError::MemcachedLength)),
+            (0, "VALUE k%20 5\r\n", Err(ReplyError::MemcachedResponse)),
+            (0, "VALUE k%20\0\r\n", Err(ReplyError::MemcachedResponse)),
+            (0, "VALUE k%20 \0 5\r\n", Err(ReplyError::MemcachedResponse)),
+            (0, "VALUE k%20more 0 5\r\n", Err(ReplyError::MemcachedResponse)),
+            (0, "VALUE other 0 5\r\n", Err(ReplyError::MemcachedKey)),
+            (0, "VALUE k%20 0 5\n", Err(ReplyError::MemcachedResponse)),
+            (0, "END\r\n", Ok((404, 0, false))),
+            (0, "END \r\n", Err(ReplyError::MemcachedResponse)),
+            (0, "ERROR\r\n", Err(ReplyError::MemcachedResponse)),
+            (0, "\r\n", Err(ReplyError::MemcachedResponse)),
+            (0, "\n", Err(ReplyError::MemcachedResponse)),
+        ];
+        for (gzip_flag, line, expected) in cases {
+            let mut decoder = decoder(*gzip_flag, Method::Get);
+            let mut head = ReplyHead::new();
+            for len in 0..line.len() {
+                assert_eq!(decoder.head(&mut head, &line.as_bytes()[..len]), Ok(HeadEvent::More), "{line:?}");
+            }
+            let found = decoder.head(&mut head, line.as_bytes()).map(|event| {
+                assert_eq!(event, HeadEvent::Written(line.len() as u32), "{line:?}");
+                let raw = decoder.take_written();
+                let is_gzip = head.named(&raw, b"content-encoding").next() == Some(b"gzip");
+                (head.status().code(), head.content_length().unwrap_or(u64::MAX), is_gzip)
+            });
+            assert_eq!(found, *expected, "{line:?}");
+        }
+        let mut long = decoder(0, Method::Get);
+        assert_eq!(long.head(&mut ReplyHead::new(), &[b'x'; 63]), Ok(HeadEvent::More));
+        assert_eq!(long.head(&mut ReplyHead::new(), &[b'x'; 64]), Err(ReplyError::HeadTooLong));
+    }
+
+    /// The line, what follows it, the body in that, and the end as [`decoded`] has it.
+    type Row<'t> = (&'t str, &'t str, &'t str, Option<(bool, bool)>);
+
+    /// The body, whether the connection is kept alive, and whether the trailer is wrong; `None` before the end.
+    fn decoded(method: Method, line: &str, rest: &[u8], piece: usize) -> (Vec<u8>, Option<(bool, bool)>) {
+        let mut decoder = decoder(0, method);
+        decoder.head(&mut ReplyHead::new(), line.as_bytes()).expect("a good line");
+        let (mut body, mut at) = (Vec::new(), 0);
+        loop {
+            let end = (at + piece).min(rest.len());
+            let claim = decoder.ends_within(&rest[at..end]);
+            let step = decoder.body(&rest[at..end]).expect("no body is refused");
+            match step.event {
+                BodyEvent::Data { start, end } => body.extend_from_slice(&rest[at + start..at + end]),
+                BodyEvent::More if end == rest.len() && at + step.consumed == end => {
+                    assert!(!claim, "it was said to end");
+                    return (body, None);
+                }
+                BodyEvent::More => {}
+                BodyEvent::End => {
+                    assert!(decoder.is_over());
+                    return (body, Some((decoder.keeps(), decoder.take_note().is_some())));
+                }
+            }
+            at += step.consumed;
+        }
+    }
+
+    #[test]
+    fn values_end_where_their_lines_say_in_pieces_of_any_size() {
+        let (five, none, missing) = ("VALUE k%20 0 5\r\n", "VALUE k%20 0 0\r\n", "END\r\n");
+        let cases: &[Row<'_>] = &[
+            (five, "hello\r\nEND\r\n", "hello", Some((true, false))),
+            (five, "\r\nEND\r\nEND\r\n", "\r\nEND", Some((true, false))),
+            (five, "helloXX", "hello", Some((false, true))),
+            (five, "hello\r\nENX", "hello", Some((false, true))),
+            (five, "hello\r\nEND", "hello", None),
+            (five, "hel", "hel", None),
+            (none, "\r\nEND\r\n", "", Some((true, false))),
+            (none, "END\r\n", "", Some((false, true))),
+            (missing, "", "", Some((true, false))),
+        ];
+        for (line, rest, body, end) in cases {
+            for piece in 1..=rest.len().max(1) {
+                let found = decoded(Method::Get, line, rest.as_bytes(), piece);
+                assert_eq!(found, (body.as_bytes().to_vec(), *end), "{rest:?} in pieces of {piece}");
+            }
+        }
+        // More than the response in one piece is nginx's wrong trailer.
+        let more = decoded(Method::Get, five, b"hello\r\nEND\r\nVALUE", 100);
+        assert_eq!(more, (b"hello".to_vec(), Some((false, true))));
+    }
+
+    #[test]
+    fn the_value_of_a_head_request_is_for_nobody() {
+        let line = "VALUE k%20 0 5\r\n";
+        for (rest, keeps) in [("hello\r\nEND\r\n", true), ("hello\r\nEND", false), ("", false)] {
+            let (body, end) = decoded(Method::Head, line, rest.as_bytes(), 100);
+            assert_eq!((body, end), (Vec::new(), Some((keeps, false))), "{rest:?}");
+        }
+    }
+}

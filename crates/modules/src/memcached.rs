@@ -1,0 +1,133 @@
+//! nginx's memcached module: the values of a memcached server as responses. What it shares with HTTP is in
+//! [`crate::passing`], the bytes are in `http::gateway::memcached`.
+//!
+//! As in nginx, GET and HEAD alone are taken, a value is passed on as it arrives, and a key that the server does not know
+//! is 404 of this server, so that `error_page 404` can lead to what makes the value.
+
+use conf::{Args, Contexts, Spec};
+use http::gateway::memcached;
+use http::request::{HeaderId, Method};
+
+use crate::passing::conf::{Conf, NEXT_OFF};
+use crate::passing::pass::{self, Destination, Scheme};
+use crate::passing::request::Fill;
+use crate::passing::spec::row;
+use crate::passing::{self, Family, Passing, Protocol, Rows};
+use crate::{Directive, Module};
+use exchange::request::Request;
+use exchange::response::ContentType;
+use exchange::template::Template;
+use telemetry::Level;
+use upstream::{Outgoing, OutgoingBody};
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES, Rows::<Memcached>::CONNECTION],
+    ..passing::module::<Memcached>("http_memcached")
+};
+
+/// The settings of a block.
+#[derive(Clone, Debug, Default)]
+struct Memcached {
+    /// `$memcached_key`, where there is a `memcached_pass`.
+    key: Option<Template>,
+    /// `memcached_gzip_flag`
+    gzip_flag: u64,
+}
+
+const DIRECTIVES: &[Directive] = &[
+    Directive::scope(
+        Spec::new(
+            "",
+            "_pass",
+            Contexts::LOCATION.or(Contexts::LOCATION_IF),
+            Args::Exactly(1),
+            "Responds with the value of `$memcached_key` on this memcached server or group of servers: `HOST:PORT`, `unix:PATH` or a \
+             name.",
+        ),
+        |scope, cx| {
+            pass::set::<Memcached>(scope, cx)?;
+            scope.own::<Passing<Memcached>>().own.key = Some(cx.template("$memcached_key")?);
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        row(
+            "_gzip_flag",
+            Args::Exactly(1),
+            "Bits of a value's flags of which one says that the value is compressed by gzip.",
+        )
+        .default("0"),
+        |scope, cx| cx.number(&mut scope.own::<Passing<Memcached>>().own.gzip_flag),
+    ),
+];
+
+impl Family for Memcached {
+    const PREFIX: &'static str = "memcached";
+    // An address stands alone, and has no usual port.
+    const SCHEMES: &'static [Scheme] = &[Scheme { text: "", port: 0, is_secure: false }];
+    const NEXT_UPSTREAM: &'static [(&'static str, u64)] = &[
+        ("error", 1),
+        ("timeout", 1 << 1),
+        ("invalid_response", 1 << 2),
+        ("not_found", 1 << 9),
+        ("off", NEXT_OFF),
+    ];
+    const HAS_BUFFERS: bool = false;
+    const KEY_DEFAULT: Option<&'static str> = None;
+    const TLS_NAME_DEFAULT: Option<&'static str> = None;
+
+    fn hides(_: HeaderId, _: &[u8]) -> bool {
+        false
+    }
+
+    /// What nginx has no directives for.
+    fn finish(&mut self, conf: &mut Conf) {
+        conf.upstream.buffering = false;
+        conf.pass_body = false;
+        conf.force_ranges = true;
+        conf.intercept_not_found = true;
+    }
+}
+
+impl Protocol for Memcached {
+    fn build(
+        &self,
+        _: &Conf,
+        request: &mut Request,
+        _: &Destination,
+        _: Option<&Fill>,
+    ) -> Result<Outgoing, u16> {
+        let method = request.method;
+        if !matches!(method, Method::Get | Method::Head) {
+            return Err(405);
+        }
+        let key = self.key.as_ref().map(|key| key.rendered(request)).unwrap_or_default();
+        if key.is_empty() {
+            request.log(Level::Error, format_args!("the \"$memcached_key\" variable is not set"));
+            return Err(500);
+        }
+        // A value has no type; that of the path is nginx's choice too.
+        request.response.content_type = ContentType::OfUri;
+        Ok(Outgoing {
+            encoded: memcached::get(&key, self.gzip_flag),
+            scheme: "memcached://",
+            secure: None,
+            body: OutgoingBody::None,
+            method,
+            is_idempotent: true,
+            keepalive: true,
+            upgrade: false,
+            caught: Vec::new(),
+            interim: None,
+        })
+    }
+
+    fn default_key(&self, _: &Conf, _: &Request, _: &Destination) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn drops_body(&self) -> bool {
+        true
+    }
+}
