@@ -14,6 +14,7 @@ mod cache_counters;
 mod charset;
 mod coding;
 mod core;
+mod dav;
 mod empty_gif;
 mod fastcgi;
 mod geo;
@@ -47,6 +48,7 @@ mod split_clients;
 mod ssi;
 mod ssl;
 mod static_file;
+mod stored_file;
 mod stub_status;
 mod sub;
 #[doc(hidden)]
@@ -117,6 +119,7 @@ pub static MODULES: &[&Module] = &[
     &cache_counters::MODULE,
     // What answers for a whole location goes before what looks for files in it.
     &empty_gif::MODULE,
+    &dav::MODULE,
     &random_index::MODULE,
     &index::MODULE,
     // The best coding first, as nginx has it with these modules, and the originals last.

@@ -1,6 +1,13 @@
 //! nginx's memcached module: the values of a memcached server as responses. What it shares with HTTP is in
 //! [`crate::passing`], the bytes are in `http::gateway::memcached`.
 //!
+//! | step | where |
+//! |---|---|
+//! | the key and the request | `Memcached::build` here |
+//! | tries, connections kept alive | `upstream::fetch` |
+//! | the first line as a header section, the end of the value | the decoder |
+//! | type, ranges, 404 of this server | `passing::reply`, by the settings of `Memcached::finish` |
+//!
 //! As in nginx, GET and HEAD alone are taken, a value is passed on as it arrives, and a key that the server does not know
 //! is 404 of this server, so that `error_page 404` can lead to what makes the value.
 
@@ -47,6 +54,7 @@ const DIRECTIVES: &[Directive] = &[
         ),
         |scope, cx| {
             pass::set::<Memcached>(scope, cx)?;
+            // As in nginx, a configuration that never sets the variable is refused.
             scope.own::<Passing<Memcached>>().own.key = Some(cx.template("$memcached_key")?);
             Ok(())
         },
@@ -98,6 +106,7 @@ impl Protocol for Memcached {
         _: &Destination,
         _: Option<&Fill>,
     ) -> Result<Outgoing, u16> {
+        // Before anything is asked: the body was not read, and its connection drops it.
         let method = request.method;
         if !matches!(method, Method::Get | Method::Head) {
             return Err(405);
@@ -115,6 +124,7 @@ impl Protocol for Memcached {
             secure: None,
             body: OutgoingBody::None,
             method,
+            // It reads, so any server may be asked again.
             is_idempotent: true,
             keepalive: true,
             upgrade: false,

@@ -350,7 +350,7 @@ const DEFAULT_IS_KEPT: &[(&str, &[&str])] = &[
         ],
     ),
     // Words as bits: none set stands for the default.
-    ("no words", &["proxy_next_upstream", "proxy_cache_methods", "proxy_cache_use_stale"]),
+    ("no words", &["dav_methods", "proxy_next_upstream", "proxy_cache_methods", "proxy_cache_use_stale"]),
     // The list that holds where none was chosen is the default's.
     (
         "no list",

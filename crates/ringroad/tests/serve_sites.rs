@@ -359,3 +359,31 @@ fn pages_from_parts() {
         assert_eq!(get(&server, part, &[]).status, 404, "{part}");
     }
 }
+
+#[test]
+fn a_file_drop() {
+    let server = start("file-drop");
+    for folder in ["files", "temp"] {
+        fs::set_permissions(server.path(folder), fs::Permissions::from_mode(0o777)).expect("it is ours");
+    }
+    let send = |method: &str, target: &str, fields: &[(&str, &str)], body: &str| {
+        let length = body.len().to_string();
+        let mut all = vec![("Host", "localhost"), ("Content-Length", &length)];
+        all.extend(fields);
+        let mut client = client(&server);
+        client.send([testkit::client::request_bytes(method, target, &all), body.into()].concat());
+        client.response().status
+    };
+    let member = ("Authorization", "Basic cmVhZGVyOm9wZW4gc2VzYW1l");
+    assert_eq!(send("PUT", "/2026/report.txt", &[], "text"), 401);
+    assert_eq!(send("PUT", "/2026/report.txt", &[member], "text"), 201);
+    assert_eq!(send("PUT", "/2026/report.txt", &[member], "other"), 204);
+    assert_eq!(get(&server, "/2026/report.txt", &[]).text(), "other");
+    assert!(get(&server, "/2026/", &[]).text().contains("report.txt"));
+    assert_eq!(send("MOVE", "/2026/report.txt", &[member, ("Destination", "/2026/final.txt")], ""), 204);
+    assert_eq!(get(&server, "/2026/report.txt", &[]).status, 404);
+    assert_eq!(send("DELETE", "/", &[member], ""), 409);
+    assert_eq!(send("DELETE", "/2026/", &[member], ""), 204);
+    assert_eq!(get(&server, "/2026/final.txt", &[]).status, 404);
+    assert_eq!(get(&server, "/read-me.txt", &[]).status, 200);
+}

@@ -9,8 +9,6 @@
 //! An answer goes to a temporary file first and gets its name when it is complete: nobody ever sees a part of one
 //! under its name. Errors of the disk are said, and the client's answer goes on without a copy.
 
-mod file;
-
 use std::ffi::OsString;
 use std::future::{Future, poll_fn};
 use std::os::unix::ffi::OsStringExt;
@@ -27,13 +25,15 @@ use crate::Directive;
 use crate::passing::conf::{Conf, conf};
 use crate::passing::spec::row;
 use crate::passing::{Family, Rows};
+use crate::stored_file::{self, Fault, Plan, Writer};
 use exchange::config::Cx;
+use exchange::error_log;
 use exchange::files;
 use exchange::request::Request;
 use exchange::response::Body;
 use exchange::template::Template;
-use file::{Plan, Writer};
-use telemetry::Level;
+use exchange::thread::Thread;
+use telemetry::{Level, Reason};
 use transfer::body::source::BodySource;
 use transfer::body::{BodyError, choose};
 use upstream::caching::settings::Zone;
@@ -60,7 +60,10 @@ impl<F: Family> Rows<F> {
                 "Who may read and write these files: `user:`, `group:`, `all:` with `r` or `rw`.",
             )
             .default("user:rw"),
-            |scope, cx| set_access(conf::<F>(scope), cx),
+            |scope, cx| {
+                conf::<F>(scope).store_access = stored_file::access(cx)?;
+                Ok(())
+            },
         ),
     ];
 }
@@ -104,31 +107,6 @@ fn set(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// nginx's rule: without `user:` the owner may read and write.
-fn set_access(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
-    let (mut mode, mut user) = (0, 0o600);
-    for text in cx.statement.texts() {
-        let fault = || cx.error(format_args!("invalid value \"{text}\""));
-        let (who, what) = text.split_once(':').ok_or_else(fault)?;
-        let bits = match what {
-            "rw" => 6,
-            "r" => 4,
-            _ => return Err(fault()),
-        };
-        mode |= match who {
-            "user" => {
-                user = 0;
-                bits << 6
-            }
-            "group" => bits << 3,
-            "all" => bits,
-            _ => return Err(fault()),
-        };
-    }
-    conf.store_access = mode | user;
-    Ok(())
-}
-
 /// The body, with a copy of it on its way to a file where the configuration asks for that. Only what is a whole answer
 /// to a GET is kept.
 pub(super) fn keep(request: &Request, conf: &Conf, body: Body) -> Body {
@@ -159,6 +137,7 @@ pub(super) fn keep(request: &Request, conf: &Conf, body: Body) -> Body {
         temp: conf.upstream.temp_path.0.clone(),
         levels: conf.upstream.temp_path.1.to_vec(),
         mode: conf.store_access,
+        makes_folders: true,
         modified: request.response.last_modified,
         length: request.response.content_length,
         via: choose::path_engine(request.scope().core.sending.aio, &rt::caps()),
@@ -171,7 +150,8 @@ pub(super) fn keep(request: &Request, conf: &Conf, body: Body) -> Body {
     let thread = Rc::clone(&request.conn.thread);
     Body::Source(Box::new(Storing {
         stream,
-        copy: Copy::Idle(Writer::new(plan, thread)),
+        copy: Copy::Idle(Writer::new(plan, Rc::clone(&thread))),
+        thread,
         held: None,
         is_over: false,
     }))
@@ -190,6 +170,7 @@ impl BodySource for Once {
 struct Storing {
     stream: Box<dyn BodySource>,
     copy: Copy,
+    thread: Rc<Thread>,
     /// A piece that is passed on when the copy has it.
     held: Option<Source>,
     /// Whether the stream has come to its end, good or bad.
@@ -219,9 +200,10 @@ impl Storing {
     /// Gives the copy something to do.
     fn begin(&mut self, piece: Option<Vec<u8>>) {
         if let Copy::Idle(writer) = std::mem::replace(&mut self.copy, Copy::Gone) {
+            let thread = Rc::clone(&self.thread);
             self.copy = Copy::Busy(match piece {
-                Some(bytes) => Box::pin(writer.write(bytes)),
-                None => Box::pin(writer.complete()),
+                Some(bytes) => Box::pin(write(writer, bytes, thread)),
+                None => Box::pin(complete(writer, thread)),
             });
         }
     }
@@ -274,6 +256,26 @@ impl BodySource for Storing {
     }
 }
 
+/// Takes bytes; nothing comes back where that failed, which the log tells.
+async fn write(mut writer: Writer, bytes: Vec<u8>, thread: Rc<Thread>) -> Option<Writer> {
+    match writer.append(&bytes).await {
+        Ok(()) => Some(writer),
+        Err(fault) => tell(&thread, fault),
+    }
+}
+
+/// Gives the copy its name.
+async fn complete(writer: Writer, thread: Rc<Thread>) -> Option<Writer> {
+    writer.publish().await.map_or_else(|fault| tell(&thread, fault), |()| None)
+}
+
+fn tell(thread: &Thread, (call, path, errno): Fault) -> Option<Writer> {
+    let path = path.display();
+    let what = format_args!("{call}() \"{path}\" failed ({}) while storing an answer", Reason(errno));
+    error_log::write(thread, Level::Crit, what);
+    None
+}
+
 /// What the rest of an answer is read by when its client is gone.
 struct Empty;
 
@@ -292,6 +294,7 @@ impl Drop for Storing {
         let mut rest = Storing {
             stream: std::mem::replace(&mut self.stream, Box::new(Empty)),
             copy: std::mem::replace(&mut self.copy, Copy::Gone),
+            thread: Rc::clone(&self.thread),
             held: None,
             is_over: self.is_over,
         };

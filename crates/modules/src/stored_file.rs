@@ -1,4 +1,5 @@
-//! The file that a copy of an answer goes to: temporary until it is complete.
+//! A file that is temporary until it is complete, and then gets its name in one step: copies of responses (`proxy_store`)
+//! and uploads (`dav`).
 //!
 //! Writes go through the disk engine of the location. What comes at the end is a handful of calls that a thread for long
 //! work makes in a row, since each may wait for the disk.
@@ -13,34 +14,36 @@ use io::op::DeviceId;
 use io::{DiskVia, Errno};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps};
 
-use exchange::error_log;
+use conf::Error;
+use exchange::config::Cx;
 use exchange::room::DiskRoom;
 use exchange::thread::Thread;
-use telemetry::{Level, Reason};
 use transfer::received;
 
-/// What is to become of a copy.
+/// What is to become of a file.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// Where it will be.
-    pub(super) path: PathBuf,
+    pub(crate) path: PathBuf,
     /// The folder of temporary files, and the digits of its levels.
-    pub(super) temp: PathBuf,
-    pub(super) levels: Vec<u8>,
-    /// Permission bits.
-    pub(super) mode: u32,
-    /// `Last-Modified`, which becomes the file's time.
-    pub(super) modified: Option<i64>,
+    pub(crate) temp: PathBuf,
+    pub(crate) levels: Vec<u8>,
+    /// Permission bits; directories get the same, and those who may read get into them.
+    pub(crate) mode: u32,
+    /// Whether missing directories above it are made.
+    pub(crate) makes_folders: bool,
+    /// The time of its content, which becomes the file's.
+    pub(crate) modified: Option<i64>,
     /// Bytes that the whole has, where they were told.
-    pub(super) length: Option<u64>,
-    pub(super) via: DiskVia,
+    pub(crate) length: Option<u64>,
+    pub(crate) via: DiskVia,
 }
 
-/// Why a copy was given up: what failed, where, and why.
-type Fault = (&'static str, PathBuf, Errno);
+/// Why a file was given up: what failed, where, and why.
+pub(crate) type Fault = (&'static str, PathBuf, Errno);
 
-/// Writes a copy. Dropped before it is complete, it takes its file away.
-pub(super) struct Writer {
+/// Writes a file. Dropped before it is complete, it takes the temporary one away.
+pub(crate) struct Writer {
     plan: Plan,
     thread: Rc<Thread>,
     file: Option<(rt::File, PathBuf)>,
@@ -51,19 +54,12 @@ pub(super) struct Writer {
 const WRITE_MAX: usize = 256 << 10;
 
 impl Writer {
-    pub(super) fn new(plan: Plan, thread: Rc<Thread>) -> Writer {
+    pub(crate) fn new(plan: Plan, thread: Rc<Thread>) -> Writer {
         Writer { plan, thread, file: None, written: 0 }
     }
 
-    /// Takes bytes; nothing comes back where that failed, which the log tells.
-    pub(super) async fn write(mut self, bytes: Vec<u8>) -> Option<Writer> {
-        match self.append(&bytes).await {
-            Ok(()) => Some(self),
-            Err(fault) => self.tell(&fault),
-        }
-    }
-
-    async fn append(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+    /// Takes bytes.
+    pub(crate) async fn append(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         let (file, path) = self.opened().await?;
         // Kept at once: a copy that fails takes its file away.
         self.file = Some((file.clone(), path.clone()));
@@ -93,37 +89,23 @@ impl Writer {
         }
     }
 
-    /// Gives the file its name, unless the answer turned out shorter or longer than it was said to be.
-    pub(super) async fn complete(mut self) -> Option<Writer> {
-        // The stream has its own idea of its end; both have to agree before a name is given.
+    /// Gives the file its name, unless it turned out shorter or longer than it was said to be. An empty one is made here.
+    pub(crate) async fn publish(mut self) -> Result<(), Fault> {
         if self.plan.length.is_some_and(|length| length != self.written) {
-            return None;
+            return Ok(());
         }
-        let (file, temp) = match self.opened().await {
-            Ok(opened) => opened,
-            Err(fault) => return self.tell(&fault),
-        };
+        let (file, temp) = self.opened().await?;
         // Whoever opens the name finds all bytes: the kernel shows what was written, flushed or not.
         file.close().await;
         let plan = self.plan.clone();
         let from = temp.clone();
         // Several calls that may wait for the disk, on a thread that may.
         let done = rt::offload(move || finish(&from, &plan)).await;
-        match done {
-            Some(Ok(())) => None,
-            Some(Err(fault)) => {
-                remove(temp, self.plan.via);
-                self.tell(&fault)
-            }
-            None => self.tell(&("rename", temp, Errno::IO)),
+        let done = done.unwrap_or_else(|| Err(("rename", temp.clone(), Errno::IO)));
+        if done.is_err() {
+            remove(temp, self.plan.via);
         }
-    }
-
-    fn tell(&self, (call, path, errno): &Fault) -> Option<Writer> {
-        let path = path.display();
-        let what = format_args!("{call}() \"{path}\" failed ({}) while storing an answer", Reason(*errno));
-        error_log::write(&self.thread, Level::Crit, what);
-        None
+        done
     }
 }
 
@@ -158,14 +140,48 @@ async fn write_piece(file: &rt::File, offset: u64, bytes: &[u8], via: DiskVia) -
 fn finish(temp: &Path, plan: &Plan) -> Result<(), Fault> {
     // Before it has its name, so that nobody finds it with the wrong permissions.
     dress(temp, plan)?;
-    // Whoever may read the files may also look into their folders, as in nginx.
-    let mode = Mode::from_raw_mode(plan.mode | (plan.mode & 0o444) >> 2);
-    received::make_folders(&plan.path, mode).map_err(|errno| ("mkdir", plan.path.clone(), errno))?;
-    // In one step: readers of an older copy keep that, and new ones find the new one.
-    match rustix::fs::rename(temp, &plan.path) {
+    // In one step: readers of an older file keep that, and new ones find the new one.
+    let mut renamed = rustix::fs::rename(temp, &plan.path);
+    if renamed == Err(Errno::NOENT) && plan.makes_folders {
+        let mode = Mode::from_raw_mode(folder_mode(plan.mode));
+        received::make_folders(&plan.path, mode).map_err(|errno| ("mkdir", plan.path.clone(), errno))?;
+        renamed = rustix::fs::rename(temp, &plan.path);
+    }
+    match renamed {
         Err(Errno::XDEV) => copy_over(temp, plan),
         renamed => renamed.map_err(|errno| ("rename", plan.path.clone(), errno)),
     }
+}
+
+/// The permissions of directories for files with these: whoever may read the files may also look into their directories,
+/// as in nginx.
+pub(crate) fn folder_mode(mode: u32) -> u32 {
+    mode | (mode & 0o444) >> 2
+}
+
+/// Permission bits as `proxy_store_access` and `dav_access` write them. nginx's rule: without `user:` the owner may read
+/// and write.
+pub(crate) fn access(cx: &Cx<'_>) -> Result<u32, Error> {
+    let (mut mode, mut user) = (0, 0o600);
+    for text in cx.statement.texts() {
+        let fault = || cx.error(format_args!("invalid value \"{text}\""));
+        let (who, what) = text.split_once(':').ok_or_else(fault)?;
+        let bits = match what {
+            "rw" => 6,
+            "r" => 4,
+            _ => return Err(fault()),
+        };
+        mode |= match who {
+            "user" => {
+                user = 0;
+                bits << 6
+            }
+            "group" => bits << 3,
+            "all" => bits,
+            _ => return Err(fault()),
+        };
+    }
+    Ok(mode | user)
 }
 
 #[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]

@@ -1,0 +1,325 @@
+//! nginx's dav module: PUT, DELETE, MKCOL, COPY and MOVE (RFC 4918) on the files of a location, with nginx's statuses.
+//!
+//! | part | holds |
+//! |---|---|
+//! | [`put`] | an upload, which appears under its name when it is complete |
+//! | [`relocate`] | COPY and MOVE: what `Destination`, `Depth` and `Overwrite` say |
+//! | [`tree`] | files and directories: what is there, removing, copying |
+//!
+//! ```text
+//!   skip (no disk) --> body of a PUT --> run --> Disk (the engine) --> status
+//!        |
+//!        +-- another module's method, or a request that is refused by its fields alone
+//! ```
+//!
+//! Every call that may wait for the disk goes through the engine of the location. Locks, properties and PROPFIND are not
+//! nginx's, and not here.
+
+mod put;
+mod relocate;
+mod tree;
+
+use conf::{Args, Spec};
+use http::request::{BodyLength, HeaderId, Method};
+use rustix::fs::FileType;
+
+use crate::http_core::LEVELS;
+use crate::{Directive, Module, stored_file};
+use exchange::config::{Settings, SettingsType, Words};
+use exchange::files;
+use exchange::phases::{Phase, Step};
+use exchange::request::Request;
+use telemetry::Level;
+use tree::Disk;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().methods.has(ALL) {
+            plan.now_or_later(Phase::Content, scope.shared::<Conf>(), skip, |conf, request| {
+                Box::pin(run(conf, request))
+            });
+        }
+    },
+    ..Module::named("http_dav")
+};
+
+const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
+    Spec::new("http_dav", name, LEVELS, args, help)
+}
+
+const DIRECTIVES: &[Directive] = &[
+    Directive::scope(
+        spec("dav_methods", Args::AtLeast(1), "Methods that change files: PUT, DELETE, MKCOL, COPY, MOVE.")
+            .default("off")
+            .many(),
+        |scope, cx| scope.own::<Conf>().methods.add(METHODS, cx),
+    ),
+    Directive::scope(
+        spec("create_full_put_path", Args::Flag, "Whether PUT makes missing directories.").default("off"),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().makes_folders),
+    ),
+    // A URI that is too short would take a whole site away.
+    Directive::scope(
+        spec("min_delete_depth", Args::Exactly(1), "Least number of parts in a path that DELETE removes.")
+            .default("0"),
+        |scope, cx| cx.number(&mut scope.own::<Conf>().delete_depth_min),
+    ),
+    Directive::scope(
+        spec(
+            "dav_access",
+            Args::Between(1, 3),
+            "Who may read and write new files and directories: `user:`, `group:`, `all:` with `r` or `rw`.",
+        )
+        .default("user:rw"),
+        |scope, cx| {
+            scope.own::<Conf>().access = stored_file::access(cx)?;
+            Ok(())
+        },
+    ),
+];
+
+// Bits of `Conf::methods`.
+const PUT: u64 = 1;
+const DELETE: u64 = 1 << 1;
+const MKCOL: u64 = 1 << 2;
+const COPY: u64 = 1 << 3;
+const MOVE: u64 = 1 << 4;
+const ALL: u64 = PUT | DELETE | MKCOL | COPY | MOVE;
+
+/// As in nginx `off` takes nothing back that stands beside it.
+const METHODS: &[(&str, u64)] =
+    &[("off", 1 << 5), ("put", PUT), ("delete", DELETE), ("mkcol", MKCOL), ("copy", COPY), ("move", MOVE)];
+
+/// What blocks inherit.
+#[derive(Clone, Debug)]
+struct Conf {
+    /// `dav_methods`
+    methods: Words,
+    /// `create_full_put_path`
+    makes_folders: bool,
+    /// `min_delete_depth`
+    delete_depth_min: u64,
+    /// `dav_access`: permission bits of new files.
+    access: u32,
+}
+
+impl Settings for Conf {}
+
+impl Default for Conf {
+    fn default() -> Conf {
+        Conf { methods: Words::default(), makes_folders: false, delete_depth_min: 0, access: 0o600 }
+    }
+}
+
+impl Conf {
+    /// Whether files are changed by this method.
+    fn has(&self, method: Method) -> bool {
+        self.methods.has(match method {
+            Method::Put => PUT,
+            Method::Delete => DELETE,
+            Method::Mkcol => MKCOL,
+            Method::Copy => COPY,
+            Method::Move => MOVE,
+            _ => 0,
+        })
+    }
+}
+
+/// What a request comes to without a touch of the disk: another module's, refused, or a body that is wanted first.
+fn skip(conf: &Conf, request: &mut Request) -> Option<Step> {
+    if !conf.has(request.method) {
+        return Some(Step::Next);
+    }
+    if request.method == Method::Put {
+        return put::begin(request);
+    }
+    let what = match request.method {
+        Method::Delete => "DELETE with body is",
+        Method::Mkcol => "MKCOL with body is",
+        _ => "COPY and MOVE with body are",
+    };
+    match request.head.body() {
+        BodyLength::None | BodyLength::Exactly(0) => None,
+        _ => Some(refused(request, 415, format_args!("{what} unsupported"))),
+    }
+}
+
+/// Carries the method out; each returns nginx's status.
+async fn run(conf: &Conf, request: &mut Request) -> Step {
+    if files::alias_is_lost(request) {
+        return Step::Status(500);
+    }
+    let done = match request.method {
+        Method::Put => put::run(conf, request).await,
+        Method::Delete => delete(conf, request).await,
+        Method::Mkcol => make(conf, request).await,
+        _ => relocate::run(conf, request).await,
+    };
+    done.unwrap_or_else(Step::Status)
+}
+
+/// Writes a line and answers with a status.
+fn refused(request: &Request, status: u16, what: std::fmt::Arguments<'_>) -> Step {
+    Step::Status(refusal(request, status, what))
+}
+
+/// The same for code that returns the status.
+fn refusal(request: &Request, status: u16, what: std::fmt::Arguments<'_>) -> u16 {
+    request.log(Level::Error, what);
+    status
+}
+
+/// The path of a URI.
+fn path_of(request: &Request, uri: &[u8]) -> Vec<u8> {
+    let mut path = Vec::new();
+    files::path_of(request, uri, &mut path);
+    path
+}
+
+/// Tells the client where the new thing is.
+fn set_location(request: &mut Request) {
+    let mut location = Vec::with_capacity(request.uri.len());
+    http::uri::escape_uri(&request.uri, &mut location);
+    request.response.location = Some(location);
+}
+
+/// The value of `Depth`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Depth {
+    Zero,
+    One,
+    Infinity,
+    Invalid,
+}
+
+/// What the request says, or the default of its method. nginx compares the bytes, so another case is invalid.
+fn depth(request: &Request, default: Depth) -> Depth {
+    match request.header(HeaderId::Depth) {
+        None => default,
+        Some(b"0") => Depth::Zero,
+        Some(b"1") => Depth::One,
+        Some(b"infinity") => Depth::Infinity,
+        Some(text) => {
+            let text = text.escape_ascii();
+            request.log(Level::Error, format_args!("client sent invalid \"Depth\" header: \"{text}\""));
+            Depth::Invalid
+        }
+    }
+}
+
+/// How many slashes a path has before its last part; DELETE needs at least so many.
+fn is_deep_enough(uri: &[u8], least: u64) -> Result<(), u64> {
+    let mut depth = 0;
+    for (at, _) in uri.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
+        depth += 1;
+        if depth >= least && at + 1 < uri.len() {
+            return Ok(());
+        }
+    }
+    match least {
+        0 => Ok(()),
+        _ => Err(depth),
+    }
+}
+
+/// DELETE (RFC 4918 section 9.6). A part of a tree that cannot be removed is told in the log alone: 207 is not nginx's.
+async fn delete(conf: &Conf, request: &mut Request) -> Result<Step, u16> {
+    if let Err(depth) = is_deep_enough(&request.uri, conf.delete_depth_min) {
+        return Err(refusal(request, 409, format_args!("insufficient URI depth:{depth} to DELETE")));
+    }
+    let path = path_of(request, &request.uri);
+    let disk = Disk::of(request);
+    disk.guard(request, &path).await?;
+    let stat = disk.look(&path).await.map_err(|trouble| {
+        // A file in the place of a directory is no missing file.
+        let missing = if trouble.errno == io::Errno::NOTDIR { 409 } else { 404 };
+        trouble.tell(request, missing)
+    })?;
+    let is_collection = request.uri.ends_with(b"/");
+    if FileType::from_raw_mode(stat.mode) == FileType::Directory {
+        if !is_collection {
+            let path = files::display(&path);
+            let what = format_args!("DELETE \"{path}\" failed (21: Is a directory)");
+            return Err(refusal(request, 409, what));
+        }
+        if depth(request, Depth::Infinity) != Depth::Infinity {
+            return Err(refusal(request, 400, format_args!("\"Depth\" header must be infinity")));
+        }
+        disk.remove_tree(request, &path).await?;
+    } else {
+        if !matches!(depth(request, Depth::Zero), Depth::Zero | Depth::Infinity) {
+            return Err(refusal(request, 400, format_args!("\"Depth\" header must be 0 or infinity")));
+        }
+        disk.unlink(&path).await.map_err(|trouble| trouble.tell(request, 404))?;
+    }
+    Ok(Step::Status(204))
+}
+
+/// MKCOL (RFC 4918 section 9.3).
+async fn make(conf: &Conf, request: &mut Request) -> Result<Step, u16> {
+    if !request.uri.ends_with(b"/") {
+        return Err(refusal(request, 409, format_args!("MKCOL can create a collection only")));
+    }
+    let mut path = path_of(request, &request.uri);
+    path.pop();
+    let disk = Disk::of(request);
+    disk.guard(request, &path).await?;
+    let mode = stored_file::folder_mode(conf.access);
+    disk.mkdir(&path, mode).await.map_err(|trouble| trouble.tell(request, 409))?;
+    set_location(request);
+    Ok(Step::Status(201))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{error, loaded};
+
+    #[test]
+    fn settings_are_inherited_one_by_one() {
+        let config = loaded(
+            "dav_methods put delete; min_delete_depth 2; dav_access group:rw all:r;
+             server { location /a { dav_methods off; create_full_put_path on; } location /b { dav_access user:r; } }",
+        );
+        let conf = |place: usize| config.http.locations[place].scope.of::<Conf>();
+        assert!(conf(0).has(Method::Put) && conf(0).has(Method::Delete) && !conf(0).has(Method::Mkcol));
+        assert_eq!((conf(0).access, conf(0).delete_depth_min, conf(0).makes_folders), (0o664, 2, false));
+        assert!(!conf(1).has(Method::Put) && conf(1).makes_folders);
+        assert_eq!((conf(2).access, conf(2).has(Method::Put)), (0o400, true));
+        assert!(!loaded("server {}").http.locations[0].scope.of::<Conf>().methods.has(ALL));
+    }
+
+    #[test]
+    fn wrong_values_have_nginxs_words() {
+        for (text, words) in [
+            ("dav_methods patch;", "invalid value \"patch\""),
+            ("dav_access user:x;", "invalid value \"user:x\""),
+            ("dav_access other:r;", "invalid value \"other:r\""),
+            ("min_delete_depth x;", "invalid number"),
+            ("create_full_put_path yes;", "it must be \"on\" or \"off\""),
+        ] {
+            let found = error(&format!("http {{ server {{\n{text} }} }}"));
+            assert!(found.contains(words), "{text}: {found}");
+        }
+    }
+
+    #[test]
+    fn paths_are_deep_enough_or_not() {
+        for (uri, least, enough) in [
+            ("/", 0, true),
+            ("/a", 0, true),
+            ("/", 1, false),
+            ("/a", 1, true),
+            ("/a", 2, false),
+            ("/a/", 2, false),
+            ("/a/b", 2, true),
+            ("/a/b/", 3, false),
+            ("/a/b/c", 3, true),
+        ] {
+            assert_eq!(is_deep_enough(uri.as_bytes(), least).is_ok(), enough, "{uri} {least}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! PUT: the body goes to a temporary file piece by piece while it arrives, and gets the name of the URI at its end. Readers
+//! see the old file or the new one, never a part.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use http::date;
+use http::request::{BodyLength, HeaderId};
+use io::Errno;
+use io::op::DeviceId;
+
+use super::tree::Disk;
+use super::{Conf, path_of, refusal, refused, set_location};
+use crate::stored_file::{Fault, Plan, Writer};
+use exchange::files;
+use exchange::phases::Step;
+use exchange::request::Request;
+use telemetry::{Level, Reason};
+
+/// What needs no disk: requests that are refused, and a body that has to be asked for.
+pub(super) fn begin(request: &mut Request) -> Option<Step> {
+    if request.uri.ends_with(b"/") {
+        return Some(refused(request, 409, format_args!("cannot PUT to a collection")));
+    }
+    if request.header(HeaderId::ContentRange).is_some() {
+        return Some(refused(request, 501, format_args!("PUT with range is unsupported")));
+    }
+    // nginx's answer; a client that wants an empty file says so.
+    if request.head.body() == BodyLength::None {
+        return Some(refused(request, 500, format_args!("PUT request body must be in a file")));
+    }
+    let is_wanted = request.incoming.is_none() && request.body.is_none() && request.head.body().has_body();
+    is_wanted.then_some(Step::StreamBody)
+}
+
+/// Receives the body and publishes it.
+pub(super) async fn run(conf: &Conf, request: &mut Request) -> Result<Step, u16> {
+    let path = path_of(request, &request.uri);
+    let disk = Disk::of(request);
+    disk.guard(request, &path).await?;
+    // Before the body, which would be received for nothing.
+    let is_new = disk.is_missing(&path).await.map_err(|()| {
+        let path = files::display(&path);
+        refusal(request, 409, format_args!("\"{path}\" could not be created (21: Is a directory)"))
+    })?;
+    let (temp, levels) = request.scope().core.body_files.temp_path.clone();
+    let plan = Plan {
+        path: PathBuf::from(OsString::from_vec(path)),
+        temp,
+        levels,
+        mode: conf.access,
+        makes_folders: conf.makes_folders,
+        modified: request.header(HeaderId::Date).and_then(date::parse_http),
+        length: None,
+        via: disk.via,
+    };
+    let mut writer = Writer::new(plan, Rc::clone(&request.conn.thread));
+    receive(request, &mut writer).await?;
+    writer.publish().await.map_err(|fault| tell(request, fault))?;
+    if !is_new {
+        return Ok(Step::Status(204));
+    }
+    set_location(request);
+    Ok(Step::Status(201))
+}
+
+/// Writes all of the body.
+async fn receive(request: &Request, writer: &mut Writer) -> Result<(), u16> {
+    if let Some(incoming) = request.incoming.clone() {
+        loop {
+            let piece = incoming.next().await.map_err(|aborted| {
+                let status = aborted.status();
+                refusal(request, status, format_args!("the body of a PUT did not arrive as a whole"))
+            })?;
+            let Some(piece) = piece else { return Ok(()) };
+            for source in piece {
+                writer.append(source.bytes()).await.map_err(|fault| tell(request, fault))?;
+            }
+        }
+    }
+    // Another module has read it before.
+    let Some(body) = &request.body else { return Ok(()) };
+    for piece in body.pieces().unwrap_or_default() {
+        writer.append(piece).await.map_err(|fault| tell(request, fault))?;
+    }
+    let Some((file, len, via)) = body.file() else { return Ok(()) };
+    let mut offset = 0;
+    while offset < len {
+        let count = (len - offset).min(READ_BYTES);
+        let failed = |errno| tell(request, ("read", body.path().unwrap_or("".as_ref()).to_owned(), errno));
+        let buf = rt::pool().get(count as usize).ok_or_else(|| failed(Errno::NOMEM))?;
+        let (read, buf) = file.read_at(offset, count as u32, buf, DeviceId::default(), via).await;
+        let (Ok(count @ 1..), Some(buf)) = (read, buf) else {
+            return Err(failed(read.err().unwrap_or(Errno::IO)));
+        };
+        offset += u64::from(count);
+        writer.append(&buf).await.map_err(|fault| tell(request, fault))?;
+    }
+    Ok(())
+}
+
+/// Bytes of one read of a body that was received before.
+const READ_BYTES: u64 = 64 << 10;
+
+/// nginx has one status for all of them.
+fn tell(request: &Request, (call, path, errno): Fault) -> u16 {
+    let (path, reason) = (path.display(), Reason(errno));
+    request.log(Level::Crit, format_args!("{call}() \"{path}\" failed ({reason})"));
+    500
+}

@@ -1,0 +1,273 @@
+//! COPY and MOVE: where the source goes, by nginx's rules for `Destination`, `Depth` and `Overwrite`.
+
+use http::request::{HeaderId, Method};
+use io::Errno;
+use io::op::Stat;
+use rustix::fs::FileType;
+
+use super::tree::{Disk, Trouble};
+use super::{Conf, Depth, depth, path_of, refusal};
+use crate::stored_file;
+use exchange::files;
+use exchange::phases::Step;
+use exchange::request::Request;
+use exchange::settings::files::Root;
+use exchange::subrequest;
+
+/// A COPY or MOVE with its paths.
+struct Job<'r> {
+    request: &'r Request,
+    disk: Disk,
+    /// The source; that of a collection ends with a slash.
+    from: Vec<u8>,
+    /// The destination without a slash at its end.
+    to: Vec<u8>,
+    /// `Destination` as it was sent, for messages.
+    destination: String,
+}
+
+/// Reads the fields in nginx's order, since the first fault decides the status, and then carries the request out.
+pub(super) async fn run(conf: &Conf, request: &mut Request) -> Result<Step, u16> {
+    let request = &*request;
+    let value = request.header(HeaderId::Destination).unwrap_or_default();
+    if request.header(HeaderId::Destination).is_none() {
+        return Err(refusal(request, 400, format_args!("client sent no \"Destination\" header")));
+    }
+    let uri = destination(request, value)?;
+    let destination = value.escape_ascii().to_string();
+    let shown = request.uri.escape_ascii();
+    if request.uri.ends_with(b"/") != value.ends_with(b"/") {
+        let what = "should be either collections or non-collections";
+        let what = format_args!("both URI \"{shown}\" and \"Destination\" URI \"{destination}\" {what}");
+        return Err(refusal(request, 409, what));
+    }
+    let core = &request.scope().core;
+    if matches!(core.files.root, Root::Alias(_))
+        && !core.files.by_pattern
+        && uri.len() < core.files.location_prefix.len()
+    {
+        return Err(invalid(request, value));
+    }
+    check_depth(request)?;
+    let overwrites = overwrites(request)?;
+    let from = merged(path_of(request, &request.uri));
+    let mut to = merged(path_of(request, &uri));
+    let is_collection = to.ends_with(b"/");
+    if is_collection {
+        to.pop();
+    }
+    let job = Job { request, disk: Disk::of(request), from, to, destination };
+    job.check_paths(is_collection)?;
+    job.disk.guard(request, &job.from).await?;
+    job.disk.guard(request, &job.to).await?;
+    let earlier = job.earlier(is_collection, overwrites).await?;
+    let stat = job.disk.look(&job.from).await.map_err(|trouble| trouble.tell(request, 404))?;
+    match FileType::from_raw_mode(stat.mode) {
+        FileType::Directory => job.relocate_tree(&stat, earlier).await,
+        _ => job.relocate_file(&stat, earlier, conf).await,
+    }
+}
+
+/// The path in `Destination`: it stands alone, or behind the scheme and the host of the request.
+fn destination(request: &Request, value: &[u8]) -> Result<Vec<u8>, u16> {
+    let path = match value.first() {
+        Some(b'/') => value,
+        _ if request.host.is_empty() => {
+            return Err(refusal(request, 400, format_args!("client sent no \"Host\" header")));
+        }
+        _ => {
+            let scheme: &[u8] = if request.conn.is_tls { b"https://" } else { b"http://" };
+            let rest = value.strip_prefix(scheme).ok_or_else(|| invalid(request, value))?;
+            // A longer name that begins like ours is another host.
+            let rest = rest
+                .strip_prefix(&*request.host)
+                .filter(|rest| rest.first().is_none_or(|byte| matches!(byte, b'/' | b':')));
+            let rest = rest.ok_or_else(|| {
+                let value = value.escape_ascii();
+                let what = "is handled by different repository than the source URI";
+                refusal(request, 400, format_args!("\"Destination\" URI \"{value}\" {what}"))
+            })?;
+            let slash = memchr::memchr(b'/', rest).ok_or_else(|| invalid(request, value))?;
+            &rest[slash..]
+        }
+    };
+    subrequest::parse_uri(request, path).map(|(path, _)| path).ok_or_else(|| invalid(request, value))
+}
+
+/// nginx's words for all that is wrong with the form of it.
+fn invalid(request: &Request, value: &[u8]) -> u16 {
+    let value = value.escape_ascii();
+    refusal(request, 400, format_args!("client sent invalid \"Destination\" header: \"{value}\""))
+}
+
+/// A copy of a collection without its content is allowed by RFC 4918; nginx takes it and copies all.
+fn check_depth(request: &Request) -> Result<(), u16> {
+    match (depth(request, Depth::Infinity), request.method) {
+        (Depth::Infinity, _) | (Depth::Zero, Method::Copy) => Ok(()),
+        (_, Method::Copy) => {
+            Err(refusal(request, 400, format_args!("\"Depth\" header must be 0 or infinity")))
+        }
+        _ => Err(refusal(request, 400, format_args!("\"Depth\" header must be infinity"))),
+    }
+}
+
+/// `Overwrite`, which is yes where it is not sent.
+fn overwrites(request: &Request) -> Result<bool, u16> {
+    match request.header(HeaderId::Overwrite) {
+        None | Some(b"T" | b"t") => Ok(true),
+        Some(b"F" | b"f") => Ok(false),
+        Some(value) => {
+            let value = value.escape_ascii();
+            Err(refusal(request, 400, format_args!("client sent invalid \"Overwrite\" header: \"{value}\"")))
+        }
+    }
+}
+
+/// A path with one slash where it has several.
+fn merged(path: Vec<u8>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(path.len());
+    for byte in path {
+        if byte != b'/' || out.last() != Some(&b'/') {
+            out.push(byte);
+        }
+    }
+    out
+}
+
+/// How two paths stand to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Relation {
+    Apart,
+    Same,
+    /// One lies below the other.
+    Nested,
+}
+
+/// How the paths of a source and a destination, which has no slash at its end, stand to each other.
+fn relation(from: &[u8], to: &[u8]) -> Relation {
+    let from = from.strip_suffix(b"/").unwrap_or(from);
+    let (short, long) = if from.len() < to.len() { (from, to) } else { (to, from) };
+    match long.strip_prefix(short) {
+        Some(b"") => Relation::Same,
+        Some([b'/', ..]) => Relation::Nested,
+        _ => Relation::Apart,
+    }
+}
+
+impl Job<'_> {
+    /// The method as messages have it.
+    fn verb(&self) -> &'static str {
+        if self.request.method == Method::Copy { "COPY" } else { "MOVE" }
+    }
+
+    fn refusal(&self, status: u16, what: &str) -> u16 {
+        let (uri, verb, destination) = (self.request.uri.escape_ascii(), self.verb(), &self.destination);
+        let what = format_args!("\"{uri}\" could not be {verb}ed to {what}\"{destination}\"");
+        refusal(self.request, status, what)
+    }
+
+    /// Nothing goes into itself, and no collection into the place of one that holds it.
+    fn check_paths(&self, is_collection: bool) -> Result<(), u16> {
+        match relation(&self.from, &self.to) {
+            Relation::Same => {
+                let (uri, to) = (self.request.uri.escape_ascii(), &self.destination);
+                let what = "point to the same location";
+                let what = format_args!("both URI \"{uri}\" and \"Destination\" URI \"{to}\" {what}");
+                Err(refusal(self.request, 403, what))
+            }
+            Relation::Nested if is_collection => Err(self.refusal(403, "collection ")),
+            Relation::Nested | Relation::Apart => Ok(()),
+        }
+    }
+
+    /// What stands at the destination, where it may be overwritten.
+    async fn earlier(&self, is_collection: bool, overwrites: bool) -> Result<Option<Stat>, u16> {
+        let stat = match self.disk.look(&self.to).await {
+            Err(Trouble { errno: Errno::NOENT, .. }) => return Ok(None),
+            looked => looked.map_err(|trouble| trouble.tell(self.request, 404))?,
+        };
+        if is_folder(&stat) && !is_collection {
+            return Err(self.refusal(409, "collection "));
+        }
+        if !overwrites {
+            let path = files::display(&self.to);
+            let what = format_args!("\"{path}\" could not be created (17: File exists)");
+            return Err(refusal(self.request, 412, what));
+        }
+        Ok(Some(stat))
+    }
+
+    /// A collection. What is overwritten goes first, so a failure behind that leaves neither.
+    async fn relocate_tree(&self, stat: &Stat, earlier: Option<Stat>) -> Result<Step, u16> {
+        let (request, disk) = (self.request, &self.disk);
+        if !request.uri.ends_with(b"/") {
+            let uri = request.uri.escape_ascii();
+            return Err(refusal(request, 400, format_args!("\"{uri}\" is collection")));
+        }
+        match earlier {
+            Some(earlier) if is_folder(&earlier) => disk.remove_tree(request, &self.to).await?,
+            Some(_) => disk.unlink(&self.to).await.map_err(|trouble| trouble.tell(request, 404))?,
+            None => {}
+        }
+        let from = self.from.strip_suffix(b"/").unwrap_or(&self.from);
+        // The slash stays: behind a link it means what the link leads to.
+        if request.method == Method::Move && disk.rename(&self.from, &self.to).await.is_ok() {
+            return Ok(Step::Status(201));
+        }
+        disk.mkdir(&self.to, stat.mode & 0o7777).await.map_err(|trouble| trouble.tell(request, 404))?;
+        disk.copy_tree(request, from, &self.to).await?;
+        if request.method == Method::Move {
+            disk.remove_tree(request, from).await?;
+        }
+        Ok(Step::Status(201))
+    }
+
+    /// As in nginx, the status does not say whether there was a file before.
+    async fn relocate_file(&self, stat: &Stat, earlier: Option<Stat>, conf: &Conf) -> Result<Step, u16> {
+        let (request, disk) = (self.request, &self.disk);
+        let done = match request.method {
+            Method::Move => {
+                let mode = stored_file::folder_mode(conf.access);
+                disk.move_file(request, stat, (&self.from, &self.to), mode).await
+            }
+            _ => {
+                let mode = earlier.filter(|earlier| !is_link(earlier)).map(|earlier| earlier.mode & 0o7777);
+                disk.copy_file(request, (stat, mode), &self.from, &self.to).await
+            }
+        };
+        done.map(|()| Step::Status(204)).map_err(|trouble| trouble.tell_failed(request))
+    }
+}
+
+fn is_folder(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.mode) == FileType::Directory
+}
+
+fn is_link(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.mode) == FileType::Symlink
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_the_same_nested_or_apart() {
+        for (from, to, expected) in [
+            ("/r/a", "/r/a", Relation::Same),
+            ("/r/a/", "/r/a", Relation::Same),
+            ("/r/a/", "/r/a/b", Relation::Nested),
+            ("/r/a/b/", "/r/a", Relation::Nested),
+            ("/r/a/", "/r/ab", Relation::Apart),
+            ("/r/ab", "/r/a", Relation::Apart),
+            ("/r/a/b", "/r/a/c", Relation::Apart),
+        ] {
+            assert_eq!(relation(from.as_bytes(), to.as_bytes()), expected, "{from} {to}");
+        }
+    }
+
+    #[test]
+    fn slashes_are_merged() {
+        assert_eq!(merged(b"//a///b/".to_vec()), b"/a/b/");
+    }
+}

@@ -1,0 +1,405 @@
+//! Files and directories of the dav module: what is there, removing, copying, moving. All of it through the engine.
+//!
+//! ```text
+//!   remove_tree   directory --entries--> files and links: unlink   directories: onto the list, before the rest of this one
+//!                 no entries left --> rmdir
+//!   copy_tree     directory --entries--> files: copy_file   directories: mkdir, onto the list   links: as the file they lead to
+//!                 the list is empty --> times of the directories
+//!   copy_file     NAME.PID-NUMBER --bytes, permissions, time--> rename to NAME
+//! ```
+//!
+//! Trees are walked with a list of what is left and no recursion, so a deep tree takes memory of the heap only. Failures
+//! inside a tree are told in the log and the walk goes on, as in nginx.
+
+use std::ffi::{CString, OsString};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use io::op::{DeviceId, DirEntry, EntryLook, OpenHow, Stat};
+use io::{DiskVia, Errno};
+use rt::file::Create;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Timespec, Timestamps};
+
+use exchange::files;
+use exchange::request::Request;
+use telemetry::{Level, Reason};
+use transfer::body::choose;
+use transfer::received;
+
+/// The engine of a location.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Disk {
+    pub(super) via: DiskVia,
+}
+
+/// An operation that failed.
+#[derive(Debug)]
+pub(super) struct Trouble {
+    call: &'static str,
+    path: Vec<u8>,
+    pub(super) errno: Errno,
+}
+
+impl Trouble {
+    /// Writes nginx's line, and returns nginx's status; `missing` is that of a path that leads nowhere.
+    pub(super) fn tell(&self, request: &Request, missing: u16) -> u16 {
+        let (level, status) = match self.errno {
+            Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => (Level::Error, missing),
+            Errno::ACCESS | Errno::PERM => (Level::Error, 403),
+            Errno::EXIST => (Level::Error, 405),
+            Errno::NOSPC => (Level::Crit, 507),
+            _ => (Level::Crit, 500),
+        };
+        self.write(request, level);
+        status
+    }
+
+    /// The same where nginx has one status for every reason.
+    pub(super) fn tell_failed(&self, request: &Request) -> u16 {
+        self.write(request, Level::Crit);
+        500
+    }
+
+    fn write(&self, request: &Request, level: Level) {
+        let (call, path, reason) = (self.call, files::display(&self.path), Reason(self.errno));
+        request.log(level, format_args!("{call} \"{path}\" failed ({reason})"));
+    }
+}
+
+/// The result of an operation.
+type Done<T = ()> = Result<T, Trouble>;
+
+/// Bytes of entries that are read at once.
+const ENTRIES_BYTES: u32 = 32 << 10;
+
+/// Bytes of one read and one write of a copy.
+const COPY_BYTES: u64 = 256 << 10;
+
+/// The number of the next file that is copied to beside its name.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+impl Disk {
+    /// That of the request's location.
+    pub(super) fn of(request: &Request) -> Disk {
+        Disk { via: choose::path_engine(request.scope().core.sending.aio, &rt::caps()) }
+    }
+
+    /// Whether a path may be changed by `root_beneath` and `disable_symlinks`: the directory that it is in has to be one
+    /// that the location may open.
+    pub(super) async fn guard(&self, request: &Request, path: &[u8]) -> Result<(), u16> {
+        let opening = &request.scope().core.files.opening;
+        if !opening.beneath && opening.links.is_none() {
+            return Ok(());
+        }
+        let path = path.strip_suffix(b"/").unwrap_or(path);
+        let mut above = path;
+        // The nearest directory that exists; missing ones below it may be made.
+        while let Some(slash) = memchr::memrchr(b'/', above).filter(|slash| *slash > 0) {
+            above = &above[..slash];
+            match files::look(request, above).await {
+                Ok(_) => return Ok(()),
+                Err(failure) if failure.errno == Errno::NOENT && above.len() > files::root_len(request) => {}
+                Err(failure) => {
+                    request.log(Level::Error, format_args!("{}", failure.at(above)));
+                    return Err(files::status_of(failure.errno));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What is at a path, a link itself and not its target, unless a slash follows it.
+    pub(super) async fn look(&self, path: &[u8]) -> Done<Stat> {
+        let flags = (OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC).bits() as i32;
+        let how = OpenHow { flags, ..OpenHow::default() };
+        let call = "lstat()";
+        let opened = rt::File::open(None, text(call, path)?, how, DeviceId::default(), self.via).await;
+        let file = opened.map_err(fault(call, path))?;
+        file.stat(DeviceId::default(), self.via).await.map_err(fault(call, path))
+    }
+
+    /// Whether nothing is at a path; an error where a directory is.
+    pub(super) async fn is_missing(&self, path: &[u8]) -> Result<bool, ()> {
+        let Ok(path) = text("stat()", path) else { return Ok(true) };
+        match rt::file::stat_path(path, DeviceId::default(), self.via).await {
+            Ok(stat) if FileType::from_raw_mode(stat.mode) == FileType::Directory => Err(()),
+            found => Ok(found.is_err()),
+        }
+    }
+
+    /// Removes a file, or a link and not its target.
+    pub(super) async fn unlink(&self, path: &[u8]) -> Done {
+        let call = "unlink()";
+        let done = rt::file::unlink(text(call, path)?, DeviceId::default(), self.via).await;
+        done.map_err(fault(call, path))
+    }
+
+    /// Removes an empty directory.
+    async fn rmdir(&self, path: &[u8]) -> Done {
+        let call = "rmdir()";
+        let done = rt::file::rmdir(text(call, path)?, DeviceId::default(), self.via).await;
+        done.map_err(fault(call, path))
+    }
+
+    /// Makes a directory.
+    pub(super) async fn mkdir(&self, path: &[u8], mode: u32) -> Done {
+        let call = "mkdir()";
+        let done = rt::file::mkdir(text(call, path)?, mode, DeviceId::default(), self.via).await;
+        done.map_err(fault(call, path))
+    }
+
+    /// Renames a file or a directory.
+    pub(super) async fn rename(&self, from: &[u8], to: &[u8]) -> Done {
+        let call = "rename()";
+        let (from, to_text) = (text(call, from)?, text(call, to)?);
+        let done = rt::file::rename(from, to_text, DeviceId::default(), self.via).await;
+        done.map_err(fault(call, to))
+    }
+
+    /// Opens a directory, to read its entries.
+    async fn open_folder(&self, path: &[u8]) -> Done<rt::File> {
+        let flags = (OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC).bits() as i32;
+        let how = OpenHow { flags, ..OpenHow::default() };
+        let call = "opendir()";
+        let opened = rt::File::open(None, text(call, path)?, how, DeviceId::default(), self.via).await;
+        opened.map_err(fault(call, path))
+    }
+
+    /// The next entries of a directory; none at its end.
+    async fn entries(&self, folder: &rt::File, path: &[u8]) -> Done<Vec<DirEntry>> {
+        let look = EntryLook::Itself;
+        let read = folder.read_dir(ENTRIES_BYTES, look, DeviceId::default(), self.via).await;
+        read.map_err(fault("readdir()", path))
+    }
+
+    /// The next entries of a directory, which is opened where it is not yet; nothing at its end.
+    async fn next_entries(
+        &self,
+        path: &[u8],
+        file: Option<rt::File>,
+    ) -> Done<Option<(rt::File, Vec<DirEntry>)>> {
+        let file = match file {
+            Some(file) => file,
+            None => self.open_folder(path).await?,
+        };
+        let entries = self.entries(&file, path).await?;
+        Ok((!entries.is_empty()).then_some((file, entries)))
+    }
+
+    /// Removes a directory with everything in it. What cannot be removed is told, and the directory is not either then.
+    pub(super) async fn remove_tree(&self, request: &Request, path: &[u8]) -> Result<(), u16> {
+        let top = self.open_folder(path).await.map_err(|trouble| trouble.tell_failed(request))?;
+        let root = path.strip_suffix(b"/").unwrap_or(path);
+        // The last one is read on; those that it lies in are open, and its neighbours wait to be opened.
+        let mut left = vec![(root.to_vec(), Some(top))];
+        while let Some((path, file)) = left.pop() {
+            let entries = match self.next_entries(&path, file).await {
+                Ok(entries) => entries,
+                Err(trouble) => {
+                    trouble.tell(request, 0);
+                    None
+                }
+            };
+            let Some((file, entries)) = entries else {
+                if !left.is_empty() {
+                    told(request, self.rmdir(&path).await);
+                }
+                continue;
+            };
+            left.push((path.clone(), Some(file)));
+            for entry in entries {
+                let path = [&path, &b"/"[..], &entry.name].concat();
+                match FileType::from_raw_mode(entry.kind) {
+                    FileType::Directory => left.push((path, None)),
+                    _ => told(request, self.unlink(&path).await),
+                }
+            }
+        }
+        // As it was written: behind a link to a directory a slash makes this fail, as in nginx.
+        self.rmdir(path).await.map_err(|trouble| trouble.tell(request, 404))
+    }
+
+    /// Copies everything in a directory to another one, which exists. A link to a file becomes a copy of that, as in nginx;
+    /// other links are left out.
+    pub(super) async fn copy_tree(&self, request: &Request, from: &[u8], to: &[u8]) -> Result<(), u16> {
+        // A link in the path can lead the destination into the source, which would be copied for ever.
+        let target = self.look(to).await.map_err(|trouble| trouble.tell_failed(request))?;
+        let mut left = vec![(from.to_vec(), to.to_vec(), None)];
+        let mut times = Vec::new();
+        let mut is_top = true;
+        while let Some((from, to, modified)) = left.pop() {
+            let folder = match self.open_folder(&from).await {
+                Ok(folder) => folder,
+                Err(trouble) if is_top => return Err(trouble.tell_failed(request)),
+                Err(trouble) => {
+                    told(request, Err(trouble));
+                    continue;
+                }
+            };
+            is_top = false;
+            times.extend(modified.map(|modified| (to.clone(), modified)));
+            loop {
+                let entries = match self.entries(&folder, &from).await {
+                    Ok(entries) if entries.is_empty() => break,
+                    Ok(entries) => entries,
+                    Err(trouble) => {
+                        told(request, Err(trouble));
+                        break;
+                    }
+                };
+                for entry in entries {
+                    let Some(Ok(stat)) = entry.stat else { continue };
+                    let from = [&from, &b"/"[..], &entry.name].concat();
+                    let to = [&to, &b"/"[..], &entry.name].concat();
+                    match FileType::from_raw_mode(entry.kind) {
+                        FileType::Directory if (stat.device, stat.inode) == (target.device, target.inode) => {
+                        }
+                        FileType::Directory => {
+                            let mode = crate::stored_file::folder_mode(stat.mode & 0o7777);
+                            told(request, self.mkdir(&to, mode).await);
+                            left.push((from, to, Some(stat.modified)));
+                        }
+                        FileType::RegularFile => {
+                            told(request, self.copy_file(request, (&stat, None), &from, &to).await);
+                        }
+                        FileType::Symlink => {
+                            if let Some(stat) = self.file_behind(request, &from).await {
+                                told(request, self.copy_file(request, (&stat, None), &from, &to).await);
+                            }
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        // At last, since what is made in a directory changes its time.
+        for (path, modified) in times {
+            told(request, dress(path, None, modified).await);
+        }
+        Ok(())
+    }
+
+    /// The file that a link leads to, where there is one and the location follows every link.
+    async fn file_behind(&self, request: &Request, path: &[u8]) -> Option<Stat> {
+        let opening = &request.scope().core.files.opening;
+        if opening.beneath || opening.links.is_some() {
+            return None;
+        }
+        let path = text("stat()", path).ok()?;
+        let stat = rt::file::stat_path(path, DeviceId::default(), self.via).await.ok()?;
+        (FileType::from_raw_mode(stat.mode) == FileType::RegularFile).then_some(stat)
+    }
+
+    /// Copies a file with its time, and its permissions unless they are given: a file that is replaced keeps its own. The
+    /// copy gets its name when it is complete.
+    pub(super) async fn copy_file(
+        &self,
+        request: &Request,
+        (stat, mode): (&Stat, Option<u32>),
+        from: &[u8],
+        to: &[u8],
+    ) -> Done {
+        let how = OpenHow { flags: OFlags::CLOEXEC.bits() as i32, ..OpenHow::default() };
+        let opened = rt::File::open(None, text("open()", from)?, how, DeviceId::default(), self.via).await;
+        let source = opened.map_err(fault("open()", from))?;
+        let beside = beside(to);
+        let new = mode.unwrap_or(stat.mode & 0o7777);
+        let made =
+            rt::File::create(text("open()", &beside)?, Create::New, new, DeviceId::default(), self.via).await;
+        let copy = made.map_err(fault("open()", &beside))?;
+        let mut done = self.pour(&source, from, (&copy, &beside), stat.size).await;
+        if done.is_ok() {
+            done = dress(beside.clone(), mode, stat.modified).await;
+        }
+        drop(copy);
+        if done.is_ok() {
+            done = self.rename(&beside, to).await;
+        }
+        if done.is_err() {
+            told(request, self.unlink(&beside).await);
+        }
+        done
+    }
+
+    /// Copies the bytes of a file, as many as it had when it was looked at.
+    async fn pour(&self, source: &rt::File, from: &[u8], (copy, to): (&rt::File, &[u8]), size: u64) -> Done {
+        let mut offset = 0;
+        while offset < size {
+            let len = (size - offset).min(COPY_BYTES);
+            let buf = rt::pool().get(len as usize).ok_or(Errno::NOMEM).map_err(fault("read()", from))?;
+            let (read, buf) = source.read_at(offset, len as u32, buf, DeviceId::default(), self.via).await;
+            let count = read.map_err(fault("read()", from))?;
+            // It became shorter meanwhile.
+            let (1.., Some(buf)) = (count, buf) else { return Err(fault("read()", from)(Errno::IO)) };
+            let (written, _) = copy.write_at(offset, buf, DeviceId::default(), self.via).await;
+            written.map_err(fault("write()", to))?;
+            offset += u64::from(count);
+        }
+        Ok(())
+    }
+
+    /// Gives a file another name, and makes the directories for it; on another file system it is copied.
+    pub(super) async fn move_file(
+        &self,
+        request: &Request,
+        stat: &Stat,
+        (from, to): (&[u8], &[u8]),
+        folder_mode: u32,
+    ) -> Done {
+        let mut done = self.rename(from, to).await;
+        if done.as_ref().is_err_and(|trouble| trouble.errno == Errno::NOENT) {
+            let path = PathBuf::from(OsString::from_vec(to.to_vec()));
+            let mode = Mode::from_raw_mode(folder_mode);
+            let made = rt::offload(move || received::make_folders(&path, mode)).await;
+            made.unwrap_or(Err(Errno::IO)).map_err(fault("mkdir()", to))?;
+            done = self.rename(from, to).await;
+        }
+        match done {
+            Err(Trouble { errno: Errno::XDEV, .. }) => {
+                self.copy_file(request, (stat, Some(stat.mode & 0o7777)), from, to).await?;
+                self.unlink(from).await
+            }
+            done => done,
+        }
+    }
+}
+
+/// The name that a copy has until it is complete: beside the final one, so that it gets that in one step.
+fn beside(path: &[u8]) -> Vec<u8> {
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    [path, format!(".{}-{number:010}", std::process::id()).as_bytes()].concat()
+}
+
+/// Sets the time of a file's content and, where they are given, its permissions, by another thread: the engines have no
+/// such operations.
+#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
+async fn dress(path: Vec<u8>, mode: Option<u32>, modified: i64) -> Done {
+    let time = Timespec { tv_sec: modified, tv_nsec: 0 };
+    let times = Timestamps { last_access: time, last_modification: time };
+    let shown = path.clone();
+    let set = rt::offload(move || {
+        if let Some(mode) = mode {
+            rustix::fs::chmod(&*path, Mode::from_raw_mode(mode))?;
+        }
+        rustix::fs::utimensat(CWD, path, &times, AtFlags::empty())
+    });
+    set.await.unwrap_or(Err(Errno::IO)).map_err(fault("utimensat()", &shown))
+}
+
+/// Tells of a failure inside of a tree.
+fn told(request: &Request, done: Done) {
+    if let Err(trouble) = done {
+        trouble.tell(request, 0);
+    }
+}
+
+fn fault(call: &'static str, path: &[u8]) -> impl FnOnce(Errno) -> Trouble {
+    let path = path.to_vec();
+    move |errno| Trouble { call, path, errno }
+}
+
+/// A path for the kernel.
+fn text(call: &'static str, path: &[u8]) -> Done<CString> {
+    CString::new(path).map_err(|_| Trouble { call, path: path.to_vec(), errno: Errno::INVAL })
+}
