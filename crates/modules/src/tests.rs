@@ -439,3 +439,43 @@ fn a_default_that_is_written_out_changes_nothing() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(count > 100, "{count}");
 }
+
+/// The page about modules that are not nginx's own.
+const PAGE: &str = include_str!("../../../docs/third-party-modules.md");
+
+/// The words between backticks in a cell that look like a directive or a variable.
+fn names(cell: &str) -> Vec<&str> {
+    let quoted = cell.split('`').skip(1).step_by(2);
+    quoted.map(|text| text.split(' ').next().unwrap_or_default()).collect()
+}
+
+/// Whether this server has a directive or a variable.
+fn is_here(name: &str) -> bool {
+    match name.strip_prefix('$') {
+        Some(name) => {
+            crate::MODULES.iter().flat_map(|module| module.variables).any(|known| known.name == name)
+        }
+        None => directives().any(|directive| directive.spec.name == name),
+    }
+}
+
+/// What the page says to be here is here, and what it says not to be is not.
+#[test]
+fn the_page_about_other_modules_is_right() {
+    let (mut rows, mut wrong) = (0, Vec::new());
+    for line in PAGE.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+        let (theirs, here) = (names(cells[0]), cells[1]);
+        rows += 1;
+        let is_right = match here {
+            "the same" => theirs.iter().all(|name| is_here(name)),
+            "no" => theirs.iter().all(|name| !is_here(name)),
+            _ => !names(here).is_empty() && names(here).iter().all(|name| is_here(name)),
+        };
+        if !is_right {
+            wrong.push(line);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(rows > 60, "{rows}");
+}
