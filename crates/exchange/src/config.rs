@@ -194,6 +194,12 @@ impl Config {
         self.http.listens.iter().map(|listen| &listen.spec)
     }
 
+    /// Those of them where at least one address speaks TLS.
+    pub fn tls_listens(&self) -> impl Iterator<Item = &ListenSpec> {
+        let all = self.http.listens.iter();
+        all.filter(|listen| listen.tls_defaults().next().is_some()).map(|listen| &listen.spec)
+    }
+
     /// The log files that are opened before the privileges go.
     pub fn log_files(&self) -> Vec<PathBuf> {
         let mut files = self.needs.log_files.clone();

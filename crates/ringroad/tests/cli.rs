@@ -254,7 +254,10 @@ fn the_engines_of_this_machine_are_told_as_text_and_as_json() {
 #[test]
 fn serve_explains_what_it_cannot_do() {
     let said = run(&["serve"]);
-    assert_eq!((said.code, said.err.as_str()), (1, "ringroad: usage: ringroad serve DIR [--listen ADDR]\n"));
+    assert_eq!(
+        (said.code, said.err.as_str()),
+        (1, "ringroad: usage: ringroad serve DIR [--listen ADDR] [--tls]\n")
+    );
     let said = run(&["serve", "/nonexistent"]);
     let expected = "ringroad: cannot serve \"/nonexistent\": 2: No such file or directory\n";
     assert_eq!((said.code, said.err.as_str()), (1, expected));

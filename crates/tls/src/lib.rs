@@ -2,12 +2,13 @@
 //!
 //! [`server`] and [`client`] prepare handshakes out of settings, [`session`] is the state of one connection without its
 //! socket, [`stream`] joins the two. [`certificate`] reads PEM files; [`verify`] and [`x509`] judge the chains of peers;
-//! [`tickets`] and [`sessions`] keep what a client goes on with; [`ciphers`] and [`groups`] know OpenSSL's names.
+//! [`issue`] makes certificates; [`tickets`] and [`sessions`] keep what a client goes on with; [`ciphers`] and [`groups`] know OpenSSL's names.
 
 pub mod certificate;
 pub mod ciphers;
 pub mod client;
 pub mod groups;
+pub mod issue;
 pub mod server;
 pub mod session;
 pub mod sessions;

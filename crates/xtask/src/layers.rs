@@ -43,7 +43,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     ("bare", &["io"]),
     ("bench", &["io", "rt", "http", "bare"]),
-    ("ringroad", &["io", "rt", "http", "conf", "cache", "server", "bench", "thread-alloc"]),
+    ("ringroad", &["io", "rt", "http", "conf", "cache", "tls", "server", "bench", "thread-alloc"]),
     (
         "instructions",
         &[

@@ -25,7 +25,7 @@ pub(crate) fn usage() -> String {
     format!(
         "Usage: ringroad [-?hvVtTq] [-s signal] [-p prefix]
                 [-e filename] [-c filename] [-g directives]
-       ringroad serve DIR [--listen ADDR]
+       ringroad serve DIR [--listen ADDR] [--tls]
        ringroad check FILE
        ringroad engines [--json]
        ringroad reference [counters]
@@ -45,7 +45,8 @@ Options:
   -g directives : set global directives out of configuration file
 
 Commands:
-  serve DIR     : serve the files of a directory, without a configuration
+  serve DIR     : serve the files of a directory, without a configuration;
+                  with --tls over https, by a local certificate authority
   check FILE    : show the state of each directive of an nginx configuration
   engines       : show the I/O engines of this machine
   reference     : print all directives, or all counters, as Markdown

@@ -532,7 +532,9 @@ fn write_pid_file(request: &Request, cycle: &Cycle) -> Result<Option<PidFile>, S
 fn tell_urls(cycle: &Cycle) {
     for listener in &cycle.listeners.0 {
         if let ListenAddr::Inet(address) = listener.actual {
-            let line = format!("http://{}/\n", reachable(address));
+            let is_tls = cycle.site.settings.tls_listens.contains(&listener.options.address);
+            let scheme = if is_tls { "https" } else { "http" };
+            let line = format!("{scheme}://{}/\n", reachable(address));
             let _ = rustix::io::write(rustix::stdio::stdout(), line.as_bytes());
         }
     }

@@ -121,6 +121,7 @@ fn settings(loaded: &Loaded, request: &Request) -> Settings {
         env: main.env.clone(),
         connections: config.events().worker_connections,
         listens: config.listens().map(listen_options).collect(),
+        tls_listens: config.tls_listens().map(|spec| listen_options(spec).address).collect(),
         log_files: config.log_files(),
         // `serve` leaves nothing behind, and the directory it serves is not its own.
         temp_folders: if request.places.pid.is_some() { config.temp_folders() } else { Vec::new() },

@@ -63,6 +63,8 @@ pub(crate) struct Settings {
     pub(crate) connections: u32,
     /// Each address once.
     pub(crate) listens: Vec<ListenOptions>,
+    /// Those of them that speak TLS.
+    pub(crate) tls_listens: Vec<ListenAddr>,
     /// Files that the master opens for writing.
     pub(crate) log_files: Vec<PathBuf>,
     /// Directories that the workers write to.

@@ -1,15 +1,19 @@
-//! `ringroad serve DIR [--listen ADDR]`: the files of a directory over HTTP, without a configuration file.
+//! `ringroad serve DIR [--listen ADDR] [--tls]`: the files of a directory over HTTP, without a configuration file.
 //!
 //! The configuration is a text made here and served like any other: in the foreground, strict about HTTP, with no way
-//! out of the directory. Errors and requests are logged to standard error, the address is printed.
+//! out of the directory. Errors and requests are logged to standard error, the address is printed. With `--tls` the certificate is one
+//! of a local authority (`authority`), and what clients need to trust it is printed too.
+
+mod authority;
 
 use std::ffi::OsString;
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::print_error;
+use self::authority::Certificates;
+use super::{print, print_error};
 use crate::listen::error_text;
 use crate::log::Log;
 use crate::master;
@@ -18,6 +22,9 @@ use crate::site::{self, Files};
 
 /// Only this machine: whoever wants to be reached from elsewhere says so.
 const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
+
+/// The same with `--tls`.
+const DEFAULT_LISTEN_TLS: &str = "127.0.0.1:8443";
 
 /// The name that stands in messages about the text.
 const TEXT_NAME: &str = "ringroad-serve";
@@ -36,6 +43,8 @@ struct Wanted {
     folder: PathBuf,
     /// Port 0 takes any that is free.
     listen: SocketAddr,
+    /// `--tls`
+    tls: bool,
 }
 
 /// Why it cannot be done.
@@ -51,12 +60,14 @@ enum Unservable {
     Taken(SocketAddr),
     /// A port that takes root, an address of another machine.
     Bind { listen: SocketAddr, reason: String },
+    /// There is no certificate for `--tls`.
+    Authority(authority::Unusable),
 }
 
 impl fmt::Display for Unservable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unservable::Usage => f.write_str("usage: ringroad serve DIR [--listen ADDR]"),
+            Unservable::Usage => f.write_str("usage: ringroad serve DIR [--listen ADDR] [--tls]"),
             Unservable::Address(text) => {
                 write!(
                     f,
@@ -76,6 +87,7 @@ impl fmt::Display for Unservable {
                 )
             }
             Unservable::Bind { listen, reason } => write!(f, "cannot listen on {listen}: {reason}"),
+            Unservable::Authority(unusable) => unusable.fmt(f),
         }
     }
 }
@@ -99,28 +111,31 @@ pub(super) fn run(args: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// `DIR` and `--listen`, in any order.
+/// `DIR`, `--listen` and `--tls`, in any order.
 fn parse(args: Vec<OsString>) -> Result<Wanted, Unservable> {
-    let (mut folder, mut listen) = (None, DEFAULT_LISTEN.to_owned());
+    let (mut folder, mut listen, mut tls) = (None, None, false);
     let mut args = args.into_iter();
     while let Some(arg) = args.next() {
         let text = arg.to_string_lossy().into_owned();
         match (text.as_str(), text.strip_prefix("--listen=")) {
             ("--listen", _) => {
                 let value = args.next().ok_or(Unservable::Usage)?;
-                listen = value.to_string_lossy().into_owned();
+                listen = Some(value.to_string_lossy().into_owned());
             }
-            (_, Some(value)) => listen = value.to_owned(),
+            (_, Some(value)) => listen = Some(value.to_owned()),
+            ("--tls", _) => tls = true,
             _ if text.starts_with('-') || folder.is_some() => return Err(Unservable::Usage),
             _ => folder = Some(PathBuf::from(arg)),
         }
     }
+    let default = if tls { DEFAULT_LISTEN_TLS } else { DEFAULT_LISTEN };
+    let listen = listen.unwrap_or_else(|| default.to_owned());
     let listen = listen.parse().map_err(|_| Unservable::Address(listen))?;
-    Ok(Wanted { folder: folder.ok_or(Unservable::Usage)?, listen })
+    Ok(Wanted { folder: folder.ok_or(Unservable::Usage)?, listen, tls })
 }
 
 /// Finds out early what would otherwise be an error about a text that nobody wrote.
-fn prepare(Wanted { folder, listen }: Wanted) -> Result<Request, Unservable> {
+fn prepare(Wanted { folder, listen, tls }: Wanted) -> Result<Request, Unservable> {
     let absolute = std::fs::canonicalize(&folder).and_then(|absolute| {
         // Listing it is what a worker will have to be able to do.
         std::fs::read_dir(&absolute).map(|_| absolute)
@@ -132,15 +147,33 @@ fn prepare(Wanted { folder, listen }: Wanted) -> Result<Request, Unservable> {
             _ => Unservable::Bind { listen, reason: error_text(&error) },
         });
     }
+    let certificates = tls.then(|| prepare_certificates(listen)).transpose()?;
     // The directory is the visitor's: no pid file and no log is put into it.
     let mut places = Places::below(&absolute);
     (places.error_log, places.pid) = (None, None);
-    let text = configuration(listen);
+    let text = configuration(listen, certificates.as_ref());
     Ok(Request { main: absolute.join(TEXT_NAME), globals: String::new(), places, text: Some(text) })
 }
 
+/// The certificate of the local authority, whose root clients have to trust.
+fn prepare_certificates(listen: SocketAddr) -> Result<Certificates, Unservable> {
+    let directory = authority::directory().map_err(Unservable::Authority)?;
+    let certificates = authority::prepare(&directory, listen).map_err(Unservable::Authority)?;
+    print(authority::advice(&certificates.root));
+    Ok(certificates)
+}
+
 /// The configuration; the directory is the prefix, so that its name needs no quoting.
-fn configuration(listen: SocketAddr) -> String {
+fn configuration(listen: SocketAddr, certificates: Option<&Certificates>) -> String {
+    let (options, secured) = match certificates {
+        None => ("", String::new()),
+        Some(Certificates { server, .. }) => {
+            let file = quoted(server);
+            let lines =
+                format!("ssl_certificate {file};\n        ssl_certificate_key {file};\n        http2 on;");
+            (" ssl", lines)
+        }
+    };
     format!(
         "daemon off;
 worker_processes auto;
@@ -152,7 +185,8 @@ http {{
     default_type application/octet-stream;
     access_log /dev/stderr;
     server {{
-        listen {listen};
+        listen {listen}{options};
+        {secured}
         root .;
         root_beneath on;
         http_strict on;
@@ -161,6 +195,11 @@ http {{
 }}
 "
     )
+}
+
+/// A path as an argument of a directive.
+fn quoted(path: &Path) -> String {
+    format!("\"{}\"", path.display().to_string().replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 #[cfg(test)]
@@ -179,7 +218,9 @@ mod tests {
         assert_eq!(read("site"), site("127.0.0.1:8080"));
         assert_eq!(read("site --listen 0.0.0.0:80"), site("0.0.0.0:80"));
         assert_eq!(read("--listen=[::1]:81 site"), site("[::1]:81"));
-        let usage = Err("usage: ringroad serve DIR [--listen ADDR]".to_owned());
+        assert_eq!(read("--tls site"), site("127.0.0.1:8443"));
+        assert_eq!(read("site --tls --listen [::1]:81"), site("[::1]:81"));
+        let usage = Err("usage: ringroad serve DIR [--listen ADDR] [--tls]".to_owned());
         for line in ["--listen", "--listen 127.0.0.1:1", "a b", "a --port 1"] {
             assert_eq!(read(line), usage, "{line}");
         }
@@ -191,7 +232,7 @@ mod tests {
     fn a_taken_port_names_the_way_out() {
         let taken = TcpListener::bind("127.0.0.1:0").expect("some port is free");
         let listen = taken.local_addr().expect("it is bound");
-        let wanted = Wanted { folder: std::env::temp_dir(), listen };
+        let wanted = Wanted { folder: std::env::temp_dir(), listen, tls: false };
         let error = prepare(wanted).expect_err("the port is taken").to_string();
         let expected = format!("{listen} is in use by another program");
         assert!(error.starts_with(&expected) && error.contains("--listen 127.0.0.1:0"), "{error}");

@@ -1,0 +1,241 @@
+//! The local certificate authority of `ringroad serve --tls`, in the user's directory.
+//!
+//! ```text
+//! $XDG_DATA_HOME/ringroad/local-authority/    0700, or below ~/.local/share
+//!     root.pem        the root certificate, which clients are to trust
+//!     root-key.pem    0600, its key
+//!     server.pem      0600, the certificate of servers on this machine, with its key
+//! ```
+//! The directory appears as a whole: it is made under another name, which is changed when all of it is on the disk. Of two first
+//! starts at once the first one's root counts. `server.pem` is replaced by a rename whenever it is near its end or lacks a name.
+
+use std::fmt;
+use std::io::{ErrorKind, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use tls::issue::{AuthorityError, LocalAuthority};
+
+use crate::listen::error_text;
+
+/// The directory below that of the user's data.
+const DIRECTORY: &str = "ringroad/local-authority";
+
+const ROOT: &str = "root.pem";
+const ROOT_KEY: &str = "root-key.pem";
+const SERVER: &str = "server.pem";
+
+/// Bits of a mode that others than the owner would need.
+const OTHERS: u32 = 0o077;
+
+/// Where the certificates are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Certificates {
+    /// The root certificate.
+    pub(super) root: PathBuf,
+    /// The server's certificate with its key.
+    pub(super) server: PathBuf,
+}
+
+/// Why there is no certificate.
+#[derive(Debug)]
+pub(super) enum Unusable {
+    /// Neither `XDG_DATA_HOME` nor `HOME` names a directory.
+    NoHome,
+    /// A file or directory cannot be read or written.
+    Io { path: PathBuf, error: std::io::Error },
+    /// Others could read the key, or it belongs to another user.
+    Exposed { path: PathBuf, mode: u32 },
+    /// What is there is no authority of this program.
+    Authority { directory: PathBuf, error: AuthorityError },
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unusable::NoHome => f.write_str(
+                "--tls needs a directory for its certificate authority: set HOME or XDG_DATA_HOME",
+            ),
+            Unusable::Io { path, error } => {
+                let (path, reason) = (path.display(), error_text(error));
+                write!(f, "the local certificate authority cannot use \"{path}\": {reason}")
+            }
+            Unusable::Exposed { path, mode } => {
+                let (path, wanted) = (path.display(), mode & !OTHERS);
+                write!(
+                    f,
+                    "others can reach the key of the local certificate authority: \"{path}\" must be yours, with \
+                     mode {wanted:04o} (it has {mode:04o})"
+                )
+            }
+            Unusable::Authority { directory, error } => {
+                let directory = directory.display();
+                write!(
+                    f,
+                    "the local certificate authority in \"{directory}\" cannot be used: {error}; remove the \
+                     directory, and the next start makes a new one, which clients have to trust anew"
+                )
+            }
+        }
+    }
+}
+
+/// Names the directory of the user.
+pub(super) fn directory() -> Result<PathBuf, Unusable> {
+    let named = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let data = named("XDG_DATA_HOME").or_else(|| Some(named("HOME")?.join(".local/share")));
+    Ok(data.ok_or(Unusable::NoHome)?.join(DIRECTORY))
+}
+
+/// Makes what is missing below `directory`, and returns where it is.
+pub(super) fn prepare(directory: &Path, listen: SocketAddr) -> Result<Certificates, Unusable> {
+    let now = SystemTime::now();
+    if std::fs::symlink_metadata(directory).is_err() {
+        create(directory, now)?;
+    }
+    let unusable = |error| Unusable::Authority { directory: directory.to_owned(), error };
+    let (root, key, server) = (directory.join(ROOT), directory.join(ROOT_KEY), directory.join(SERVER));
+    check_owner(directory)?;
+    check_owner(&key)?;
+    let authority = LocalAuthority::open(&read(&root)?, &read(&key)?).map_err(unusable)?;
+    let names = names(listen);
+    // A file that is damaged is no current certificate either.
+    let is_current = std::fs::read(&server).is_ok_and(|text| authority.is_current(&text, &names, now));
+    if !is_current {
+        let text = authority.issue(&names, now).map_err(unusable)?;
+        let fresh = directory.join(format!("{SERVER}.{}", std::process::id()));
+        write(&fresh, text.as_bytes())?;
+        std::fs::rename(&fresh, &server).map_err(|error| Unusable::Io { path: server.clone(), error })?;
+        sync(directory)?;
+    }
+    Ok(Certificates { root, server })
+}
+
+/// Makes the directory with a new root in it.
+fn create(directory: &Path, now: SystemTime) -> Result<(), Unusable> {
+    let parent = directory.parent().unwrap_or(directory);
+    make_directory(parent, true)?;
+    let fresh = directory.with_extension(format!("new.{}", std::process::id()));
+    // What a process of this number left behind.
+    let _ = std::fs::remove_dir_all(&fresh);
+    make_directory(&fresh, false)?;
+    let made = LocalAuthority::create(now);
+    let (root, key) = made.map_err(|error| Unusable::Authority { directory: directory.to_owned(), error })?;
+    write(&fresh.join(ROOT_KEY), key.as_bytes())?;
+    write(&fresh.join(ROOT), root.as_bytes())?;
+    sync(&fresh)?;
+    match std::fs::rename(&fresh, directory) {
+        Ok(()) => sync(parent),
+        // Another start was first.
+        Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty) => {
+            let _ = std::fs::remove_dir_all(&fresh);
+            Ok(())
+        }
+        Err(error) => Err(Unusable::Io { path: directory.to_owned(), error }),
+    }
+}
+
+fn make_directory(path: &Path, recursive: bool) -> Result<(), Unusable> {
+    let made = std::fs::DirBuilder::new().recursive(recursive).mode(0o700).create(path);
+    made.map_err(|error| Unusable::Io { path: path.to_owned(), error })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Unusable> {
+    std::fs::read(path).map_err(|error| Unusable::Io { path: path.to_owned(), error })
+}
+
+/// Writes a new file that only its owner may read; its bytes are on the disk afterwards.
+fn write(path: &Path, bytes: &[u8]) -> Result<(), Unusable> {
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let written = options.open(path).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    written.map_err(|error| Unusable::Io { path: path.to_owned(), error })
+}
+
+/// Names of files are on the disk afterwards.
+fn sync(directory: &Path) -> Result<(), Unusable> {
+    let synced = std::fs::File::open(directory).and_then(|directory| directory.sync_all());
+    synced.map_err(|error| Unusable::Io { path: directory.to_owned(), error })
+}
+
+/// Refuses what others can change or read: the key can speak for every host to those who trust the root.
+fn check_owner(path: &Path) -> Result<(), Unusable> {
+    let found = std::fs::metadata(path).map_err(|error| Unusable::Io { path: path.to_owned(), error })?;
+    let mode = found.mode() & 0o7777;
+    let is_own = found.uid() == rustix::process::geteuid().as_raw();
+    if is_own && mode & OTHERS == 0 {
+        return Ok(());
+    }
+    Err(Unusable::Exposed { path: path.to_owned(), mode })
+}
+
+/// Names and addresses by which clients reach the server.
+fn names(listen: SocketAddr) -> Vec<String> {
+    let mut names = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
+    let host = rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase();
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
+    let own = [host].into_iter().filter(|host| !host.is_empty() && host.bytes().all(is_name));
+    let address =
+        Some(listen.ip()).filter(|address| !address.is_unspecified()).as_ref().map(IpAddr::to_string);
+    for name in own.chain(address) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// How clients learn to trust the root.
+pub(super) fn advice(root: &Path) -> String {
+    let root = root.display();
+    format!(
+        "Clients have to trust the root certificate of this user's local authority:
+  {root}
+  curl             curl --cacert '{root}' URL
+  Debian, Ubuntu   sudo cp '{root}' /usr/local/share/ca-certificates/ringroad.crt && sudo update-ca-certificates
+  Fedora           sudo cp '{root}' /etc/pki/ca-trust/source/anchors/ringroad.pem && sudo update-ca-trust
+  Chromium         certutil -d sql:$HOME/.pki/nssdb -A -t C,, -n ringroad -i '{root}'
+  Firefox          Settings > Privacy & Security > View Certificates > Authorities > Import
+"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listen() -> SocketAddr {
+        "127.0.0.1:8443".parse().expect("an address")
+    }
+
+    #[test]
+    fn names_hold_the_address_of_listening() {
+        let address = |text: &str| names(text.parse().expect("an address"));
+        assert!(address("192.0.2.7:1").contains(&"192.0.2.7".to_owned()));
+        assert!(!address("0.0.0.0:1").contains(&"0.0.0.0".to_owned()));
+        let all = address("127.0.0.1:1");
+        assert_eq!(all.iter().filter(|name| *name == "127.0.0.1").count(), 1, "{all:?}");
+    }
+
+    /// A start that stopped before the directory had its name leaves nothing that the next one sees.
+    #[test]
+    fn half_a_directory_is_no_authority() {
+        let data = std::env::temp_dir().join(format!("ringroad-authority-{}", std::process::id()));
+        let directory = data.join(DIRECTORY);
+        let left = directory.with_extension(format!("new.{}", std::process::id()));
+        std::fs::create_dir_all(&left).expect("it can be made");
+        std::fs::write(left.join(ROOT_KEY), "half").expect("it can be written");
+        let first = prepare(&directory, listen()).expect("certificates");
+        assert!(!left.exists(), "what was left is gone");
+        let root = std::fs::read(&first.root).expect("a root");
+        // A second one that was as early finds the first one's.
+        create(&directory, SystemTime::now()).expect("no error");
+        assert_eq!(std::fs::read(&first.root).expect("a root"), root);
+        std::fs::remove_dir_all(&data).expect("it is ours");
+    }
+}

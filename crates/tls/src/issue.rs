@@ -1,0 +1,219 @@
+//! Certificates that are made here: a local authority, and the certificates of servers that it signs.
+//!
+//! [`LocalAuthority`] needs no directory and no clock: its caller stores the PEM texts and passes the time. A root that it did not make is
+//! refused, because this file knows the names of its own only.
+
+use std::time::{Duration, SystemTime};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+
+use crate::certificate::{FileError, Identity, certificates};
+use crate::verify::Trust;
+use crate::x509::{self, Certificate, KeyError, Purpose, Roots};
+
+/// A day in seconds.
+const DAY: u64 = 24 * 60 * 60;
+
+/// How long a root is valid: it has to be trusted by hand, which nobody wants to repeat.
+const ROOT_TIME: Duration = Duration::from_secs(10 * 365 * DAY);
+
+/// How long a server's certificate is valid. Some clients refuse more than 398 days.
+const LEAF_TIME: Duration = Duration::from_secs(397 * DAY);
+
+/// A certificate that is valid for less than this is made anew.
+const LEAF_TIME_MIN: Duration = Duration::from_secs(198 * DAY);
+
+/// Certificates are valid from so long ago, for clients whose clocks are slow.
+const CLOCK_DIFFERENCE: Duration = Duration::from_secs(DAY);
+
+/// Why an authority cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AuthorityError {
+    /// The certificate of the root cannot be read.
+    Certificate(FileError),
+    /// The key cannot be read.
+    Key(FileError),
+    /// They do not belong together: the library's words.
+    Mismatch(String),
+    /// It was made by another program.
+    Foreign,
+    /// Certificates that it signs are not trusted: OpenSSL's words.
+    Distrusted(String),
+    /// The library cannot make a certificate: its words.
+    Failed(String),
+}
+
+impl std::fmt::Display for AuthorityError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            AuthorityError::Certificate(error) | AuthorityError::Key(error) => error.fmt(f),
+            AuthorityError::Mismatch(reason) => write!(f, "certificate and key do not match: {reason}"),
+            AuthorityError::Foreign => f.write_str("another program made it"),
+            AuthorityError::Distrusted(reason) => f.write_str(reason),
+            AuthorityError::Failed(reason) => write!(f, "a certificate cannot be made: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for AuthorityError {}
+
+impl From<rcgen::Error> for AuthorityError {
+    fn from(error: rcgen::Error) -> AuthorityError {
+        AuthorityError::Failed(error.to_string())
+    }
+}
+
+/// A root certificate with its key, which signs certificates of servers on this machine.
+pub struct LocalAuthority {
+    issuer: Issuer<'static, KeyPair>,
+    root: CertificateDer<'static>,
+}
+
+impl std::fmt::Debug for LocalAuthority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LocalAuthority").finish_non_exhaustive()
+    }
+}
+
+impl LocalAuthority {
+    /// Makes a root. Returns its certificate and its key in PEM.
+    pub fn create(now: SystemTime) -> Result<(String, String), AuthorityError> {
+        let key = KeyPair::generate()?;
+        let mut params = root_params(&key);
+        set_validity(&mut params, now, ROOT_TIME);
+        Ok((params.self_signed(&key)?.pem(), key.serialize_pem()))
+    }
+
+    /// Reads a root that [`LocalAuthority::create`] has made.
+    pub fn open(certificate: &[u8], key: &[u8]) -> Result<LocalAuthority, AuthorityError> {
+        let found = certificates(certificate).map_err(AuthorityError::Certificate)?;
+        let [root] = found.as_slice() else { return Err(AuthorityError::Foreign) };
+        let der = x509::private_key(key, &[]).map_err(|error| match error {
+            KeyError::Unreadable(reason) => AuthorityError::Key(FileError::BadKey(reason)),
+            KeyError::Password => AuthorityError::Key(FileError::Password),
+        })?;
+        x509::key_belongs_to(&der, root).map_err(AuthorityError::Mismatch)?;
+        let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(der));
+        let key = KeyPair::try_from(&der).map_err(|_| AuthorityError::Foreign)?;
+        let params = root_params(&key);
+        // The name holds a digest of the key, so no other root has it.
+        let expected = params.self_signed(&key)?;
+        if x509::subject_der(root) != x509::subject_der(expected.der()) {
+            return Err(AuthorityError::Foreign);
+        }
+        Ok(LocalAuthority { issuer: Issuer::new(params, key), root: root.clone() })
+    }
+
+    /// Makes a certificate for names and addresses. Returns it and its key in PEM, one text.
+    pub fn issue(&self, names: &[String], now: SystemTime) -> Result<String, AuthorityError> {
+        let mut params = CertificateParams::new(names)?;
+        if let Some(name) = names.first() {
+            params.distinguished_name.push(DnType::CommonName, name.as_str());
+        }
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        set_validity(&mut params, now, LEAF_TIME);
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &self.issuer)?;
+        let text = certificate.pem() + &key.serialize_pem();
+        self.judge(&[certificate.der().clone()])?;
+        Ok(text)
+    }
+
+    /// Whether a text of [`LocalAuthority::issue`] can still be used for these names.
+    pub fn is_current(&self, text: &[u8], names: &[String], now: SystemTime) -> bool {
+        let Ok(identity) = Identity::from_pem(text, text, &[]) else { return false };
+        let chain = identity.chain();
+        let certificate = chain.first().and_then(|first| Certificate::from_der(first));
+        let is_for_all = certificate.is_some_and(|found| names.iter().all(|name| found.is_for(name)));
+        let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let lasts = identity
+            .expires()
+            .and_then(|at| u64::try_from(at).ok())
+            .is_some_and(|at| Duration::from_secs(at).saturating_sub(since_1970) >= LEAF_TIME_MIN);
+        is_for_all && lasts && self.judge(chain).is_ok()
+    }
+
+    /// Asks what a client would say that trusts this root alone.
+    fn judge(&self, chain: &[CertificateDer<'_>]) -> Result<(), AuthorityError> {
+        let mut roots = Roots::new().ok_or(AuthorityError::Failed("no memory".to_owned()))?;
+        roots.add(&self.root).map_err(AuthorityError::Failed)?;
+        let trust = Trust::new(roots, 1, Purpose::Server);
+        trust.judge(chain).map_err(|distrust| AuthorityError::Distrusted(distrust.reason))
+    }
+}
+
+/// What a root has but for its validity.
+fn root_params(key: &KeyPair) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    let digest = crate::digest(key.public_key_raw());
+    let short: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, "Ringroad");
+    params.distinguished_name.push(DnType::CommonName, format!("Ringroad local authority {short}"));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+}
+
+fn set_validity(params: &mut CertificateParams, now: SystemTime, time: Duration) {
+    let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let epoch = rcgen::date_time_ymd(1970, 1, 1);
+    params.not_before = epoch + since_1970.saturating_sub(CLOCK_DIFFERENCE);
+    params.not_after = epoch + since_1970 + time;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names() -> Vec<String> {
+        ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec()
+    }
+
+    #[test]
+    fn a_certificate_is_trusted_by_its_root_for_its_names() {
+        let now = SystemTime::now();
+        let (root, key) = LocalAuthority::create(now).expect("a root");
+        let authority = LocalAuthority::open(root.as_bytes(), key.as_bytes()).expect("it is its own");
+        let text = authority.issue(&names(), now).expect("a certificate");
+        assert!(authority.is_current(text.as_bytes(), &names(), now));
+        let more = [names(), vec!["example.org".to_owned()]].concat();
+        assert!(!authority.is_current(text.as_bytes(), &more, now), "it is not for the last name");
+        let late = now + LEAF_TIME - LEAF_TIME_MIN + Duration::from_secs(DAY);
+        assert!(!authority.is_current(text.as_bytes(), &names(), late), "it is near its end");
+        assert!(!authority.is_current(b"", &names(), now));
+    }
+
+    #[test]
+    fn another_root_is_refused() {
+        let now = SystemTime::now();
+        let (root, key) = LocalAuthority::create(now).expect("a root");
+        let (_, other_key) = LocalAuthority::create(now).expect("a root");
+        let opened = LocalAuthority::open(root.as_bytes(), other_key.as_bytes());
+        assert!(matches!(opened, Err(AuthorityError::Mismatch(_))), "{opened:?}");
+        let foreign_key = KeyPair::generate().expect("a key");
+        let foreign = CertificateParams::default().self_signed(&foreign_key).expect("a certificate");
+        let opened = LocalAuthority::open(foreign.pem().as_bytes(), foreign_key.serialize_pem().as_bytes());
+        assert_eq!(opened.err(), Some(AuthorityError::Foreign));
+        let opened = LocalAuthority::open(b"damaged", key.as_bytes());
+        assert_eq!(opened.err(), Some(AuthorityError::Certificate(FileError::NoCertificate)));
+        let opened = LocalAuthority::open(root.as_bytes(), b"damaged");
+        assert!(matches!(opened, Err(AuthorityError::Key(FileError::BadKey(_)))), "{opened:?}");
+    }
+
+    #[test]
+    fn a_root_at_its_end_signs_nothing() {
+        let now = SystemTime::now();
+        let (root, key) = LocalAuthority::create(now - ROOT_TIME - CLOCK_DIFFERENCE).expect("a root");
+        let authority = LocalAuthority::open(root.as_bytes(), key.as_bytes()).expect("it is its own");
+        let issued = authority.issue(&names(), now);
+        let expected = AuthorityError::Distrusted("certificate has expired".to_owned());
+        assert_eq!(issued.err(), Some(expected));
+    }
+}
