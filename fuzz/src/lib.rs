@@ -22,7 +22,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub static TARGETS: [Target; 18] = [
+pub static TARGETS: [Target; 19] = [
     targets::request_head::TARGET,
     targets::reply_head::TARGET,
     targets::chunked::TARGET,
@@ -41,4 +41,5 @@ pub static TARGETS: [Target; 18] = [
     targets::h2_reply::TARGET,
     targets::fastcgi_response::TARGET,
     targets::memcached_response::TARGET,
+    targets::acme_texts::TARGET,
 ];

@@ -6,6 +6,7 @@
 //! that change their protocol.
 #![forbid(unsafe_code)]
 
+pub mod acme;
 pub mod address;
 pub mod base64;
 mod body_filter;

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+pub mod acme;
 mod addition;
 mod auth_basic;
 mod auth_request;
@@ -78,6 +79,8 @@ pub use exchange::module::{Directive, Module, ModuleTable, Set, Walk};
 pub static MODULES: &[&Module] = &[
     &core::MODULE,
     &http_core::MODULE,
+    // The certificates of a server are there before its handshakes are prepared.
+    &acme::MODULE,
     &ssl::MODULE,
     &http_v2::MODULE,
     &upstream::MODULE,

@@ -5,6 +5,7 @@
 //! what travels between the two ([`control`]).
 #![forbid(unsafe_code)]
 
+mod agent;
 mod cli;
 mod control;
 mod limits;

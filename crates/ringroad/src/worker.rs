@@ -26,8 +26,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::control::acme::AcmeChange;
 use crate::control::message::{Bundle, ToMaster, ToWorker};
-use crate::control::{Channel, FROM_MASTER, Packet, Received};
+use crate::control::{Channel, FROM_MASTER, Limits, Packet, Received};
 use crate::listen::{ListenAddr, errno_text};
 use crate::log::{ErrorTarget, Log};
 use crate::signals::Signals;
@@ -47,7 +48,7 @@ const LAST_WORDS: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 pub(crate) fn run() -> ExitCode {
     // The kernel named the process after /proc/self/exe; tools look for the program's name.
     let _ = nix::sys::prctl::set_name(c"ringroad");
-    let (Ok(signals), Ok(channel)) = (Signals::block(), take_channel()) else {
+    let (Ok(signals), Ok(channel)) = (Signals::block(), take_channel(FROM_MASTER)) else {
         return ExitCode::from(EXIT_CANNOT_SERVE);
     };
     let mut control = Control { channel, signals };
@@ -225,6 +226,7 @@ impl Serving {
     /// privileges, so that it means the same as to the master; privileges gone before a thread or a ring exists.
     fn start(bundle: Bundle, fds: Vec<OwnedFd>) -> Result<Serving, String> {
         let (limits, credentials) = (bundle.limits.clone(), bundle.credentials.clone());
+        let acme = bundle.acme.clone();
         let (generation, addresses_of_names) = (bundle.generation, bundle.addresses.clone());
         let Parsed { config, targets, log, shutdown_timeout, resources } = Parsed::from(bundle, fds)?;
         for message in limits.apply() {
@@ -235,6 +237,7 @@ impl Serving {
         }
         limits.enter_directory()?;
         let addresses = addresses(&resources);
+        apply(&config, &acme, &log);
         let worker = Worker::start(&config, resources, &addresses_of_names)?;
         let generations = vec![generation];
         Ok(Serving { worker, config, generations, addresses, log, targets, shutdown_timeout, leaving: false })
@@ -255,6 +258,10 @@ impl Serving {
                         (None, NextStep::Fail)
                     }
                 };
+            }
+            ToWorker::Acme(number, change) => {
+                apply(&self.config, &[change], &self.log);
+                return (Some(ToMaster::AcmeDone(number)), NextStep::GoOn);
             }
             ToWorker::Reopen(paths) => self.reopen(paths.into_iter().zip(packet.fds).collect()),
             ToWorker::Quit(limit) => self.leave(limit),
@@ -322,6 +329,7 @@ impl Serving {
         if self.leaving {
             return Err(NotReloaded::Unchanged("the worker process is shutting down".to_owned()));
         }
+        let acme = bundle.acme.clone();
         let mut parsed = Parsed::from(bundle, fds).map_err(NotReloaded::Unchanged)?;
         if site::ProcessKey::of(&parsed.config) != site::ProcessKey::of(&self.config) {
             return Err(NotReloaded::Unchanged("the new configuration needs a new process".to_owned()));
@@ -330,6 +338,7 @@ impl Serving {
         let known = std::mem::take(&mut self.addresses);
         self.addresses = addresses(&parsed.resources);
         parsed.resources.listeners.retain(|(address, _)| !known.contains(address));
+        apply(&parsed.config, &acme, &self.log);
         self.worker.reload(&parsed.config, parsed.resources).map_err(NotReloaded::InParts)?;
         self.generations.push(generation);
         self.config = parsed.config;
@@ -389,6 +398,15 @@ impl Parsed {
     }
 }
 
+/// Takes certificates and challenges; one that cannot be used leaves things as they are.
+fn apply(config: &Config, changes: &[AcmeChange], log: &Log) {
+    for change in changes {
+        if let Err(message) = site::apply(config, change) {
+            log.alert(format_args!("acme: {message}"));
+        }
+    }
+}
+
 /// What the server will be listening on.
 fn addresses(resources: &Resources) -> Vec<ListenAddr> {
     resources.listeners.iter().map(|(address, _)| address.clone()).collect()
@@ -405,10 +423,10 @@ fn find(logs: &[(PathBuf, Rc<OwnedFd>)], path: &std::path::Path) -> Option<Rc<Ow
 }
 
 /// The control channel is standard input; /dev/null takes its place.
-fn take_channel() -> Result<Channel, Errno> {
+pub(crate) fn take_channel(limits: Limits) -> Result<Channel, Errno> {
     let stdin = std::io::stdin();
     let socket = rustix::io::fcntl_dupfd_cloexec(stdin.as_fd(), 3)?;
     let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdin(null)?;
-    Channel::new(socket, FROM_MASTER)
+    Channel::new(socket, limits)
 }

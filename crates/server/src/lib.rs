@@ -4,6 +4,7 @@
 //! blocking call lives here; bytes move through `rt`'s handles.
 #![forbid(unsafe_code)]
 
+pub mod acme;
 mod counters;
 mod explain;
 mod memory;

@@ -1,4 +1,5 @@
-//! Certificates that are made here: a local authority, and the certificates of servers that it signs.
+//! Certificates that are made here: a local authority and the certificates of servers that it signs, and what certificate authorities
+//! are sent by ACME ([`request`], [`challenge`]).
 //!
 //! [`LocalAuthority`] needs no directory and no clock: its caller stores the PEM texts and passes the time. A root that it did not make is
 //! refused, because this file knows the names of its own only.
@@ -6,8 +7,8 @@
 use std::time::{Duration, SystemTime};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    BasicConstraints, CertificateParams, CustomExtension, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
+    IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
@@ -148,12 +149,52 @@ impl LocalAuthority {
     }
 }
 
+/// A certificate that nobody trusts, for a server that has no other one yet.
+pub fn placeholder(names: &[String], now: SystemTime) -> Result<Identity, AuthorityError> {
+    let mut params = CertificateParams::new(names)?;
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, "no certificate has been issued yet");
+    set_validity(&mut params, now, LEAF_TIME);
+    self_signed(&params)
+}
+
+/// The certificate that proves to an authority that this server has a name (`tls-alpn-01`, RFC 8737 section 3): `proof` is the
+/// SHA-256 of the key authorization. In PEM with its key, one text.
+pub fn challenge(name: &str, proof: &[u8; 32]) -> Result<String, AuthorityError> {
+    let mut params = CertificateParams::new(vec![name.to_owned()])?;
+    params.distinguished_name = DistinguishedName::new();
+    params.custom_extensions = vec![CustomExtension::new_acme_identifier(proof)];
+    let key = KeyPair::generate()?;
+    Ok(params.self_signed(&key)?.pem() + &key.serialize_pem())
+}
+
+/// A request for a certificate (RFC 2986) in DER, signed by the key of that certificate.
+pub fn request(names: &[String], common_name: Option<&str>, key: &[u8]) -> Result<Vec<u8>, AuthorityError> {
+    let der = x509::private_key(key, &[]).map_err(|error| match error {
+        KeyError::Unreadable(reason) => AuthorityError::Key(FileError::BadKey(reason)),
+        KeyError::Password => AuthorityError::Key(FileError::Password),
+    })?;
+    let key = KeyPair::try_from(&PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(der)))?;
+    let mut params = CertificateParams::new(names)?;
+    params.distinguished_name = DistinguishedName::new();
+    if let Some(name) = common_name {
+        params.distinguished_name.push(DnType::CommonName, name);
+    }
+    Ok(params.serialize_request(&key)?.der().to_vec())
+}
+
+fn self_signed(params: &CertificateParams) -> Result<Identity, AuthorityError> {
+    let key = KeyPair::generate()?;
+    let text = params.self_signed(&key)?.pem() + &key.serialize_pem();
+    Identity::from_pem(text.as_bytes(), text.as_bytes(), &[]).map_err(AuthorityError::Certificate)
+}
+
 /// What a root has but for its validity.
 fn root_params(key: &KeyPair) -> CertificateParams {
     let mut params = CertificateParams::default();
     let digest = crate::digest(key.public_key_raw());
     let short: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
-    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::OrganizationName, "Ringroad");
     params.distinguished_name.push(DnType::CommonName, format!("Ringroad local authority {short}"));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));

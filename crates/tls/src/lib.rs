@@ -2,7 +2,7 @@
 //!
 //! [`server`] and [`client`] prepare handshakes out of settings, [`session`] is the state of one connection without its
 //! socket, [`stream`] joins the two. [`certificate`] reads PEM files; [`verify`] and [`x509`] judge the chains of peers;
-//! [`issue`] makes certificates; [`tickets`] and [`sessions`] keep what a client goes on with; [`ciphers`] and [`groups`] know OpenSSL's names.
+//! [`issue`] makes certificates, [`signing`] signs messages; [`tickets`] and [`sessions`] keep what a client goes on with; [`ciphers`] and [`groups`] know OpenSSL's names.
 
 pub mod certificate;
 pub mod ciphers;
@@ -12,6 +12,7 @@ pub mod issue;
 pub mod server;
 pub mod session;
 pub mod sessions;
+pub mod signing;
 pub mod stream;
 pub mod tickets;
 pub mod verify;

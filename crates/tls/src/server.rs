@@ -1,12 +1,12 @@
 //! The server's side: from settings to what handshakes are made with, and the hello that chooses among them.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use rustls::crypto::{CryptoProvider, SupportedKxGroup};
 use rustls::pki_types::CertificateDer;
 use rustls::server::{Acceptor, ClientHello, NoServerSessionStorage, ResolvesServerCert};
-use rustls::sign::CertifiedKey;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
     CipherSuite, DistinguishedName, NamedGroup, ProtocolVersion, SignatureAlgorithm, SignatureScheme,
     SupportedCipherSuite, version,
@@ -23,6 +23,9 @@ const EARLY_DATA_BYTES_MAX: u32 = 16 << 10;
 
 /// Sessions that a server without a cache keeps for early data, in bytes.
 const OWN_SESSIONS_BYTES: usize = 4 << 20;
+
+/// The protocol by which a certificate authority asks for a proof (RFC 8737 section 6.2).
+pub const ACME_PROTOCOL: &[u8] = b"acme-tls/1";
 
 /// The type of a record that holds a handshake (RFC 8446 section 5.1).
 pub(crate) const HANDSHAKE_RECORD: u8 = 22;
@@ -49,6 +52,8 @@ impl Versions {
 pub struct ServerSettings {
     /// `ssl_certificate` with its key: one for each kind of key.
     pub identities: Vec<Identity>,
+    /// Certificates that are replaced while the server runs.
+    pub slots: Vec<Arc<Slot>>,
     /// `ssl_protocols`
     pub versions: Versions,
     /// `ssl_ciphers`: suites of TLS 1.2.
@@ -106,7 +111,7 @@ impl Server {
             Some(authorities) => builder.with_client_cert_verifier(AnyClient::new(names_of(authorities))),
             None => builder.with_no_client_auth(),
         };
-        let mut config = builder.with_cert_resolver(Arc::new(Identities::new(&settings.identities)));
+        let mut config = builder.with_cert_resolver(Arc::new(Identities::new(&settings)));
         config.ignore_client_order = settings.prefers_own_ciphers;
         config.alpn_protocols = settings.alpn;
         config.max_fragment_size =
@@ -127,6 +132,19 @@ impl Server {
         Ok(Server { config: Arc::new(config), record_bytes: settings.record_bytes })
     }
 
+    /// What proves to a certificate authority that this server has a name (`tls-alpn-01`, RFC 8737): a certificate that
+    /// the authority can tell, and nothing else that a client would want.
+    pub fn for_challenge(identity: &Identity) -> Result<Server, TlsError> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = rustls::ServerConfig::builder_with_provider(provider);
+        let builder = builder.with_safe_default_protocol_versions().map_err(TlsError::new)?;
+        let resolver = SingleCertAndKey::from(CertifiedKey::clone(identity.key()));
+        let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(resolver));
+        config.alpn_protocols = vec![ACME_PROTOCOL.to_vec()];
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        Ok(Server { config: Arc::new(config), record_bytes: crate::session::RECORD_BYTES_MAX })
+    }
+
     /// A session with a client, before its first byte.
     pub fn session(&self) -> Result<Session, TlsError> {
         Session::server(&self.config, self.record_bytes)
@@ -138,23 +156,52 @@ fn names_of(certificates: &[CertificateDer<'static>]) -> Vec<DistinguishedName> 
     certificates.iter().filter_map(|der| crate::x509::subject_der(der)).map(DistinguishedName::from).collect()
 }
 
+/// A certificate that is replaced while its server runs: handshakes show the one that was set last.
+#[derive(Debug)]
+pub struct Slot(RwLock<Identity>);
+
+impl Slot {
+    /// With its first certificate.
+    pub fn new(identity: Identity) -> Arc<Slot> {
+        Arc::new(Slot(RwLock::new(identity)))
+    }
+
+    /// Replaces the certificate.
+    pub fn set(&self, identity: Identity) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = identity;
+    }
+
+    /// The certificate that handshakes show.
+    pub fn get(&self) -> Identity {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 /// Chooses a certificate by the signatures that a client understands.
 #[derive(Debug)]
-struct Identities(Vec<Arc<CertifiedKey>>);
+struct Identities {
+    fixed: Vec<Arc<CertifiedKey>>,
+    slots: Vec<Arc<Slot>>,
+}
 
 impl Identities {
     /// Those with short keys first: they cost a fraction of RSA's.
-    fn new(identities: &[Identity]) -> Identities {
-        let mut keys: Vec<_> = identities.iter().map(|identity| Arc::clone(identity.key())).collect();
-        keys.sort_by_key(|key| key.key.algorithm() == SignatureAlgorithm::RSA);
-        Identities(keys)
+    fn new(settings: &ServerSettings) -> Identities {
+        let mut fixed: Vec<_> =
+            settings.identities.iter().map(|identity| Arc::clone(identity.key())).collect();
+        fixed.sort_by_key(|key| key.key.algorithm() == SignatureAlgorithm::RSA);
+        Identities { fixed, slots: settings.slots.clone() }
     }
 }
 
 impl ResolvesServerCert for Identities {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let schemes = hello.signature_schemes();
-        self.0.iter().find(|key| key.key.choose_scheme(schemes).is_some()).or(self.0.first()).cloned()
+        let suits = |key: &Arc<CertifiedKey>| key.key.choose_scheme(schemes).is_some();
+        let Identities { fixed, slots } = self;
+        let slots: Vec<Arc<CertifiedKey>> = slots.iter().map(|slot| Arc::clone(slot.get().key())).collect();
+        let mut all = fixed.iter().chain(&slots);
+        all.find(|key| suits(key)).or(fixed.first()).or(slots.first()).cloned()
     }
 }
 

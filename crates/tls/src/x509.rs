@@ -169,6 +169,28 @@ impl Certificate {
         (unsafe { ffi::ASN1_TIME_to_posix(time, &raw mut seconds) } == 1).then_some(seconds)
     }
 
+    /// When it begins to be valid, in seconds since 1970.
+    pub fn begins(&self) -> Option<i64> {
+        // SAFETY: as in `not_before`.
+        let time = unsafe { ffi::X509_get0_notBefore(self.0.as_ptr()) };
+        let mut seconds = 0;
+        // SAFETY: a valid time, and a place for the result.
+        (unsafe { ffi::ASN1_TIME_to_posix(time, &raw mut seconds) } == 1).then_some(seconds)
+    }
+
+    /// The identifier of its issuer's key (RFC 5280 section 4.2.1.1), where it has one.
+    pub fn authority_key_id(&self) -> Option<Vec<u8>> {
+        // SAFETY: a valid certificate; the text belongs to it, and the library locks what it computes of it.
+        let id = NonNull::new(unsafe { ffi::X509_get0_authority_key_id(self.0.as_ptr()) }.cast_mut())?;
+        // SAFETY: a valid text.
+        let bytes = unsafe { ffi::ASN1_STRING_get0_data(id.as_ptr()) };
+        // SAFETY: as above.
+        let len = unsafe { ffi::ASN1_STRING_length(id.as_ptr()) };
+        let len = usize::try_from(len).ok().filter(|_| !bytes.is_null())?;
+        // SAFETY: the text has so many bytes and lives as long as the certificate.
+        Some(unsafe { std::slice::from_raw_parts(bytes, len) }.to_vec())
+    }
+
     /// Its public key (SubjectPublicKeyInfo, RFC 5280 section 4.1).
     pub fn public_key(&self) -> Option<Vec<u8>> {
         // SAFETY: a valid certificate; the key belongs to it.

@@ -17,6 +17,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("rt", &["io", "thread-alloc"]),
     ("cache", &["io", "rt", "http"]),
     ("tls", &["io", "rt"]),
+    ("acme", &["http", "tls"]),
     ("telemetry", &["io", "rt", "http", "conf"]),
     ("transfer", &["io", "rt", "http", "telemetry"]),
     ("exchange", &["io", "rt", "http", "conf", "tls", "telemetry", "transfer"]),
@@ -24,7 +25,19 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("frontend", &["io", "rt", "http", "tls", "telemetry", "transfer", "exchange"]),
     (
         "modules",
-        &["io", "rt", "http", "conf", "cache", "tls", "telemetry", "transfer", "exchange", "upstream"],
+        &[
+            "io",
+            "rt",
+            "http",
+            "conf",
+            "cache",
+            "tls",
+            "acme",
+            "telemetry",
+            "transfer",
+            "exchange",
+            "upstream",
+        ],
     ),
     (
         "server",
@@ -32,6 +45,8 @@ const LAYERS: &[(&str, &[&str])] = &[
             "io",
             "rt",
             "conf",
+            "tls",
+            "acme",
             "telemetry",
             "transfer",
             "exchange",
@@ -43,7 +58,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     ("bare", &["io"]),
     ("bench", &["io", "rt", "http", "bare"]),
-    ("ringroad", &["io", "rt", "http", "conf", "cache", "tls", "server", "bench", "thread-alloc"]),
+    ("ringroad", &["io", "rt", "http", "conf", "cache", "tls", "acme", "server", "bench", "thread-alloc"]),
     (
         "instructions",
         &[

@@ -1,5 +1,6 @@
 //! A file for each decoder. `run` takes any bytes; the first ones choose settings or cuts where a decoder has some.
 
+pub mod acme_texts;
 pub mod chunked;
 pub mod configuration;
 pub mod dns_message;

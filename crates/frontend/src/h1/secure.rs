@@ -16,6 +16,7 @@
 use std::fmt;
 use std::rc::Rc;
 
+use ::tls::server::ACME_PROTOCOL;
 use ::tls::stream::{self, HandshakeError, Handshaken};
 use ::tls::{Hello, Server};
 use rt::Socket;
@@ -23,6 +24,7 @@ use rt::Socket;
 use crate::h1::Connection;
 use crate::h1::client::Http1Client;
 use crate::wire::Wire;
+use exchange::acme::tls_challenge;
 use exchange::room::Waits;
 use exchange::secured::Secured;
 use exchange::tls::{self, Tls};
@@ -38,6 +40,8 @@ impl Connection {
         }
         self.input.consume(received.len());
         match self.shake_hands(received).await {
+            // The handshake was all that the authority wanted.
+            Ok((hello, _)) if hello.alpn == [ACME_PROTOCOL] => None,
             Ok((hello, handshaken)) => {
                 self.set_secured(hello, &handshaken);
                 self.wire = self.wire.secured(handshaken);
@@ -63,6 +67,10 @@ impl Connection {
         timer.set(end);
         let (entrance, info) = (&self.entrance, &self.info);
         let choose = |hello: &Hello| {
+            // An authority offers this protocol alone (RFC 8737 section 3).
+            if hello.alpn == [ACME_PROTOCOL] {
+                return tls_challenge(hello.name.as_deref()?);
+            }
             let generation = thread.generation();
             let listen = entrance.listen(&generation)?;
             let settings =

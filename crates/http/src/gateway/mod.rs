@@ -98,6 +98,12 @@ impl Decoder {
         }
     }
 
+    /// One for the response to a request of HTTP/1 that was written elsewhere.
+    #[must_use]
+    pub fn http1(method: Method, limits: Limits) -> Self {
+        Self::Http1(http1::Decoder::new(method, limits))
+    }
+
     /// Takes received bytes out of a framing that the header section has too, in place, and returns how many are left.
     /// Each received byte passes through here once until [`Decoder::head`] has returned a header section.
     ///

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::tls::certificate::{self, FileError, Identity};
-use ::tls::server::{Server, ServerSettings, Versions};
+use ::tls::server::{Server, ServerSettings, Slot, Versions};
 use ::tls::sessions::SessionCache;
 use ::tls::tickets::{self, TicketKeys};
 use ::tls::x509::{Purpose, Roots};
 use ::tls::{Trust, ciphers, groups};
 use conf::Error;
+use exchange::acme::Acme;
 use exchange::config::{BlockEnd, BlockKind, Http, Layered, Scope, Settings};
 use exchange::http2::Http2;
 use exchange::secured::VerifyClient;
@@ -23,13 +24,23 @@ pub(crate) struct File {
     pub(crate) bytes: Arc<Vec<u8>>,
 }
 
+/// Where a certificate or its key comes from. The bytes of a file are part of the configuration; what an authority issues is
+/// not, so that a renewal needs no reload.
+#[derive(Clone, Debug)]
+pub(super) enum Origin {
+    /// A file.
+    File(File),
+    /// The authority of `acme_certificate`.
+    Acme,
+}
+
 /// What the directives of a block say.
 #[derive(Clone, Debug)]
 pub(super) struct Conf {
     /// `ssl_certificate`
-    pub(super) certificates: Layered<File>,
+    pub(super) certificates: Layered<Origin>,
     /// `ssl_certificate_key`
-    pub(super) keys: Layered<File>,
+    pub(super) keys: Layered<Origin>,
     /// `ssl_password_file`: a password in each line.
     pub(super) passwords: Vec<Vec<u8>>,
     /// `ssl_protocols`
@@ -116,7 +127,10 @@ pub(super) fn end(_: &mut Http, scope: &mut Scope, block: &BlockEnd<'_>) -> Resu
     let trust = conf.trust().map_err(at)?.map(Arc::new);
     let server = match conf.certificates.items() {
         [] => None,
-        _ => Some(conf.server(block, block.listens_for_http2 || scope.of::<Http2>().enabled).map_err(at)?),
+        _ => {
+            let has_http2 = block.listens_for_http2 || scope.of::<Http2>().enabled;
+            Some(conf.server(block, has_http2, scope.of::<Acme>()).map_err(at)?)
+        }
     };
     let tls = scope.own::<Tls>();
     *tls = Tls { server, rejects: conf.rejects, client: conf.verify, trust };
@@ -136,7 +150,7 @@ fn unusable(what: &str, path: &Path, error: &FileError) -> String {
 }
 
 impl Conf {
-    fn server(&self, block: &BlockEnd<'_>, has_http2: bool) -> Result<Server, String> {
+    fn server(&self, block: &BlockEnd<'_>, has_http2: bool, acme: &Acme) -> Result<Server, String> {
         let chosen = self.commands()?;
         let (suites, suites_13) = (ciphers::parse(&self.ciphers), chosen.suites_13);
         if suites.is_empty() && self.versions.tls12 && !self.versions.tls13 {
@@ -149,8 +163,10 @@ impl Conf {
         }
         // Without a suite of TLS 1.2 that version cannot be offered.
         let versions = Versions { tls12: chosen.versions.tls12 && !suites.is_empty(), ..chosen.versions };
+        let (identities, slots) = self.identities(acme)?;
         let settings = ServerSettings {
-            identities: self.identities()?,
+            identities,
+            slots,
             versions,
             suites: if versions.tls12 { suites } else { Vec::new() },
             suites_13: if versions.tls13 { suites_13 } else { Vec::new() },
@@ -168,14 +184,31 @@ impl Conf {
         Server::new(settings).map_err(|error| format!("TLS cannot be set up: {error}"))
     }
 
-    fn identities(&self) -> Result<Vec<Identity>, String> {
+    fn identities(&self, acme: &Acme) -> Result<(Vec<Identity>, Vec<Arc<Slot>>), String> {
         let (certificates, keys) = (self.certificates.items(), self.keys.items());
         if let Some(last) = certificates.last().filter(|_| keys.len() < certificates.len()) {
-            let path = last.path.display();
+            let path = match last {
+                Origin::File(file) => file.path.display().to_string(),
+                Origin::Acme => "$acme_certificate".to_owned(),
+            };
             return Err(format!("no \"ssl_certificate_key\" is defined for certificate \"{path}\""));
         }
-        let mut identities = Vec::new();
-        for (certificate, key) in certificates.iter().zip(keys) {
+        let (mut identities, mut slots) = (Vec::new(), Vec::new());
+        for pair in certificates.iter().zip(keys) {
+            let (certificate, key) = match pair {
+                (Origin::File(certificate), Origin::File(key)) => (certificate, key),
+                (Origin::Acme, Origin::Acme) => {
+                    let slot = acme.slot.as_ref();
+                    slots.extend(slot.cloned());
+                    slot.ok_or("\"$acme_certificate\" is used without \"acme_certificate\" in this server")?;
+                    continue;
+                }
+                _ => {
+                    return Err(
+                        "\"$acme_certificate\" and \"$acme_certificate_key\" belong together".to_owned()
+                    );
+                }
+            };
             let identity = Identity::from_pem(&certificate.bytes, &key.bytes, &self.passwords);
             identities.push(identity.map_err(|error| match error {
                 FileError::BadKey(_) | FileError::Password | FileError::UnsupportedKey => {
@@ -193,7 +226,7 @@ impl Conf {
         {
             *first = first.with_ocsp(file.bytes.to_vec());
         }
-        Ok(identities)
+        Ok((identities, slots))
     }
 
     /// Certificates whose names clients are told, where they are asked for one of their own.
@@ -264,7 +297,11 @@ impl Conf {
             scope.push(0);
         }
         scope.extend_from_slice(format!("{:?} {}", self.verify, self.verify_depth).as_bytes());
-        let files = self.certificates.items().iter();
+        let files = self.certificates.items().iter().filter_map(|origin| match origin {
+            Origin::File(file) => Some(file),
+            // The names stand for it: a renewed certificate ends no session.
+            Origin::Acme => None,
+        });
         let others = [&self.client_certificate, &self.trusted_certificate, &self.crl];
         for file in files.chain(others.into_iter().flatten()) {
             scope.push(0);

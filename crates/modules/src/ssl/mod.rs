@@ -18,7 +18,7 @@ use exchange::tls::Tls;
 
 pub(crate) use self::conf::File;
 
-use self::conf::Conf;
+use self::conf::{Conf, Origin};
 use crate::http_core::SERVER_LEVELS;
 use crate::{Directive, Module};
 
@@ -47,16 +47,22 @@ const CERTIFICATES: &[Directive] = &[
         )
         .many(),
         |scope, cx| {
-            let file = read_file(cx, "certificate")?;
-            scope.own::<Conf>().certificates.own(cx.block).push(file);
+            let certificate = match cx.arg(0) {
+                "$acme_certificate" => Origin::Acme,
+                _ => Origin::File(read_file(cx, "certificate")?),
+            };
+            scope.own::<Conf>().certificates.own(cx.block).push(certificate);
             Ok(())
         },
     ),
     Directive::scope(
         spec("ssl_certificate_key", ONE, "The file with the key of the certificate, in PEM.").many(),
         |scope, cx| {
-            let file = read_file(cx, "certificate key")?;
-            scope.own::<Conf>().keys.own(cx.block).push(file);
+            let key = match cx.arg(0) {
+                "$acme_certificate_key" => Origin::Acme,
+                _ => Origin::File(read_file(cx, "certificate key")?),
+            };
+            scope.own::<Conf>().keys.own(cx.block).push(key);
             Ok(())
         },
     ),

@@ -27,6 +27,7 @@ pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
     let rest = || args.iter().skip(1).cloned().collect::<Vec<_>>();
     match first {
         crate::worker::SUBCOMMAND if args.len() == 1 => crate::worker::run(),
+        crate::agent::SUBCOMMAND if args.len() == 1 => crate::agent::run(),
         "serve" => serve::run(rest()),
         #[cfg(feature = "bench")]
         "bench" => bench::run(rest()),

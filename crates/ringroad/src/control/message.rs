@@ -8,6 +8,8 @@
 //!   | <---- Reloaded, ReloadFailed -|
 //!   | <------------------- Retired -|   later: the last request under an older configuration has ended
 //!   | <----------------- Addresses -|   later: names have other addresses; the next worker starts with them
+//!   | -- Acme --------------------> |   a challenge or a certificate, see `acme`
+//!   | <------------------ AcmeDone -|   every thread has it
 //!   | -- Reopen, fds -------------> |   no answer: a log that cannot be written is told in the log
 //!   | -- Quit, Stop --------------> |   the answer is the end of the process
 //! ```
@@ -19,6 +21,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::acme::{AcmeChange, put_change, take_change};
 use super::wire::{Malformed, Reader, Writer};
 use crate::limits::ProcessLimits;
 use crate::listen::ListenAddr;
@@ -29,7 +32,7 @@ use crate::privilege::Credentials;
 const TEXT_MAX: usize = 32 * 1024;
 
 /// Changes with every change of the messages.
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
 
 /// One configuration for a worker. Descriptors travel beside it: those of the listeners in order, then one for
 /// each log file.
@@ -51,6 +54,8 @@ pub(crate) struct Bundle {
     pub(crate) logs: Vec<PathBuf>,
     /// Addresses of names, as another worker told them last. For [`ToWorker::Start`]; a worker that serves knows its own.
     pub(crate) addresses: String,
+    /// Certificates from authorities, and challenges in place.
+    pub(crate) acme: Vec<AcmeChange>,
 }
 
 impl Bundle {
@@ -70,6 +75,8 @@ pub(crate) enum ToWorker {
     Reload(Box<Bundle>),
     /// Write to these files from now on; their descriptors come along.
     Reopen(Vec<PathBuf>),
+    /// Change a certificate or a challenge, and confirm it by this number.
+    Acme(u64, AcmeChange),
     /// Finish what is in flight, then end; at the latest after this time.
     Quit(Option<Duration>),
     /// End now.
@@ -96,6 +103,8 @@ pub(crate) enum ToMaster {
     Retired(u64),
     /// The addresses of names, in words of the server's, for the next worker.
     Addresses(String),
+    /// The change of this number is in force in every thread.
+    AcmeDone(u64),
 }
 
 impl ToWorker {
@@ -116,6 +125,7 @@ impl ToWorker {
             ToWorker::Stop => {
                 out.u64(5);
             }
+            ToWorker::Acme(number, change) => put_change(out.u64(6).u64(*number), change),
         }
         out.finish()
     }
@@ -129,6 +139,7 @@ impl ToWorker {
             3 => ToWorker::Reopen(from.list(Reader::path)?),
             4 => ToWorker::Quit(from.option(take_time)?),
             5 => ToWorker::Stop,
+            6 => ToWorker::Acme(from.u64()?, take_change(&mut from)?),
             _ => return Err(Malformed),
         };
         from.end()?;
@@ -149,6 +160,7 @@ impl ToMaster {
             ToMaster::ReloadFailed(generation, message) => out.u64(4).u64(*generation).text(cut(message)),
             ToMaster::Retired(generation) => out.u64(5).u64(*generation),
             ToMaster::Addresses(text) => out.u64(6).text(cut(text)),
+            ToMaster::AcmeDone(number) => out.u64(7).u64(*number),
         };
         out.finish()
     }
@@ -163,6 +175,7 @@ impl ToMaster {
             4 => ToMaster::ReloadFailed(from.u64()?, from.text()?),
             5 => ToMaster::Retired(from.u64()?),
             6 => ToMaster::Addresses(from.text()?),
+            7 => ToMaster::AcmeDone(from.u64()?),
             _ => return Err(Malformed),
         };
         from.end()?;
@@ -188,9 +201,7 @@ fn put_bundle(out: &mut Writer, bundle: &Bundle) {
     out.list(&bundle.files, |out, (path, text)| {
         out.path(path).bytes(text);
     });
-    out.option(bundle.credentials.as_ref(), |out, who| {
-        out.text(&who.user).u64(u64::from(who.uid)).u64(u64::from(who.gid))
-    });
+    out.option(bundle.credentials.as_ref(), put_credentials);
     put_limits(out, &bundle.limits);
     out.list(&bundle.listeners, |out, (address, count)| {
         out.text(&address.to_string()).u64(*count);
@@ -199,6 +210,15 @@ fn put_bundle(out: &mut Writer, bundle: &Bundle) {
         out.path(path);
     });
     out.text(&bundle.addresses);
+    out.list(&bundle.acme, put_change);
+}
+
+pub(super) fn put_credentials<'w>(out: &'w mut Writer, who: &Credentials) -> &'w mut Writer {
+    out.text(&who.user).u64(u64::from(who.uid)).u64(u64::from(who.gid))
+}
+
+pub(super) fn take_credentials(from: &mut Reader<'_>) -> Result<Credentials, Malformed> {
+    Ok(Credentials { user: from.text()?, uid: take_u32(from)?, gid: take_u32(from)? })
 }
 
 /// Reads what [`put_bundle`] wrote.
@@ -207,9 +227,7 @@ fn take_bundle(from: &mut Reader<'_>) -> Result<Bundle, Malformed> {
         generation: from.u64()?,
         request: take_request(from)?,
         files: from.list(|from| Ok((from.path()?, from.bytes()?.to_vec())))?,
-        credentials: from.option(|from| {
-            Ok(Credentials { user: from.text()?, uid: take_u32(from)?, gid: take_u32(from)? })
-        })?,
+        credentials: from.option(take_credentials)?,
         limits: take_limits(from)?,
         listeners: from.list(|from| {
             let address = ListenAddr::parse(&from.text()?).ok_or(Malformed)?;
@@ -217,6 +235,7 @@ fn take_bundle(from: &mut Reader<'_>) -> Result<Bundle, Malformed> {
         })?,
         logs: from.list(Reader::path)?,
         addresses: from.text()?,
+        acme: from.list(take_change)?,
     })
 }
 
@@ -298,6 +317,7 @@ mod tests {
             ],
             logs: vec!["/srv/logs/error.log".into()],
             addresses: "group\thost\n".to_owned(),
+            acme: vec![AcmeChange::Certificate { id: "a/b".to_owned(), pem: b"pem".to_vec() }],
         }
     }
 
@@ -310,6 +330,7 @@ mod tests {
             ToWorker::Quit(None),
             ToWorker::Quit(Some(Duration::from_millis(1500))),
             ToWorker::Stop,
+            ToWorker::Acme(4, AcmeChange::Certificate { id: "a/b".to_owned(), pem: b"pem".to_vec() }),
         ];
         for message in messages {
             assert_eq!(ToWorker::decode(&message.encode()), Ok(message));
@@ -321,6 +342,7 @@ mod tests {
             ToMaster::ReloadFailed(9, "why".to_owned()),
             ToMaster::Retired(8),
             ToMaster::Addresses("group\thost\n".to_owned()),
+            ToMaster::AcmeDone(4),
         ];
         for answer in answers {
             assert_eq!(ToMaster::decode(&answer.encode()), Ok(answer));

@@ -9,6 +9,7 @@
 //! The descriptors of a packet arrive with its bytes as SCM_RIGHTS, in the order in which they were sent, at
 //! most [`FDS_PER_SEND`] with one `sendmsg` (SCM_MAX_FD, unix(7)). Each batch travels with at least one byte.
 
+pub(crate) mod acme;
 pub(crate) mod message;
 mod wire;
 
@@ -120,9 +121,14 @@ pub(crate) struct Channel {
 impl Channel {
     /// The master's end and the socket for the worker.
     pub(crate) fn pair() -> Result<(Channel, OwnedFd), Errno> {
+        Channel::pair_within(FROM_WORKER)
+    }
+
+    /// The master's end, which takes packets within these limits, and the socket for a process.
+    pub(crate) fn pair_within(limits: Limits) -> Result<(Channel, OwnedFd), Errno> {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        Ok((Channel::new(ours, FROM_WORKER)?, theirs))
+        Ok((Channel::new(ours, limits)?, theirs))
     }
 
     /// An end that takes packets within these limits.

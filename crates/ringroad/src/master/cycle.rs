@@ -13,7 +13,7 @@ use crate::listen::{ListenAddr, Listeners, errno_text};
 use crate::log::{self, Level, Log};
 use crate::places::{Places, Request, make_folder};
 use crate::privilege::{self, Credentials};
-use crate::site::{Resources, Site};
+use crate::site::{self, Resources, Site};
 
 /// A configuration that is ready to be served.
 #[derive(Debug)]
@@ -51,7 +51,9 @@ impl Cycle {
         let credentials = resolve_user(&site, log)?;
         let logs = open_logs(&site.settings.log_files, &request.places, log)?;
         if let Some(user) = &credentials {
-            make_folders(&site.settings.temp_folders, user, &request.places.prefix, log);
+            let states = site::issuers(&site.config).iter().filter_map(|issuer| issuer.state_path.clone());
+            let folders: Vec<PathBuf> = site.settings.temp_folders.iter().cloned().chain(states).collect();
+            make_folders(&folders, user, &request.places.prefix, log);
         }
         if let Some(warning) = site.settings.connections_warning() {
             log.write(Level::Warn, warning);
@@ -63,6 +65,11 @@ impl Cycle {
         let own_log = Log::of(&settings.error_log, |path| find(&logs, path));
         let request = request.clone();
         Ok(Cycle { generation, site, listeners, log: own_log, request, logs, credentials })
+    }
+
+    /// The worker's user; `None` is the master's.
+    pub(crate) fn credentials(&self) -> Option<&Credentials> {
+        self.credentials.as_ref()
     }
 
     /// What a worker needs, and the descriptors that go with it.
@@ -83,6 +90,7 @@ impl Cycle {
                 .collect(),
             logs: self.logs.iter().map(|(path, _)| path.clone()).collect(),
             addresses: String::new(),
+            acme: Vec::new(),
         };
         (bundle, fds)
     }

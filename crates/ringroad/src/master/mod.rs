@@ -16,6 +16,7 @@
 //! A reload is in `reload`, a worker as a process in `process`, one configuration with its sockets in `cycle`,
 //! the server without a master in `single`.
 
+mod acme;
 mod cycle;
 mod daemon;
 mod process;
@@ -33,6 +34,7 @@ use rustix::io::Errno;
 pub(crate) use cycle::{Cycle, open_logs, resolve_user};
 pub(crate) use daemon::{is_daemon, launch};
 
+use crate::control::acme::AcmeChange;
 use crate::control::message::{ToMaster, ToWorker};
 use crate::limits::descriptors_line;
 use crate::listen::{ListenAddr, errno_text, reachable};
@@ -40,7 +42,8 @@ use crate::log::{Level, Log, let_stderr_append};
 use crate::pidfile::PidFile;
 use crate::places::Request;
 use crate::signals::{Arrived, Signals};
-use crate::site::Site;
+use crate::site::{self, Site};
+use acme::Acme;
 use daemon::Readiness;
 use process::{Heard, Stage, WorkerProcess, describe};
 use reload::Pending;
@@ -90,6 +93,8 @@ struct Master {
     /// All that live: one that serves, one that starts during a reload, any number that finish.
     workers: Vec<WorkerProcess>,
     phase: Phase,
+    /// The process that obtains certificates, and what came of it.
+    acme: Acme,
     /// How often workers died lately before they were ready.
     respawn: Respawn,
     /// No worker is started before this.
@@ -140,6 +145,7 @@ pub(crate) fn run(request: Request, site: Site, log: Log) -> ExitCode {
         addresses: String::new(),
         workers: Vec::new(),
         phase: Phase::Starting,
+        acme: Acme::default(),
         respawn: Respawn::default(),
         start_at: None,
         pid_file: None,
@@ -160,6 +166,7 @@ impl Master {
         self.cycle.log.notice("start worker processes");
         loop {
             self.keep_serving();
+            self.keep_acme();
             if self.phase == Phase::Ending && self.workers.is_empty() {
                 break;
             }
@@ -191,7 +198,8 @@ impl Master {
         if !wanted || there || self.start_at.is_some() {
             return;
         }
-        match WorkerProcess::start(&self.cycle, &self.addresses) {
+        let acme = self.acme.changes(site::issuers(&self.cycle.site.config));
+        match WorkerProcess::start(&self.cycle, &self.addresses, acme) {
             Ok(worker) => {
                 self.cycle.log.notice(format_args!("start worker process {}", worker.pid()));
                 self.workers.push(worker);
@@ -203,6 +211,21 @@ impl Master {
         }
     }
 
+    /// Hears the process that obtains certificates. There is one while workers serve, and none that a start waits for.
+    fn keep_acme(&mut self) {
+        let Master { acme, workers, cycle, phase, .. } = self;
+        match phase {
+            Phase::Starting => return,
+            Phase::Ending => return acme.stop(),
+            Phase::Running | Phase::Idle => acme.keep(cycle),
+        }
+        acme.hear(&cycle.log, |number, change| tell_all(workers, number, change));
+        for change in acme.reap(&cycle.log) {
+            let number = acme.next_number();
+            tell_all(workers, number, &change);
+        }
+    }
+
     /// Sleeps until a signal, a message, room to send, or the next deadline.
     fn wait(&self) {
         let mut polled = vec![PollFd::new(&self.signals, PollFlags::IN)];
@@ -210,15 +233,11 @@ impl Master {
             let sending = if is_sending { PollFlags::OUT } else { PollFlags::empty() };
             polled.push(PollFd::from_borrowed_fd(channel, PollFlags::IN | sending));
         }
-        let timeout = self.next_deadline().map(|at| {
-            let left = at.saturating_duration_since(Instant::now());
-            // Rounded up: waking a moment too early would mean to poll again at once.
-            let left = left + Duration::from_millis(1);
-            Timespec {
-                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: i64::from(left.subsec_nanos()),
-            }
-        });
+        if let Some((channel, is_sending)) = self.acme.channel() {
+            let sending = if is_sending { PollFlags::OUT } else { PollFlags::empty() };
+            polled.push(PollFd::from_borrowed_fd(channel, PollFlags::IN | sending));
+        }
+        let timeout = self.next_deadline().map(timeout_until);
         match poll(&mut polled, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => self.cycle.log.alert(format_args!("poll() failed ({})", errno_text(errno))),
@@ -232,7 +251,7 @@ impl Master {
             Stage::Starting { kill_at } => Some(kill_at),
             Stage::Serving => None,
         });
-        kills.chain(self.start_at).chain(self.pending_deadline()).min()
+        kills.chain(self.start_at).chain(self.pending_deadline()).chain(self.acme.deadline()).min()
     }
 
     /// One notice for each signal in nginx's words, then what it asks for.
@@ -363,6 +382,7 @@ impl Master {
             // Its end, which follows, decides what is done.
             ToMaster::Failed(message) => self.cycle.log.emerg(message),
             ToMaster::Reloaded(generation) => self.handle_reloaded(generation, index),
+            ToMaster::AcmeDone(number) => self.acme.handle_done(number, self.workers[index].pid()),
             ToMaster::ReloadFailed(generation, message) => self.handle_reload_failed(generation, &message),
             ToMaster::Retired(generation) => {
                 let pid = self.workers[index].pid();
@@ -429,6 +449,7 @@ impl Master {
     /// A process is gone. What follows depends on whether it was told to go.
     fn handle_end(&mut self, worker: &WorkerProcess, status: ExitStatus) {
         let (pid, how) = (worker.pid(), describe(status));
+        self.acme.handle_end_of(pid);
         let expected = matches!(worker.stage, Stage::Leaving { .. });
         let line = format!("worker process {pid} {how}");
         if status.success() {
@@ -489,6 +510,29 @@ impl Master {
             }
         }
     }
+}
+
+/// The time that poll(2) may take until then.
+fn timeout_until(at: Instant) -> Timespec {
+    // Rounded up: waking a moment too early would mean to poll again at once.
+    let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+    Timespec {
+        tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(left.subsec_nanos()),
+    }
+}
+
+/// Tells all workers that live of a change, and returns them.
+fn tell_all(workers: &mut [WorkerProcess], number: u64, change: &AcmeChange) -> Vec<u32> {
+    let message = ToWorker::Acme(number, change.clone());
+    // One that leaves accepts no more connections.
+    let stay = |worker: &&mut WorkerProcess| !matches!(worker.stage, Stage::Leaving { .. });
+    let mut told = Vec::new();
+    for worker in workers.iter_mut().filter(stay) {
+        worker.tell(&message, Vec::new());
+        told.push(worker.pid());
+    }
+    told
 }
 
 /// The lines that stand at the start of a log.

@@ -7,6 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use crate::control::acme::AcmeChange;
 use crate::control::message::{Bundle, ToMaster, ToWorker};
 use crate::control::{Channel, Received};
 use crate::listen::{errno_text, error_text};
@@ -65,8 +66,12 @@ pub(crate) struct WorkerProcess {
 }
 
 impl WorkerProcess {
-    /// Starts a process and sends it the configuration, with the addresses of names as they are known.
-    pub(crate) fn start(cycle: &Cycle, addresses: &str) -> Result<WorkerProcess, String> {
+    /// Starts a process and sends it the configuration, with the addresses of names and the certificates as they are known.
+    pub(crate) fn start(
+        cycle: &Cycle,
+        addresses: &str,
+        acme: Vec<AcmeChange>,
+    ) -> Result<WorkerProcess, String> {
         let (mut channel, theirs) =
             Channel::pair().map_err(|errno| format!("socketpair() failed ({})", errno_text(errno)))?;
         let mut command = Command::new(OWN_EXECUTABLE);
@@ -85,7 +90,7 @@ impl WorkerProcess {
         drop(command);
         let child = child.map_err(|error| format!("starting a worker failed ({})", error_text(&error)))?;
         let (bundle, fds) = cycle.bundle();
-        let bundle = Bundle { addresses: addresses.to_owned(), ..bundle };
+        let bundle = Bundle { addresses: addresses.to_owned(), acme, ..bundle };
         // A worker that dies this early is noticed by its exit status.
         let _ = channel.send(&ToWorker::Start(Box::new(bundle)).encode(), fds);
         Ok(WorkerProcess {
@@ -169,7 +174,7 @@ pub(crate) fn describe(status: ExitStatus) -> String {
 }
 
 /// nginx's rule: TZ, what `env` names, nothing else; and our own switches.
-fn environment(wanted: &[(String, Option<String>)]) -> Vec<(OsString, OsString)> {
+pub(super) fn environment(wanted: &[(String, Option<String>)]) -> Vec<(OsString, OsString)> {
     let own = std::env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();
         name.starts_with(OWN_VARIABLES) && !is_mark(&name)

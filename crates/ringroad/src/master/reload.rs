@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use super::process::{ANSWER_TIME, Stage, WorkerProcess};
 use super::{Cycle, Master, Phase, announce, write_pid_file};
-use crate::control::message::ToWorker;
+use crate::control::message::{Bundle, ToWorker};
 use crate::pidfile::PidFile;
 use crate::site::{self, Files};
 
@@ -52,6 +52,8 @@ impl Master {
         match self.workers.iter_mut().find(|worker| worker.stage == Stage::Serving) {
             Some(worker) if in_place => {
                 let (bundle, fds) = cycle.bundle();
+                let acme = self.acme.changes(site::issuers(&cycle.site.config));
+                let bundle = Bundle { acme, ..bundle };
                 worker.tell(&ToWorker::Reload(Box::new(bundle)), fds);
                 let give_up_at = Some(Instant::now() + ANSWER_TIME);
                 self.pending = Some(Pending { worker: worker.pid(), cycle, give_up_at });
@@ -63,7 +65,8 @@ impl Master {
     /// A new process for a new configuration.
     fn replace(&mut self, cycle: Cycle) {
         self.cycle.log.notice("start worker processes");
-        match WorkerProcess::start(&cycle, &self.addresses) {
+        let acme = self.acme.changes(site::issuers(&cycle.site.config));
+        match WorkerProcess::start(&cycle, &self.addresses, acme) {
             Ok(worker) => {
                 self.cycle.log.notice(format_args!("start worker process {}", worker.pid()));
                 self.pending = Some(Pending { worker: worker.pid(), cycle, give_up_at: None });

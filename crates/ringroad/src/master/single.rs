@@ -8,8 +8,10 @@ use std::process::ExitCode;
 use nix::sys::signal::Signal;
 use rustix::event::{PollFd, PollFlags, poll};
 
+use super::acme::Acme;
 use super::daemon::Readiness;
-use super::{Cycle, announce, greet, tell_method, tell_retired, write_pid_file};
+use super::{Cycle, announce, greet, tell_method, tell_retired, timeout_until, write_pid_file};
+use crate::control::acme::AcmeChange;
 use crate::listen::error_text;
 use crate::places::Request;
 use crate::signals::{Arrived, Signals};
@@ -26,6 +28,12 @@ pub(super) fn run(
     greet(&cycle.log);
     for message in cycle.site.settings.limits.apply() {
         cycle.log.alert(message);
+    }
+    let acme = Acme::default();
+    for change in acme.changes(site::issuers(&cycle.site.config)) {
+        if let Err(message) = site::apply(&cycle.site.config, &change) {
+            cycle.log.alert(format_args!("acme: {message}"));
+        }
     }
     let worker = match start(&cycle) {
         Ok(worker) => worker,
@@ -52,9 +60,10 @@ pub(super) fn run(
     if let Some(readiness) = readiness {
         readiness.tell(&cycle.log);
     }
-    let mut single = Single { request, cycle, worker };
+    let mut single = Single { request, cycle, worker, acme };
     single.serve(&signals);
-    let Single { cycle, worker, .. } = single;
+    let Single { cycle, worker, mut acme, .. } = single;
+    acme.stop();
     // Where one thread has panicked the others still serve.
     worker.stop();
     let ended_well = worker.wait();
@@ -79,15 +88,23 @@ struct Single {
     cycle: Cycle,
     /// The threads that serve it.
     worker: Worker,
+    /// The process that obtains certificates, and what came of it.
+    acme: Acme,
 }
 
 impl Single {
     /// Obeys signals until the threads have ended.
     fn serve(&mut self, signals: &Signals) {
         while !self.worker.is_finished() && !self.worker.has_panicked() {
+            self.keep_acme();
             let events = PollFd::from_borrowed_fd(self.worker.events(), PollFlags::IN);
+            let mut polled = vec![PollFd::new(signals, PollFlags::IN), events];
+            if let Some((channel, is_sending)) = self.acme.channel() {
+                let sending = if is_sending { PollFlags::OUT } else { PollFlags::empty() };
+                polled.push(PollFd::from_borrowed_fd(channel, PollFlags::IN | sending));
+            }
             // An interruption is a reason to look, as any other.
-            let _ = poll(&mut [PollFd::new(signals, PollFlags::IN), events], None);
+            let _ = poll(&mut polled, self.acme.deadline().map(timeout_until).as_ref());
             for number in self.worker.take_retired() {
                 // Counted from 1 there and here.
                 tell_retired(&self.cycle.log, number, std::process::id());
@@ -95,6 +112,24 @@ impl Single {
             while let Some(arrived) = signals.next() {
                 self.handle_signal(arrived);
             }
+        }
+    }
+
+    /// Hears the process that obtains certificates. This process is the only one that serves.
+    fn keep_acme(&mut self) {
+        let Single { acme, cycle, .. } = self;
+        let apply = |change: &AcmeChange| {
+            if let Err(message) = site::apply(&cycle.site.config, change) {
+                cycle.log.alert(format_args!("acme: {message}"));
+            }
+        };
+        acme.keep(cycle);
+        acme.hear(&cycle.log, |_, change| {
+            apply(change);
+            Vec::new()
+        });
+        for change in acme.reap(&cycle.log) {
+            apply(&change);
         }
     }
 
@@ -137,6 +172,11 @@ impl Single {
         if site::ProcessKey::of(&site.config) != site::ProcessKey::of(&self.cycle.site.config) {
             // Nobody else could start it.
             return log.emerg("the new configuration needs a new process: restart, or use master_process on");
+        }
+        for change in self.acme.changes(site::issuers(&site.config)) {
+            if let Err(message) = site::apply(&site.config, &change) {
+                log.alert(format_args!("acme: {message}"));
+            }
         }
         let generation = self.cycle.generation + 1;
         let Ok(cycle) = Cycle::open(&self.request, site, generation, Some(&self.cycle), &log) else {

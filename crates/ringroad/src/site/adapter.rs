@@ -19,12 +19,14 @@ use server::config::Loaded;
 use server::settings::events::Method;
 use server::settings::listen;
 
+pub(crate) use server::acme::issuers;
 pub(crate) use server::config::Config;
 pub(crate) use server::directives as table;
 pub(crate) use server::process::ProcessKey;
 pub(crate) use server::{configure_arguments, counters, missing_names, reference};
 
 use super::{Files, Refused, Resources, Settings, Site};
+use crate::control::acme::AcmeChange;
 use crate::limits::ProcessLimits;
 use crate::listen::{Keepalive, ListenAddr, ListenOptions};
 use crate::loader::DiskLoader;
@@ -172,6 +174,18 @@ pub(crate) fn ring_warning(config: &Config) -> Option<String> {
     }
     let refusal = Probe::run().uring_refusal().cloned()?;
     Some(server::process::StartError::NoRing(refusal).to_string())
+}
+
+/// Changes a certificate or a challenge in this process.
+pub(crate) fn apply(config: &Config, change: &AcmeChange) -> Result<(), String> {
+    match change {
+        AcmeChange::Install(challenge) => server::acme::install(challenge),
+        AcmeChange::Remove(challenge) => {
+            server::acme::remove(challenge);
+            Ok(())
+        }
+        AcmeChange::Certificate { id, pem } => server::acme::set_certificate(config, id, pem),
+    }
 }
 
 /// Which way bodies go in each location, on this machine.

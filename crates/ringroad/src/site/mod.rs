@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) use adapter::{
-    Config, ProcessKey, Worker, configure_arguments, counters, explain, load, missing_names, reference,
-    ring_warning, table,
+    Config, ProcessKey, Worker, apply, configure_arguments, counters, explain, issuers, load, missing_names,
+    reference, ring_warning, table,
 };
 
 use std::os::fd::OwnedFd;

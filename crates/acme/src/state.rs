@@ -1,0 +1,130 @@
+//! What is kept in the directory of `state_path`, for one process at a time.
+//!
+//! ```text
+//! account.key           the key of the account, in PEM
+//! account.url           the URL of the directory of the authority, then that of the account, a line each
+//! certificates/DIGEST   a chain of certificates with the key of the first, in PEM, by the digest of the order
+//! lock                  locked while a process uses the directory
+//! ```
+//! Files are written under another name, synced, and renamed: after a crash each is whole or absent. A certificate and its key are one
+//! file, so that they always belong together. All files have mode 0600.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+
+const ACCOUNT_KEY: &str = "account.key";
+const ACCOUNT_URL: &str = "account.url";
+const CERTIFICATES: &str = "certificates";
+const LOCK: &str = "lock";
+
+/// Bytes of a chain with its key at most.
+const CERTIFICATE_BYTES_MAX: u64 = 1 << 20;
+
+/// An open state directory.
+#[derive(Debug)]
+pub struct State {
+    path: PathBuf,
+    /// Unlocked by the kernel when the process ends, however it does.
+    _lock: File,
+}
+
+impl State {
+    /// Makes the directory where it is missing, and locks it. The error is of kind `WouldBlock` where another process has it.
+    pub fn open(path: &Path) -> io::Result<State> {
+        let mut builder = std::fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700).create(path.join(CERTIFICATES))?;
+        let mut options = OpenOptions::new();
+        let lock = options.write(true).create(true).truncate(false).mode(0o600).open(path.join(LOCK))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(State { path: path.to_owned(), _lock: lock })
+    }
+
+    /// The key of the account.
+    pub fn account_key(&self) -> Option<Vec<u8>> {
+        std::fs::read(self.path.join(ACCOUNT_KEY)).ok()
+    }
+
+    /// Keeps the key of the account.
+    pub fn set_account_key(&self, pem: &str) -> io::Result<()> {
+        write(&self.path, ACCOUNT_KEY, pem.as_bytes())
+    }
+
+    /// The URL of the account at an authority.
+    pub fn account_url(&self, directory: &str) -> Option<String> {
+        let text = std::fs::read_to_string(self.path.join(ACCOUNT_URL)).ok()?;
+        let (found, account) = text.trim_end().split_once('\n')?;
+        (found == directory).then(|| account.to_owned())
+    }
+
+    /// Keeps the URL of the account at an authority.
+    pub fn set_account_url(&self, directory: &str, account: &str) -> io::Result<()> {
+        write(&self.path, ACCOUNT_URL, format!("{directory}\n{account}\n").as_bytes())
+    }
+
+    /// Keeps a chain with its key.
+    pub fn set_certificate(&self, digest: &str, pem: &[u8]) -> io::Result<()> {
+        write(&self.path.join(CERTIFICATES), digest, pem)
+    }
+}
+
+/// A chain with its key, as it was kept below a state directory. Needs no lock: the file is whole at any time. The reader
+/// may have more rights than the owner of the directory, so a link to another file is not followed.
+pub fn certificate(path: &Path, digest: &str) -> Option<Vec<u8>> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(flags.bits().try_into().ok()?);
+    let file = options.open(path.join(CERTIFICATES).join(digest)).ok()?;
+    let facts = file.metadata().ok()?;
+    if !facts.is_file() || facts.nlink() != 1 {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    file.take(CERTIFICATE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// Replaces a file. Two writers do not meet: the lock is held. What a crash leaves under the other name is overwritten. The new one is on the disk, with its name, when this returns.
+fn write(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let fresh = directory.join(format!("{name}.new"));
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&fresh, directory.join(name))?;
+    File::open(directory)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn what_is_kept_is_found_by_one_process_at_a_time() {
+        let path = std::env::temp_dir().join(format!("acme-state-{}", std::process::id()));
+        let state = State::open(&path).expect("it can be made");
+        assert_eq!(state.account_key(), None);
+        state.set_account_key("key").expect("it is written");
+        state.set_account_url("https://a/", "https://a/1").expect("it is written");
+        state.set_certificate("d", b"one").expect("it is written");
+        state.set_certificate("d", b"two").expect("it is replaced");
+        assert_eq!(State::open(&path).map_err(|error| error.kind()).err(), Some(io::ErrorKind::WouldBlock));
+        drop(state);
+        let state = State::open(&path).expect("it is free");
+        assert_eq!(state.account_key().as_deref(), Some(&b"key"[..]));
+        assert_eq!(state.account_url("https://a/").as_deref(), Some("https://a/1"));
+        assert_eq!(state.account_url("https://b/"), None, "it is an account of another authority");
+        assert_eq!(certificate(&path, "d").as_deref(), Some(&b"two"[..]));
+        std::os::unix::fs::symlink("d", path.join("certificates/link")).expect("it is made");
+        assert_eq!(certificate(&path, "link"), None, "it could be a link to anything");
+        let mode = |name: &str| {
+            std::fs::metadata(path.join(name)).expect("it is there").permissions().mode() & 0o777
+        };
+        assert_eq!((mode(ACCOUNT_KEY), mode("certificates/d"), mode("")), (0o600, 0o600, 0o700));
+        std::fs::remove_dir_all(&path).expect("it is ours");
+    }
+}

@@ -1,0 +1,290 @@
+//! The agent that obtains certificates, as the master sees it: started when the first worker serves, replaced when other certificates are
+//! wanted, started anew when it dies.
+//!
+//! ```text
+//! none wanted --> Off      wanted --> Running --dies--> waits, twice as long each time --> Running
+//!                                        | other certificates wanted
+//!                                        +--> killed, started anew
+//! ```
+//! It may be killed at any point, so nothing here waits for it. What it changes is kept for workers that start later.
+
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use acme::agent::{Challenge, Level as AgentLevel};
+use acme::settings::{Issuer, Order};
+use acme::state;
+
+use super::process::{OWN_EXECUTABLE, describe, environment};
+use crate::agent;
+use crate::control::acme::{AcmeChange, FROM_AGENT, FromAgent, ToAgent};
+use crate::control::{Channel, Received};
+use crate::listen::{errno_text, error_text};
+use crate::log::{Level, Log};
+use crate::master::Cycle;
+use crate::site;
+
+/// The first pause before an agent that died is started again.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+
+/// The longest one. Authorities limit orders, and each start may make some.
+const PAUSE_MAX: Duration = Duration::from_secs(60 * 60);
+
+/// An agent that lived for so long died of something new.
+const LONG_LIFE: Duration = Duration::from_secs(10 * 60);
+
+/// Most messages of the agent at a time.
+const MESSAGES_MAX: usize = 1000;
+
+/// Certificates and challenges, and the agent that they come from.
+#[derive(Debug, Default)]
+pub(super) struct Acme {
+    agent: Option<Agent>,
+    /// What the agent was started for.
+    issuers: Vec<Issuer>,
+    /// No agent is started before this.
+    start_at: Option<Instant>,
+    /// The pause after the next death.
+    pause: Duration,
+    /// What came from an agent, by order.
+    certificates: BTreeMap<String, Vec<u8>>,
+    /// In place in every worker.
+    challenges: Vec<Challenge>,
+    /// Changes that some workers have not confirmed.
+    waiting: Vec<Waiting>,
+    /// The number of the last change, as workers see it.
+    number: u64,
+}
+
+/// The process.
+#[derive(Debug)]
+struct Agent {
+    child: Child,
+    channel: Channel,
+    started: Instant,
+}
+
+/// A change on its way.
+#[derive(Debug)]
+struct Waiting {
+    /// Its number for workers.
+    number: u64,
+    /// Its number for the agent.
+    agents_number: u64,
+    /// Workers that have not confirmed it.
+    workers: Vec<u32>,
+}
+
+impl Acme {
+    /// What a worker that starts has to begin with: the certificates of these authorities, and the challenges in place.
+    pub(super) fn changes(&self, issuers: &[Issuer]) -> Vec<AcmeChange> {
+        let mut changes: Vec<AcmeChange> =
+            self.known(issuers).into_iter().map(|(id, pem)| AcmeChange::Certificate { id, pem }).collect();
+        changes.extend(self.challenges.iter().cloned().map(AcmeChange::Install));
+        changes
+    }
+
+    /// Certificates that are there: those in state directories, else what an agent has delivered.
+    fn known(&self, issuers: &[Issuer]) -> Vec<(String, Vec<u8>)> {
+        orders_of(issuers)
+            .filter_map(|(issuer, order)| {
+                let id = issuer.id_of(order);
+                let kept =
+                    issuer.state_path.as_ref().and_then(|path| state::certificate(path, &order.digest()));
+                let pem = kept.or_else(|| self.certificates.get(&id).cloned())?;
+                Some((id, pem))
+            })
+            .collect()
+    }
+
+    /// Starts the agent if one is wanted and none is there, and ends one that is not wanted or was started for others.
+    pub(super) fn keep(&mut self, cycle: &Cycle) {
+        let wanted: Vec<Issuer> = site::issuers(&cycle.site.config)
+            .iter()
+            .filter(|issuer| !issuer.orders.is_empty())
+            .cloned()
+            .collect();
+        if self.issuers != wanted {
+            self.stop();
+            self.issuers = wanted;
+            (self.start_at, self.pause) = (None, Duration::ZERO);
+        }
+        self.start_at.take_if(|at| *at <= Instant::now());
+        if self.issuers.is_empty() || self.agent.is_some() || self.start_at.is_some() {
+            return;
+        }
+        match self.start(cycle) {
+            Ok(agent) => {
+                cycle.log.notice(format_args!("start acme process {}", agent.child.id()));
+                self.agent = Some(agent);
+            }
+            Err(message) => {
+                cycle.log.alert(message);
+                self.wait_to_start();
+            }
+        }
+    }
+
+    fn start(&self, cycle: &Cycle) -> Result<Agent, String> {
+        let (mut channel, theirs) = Channel::pair_within(FROM_AGENT)
+            .map_err(|errno| format!("socketpair() failed ({})", errno_text(errno)))?;
+        let mut command = Command::new(OWN_EXECUTABLE);
+        command.arg0("ringroad: acme process").arg(agent::SUBCOMMAND).stdin(Stdio::from(theirs));
+        command.stdout(Stdio::null()).env_clear().envs(environment(&cycle.site.settings.env));
+        // The file with roots that the system's programs trust.
+        command.envs(std::env::var_os("SSL_CERT_FILE").map(|path| ("SSL_CERT_FILE", path)));
+        let child = command.spawn();
+        // As for a worker: kept open it would hide the end of the agent.
+        drop(command);
+        let child =
+            child.map_err(|error| format!("starting the acme process failed ({})", error_text(&error)))?;
+        let known = self.known(&self.issuers);
+        for (issuer, order) in orders_of(&self.issuers) {
+            let id = issuer.id_of(order);
+            if known.iter().all(|(known, _)| *known != id) {
+                let (shown, name) = (order.shown(), &issuer.name);
+                let what = format!("acme: there is no certificate for {shown} from issuer \"{name}\" yet");
+                let line = format!("{what}; clients get a certificate that they do not trust");
+                cycle.log.write(Level::Warn, line);
+            }
+        }
+        let (issuers, credentials) = (self.issuers.clone(), cycle.credentials().cloned());
+        let _ = channel.send(&ToAgent::Start { issuers, known, credentials }.encode(), Vec::new());
+        Ok(Agent { child, channel, started: Instant::now() })
+    }
+
+    fn wait_to_start(&mut self) {
+        self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+        self.start_at = Some(Instant::now() + self.pause);
+    }
+
+    /// Ends the agent, which is harmless.
+    pub(super) fn stop(&mut self) {
+        if let Some(mut agent) = self.agent.take() {
+            let _ = agent.child.kill();
+            // It is killed: this waits for the kernel alone.
+            let _ = agent.child.wait();
+        }
+        self.waiting.clear();
+    }
+
+    /// The channel, for poll(2), and whether it waits for room to send.
+    pub(super) fn channel(&self) -> Option<(BorrowedFd<'_>, bool)> {
+        use std::os::fd::AsFd;
+        self.agent.as_ref().map(|agent| (agent.channel.as_fd(), agent.channel.wants_to_send()))
+    }
+
+    /// When an agent is to be started.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.start_at
+    }
+
+    /// Hears the agent out. `tell` passes a change with its number on, and returns the workers that will confirm it.
+    pub(super) fn hear(&mut self, log: &Log, mut tell: impl FnMut(u64, &AcmeChange) -> Vec<u32>) {
+        for _ in 0..MESSAGES_MAX {
+            let Some(agent) = &mut self.agent else { return };
+            let packet = match agent.channel.receive() {
+                Ok(Received::Packet(packet)) => packet,
+                // Its end is noticed by its exit status.
+                Ok(Received::Nothing | Received::Closed) => break,
+                Err(error) => return self.give_up(log, &error.to_string()),
+            };
+            match FromAgent::decode(&packet.body) {
+                Ok(FromAgent::Log(level, text)) => log.write(level_of(level), text),
+                Ok(FromAgent::Change(agents_number, change)) => {
+                    self.remember(&change);
+                    self.number += 1;
+                    let workers = tell(self.number, &change);
+                    self.waiting.push(Waiting { number: self.number, agents_number, workers });
+                    self.confirm();
+                }
+                Err(_) => return self.give_up(log, "a malformed message"),
+            }
+        }
+        if let Some(agent) = &mut self.agent {
+            let _ = agent.channel.flush();
+        }
+    }
+
+    fn give_up(&mut self, log: &Log, reason: &str) {
+        log.alert(format_args!("acme process: control channel: {reason}, killing it"));
+        self.stop();
+        self.wait_to_start();
+    }
+
+    fn remember(&mut self, change: &AcmeChange) {
+        match change {
+            AcmeChange::Install(challenge) => self.challenges.push(challenge.clone()),
+            AcmeChange::Remove(challenge) => self.challenges.retain(|known| known != challenge),
+            AcmeChange::Certificate { id, pem } => {
+                self.certificates.insert(id.clone(), pem.clone());
+            }
+        }
+    }
+
+    /// A worker has a change in force.
+    pub(super) fn handle_done(&mut self, number: u64, worker: u32) {
+        for waiting in self.waiting.iter_mut().filter(|waiting| waiting.number == number) {
+            waiting.workers.retain(|known| *known != worker);
+        }
+        self.confirm();
+    }
+
+    /// A worker is gone: it confirms nothing any more.
+    pub(super) fn handle_end_of(&mut self, worker: u32) {
+        for waiting in &mut self.waiting {
+            waiting.workers.retain(|known| *known != worker);
+        }
+        self.confirm();
+    }
+
+    /// Tells the agent of changes that every worker has.
+    fn confirm(&mut self) {
+        let Some(agent) = &mut self.agent else { return };
+        self.waiting.retain(|waiting| {
+            if waiting.workers.is_empty() {
+                let _ = agent.channel.send(&ToAgent::Done(waiting.agents_number).encode(), Vec::new());
+            }
+            !waiting.workers.is_empty()
+        });
+    }
+
+    /// Notices the end of the agent. Challenges that it left are over: returns them, to be removed from workers.
+    pub(super) fn reap(&mut self, log: &Log) -> Vec<AcmeChange> {
+        let Some(agent) = &mut self.agent else { return Vec::new() };
+        let Some(status) = agent.child.try_wait().ok().flatten() else { return Vec::new() };
+        let (pid, how) = (agent.child.id(), describe(status));
+        if agent.started.elapsed() >= LONG_LIFE {
+            self.pause = Duration::ZERO;
+        }
+        self.agent = None;
+        self.waiting.clear();
+        self.wait_to_start();
+        let seconds = self.pause.as_secs();
+        log.alert(format_args!("acme process {pid} {how}, the next one starts in {seconds} s"));
+        std::mem::take(&mut self.challenges).into_iter().map(AcmeChange::Remove).collect()
+    }
+
+    /// A number for a change that nobody waits for.
+    pub(super) fn next_number(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
+}
+
+/// All that is wanted, with the authority of each.
+fn orders_of(issuers: &[Issuer]) -> impl Iterator<Item = (&Issuer, &Order)> {
+    issuers.iter().flat_map(|issuer| issuer.orders.iter().map(move |order| (issuer, order)))
+}
+
+fn level_of(level: AgentLevel) -> Level {
+    match level {
+        AgentLevel::Info => Level::Info,
+        AgentLevel::Notice => Level::Notice,
+        AgentLevel::Warn => Level::Warn,
+        AgentLevel::Error => Level::Error,
+    }
+}

@@ -1,0 +1,399 @@
+//! Certificates from an authority: pebble validates at the server, by http-01 and tls-alpn-01. Skipped where pebble is not
+//! installed.
+#![forbid(unsafe_code)]
+
+mod control;
+mod pebble;
+
+use std::path::{Path, PathBuf};
+
+use control::BINARY;
+use pebble::{Manners, Pebble, is_trusted, shown, wait_until_trusted};
+use rustix::process::Signal;
+use testkit::program::signal_process;
+use testkit::{Client, Deadline, Server, TempDir};
+
+/// A server that redirects everything on port 80 and serves on 443; the ports are the kernel's. `issuer` is the block of the authority.
+fn conf(threads: u32, issuer: &str, certificates: &[&str]) -> String {
+    let servers: String = certificates
+        .iter()
+        .map(|line| {
+            format!(
+                "server {{ listen 127.0.0.1:0; listen 127.0.0.2:0 ssl; {line}
+                   location / {{ return 200 secure; }} }}\n"
+            )
+        })
+        .collect();
+    format!(
+        "worker_processes {threads}; error_log logs/error.log info; events {{}}
+         http {{ {issuer}
+           server {{ listen 127.0.0.1:0 default_server; return 301 https://$host$request_uri; }}
+           {servers}
+         }}\n"
+    )
+}
+
+/// The place of the plain and of the encrypted address among those of [`conf`].
+const PLAIN: usize = 0;
+const SECURE: usize = 1;
+
+/// The lines that make a server show what is obtained for these names.
+fn certificate(names: &str) -> String {
+    format!(
+        "server_name {names}; acme_certificate one;
+         ssl_certificate $acme_certificate; ssl_certificate_key $acme_certificate_key;"
+    )
+}
+
+/// The block of an authority that keeps its state in a directory.
+fn issuer(pebble: &Pebble, state: &str, more: &str) -> String {
+    format!(
+        "acme_issuer one {{ uri {}; ssl_trusted_certificate {}; state_path {state};
+           contact admin@example.org; accept_terms_of_service; {more} }}",
+        pebble.uri(),
+        pebble.trusted().display()
+    )
+}
+
+/// A server whose authority is about to start, with the directory of its state. It listens, and obtains nothing yet.
+struct Desk {
+    server: Server,
+    pebble: Pebble,
+    state: TempDir,
+    binary: PathBuf,
+}
+
+impl Desk {
+    fn new(threads: u32, manners: &Manners) -> Option<Desk> {
+        let binary = pebble::binary()?;
+        // The certificate is a placeholder of no authority that answers.
+        let plain = format!(
+            "worker_processes {threads}; error_log logs/error.log info; events {{}}
+             http {{ server {{ listen 127.0.0.1:0; listen 127.0.0.2:0 ssl; ssl_reject_handshake on; }} }}\n"
+        );
+        let server = Server::start(BINARY, &plain);
+        let (http, tls) = (server.addr(PLAIN).tcp().port(), server.addr(SECURE).tcp().port());
+        let pebble = Pebble::start(&binary, http, tls, manners);
+        Some(Desk { server, pebble, state: TempDir::new("acme-state"), binary })
+    }
+
+    /// The directory of the state, as text. The agent may be another user than the test.
+    fn state(&self) -> String {
+        self.state.path().join("one").display().to_string()
+    }
+
+    /// Has the server obtain certificates.
+    fn begin(&mut self, threads: u32, more: &str, certificates: &[&str]) {
+        let issuer = issuer(&self.pebble, &self.state(), more);
+        self.server.rewrite_conf(&conf(threads, &issuer, certificates));
+        self.server.reload();
+    }
+
+    fn root(&self) -> rustls::pki_types::CertificateDer<'static> {
+        self.pebble.issuing_root(0)
+    }
+}
+
+/// The process that obtains certificates: the child of the master that is no worker.
+fn agent(server: &Server) -> i32 {
+    let find = || {
+        let log = server.error_log();
+        let last = log.lines().rev().find(|line| line.contains("start acme process "))?;
+        last.rsplit(' ').next()?.parse().ok()
+    };
+    testkit::wait::until("an acme process", Deadline::default(), find).expect("it starts")
+}
+
+fn count(server: &Server, text: &str) -> usize {
+    server.error_log().matches(text).count()
+}
+
+#[test]
+fn names_are_verified_over_http_and_the_certificate_is_kept() {
+    let manners = Manners { bad_nonces: 50, ..Manners::default() };
+    let Some(mut desk) = Desk::new(2, &manners) else { return };
+    desk.pebble.know(&["a.example", "www.a.example"]);
+    desk.begin(2, "", &[&certificate(".a.example")]);
+    let root = desk.root();
+    wait_until_trusted(&desk.server, SECURE, "a.example", &root);
+    wait_until_trusted(&desk.server, SECURE, "www.a.example", &root);
+    assert!(!is_trusted(&desk.server, SECURE, "b.example", &root));
+    // The server serves nothing under the path when nobody asks for a name.
+    let response = Client::connect(desk.server.addr(PLAIN)).get("/.well-known/acme-challenge/x");
+    assert_eq!(response.status, 301);
+    let one = shown(&desk.server, SECURE, "a.example");
+    // All that is kept is for the agent's user alone.
+    let mode = |name: &str| {
+        use std::os::unix::fs::PermissionsExt;
+        let path = Path::new(&desk.state()).join(name);
+        std::fs::metadata(&path).unwrap_or_else(|error| panic!("{name}: {error}")).permissions().mode()
+            & 0o777
+    };
+    assert_eq!(
+        (mode(""), mode("account.key"), mode("account.url"), mode("certificates")),
+        (0o700, 0o600, 0o600, 0o700)
+    );
+    // Another worker process has it too, and so has another master.
+    let worker = desk.server.workers()[0];
+    signal_process(worker, Signal::KILL).expect("it lives");
+    desk.server.wait_for_log("exited on signal 9", Deadline::default());
+    wait_until_trusted(&desk.server, SECURE, "a.example", &root);
+    assert_eq!(shown(&desk.server, SECURE, "a.example"), one);
+    desk.server.reload();
+    desk.server.wait_for_log_count("in place", 1, Deadline::default());
+    assert_eq!(shown(&desk.server, SECURE, "a.example"), one);
+    assert_eq!(count(&desk.server, "acme: ordering a certificate"), 1, "{}", desk.server.error_log());
+    let conf = desk.server.conf().to_owned();
+    let Desk { server, pebble, state: _state, .. } = desk;
+    assert!(server.quit_and_wait().success());
+    let server = Server::start(BINARY, &conf);
+    assert_eq!(shown(&server, SECURE, "a.example"), one, "no connection saw another one");
+    server.wait_for_log("is renewed in", Deadline::default());
+    assert_eq!(count(&server, "acme: ordering a certificate"), 0, "{}", server.error_log());
+    assert_eq!(count(&server, "acme: the account at issuer"), 0, "the account is known");
+    drop(pebble);
+}
+
+#[test]
+fn names_and_addresses_are_verified_in_handshakes() {
+    let Some(mut desk) = Desk::new(2, &Manners::default()) else { return };
+    desk.pebble.dns.set_addresses("a.example", &["127.0.0.2"], 60);
+    let lines = [certificate("a.example"), certificate("127.0.0.2")];
+    desk.begin(2, "challenge tls-alpn-01; account_key rsa;", &[&lines[0], &lines[1]]);
+    let root = desk.root();
+    wait_until_trusted(&desk.server, SECURE, "a.example", &root);
+    desk.server.wait_for_log_count("issued a certificate for", 2, Deadline::default());
+    assert_eq!(count(&desk.server, "acme: the authority may verify"), 2);
+}
+
+#[test]
+fn a_chain_and_a_profile_are_chosen() {
+    let manners = Manners { other_roots: 2, ..Manners::default() };
+    let Some(mut desk) = Desk::new(1, &manners) else { return };
+    desk.pebble.know(&["a.example"]);
+    let other = desk.pebble.issuing_root(1);
+    let name = common_name(&other);
+    desk.begin(
+        1,
+        &format!("profile shortlived require; preferred_chain \"{name}\";"),
+        &[&certificate("a.example")],
+    );
+    wait_until_trusted(&desk.server, SECURE, "a.example", &other);
+    let line = desk.server.wait_for_log("is renewed in", Deadline::default());
+    let days: u32 = line
+        .split("renewed in ")
+        .nth(1)
+        .and_then(|rest| rest.split(' ').next())
+        .expect("a number")
+        .parse()
+        .expect("days");
+    assert!(days < 6, "{line}");
+    // A profile that is not offered, and required.
+    desk.begin(1, "profile none require;", &[&certificate("b.example")]);
+    desk.server.wait_for_log("the authority does not offer the profile \"none\"", Deadline::default());
+}
+
+/// The common name of pebble's roots, which openssl(1) would show: the text behind `Pebble Root CA `.
+fn common_name(der: &[u8]) -> String {
+    let text = String::from_utf8_lossy(der);
+    let start = text.find("Pebble Root CA ").expect("the name of a root");
+    text[start..].chars().take("Pebble Root CA ".len() + 6).collect()
+}
+
+#[test]
+fn the_authority_says_when_to_renew() {
+    let Some(mut desk) = Desk::new(1, &Manners::default()) else { return };
+    desk.pebble.know(&["a.example"]);
+    desk.begin(1, "", &[&certificate("a.example")]);
+    let root = desk.root();
+    wait_until_trusted(&desk.server, SECURE, "a.example", &root);
+    desk.server.wait_for_log("is renewed in", Deadline::default());
+    let one = shown(&desk.server, SECURE, "a.example");
+    // The window is over, as for a certificate that is about to be revoked.
+    let window =
+        r#"{\"suggestedWindow\": {\"start\": \"2020-01-01T00:00:00Z\", \"end\": \"2020-01-02T00:00:00Z\"}}"#;
+    let pem = kept(&desk).replace('\n', "\\n");
+    let body = format!("{{\"certificate\": \"{pem}\", \"ariResponse\": \"{window}\"}}");
+    desk.pebble.manage("POST /set-renewal-info/", &body);
+    // The next agent asks at its start.
+    signal_process(agent(&desk.server), Signal::KILL).expect("it lives");
+    desk.server.wait_for_log_count("issued a certificate for", 2, Deadline::default());
+    wait_until_trusted(&desk.server, SECURE, "a.example", &root);
+    let two = shown(&desk.server, SECURE, "a.example");
+    assert_ne!(one[0], two[0]);
+}
+
+/// The text of the only certificate that is kept, with its key.
+fn kept(desk: &Desk) -> String {
+    let mut files = std::fs::read_dir(Path::new(&desk.state()).join("certificates")).expect("a directory");
+    let file = files.next().expect("a file").expect("an entry");
+    std::fs::read_to_string(file.path()).expect("it is ours")
+}
+
+#[test]
+fn an_authority_that_is_down_is_in_nobody_s_way() {
+    let state = TempDir::new("acme-down");
+    let path = state.path().join("one");
+    let issuer = format!(
+        "acme_issuer one {{ uri https://127.0.0.1:1/dir; ssl_verify off; state_path {}; accept_terms_of_service; }}",
+        path.display()
+    );
+    let server = Server::start(BINARY, &conf(1, &issuer, &[&certificate("a.example")]));
+    let line = server
+        .wait_for_log("acme: no certificate for \"a.example\" from issuer \"one\"", Deadline::default());
+    assert!(line.contains("connection to 127.0.0.1 failed") && line.contains("next try in "), "{line}");
+    // Meanwhile there is a certificate that nobody trusts, and requests are served.
+    let one = shown(&server, SECURE, "a.example");
+    assert_eq!(one.len(), 1);
+    server.wait_for_log("clients get a certificate that they do not trust", Deadline::default());
+    server.reload();
+    server.wait_for_log_count("in place", 1, Deadline::default());
+    assert_eq!(Client::connect(server.addr(PLAIN)).get("/").status, 301);
+    assert!(server.quit_and_wait().success());
+}
+
+#[test]
+fn an_account_elsewhere_is_bound() {
+    let key = "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W";
+    let manners =
+        Manners { external_account: Some(("kid-1".to_owned(), key.to_owned())), ..Manners::default() };
+    let Some(mut desk) = Desk::new(1, &manners) else { return };
+    desk.pebble.know(&["a.example"]);
+    let line = certificate("a.example");
+    desk.begin(1, "", &[&line]);
+    desk.server.wait_for_log("[error] ", Deadline::default());
+    let log = desk.server.error_log();
+    assert!(log.contains("the authority requires an \"external_account_key\""), "{log}");
+    desk.begin(1, "external_account_key kid-1 data:d3Jvbmcga2V5;", &[&line]);
+    desk.server.wait_for_log("the authority refuses: ", Deadline::default());
+    desk.begin(1, &format!("external_account_key kid-1 data:{key};"), &[&line]);
+    let root = desk.root();
+    wait_until_trusted(&desk.server, SECURE, "a.example", &root);
+}
+
+#[test]
+fn an_account_that_the_authority_does_not_know_is_made_anew() {
+    let Some(mut desk) = Desk::new(1, &Manners::default()) else { return };
+    desk.pebble.know(&["a.example"]);
+    let line = certificate("a.example");
+    desk.begin(1, "", &[&line]);
+    let root = desk.root();
+    wait_until_trusted(&desk.server, SECURE, "a.example", &root);
+    // Another authority at the same address, which has forgotten everything; another certificate is wanted.
+    let (http, tls) = (desk.server.addr(PLAIN).tcp().port(), desk.server.addr(SECURE).tcp().port());
+    let other = Pebble::start(&desk.binary, http, tls, &Manners::default());
+    other.know(&["b.example"]);
+    let kept = Path::new(&desk.state()).join("account.url");
+    let account = std::fs::read_to_string(&kept).expect("it is kept");
+    let account = account.replace(&desk.pebble.uri(), &other.uri());
+    std::fs::write(
+        &kept,
+        account.replace(desk.pebble.uri().trim_end_matches("dir"), other.uri().trim_end_matches("dir")),
+    )
+    .expect("it is ours");
+    desk.pebble = other;
+    desk.begin(1, "", &[&certificate("b.example")]);
+    let root = desk.root();
+    wait_until_trusted(&desk.server, SECURE, "b.example", &root);
+    assert_eq!(count(&desk.server, "acme: the account at issuer"), 2, "{}", desk.server.error_log());
+}
+
+/// Wherever the agent dies, the next one comes to the same end, and what is kept is whole.
+#[test]
+fn the_end_of_the_agent_at_any_step_is_harmless() {
+    const STEPS: [&str; 4] = [
+        "acme: the account at issuer",
+        "acme: ordering a certificate",
+        "acme: the authority may verify",
+        "acme: finalizing the order",
+    ];
+    let Some(mut desk) = Desk::new(1, &Manners::default()) else { return };
+    desk.pebble.know(&["a.example"]);
+    desk.begin(1, "", &[&certificate("a.example")]);
+    for step in STEPS {
+        let log = desk.server.error_log();
+        let (seen, deaths) = (log.matches(step).count(), log.matches("exited on signal 9").count());
+        // The account is made once.
+        if seen == 0 || step != STEPS[0] {
+            desk.server.wait_for_log_count(step, seen.max(1), Deadline::default());
+        }
+        signal_process(agent(&desk.server), Signal::KILL).expect("it lives");
+        desk.server.wait_for_log_count("exited on signal 9", deaths + 1, Deadline::default());
+        desk.server.wait_for_log_count("start acme process ", deaths + 2, Deadline::default());
+    }
+    let root = desk.root();
+    wait_until_trusted(&desk.server, SECURE, "a.example", &root);
+    // Nothing of a challenge is left in place.
+    let response = Client::connect(desk.server.addr(PLAIN)).get("/.well-known/acme-challenge/x");
+    assert_eq!(response.status, 301);
+    let kept = std::fs::read_dir(Path::new(&desk.state()).join("certificates")).expect("a directory");
+    for file in kept {
+        let path = file.expect("an entry").path();
+        let text = std::fs::read_to_string(&path).expect("it is ours");
+        assert!(
+            text.starts_with("-----BEGIN CERTIFICATE-----") && text.contains("PRIVATE KEY-----"),
+            "{path:?}"
+        );
+    }
+}
+
+#[test]
+fn nothing_need_be_kept() {
+    let Some(mut desk) = Desk::new(1, &Manners::default()) else { return };
+    desk.pebble.know(&["a.example"]);
+    let issuer = issuer(&desk.pebble, "off", "");
+    desk.server.rewrite_conf(&conf(1, &issuer, &[&certificate("a.example")]));
+    desk.server.reload();
+    let root = desk.root();
+    wait_until_trusted(&desk.server, SECURE, "a.example", &root);
+    let one = shown(&desk.server, SECURE, "a.example");
+    signal_process(desk.server.workers()[0], Signal::KILL).expect("it lives");
+    desk.server.wait_for_log("exited on signal 9", Deadline::default());
+    assert_eq!(shown(&desk.server, SECURE, "a.example"), one, "the master has it");
+    signal_process(agent(&desk.server), Signal::KILL).expect("it lives");
+    desk.server.wait_for_log_count("start acme process ", 2, Deadline::default());
+    desk.server.wait_for_log_count("is renewed in", 2, Deadline::default());
+    assert_eq!(count(&desk.server, "acme: ordering a certificate"), 1, "the next agent has it too");
+}
+
+#[test]
+fn two_hundred_names_in_twenty_orders() {
+    let Some(mut desk) = Desk::new(2, &Manners { bad_nonces: 10, ..Manners::default() }) else { return };
+    let names: Vec<Vec<String>> =
+        (0..20).map(|order| (0..10).map(|name| format!("n{name}.o{order}.example")).collect()).collect();
+    for name in names.iter().flatten() {
+        desk.pebble.know(&[name]);
+    }
+    let lines: Vec<String> = names.iter().map(|names| certificate(&names.join(" "))).collect();
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    desk.begin(2, "", &lines);
+    let root = desk.root();
+    desk.server.wait_for_log_count(
+        "issued a certificate for",
+        20,
+        Deadline::after(std::time::Duration::from_secs(240)),
+    );
+    for name in names.iter().flatten() {
+        assert!(is_trusted(&desk.server, SECURE, name, &root), "{name}");
+    }
+}
+
+/// One process serves and has the agent.
+#[test]
+fn a_server_without_a_master_obtains_certificates() {
+    let Some(mut desk) = Desk::new(1, &Manners::default()) else { return };
+    desk.pebble.know(&["a.example"]);
+    let (http, tls) = (desk.server.addr(PLAIN).tcp(), desk.server.addr(SECURE).tcp());
+    let issuer = issuer(&desk.pebble, &desk.state(), "");
+    let text = conf(1, &issuer, &[&certificate("a.example")]);
+    // The authority validates at the ports of the first server.
+    let text = text.replace("listen 127.0.0.1:0", &format!("listen {http}"));
+    let text = text.replace("listen 127.0.0.2:0", &format!("listen {tls}"));
+    let root = desk.root();
+    assert!(
+        std::mem::replace(&mut desk.server, Server::start(BINARY, "events {}\n")).quit_and_wait().success()
+    );
+    let server = Server::start(BINARY, &format!("master_process off; {text}"));
+    wait_until_trusted(&server, SECURE, "a.example", &root);
+    assert!(server.quit_and_wait().success());
+}

@@ -1,0 +1,71 @@
+//! Texts of certificate authorities: URLs and links, times, base64url, of crate `acme`.
+//!
+//! The files are compiled here directly: they need nothing but the standard library, and the rest of the crate would bring
+//! the cryptography with it.
+
+#[allow(dead_code, missing_docs)]
+#[path = "../../../crates/acme/src/base64url.rs"]
+mod base64url;
+#[allow(dead_code, missing_docs)]
+#[path = "../../../crates/acme/src/schedule.rs"]
+mod schedule;
+#[allow(dead_code, missing_docs)]
+#[path = "../../../crates/acme/src/url.rs"]
+mod url;
+
+use url::{Url, alternate};
+
+use crate::Target;
+
+/// See the module.
+pub const TARGET: Target = Target {
+    name: "acme_texts",
+    run,
+    tokens: &[
+        "https://",
+        "a.example",
+        ":443",
+        "[::1]",
+        "/",
+        "?",
+        "#",
+        "//",
+        "<",
+        ">",
+        "; rel=\"alternate\"",
+        "2026-11-25T21:43:21",
+        "Z",
+        "+01:00",
+        ".5",
+        "Zm9v",
+        "-_",
+        "=",
+    ],
+};
+
+/// A URL that was read names the same when it is written, references lead to https or elsewhere as they say, a text that
+/// decodes encodes to itself.
+pub fn run(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Some(base) = Url::parse(text) {
+        let written = base.joined(&base.target);
+        if !base.target.contains("://") && !base.target.starts_with("//") {
+            assert_eq!(Url::parse(&written).as_ref(), Some(&base), "{written}");
+        }
+        assert!(!base.host.is_empty() && base.target.starts_with('/'));
+    }
+    let base = Url::parse("https://a.example/dir").expect("a URL");
+    let joined = base.joined(text);
+    assert!(text.contains("://") || joined.starts_with("https:"), "{joined}");
+    if let Some(target) = alternate(text) {
+        assert!(text.contains(target) && !target.contains('>'));
+    }
+    if let Some(time) = schedule::parse_time(text) {
+        assert!((-62_200_000_000..253_500_000_000).contains(&time), "{text}: {time}");
+    }
+    if let Some(bytes) = base64url::decode(text) {
+        let again = base64url::encode(&bytes);
+        assert_eq!(base64url::decode(&again), Some(bytes));
+    }
+    assert_eq!(base64url::decode(&base64url::encode(data)).as_deref(), Some(data));
+}
