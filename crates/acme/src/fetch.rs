@@ -220,6 +220,8 @@ impl<'a> Link<'a> {
             }
         }
         let socket = socket.ok_or(last).map_err(failed)?;
+        // The request follows the end of the handshake: Nagle's algorithm would have it wait for an acknowledgement.
+        socket.set_nodelay(true).map_err(failed)?;
         let session = client.session(&format!("{host}:{}", url.port), host);
         let session =
             session.map_err(|error| FetchError::Tls { host: host.to_owned(), reason: error.to_string() })?;

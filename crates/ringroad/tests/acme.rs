@@ -397,3 +397,36 @@ fn a_server_without_a_master_obtains_certificates() {
     wait_until_trusted(&server, SECURE, "a.example", &root);
     assert!(server.quit_and_wait().success());
 }
+
+/// `ringroad serve --tls NAME`: no configuration, a certificate after a moment, and the same one at the next start.
+#[test]
+fn a_directory_is_served_under_a_public_name() {
+    let Some(binary) = pebble::binary() else { return };
+    let port = pebble::free_port();
+    let pebble = Pebble::start(&binary, port, port, &Manners::default());
+    pebble.know(&["a.example"]);
+    let (site, data, said) = (TempDir::new("site"), TempDir::new("data"), TempDir::new("said"));
+    site.write("index.html", "<p>home</p>");
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    let serve = || {
+        let mut command = std::process::Command::new(BINARY);
+        command.arg("serve").arg(site.path()).args(["--tls", "a.example", "--acme-directory", &pebble.uri()]);
+        command.args(["--listen", &address.to_string()]);
+        command.env("XDG_DATA_HOME", data.path()).env("SSL_CERT_FILE", pebble.trusted());
+        testkit::program::Program::spawn(command, said.path())
+    };
+    let root = pebble.issuing_root(0);
+    let mut program = serve();
+    program.wait_for_output("issued a certificate for \"a.example\"", Deadline::default());
+    assert!(pebble::is_trusted_at(address, "a.example", &root), "{}", program.stderr());
+    let text = program.stdout();
+    assert!(text.contains(&pebble.uri()) && text.contains("terms of service"), "{text}");
+    program.signal(Signal::INT);
+    assert!(program.wait_until_ended(Deadline::default()).success());
+    let mut program = serve();
+    program.wait_for_output(&format!("https://{address}/"), Deadline::default());
+    assert!(pebble::is_trusted_at(address, "a.example", &root), "{}", program.stderr());
+    assert!(!program.stderr().contains("issued a certificate"), "{}", program.stderr());
+    program.signal(Signal::INT);
+    assert!(program.wait_until_ended(Deadline::default()).success());
+}

@@ -256,7 +256,10 @@ fn serve_explains_what_it_cannot_do() {
     let said = run(&["serve"]);
     assert_eq!(
         (said.code, said.err.as_str()),
-        (1, "ringroad: usage: ringroad serve DIR [--listen ADDR] [--tls]\n")
+        (
+            1,
+            "ringroad: usage: ringroad serve DIR [--listen ADDR] [--tls [NAME,...]] [--acme-directory URL]\n"
+        )
     );
     let said = run(&["serve", "/nonexistent"]);
     let expected = "ringroad: cannot serve \"/nonexistent\": 2: No such file or directory\n";

@@ -25,7 +25,8 @@ pub(crate) fn usage() -> String {
     format!(
         "Usage: ringroad [-?hvVtTq] [-s signal] [-p prefix]
                 [-e filename] [-c filename] [-g directives]
-       ringroad serve DIR [--listen ADDR] [--tls]
+       ringroad serve DIR [--listen ADDR] [--tls [NAME,...]]
+                [--acme-directory URL]
        ringroad check FILE
        ringroad engines [--json]
        ringroad reference [counters]
@@ -46,7 +47,8 @@ Options:
 
 Commands:
   serve DIR     : serve the files of a directory, without a configuration;
-                  with --tls over https, by a local certificate authority
+                  with --tls over https, by a local certificate authority,
+                  or with public names by one that speaks ACME
   check FILE    : show the state of each directive of an nginx configuration
   engines       : show the I/O engines of this machine
   reference     : print all directives, or all counters, as Markdown

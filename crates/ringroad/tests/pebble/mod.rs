@@ -56,7 +56,7 @@ pub(crate) struct Pebble {
 }
 
 /// A port that is free at this moment.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("some port is free");
     listener.local_addr().expect("it is bound").port()
 }
@@ -95,7 +95,7 @@ impl Pebble {
                     "certificate": "{}", "privateKey": "{}", "httpPort": {http}, "tlsPort": {tls},
                     "ocspResponderURL": "", "keyAlgorithm": "ecdsa",
                     "externalAccountBindingRequired": {is_bound}, "externalAccountMACKeys": {{ {keys} }},
-                    "retryAfter": {{ "authz": 1, "order": 1 }},
+                    "retryAfter": {{ "authz": 0, "order": 0 }},
                     "profiles": {{
                         "default": {{ "description": "90 days", "validityPeriod": 7776000 }},
                         "shortlived": {{ "description": "6 days", "validityPeriod": 518400 }} }} }} }}"#,
@@ -246,12 +246,17 @@ pub(crate) fn shown(server: &Server, index: usize, name: &str) -> Vec<Certificat
 
 /// Whether a server shows a certificate for a name that leads to this root; a request is served then.
 pub(crate) fn is_trusted(server: &Server, index: usize, name: &str, root: &CertificateDer<'static>) -> bool {
+    is_trusted_at(server.addr(index).tcp(), name, root)
+}
+
+/// As [`is_trusted`], at an address.
+pub(crate) fn is_trusted_at(address: SocketAddr, name: &str, root: &CertificateDer<'static>) -> bool {
     let mut roots = RootCertStore::empty();
     roots.add(root.clone()).expect("a root");
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let config = builder.expect("versions").with_root_certificates(roots).with_no_client_auth();
-    let socket = TcpStream::connect(server.addr(index).tcp()).expect("a connection");
+    let socket = TcpStream::connect(address).expect("a connection");
     socket.set_read_timeout(Deadline::default().left()).expect("a timeout");
     let session = ClientConnection::new(Arc::new(config), server_name(name)).expect("a session");
     let mut tls = StreamOwned::new(session, socket);

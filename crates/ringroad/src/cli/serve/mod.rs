@@ -1,10 +1,12 @@
-//! `ringroad serve DIR [--listen ADDR] [--tls]`: the files of a directory over HTTP, without a configuration file.
+//! `ringroad serve DIR [--listen ADDR] [--tls [NAME,…]] [--acme-directory URL]`: the files of a directory over HTTP, without a configuration file.
 //!
 //! The configuration is a text made here and served like any other: in the foreground, strict about HTTP, with no way
 //! out of the directory. Errors and requests are logged to standard error, the address is printed. With `--tls` the certificate is one
-//! of a local authority (`authority`), and what clients need to trust it is printed too.
+//! of a local authority (`authority`), and what clients need to trust it is printed too; with names it is one of a public authority
+//! (`public`).
 
 mod authority;
+mod public;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -12,7 +14,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use self::authority::Certificates;
+use self::public::Public;
 use super::{print, print_error};
 use crate::listen::error_text;
 use crate::log::Log;
@@ -25,6 +27,15 @@ const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
 
 /// The same with `--tls`.
 const DEFAULT_LISTEN_TLS: &str = "127.0.0.1:8443";
+
+/// The same with names: the authority comes to this port, and so do visitors.
+const DEFAULT_LISTEN_PUBLIC: &str = "0.0.0.0:443";
+
+/// Where visitors come who write no scheme; with the default address alone.
+const REDIRECTED: &str = "0.0.0.0:80";
+
+/// How the command is used.
+const USAGE: &str = "usage: ringroad serve DIR [--listen ADDR] [--tls [NAME,...]] [--acme-directory URL]";
 
 /// The name that stands in messages about the text.
 const TEXT_NAME: &str = "ringroad-serve";
@@ -44,7 +55,18 @@ struct Wanted {
     /// Port 0 takes any that is free.
     listen: SocketAddr,
     /// `--tls`
-    tls: bool,
+    tls: Option<Wish>,
+    /// Whether the address is the default one.
+    is_default: bool,
+}
+
+/// Whose certificates are wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Wish {
+    /// `--tls`: those of the local authority.
+    Local,
+    /// `--tls NAME,…`: those of a public one.
+    Public(Public),
 }
 
 /// Why it cannot be done.
@@ -62,12 +84,16 @@ enum Unservable {
     Bind { listen: SocketAddr, reason: String },
     /// There is no certificate for `--tls`.
     Authority(authority::Unusable),
+    /// Names or a URL that no authority could do anything with.
+    Names(String),
+    /// There is no directory for the account and the certificates.
+    State(String),
 }
 
 impl fmt::Display for Unservable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unservable::Usage => f.write_str("usage: ringroad serve DIR [--listen ADDR] [--tls]"),
+            Unservable::Usage => f.write_str(USAGE),
             Unservable::Address(text) => {
                 write!(
                     f,
@@ -88,6 +114,15 @@ impl fmt::Display for Unservable {
             }
             Unservable::Bind { listen, reason } => write!(f, "cannot listen on {listen}: {reason}"),
             Unservable::Authority(unusable) => unusable.fmt(f),
+            Unservable::Names(names) => write!(
+                f,
+                "\"{names}\" with this authority cannot have a certificate: write public names with commas between \
+                 them, such as --tls example.org,www.example.org, and an https URL behind --acme-directory; --tls \
+                 without names is for this machine"
+            ),
+            Unservable::State(reason) => {
+                write!(f, "there is no directory for the account and the certificates: {reason}")
+            }
         }
     }
 }
@@ -111,82 +146,139 @@ pub(super) fn run(args: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// `DIR`, `--listen` and `--tls`, in any order.
+/// `DIR` and the options, in any order. What follows `--tls` is a list of names where `DIR` stands elsewhere.
 fn parse(args: Vec<OsString>) -> Result<Wanted, Unservable> {
-    let (mut folder, mut listen, mut tls) = (None, None, false);
-    let mut args = args.into_iter();
+    let (mut folder, mut listen, mut directory) = (None, None, None);
+    let (mut is_secure, mut behind) = (false, None);
+    let mut args = args.into_iter().peekable();
     while let Some(arg) = args.next() {
         let text = arg.to_string_lossy().into_owned();
-        match (text.as_str(), text.strip_prefix("--listen=")) {
-            ("--listen", _) => {
-                let value = args.next().ok_or(Unservable::Usage)?;
-                listen = Some(value.to_string_lossy().into_owned());
+        let (name, written) = match text.split_once('=').filter(|_| text.starts_with("--")) {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (text.as_str(), None),
+        };
+        let mut value = |written: Option<String>| {
+            let next = || args.next().map(|value| value.to_string_lossy().into_owned());
+            written.or_else(next).ok_or(Unservable::Usage)
+        };
+        match name {
+            "--listen" => listen = Some(value(written)?),
+            "--acme-directory" => directory = Some(value(written)?),
+            "--tls" => {
+                is_secure = true;
+                let next = args.next_if(|next| written.is_none() && !next.to_string_lossy().starts_with('-'));
+                behind = written.map(OsString::from).or(next);
             }
-            (_, Some(value)) => listen = Some(value.to_owned()),
-            ("--tls", _) => tls = true,
             _ if text.starts_with('-') || folder.is_some() => return Err(Unservable::Usage),
             _ => folder = Some(PathBuf::from(arg)),
         }
     }
-    let default = if tls { DEFAULT_LISTEN_TLS } else { DEFAULT_LISTEN };
+    let folder = folder.or_else(|| behind.take().map(PathBuf::from)).ok_or(Unservable::Usage)?;
+    let tls = match behind {
+        Some(names) => {
+            let names = names.to_string_lossy().into_owned();
+            let public = Public::parse(&names, directory.as_deref());
+            Some(Wish::Public(public.ok_or(Unservable::Names(names))?))
+        }
+        // An authority without names is a slip.
+        None if directory.is_some() => return Err(Unservable::Usage),
+        None => is_secure.then_some(Wish::Local),
+    };
+    let default = match &tls {
+        None => DEFAULT_LISTEN,
+        Some(Wish::Local) => DEFAULT_LISTEN_TLS,
+        Some(Wish::Public(_)) => DEFAULT_LISTEN_PUBLIC,
+    };
+    let is_default = listen.is_none();
     let listen = listen.unwrap_or_else(|| default.to_owned());
     let listen = listen.parse().map_err(|_| Unservable::Address(listen))?;
-    Ok(Wanted { folder: folder.ok_or(Unservable::Usage)?, listen, tls })
+    Ok(Wanted { folder, listen, tls, is_default })
 }
 
 /// Finds out early what would otherwise be an error about a text that nobody wrote.
-fn prepare(Wanted { folder, listen, tls }: Wanted) -> Result<Request, Unservable> {
+fn prepare(Wanted { folder, listen, tls, is_default }: Wanted) -> Result<Request, Unservable> {
     let absolute = std::fs::canonicalize(&folder).and_then(|absolute| {
         // Listing it is what a worker will have to be able to do.
         std::fs::read_dir(&absolute).map(|_| absolute)
     });
     let absolute = absolute.map_err(|error| Unservable::Folder { folder, reason: error_text(&error) })?;
-    if let Err(error) = TcpListener::bind(listen) {
-        return Err(match error.kind() {
-            std::io::ErrorKind::AddrInUse => Unservable::Taken(listen),
-            _ => Unservable::Bind { listen, reason: error_text(&error) },
-        });
+    let redirected = matches!(tls, Some(Wish::Public(_))).then_some(REDIRECTED).filter(|_| is_default);
+    let redirected: Option<SocketAddr> = redirected.and_then(|address| address.parse().ok());
+    for address in [Some(listen), redirected].into_iter().flatten() {
+        check_address(address)?;
     }
-    let certificates = tls.then(|| prepare_certificates(listen)).transpose()?;
+    let secured = match tls {
+        None => Secured { level: "warn", option: "", http: String::new(), server: String::new() },
+        Some(Wish::Local) => local(listen)?,
+        Some(Wish::Public(public)) => by_authority(&public, redirected)?,
+    };
     // The directory is the visitor's: no pid file and no log is put into it.
     let mut places = Places::below(&absolute);
     (places.error_log, places.pid) = (None, None);
-    let text = configuration(listen, certificates.as_ref());
+    let text = configuration(listen, &secured);
     Ok(Request { main: absolute.join(TEXT_NAME), globals: String::new(), places, text: Some(text) })
 }
 
+/// Tries an address, so that what is wrong with it is told in words of this command.
+fn check_address(listen: SocketAddr) -> Result<(), Unservable> {
+    match TcpListener::bind(listen) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Err(Unservable::Taken(listen)),
+        Err(error) => Err(Unservable::Bind { listen, reason: error_text(&error) }),
+    }
+}
+
+/// What `--tls` adds to the configuration.
+#[derive(Debug)]
+struct Secured {
+    /// What is worth a line on standard error: with an authority, that there is a certificate.
+    level: &'static str,
+    /// Behind the address.
+    option: &'static str,
+    /// In `http`.
+    http: String,
+    /// In the server.
+    server: String,
+}
+
 /// The certificate of the local authority, whose root clients have to trust.
-fn prepare_certificates(listen: SocketAddr) -> Result<Certificates, Unservable> {
+fn local(listen: SocketAddr) -> Result<Secured, Unservable> {
     let directory = authority::directory().map_err(Unservable::Authority)?;
     let certificates = authority::prepare(&directory, listen).map_err(Unservable::Authority)?;
     print(authority::advice(&certificates.root));
-    Ok(certificates)
+    let file = quoted(&certificates.server);
+    let server = format!("ssl_certificate {file};\n        ssl_certificate_key {file};\n        http2 on;");
+    Ok(Secured { level: "warn", option: " ssl", http: String::new(), server })
+}
+
+/// The certificate of a public authority, and the address at which visitors are sent to the other one.
+fn by_authority(public: &Public, redirected: Option<SocketAddr>) -> Result<Secured, Unservable> {
+    let state = public.state().map_err(|error| Unservable::State(error_text(&error)))?;
+    print(public.advice(&state));
+    let redirect = redirected.map(|address| {
+        format!("\n    server {{\n        listen {address};\n        return 301 https://$host$request_uri;\n    }}")
+    });
+    let http = public.issuer(&state) + &redirect.unwrap_or_default();
+    Ok(Secured { level: "notice", option: " ssl", http, server: public.server() })
 }
 
 /// The configuration; the directory is the prefix, so that its name needs no quoting.
-fn configuration(listen: SocketAddr, certificates: Option<&Certificates>) -> String {
-    let (options, secured) = match certificates {
-        None => ("", String::new()),
-        Some(Certificates { server, .. }) => {
-            let file = quoted(server);
-            let lines =
-                format!("ssl_certificate {file};\n        ssl_certificate_key {file};\n        http2 on;");
-            (" ssl", lines)
-        }
-    };
+fn configuration(listen: SocketAddr, secured: &Secured) -> String {
+    let Secured { level, option, http, server } = secured;
     format!(
         "daemon off;
 worker_processes auto;
-error_log stderr warn;
+error_log stderr {level};
 events {{}}
 http {{
     types {{{TYPES}
     }}
     default_type application/octet-stream;
     access_log /dev/stderr;
+    {http}
     server {{
-        listen {listen}{options};
-        {secured}
+        listen {listen}{option};
+        {server}
         root .;
         root_beneath on;
         http_strict on;
@@ -220,8 +312,14 @@ mod tests {
         assert_eq!(read("--listen=[::1]:81 site"), site("[::1]:81"));
         assert_eq!(read("--tls site"), site("127.0.0.1:8443"));
         assert_eq!(read("site --tls --listen [::1]:81"), site("[::1]:81"));
-        let usage = Err("usage: ringroad serve DIR [--listen ADDR] [--tls]".to_owned());
-        for line in ["--listen", "--listen 127.0.0.1:1", "a b", "a --port 1"] {
+        assert_eq!(read("site --tls a.example"), site("0.0.0.0:443"));
+        assert_eq!(read("--tls=a.example,b.example --listen 127.0.0.1:4 site"), site("127.0.0.1:4"));
+        assert_eq!(read("--acme-directory https://x/ --tls a.example site"), site("0.0.0.0:443"));
+        let wrong = read("site --tls other").expect_err("no public name");
+        assert!(wrong.starts_with("\"other\" with this authority cannot have a certificate"), "{wrong}");
+        let usage = Err(USAGE.to_owned());
+        for line in ["--listen", "--listen 127.0.0.1:1", "a b", "a --port 1", "a --acme-directory https://x/"]
+        {
             assert_eq!(read(line), usage, "{line}");
         }
         let wrong = read("site --listen 8080").expect_err("a port alone says too little");
@@ -232,7 +330,7 @@ mod tests {
     fn a_taken_port_names_the_way_out() {
         let taken = TcpListener::bind("127.0.0.1:0").expect("some port is free");
         let listen = taken.local_addr().expect("it is bound");
-        let wanted = Wanted { folder: std::env::temp_dir(), listen, tls: false };
+        let wanted = Wanted { folder: std::env::temp_dir(), listen, tls: None, is_default: false };
         let error = prepare(wanted).expect_err("the port is taken").to_string();
         let expected = format!("{listen} is in use by another program");
         assert!(error.starts_with(&expected) && error.contains("--listen 127.0.0.1:0"), "{error}");

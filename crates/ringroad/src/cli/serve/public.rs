@@ -1,0 +1,118 @@
+//! Certificates of `ringroad serve --tls NAME`: an authority issues them by ACME, and verifies the names on the port that serves.
+//!
+//! The challenge is tls-alpn-01, which needs no port but that one. The account and the certificates are kept for later starts in a
+//! directory that the agent can reach: it runs as the user of workers, who cannot look into the home of root.
+
+use std::path::{Path, PathBuf};
+
+use acme::url::Url;
+
+use super::quoted;
+use crate::places::make_folder;
+
+/// Let's Encrypt.
+pub(super) const DEFAULT_DIRECTORY: &str = "https://acme-v02.api.letsencrypt.org/directory";
+
+/// Where root keeps what services need over restarts (file-hierarchy(7)).
+const STATE_OF_ROOT: &str = "/var/lib";
+
+/// The directory below those of data.
+const STATE: &str = "ringroad-acme";
+
+/// What was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Public {
+    /// The names, at least one.
+    pub(super) names: Vec<String>,
+    /// The URL of the authority's directory.
+    pub(super) directory: String,
+}
+
+impl Public {
+    /// Reads names with commas between them, and the URL of an authority. `None` where a name or the URL is none.
+    pub(super) fn parse(names: &str, directory: Option<&str>) -> Option<Public> {
+        let is_label = |label: &str| {
+            !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        };
+        // A name without a dot is none that an authority could find.
+        let is_name = |name: &str| name.contains('.') && name.split('.').all(is_label);
+        let names: Vec<String> = names.split(',').map(str::to_ascii_lowercase).collect();
+        let directory = directory.unwrap_or(DEFAULT_DIRECTORY);
+        Url::parse(directory)?;
+        names.iter().all(|name| is_name(name)).then(|| Public { names, directory: directory.to_owned() })
+    }
+
+    /// Where the account and the certificates are kept; the directory above is made.
+    pub(super) fn state(&self) -> Result<PathBuf, std::io::Error> {
+        let named = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let is_root = rustix::process::geteuid().is_root();
+        let own = || Some(named("HOME")?.join(".local/share"));
+        let data =
+            named("XDG_DATA_HOME").or_else(|| if is_root { Some(STATE_OF_ROOT.into()) } else { own() });
+        let data = data.ok_or(std::io::ErrorKind::NotFound)?.join(STATE);
+        make_folder(&data)?;
+        // An account is one of an authority.
+        let host =
+            Url::parse(&self.directory).map_or_else(String::new, |url| format!("{}-{}", url.host, url.port));
+        Ok(data.join(host.replace(['/', ':'], "_")))
+    }
+
+    /// The directives of the authority, for the block `http`.
+    pub(super) fn issuer(&self, state: &Path) -> String {
+        format!(
+            "acme_issuer public {{
+        uri {};
+        state_path {};
+        challenge tls-alpn-01;
+        accept_terms_of_service;
+    }}",
+            quoted(Path::new(&self.directory)),
+            quoted(state)
+        )
+    }
+
+    /// The directives of the server.
+    pub(super) fn server(&self) -> String {
+        format!(
+            "server_name {};
+        acme_certificate public;
+        ssl_certificate $acme_certificate;
+        ssl_certificate_key $acme_certificate_key;
+        http2 on;",
+            self.names.join(" ")
+        )
+    }
+
+    /// What the operator has to know.
+    pub(super) fn advice(&self, state: &Path) -> String {
+        let (names, directory) = (self.names.join(", "), &self.directory);
+        let (state, one) = (state.display(), &self.names[0]);
+        format!(
+            "The certificate for {names} comes from
+  {directory}
+whose terms of service you accept by this command. The names have to lead to this machine, and their port 443 to this
+server. The account and the certificate are kept in
+  {state}
+The site is at https://{one} when the certificate is there; the log says when.
+"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_a_directory_are_checked() {
+        let names = |text: &str| Public::parse(text, None).map(|public| public.names);
+        assert_eq!(names("Example.org"), Some(vec!["example.org".to_owned()]));
+        assert_eq!(names("a.b,c.d").map(|names| names.len()), Some(2));
+        for text in ["", "site", "a.b,", "a..b", "a.b; x", "*.a.b", "a.b/"] {
+            assert_eq!(names(text), None, "{text}");
+        }
+        assert_eq!(Public::parse("a.b", Some("http://a/")), None);
+        let public = Public::parse("a.b", Some("https://a.example/\"x")).expect("a URL");
+        assert!(public.issuer(Path::new("/s")).contains("uri \"https://a.example/\\\"x\";"));
+    }
+}
