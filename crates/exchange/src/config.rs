@@ -131,6 +131,8 @@ pub struct Server {
 pub struct Location {
     /// As written, for messages: `~ \.php$`.
     pub name: String,
+    /// The server that it is in.
+    pub server: ServerId,
     /// The settings that hold in it.
     pub scope: Scope,
     /// Locations inside of this one.

@@ -27,6 +27,7 @@ use crate::thread::Thread;
 use crate::variables::ModuleVariables;
 use telemetry::named::NamedLogs;
 use telemetry::sink::LogTarget;
+use telemetry::traffic::Traffic;
 use transfer::body::choose::Mover;
 use transfer::files::Roots;
 use transfer::files::cache::Caches;
@@ -49,6 +50,8 @@ pub struct Generation {
     pub sinks: Vec<Rc<LogTarget>>,
     /// Logs with variables in their names.
     pub named: Rc<NamedLogs>,
+    /// Counts of requests by server and location, where they are wanted.
+    pub traffic: OnceCell<Traffic>,
 }
 
 impl fmt::Debug for Generation {

@@ -2,7 +2,7 @@
 //! counters. Nothing here is visible to other threads.
 
 use std::any::Any;
-use std::cell::{Ref, RefCell};
+use std::cell::{OnceCell, Ref, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -237,5 +237,6 @@ fn generation(version: ConfigVersion, logs: &LogFiles, files: Opened) -> Generat
         _in_force: in_force,
         sinks,
         named: NamedLogs::new(logs.outgoing()),
+        traffic: OnceCell::new(),
     }
 }

@@ -60,6 +60,13 @@ pub(crate) struct Conf {
 
 impl Settings for Conf {}
 
+impl Conf {
+    /// Whether any rule was written.
+    pub(crate) fn has_rules(&self) -> bool {
+        !self.rules.items().is_empty()
+    }
+}
+
 /// One line of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rule {

@@ -65,6 +65,13 @@ pub(crate) struct Conf {
 
 impl Settings for Conf {}
 
+impl Conf {
+    /// Whether another location is asked.
+    pub(crate) fn is_active(&self) -> bool {
+        self.uri.is_some()
+    }
+}
+
 /// A name without its dollar sign is a slip of the pen: nginx refuses it rather than guess.
 fn add_variable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);

@@ -12,6 +12,7 @@ use exchange::config::{Inner, Settings, SettingsType};
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::ContentType;
+use telemetry::metric::{Form, Page};
 use upstream::caching::metrics;
 use upstream::caching::settings::Caches;
 
@@ -58,12 +59,13 @@ fn run(_: &Conf, request: &mut Request) -> Step {
         return Step::Status(405);
     }
     let caches = &request.config().http.of::<Caches>().zones;
-    let mut text = metrics::page(caches.iter().map(|zone| (zone.name(), &**zone.state())));
-    request.conn.thread.shared.write_http2_limits(&mut text);
+    let mut page = Page::new(Form::Plain);
+    metrics::write(caches.iter().map(|zone| (zone.name(), &**zone.state())), &mut page);
+    request.conn.thread.shared.write_http2_limits(&mut page);
     let response = &mut request.response;
     response.status = 200;
-    response.content_type = ContentType::Text("text/plain; version=0.0.4".into());
-    response.set_bytes(Source::Vec(text.into_bytes()));
+    response.content_type = ContentType::Text(Form::Plain.content_type().into());
+    response.set_bytes(Source::Vec(page.finish().into_bytes()));
     Step::Done
 }
 

@@ -49,6 +49,7 @@ mod split_clients;
 mod ssi;
 mod ssl;
 mod static_file;
+pub mod status;
 mod stored_file;
 mod stub_status;
 mod sub;
@@ -120,6 +121,7 @@ pub static MODULES: &[&Module] = &[
     &memcached::MODULE,
     &stub_status::MODULE,
     &cache_counters::MODULE,
+    &status::MODULE,
     // What answers for a whole location goes before what looks for files in it.
     &empty_gif::MODULE,
     &dav::MODULE,

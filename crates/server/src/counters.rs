@@ -1,49 +1,23 @@
 //! docs/counters.md, made from the rows of all metrics.
 
+use modules::status;
 use telemetry::metric;
-use telemetry::tally;
-use upstream::caching::metrics;
 
-/// The page, in Markdown.
+/// The prose of the page, in Markdown, with a section for each part of the metrics.
+const PROSE: &str = include_str!("counters.txt");
+
+/// The page, in Markdown: behind the prose of each section the rows of its part.
 pub fn counters() -> String {
-    let caches = metric::document(&metrics::metrics());
-    let connections = metric::document(tally::METRICS);
-    format!("{HEAD}{caches}{CONNECTIONS}{connections}")
+    let parts = status::metrics();
+    let mut sections = PROSE.split("\n## ");
+    let mut page = sections.next().unwrap_or_default().to_owned();
+    for section in sections {
+        let rows = parts.iter().find(|(heading, _)| section.lines().next() == Some(heading));
+        let rows = rows.map(|(_, rows)| metric::document(rows)).unwrap_or_default();
+        page.push_str(&format!("\n## {section}\n{rows}"));
+    }
+    page
 }
-
-const HEAD: &str = "\
-# Counters
-
-Made from the rows in the code by `cargo xtask reference`; do not edit.
-
-## Caches
-
-`cache_counters;` in a location answers with the numbers of every cache, in the
-[text format of Prometheus](https://prometheus.io/docs/instrumenting/exposition_formats/) (version 0.0.4). Only GET and
-HEAD are allowed. All clients that reach the location can read it, so put `allow` and `deny` beside it.
-
-```nginx
-location = /metrics {
-    cache_counters;
-    allow 127.0.0.1;
-    deny  all;
-}
-```
-
-Counters start at zero with the worker. A reload in place keeps them, as long as the cache keeps its settings; a
-replacement of the worker does not. `zone` is the name in `keys_zone`. A cache that could not be opened has no numbers of
-its store. Each thread counts its own requests, and the page adds them up: two numbers of one page may be a moment apart.
-
-";
-
-const CONNECTIONS: &str = "
-## Connections and requests
-
-`stub_status` shows the sums over all threads, and so do `$connections_active`, `$connections_reading`,
-`$connections_writing` and `$connections_waiting`. Active connections are those accepted less those closed.
-The page of `cache_counters` has `ringroad_http2_limits_total`; [http2.md](http2.md#limits) describes the limits.
-
-";
 
 #[cfg(test)]
 mod tests {
@@ -52,7 +26,7 @@ mod tests {
     use telemetry::metric::Metric;
 
     fn metrics() -> impl Iterator<Item = &'static Metric> {
-        metrics::metrics().into_iter().chain(tally::METRICS.iter().copied())
+        status::metrics().into_iter().flat_map(|(_, rows)| rows)
     }
 
     fn is_snake_case(text: &str) -> bool {
@@ -63,11 +37,12 @@ mod tests {
     #[test]
     fn rows_are_complete_and_their_words_are_snake_case() {
         let mut names = HashSet::new();
-        for Metric { name, kind, unit, help, labels } in metrics() {
+        for Metric { name, kind, unit, help, labels, .. } in metrics() {
             assert!(names.insert(name), "{name} is there twice");
             assert!(!unit.is_empty() && help.ends_with('.'), "{name}");
             assert_eq!(name.ends_with("_total"), *kind == metric::Kind::Counter, "{name}");
             let values = labels.iter().flat_map(|label| label.values).map(|(value, _)| *value);
+            let values = values.filter(|value| !value.starts_with(|first: char| first.is_ascii_digit()));
             let mut words = labels.iter().map(|label| label.name).chain(values).chain([*name]);
             assert!(words.all(is_snake_case), "{name}");
         }
@@ -78,7 +53,8 @@ mod tests {
         const DOCUMENT: &str = include_str!("../../../docs/counters.md");
         assert!(DOCUMENT == counters(), "run `cargo xtask reference`");
         for metric in metrics() {
-            assert!(DOCUMENT.contains(&format!("| `ringroad_{}` |", metric.name)), "{}", metric.name);
+            let row = format!("| `{}{}` |", metric.prefix, metric.name);
+            assert!(DOCUMENT.contains(&row), "{}", metric.name);
         }
     }
 }

@@ -4,6 +4,8 @@
 //! request --> line --> Sink: bytes that wait (bounded) --> writer task --> engine or datagram socket
 //! ```
 //!
+//! Numbers: [`metric`] has rows and pages, [`tally`] connections, [`traffic`] requests by server and location.
+//!
 //! [`sink`] is one target on one thread, [`files`] all of a thread's, [`named`] files whose names depend on the
 //! request. The modules decide on the lines and their formats.
 #![forbid(unsafe_code)]
@@ -12,6 +14,7 @@ mod bell;
 pub mod clock;
 pub mod files;
 mod gzip;
+pub mod histogram;
 mod json;
 pub mod limited;
 pub mod links;
@@ -27,6 +30,7 @@ pub mod sink;
 pub mod syslog;
 pub mod tally;
 pub mod time_zone;
+pub mod traffic;
 mod writer;
 
 use std::fmt;

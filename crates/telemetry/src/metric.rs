@@ -4,8 +4,10 @@
 //! A [`Metric`] says what a number is. A [`Series`] is a metric that threads count, with its places in the [`Cells`] of
 //! each thread; a row is put behind another one by [`Series::after`], so that adding one touches nothing else.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::histogram::Distribution;
 
 /// The prefix of the names of all metrics.
 const PREFIX: &str = "ringroad_";
@@ -13,7 +15,9 @@ const PREFIX: &str = "ringroad_";
 /// One number, or several that labels tell apart.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
-    /// The name behind `ringroad_`.
+    /// `ringroad_`, but for names that all programs share.
+    pub prefix: &'static str,
+    /// The name behind that.
     pub name: &'static str,
     /// Whether it only grows.
     pub kind: Kind,
@@ -32,6 +36,8 @@ pub enum Kind {
     Counter,
     /// A present value.
     Gauge,
+    /// How often times came, by their length.
+    Histogram,
 }
 
 impl Kind {
@@ -40,6 +46,7 @@ impl Kind {
         match self {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
         }
     }
 }
@@ -59,12 +66,22 @@ pub type Value = (&'static str, &'static str);
 impl Metric {
     /// A number that only grows.
     pub const fn counter(name: &'static str, unit: &'static str, help: &'static str) -> Metric {
-        Metric { name, kind: Kind::Counter, unit, help, labels: &[] }
+        Metric { prefix: PREFIX, name, kind: Kind::Counter, unit, help, labels: &[] }
     }
 
     /// A number that holds now.
     pub const fn gauge(name: &'static str, unit: &'static str, help: &'static str) -> Metric {
         Metric { kind: Kind::Gauge, ..Metric::counter(name, unit, help) }
+    }
+
+    /// Times, in seconds.
+    pub const fn histogram(name: &'static str, help: &'static str) -> Metric {
+        Metric { kind: Kind::Histogram, ..Metric::counter(name, "seconds", help) }
+    }
+
+    /// With a name that all programs share.
+    pub const fn without_prefix(self) -> Metric {
+        Metric { prefix: "", ..self }
     }
 
     /// With these labels.
@@ -76,26 +93,135 @@ impl Metric {
     pub fn values(&self) -> &'static [Value] {
         self.labels.last().map_or(&[], |label| label.values)
     }
+}
 
-    /// Appends what comes before the numbers in the text format of Prometheus.
-    pub fn write_head(&self, page: &mut String) {
-        let Metric { name, help, .. } = self;
-        let kind = self.kind.name();
-        // A string takes every write.
-        let _ = writeln!(page, "# HELP {PREFIX}{name} {help}\n# TYPE {PREFIX}{name} {kind}");
+/// A text format of Prometheus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Version 0.0.4.
+    Plain,
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+}
+
+impl Form {
+    /// The media type.
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Form::Plain => "text/plain; version=0.0.4",
+            Form::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// A page of metrics while it is written: each metric's head, and then its numbers.
+#[derive(Debug)]
+pub struct Page {
+    text: String,
+    form: Form,
+}
+
+impl Page {
+    /// An empty page.
+    pub const fn new(form: Form) -> Page {
+        Page { text: String::new(), form }
     }
 
-    /// Appends one number with the values of its labels. Values from the configuration are quoted as the format wants it.
-    pub fn write_number(&self, values: &[&str], number: u64, page: &mut String) {
-        page.push_str(PREFIX);
-        page.push_str(self.name);
-        for (index, (label, value)) in self.labels.iter().zip(values).enumerate() {
-            let open = if index == 0 { '{' } else { ',' };
-            let value = value.replace('\\', "\\\\").replace('"', "\\\"");
-            let _ = write!(page, "{open}{}=\"{value}\"", label.name);
+    /// The whole page.
+    pub fn finish(mut self) -> String {
+        if self.form == Form::OpenMetrics {
+            self.text.push_str("# EOF\n");
         }
-        page.push_str(if self.labels.is_empty() { "" } else { "}" });
-        let _ = writeln!(page, " {number}");
+        self.text
+    }
+
+    /// Appends what comes before the numbers of a metric.
+    pub fn head(&mut self, metric: &Metric) {
+        let Metric { prefix, name, help, .. } = metric;
+        let kind = metric.kind.name();
+        // There a counter is named without the suffix of its numbers.
+        let name = match self.form {
+            Form::OpenMetrics => name.strip_suffix("_total").unwrap_or(name),
+            Form::Plain => name,
+        };
+        // A string takes every write.
+        let _ = writeln!(self.text, "# HELP {prefix}{name} {help}\n# TYPE {prefix}{name} {kind}");
+    }
+
+    /// Appends one number with the values of its labels.
+    pub fn number(&mut self, metric: &Metric, values: &[&str], number: u64) {
+        self.line(metric, "", values, None, number);
+    }
+
+    /// The same for a number that need not be whole.
+    pub fn fraction(&mut self, metric: &Metric, values: &[&str], number: f64) {
+        self.line(metric, "", values, None, number);
+    }
+
+    /// Appends a number for each value of the last label.
+    pub fn numbers(&mut self, metric: &Metric, values: &[&str], numbers: &[u64]) {
+        match metric.values() {
+            [] => numbers.iter().for_each(|&number| self.number(metric, values, number)),
+            all => {
+                for ((value, _), &number) in all.iter().zip(numbers) {
+                    self.number(metric, &[values, &[*value]].concat(), number);
+                }
+            }
+        }
+    }
+
+    /// Appends those of the numbers for values of the last label that are not zero.
+    pub fn occurred(&mut self, metric: &Metric, values: &[&str], numbers: &[u64]) {
+        for ((value, _), &number) in metric.values().iter().zip(numbers).filter(|(_, number)| **number > 0) {
+            self.number(metric, &[values, &[*value]].concat(), number);
+        }
+    }
+
+    /// Appends times, by octaves.
+    pub fn times(&mut self, metric: &Metric, values: &[&str], times: &Distribution) {
+        for (end, count) in times.octaves() {
+            self.line(metric, "_bucket", values, Some(&end.to_string()), count);
+        }
+        let count = times.count();
+        self.line(metric, "_bucket", values, Some("+Inf"), count);
+        self.line(metric, "_sum", values, None, times.sum_s());
+        self.line(metric, "_count", values, None, count);
+    }
+
+    /// Values from the configuration are quoted as the format wants it.
+    fn line(
+        &mut self,
+        metric: &Metric,
+        suffix: &str,
+        values: &[&str],
+        bound: Option<&str>,
+        number: impl Display,
+    ) {
+        let text = &mut self.text;
+        text.push_str(metric.prefix);
+        text.push_str(metric.name);
+        text.push_str(suffix);
+        let names = metric.labels.iter().map(|label| label.name);
+        let mut open = '{';
+        for (name, value) in names.zip(values.iter().copied()).chain(bound.map(|bound| ("le", bound))) {
+            let _ = write!(text, "{open}{name}=\"");
+            push_quoted(value, text);
+            text.push('"');
+            open = ',';
+        }
+        text.push_str(if open == '{' { " " } else { "} " });
+        let _ = writeln!(text, "{number}");
+    }
+}
+
+fn push_quoted(value: &str, text: &mut String) {
+    for char in value.chars() {
+        match char {
+            '\\' => text.push_str("\\\\"),
+            '"' => text.push_str("\\\""),
+            '\n' => text.push_str("\\n"),
+            char => text.push(char),
+        }
     }
 }
 
@@ -174,14 +300,14 @@ impl<const N: usize> Cells<N> {
 pub fn document(metrics: &[&Metric]) -> String {
     let mut text = String::from("| name | kind | unit | labels | what |\n|---|---|---|---|---|\n");
     for metric in metrics {
-        let Metric { name, unit, help, .. } = metric;
+        let Metric { prefix, name, unit, help, .. } = metric;
         let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{}`", label.name)).collect();
         let (kind, labels) = (metric.kind.name(), labels.join(", "));
-        let _ = writeln!(text, "| `{PREFIX}{name}` | {kind} | {unit} | {labels} | {help} |");
+        let _ = writeln!(text, "| `{prefix}{name}` | {kind} | {unit} | {labels} | {help} |");
     }
     for metric in metrics.iter().filter(|metric| !metric.values().is_empty()) {
         let label = metric.labels.last().map_or("", |label| label.name);
-        let _ = writeln!(text, "\n`{label}` of `{PREFIX}{}`:\n", metric.name);
+        let _ = writeln!(text, "\n`{label}` of `{}{}`:\n", metric.prefix, metric.name);
         for (value, meaning) in metric.values() {
             let dash = if meaning.is_empty() { "" } else { ": " };
             let _ = writeln!(text, "* `{value}`{dash}{meaning}");
@@ -215,17 +341,51 @@ mod tests {
         assert_eq!(threads[0].get(&FIRST, 1), 1);
     }
 
+    const TIMES: Metric = Metric::histogram("wait_seconds", "Waits.").labelled(WAYS);
+
+    fn page(form: Form) -> String {
+        let mut page = Page::new(form);
+        page.head(&FIRST.metric);
+        page.numbers(&FIRST.metric, &["a\"b\\\nc"], &[0, 5]);
+        page.occurred(&FIRST.metric, &["d"], &[0, 5]);
+        page.number(&SECOND.metric, &[], 6);
+        page.finish()
+    }
+
     #[test]
     fn values_of_labels_are_quoted() {
-        let mut page = String::new();
-        FIRST.metric.write_head(&mut page);
-        FIRST.metric.write_number(&["a\"b\\", "in"], 5, &mut page);
-        SECOND.metric.write_number(&[], 6, &mut page);
         assert_eq!(
-            page,
+            page(Form::Plain),
             "# HELP ringroad_moves_total Moves.\n# TYPE ringroad_moves_total counter\n\
-             ringroad_moves_total{zone=\"a\\\"b\\\\\",way=\"in\"} 5\nringroad_open 6\n"
+             ringroad_moves_total{zone=\"a\\\"b\\\\\\nc\",way=\"in\"} 0\n\
+             ringroad_moves_total{zone=\"a\\\"b\\\\\\nc\",way=\"out\"} 5\n\
+             ringroad_moves_total{zone=\"d\",way=\"out\"} 5\nringroad_open 6\n"
         );
+    }
+
+    #[test]
+    fn open_metrics_have_families_and_an_end() {
+        let text = page(Form::OpenMetrics);
+        assert!(text.starts_with("# HELP ringroad_moves Moves.\n# TYPE ringroad_moves counter\n"), "{text}");
+        assert!(text.ends_with("ringroad_open 6\n# EOF\n"), "{text}");
+    }
+
+    #[test]
+    fn times_have_a_bucket_for_each_octave() {
+        let mut times = Distribution::default();
+        for us in [20, 40, 1 << 30] {
+            times.add(std::time::Duration::from_micros(us));
+        }
+        let mut page = Page::new(Form::Plain);
+        page.times(&TIMES, &["a", "in"], &times);
+        let text = page.finish();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 27);
+        assert_eq!(lines[0], "ringroad_wait_seconds_bucket{zone=\"a\",way=\"in\",le=\"0.000016\"} 0");
+        assert_eq!(lines[1], "ringroad_wait_seconds_bucket{zone=\"a\",way=\"in\",le=\"0.000032\"} 1");
+        assert_eq!(lines[24], "ringroad_wait_seconds_bucket{zone=\"a\",way=\"in\",le=\"+Inf\"} 3");
+        assert_eq!(lines[25], "ringroad_wait_seconds_sum{zone=\"a\",way=\"in\"} 1073.741884");
+        assert_eq!(lines[26], "ringroad_wait_seconds_count{zone=\"a\",way=\"in\"} 3");
     }
 
     #[test]

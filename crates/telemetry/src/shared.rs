@@ -2,8 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
+use crate::metric::Page;
 use crate::tally::{Tally, Totals};
+use crate::traffic::Registry;
 
 /// Shared by the threads of one worker process.
 #[derive(Debug, Default)]
@@ -12,12 +15,30 @@ pub struct Shared {
     boundaries: AtomicU64,
     /// One for each thread there has been.
     tallies: Mutex<Vec<Arc<Tally>>>,
+    /// Requests by server and location.
+    pub traffic: Registry,
+    started: Started,
+}
+
+/// When the process began to serve.
+#[derive(Debug)]
+struct Started(SystemTime);
+
+impl Default for Started {
+    fn default() -> Started {
+        Started(SystemTime::now())
+    }
 }
 
 impl Shared {
     /// The next number for `$connection`.
     pub fn next_connection(&self) -> u64 {
         self.connections.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// When the process began to serve.
+    pub fn started(&self) -> SystemTime {
+        self.started.0
     }
 
     /// The numbers of a thread that starts.
@@ -33,10 +54,28 @@ impl Shared {
         Totals::of(tallies.iter())
     }
 
-    /// Appends how often clients of HTTP/2 met a limit, in the text format of Prometheus.
-    pub fn write_http2_limits(&self, page: &mut String) {
+    /// The numbers of each thread.
+    pub fn totals_of_threads(&self) -> Vec<Totals> {
+        let tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        tallies.iter().map(|tally| Totals::of(std::iter::once(tally))).collect()
+    }
+
+    /// Handshakes of TLS with clients: full, resumed, failed.
+    pub fn handshakes(&self) -> [u64; 3] {
+        let tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        Tally::handshakes(tallies.iter())
+    }
+
+    /// Appends how often clients of HTTP/2 met a limit.
+    pub fn write_http2_limits(&self, page: &mut Page) {
         let tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
         Tally::write_http2_limits(tallies.iter(), page);
+    }
+
+    /// Appends the numbers of connections and requests.
+    pub fn write_connections(&self, page: &mut Page) {
+        let tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        Tally::write_all(tallies.iter(), page);
     }
 
     /// The next boundary of a multipart response.

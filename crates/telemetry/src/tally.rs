@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::metric::{Cells, Label, Metric, Series};
+use crate::metric::{Cells, Label, Metric, Page, Series};
 
 const ACCEPTED: Series = Series::first(Metric::counter(
     "connections_accepted_total",
@@ -49,9 +49,40 @@ const HTTP2_LIMITS: Series = CONNECTIONS.after(
     ]),
 );
 
+const HANDSHAKES: Series = HTTP2_LIMITS.after(
+    Metric::counter("tls_handshakes_total", "handshakes", "Handshakes of TLS with clients, by their end.")
+        .labelled(&[Label {
+            name: "result",
+            values: &[
+                ("full", ""),
+                ("resumed", "of a session that the client had before"),
+                ("failed", "the client went away or took too long, or both sides do not agree"),
+            ],
+        }]),
+);
+
+const ALL: [&Series; 6] = [&ACCEPTED, &CLOSED, &REQUESTS, &CONNECTIONS, &HTTP2_LIMITS, &HANDSHAKES];
+
 /// All of them, in the order of the documents.
-pub const METRICS: &[&Metric] =
-    &[&ACCEPTED.metric, &CLOSED.metric, &REQUESTS.metric, &CONNECTIONS.metric, &HTTP2_LIMITS.metric];
+pub const METRICS: &[&Metric] = &[
+    &ACCEPTED.metric,
+    &CLOSED.metric,
+    &REQUESTS.metric,
+    &CONNECTIONS.metric,
+    &HTTP2_LIMITS.metric,
+    &HANDSHAKES.metric,
+];
+
+/// How a handshake ended, in the order of the values of `result`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handshake {
+    /// With a new session.
+    Full,
+    /// With one from before.
+    Resumed,
+    /// Without a session.
+    Failed,
+}
 
 /// Limits of HTTP/2 that are counted, in the order of the values of `limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +100,7 @@ pub enum Http2Limit {
 }
 
 /// The numbers of one thread, or of all.
-const CELLS: usize = HTTP2_LIMITS.end();
+const CELLS: usize = HANDSHAKES.end();
 
 /// Counts of one thread.
 #[derive(Debug, Default)]
@@ -116,16 +147,37 @@ impl Tally {
         self.0.add(&HTTP2_LIMITS, limit as usize);
     }
 
-    /// Appends how often limits of HTTP/2 were met on these threads, in the text format of Prometheus.
-    pub(crate) fn write_http2_limits<'a>(tallies: impl Iterator<Item = &'a Arc<Tally>>, page: &mut String) {
-        let mut sums = [0; CELLS];
-        tallies.for_each(|tally| tally.0.add_to(&mut sums));
-        let metric = &HTTP2_LIMITS.metric;
-        metric.write_head(page);
-        for ((value, _), number) in metric.values().iter().zip(HTTP2_LIMITS.of(&sums)) {
-            metric.write_number(&[value], *number, page);
+    /// A handshake of TLS with a client has ended.
+    pub fn count_handshake(&self, handshake: Handshake) {
+        self.0.add(&HANDSHAKES, handshake as usize);
+    }
+
+    /// Handshakes of these threads, by [`Handshake`].
+    pub(crate) fn handshakes<'a>(tallies: impl Iterator<Item = &'a Arc<Tally>>) -> [u64; 3] {
+        let sums = sums(tallies);
+        std::array::from_fn(|place| HANDSHAKES.of(&sums)[place])
+    }
+
+    /// Appends how often limits of HTTP/2 were met on these threads.
+    pub(crate) fn write_http2_limits<'a>(tallies: impl Iterator<Item = &'a Arc<Tally>>, page: &mut Page) {
+        page.head(&HTTP2_LIMITS.metric);
+        page.numbers(&HTTP2_LIMITS.metric, &[], HTTP2_LIMITS.of(&sums(tallies)));
+    }
+
+    /// Appends all numbers of these threads.
+    pub(crate) fn write_all<'a>(tallies: impl Iterator<Item = &'a Arc<Tally>>, page: &mut Page) {
+        let sums = sums(tallies);
+        for series in ALL {
+            page.head(&series.metric);
+            page.numbers(&series.metric, &[], series.of(&sums));
         }
     }
+}
+
+fn sums<'a>(tallies: impl Iterator<Item = &'a Arc<Tally>>) -> [u64; CELLS] {
+    let mut sums = [0; CELLS];
+    tallies.for_each(|tally| tally.0.add_to(&mut sums));
+    sums
 }
 
 impl Totals {

@@ -9,6 +9,7 @@ use io::op::PeerAddr;
 use crate::link::Home;
 use crate::peers::{NoPeer, Outcome, Pick, Selection};
 use crate::resolve;
+use crate::state::Try;
 use crate::{Failure, Target};
 use exchange::request::Request;
 use telemetry::Level;
@@ -29,7 +30,14 @@ pub(super) enum Choice {
 /// A chosen upstream, which counts as busy until its outcome is reported here. Boxed, because few responses keep one
 /// for long.
 #[derive(Default)]
-pub(super) struct Chosen(Option<Box<(Choice, Option<Pick>)>>);
+pub(super) struct Chosen(Option<Box<Busy>>);
+
+/// An upstream that has a request.
+struct Busy {
+    choice: Choice,
+    pick: Option<Pick>,
+    record: Rc<Try>,
+}
 
 /// Where to, by which names.
 #[derive(Clone)]
@@ -43,6 +51,15 @@ pub(super) struct Peer {
 pub(super) struct Next {
     pub(super) peer: Peer,
     pub(super) pick: Option<Pick>,
+}
+
+impl Next {
+    /// The try at it has ended.
+    pub(super) fn note(&mut self, record: &Try) {
+        if let Some(pick) = &mut self.pick {
+            pick.note(record.facts());
+        }
+    }
 }
 
 impl Default for Choice {
@@ -153,16 +170,17 @@ impl Choice {
 }
 
 impl Chosen {
-    pub(super) fn new(choice: Choice, pick: Option<Pick>) -> Chosen {
-        Chosen(Some(Box::new((choice, pick))))
+    pub(super) fn new(choice: Choice, pick: Option<Pick>, record: Rc<Try>) -> Chosen {
+        Chosen(Some(Box::new(Busy { choice, pick, record })))
     }
 
     /// The response has come to its end.
     pub(super) fn answered(&mut self) {
         if let Some(chosen) = &mut self.0
-            && let (Choice::Group { selection, .. }, pick) = &mut **chosen
-            && let Some(pick) = pick.take()
+            && let Busy { choice: Choice::Group { selection, .. }, pick, record } = &mut **chosen
+            && let Some(mut pick) = pick.take()
         {
+            pick.note(record.facts());
             let _ = selection.report(pick, Outcome::Answered);
         }
     }

@@ -94,6 +94,7 @@ impl Fetch<'_> {
         };
         let Some(done) = done else {
             record.end();
+            next.note(&record);
             return Err(Failure::Gone);
         };
         match done {
@@ -106,15 +107,21 @@ impl Fetch<'_> {
                     Some(reason) => self.go_on(request, next, &record, (reason, status), sent.get()),
                     None => {
                         self.choice.answered(request, next.pick.as_mut());
-                        let chosen = Chosen::new(std::mem::take(&mut self.choice), next.pick);
+                        let choice = std::mem::take(&mut self.choice);
+                        let chosen = Chosen::new(choice, next.pick, Rc::clone(&record));
                         Ok(Some(done.reply(chosen, self.settings)))
                     }
                 }
             }
             Err((trouble, is_reused)) => {
+                let ended = |next: &mut Next, status| {
+                    let failure = failed(&record, status);
+                    next.note(&record);
+                    Err(failure)
+                };
                 let why = match trouble {
-                    Trouble::Local => return Err(failed(&record, 500)),
-                    Trouble::Client(status) => return Err(failed(&record, status)),
+                    Trouble::Local => return ended(&mut next, 500),
+                    Trouble::Client(status) => return ended(&mut next, status),
                     Trouble::Failed if is_reused && self.may_repeat(NextUpstream::ERROR, sent.get()) => {
                         // It was closed while it was idle, which is no fault of the upstream.
                         failed(&record, 502);
@@ -137,12 +144,13 @@ impl Fetch<'_> {
     fn go_on(
         &mut self,
         request: &mut Request,
-        next: Box<Next>,
+        mut next: Box<Next>,
         record: &Try,
         (reason, status): (NextUpstream, u16),
         was_sent: bool,
     ) -> Result<Option<Reply>, Failure> {
         let failure = failed(record, status);
+        next.note(record);
         let outcome = match reason {
             NextUpstream::HTTP_403 | NextUpstream::HTTP_404 => Outcome::Passed,
             _ => Outcome::Failed,

@@ -14,6 +14,7 @@ use cache::Meta;
 use io::op::PeerAddr;
 
 use crate::Heading;
+use crate::peers::counts::Tried;
 use exchange::request::Request;
 use telemetry::Level;
 
@@ -116,6 +117,18 @@ impl Try {
     pub(super) fn end(&self) {
         if self.response_time.get().is_none() {
             self.response_time.set(Some(self.elapsed()));
+        }
+    }
+
+    /// Facts for the counts of its server. One that goes on takes until now.
+    pub(super) fn facts(&self) -> Tried {
+        Tried {
+            status: self.status.get(),
+            sent: self.bytes_sent.get(),
+            received: self.bytes_received.get(),
+            connect: self.connect_time.get(),
+            header: self.header_time.get(),
+            response: Some(self.response_time.get().unwrap_or_else(|| self.elapsed())),
         }
     }
 

@@ -52,6 +52,7 @@ pub fn load(
             ..Http::default()
         },
         warnings: Vec::new(),
+        server: ServerId(0),
         blocks: 0,
     };
     resolver.main_block(&tree.statements)?;
@@ -101,6 +102,8 @@ struct Resolver<'a> {
     events: EventsConf,
     http: Http,
     warnings: Vec<Error>,
+    /// The server that is read.
+    server: ServerId,
     /// Blocks numbered so far.
     blocks: u32,
 }
@@ -171,6 +174,7 @@ impl Resolver<'_> {
     fn server_block(&mut self, statement: &Statement, outer: &Scope) -> Result<ServerDraft, Error> {
         let mut scope = outer.inherit();
         let id = ServerId(self.http.servers.len() as u32);
+        self.server = id;
         let mut draft = ServerDraft::new(id, statement);
         let inner = self.simple(statement.children(), Contexts::SERVER, &mut scope, Some(&mut draft))?;
         scope.core.check(&statement.end)?;
@@ -281,7 +285,7 @@ impl Resolver<'_> {
     fn add_location(&mut self, name: impl Into<String>, scope: Scope) -> LocationId {
         let id = LocationId(self.http.locations.len() as u32);
         let (nested, plan) = (Locations::default(), Plan::default());
-        self.http.locations.push(Location { name: name.into(), scope, nested, plan });
+        self.http.locations.push(Location { name: name.into(), server: self.server, scope, nested, plan });
         id
     }
 

@@ -152,6 +152,8 @@ impl ListenSpec {
 /// The servers behind one address.
 #[derive(Debug)]
 pub struct Servers {
+    /// All of them.
+    all: Vec<ServerId>,
     default_server: ServerId,
     names: NameTable,
     protocols: Options,
@@ -187,6 +189,12 @@ impl Listen {
     /// Whether connections to this local address may begin with HTTP/2, whatever the servers behind it say.
     pub fn is_http2(&self, local: &Address) -> bool {
         self.servers_at(local).protocols.http2
+    }
+
+    /// Whether a server is behind it.
+    pub fn has_server(&self, server: ServerId) -> bool {
+        let all = std::iter::once(&self.servers).chain(self.inner.iter().map(|(_, servers)| servers));
+        all.flat_map(|servers| &servers.all).any(|known| *known == server)
     }
 
     /// Default servers of the addresses that speak TLS.
@@ -358,7 +366,8 @@ fn servers_of(entry: &Entry, drafts: &[ServerDraft], warnings: &mut Vec<Error>) 
     let default_server = entry.default_server.unwrap_or(first);
     let several = entry.servers.len() > 1;
     let names = NameTable::build(&named, default_server, &entry.spec.addr, several, warnings)?;
-    Ok(Servers { default_server, names, protocols: entry.options })
+    let all = entry.servers.iter().map(|&place| drafts[place].id).collect();
+    Ok(Servers { all, default_server, names, protocols: entry.options })
 }
 
 /// Whether a wildcard on the same port takes the connections of this address as well.

@@ -28,6 +28,7 @@ use exchange::acme::tls_challenge;
 use exchange::room::Waits;
 use exchange::secured::Secured;
 use exchange::tls::{self, Tls};
+use telemetry::tally;
 use telemetry::{Level, Reason};
 
 impl Connection {
@@ -44,6 +45,9 @@ impl Connection {
             Ok((hello, _)) if hello.alpn == [ACME_PROTOCOL] => None,
             Ok((hello, handshaken)) => {
                 self.set_secured(hello, &handshaken);
+                let is_resumed = self.info.secured.get().is_some_and(|secured| secured.is_resumed);
+                let handshake = if is_resumed { tally::Handshake::Resumed } else { tally::Handshake::Full };
+                self.thread.tally.count_handshake(handshake);
                 self.wire = self.wire.secured(handshaken);
                 *self.info.client.borrow_mut() = Some(Rc::new(Http1Client(self.wire.handle())));
                 Some(self)
@@ -52,6 +56,7 @@ impl Connection {
                 self.input.add(buf, usize::MAX).then_some(self)
             }
             Err(failure) => {
+                self.thread.tally.count_handshake(tally::Handshake::Failed);
                 self.complain_of(&failure);
                 None
             }

@@ -92,7 +92,8 @@ impl Settings for Conf {}
 
 /// With either directive alone nginx asks nobody.
 impl Conf {
-    fn is_active(&self) -> bool {
+    /// Whether users are asked for.
+    pub(crate) fn is_active(&self) -> bool {
         self.user_file.is_some() && self.realm.as_ref().is_some_and(|realm| realm.constant() != Some("off"))
     }
 }

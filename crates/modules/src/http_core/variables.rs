@@ -16,7 +16,7 @@ use telemetry::Level;
 use telemetry::time_zone::since_1970;
 
 /// The version of nginx whose behaviour is the reference.
-const NGINX_VERSION: &str = "1.31.5";
+pub(crate) const NGINX_VERSION: &str = "1.31.5";
 
 type Get = fn(&Request, &mut Vec<u8>) -> bool;
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::expiry::{self, Expiry};
 use ::tls::certificate::{self, FileError, Identity};
 use ::tls::server::{Server, ServerSettings, Slot, Versions};
 use ::tls::sessions::SessionCache;
@@ -81,6 +82,8 @@ pub(super) struct Conf {
     pub(super) rejects: bool,
     /// `ssl_conf_command`
     pub(super) commands: Layered<(String, String)>,
+    /// When the certificates of a server end.
+    pub(super) expiries: Vec<Expiry>,
 }
 
 impl Settings for Conf {}
@@ -110,6 +113,7 @@ impl Default for Conf {
             stapling_file: None,
             rejects: false,
             commands: Layered::default(),
+            expiries: Vec::new(),
         }
     }
 }
@@ -132,6 +136,7 @@ pub(super) fn end(_: &mut Http, scope: &mut Scope, block: &BlockEnd<'_>) -> Resu
             Some(conf.server(block, has_http2, scope.of::<Acme>()).map_err(at)?)
         }
     };
+    scope.own::<Conf>().expiries = expiry::of(conf.certificates.items());
     let tls = scope.own::<Tls>();
     *tls = Tls { server, rejects: conf.rejects, client: conf.verify, trust };
     Ok(())

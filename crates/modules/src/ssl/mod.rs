@@ -3,6 +3,7 @@
 //! Directives of things that the library does not have are accepted with a warning: the traffic is secret without them.
 
 mod conf;
+mod expiry;
 mod variables;
 
 use std::path::Path;
@@ -17,6 +18,7 @@ use exchange::secured::VerifyClient;
 use exchange::tls::Tls;
 
 pub(crate) use self::conf::File;
+pub(crate) use self::expiry::expiries;
 
 use self::conf::{Conf, Origin};
 use crate::http_core::SERVER_LEVELS;
@@ -367,8 +369,8 @@ fn set_session_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Addresses with TLS have a certificate.
-fn check(http: &Http, _: &mut Vec<Error>) -> Result<(), Error> {
+/// Addresses with TLS have a certificate, which should not end soon.
+fn check(http: &Http, warnings: &mut Vec<Error>) -> Result<(), Error> {
     for listen in &http.listens {
         for server in listen.tls_defaults() {
             let server = &http.servers[server.0 as usize];
@@ -382,5 +384,6 @@ fn check(http: &Http, _: &mut Vec<Error>) -> Result<(), Error> {
             }
         }
     }
+    expiry::warn(http, warnings);
     Ok(())
 }

@@ -1,9 +1,9 @@
-//! Rows of the counters of stores and fetches, and the page with the numbers of all caches.
+//! Rows of the counters of stores and fetches, and their part of a page with the numbers of all caches.
 //!
 //! Counters of threads are in [`tally`]; their rows come first.
 
 use ::cache::Stats;
-use telemetry::metric::{Label, Metric};
+use telemetry::metric::{Label, Metric, Page};
 
 use crate::caching::tally;
 use crate::caching::tasks::Cache;
@@ -27,6 +27,44 @@ impl Numbers {
             marks: shared_fetches.marks(),
             marked: shared_fetches.passed(),
             fetches: shared_fetches.under_way_now(),
+        }
+    }
+}
+
+/// Facts of a cache for its users.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// Bytes on disk; nothing where the cache could not be opened.
+    pub bytes: Option<u64>,
+    /// `max_size`
+    pub max_size: Option<u64>,
+    /// Whether not all entries on the disk are known yet.
+    pub is_loading: bool,
+    /// Whether the disk takes no entries, or the cache could not be opened.
+    pub is_degraded: bool,
+    /// Entries.
+    pub entries: u64,
+    /// Entries that were removed to make room.
+    pub evicted: u64,
+    /// Requests with a response, by `$upstream_cache_status`.
+    pub requests: Vec<(&'static str, u64)>,
+}
+
+impl Facts {
+    /// Those of a cache.
+    pub fn of(cache: &Cache) -> Facts {
+        let Numbers { stats, max_size, .. } = Numbers::of(cache);
+        let sums = cache.tallies().sums();
+        let [requests, ..] = tally::METRICS;
+        let by_status = requests.metric.values().iter().zip(requests.of(&sums));
+        Facts {
+            bytes: stats.map(|stats| stats.bytes),
+            max_size,
+            is_loading: stats.is_some_and(|stats| !stats.is_loaded),
+            is_degraded: stats.is_none_or(|stats| stats.is_pass_through),
+            entries: stats.map_or(0, |stats| stats.entries),
+            evicted: stats.map_or(0, |stats| stats.evicted),
+            requests: by_status.map(|((status, _), count)| (*status, *count)).collect(),
         }
     }
 }
@@ -264,41 +302,27 @@ pub fn metrics() -> Vec<&'static Metric> {
     counted.chain(ROWS.iter().map(|row| &row.metric)).collect()
 }
 
-/// The page with the numbers of these caches, by the names of their zones.
-pub fn page<'a>(caches: impl Iterator<Item = (&'a str, &'a Cache)>) -> String {
+/// Appends the numbers of these caches, by the names of their zones.
+pub fn write<'a>(caches: impl Iterator<Item = (&'a str, &'a Cache)>, page: &mut Page) {
     let all: Vec<_> =
         caches.map(|(zone, cache)| (zone, cache.tallies().sums().to_vec(), Numbers::of(cache))).collect();
-    render(&all)
+    render(&all, page);
 }
 
-fn render(caches: &[(&str, Vec<u64>, Numbers)]) -> String {
-    let mut page = String::new();
+fn render(caches: &[(&str, Vec<u64>, Numbers)], page: &mut Page) {
     for series in tally::METRICS {
-        series.metric.write_head(&mut page);
+        page.head(&series.metric);
         for (zone, sums, _) in caches {
-            write(&series.metric, zone, series.of(sums), &mut page);
+            page.numbers(&series.metric, &[*zone], series.of(sums));
         }
     }
     let mut numbers = Vec::new();
     for Row { metric, read } in ROWS {
-        metric.write_head(&mut page);
+        page.head(metric);
         for (zone, _, known) in caches {
             numbers.clear();
             read(known, &mut numbers);
-            write(metric, zone, &numbers, &mut page);
-        }
-    }
-    page
-}
-
-/// The numbers of one cache: one, or one for each value of the last label.
-fn write(metric: &Metric, zone: &str, numbers: &[u64], page: &mut String) {
-    match (metric.values(), numbers) {
-        ([], numbers) => numbers.iter().for_each(|&number| metric.write_number(&[zone], number, page)),
-        (values, numbers) => {
-            for ((value, _), &number) in values.iter().zip(numbers) {
-                metric.write_number(&[zone, value], number, page);
-            }
+            page.numbers(metric, &[*zone], &numbers);
         }
     }
 }
@@ -307,6 +331,7 @@ fn write(metric: &Metric, zone: &str, numbers: &[u64], page: &mut String) {
 mod tests {
     use super::*;
     use ::cache::Refused;
+    use telemetry::metric::Form;
 
     fn numbers(stats: Option<Stats>) -> Numbers {
         Numbers { stats, max_size: None, marks: 1, marked: 2, fetches: 3 }
@@ -316,7 +341,9 @@ mod tests {
     fn what_is_not_known_is_left_out() {
         let sums: Vec<u64> = (0..tally::METRICS[3].end() as u64).collect();
         let closed = ("a", sums.clone(), numbers(None));
-        let text = render(&[closed, ("b", sums, numbers(Some(Stats::default())))]);
+        let mut page = Page::new(Form::Plain);
+        render(&[closed, ("b", sums, numbers(Some(Stats::default())))], &mut page);
+        let text = page.finish();
         for line in [
             "ringroad_cache_requests_total{zone=\"a\",status=\"hit\"} 6\n",
             "ringroad_cache_collapsed_total{zone=\"a\"} 7\n",

@@ -9,9 +9,12 @@
 
 pub mod address;
 mod balance;
+pub mod change;
+pub mod counts;
 mod groups;
 mod known;
 pub mod lines;
+pub mod metrics;
 mod ring;
 pub mod sticky;
 mod table;
@@ -26,9 +29,10 @@ use conf::Span;
 use io::op::PeerAddr;
 
 use self::balance::{Choices, Walk};
+use self::counts::{Counts, Tried};
 pub use self::groups::Upstreams;
 pub use self::lines::Keepalive;
-use self::lines::{Draft, Found, Line, Method, Named};
+use self::lines::{Draft, Found, Line, Method, Named, Takes};
 use self::sticky::{Learn, Learned, SetCookie, Sid, Sticky, StickyKind};
 use self::table::{PeerId, Shape, State, Times};
 use crate::resolve::resolver::Resolver;
@@ -230,6 +234,28 @@ impl Group {
         state.sets.iter().flat_map(|set| &set.peers).map(|peer| peer.name.to_string()).collect()
     }
 
+    /// The name for numbers, with the port of an implicit group.
+    pub fn label(&self) -> String {
+        match self.port {
+            Some(port) => format!("{}:{port}", self.name),
+            None => self.name.clone(),
+        }
+    }
+
+    /// The name of its shared zone.
+    pub fn zone(&self) -> Option<&str> {
+        self.zone.as_ref().map(|zone| zone.name())
+    }
+
+    /// Its servers and their numbers.
+    pub fn peers(&self, now: Instant) -> Vec<PeerState> {
+        let mut state = self.state().lock();
+        let moment = state.moment(now);
+        let sets = [(&state.sets[0], false), (&state.sets[1], true)];
+        let all = sets.into_iter().flat_map(|(set, backup)| set.peers.iter().map(move |peer| (peer, backup)));
+        all.map(|(peer, backup)| PeerState::of(peer, backup, moment)).collect()
+    }
+
     /// Whether sessions set a cookie, which a filter adds to answers.
     pub fn sets_cookies(&self) -> bool {
         matches!(self.sticky, Some(Sticky { kind: StickyKind::Cookie(_), .. }))
@@ -244,7 +270,12 @@ impl Group {
                 state.lock().reshape(self.shape());
                 Arc::clone(state)
             }
-            Some((_, state)) => self.fresh(state.lock().found()),
+            Some((_, state)) => {
+                let before = state.lock();
+                let shared = self.fresh(before.found());
+                shared.lock().take_counts(&before);
+                shared
+            }
             None => self.fresh(&BTreeMap::new()),
         });
     }
@@ -267,6 +298,90 @@ impl Group {
             lines: Arc::clone(&self.lines),
             with_sids: self.sticky.is_some(),
             with_ring: matches!(self.method, Method::Ring(_)),
+        }
+    }
+}
+
+/// Whether a server gets requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// All.
+    Up,
+    /// Those of sessions that it has (`drain`).
+    Draining,
+    /// None, by the configuration.
+    Down,
+    /// None until `fail_timeout` is over.
+    Unavailable,
+}
+
+impl Condition {
+    /// Whether requests may be sent to it.
+    pub fn is_up(self) -> bool {
+        matches!(self, Condition::Up | Condition::Draining)
+    }
+
+    /// nginx's word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Condition::Up => "up",
+            Condition::Draining => "draining",
+            Condition::Down => "down",
+            Condition::Unavailable => "unavail",
+        }
+    }
+}
+
+/// A server at a moment.
+#[derive(Clone, Debug)]
+pub struct PeerState {
+    /// Its number.
+    pub id: u32,
+    /// As `$upstream_addr` has it.
+    pub name: Arc<str>,
+    /// As it was written.
+    pub server: Arc<str>,
+    /// `backup`
+    pub backup: bool,
+    /// `weight`
+    pub weight: i64,
+    /// `max_conns`; 0 is no limit.
+    pub max_conns: u64,
+    /// `max_fails`
+    pub max_fails: u64,
+    /// `fail_timeout`, in seconds.
+    pub fail_timeout: i64,
+    /// `slow_start`, in milliseconds.
+    pub slow_start_ms: i64,
+    /// Whether it gets requests.
+    pub condition: Condition,
+    /// Requests that it has now.
+    pub active: u64,
+    /// What was counted.
+    pub counts: Box<Counts>,
+}
+
+impl PeerState {
+    fn of(peer: &table::Peer, backup: bool, now: table::Moment) -> PeerState {
+        let condition = match peer.takes {
+            Takes::Nobody => Condition::Down,
+            _ if peer.has_failed(now) => Condition::Unavailable,
+            Takes::Sessions => Condition::Draining,
+            Takes::All => Condition::Up,
+        };
+        PeerState {
+            id: peer.id,
+            name: Arc::clone(&peer.name),
+            server: Arc::clone(&peer.server),
+            backup,
+            weight: peer.weight,
+            max_conns: peer.max_conns,
+            max_fails: peer.max_fails,
+            fail_timeout: peer.fail_timeout,
+            slow_start_ms: peer.slow_start_ms,
+            condition,
+            active: peer.conns,
+            counts: peer.counts.clone(),
         }
     }
 }
@@ -332,7 +447,8 @@ impl Selection {
         let Some(place) = state.choose(&mut self.choices, moment) else {
             return Err(if state.awaits_names() { NoPeer::Unresolved } else { NoPeer::Busy });
         };
-        let peer = &state.sets[self.choices.set].peers[place];
+        let peer = &mut state.sets[self.choices.set].peers[place];
+        peer.counts.choose(now);
         Ok(Pick {
             address: peer.address.clone(),
             name: Arc::clone(&peer.name),
@@ -341,6 +457,7 @@ impl Selection {
             id: peer.id,
             since: now,
             header_ms: None,
+            tried: None,
             created: None,
             counts_waiting: matches!(self.group.method, Method::LeastTime { inflight: true, .. }),
             group: Arc::clone(&self.group),
@@ -435,6 +552,8 @@ pub struct Pick {
     since: Instant,
     /// Milliseconds from there to the header section of the response.
     header_ms: Option<u64>,
+    /// The facts of its try, when that has ended.
+    tried: Option<Tried>,
     /// The session that the response belongs to, and whether it is new.
     created: Option<(Vec<u8>, bool)>,
     /// Whether it is one of [`Times::inflight`].
@@ -445,6 +564,11 @@ pub struct Pick {
 }
 
 impl Pick {
+    /// Notes the facts of its try, which has ended.
+    pub fn note(&mut self, tried: Tried) {
+        self.tried = Some(tried);
+    }
+
     /// The header section of the response is here.
     fn note_header(&mut self, now: Instant) {
         let waited = self.waited_ms(now);
@@ -482,7 +606,8 @@ impl Pick {
                 }
             }
         }
-        state.release(self.id, outcome.map(|outcome| outcome == Outcome::Failed), moment)
+        let failed = outcome.map(|outcome| outcome == Outcome::Failed);
+        state.release(self.id, failed, self.tried.as_ref(), moment)
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use io::op::PeerAddr;
 
+use super::counts::{Counts, Tried};
 use super::lines::{Address, Found, Line, Named, Source, Takes};
 use super::ring::Ring;
 use super::sticky::Sid;
@@ -53,10 +54,11 @@ pub(super) struct Peer {
     /// When it was tried last, in steps of `fail_timeout`.
     checked: i64,
     pub(super) takes: Takes,
-    slow_start_ms: i64,
+    pub(super) slow_start_ms: i64,
     /// When it came back, in milliseconds.
     slow_since_ms: i64,
     pub(super) times: Times,
+    pub(super) counts: Box<Counts>,
 }
 
 /// How long a server takes, in milliseconds: for `least_time`.
@@ -256,6 +258,11 @@ impl State {
         self.rebuild();
     }
 
+    /// What it is made of now.
+    pub(super) fn shape(&self) -> Shape {
+        self.shape.clone()
+    }
+
     /// The addresses of a name, from now on.
     pub(super) fn put(&mut self, named: &Named, found: Vec<Found>) {
         if self.found.get(named) != Some(&found) {
@@ -382,6 +389,18 @@ impl State {
             slow_start_ms: 0,
             slow_since_ms: NEVER,
             times: Times::default(),
+            counts: Box::default(),
+        }
+    }
+
+    /// Takes over the counts of the servers that another state has too. A server may stand on several lines.
+    pub(super) fn take_counts(&mut self, before: &State) {
+        let mut old: Vec<&Peer> = before.sets.iter().flat_map(|set| &set.peers).collect();
+        for peer in self.sets.iter_mut().flat_map(|set| &mut set.peers) {
+            let same = |old: &&Peer| old.address == peer.address && old.server == peer.server;
+            if let Some(place) = old.iter().position(same) {
+                peer.counts.clone_from(&old.remove(place).counts);
+            }
         }
     }
 
@@ -391,10 +410,18 @@ impl State {
     }
 
     /// A request is through with a server. Returns whether that one is left alone from now on.
-    pub(super) fn release(&mut self, id: PeerId, failed: Option<bool>, now: Moment) -> bool {
+    pub(super) fn release(
+        &mut self,
+        id: PeerId,
+        failed: Option<bool>,
+        tried: Option<&Tried>,
+        now: Moment,
+    ) -> bool {
         let is_single = self.sets[0].is_single;
         let Some(peer) = self.peer(id) else { return false };
         peer.conns = peer.conns.saturating_sub(1);
+        tried.into_iter().for_each(|tried| peer.counts.end(tried));
+        peer.counts.fails += u64::from(failed == Some(true));
         match failed {
             None => false,
             // It is the only server, so its failures are not counted.
@@ -402,7 +429,11 @@ impl State {
                 peer.fails = 0;
                 false
             }
-            Some(true) => peer.count_failure(now),
+            Some(true) => {
+                let is_left_alone = peer.count_failure(now);
+                peer.counts.unavailable += u64::from(is_left_alone);
+                is_left_alone
+            }
             Some(false) => {
                 peer.count_success(now);
                 false

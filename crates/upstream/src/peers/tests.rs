@@ -8,11 +8,14 @@ use proptest::prelude::*;
 
 use super::address::Url;
 use super::balance::{Choices, Walk};
+use super::change::{AddError, ServerChange};
+use super::counts::{Counts, Tried};
 use super::lines::{Draft, Found, Line, Method, Source, Takes};
 use super::sticky::{Sticky, StickyKind};
-use super::{Group, NoPeer, Outcome, Pick, Selection, ServersZone, Upstreams};
+use super::{Condition, Group, NoPeer, Outcome, Pick, Selection, ServersZone, Upstreams};
 use exchange::shared_zone::{Zone, Zones};
 use exchange::template::Template;
+use telemetry::traffic::code_place;
 
 /// A group of servers `a`, `b`, … at 10.0.0.1, 10.0.0.2, …, and a clock.
 struct Bench {
@@ -789,4 +792,54 @@ fn threads_share_a_group_while_its_servers_change() {
         let state = bench.group.state().lock();
         assert!(state.sets.iter().flat_map(|set| &set.peers).all(|peer| peer.conns == 0));
     }
+}
+
+#[test]
+fn tries_are_counted_and_a_reload_keeps_the_counts() {
+    let bench = Bench::new(Method::RoundRobin, weighted(&[1, 1]));
+    let mut selection = bench.select();
+    for (status, outcome) in [(502, Outcome::Failed), (200, Outcome::Answered)] {
+        let mut pick = selection.choose(bench.now).expect("a server");
+        let times = [Some(Duration::from_millis(1)); 3];
+        let [connect, header, response] = times;
+        pick.note(Tried { status, sent: 10, received: 100, connect, header, response });
+        selection.settle(pick, outcome, bench.now);
+    }
+    // The next configuration has one of both, in no zone.
+    let mut draft = Draft::new("group");
+    draft.lines = vec![line(1, |_| {})];
+    let after = Group::of_block(draft);
+    after.begin(Some(&bench.group));
+    let now = bench.now;
+    let counts = |group: &Group| group.peers(now).into_iter().map(|peer| peer.counts).collect::<Vec<_>>();
+    let found = counts(&bench.group);
+    let facts = |counts: &Counts| (counts.chosen, counts.fails, counts.unavailable, counts.received);
+    assert_eq!([facts(&found[0]), facts(&found[1])], [(1, 1, 1, 100), (1, 0, 0, 100)]);
+    assert_eq!((found[0].codes[code_place(502)], found[1].header.count()), (1, 1));
+    let kept = counts(&after);
+    assert_eq!((kept.len(), facts(&kept[0])), (1, (1, 0, 0, 100)));
+}
+
+#[test]
+fn servers_change_while_they_have_requests() {
+    let bench = Bench::new(Method::RoundRobin, weighted(&[1, 1]));
+    let (mut selection, now) = (bench.select(), bench.now);
+    let pick = selection.choose(now).expect("a server");
+    let id = |name: &str| {
+        let peers = bench.group.peers(now);
+        peers.iter().find(|peer| peer.name.starts_with(name)).map(|peer| peer.id)
+    };
+    let first = id("10.0.0.1").expect("it is there");
+    let down = ServerChange { takes: Some(Takes::Nobody), ..ServerChange::default() };
+    assert!(bench.group.change(first, &down) && !bench.group.change(99, &down));
+    assert_eq!(bench.run(3), "bbb");
+    let state = &bench.group.peers(now)[0];
+    assert_eq!((state.active, state.condition), (1, Condition::Down), "its request goes on");
+    selection.settle(pick, Outcome::Answered, now);
+    let url = |text: &str| Url::parse(text, 80).expect("an address");
+    let add = |text: &str| bench.group.add(text, &url(text), &ServerChange::default());
+    assert_eq!(add("10.0.0.3:80"), Ok(()));
+    assert_eq!([add("10.0.0.3:80"), add("name:80")], [Err(AddError::Known), Err(AddError::Name)]);
+    assert!(bench.group.remove(id("10.0.0.2").expect("it is there")));
+    assert_eq!((bench.run(2).as_str(), id("10.0.0.2")), ("cc", None));
 }

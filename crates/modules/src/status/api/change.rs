@@ -1,0 +1,149 @@
+//! Changes of servers of upstream groups: `http/upstreams/NAME/servers`, and the number of one behind it.
+
+use conf::value;
+use serde_json::{Map, Value};
+use upstream::peers::Group;
+use upstream::peers::address::Url;
+use upstream::peers::change::{AddError, ServerChange};
+use upstream::peers::lines::Takes;
+
+use super::tree;
+use super::{Fault, NOT_ALLOWED, NOT_FOUND, UNKNOWN_VERSION, VERSIONS, fault};
+use exchange::request::Request;
+
+/// There is no block of this name.
+const NO_GROUP: Fault = fault(404, "UpstreamNotFound", "upstream not found");
+const NO_SERVER: Fault = fault(404, "UpstreamServerNotFound", "server with this id does not exist");
+/// A new server is an address with a port, or a unix socket. A name would have to be looked up.
+const BAD_ADDRESS: Fault = fault(400, "UpstreamBadAddress", "the server is no address");
+/// Unknown fields are refused and not passed over: what they were to change would stay as it is.
+const BAD_FORMAT: Fault = fault(400, "UpstreamConfFormatError", "a field is unknown, or its value is wrong");
+const KNOWN: Fault = fault(409, "EntryExists", "the group has this server");
+const TOO_LARGE: Fault = fault(413, "UpstreamConfFormatError", "the body is too large");
+
+/// Bytes of a change at most: its fields take a few hundred.
+const BODY_MAX: u64 = 64 << 10;
+
+/// Carries out a change; returns the status and what there is now.
+pub(super) fn run(request: &Request, path: &[&str]) -> Result<(u16, Value), Fault> {
+    let (version, path) = path.split_first().ok_or(NOT_ALLOWED)?;
+    if !VERSIONS.contains(version) {
+        return Err(UNKNOWN_VERSION);
+    }
+    let ["http", "upstreams", name, "servers", rest @ ..] = path else { return Err(NOT_ALLOWED) };
+    // Implicit groups have no block whose servers could change.
+    let group = tree::group(request, name).filter(|group| group.port.is_none()).ok_or(NO_GROUP)?;
+    match (request.method_text(), rest) {
+        (b"POST", []) => add(group, body(request)?),
+        (b"PATCH", [id]) => {
+            let (id, change) = (number(id)?, change(body(request)?)?);
+            match group.change(id, &change) {
+                true => Ok((200, tree::server(&group.peer(id).ok_or(NO_SERVER)?))),
+                false => Err(NO_SERVER),
+            }
+        }
+        (b"DELETE", [id]) => match group.remove(number(id)?) {
+            true => Ok((200, tree::servers(group))),
+            false => Err(NO_SERVER),
+        },
+        (b"POST" | b"PATCH" | b"DELETE", [] | [_]) => Err(NOT_ALLOWED),
+        _ => Err(NOT_FOUND),
+    }
+}
+
+/// The number of a server, which is not used again while the process lives.
+fn number(id: &str) -> Result<u32, Fault> {
+    id.parse().map_err(|_| NO_SERVER)
+}
+
+/// The object in the body.
+fn body(request: &Request) -> Result<Map<String, Value>, Fault> {
+    let body = request.body.as_ref().ok_or(BAD_FORMAT)?;
+    if body.byte_count() > BODY_MAX {
+        return Err(TOO_LARGE);
+    }
+    let mut bytes = Vec::new();
+    // One in a file is above the limit of memory, and so of a change.
+    if !body.push_to(&mut bytes) {
+        return Err(TOO_LARGE);
+    }
+    serde_json::from_slice(&bytes).map_err(|_| BAD_FORMAT)
+}
+
+/// Adds a server. Requests that begin from here on may go there.
+fn add(group: &Group, mut fields: Map<String, Value>) -> Result<(u16, Value), Fault> {
+    let Some(Value::String(server)) = fields.remove("server") else { return Err(BAD_ADDRESS) };
+    let backup = match fields.remove("backup") {
+        None => None,
+        Some(Value::Bool(backup)) => Some(backup),
+        Some(_) => return Err(BAD_FORMAT),
+    };
+    let change = ServerChange { backup, ..change(fields)? };
+    let url: Url = Url::parse(&server, 80).map_err(|_| BAD_ADDRESS)?;
+    group.add(&server, &url, &change).map_err(|error| match error {
+        AddError::Name => BAD_ADDRESS,
+        AddError::Known => KNOWN,
+    })?;
+    let added = group.peers(rt::now()).into_iter().find(|peer| *peer.server == *server);
+    Ok((201, tree::server(&added.ok_or(BAD_ADDRESS)?)))
+}
+
+/// Settings out of the fields of an object.
+fn change(fields: Map<String, Value>) -> Result<ServerChange, Fault> {
+    let mut change = ServerChange::default();
+    for (name, value) in fields {
+        let whole = || value.as_u64().ok_or(BAD_FORMAT);
+        let signed = || i64::try_from(whole()?).map_err(|_| BAD_FORMAT);
+        let seconds = || {
+            let text = value.as_str().ok_or(BAD_FORMAT)?;
+            let seconds = value::seconds(text).map_err(|_| BAD_FORMAT)?;
+            i64::try_from(seconds).map_err(|_| BAD_FORMAT)
+        };
+        let takes = |takes| Ok(if value.as_bool().ok_or(BAD_FORMAT)? { takes } else { Takes::All });
+        match name.as_str() {
+            "weight" => change.weight = Some(signed()?).filter(|weight| *weight > 0),
+            "max_conns" => change.max_conns = Some(whole()?),
+            "max_fails" => change.max_fails = Some(whole()?),
+            "fail_timeout" => change.fail_timeout = Some(seconds()?),
+            "slow_start" => change.slow_start_ms = Some(seconds()?.checked_mul(1000).ok_or(BAD_FORMAT)?),
+            "down" => change.takes = Some(takes(Takes::Nobody)?),
+            "drain" => change.takes = Some(takes(Takes::Sessions)?),
+            _ => return Err(BAD_FORMAT),
+        }
+        if name == "weight" && change.weight.is_none() {
+            return Err(BAD_FORMAT);
+        }
+    }
+    Ok(change)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(value: Value) -> Result<ServerChange, Fault> {
+        let Value::Object(fields) = value else { panic!("an object") };
+        change(fields)
+    }
+
+    #[test]
+    fn fields_are_settings() {
+        let found = read(json!({ "weight": 5, "fail_timeout": "1m", "slow_start": "2s", "drain": true }));
+        let expected = ServerChange {
+            weight: Some(5),
+            fail_timeout: Some(60),
+            slow_start_ms: Some(2000),
+            takes: Some(Takes::Sessions),
+            ..ServerChange::default()
+        };
+        assert_eq!(found, Ok(expected));
+        let up = read(json!({ "down": false })).map(|change| change.takes);
+        assert_eq!(up, Ok(Some(Takes::All)));
+        for wrong in
+            [json!({ "weight": 0 }), json!({ "weight": "1" }), json!({ "port": 1 }), json!({ "down": 1 })]
+        {
+            assert_eq!(read(wrong), Err(BAD_FORMAT));
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! `api`: the numbers of this process as JSON, under the paths of the module of that name in nginx's commercial version,
+//! so that its tools can read them. Versions 8 and 9 of its paths are the same here.
+//!
+//! [`tree`] has the content, [`change`] the requests that change servers of upstream groups. Those need `write=on`, and
+//! are refused when a browser sends them from another site.
+
+mod change;
+mod tree;
+
+use io::op::Source;
+use serde_json::{Value, json};
+
+use super::Conf;
+use exchange::phases::Step;
+use exchange::request::Request;
+use exchange::response::ContentType;
+use exchange::settings::core::FoundBy;
+
+/// Versions of the paths that are served.
+const VERSIONS: [&str; 2] = ["8", "9"];
+
+/// Why a request has no other answer: a status, a sentence and a word for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Fault {
+    status: u16,
+    text: &'static str,
+    code: &'static str,
+}
+
+const fn fault(status: u16, code: &'static str, text: &'static str) -> Fault {
+    Fault { status, text, code }
+}
+
+/// A path that nothing has, or a name that the configuration does not have.
+const NOT_FOUND: Fault = fault(404, "PathNotFound", "path not found");
+const UNKNOWN_VERSION: Fault = fault(404, "UnknownVersion", "unknown version");
+/// The answer without `write=on`, whatever the path.
+const DISABLED: Fault = fault(405, "MethodDisabled", "method disabled: it needs \"write=on\"");
+/// The answer to methods that a path does not have.
+const NOT_ALLOWED: Fault = fault(405, "MethodDisabled", "method not allowed for this path");
+/// A browser that shows another site's page sends cookies and addresses of the operator's network along.
+const CROSS_SITE: Fault = fault(403, "CrossSite", "changes from pages of other sites are refused");
+/// Forms of a page cannot have this type, so it is required.
+const NO_JSON: Fault = fault(415, "JsonError", "the body of a change has the type application/json");
+
+/// Responds to a request for the API.
+pub(super) fn run(conf: &Conf, request: &mut Request) -> Step {
+    let may_write = conf.page.is_some_and(super::Page::may_write);
+    let uri = String::from_utf8_lossy(&request.uri).into_owned();
+    let path = match &request.scope().core.found_by {
+        FoundBy::Prefix(prefix) => uri.strip_prefix(&**prefix).unwrap_or(&uri),
+        FoundBy::Server | FoundBy::Pattern | FoundBy::Name => &uri,
+    };
+    let path: Vec<&str> = path.split('/').filter(|word| !word.is_empty()).collect();
+    let done = match request.method_text() {
+        b"GET" | b"HEAD" => read(request, &path).map(|value| (200, value)),
+        method @ (b"POST" | b"PATCH" | b"DELETE") => {
+            let is_delete = method == b"DELETE";
+            match may_change(request, may_write, is_delete) {
+                Err(fault) => Err(fault),
+                // Read, and then this is called again.
+                Ok(()) if request.body.is_none() && !is_delete => return Step::ReadBody,
+                Ok(()) => change::run(request, &path),
+            }
+        }
+        _ => Err(NOT_ALLOWED),
+    };
+    let (status, value) = done.unwrap_or_else(|fault| (fault.status, error(fault)));
+    let response = &mut request.response;
+    response.status = status;
+    response.content_type = ContentType::Text("application/json".into());
+    response.fields.push((b"Cache-Control".to_vec(), b"no-store".to_vec()));
+    response.set_bytes(Source::Vec(value.to_string().into_bytes()));
+    Step::Done
+}
+
+/// The body of an error, in nginx's form.
+fn error(Fault { status, text, code }: Fault) -> Value {
+    json!({
+        "error": { "status": status, "text": text, "code": code },
+        "href": "https://nginx.org/en/docs/http/ngx_http_api_module.html",
+    })
+}
+
+/// The part of the tree at a path, with the fields that are asked for.
+fn read(request: &Request, path: &[&str]) -> Result<Value, Fault> {
+    let Some((version, path)) = path.split_first() else { return Ok(json!([8, 9])) };
+    if !VERSIONS.contains(version) {
+        return Err(UNKNOWN_VERSION);
+    }
+    let value = tree::at(request, path).ok_or(NOT_FOUND)?;
+    let fields = http::uri::arg(&request.args, b"fields");
+    let fields: Option<Vec<String>> = fields.map(|text| {
+        let text = String::from_utf8_lossy(text);
+        text.split(',').map(str::to_owned).collect()
+    });
+    Ok(match fields {
+        Some(fields) => with_fields(value, &fields, tree::is_collection(path)),
+        None => value,
+    })
+}
+
+/// The fields of an object that have these names; of a collection those of each of its objects.
+fn with_fields(value: Value, fields: &[String], is_collection: bool) -> Value {
+    let Value::Object(map) = value else { return value };
+    let kept = map.into_iter().filter_map(|(name, value)| match is_collection {
+        true => Some((name, with_fields(value, fields, false))),
+        false => fields.contains(&name).then_some((name, value)),
+    });
+    Value::Object(kept.collect())
+}
+
+/// Whether a request may change something: the directive says so, the body is JSON, and no page of another site sends it.
+fn may_change(request: &Request, may_write: bool, is_delete: bool) -> Result<(), Fault> {
+    if !may_write {
+        return Err(DISABLED);
+    }
+    let field = |name: &'static [u8]| request.head.named(request.bytes(), name).next();
+    let is_foreign_site =
+        field(b"sec-fetch-site").is_some_and(|site| !matches!(site, b"same-origin" | b"none"));
+    let host = field(b"host").unwrap_or_default();
+    let is_foreign_origin = field(b"origin").is_some_and(|origin| {
+        let at = memchr::memmem::find(origin, b"://").map_or(0, |at| at + 3);
+        !origin[at..].eq_ignore_ascii_case(host)
+    });
+    if is_foreign_site || is_foreign_origin {
+        return Err(CROSS_SITE);
+    }
+    let kind = field(b"content-type").unwrap_or_default();
+    let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    if is_delete || kind.eq_ignore_ascii_case(b"application/json") { Ok(()) } else { Err(NO_JSON) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_those_of_an_object_or_of_each() {
+        let value = json!({ "a": { "x": 1, "y": 2 }, "b": { "y": 3 } });
+        let fields = ["y".to_owned()];
+        assert_eq!(with_fields(value.clone(), &fields, true), json!({ "a": { "y": 2 }, "b": { "y": 3 } }));
+        assert_eq!(with_fields(value["a"].clone(), &fields, false), json!({ "y": 2 }));
+        assert_eq!(with_fields(json!([1]), &fields, true), json!([1]));
+    }
+}

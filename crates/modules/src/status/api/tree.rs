@@ -1,0 +1,320 @@
+//! The content of the API: an object for each path, made when it is asked for.
+//!
+//! A field that has no number here is left out. Paths of parts that this server does not have are there and empty, since
+//! tools take one that is missing for a fault.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use serde_json::{Map, Value, json};
+
+use crate::http_core::variables::NGINX_VERSION;
+use crate::status::zones::StatusZones;
+use exchange::request::{Address, Request};
+use telemetry::tally::Totals;
+use telemetry::time_zone::since_1970;
+use telemetry::traffic::{self, Codes, Sums, Zone};
+use upstream::caching::metrics::Facts;
+use upstream::caching::settings::Caches;
+use upstream::peers::{Group, PeerState, Upstreams};
+
+/// Names at the root, in the order of nginx's list.
+const ROOT: &[&str] =
+    &["nginx", "processes", "connections", "slabs", "http", "stream", "resolvers", "ssl", "workers"];
+
+/// Names below `http`.
+const HTTP: &[&str] = &[
+    "requests",
+    "server_zones",
+    "location_zones",
+    "caches",
+    "limit_conns",
+    "limit_reqs",
+    "keyvals",
+    "upstreams",
+];
+
+/// Names below `stream`, of which all are empty: this server does not pass on TCP and UDP.
+const STREAM: &[&str] = &["server_zones", "limit_conns", "keyvals", "zone_sync", "upstreams"];
+
+/// What is at a path behind the version.
+pub(super) fn at(request: &Request, path: &[&str]) -> Option<Value> {
+    let (value, rest) = match path {
+        [] => (json!(ROOT), path),
+        ["nginx", rest @ ..] => (nginx(request), rest),
+        ["connections", rest @ ..] => (connections(&request.conn.thread.shared.totals()), rest),
+        ["ssl", rest @ ..] => (tls(request), rest),
+        ["workers", rest @ ..] => (workers(request), rest),
+        ["processes" | "slabs" | "resolvers", rest @ ..] => (json!({}), rest),
+        ["http"] => (json!(HTTP), &path[1..]),
+        ["http", "requests", rest @ ..] => (requests(&request.conn.thread.shared.totals()), rest),
+        ["http", "server_zones", rest @ ..] => {
+            (zones(request, |numbers| Some(numbers.zone.server.to_string())), rest)
+        }
+        ["http", "location_zones", rest @ ..] => (zones(request, location_name), rest),
+        ["http", "caches", rest @ ..] => (caches(request), rest),
+        ["http", "upstreams", name, "servers", rest @ ..] => (servers(group(request, name)?), rest),
+        ["http", "upstreams", rest @ ..] => (upstreams(request), rest),
+        ["http", "limit_conns" | "limit_reqs" | "keyvals", rest @ ..] => (json!({}), rest),
+        ["stream"] => (json!(STREAM), &path[1..]),
+        ["stream", "server_zones" | "limit_conns" | "keyvals" | "zone_sync" | "upstreams", rest @ ..] => {
+            (json!({}), rest)
+        }
+        _ => return None,
+    };
+    rest.iter().try_fold(value, |mut value, word| match &mut value {
+        Value::Object(map) => map.remove(*word),
+        // Servers are named by their numbers.
+        Value::Array(list) => list.iter().find(|item| item["id"].as_u64() == word.parse().ok()).cloned(),
+        _ => None,
+    })
+}
+
+/// Whether a path has objects by name, and not one.
+pub(super) fn is_collection(path: &[&str]) -> bool {
+    !matches!(path, ["http", "requests"]) && matches!(path, ["http" | "stream", _] | ["slabs" | "resolvers"])
+}
+
+/// The group of an upstream block.
+pub(super) fn group<'r>(request: &'r Request, name: &str) -> Option<&'r std::sync::Arc<Group>> {
+    request.config().http.of::<Upstreams>().groups().find(|group| group.label() == name)
+}
+
+/// A time as `2026-11-25T22:00:00.123Z` (RFC 3339).
+pub(crate) fn iso_8601(time: SystemTime) -> String {
+    let (seconds, ms) = since_1970(time);
+    let text = http::date::iso_8601(seconds, 0);
+    // Without the offset at its end.
+    let text = String::from_utf8_lossy(&text[..19]).into_owned();
+    format!("{text}.{ms:03}Z")
+}
+
+/// `nginx`: the process, which began to serve with its first configuration.
+fn nginx(request: &Request) -> Value {
+    let address = match &request.conn.local {
+        Address::Inet(address) => address.ip().to_string(),
+        Address::Unix(_) => "unix:".to_owned(),
+    };
+    json!({
+        "version": NGINX_VERSION,
+        "build": concat!("ringroad-", env!("CARGO_PKG_VERSION")),
+        "address": address,
+        "generation": request.generation.number,
+        "load_timestamp": iso_8601(request.conn.thread.shared.started()),
+        "timestamp": iso_8601(rt::wall()),
+        "pid": std::process::id(),
+        "ppid": rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get()),
+    })
+}
+
+/// All connections are handled: at `worker_connections` they wait in the kernel.
+fn connections(totals: &Totals) -> Value {
+    let idle = totals.waiting;
+    json!({
+        "accepted": totals.accepted,
+        "dropped": 0,
+        "active": totals.active.saturating_sub(idle),
+        "idle": idle,
+    })
+}
+
+/// `http/requests`
+fn requests(totals: &Totals) -> Value {
+    json!({ "total": totals.requests, "current": totals.reading + totals.writing })
+}
+
+/// `ssl`: handshakes with clients. One that resumes a session counts as a handshake too.
+fn tls(request: &Request) -> Value {
+    let [full, resumed, failed] = request.conn.thread.shared.handshakes();
+    json!({ "handshakes": full + resumed, "session_reuses": resumed, "handshakes_failed": failed })
+}
+
+/// `workers`: the threads of this process, which has the place of nginx's worker processes.
+fn workers(request: &Request) -> Value {
+    let threads = request.conn.thread.shared.totals_of_threads();
+    let worker = |(id, totals): (usize, &Totals)| {
+        json!({
+            "id": id,
+            "pid": std::process::id(),
+            "connections": connections(totals),
+            "http": { "requests": requests(totals) },
+        })
+    };
+    threads.iter().enumerate().map(worker).collect()
+}
+
+/// A zone with its sums.
+pub(crate) struct ZoneNumbers {
+    /// Its names.
+    pub(crate) zone: Zone,
+    /// Whether `status_zone` named its location.
+    pub(crate) is_named: bool,
+    /// Its sums.
+    pub(crate) sums: Sums,
+}
+
+impl ZoneNumbers {
+    /// All zones of a configuration.
+    pub(crate) fn all(request: &Request) -> Vec<ZoneNumbers> {
+        let zones = request.config().http.of::<StatusZones>();
+        let sums = request.conn.thread.shared.traffic.sums(zones.all());
+        let pairs = zones.all().iter().zip(zones.are_named()).zip(sums);
+        pairs.map(|((zone, &is_named), sums)| ZoneNumbers { zone: zone.clone(), is_named, sums }).collect()
+    }
+}
+
+/// The name of a location's zone: its own where it has one, else the server's and its text.
+pub(crate) fn location_name(numbers: &ZoneNumbers) -> Option<String> {
+    let Zone { server, location } = &numbers.zone;
+    match (numbers.is_named, location.is_empty()) {
+        (_, true) => None,
+        (true, _) => Some(location.to_string()),
+        (false, _) => Some(format!("{server} {location}")),
+    }
+}
+
+/// `http/server_zones`, `http/location_zones`: the zones by name, joined where several have the same.
+///
+/// A name with a slash cannot be a part of a path; its zone is in the list alone.
+fn zones(request: &Request, name: fn(&ZoneNumbers) -> Option<String>) -> Value {
+    let mut joined: BTreeMap<String, Sums> = BTreeMap::new();
+    for numbers in ZoneNumbers::all(request) {
+        if let Some(name) = name(&numbers) {
+            joined.entry(name).or_default().merge(&numbers.sums);
+        }
+    }
+    let zone = |sums: &Sums| {
+        json!({
+            "requests": sums.requests(),
+            "responses": responses(&sums.codes),
+            "discarded": sums.unanswered,
+            "received": sums.received,
+            "sent": sums.sent,
+        })
+    };
+    joined.iter().map(|(name, sums)| (name.clone(), zone(sums))).collect()
+}
+
+/// `responses`, which servers, locations and upstreams have: statuses by class and each for itself.
+fn responses(codes: &Codes) -> Value {
+    let each: Map<String, Value> =
+        traffic::occurred(codes).map(|(code, count)| (code.to_owned(), count.into())).collect();
+    let [first, second, third, fourth, fifth] = traffic::classes(codes);
+    json!({
+        "1xx": first,
+        "2xx": second,
+        "3xx": third,
+        "4xx": fourth,
+        "5xx": fifth,
+        "codes": each,
+        "total": codes.iter().sum::<u64>(),
+    })
+}
+
+/// `http/caches`: how many responses had each status. Their bytes are not counted.
+fn caches(request: &Request) -> Value {
+    let caches = &request.config().http.of::<Caches>().zones;
+    let cache = |facts: Facts| {
+        let mut value = json!({ "size": facts.bytes.unwrap_or(0), "cold": facts.is_loading });
+        if let Some(max_size) = facts.max_size {
+            value["max_size"] = max_size.into();
+        }
+        for (status, count) in facts.requests {
+            value[status] = json!({ "responses": count });
+        }
+        value
+    };
+    caches.iter().map(|zone| (zone.name().to_owned(), cache(Facts::of(zone.state())))).collect()
+}
+
+/// `http/upstreams`: the servers of each group, those of implicit groups included.
+fn upstreams(request: &Request) -> Value {
+    let group = |group: &Group| {
+        let peers: Vec<Value> = group.peers(rt::now()).iter().map(peer).collect();
+        let mut value = json!({ "peers": peers });
+        if let Some(zone) = group.zone() {
+            value["zone"] = zone.into();
+        }
+        value
+    };
+    let groups = request.config().http.of::<Upstreams>().groups();
+    groups.map(|one| (one.label(), group(one))).collect()
+}
+
+/// A server with its numbers. Times are averages since the start, in milliseconds.
+fn peer(peer: &PeerState) -> Value {
+    let counts = &peer.counts;
+    let mut value = json!({
+        "id": peer.id,
+        "server": &*peer.name,
+        "name": &*peer.server,
+        "backup": peer.backup,
+        "weight": peer.weight,
+        "state": peer.condition.name(),
+        "active": peer.active,
+        "requests": counts.chosen,
+        "responses": responses(&counts.codes),
+        "sent": counts.sent,
+        "received": counts.received,
+        "fails": counts.fails,
+        "unavail": counts.unavailable,
+    });
+    if peer.max_conns > 0 {
+        value["max_conns"] = peer.max_conns.into();
+    }
+    if let Some(selected) = counts.selected {
+        let since = rt::now().saturating_duration_since(selected);
+        value["selected"] = iso_8601(rt::wall() - since).into();
+    }
+    let average = |times: &telemetry::histogram::Distribution| {
+        (times.count() > 0).then(|| (times.sum_s() / times.count() as f64 * 1e3).round() as u64)
+    };
+    for (name, time) in
+        [("header_time", average(&counts.header)), ("response_time", average(&counts.response))]
+    {
+        if let Some(time) = time {
+            value[name] = time.into();
+        }
+    }
+    value
+}
+
+/// The settings of a group's servers.
+pub(super) fn servers(group: &Group) -> Value {
+    group.peers(rt::now()).iter().map(server).collect()
+}
+
+/// The settings of one.
+pub(super) fn server(peer: &PeerState) -> Value {
+    json!({
+        "id": peer.id,
+        "server": &*peer.name,
+        "weight": peer.weight,
+        "max_conns": peer.max_conns,
+        "max_fails": peer.max_fails,
+        "fail_timeout": format!("{}s", peer.fail_timeout),
+        "slow_start": format!("{}s", peer.slow_start_ms / 1000),
+        "backup": peer.backup,
+        "down": peer.condition == upstream::peers::Condition::Down,
+        "drain": peer.condition == upstream::peers::Condition::Draining,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn times_have_milliseconds() {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_millis(1_764_108_000_042);
+        assert_eq!(iso_8601(time), "2025-11-25T22:00:00.042Z");
+    }
+
+    #[test]
+    fn collections_have_objects_by_name() {
+        assert!(is_collection(&["http", "server_zones"]) && is_collection(&["slabs"]));
+        assert!(!is_collection(&["http", "requests"]) && !is_collection(&["nginx"]));
+        assert!(!is_collection(&["http", "server_zones", "a"]));
+    }
+}

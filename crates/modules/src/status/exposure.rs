@@ -1,0 +1,69 @@
+//! Warnings of pages for operators that all clients can read: on an address beyond this machine, without a rule that
+//! keeps anyone out. Numbers tell what a site has and when it is busy, and changes can take it down.
+
+use conf::{Error, Level};
+
+use super::Conf;
+use crate::{access, auth_basic, auth_request};
+use exchange::config::{Http, Location, Scope};
+use exchange::settings::listen::ListenAddr;
+
+/// Warns of each page that is open to all.
+pub(super) fn check(http: &Http, warnings: &mut Vec<Error>) {
+    let shows = |location: &&Location| location.scope.of::<Conf>().page.is_some();
+    for location in http.locations.iter().filter(shows) {
+        let Some(page) = location.scope.of::<Conf>().page else { continue };
+        if is_guarded(&location.scope) {
+            continue;
+        }
+        let reached = http.listens.iter().filter(|listen| listen.has_server(location.server));
+        let Some(listen) = reached.into_iter().find(|listen| is_public(&listen.spec.addr)) else { continue };
+        let what = format_args!(
+            "\"{}\" in location \"{}\" {} all clients of {}: add \"allow\" and \"deny\"",
+            page.name(),
+            location.name,
+            if page.may_write() { "can be changed by" } else { "is open to" },
+            listen.spec.text
+        );
+        warnings.push(Error::nowhere(what).with_level(Level::Warn));
+    }
+}
+
+/// Whether anything keeps clients out. What it is, and whether it keeps out the right ones, is up to the operator.
+fn is_guarded(scope: &Scope) -> bool {
+    scope.of::<access::Conf>().has_rules()
+        || scope.of::<auth_basic::Conf>().is_active()
+        || scope.of::<auth_request::Conf>().is_active()
+}
+
+/// Whether other machines may reach an address.
+fn is_public(address: &ListenAddr) -> bool {
+    match address {
+        ListenAddr::Inet(address) => !address.ip().is_loopback(),
+        ListenAddr::Unix(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::warnings;
+
+    #[test]
+    fn pages_that_are_open_to_all_are_warned_of() {
+        let found = |listen: &str, text: &str| {
+            warnings(&format!("http {{ server {{ listen {listen}; location = /m {{ metrics; {text} }} }} }}"))
+        };
+        let expected =
+            "\"metrics\" in location \"= /m\" is open to all clients of 80: add \"allow\" and \"deny\"";
+        assert_eq!(found("80", ""), [expected]);
+        for (listen, text) in [
+            ("127.0.0.1:80", ""),
+            ("unix:/run/x", ""),
+            ("80", "allow 127.0.0.1; deny all;"),
+            ("80", "auth_basic a; auth_basic_user_file b;"),
+            ("80", "auth_request /a;"),
+        ] {
+            assert_eq!(found(listen, text), [""; 0], "{listen} {text}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The page of `metrics`, made of the rows of all parts.
+
+use http::request::{HeaderId, Method};
+use io::op::Source;
+use telemetry::metric::{Form, Label, Metric, Page};
+use telemetry::{tally, traffic};
+
+use super::zones::StatusZones;
+use super::{Conf, process};
+use crate::ssl;
+use exchange::phases::Step;
+use exchange::request::Request;
+use exchange::response::ContentType;
+use upstream::caching;
+use upstream::caching::settings::Caches;
+use upstream::peers::{self, Upstreams};
+
+/// By it dashboards tell which version made the other numbers.
+const BUILD: Metric = Metric::gauge("build_info", "1", "1, with the version of the program.")
+    .labelled(&[Label { name: "version", values: &[] }]);
+
+/// It changes with each reload in place; a replacement of the worker begins with 1.
+const GENERATION: Metric = Metric::gauge(
+    "config_generation",
+    "configurations",
+    "Number of the configuration in force, counted from 1 by each worker process.",
+);
+
+/// Where a server shows a certificate twice, it has one number.
+const CERTIFICATES: Metric = Metric::gauge(
+    "tls_certificate_expiry_timestamp_seconds",
+    "seconds",
+    "When a certificate ends to be valid, in seconds since 1970.",
+)
+.labelled(&[Label { name: "server", values: &[] }, Label { name: "certificate", values: &[] }]);
+
+/// A part of the page: a heading for the document, and its rows.
+type Part = (&'static str, Vec<&'static Metric>);
+
+/// All metrics of the page, in its order.
+pub fn metrics() -> Vec<Part> {
+    vec![
+        ("Server", [&BUILD, &GENERATION].into_iter().chain(process::METRICS.iter().copied()).collect()),
+        ("Connections and requests", tally::METRICS.to_vec()),
+        ("Servers and locations", traffic::METRICS.to_vec()),
+        ("Upstreams", peers::metrics::METRICS.to_vec()),
+        ("Certificates", vec![&CERTIFICATES]),
+        ("Caches", caching::metrics::metrics()),
+    ]
+}
+
+/// Makes the page. Sums of one page may be a moment apart.
+pub(super) fn run(_: &Conf, request: &mut Request) -> Step {
+    if !matches!(request.method, Method::Get | Method::Head) {
+        return Step::Status(405);
+    }
+    let form = form(request.header(HeaderId::Accept));
+    let http = &request.config().http;
+    let shared = &request.conn.thread.shared;
+    let mut page = Page::new(form);
+    page.head(&BUILD);
+    page.number(&BUILD, &[env!("CARGO_PKG_VERSION")], 1);
+    page.head(&GENERATION);
+    page.number(&GENERATION, &[], request.generation.number);
+    process::write(shared.started(), &mut page);
+    shared.write_connections(&mut page);
+    shared.traffic.write(http.of::<StatusZones>().all(), &mut page);
+    peers::metrics::write(http.of::<Upstreams>().groups(), rt::now(), &mut page);
+    page.head(&CERTIFICATES);
+    for (server, path, expires) in ssl::expiries(http) {
+        let path = path.display().to_string();
+        page.number(&CERTIFICATES, &[server, &path], u64::try_from(expires).unwrap_or(0));
+    }
+    let caches = &http.of::<Caches>().zones;
+    caching::metrics::write(caches.iter().map(|zone| (zone.name(), &**zone.state())), &mut page);
+    let response = &mut request.response;
+    response.status = 200;
+    response.content_type = ContentType::Text(form.content_type().into());
+    response.set_bytes(Source::Vec(page.finish().into_bytes()));
+    Step::Done
+}
+
+/// The format that a client accepts: a scraper that knows OpenMetrics says so.
+fn form(accept: Option<&[u8]>) -> Form {
+    const OPEN: &[u8] = b"application/openmetrics-text";
+    let accepts = |accept: &[u8]| memchr::memmem::find(accept, OPEN).is_some();
+    if accept.is_some_and(accepts) { Form::OpenMetrics } else { Form::Plain }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scrapers_say_which_format_they_know() {
+        assert_eq!(form(None), Form::Plain);
+        assert_eq!(form(Some(b"text/plain;version=0.0.4, */*")), Form::Plain);
+        let prometheus =
+            b"application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75";
+        assert_eq!(form(Some(prometheus)), Form::OpenMetrics);
+    }
+}

@@ -1,0 +1,259 @@
+//! Numbers for operators: `metrics` for Prometheus, `api` as JSON, and the zones that requests are counted in.
+//!
+//! [`zones`] are made of the configuration alone. Nothing is counted where no block of the configuration shows it.
+//! [`exposure`] warns of pages that all clients can read.
+
+mod api;
+mod exposure;
+mod metrics;
+mod process;
+mod zones;
+
+use std::sync::Arc;
+
+use conf::{Args, Contexts, Error, Spec, value};
+use telemetry::traffic::Ended;
+use transfer::body::choose::Mover;
+
+use self::zones::{Named, StatusZones};
+use crate::http_core::OWN;
+use crate::{Directive, Module};
+use exchange::config::{Cx, Http, HttpType, Inner, Scope, Settings, SettingsType};
+use exchange::module::ThreadHooks;
+use exchange::phases::{Phase, Plan};
+use exchange::request::Request;
+use io::op::DiskVia;
+
+pub use metrics::metrics;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    settings: &[SettingsType::of::<Conf>()],
+    http: &[HttpType::of::<StatusZones>()],
+    take_part,
+    check,
+    thread: ThreadHooks { configured: zones::configured, ..ThreadHooks::NONE },
+    ..Module::named(OWN)
+};
+
+/// Where pages may stand; nginx has `api` in locations alone.
+const PAGE: Contexts = Contexts::SERVER.or(Contexts::LOCATION);
+
+const DIRECTIVES: &[Directive] = &[
+    Directive::scope(
+        Spec::new(OWN, "metrics", PAGE, Args::None, "Serves all numbers in the text format of Prometheus."),
+        |scope, cx| {
+            scope.own::<Conf>().page = Some(Page::Metrics);
+            cx.http.own::<StatusZones>().is_asked = true;
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        Spec::new(
+            "http_api",
+            "api",
+            Contexts::LOCATION,
+            Args::Between(0, 1),
+            "Serves numbers as JSON; with `write=on` servers of upstream groups can be changed.",
+        ),
+        |scope, cx| {
+            let may_write = match cx.statement.texts().next() {
+                None | Some("write=off") => false,
+                Some("write=on") => true,
+                Some(other) => return Err(cx.error(format_args!("invalid parameter \"{other}\""))),
+            };
+            scope.own::<Conf>().page = Some(Page::Api { may_write });
+            cx.http.own::<StatusZones>().is_asked = true;
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        Spec::new(
+            "http_api",
+            "status_zone",
+            PAGE.or(Contexts::LOCATION_IF),
+            Args::Exactly(1),
+            "The name that requests are counted under; `off` counts them with the server, or not at all.",
+        ),
+        |scope, cx| {
+            scope.own::<Conf>().zone = Some(match cx.arg(0) {
+                "" => return Err(cx.invalid("")),
+                "off" => Named::Off,
+                name => Named::As(name.into()),
+            });
+            Ok(())
+        },
+    ),
+    Directive::http(
+        Spec::new(
+            OWN,
+            "metrics_zones",
+            Contexts::HTTP,
+            Args::Exactly(1),
+            "Servers with their locations that are counted each for itself, at most.",
+        )
+        .default("1000"),
+        set_zones_max,
+    ),
+];
+
+/// `metrics_zones`. The memory of a zone is taken at its first request on a thread, so a high limit costs nothing by
+/// itself.
+fn set_zones_max(cx: &mut Cx<'_>) -> Result<(), Error> {
+    let max = cx.statement.value(0, value::number_in(1, zones::MAX.into()))?;
+    cx.http.own::<StatusZones>().max = max as usize;
+    Ok(())
+}
+
+/// The settings of a block.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Conf {
+    /// Its content. It holds for that block only, as everything that makes content.
+    page: Option<Page>,
+    /// `status_zone`
+    zone: Option<Named>,
+}
+
+/// What a block shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Page {
+    /// `metrics`
+    Metrics,
+    /// `api`
+    Api {
+        /// `write=on`
+        may_write: bool,
+    },
+}
+
+impl Page {
+    /// Its directive.
+    fn name(self) -> &'static str {
+        match self {
+            Page::Metrics => "metrics",
+            Page::Api { .. } => "api",
+        }
+    }
+
+    /// Whether clients can change something by it.
+    fn may_write(self) -> bool {
+        matches!(self, Page::Api { may_write: true })
+    }
+}
+
+impl Settings for Conf {
+    fn inherit(&self, inner: Inner) -> Option<Conf> {
+        (inner == Inner::Block).then(Conf::default)
+    }
+}
+
+/// Where no block shows numbers, requests are not counted, and pay nothing.
+fn take_part(http: &Http, scope: &Scope, plan: &mut Plan) {
+    let conf = scope.shared::<Conf>();
+    match conf.page {
+        None => {}
+        Some(Page::Metrics) => plan.now(Phase::Content, Arc::clone(&conf), metrics::run),
+        Some(Page::Api { .. }) => plan.now(Phase::Content, Arc::clone(&conf), api::run),
+    }
+    if http.of::<StatusZones>().is_asked {
+        plan.log(conf, count);
+    }
+}
+
+/// Counts a request of a client that has ended. Subrequests, and fetches that go on for a cache, are parts of it or have no
+/// client.
+fn count(_: &Conf, request: &Request) {
+    if request.depth > 0 || request.is_detached {
+        return;
+    }
+    let Some(traffic) = request.generation.traffic.get() else { return };
+    let ended = Ended {
+        status: request.response.status,
+        received: request.received,
+        sent: request.sent,
+        time: request.elapsed(),
+        engine: request.mover.map(engine_place),
+    };
+    traffic.count(request.location.0 as usize, &ended, &request.conn.thread.shared.traffic);
+}
+
+/// The place of a mover among the values of the label `engine`.
+fn engine_place(mover: Mover) -> usize {
+    let (method, via) = match mover {
+        Mover::Read { via, direct } => (usize::from(direct), via),
+        Mover::Resident { otherwise } => (2, otherwise),
+        Mover::Sendfile(via) => (3, via),
+        Mover::Shared { via, direct, .. } => (4 + usize::from(direct), via),
+    };
+    let via = match via {
+        DiskVia::Ring => 0,
+        DiskVia::Libaio => 1,
+        DiskVia::Pool(_) => 2,
+        DiskVia::Sync => 3,
+    };
+    method * 4 + via
+}
+
+/// Makes the zones of the configuration, and warns of pages that are open to all.
+fn check(http: &Http, warnings: &mut Vec<Error>) -> Result<(), Error> {
+    if http.of::<StatusZones>().is_asked {
+        zones::make(http, warnings);
+    }
+    exposure::check(http, warnings);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{error, loaded};
+    use telemetry::traffic;
+
+    #[test]
+    fn pages_hold_for_the_block_that_says_so() {
+        let config = loaded(
+            "server { location /a { metrics; if ($arg_x) { break; } location /a/b { } } location /c { } }",
+        );
+        let page = |name: &str| {
+            let mut found = config.http.locations.iter().filter(|location| location.name == name);
+            found.next_back().expect("it is there").scope.of::<Conf>().page
+        };
+        assert_eq!(["/a", "/a/b", "/c"].map(page), [Some(Page::Metrics), None, None]);
+    }
+
+    #[test]
+    fn wrong_places_and_arguments() {
+        for (text, expected) in [
+            ("http {\nmetrics; }", "\"metrics\" directive is not allowed here"),
+            ("http {\nstatus_zone a; }", "\"status_zone\" directive is not allowed here"),
+            ("http { server {\nmetrics on; } }", "invalid number of arguments in \"metrics\" directive"),
+            ("http { server {\nstatus_zone \"\"; } }", "\"status_zone\" directive invalid value"),
+            ("http {\nmetrics_zones 0; }", "value must be between 1 and 65536"),
+        ] {
+            let found = error(text);
+            assert!(found.contains(expected), "{text}: {found}");
+        }
+    }
+
+    #[test]
+    fn engines_have_the_words_of_the_variable() {
+        let names: Vec<&str> = {
+            let metric = traffic::METRICS.iter().find(|metric| metric.name == "http_bodies_total");
+            metric.expect("it is one of them").values().iter().map(|(name, _)| *name).collect()
+        };
+        let vias = [DiskVia::Ring, DiskVia::Libaio, DiskVia::Pool(1), DiskVia::Sync];
+        let movers = vias.into_iter().flat_map(|via| {
+            [false, true]
+                .into_iter()
+                .flat_map(move |direct| {
+                    [Mover::Read { via, direct }, Mover::Shared { via, direct, chunk: 1 }]
+                })
+                .chain([Mover::Resident { otherwise: via }, Mover::Sendfile(via)])
+        });
+        for mover in movers {
+            let word = mover.to_string().replace([' ', '-'], "_");
+            assert_eq!(names[engine_place(mover)], word);
+        }
+    }
+}

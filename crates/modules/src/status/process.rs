@@ -1,0 +1,71 @@
+//! Numbers of the process, under the names that exporters of all kinds share.
+
+use rustix::process::{Resource, getrlimit};
+use rustix::time::{ClockId, clock_gettime};
+use telemetry::metric::{Metric, Page};
+use telemetry::time_zone::since_1970;
+
+use std::time::SystemTime;
+
+/// From the kernel's clock of the process (clock_gettime(2)).
+const CPU: Metric =
+    Metric::counter("process_cpu_seconds_total", "seconds", "CPU time of all threads.").without_prefix();
+
+/// A scraper sees by it that counters have begun anew.
+const STARTED: Metric = Metric::gauge(
+    "process_start_time_seconds",
+    "seconds",
+    "When the worker process began, in seconds since 1970.",
+)
+.without_prefix();
+
+/// From proc_pid_statm(5), as the next one.
+const RESIDENT: Metric =
+    Metric::gauge("process_resident_memory_bytes", "bytes", "Memory of the process in RAM.").without_prefix();
+
+const VIRTUAL: Metric =
+    Metric::gauge("process_virtual_memory_bytes", "bytes", "Addresses of the process.").without_prefix();
+
+/// Entries of proc_pid_fd(5).
+const DESCRIPTORS: Metric =
+    Metric::gauge("process_open_fds", "descriptors", "Open file descriptors.").without_prefix();
+
+/// The soft limit of the kernel (getrlimit(2)).
+const DESCRIPTORS_MAX: Metric =
+    Metric::gauge("process_max_fds", "descriptors", "File descriptors at most.").without_prefix();
+
+/// All of them, in the order of the page.
+pub(super) const METRICS: &[&Metric] = &[&CPU, &STARTED, &RESIDENT, &VIRTUAL, &DESCRIPTORS, &DESCRIPTORS_MAX];
+
+/// Appends the numbers. Those that the kernel does not give are left out.
+pub(super) fn write(started: SystemTime, page: &mut Page) {
+    let mut each = |metric: &Metric, number: Option<f64>| {
+        page.head(metric);
+        number.into_iter().for_each(|number| page.fraction(metric, &[], number));
+    };
+    let cpu = clock_gettime(ClockId::ProcessCPUTime);
+    let (seconds, ms) = since_1970(started);
+    let memory = memory();
+    each(&CPU, Some(cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9));
+    each(&STARTED, Some(seconds as f64 + f64::from(ms) / 1e3));
+    each(&RESIDENT, memory.map(|(_, resident)| resident));
+    each(&VIRTUAL, memory.map(|(size, _)| size));
+    each(&DESCRIPTORS, descriptors());
+    each(&DESCRIPTORS_MAX, getrlimit(Resource::Nofile).current.map(|max| max as f64));
+}
+
+/// Bytes of addresses and of memory (proc_pid_statm(5)).
+#[expect(clippy::disallowed_methods, reason = "the kernel makes the text, no disk is waited for")]
+fn memory() -> Option<(f64, f64)> {
+    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let page = rustix::param::page_size() as f64;
+    let mut pages = text.split_ascii_whitespace().map(|word| word.parse::<f64>().ok());
+    Some((pages.next()?? * page, pages.next()?? * page))
+}
+
+/// Open descriptors, less the one that reads the directory.
+#[expect(clippy::disallowed_methods, reason = "the kernel makes the directory, no disk is waited for")]
+fn descriptors() -> Option<f64> {
+    let entries = std::fs::read_dir("/proc/self/fd").ok()?;
+    Some(entries.count().saturating_sub(1) as f64)
+}

@@ -1,0 +1,258 @@
+//! `api`: its paths, their numbers, changes of upstream servers and who may make them. Debian's exporter for Prometheus reads
+//! it, where it is installed.
+
+mod common;
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::{BINARY, ours_only};
+use serde_json::{Value, json};
+use testkit::origin::Reply;
+use testkit::wait::{self, Deadline};
+use testkit::{Client, Origin, Response, Server, Setup};
+
+const CONF: &str = "worker_processes 2;
+events {}
+http {
+    upstream back { zone back 64k; server @ORIGIN@; server @SECOND@ backup max_conns=7; }
+    server {
+        listen 127.0.0.1:0;
+        server_name a.example;
+        location / { proxy_pass http://back; }
+        location /named { status_zone named; return 204; }
+        location /api { api write=on; }
+        location /read/ { api; status_zone off; }
+    }
+    server { listen 127.0.0.1:0; server_name b.example; status_zone second; }
+}
+";
+
+struct Site {
+    server: Server,
+    first: Origin,
+    second: Origin,
+    _setup: Setup,
+}
+
+fn start() -> Site {
+    let [first, second] = ["first", "second"].map(|name| Origin::start(move |_| Reply::text(name)));
+    let setup = Setup::new(CONF).origin(&first).upstream("SECOND", second.addr());
+    Site { server: setup.start(BINARY), first, second, _setup: setup }
+}
+
+impl Site {
+    fn get(&self, target: &str) -> Response {
+        Client::connect(self.server.addr(0)).get(target)
+    }
+
+    fn json(&self, path: &str) -> Value {
+        let response = self.get(&format!("/api/9/{path}"));
+        assert_eq!(
+            (response.status, response.field("Content-Type")),
+            (200, Some("application/json")),
+            "{path}"
+        );
+        serde_json::from_slice(&response.body).expect("JSON")
+    }
+
+    /// Waits until a number is there: requests are counted when their responses have been sent.
+    fn settled(&self, path: &str, pointer: &str, expected: &Value) -> Value {
+        let found = wait::until(pointer, Deadline::after(Duration::from_secs(10)), || {
+            Some(self.json(path)).filter(|value| value.pointer(pointer) == Some(expected))
+        });
+        found.unwrap_or_else(|_| panic!("{path} {pointer}: {}", self.json(path)))
+    }
+
+    fn change(&self, method: &str, path: &str, fields: &[(&str, &str)], body: &str) -> (u16, Value) {
+        let length = body.len().to_string();
+        let own = [("Content-Length", length.as_str()), ("Content-Type", "application/json")];
+        let typed = fields.iter().any(|(name, _)| *name == "Content-Type");
+        let fields = [if typed { &own[..1] } else { &own[..] }, fields].concat();
+        let mut client = Client::connect(self.server.addr(0));
+        client.send(testkit::client::request_bytes(method, path, &fields)).send(body);
+        let response = client.response();
+        (response.status, serde_json::from_slice(&response.body).unwrap_or(Value::Null))
+    }
+
+    /// The number of the server with this address.
+    fn id(&self, origin: &Origin) -> u64 {
+        let servers = self.json("http/upstreams/back/servers");
+        let address = origin.addr().to_string();
+        let found = servers.as_array().expect("a list").iter().find(|server| server["server"] == *address);
+        found.expect("it is there")["id"].as_u64().expect("a number")
+    }
+}
+
+#[test]
+fn numbers_stand_under_the_paths_of_nginx() {
+    if !ours_only("api") {
+        return;
+    }
+    let site = start();
+    for target in ["/x", "/y", "/named", "/named", "/named"] {
+        site.get(target);
+    }
+    let codes = site.settled("http/location_zones", "/named/requests", &json!(3));
+    assert_eq!(codes["named"]["responses"]["codes"], json!({ "204": 3 }));
+    assert_eq!(codes["named"]["responses"]["2xx"], json!(3));
+    let zones = site.settled("http/location_zones", "/a.example ~1/requests", &json!(2));
+    assert_eq!(zones["a.example /"]["responses"]["total"], json!(2));
+    assert_eq!(site.json("http/location_zones/named")["requests"], json!(3));
+    let zones = site.json("http/server_zones");
+    let names: Vec<_> = zones.as_object().expect("an object").keys().collect();
+    assert_eq!(names, ["a.example", "second"]);
+    assert!(zones["a.example"]["requests"].as_u64() > Some(5), "with those of the API: {zones}");
+    let peers = site.json("http/upstreams/back")["peers"].clone();
+    let [first, second] = [&peers[0], &peers[1]];
+    assert_eq!(
+        (&first["state"], &first["requests"], &first["backup"]),
+        (&json!("up"), &json!(2), &json!(false))
+    );
+    assert_eq!(first["responses"]["codes"], json!({ "200": 2 }));
+    assert_eq!(
+        (&second["requests"], &second["max_conns"], &second["backup"]),
+        (&json!(0), &json!(7), &json!(true))
+    );
+    let requests = site.json("http/requests");
+    assert!(requests["total"].as_u64() >= Some(6) && requests["current"].as_u64() >= Some(1), "{requests}");
+    let connections = site.json("connections");
+    assert!(
+        connections["accepted"].as_u64() >= Some(6) && connections["active"] == json!(1),
+        "{connections}"
+    );
+    assert_eq!(site.json("workers").as_array().map(Vec::len), Some(2), "its threads");
+    assert_eq!(site.json("nginx")["generation"], json!(1));
+    assert_eq!(site.json("nginx?fields=address,pid").as_object().expect("an object").len(), 2);
+    assert_eq!(site.json("http/server_zones?fields=sent")["second"], json!({ "sent": 0 }), "a collection");
+    let empty = ["processes", "slabs", "resolvers", "http/limit_reqs", "http/keyvals", "stream/upstreams"];
+    for path in empty {
+        assert_eq!(site.json(path), json!({}), "{path}");
+    }
+}
+
+#[test]
+fn unknown_paths_and_methods() {
+    if !ours_only("api") {
+        return;
+    }
+    let site = start();
+    assert_eq!(site.get("/api/").text(), "[8,9]");
+    for (target, code) in [
+        ("/api/7/nginx", "UnknownVersion"),
+        ("/api/9/license", "PathNotFound"),
+        ("/api/9/http/caches/a", "PathNotFound"),
+    ] {
+        let response = site.get(target);
+        let body: Value = serde_json::from_slice(&response.body).expect("JSON");
+        assert_eq!((response.status, &body["error"]["code"]), (404, &json!(code)), "{target}");
+    }
+    let (status, body) = site.change("POST", "/read/9/http/upstreams/back/servers", &[], "{}");
+    assert_eq!((status, &body["error"]["code"]), (405, &json!("MethodDisabled")));
+    assert_eq!(site.get("/read/9/nginx").status, 200);
+}
+
+#[test]
+fn servers_are_taken_out_added_and_removed() {
+    if !ours_only("api") {
+        return;
+    }
+    let site = start();
+    let servers = "/api/9/http/upstreams/back/servers";
+    let one = |origin: &Origin| format!("{servers}/{}", site.id(origin));
+    assert_eq!(site.get("/").text(), "first");
+    let (status, server) = site.change("PATCH", &one(&site.first), &[], "{\"down\": true, \"weight\": 3}");
+    assert_eq!((status, &server["down"], &server["weight"]), (200, &json!(true), &json!(3)));
+    assert_eq!(site.get("/").text(), "second", "the backup");
+    let (status, _) = site.change("PATCH", &one(&site.first), &[], "{\"down\": false}");
+    assert_eq!((status, site.get("/").text().as_str()), (200, "first"));
+    let third = Origin::start(|_| Reply::text("third"));
+    let body = json!({ "server": third.addr().to_string(), "max_fails": 0 }).to_string();
+    let (status, server) = site.change("POST", servers, &[], &body);
+    assert_eq!((status, &server["max_fails"]), (201, &json!(0)));
+    assert_eq!(site.change("POST", servers, &[], &body).0, 409, "it is there");
+    let (status, left) = site.change("DELETE", &one(&site.first), &[], "");
+    assert_eq!((status, left.as_array().map(Vec::len)), (200, Some(2)));
+    assert_eq!([site.get("/").text(), site.get("/").text()], ["third", "third"]);
+    for (method, path, body, expected) in [
+        ("PATCH", &one(&third), "{\"weight\": 0}", 400),
+        ("PATCH", &one(&third), "no JSON", 400),
+        ("POST", &servers.to_owned(), "{\"server\": \"name.example:80\"}", 400),
+        ("PATCH", &format!("{servers}/9999"), "{}", 404),
+        ("POST", &"/api/9/http/upstreams/none/servers".to_owned(), "{}", 404),
+        ("PATCH", &servers.to_owned(), "{}", 405),
+        ("POST", &"/api/9/nginx".to_owned(), "{}", 405),
+    ] {
+        assert_eq!(site.change(method, path, &[], body).0, expected, "{method} {path} {body}");
+    }
+    assert_eq!(site.get("/").text(), "third");
+}
+
+#[test]
+fn pages_of_other_sites_change_nothing() {
+    if !ours_only("api") {
+        return;
+    }
+    let site = start();
+    let path = format!("/api/9/http/upstreams/back/servers/{}", site.id(&site.second));
+    let host = "localhost";
+    for (fields, expected) in [
+        (&[("Origin", "https://evil.example")][..], 403),
+        (&[("Origin", "null")], 403),
+        (&[("Sec-Fetch-Site", "cross-site")], 403),
+        (&[("Sec-Fetch-Site", "same-site")], 403),
+        (&[("Content-Type", "text/plain")], 415),
+        (&[("Origin", &*format!("http://{host}")), ("Sec-Fetch-Site", "same-origin")], 200),
+    ] {
+        assert_eq!(site.change("PATCH", &path, fields, "{\"weight\": 2}").0, expected, "{fields:?}");
+    }
+}
+
+/// A program that is stopped with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Debian's exporter asks all paths, and says that the server is up where each of them answers.
+#[test]
+fn the_exporter_for_prometheus_reads_it() {
+    if !ours_only("api") {
+        return;
+    }
+    let site = start();
+    site.get("/x");
+    // A port that was free a moment ago.
+    let port = Origin::start(|_| Reply::ok()).port();
+    let command = Command::new("prometheus-nginx-exporter")
+        .args(["-nginx.plus", &format!("-nginx.scrape-uri=http://{}/api", site.server.addr(0))])
+        .arg(format!("-web.listen-address=127.0.0.1:{port}"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let Ok(child) = command else {
+        testkit::skip(format_args!("prometheus-nginx-exporter is not installed"));
+        return;
+    };
+    let _running = Running(child);
+    let address = testkit::server::ListenAddr::Tcp(([127, 0, 0, 1], port).into());
+    let page = wait::until("the exporter", Deadline::after(Duration::from_secs(20)), || {
+        Some(Client::try_connect(&address).ok()?.get("/metrics").text())
+    });
+    let page = page.expect("its page");
+    for line in [
+        "nginxplus_up 1\n".to_owned(),
+        "nginxplus_server_zone_requests{server_zone=\"second\"} 0\n".to_owned(),
+        format!(
+            "nginxplus_upstream_server_requests{{server=\"{}\",upstream=\"back\"}} 1\n",
+            site.first.addr()
+        ),
+    ] {
+        assert!(page.contains(&line), "{line}{page}");
+    }
+}

@@ -1,0 +1,195 @@
+//! Histograms of times: four buckets an octave, from 16 us to 134 s, so that percentiles are within 12 %.
+//!
+//! [`Histogram`] is what one thread counts in. [`Distribution`] is a sum of such, or counts under a lock.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The bound below which times are not told apart: 2 to the power of this, in microseconds.
+const FIRST_OCTAVE: u32 = 4;
+
+/// Octaves that are divided.
+const OCTAVES: u32 = 23;
+
+/// One below and one above the octaves, which have four each.
+const BUCKETS: usize = 4 * OCTAVES as usize + 2;
+
+/// The bucket of a time.
+fn place(time: Duration) -> usize {
+    let us = time.as_secs().saturating_mul(1_000_000).saturating_add(u64::from(time.subsec_micros()));
+    let Some(octave) = us.checked_ilog2().and_then(|log| log.checked_sub(FIRST_OCTAVE)) else { return 0 };
+    let quarter = us >> (octave + FIRST_OCTAVE - 2) & 3;
+    let place = 1 + 4 * octave as usize + quarter as usize;
+    place.min(BUCKETS - 1)
+}
+
+/// Where a bucket begins, in microseconds.
+fn begin_us(place: usize) -> f64 {
+    match place.checked_sub(1) {
+        None => 0.0,
+        Some(place) => {
+            let (octave, quarter) = (place / 4, place % 4);
+            f64::from(1_u32 << (octave as u32 + FIRST_OCTAVE)) * (1.0 + quarter as f64 / 4.0)
+        }
+    }
+}
+
+/// Times that one thread counts; others read them.
+#[derive(Debug)]
+pub struct Histogram {
+    counts: [AtomicU64; BUCKETS],
+    sum_ns: AtomicU64,
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram { counts: [const { AtomicU64::new(0) }; BUCKETS], sum_ns: AtomicU64::new(0) }
+    }
+}
+
+impl Histogram {
+    /// Counts a time.
+    pub fn add(&self, time: Duration) {
+        let add = |cell: &AtomicU64, more: u64| {
+            cell.store(cell.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+        };
+        add(&self.counts[place(time)], 1);
+        add(&self.sum_ns, nanoseconds(time));
+    }
+
+    /// Adds all to a sum.
+    pub fn add_to(&self, sum: &mut Distribution) {
+        for (sum, count) in sum.counts.iter_mut().zip(&self.counts) {
+            *sum += count.load(Ordering::Relaxed);
+        }
+        sum.sum_ns = sum.sum_ns.wrapping_add(self.sum_ns.load(Ordering::Relaxed));
+    }
+}
+
+/// Times by their buckets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Distribution {
+    counts: [u64; BUCKETS],
+    sum_ns: u64,
+}
+
+impl Default for Distribution {
+    fn default() -> Distribution {
+        Distribution { counts: [0; BUCKETS], sum_ns: 0 }
+    }
+}
+
+impl Distribution {
+    /// Counts a time.
+    pub fn add(&mut self, time: Duration) {
+        self.counts[place(time)] += 1;
+        self.sum_ns = self.sum_ns.wrapping_add(nanoseconds(time));
+    }
+
+    /// Adds another one.
+    pub fn merge(&mut self, other: &Distribution) {
+        self.counts.iter_mut().zip(&other.counts).for_each(|(sum, count)| *sum += count);
+        self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
+    }
+
+    /// How many times there are.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Their sum in seconds.
+    pub fn sum_s(&self) -> f64 {
+        self.sum_ns as f64 / 1e9
+    }
+
+    /// The time in seconds that this share of all times is not above, in the middle of its bucket; nothing without times.
+    pub fn quantile(&self, share: f64) -> Option<f64> {
+        let count = self.count();
+        let rank = (share * count as f64).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        let place = self.counts.iter().position(|count| {
+            seen += count;
+            seen >= rank
+        })?;
+        let middle = match place + 1 {
+            BUCKETS => begin_us(place),
+            next => f64::midpoint(begin_us(place), begin_us(next)),
+        };
+        Some(middle / 1e6)
+    }
+
+    /// Each octave's end in seconds, with the number of times below it.
+    pub fn octaves(&self) -> impl Iterator<Item = (f64, u64)> {
+        let mut seen = 0;
+        let mut next = 0;
+        (0..=OCTAVES as usize).map(move |octave| {
+            let end = 1 + 4 * octave;
+            seen += self.counts[next..end].iter().sum::<u64>();
+            next = end;
+            (begin_us(end) / 1e6, seen)
+        })
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_time_is_in_the_bucket_that_it_begins_or_follows() {
+        for us in (0..5000).chain([99_999, 1 << 20, (1 << 27) - 1, 1 << 27, 1 << 40]) {
+            let place = place(Duration::from_micros(us));
+            assert!(begin_us(place) <= us as f64, "{us}");
+            assert!(place + 1 == BUCKETS || (us as f64) < begin_us(place + 1), "{us}");
+        }
+        assert_eq!(place(Duration::from_nanos(15_999)), 0);
+        assert_eq!(begin_us(BUCKETS - 1), f64::from(1_u32 << 27));
+        assert_eq!(place(Duration::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn quantiles_are_within_an_eighth_of_a_sorted_list() {
+        let (threads, mut sum) = ([Histogram::default(), Histogram::default()], Distribution::default());
+        // Times over six decades, from a fixed sequence.
+        let mut state = 1_u64;
+        let mut list: Vec<f64> = (0..10_000)
+            .map(|index| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let us = 16.0 * 10_f64.powf((state >> 40) as f64 / f64::from(1 << 24) * 6.0);
+                let time = Duration::from_secs_f64(us / 1e6);
+                threads[index % 2].add(time);
+                time.as_secs_f64()
+            })
+            .collect();
+        threads.iter().for_each(|thread| thread.add_to(&mut sum));
+        list.sort_by(f64::total_cmp);
+        for share in [0.01, 0.5, 0.9, 0.99, 0.999] {
+            let exact = list[(share * list.len() as f64).ceil() as usize - 1];
+            let found = sum.quantile(share).expect("there are times");
+            assert!((found / exact - 1.0).abs() <= 0.125, "{share}: {found} {exact}");
+        }
+        assert_eq!(sum.count(), 10_000);
+        assert!((sum.sum_s() / list.iter().sum::<f64>() - 1.0).abs() < 1e-6);
+        assert_eq!(Distribution::default().quantile(0.5), None);
+    }
+
+    #[test]
+    fn octaves_are_sums_of_all_below_them() {
+        let mut times = Distribution::default();
+        for us in [1, 15, 16, 31, 40, 1000, 1 << 30] {
+            times.add(Duration::from_micros(us));
+        }
+        let mut other = Distribution::default();
+        other.merge(&times);
+        assert_eq!(times, other);
+        let octaves: Vec<_> = other.octaves().collect();
+        assert_eq!(octaves.len(), 24);
+        assert_eq!(octaves[..3], [(16e-6, 2), (32e-6, 4), (64e-6, 5)]);
+        assert_eq!(octaves[6], (1.024e-3, 6));
+        assert_eq!(octaves[23], (134.217_728, 6), "one is above all");
+    }
+}

@@ -1,0 +1,506 @@
+//! Requests by server and location: their statuses, bytes and times.
+//!
+//! A zone is a server with one of its locations, both named by the configuration: nothing that a client sends becomes a
+//! label. [`Traffic`] is the zones of a configuration on one thread, which makes the [`Cells`] of a zone at its first
+//! request there. [`Registry`] has those of all threads, and keeps them over a reload.
+
+use std::cell::OnceCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::histogram::{Distribution, Histogram};
+use crate::metric::{Label, Metric, Page};
+
+/// A server and one of its locations.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Zone {
+    /// The server's first name.
+    pub server: Arc<str>,
+    /// The location as it is written; empty for requests that no location serves.
+    pub location: Arc<str>,
+}
+
+/// The zones of a configuration.
+#[derive(Debug, Default)]
+pub struct Zones {
+    /// Each once.
+    pub all: Vec<Zone>,
+    /// The zone of each location, by its number; none for those that are not counted.
+    pub by_location: Vec<Option<u32>>,
+}
+
+const SERVER: Label = Label { name: "server", values: &[] };
+const LOCATION: Label = Label { name: "location", values: &[] };
+
+/// Statuses that are told apart, and a word for all others of each class.
+const CODES: &[(&str, &str)] = &[
+    ("100", ""),
+    ("101", ""),
+    ("200", ""),
+    ("201", ""),
+    ("202", ""),
+    ("203", ""),
+    ("204", ""),
+    ("205", ""),
+    ("206", ""),
+    ("207", ""),
+    ("300", ""),
+    ("301", ""),
+    ("302", ""),
+    ("303", ""),
+    ("304", ""),
+    ("307", ""),
+    ("308", ""),
+    ("400", ""),
+    ("401", ""),
+    ("402", ""),
+    ("403", ""),
+    ("404", ""),
+    ("405", ""),
+    ("406", ""),
+    ("407", ""),
+    ("408", ""),
+    ("409", ""),
+    ("410", ""),
+    ("411", ""),
+    ("412", ""),
+    ("413", ""),
+    ("414", ""),
+    ("415", ""),
+    ("416", ""),
+    ("417", ""),
+    ("418", ""),
+    ("421", ""),
+    ("422", ""),
+    ("423", ""),
+    ("424", ""),
+    ("425", ""),
+    ("426", ""),
+    ("428", ""),
+    ("429", ""),
+    ("431", ""),
+    ("444", "closed without a response"),
+    ("451", ""),
+    ("494", "the header section of the request is too large"),
+    ("495", "the client's certificate is not trusted"),
+    ("496", "the client showed no certificate"),
+    ("497", "plain HTTP on a port of TLS"),
+    ("499", "the client went away"),
+    ("500", ""),
+    ("501", ""),
+    ("502", ""),
+    ("503", ""),
+    ("504", ""),
+    ("505", ""),
+    ("507", ""),
+    ("1xx", "another one below 200"),
+    ("2xx", "another one below 300"),
+    ("3xx", "another one below 400"),
+    ("4xx", "another one below 500"),
+    ("5xx", "another one"),
+];
+
+/// The label with the values of [`Codes`].
+pub const CODE: Label = Label { name: "code", values: CODES };
+
+/// The first place of the words for classes.
+const CLASSES: usize = CODES.len() - 5;
+
+/// The place of each status among the values of `code`.
+static PLACES: [u8; 600] = places();
+
+const fn places() -> [u8; 600] {
+    let mut places = [0; 600];
+    let mut status = 0;
+    while status < places.len() {
+        let class = if status < 200 { 1 } else { status / 100 };
+        places[status] = (CLASSES + class - 1) as u8;
+        status += 1;
+    }
+    let mut place = 0;
+    while place < CLASSES {
+        let [a, b, c] = *CODES[place].0.as_bytes() else { panic!("a status has three digits") };
+        places[(a - b'0') as usize * 100 + (b - b'0') as usize * 10 + (c - b'0') as usize] = place as u8;
+        place += 1;
+    }
+    places
+}
+
+/// The place of a status.
+pub fn code_place(status: u16) -> usize {
+    PLACES.get(usize::from(status)).map_or(CODES.len() - 1, |&place| usize::from(place))
+}
+
+/// The number of places.
+pub const CODE_PLACES: usize = CODES.len();
+
+/// How often statuses came, by [`code_place`].
+pub type Codes = [u64; CODE_PLACES];
+
+/// The statuses that came, with their numbers.
+pub fn occurred(codes: &Codes) -> impl Iterator<Item = (&'static str, u64)> {
+    CODES.iter().zip(codes).filter(|(_, count)| **count > 0).map(|((code, _), count)| (*code, *count))
+}
+
+/// Sums over the five classes of statuses.
+pub fn classes(codes: &Codes) -> [u64; 5] {
+    let mut classes = [0; 5];
+    for ((code, _), count) in CODES.iter().zip(codes) {
+        classes[usize::from(code.as_bytes()[0] - b'1')] += count;
+    }
+    classes
+}
+
+const REQUESTS: Metric = Metric::counter(
+    "http_requests_total",
+    "requests",
+    "Requests that have ended, by status. Statuses that did not occur are left out.",
+)
+.labelled(&[SERVER, LOCATION, CODE]);
+
+const DURATION: Metric = Metric::histogram(
+    "http_request_duration_seconds",
+    "From the first byte of a request to the end of its response.",
+)
+.labelled(&[SERVER, LOCATION]);
+
+const RECEIVED: Metric =
+    Metric::counter("http_received_bytes_total", "bytes", "Bytes of requests, header sections and bodies.")
+        .labelled(&[SERVER, LOCATION]);
+
+const SENT: Metric =
+    Metric::counter("http_sent_bytes_total", "bytes", "Bytes of responses, header sections and bodies.")
+        .labelled(&[SERVER, LOCATION]);
+
+/// In the order of the methods, four engines each.
+const BODIES: Metric = Metric::counter(
+    "http_bodies_total",
+    "responses",
+    "Responses with a file, by $body_engine: the method and the disk engine. Those that did not occur are left out.",
+)
+.labelled(&[
+    SERVER,
+    LOCATION,
+    Label {
+        name: "engine",
+        values: &[
+            ("io_uring", "read by the ring"),
+            ("libaio", ""),
+            ("threads", ""),
+            ("sync", "read by the worker thread itself"),
+            ("io_uring_direct", "bypassing the page cache"),
+            ("libaio_direct", ""),
+            ("threads_direct", ""),
+            ("sync_direct", ""),
+            ("sendfile_or_io_uring", "sendfile for resident bytes, the engine for others"),
+            ("sendfile_or_libaio", ""),
+            ("sendfile_or_threads", ""),
+            ("sendfile_or_sync", ""),
+            ("sendfile_io_uring", ""),
+            ("sendfile_libaio", ""),
+            ("sendfile_threads", "sendfile by a thread of a pool"),
+            ("sendfile_sync", "sendfile by the worker thread itself"),
+            ("shm_sendfile_io_uring", "read into shared memory, and sendfile from there"),
+            ("shm_sendfile_libaio", ""),
+            ("shm_sendfile_threads", ""),
+            ("shm_sendfile_sync", ""),
+            ("shm_sendfile_io_uring_direct", ""),
+            ("shm_sendfile_libaio_direct", ""),
+            ("shm_sendfile_threads_direct", ""),
+            ("shm_sendfile_sync_direct", ""),
+        ],
+    },
+]);
+
+/// The number of engines, four for each method.
+pub const ENGINE_PLACES: usize = 24;
+
+/// All of them, in the order of the page.
+pub const METRICS: &[&Metric] = &[&REQUESTS, &DURATION, &RECEIVED, &SENT, &BODIES];
+
+/// A request that has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// The status that the log has.
+    pub status: u16,
+    /// Bytes of the request.
+    pub received: u64,
+    /// Bytes of the response.
+    pub sent: u64,
+    /// How long it took.
+    pub time: Duration,
+    /// The place of the engine that moved a file, among those of [`METRICS`].
+    pub engine: Option<usize>,
+}
+
+/// Counts of one zone on one thread.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Cells {
+    codes: [AtomicU64; CODE_PLACES],
+    received: AtomicU64,
+    sent: AtomicU64,
+    unanswered: AtomicU64,
+    engines: [AtomicU64; ENGINE_PLACES],
+    duration: Histogram,
+}
+
+impl Default for Cells {
+    fn default() -> Cells {
+        Cells {
+            codes: [const { AtomicU64::new(0) }; CODE_PLACES],
+            received: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+            unanswered: AtomicU64::new(0),
+            engines: [const { AtomicU64::new(0) }; ENGINE_PLACES],
+            duration: Histogram::default(),
+        }
+    }
+}
+
+/// Only the thread of the cell writes it.
+fn add(cell: &AtomicU64, more: u64) {
+    cell.store(cell.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+}
+
+impl Cells {
+    fn count(&self, ended: &Ended) {
+        add(&self.codes[code_place(ended.status)], 1);
+        add(&self.received, ended.received);
+        add(&self.sent, ended.sent);
+        if ended.sent == 0 {
+            add(&self.unanswered, 1);
+        }
+        if let Some(engine) = ended.engine.and_then(|place| self.engines.get(place)) {
+            add(engine, 1);
+        }
+        self.duration.add(ended.time);
+    }
+
+    fn add_to(&self, sums: &mut Sums) {
+        let all = |sums: &mut [u64], cells: &[AtomicU64]| {
+            sums.iter_mut().zip(cells).for_each(|(sum, cell)| *sum += cell.load(Ordering::Relaxed));
+        };
+        all(&mut sums.codes, &self.codes);
+        all(&mut sums.engines, &self.engines);
+        sums.received += self.received.load(Ordering::Relaxed);
+        sums.sent += self.sent.load(Ordering::Relaxed);
+        sums.unanswered += self.unanswered.load(Ordering::Relaxed);
+        self.duration.add_to(&mut sums.duration);
+    }
+}
+
+/// Sums of a zone over all threads.
+#[derive(Clone, Debug)]
+pub struct Sums {
+    /// Requests by status.
+    pub codes: Codes,
+    /// Bytes of requests.
+    pub received: u64,
+    /// Bytes of responses.
+    pub sent: u64,
+    /// Requests without a byte of a response.
+    pub unanswered: u64,
+    /// Responses with a file, by engine.
+    pub engines: [u64; ENGINE_PLACES],
+    /// Times of requests.
+    pub duration: Distribution,
+}
+
+impl Default for Sums {
+    fn default() -> Sums {
+        Sums {
+            codes: [0; CODE_PLACES],
+            received: 0,
+            sent: 0,
+            unanswered: 0,
+            engines: [0; ENGINE_PLACES],
+            duration: Distribution::default(),
+        }
+    }
+}
+
+impl Sums {
+    /// All requests.
+    pub fn requests(&self) -> u64 {
+        self.codes.iter().sum()
+    }
+
+    /// Adds those of another zone.
+    pub fn merge(&mut self, other: &Sums) {
+        self.codes.iter_mut().zip(&other.codes).for_each(|(sum, count)| *sum += count);
+        self.engines.iter_mut().zip(&other.engines).for_each(|(sum, count)| *sum += count);
+        self.received += other.received;
+        self.sent += other.sent;
+        self.unanswered += other.unanswered;
+        self.duration.merge(&other.duration);
+    }
+
+    /// The engines that moved files, with their numbers.
+    pub fn moved(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let values = BODIES.values().iter().zip(&self.engines).filter(|(_, count)| **count > 0);
+        values.map(|((engine, _), count)| (*engine, *count))
+    }
+}
+
+/// The cells of all threads, by zone.
+#[derive(Debug, Default)]
+pub struct Registry(Mutex<Vec<(Zone, Vec<Arc<Cells>>)>>);
+
+impl Registry {
+    /// The sums of these zones, of which some may have none.
+    pub fn sums(&self, zones: &[Zone]) -> Vec<Sums> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of = |zone: &Zone| {
+            let mut sums = Sums::default();
+            let known = all.iter().find(|(known, _)| known == zone);
+            known.iter().flat_map(|(_, threads)| threads).for_each(|cells| cells.add_to(&mut sums));
+            sums
+        };
+        zones.iter().map(of).collect()
+    }
+
+    /// Appends the numbers of these zones. One without a request has none yet.
+    pub fn write(&self, zones: &[Zone], page: &mut Page) {
+        let sums = self.sums(zones);
+        let pairs: Vec<_> = zones.iter().zip(&sums).filter(|(_, sums)| sums.requests() > 0).collect();
+        let mut each = |metric: &Metric, write: fn(&mut Page, &Metric, &[&str], &Sums)| {
+            page.head(metric);
+            for (Zone { server, location }, sums) in &pairs {
+                write(page, metric, &[server, location], sums);
+            }
+        };
+        each(&REQUESTS, |page, metric, values, sums| page.occurred(metric, values, &sums.codes));
+        each(&DURATION, |page, metric, values, sums| page.times(metric, values, &sums.duration));
+        each(&RECEIVED, |page, metric, values, sums| page.number(metric, values, sums.received));
+        each(&SENT, |page, metric, values, sums| page.number(metric, values, sums.sent));
+        each(&BODIES, |page, metric, values, sums| page.occurred(metric, values, &sums.engines));
+    }
+
+    /// The cells of a thread that has no others for this zone.
+    fn cells(&self, zone: &Zone) -> Arc<Cells> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let cells = Arc::<Cells>::default();
+        match all.iter_mut().find(|(known, _)| known == zone) {
+            Some((_, threads)) => threads.push(Arc::clone(&cells)),
+            None => all.push((zone.clone(), vec![Arc::clone(&cells)])),
+        }
+        cells
+    }
+
+    /// Forgets zones that no configuration has any more.
+    fn retain(&self, zones: &Zones) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(zone, _)| zones.all.contains(zone));
+    }
+}
+
+/// The zones of a configuration on one thread.
+#[derive(Debug)]
+pub struct Traffic {
+    zones: Arc<Zones>,
+    own: Vec<OnceCell<Arc<Cells>>>,
+}
+
+impl Traffic {
+    /// A thread begins with a configuration, behind another one where there was one.
+    pub fn begin(zones: &Arc<Zones>, before: Option<&Traffic>, registry: &Registry) -> Traffic {
+        registry.retain(zones);
+        let own = zones.all.iter().map(|zone| match before.and_then(|before| before.find(zone)) {
+            Some(cells) => OnceCell::from(Arc::clone(cells)),
+            None => OnceCell::new(),
+        });
+        Traffic { own: own.collect(), zones: Arc::clone(zones) }
+    }
+
+    fn find(&self, zone: &Zone) -> Option<&Arc<Cells>> {
+        let place = self.zones.all.iter().position(|known| known == zone)?;
+        self.own[place].get()
+    }
+
+    /// Counts a request that ended in a location.
+    pub fn count(&self, location: usize, ended: &Ended, registry: &Registry) {
+        let Some(&Some(zone)) = self.zones.by_location.get(location) else { return };
+        let zone = zone as usize;
+        self.own[zone].get_or_init(|| registry.cells(&self.zones.all[zone])).count(ended);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metric::Form;
+
+    fn zones(names: &[(&str, &str)]) -> Arc<Zones> {
+        let zone = |(server, location): &(&str, &str)| Zone {
+            server: (*server).into(),
+            location: (*location).into(),
+        };
+        let by_location = (0..names.len() as u32).map(Some).collect();
+        Arc::new(Zones { all: names.iter().map(zone).collect(), by_location })
+    }
+
+    fn ended(status: u16, sent: u64, engine: Option<usize>) -> Ended {
+        Ended { status, received: 10, sent, time: Duration::from_millis(1), engine }
+    }
+
+    #[test]
+    fn statuses_have_places() {
+        for (status, code) in
+            [(200, "200"), (499, "499"), (599, "5xx"), (299, "2xx"), (0, "1xx"), (999, "5xx")]
+        {
+            assert_eq!(CODES[code_place(status)].0, code);
+        }
+        assert_eq!(CODES.len(), 64);
+        let mut codes = [0; CODE_PLACES];
+        for status in [200, 206, 299, 404, 500] {
+            codes[code_place(status)] += 1;
+        }
+        assert_eq!(classes(&codes), [0, 3, 0, 1, 1]);
+        assert_eq!(occurred(&codes).next(), Some(("200", 1)));
+        assert_eq!(BODIES.values().len(), ENGINE_PLACES);
+    }
+
+    #[test]
+    fn threads_are_added_up_and_a_reload_keeps_zones_of_the_same_name() {
+        let registry = Registry::default();
+        let first = zones(&[("a", "/"), ("a", "/x")]);
+        let threads = [Traffic::begin(&first, None, &registry), Traffic::begin(&first, None, &registry)];
+        threads[0].count(0, &ended(200, 100, Some(1)), &registry);
+        threads[1].count(0, &ended(404, 0, None), &registry);
+        threads[1].count(1, &ended(200, 1, None), &registry);
+        threads[1].count(7, &ended(200, 1, None), &registry);
+        let sums = registry.sums(&first.all);
+        assert_eq!((sums[0].requests(), sums[1].requests()), (2, 1));
+        assert_eq!((sums[0].received, sums[0].sent, sums[0].unanswered), (20, 100, 1));
+        assert_eq!(sums[0].moved().collect::<Vec<_>>(), [("libaio", 1)]);
+        // One zone stays at another place, one goes, one comes.
+        let second = zones(&[("b", "/"), ("a", "/")]);
+        let threads = threads.map(|before| Traffic::begin(&second, Some(&before), &registry));
+        threads[0].count(1, &ended(200, 1, None), &registry);
+        let sums = registry.sums(&second.all);
+        assert_eq!((sums[0].requests(), sums[1].requests()), (0, 3));
+        assert_eq!(registry.sums(&first.all)[1].requests(), 0, "it is forgotten");
+    }
+
+    #[test]
+    fn a_page_has_zones_with_requests() {
+        let registry = Registry::default();
+        let zones = zones(&[("a", ""), ("a", "~ \\.x$")]);
+        Traffic::begin(&zones, None, &registry).count(1, &ended(206, 5, Some(15)), &registry);
+        let mut page = Page::new(Form::Plain);
+        registry.write(&zones.all, &mut page);
+        let text = page.finish();
+        for line in [
+            "ringroad_http_requests_total{server=\"a\",location=\"~ \\\\.x$\",code=\"206\"} 1\n",
+            "ringroad_http_sent_bytes_total{server=\"a\",location=\"~ \\\\.x$\"} 5\n",
+            "ringroad_http_bodies_total{server=\"a\",location=\"~ \\\\.x$\",engine=\"sendfile_sync\"} 1\n",
+            "ringroad_http_request_duration_seconds_count{server=\"a\",location=\"~ \\\\.x$\"} 1\n",
+        ] {
+            assert!(text.contains(line), "{line}{text}");
+        }
+        assert!(!text.contains("location=\"\""), "{text}");
+        assert_eq!(text.matches("# TYPE").count(), METRICS.len());
+    }
+}

@@ -1,0 +1,105 @@
+//! Changes of a group's servers at run time. They last until the next configuration.
+
+use std::sync::Arc;
+
+use super::address::Url;
+use super::lines::{Line, Source, Takes};
+use super::table::Shape;
+use super::{Group, PeerState};
+
+/// New settings of a server; what is not there stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerChange {
+    /// `weight`
+    pub weight: Option<i64>,
+    /// `max_conns`
+    pub max_conns: Option<u64>,
+    /// `max_fails`
+    pub max_fails: Option<u64>,
+    /// `fail_timeout`, in seconds.
+    pub fail_timeout: Option<i64>,
+    /// `slow_start`, in milliseconds.
+    pub slow_start_ms: Option<i64>,
+    /// `down`, `drain`
+    pub takes: Option<Takes>,
+    /// `backup`, of a new server.
+    pub backup: Option<bool>,
+}
+
+/// Why a server is not added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddError {
+    /// It is a name, which nothing would look up.
+    Name,
+    /// The group has it.
+    Known,
+}
+
+impl ServerChange {
+    fn apply(&self, line: &mut Line) {
+        let ServerChange { weight, max_conns, max_fails, fail_timeout, slow_start_ms, takes, backup } = *self;
+        line.weight = weight.unwrap_or(line.weight);
+        line.max_conns = max_conns.unwrap_or(line.max_conns);
+        line.max_fails = max_fails.unwrap_or(line.max_fails);
+        line.fail_timeout = fail_timeout.unwrap_or(line.fail_timeout);
+        line.slow_start_ms = slow_start_ms.unwrap_or(line.slow_start_ms);
+        line.takes = takes.unwrap_or(line.takes);
+        line.backup = backup.unwrap_or(line.backup);
+    }
+}
+
+impl Group {
+    /// Changes the server with this number, and the others of its name. Requests in flight go on.
+    pub fn change(&self, id: u32, change: &ServerChange) -> bool {
+        self.with_lines(|lines, server| {
+            let server = server(id)?;
+            lines.iter_mut().filter(|line| line.text == server).for_each(|line| change.apply(line));
+            Some(())
+        })
+        .is_some()
+    }
+
+    /// Removes the server with this number, and the others of its name. Requests in flight go on.
+    pub fn remove(&self, id: u32) -> bool {
+        self.with_lines(|lines, server| {
+            let server = server(id)?;
+            lines.retain(|line| line.text != server);
+            Some(())
+        })
+        .is_some()
+    }
+
+    /// Adds a server with these settings.
+    pub fn add(&self, text: &str, url: &Url, change: &ServerChange) -> Result<(), AddError> {
+        self.with_lines(|lines, _| {
+            let mut line = Line::new(text, url);
+            if !matches!(line.source, Source::Fixed(_)) {
+                return Err(AddError::Name);
+            }
+            if lines.iter().any(|known| known.text == line.text) {
+                return Err(AddError::Known);
+            }
+            change.apply(&mut line);
+            lines.push(line);
+            Ok(())
+        })
+    }
+
+    /// The server with this number.
+    pub fn peer(&self, id: u32) -> Option<PeerState> {
+        self.peers(rt::now()).into_iter().find(|peer| peer.id == id)
+    }
+
+    /// Changes the lines, of which servers are found by their numbers.
+    fn with_lines<T>(&self, change: impl FnOnce(&mut Vec<Line>, &dyn Fn(u32) -> Option<Arc<str>>) -> T) -> T {
+        let mut state = self.state().lock();
+        let peers = state.sets.iter().flat_map(|set| &set.peers);
+        let names: Vec<(u32, Arc<str>)> = peers.map(|peer| (peer.id, Arc::clone(&peer.server))).collect();
+        let find = |id| names.iter().find(|(known, _)| *known == id).map(|(_, server)| Arc::clone(server));
+        let shape = state.shape();
+        let mut lines = shape.lines.to_vec();
+        let done = change(&mut lines, &find);
+        state.reshape(Shape { lines: lines.into(), ..shape });
+        done
+    }
+}

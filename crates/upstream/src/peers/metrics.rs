@@ -1,0 +1,96 @@
+//! The rows of servers' numbers, and their part of a page of metrics.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use telemetry::metric::{Label, Metric, Page};
+use telemetry::traffic::CODE;
+
+use super::counts::Counts;
+use super::{Group, PeerState};
+
+const UPSTREAM: Label = Label { name: "upstream", values: &[] };
+const PEER: Label = Label { name: "peer", values: &[] };
+const BOTH: &[Label] = &[UPSTREAM, PEER];
+
+const REQUESTS: Metric = Metric::counter(
+    "upstream_requests_total",
+    "tries",
+    "Tries that have ended, by status. Statuses that did not occur are left out.",
+)
+.labelled(&[UPSTREAM, PEER, CODE]);
+
+const CONNECT: Metric =
+    Metric::histogram("upstream_connect_seconds", "From the begin of a try to its connection.")
+        .labelled(BOTH);
+
+const FIRST_BYTE: Metric = Metric::histogram(
+    "upstream_first_byte_seconds",
+    "From the begin of a try to the header section of its response.",
+)
+.labelled(BOTH);
+
+const SENT: Metric =
+    Metric::counter("upstream_sent_bytes_total", "bytes", "Bytes of requests to the server.").labelled(BOTH);
+
+const RECEIVED: Metric =
+    Metric::counter("upstream_received_bytes_total", "bytes", "Bytes of its responses.").labelled(BOTH);
+
+const FAILS: Metric =
+    Metric::counter("upstream_fails_total", "tries", "Failed tries, as max_fails counts them.")
+        .labelled(BOTH);
+
+const UNAVAILABLE: Metric = Metric::counter(
+    "upstream_unavailable_total",
+    "times",
+    "Times that the server was left alone for fail_timeout after max_fails.",
+)
+.labelled(BOTH);
+
+const UP: Metric =
+    Metric::gauge("upstream_up", "1", "1 when requests may be sent to the server now.").labelled(BOTH);
+
+const ACTIVE: Metric =
+    Metric::gauge("upstream_active", "requests", "Requests that the server has now.").labelled(BOTH);
+
+/// All of them, in the order of the page.
+pub const METRICS: &[&Metric] =
+    &[&REQUESTS, &CONNECT, &FIRST_BYTE, &SENT, &RECEIVED, &FAILS, &UNAVAILABLE, &UP, &ACTIVE];
+
+/// The servers of one name.
+#[derive(Default)]
+struct Sum {
+    counts: Counts,
+    is_up: bool,
+    active: u64,
+}
+
+/// Appends the numbers of all servers of these groups. A server that stands on several lines is one.
+pub fn write<'a>(groups: impl Iterator<Item = &'a Arc<Group>>, now: Instant, page: &mut Page) {
+    let mut sums: BTreeMap<(String, Arc<str>), Sum> = BTreeMap::new();
+    for group in groups {
+        for peer in group.peers(now) {
+            let PeerState { name, condition, active, counts, .. } = peer;
+            let sum = sums.entry((group.label(), name)).or_default();
+            sum.counts.merge(&counts);
+            sum.is_up |= condition.is_up();
+            sum.active += active;
+        }
+    }
+    let mut each = |metric: &Metric, write: fn(&mut Page, &Metric, &[&str], &Sum)| {
+        page.head(metric);
+        for ((upstream, peer), sum) in &sums {
+            write(page, metric, &[upstream, peer], sum);
+        }
+    };
+    each(&REQUESTS, |page, metric, values, sum| page.occurred(metric, values, &sum.counts.codes));
+    each(&CONNECT, |page, metric, values, sum| page.times(metric, values, &sum.counts.connect));
+    each(&FIRST_BYTE, |page, metric, values, sum| page.times(metric, values, &sum.counts.header));
+    each(&SENT, |page, metric, values, sum| page.number(metric, values, sum.counts.sent));
+    each(&RECEIVED, |page, metric, values, sum| page.number(metric, values, sum.counts.received));
+    each(&FAILS, |page, metric, values, sum| page.number(metric, values, sum.counts.fails));
+    each(&UNAVAILABLE, |page, metric, values, sum| page.number(metric, values, sum.counts.unavailable));
+    each(&UP, |page, metric, values, sum| page.number(metric, values, sum.is_up.into()));
+    each(&ACTIVE, |page, metric, values, sum| page.number(metric, values, sum.active));
+}
