@@ -189,6 +189,11 @@ impl Thread {
         self.draining.is_set()
     }
 
+    /// Whether connections end with their next response: this thread is stopping, or clients are to go elsewhere.
+    pub fn is_leaving(&self) -> bool {
+        self.is_draining() || self.shared.is_leaving()
+    }
+
     /// Counts a client's connection for as long as the response lives.
     pub fn enter(&self) -> (Counted, Counted) {
         (self.connections.enter(), self.room.enter())

@@ -30,8 +30,9 @@ use upstream::caching;
 use upstream::peers::Upstreams;
 
 /// All of them, each with the location of its server.
-pub(crate) const ALL: [(Workload, &str); 4] = [
+pub(crate) const ALL: [(Workload, &str); 5] = [
     (course_static, ""),
+    (course_counted, "location = /metrics { metrics; }"),
     (course_proxied, "proxy_pass http://origin;"),
     (course_upload, "proxy_pass http://origin; client_body_buffer_size 64k;"),
     (course_hit, "proxy_pass http://origin; proxy_cache hits; add_header X-Cache $upstream_cache_status;"),
@@ -44,6 +45,13 @@ pub(crate) type Workload = fn(&mut Server, u32);
 #[inline(never)]
 fn course_static(server: &mut Server, repetitions: u32) {
     server.requests(repetitions, REQUEST, &["200 OK", "text/html", "Last-Modified"]);
+}
+
+/// The same, where requests are counted for `metrics`: the difference is what that costs.
+#[inline(never)]
+fn course_counted(server: &mut Server, repetitions: u32) {
+    server.requests(repetitions, REQUEST, &["200 OK", "text/html", "Last-Modified"]);
+    std::hint::black_box(());
 }
 
 /// A response of an origin to which a connection is kept.

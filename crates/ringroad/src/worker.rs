@@ -266,6 +266,7 @@ impl Serving {
             ToWorker::Reopen(paths) => self.reopen(paths.into_iter().zip(packet.fds).collect()),
             ToWorker::Quit(limit) => self.leave(limit),
             ToWorker::Stop => self.stop(),
+            ToWorker::Leave => self.worker.leave(),
         }
         (None, NextStep::GoOn)
     }

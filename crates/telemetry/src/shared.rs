@@ -1,6 +1,6 @@
 //! State that all worker threads of a process share: a few counters, and access to those of each thread.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
@@ -13,6 +13,8 @@ use crate::traffic::Registry;
 pub struct Shared {
     connections: AtomicU64,
     boundaries: AtomicU64,
+    /// Whether clients are to go elsewhere.
+    is_leaving: AtomicBool,
     /// One for each thread there has been.
     tallies: Mutex<Vec<Arc<Tally>>>,
     /// Requests by server and location.
@@ -34,6 +36,17 @@ impl Shared {
     /// The next number for `$connection`.
     pub fn next_connection(&self) -> u64 {
         self.connections.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Sends clients elsewhere from now on, or no more: connections end with their next response, and checks of readiness
+    /// fail. New connections are accepted.
+    pub fn set_leaving(&self, is_leaving: bool) {
+        self.is_leaving.store(is_leaving, Ordering::Relaxed);
+    }
+
+    /// Whether clients are to go elsewhere.
+    pub fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::Relaxed)
     }
 
     /// When the process began to serve.

@@ -54,10 +54,10 @@ pub(super) struct Next {
 }
 
 impl Next {
-    /// The try at it has ended.
-    pub(super) fn note(&mut self, record: &Try) {
-        if let Some(pick) = &mut self.pick {
-            pick.note(record.facts());
+    /// The try at it has ended for a reason that it has no part in.
+    pub(super) fn give_up(self, record: &Try) {
+        if let Some(pick) = self.pick {
+            pick.give_up(&record.facts());
         }
     }
 }
@@ -156,10 +156,10 @@ impl Choice {
     }
 
     /// Tells what became of a try.
-    pub(super) fn report(&mut self, request: &Request, pick: Option<Pick>, outcome: Outcome) {
+    pub(super) fn report(&mut self, request: &Request, pick: Option<Pick>, outcome: Outcome, record: &Try) {
         match (self, pick) {
             (Choice::Group { selection, .. }, Some(pick)) => {
-                if selection.report(pick, outcome) {
+                if selection.report(pick, outcome, &record.facts()) {
                     request.log(Level::Warn, format_args!("upstream server temporarily disabled"));
                 }
             }
@@ -178,10 +178,9 @@ impl Chosen {
     pub(super) fn answered(&mut self) {
         if let Some(chosen) = &mut self.0
             && let Busy { choice: Choice::Group { selection, .. }, pick, record } = &mut **chosen
-            && let Some(mut pick) = pick.take()
+            && let Some(pick) = pick.take()
         {
-            pick.note(record.facts());
-            let _ = selection.report(pick, Outcome::Answered);
+            let _ = selection.report(pick, Outcome::Answered, &record.facts());
         }
     }
 }

@@ -94,7 +94,7 @@ impl Fetch<'_> {
         };
         let Some(done) = done else {
             record.end();
-            next.note(&record);
+            next.give_up(&record);
             return Err(Failure::Gone);
         };
         match done {
@@ -114,14 +114,14 @@ impl Fetch<'_> {
                 }
             }
             Err((trouble, is_reused)) => {
-                let ended = |next: &mut Next, status| {
+                let ended = |next: Box<Next>, status| {
                     let failure = failed(&record, status);
-                    next.note(&record);
+                    next.give_up(&record);
                     Err(failure)
                 };
                 let why = match trouble {
-                    Trouble::Local => return ended(&mut next, 500),
-                    Trouble::Client(status) => return ended(&mut next, status),
+                    Trouble::Local => return ended(next, 500),
+                    Trouble::Client(status) => return ended(next, status),
                     Trouble::Failed if is_reused && self.may_repeat(NextUpstream::ERROR, sent.get()) => {
                         // It was closed while it was idle, which is no fault of the upstream.
                         failed(&record, 502);
@@ -144,18 +144,17 @@ impl Fetch<'_> {
     fn go_on(
         &mut self,
         request: &mut Request,
-        mut next: Box<Next>,
+        next: Box<Next>,
         record: &Try,
         (reason, status): (NextUpstream, u16),
         was_sent: bool,
     ) -> Result<Option<Reply>, Failure> {
         let failure = failed(record, status);
-        next.note(record);
         let outcome = match reason {
             NextUpstream::HTTP_403 | NextUpstream::HTTP_404 => Outcome::Passed,
             _ => Outcome::Failed,
         };
-        self.choice.report(request, next.pick, outcome);
+        self.choice.report(request, next.pick, outcome, record);
         match self.choice.tries() > 0 && self.may_repeat(reason, was_sent) {
             true => Ok(None),
             false => Err(failure),

@@ -128,7 +128,7 @@ impl Try {
             received: self.bytes_received.get(),
             connect: self.connect_time.get(),
             header: self.header_time.get(),
-            response: Some(self.response_time.get().unwrap_or_else(|| self.elapsed())),
+            response: self.response_time.get().unwrap_or_else(|| self.elapsed()),
         }
     }
 

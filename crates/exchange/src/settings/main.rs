@@ -28,6 +28,8 @@ pub struct MainConf {
     pub worker_rlimit_nofile: Option<u64>,
     /// `worker_rlimit_core`, bytes.
     pub worker_rlimit_core: Option<u64>,
+    /// `shutdown_delay`: how long clients are sent elsewhere before a graceful end begins.
+    pub shutdown_delay: Duration,
     /// `worker_shutdown_timeout`
     pub worker_shutdown_timeout: Option<Duration>,
     /// `worker_priority`, a nice value.
@@ -96,6 +98,7 @@ impl Default for MainConf {
             pid: PathBuf::from("logs/nginx.pid"),
             worker_rlimit_nofile: None,
             worker_rlimit_core: None,
+            shutdown_delay: Duration::ZERO,
             worker_shutdown_timeout: None,
             worker_priority: 0,
             working_directory: None,

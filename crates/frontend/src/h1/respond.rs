@@ -31,12 +31,12 @@ pub(super) struct Sending {
 impl Connection {
     /// Whether client and server want to go on after this request; [`keeps`] is for when its location is known.
     pub(super) fn may_keep_alive(&self, request: &Request) -> bool {
-        connection::wants_keep_alive(&request.head, request.bytes()) && !self.thread.is_draining()
+        connection::wants_keep_alive(&request.head, request.bytes()) && !self.thread.is_leaving()
     }
 
     /// Decides on keep-alive; returns whether the client gets a 100 response.
     pub(super) fn settle_connection(&self, request: &mut Request, core: &Core) -> bool {
-        if self.thread.is_draining() || !keeps(core, request) {
+        if self.thread.is_leaving() || !keeps(core, request) {
             request.keepalive = false;
         }
         let go_on = self.client_waits_to_send(request);

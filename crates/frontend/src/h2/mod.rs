@@ -360,7 +360,7 @@ impl Connection {
 impl Connection {
     /// Takes a connection that is to end one step further.
     fn advance_end(&mut self) -> ControlFlow<Stop> {
-        let is_to_end = self.shared.is_ending.get() || self.shared.thread.is_draining();
+        let is_to_end = self.shared.is_ending.get() || self.shared.thread.is_leaving();
         if self.end == End::Open && is_to_end {
             self.end = End::Announced(rt::now() + GOODBYE_MAX);
             self.shared.with(|state| state.session.announce_end(&mut state.out));

@@ -50,6 +50,18 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         nginx("worker_priority", Args::Exactly(1), "Scheduling priority, a nice value.").default("0"),
         |main, cx| cx.set(&mut main.worker_priority, priority),
     ),
+    // Load balancers notice within some checks that this server is about to end.
+    Directive::main(
+        Spec::new(
+            "ringroad",
+            "shutdown_delay",
+            Contexts::MAIN,
+            Args::Exactly(1),
+            "How long `health ready` fails and connections end with their next response before a graceful end begins.",
+        )
+        .default("0"),
+        |main, cx| cx.milliseconds(&mut main.shutdown_delay),
+    ),
     // Without it a connection may keep a retired worker for as long as it lives.
     Directive::main(
         nginx(

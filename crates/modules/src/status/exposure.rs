@@ -3,14 +3,14 @@
 
 use conf::{Error, Level};
 
-use super::Conf;
+use super::{Conf, Page};
 use crate::{access, auth_basic, auth_request};
 use exchange::config::{Http, Location, Scope};
 use exchange::settings::listen::ListenAddr;
 
 /// Warns of each page that is open to all.
 pub(super) fn check(http: &Http, warnings: &mut Vec<Error>) {
-    let shows = |location: &&Location| location.scope.of::<Conf>().page.is_some();
+    let shows = |location: &&Location| location.scope.of::<Conf>().page.is_some_and(Page::is_private);
     for location in http.locations.iter().filter(shows) {
         let Some(page) = location.scope.of::<Conf>().page else { continue };
         if is_guarded(&location.scope) {

@@ -1,10 +1,13 @@
-//! Numbers for operators: `metrics` for Prometheus, `api` as JSON, and the zones that requests are counted in.
+//! Numbers for operators: `health` for load balancers, `metrics` for Prometheus, `api` as JSON,
+//! `dashboard` for people, and the zones that requests are counted in.
 //!
 //! [`zones`] are made of the configuration alone. Nothing is counted where no block of the configuration shows it.
 //! [`exposure`] warns of pages that all clients can read.
 
 mod api;
+mod dashboard;
 mod exposure;
+mod health;
 mod metrics;
 mod process;
 mod zones;
@@ -41,6 +44,29 @@ pub(crate) static MODULE: Module = Module {
 const PAGE: Contexts = Contexts::SERVER.or(Contexts::LOCATION);
 
 const DIRECTIVES: &[Directive] = &[
+    Directive::scope(
+        Spec::new(OWN, "dashboard", PAGE, Args::None, "Serves a page that shows the numbers to people."),
+        |scope, cx| {
+            scope.own::<Conf>().page = Some(Page::Dashboard);
+            cx.http.own::<StatusZones>().is_asked = true;
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        Spec::new(
+            OWN,
+            "health",
+            PAGE,
+            Args::Exactly(1),
+            "Responds to checks: `live` with 200, `ready` with 200, or 503 while the server is about to end.",
+        ),
+        |scope, cx| {
+            let mut page = Page::Live;
+            cx.choice(&mut page, &[("live", Page::Live), ("ready", Page::Ready)])?;
+            scope.own::<Conf>().page = Some(page);
+            Ok(())
+        },
+    ),
     Directive::scope(
         Spec::new(OWN, "metrics", PAGE, Args::None, "Serves all numbers in the text format of Prometheus."),
         |scope, cx| {
@@ -115,9 +141,16 @@ pub(crate) struct Conf {
     zone: Option<Named>,
 }
 
-/// What a block shows.
+/// What a block shows. A block has one of them, as it has one handler that makes its content: the last directive that was
+/// read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Page {
+    /// `health live`: whether a thread serves.
+    Live,
+    /// `health ready`: whether clients should come.
+    Ready,
+    /// `dashboard`: the page and its data, at one address.
+    Dashboard,
     /// `metrics`
     Metrics,
     /// `api`
@@ -131,9 +164,16 @@ impl Page {
     /// Its directive.
     fn name(self) -> &'static str {
         match self {
+            Page::Live | Page::Ready => "health",
+            Page::Dashboard => "dashboard",
             Page::Metrics => "metrics",
             Page::Api { .. } => "api",
         }
+    }
+
+    /// Whether it tells what strangers should not know. Checks tell no more than a connection does.
+    fn is_private(self) -> bool {
+        !matches!(self, Page::Live | Page::Ready)
     }
 
     /// Whether clients can change something by it.
@@ -153,6 +193,8 @@ fn take_part(http: &Http, scope: &Scope, plan: &mut Plan) {
     let conf = scope.shared::<Conf>();
     match conf.page {
         None => {}
+        Some(Page::Live | Page::Ready) => plan.now(Phase::Content, Arc::clone(&conf), health::run),
+        Some(Page::Dashboard) => plan.now(Phase::Content, Arc::clone(&conf), dashboard::run),
         Some(Page::Metrics) => plan.now(Phase::Content, Arc::clone(&conf), metrics::run),
         Some(Page::Api { .. }) => plan.now(Phase::Content, Arc::clone(&conf), api::run),
     }
@@ -178,7 +220,8 @@ fn count(_: &Conf, request: &Request) {
     traffic.count(request.location.0 as usize, &ended, &request.conn.thread.shared.traffic);
 }
 
-/// The place of a mover among the values of the label `engine`.
+/// The place of a mover among the values of the label `engine`. Its words are in `telemetry`, which knows no engine; a test
+/// compares them.
 fn engine_place(mover: Mover) -> usize {
     let (method, via) = match mover {
         Mover::Read { via, direct } => (usize::from(direct), via),
@@ -229,6 +272,7 @@ mod tests {
             ("http {\nstatus_zone a; }", "\"status_zone\" directive is not allowed here"),
             ("http { server {\nmetrics on; } }", "invalid number of arguments in \"metrics\" directive"),
             ("http { server {\nstatus_zone \"\"; } }", "\"status_zone\" directive invalid value"),
+            ("http { server {\nhealth maybe; } }", "invalid value \"maybe\""),
             ("http {\nmetrics_zones 0; }", "value must be between 1 and 65536"),
         ] {
             let found = error(text);

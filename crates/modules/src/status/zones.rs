@@ -1,5 +1,8 @@
 //! The zones of a configuration: each server by its first name, each of its locations as it is written.
 //!
+//! The tables are made when the configuration is checked, since names of servers and locations are complete then. Requests
+//! find their zone by the number of their location.
+//!
 //! `status_zone` renames and joins them. Blocks without a name of their own, such as `if`, belong to the location around
 //! them.
 
@@ -66,7 +69,8 @@ impl StatusZones {
     }
 }
 
-/// Makes the zones, when all blocks have been read.
+/// Makes the zones, when all blocks have been read: in the order of the configuration, so that those above the limit are the
+/// last ones.
 pub(super) fn make(http: &Http, warnings: &mut Vec<Error>) {
     let status = http.of::<StatusZones>();
     let (mut zones, mut places, mut are_named) = (Zones::default(), HashMap::new(), Vec::new());

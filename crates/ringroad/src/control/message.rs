@@ -81,6 +81,8 @@ pub(crate) enum ToWorker {
     Quit(Option<Duration>),
     /// End now.
     Stop,
+    /// Send clients elsewhere, and go on.
+    Leave,
 }
 
 /// From the worker.
@@ -126,6 +128,9 @@ impl ToWorker {
                 out.u64(5);
             }
             ToWorker::Acme(number, change) => put_change(out.u64(6).u64(*number), change),
+            ToWorker::Leave => {
+                out.u64(7);
+            }
         }
         out.finish()
     }
@@ -140,6 +145,7 @@ impl ToWorker {
             4 => ToWorker::Quit(from.option(take_time)?),
             5 => ToWorker::Stop,
             6 => ToWorker::Acme(from.u64()?, take_change(&mut from)?),
+            7 => ToWorker::Leave,
             _ => return Err(Malformed),
         };
         from.end()?;
@@ -331,6 +337,7 @@ mod tests {
             ToWorker::Quit(Some(Duration::from_millis(1500))),
             ToWorker::Stop,
             ToWorker::Acme(4, AcmeChange::Certificate { id: "a/b".to_owned(), pem: b"pem".to_vec() }),
+            ToWorker::Leave,
         ];
         for message in messages {
             assert_eq!(ToWorker::decode(&message.encode()), Ok(message));

@@ -95,6 +95,8 @@ struct Master {
     phase: Phase,
     /// The process that obtains certificates, and what came of it.
     acme: Acme,
+    /// When the graceful end begins, while clients are sent elsewhere (`shutdown_delay`).
+    quit_at: Option<Instant>,
     /// How often workers died lately before they were ready.
     respawn: Respawn,
     /// No worker is started before this.
@@ -146,6 +148,7 @@ pub(crate) fn run(request: Request, site: Site, log: Log) -> ExitCode {
         workers: Vec::new(),
         phase: Phase::Starting,
         acme: Acme::default(),
+        quit_at: None,
         respawn: Respawn::default(),
         start_at: None,
         pid_file: None,
@@ -180,6 +183,9 @@ impl Master {
             self.handle_messages();
             self.reap();
             self.kill_late_ones();
+            if self.quit_at.take_if(|at| *at <= Instant::now()).is_some() {
+                self.quit();
+            }
         }
         self.cycle.listeners.forget(None);
         if let Some(file) = self.pid_file.take() {
@@ -251,7 +257,8 @@ impl Master {
             Stage::Starting { kill_at } => Some(kill_at),
             Stage::Serving => None,
         });
-        kills.chain(self.start_at).chain(self.pending_deadline()).chain(self.acme.deadline()).min()
+        let others = self.start_at.into_iter().chain(self.quit_at).chain(self.acme.deadline());
+        kills.chain(others).chain(self.pending_deadline()).min()
     }
 
     /// One notice for each signal in nginx's words, then what it asks for.
@@ -280,8 +287,8 @@ impl Master {
     fn obey(&mut self, signal: Signal) {
         match signal {
             Signal::SIGTERM | Signal::SIGINT => self.end_workers(&ToWorker::Stop, Some(STOP_TIME)),
-            Signal::SIGQUIT => self.quit(),
-            Signal::SIGHUP if self.phase != Phase::Ending => self.reload(),
+            Signal::SIGQUIT => self.begin_quit(),
+            Signal::SIGHUP if self.phase != Phase::Ending && self.quit_at.is_none() => self.reload(),
             Signal::SIGUSR1 => self.reopen_logs(),
             Signal::SIGWINCH if self.daemonized && self.phase == Phase::Running => {
                 self.phase = Phase::Idle;
@@ -303,6 +310,22 @@ impl Master {
         for worker in &mut self.workers {
             worker.tell(message, Vec::new());
             worker.stage = Stage::Leaving { kill_at };
+        }
+    }
+
+    /// Sends clients elsewhere for `shutdown_delay` before everything ends with grace. A second request does not wait any
+    /// longer.
+    fn begin_quit(&mut self) {
+        let delay = self.cycle.site.settings.shutdown_delay;
+        if delay.is_zero() || self.quit_at.take().is_some() || self.phase != Phase::Running {
+            return self.quit();
+        }
+        self.cycle.log.notice(format_args!("clients are sent elsewhere for {} ms", delay.as_millis()));
+        // A worker that is to replace the present one would not know of it.
+        self.abandon_pending();
+        self.quit_at = Some(Instant::now() + delay);
+        for worker in &mut self.workers {
+            worker.tell(&ToWorker::Leave, Vec::new());
         }
     }
 
@@ -419,6 +442,12 @@ impl Master {
                 }
                 for signal in std::mem::take(&mut self.postponed) {
                     self.obey(signal);
+                }
+            }
+            // One that was started for a dead one.
+            Phase::Running if self.quit_at.is_some() => {
+                for worker in &mut self.workers {
+                    worker.tell(&ToWorker::Leave, Vec::new());
                 }
             }
             Phase::Running | Phase::Idle => self.commit_replacement(generation),

@@ -4,6 +4,7 @@
 //! file, and then whoever waits for a daemon is told. No privileges are dropped, as in nginx. A reload works in place only: there is nobody to start another process.
 
 use std::process::ExitCode;
+use std::time::Instant;
 
 use nix::sys::signal::Signal;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -60,7 +61,7 @@ pub(super) fn run(
     if let Some(readiness) = readiness {
         readiness.tell(&cycle.log);
     }
-    let mut single = Single { request, cycle, worker, acme };
+    let mut single = Single { request, cycle, worker, acme, quit_at: None };
     single.serve(&signals);
     let Single { cycle, worker, mut acme, .. } = single;
     acme.stop();
@@ -90,6 +91,8 @@ struct Single {
     worker: Worker,
     /// The process that obtains certificates, and what came of it.
     acme: Acme,
+    /// When the graceful end begins, while clients are sent elsewhere.
+    quit_at: Option<Instant>,
 }
 
 impl Single {
@@ -104,7 +107,11 @@ impl Single {
                 polled.push(PollFd::from_borrowed_fd(channel, PollFlags::IN | sending));
             }
             // An interruption is a reason to look, as any other.
-            let _ = poll(&mut polled, self.acme.deadline().map(timeout_until).as_ref());
+            let until = self.acme.deadline().into_iter().chain(self.quit_at).min();
+            let _ = poll(&mut polled, until.map(timeout_until).as_ref());
+            if self.quit_at.take_if(|at| *at <= Instant::now()).is_some() {
+                self.quit();
+            }
             for number in self.worker.take_retired() {
                 // Counted from 1 there and here.
                 tell_retired(&self.cycle.log, number, std::process::id());
@@ -143,9 +150,15 @@ impl Single {
                 self.worker.stop();
             }
             Signal::SIGQUIT => {
-                log.notice("gracefully shutting down");
-                self.worker.quit(self.cycle.site.settings.shutdown_timeout);
+                let delay = self.cycle.site.settings.shutdown_delay;
+                if delay.is_zero() || self.quit_at.take().is_some() {
+                    return self.quit();
+                }
+                log.notice(format_args!("clients are sent elsewhere for {} ms", delay.as_millis()));
+                self.worker.leave();
+                self.quit_at = Some(Instant::now() + delay);
             }
+            Signal::SIGHUP if self.quit_at.is_some() => {}
             Signal::SIGHUP => self.reload(),
             Signal::SIGUSR1 => {
                 let logs = self.cycle.reopen_logs();
@@ -159,6 +172,11 @@ impl Single {
             }
             _ => {}
         }
+    }
+
+    fn quit(&self) {
+        self.cycle.log.notice("gracefully shutting down");
+        self.worker.quit(self.cycle.site.settings.shutdown_timeout);
     }
 
     /// In place or not at all.

@@ -119,6 +119,7 @@ fn settings(loaded: &Loaded, request: &Request) -> Settings {
             directory: main.working_directory.clone(),
         },
         // Zero is no limit, as nginx has it.
+        shutdown_delay: main.shutdown_delay,
         shutdown_timeout: main.worker_shutdown_timeout.filter(|time| !time.is_zero()),
         env: main.env.clone(),
         connections: config.events().worker_connections,
@@ -260,6 +261,11 @@ impl Worker {
     /// Goes on with other descriptors of the same files.
     pub(crate) fn reopen(&self, logs: Vec<(PathBuf, OwnedFd)>) -> Result<(), String> {
         self.0.reopen(logs).map_err(|error| error.to_string())
+    }
+
+    /// Sends clients elsewhere, and goes on.
+    pub(crate) fn leave(&self) {
+        self.0.leave();
     }
 
     /// Begins a graceful end; [`Worker::is_finished`] tells when it is reached.

@@ -56,6 +56,7 @@ pub(crate) struct Settings {
     /// `None`: nobody is told.
     pub(crate) pid: Option<PathBuf>,
     pub(crate) limits: ProcessLimits,
+    pub(crate) shutdown_delay: Duration,
     pub(crate) shutdown_timeout: Option<Duration>,
     /// `env`: variables to keep, or to set.
     pub(crate) env: Vec<(String, Option<String>)>,

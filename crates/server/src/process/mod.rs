@@ -110,6 +110,8 @@ pub struct Worker {
     events: Arc<Events>,
     /// The number of the configuration in force.
     newest: AtomicU64,
+    /// State that the threads share.
+    shared: Arc<Shared>,
     /// The configuration in force, whose zones the next one takes over.
     config: Mutex<Arc<Config>>,
 }
@@ -164,7 +166,8 @@ impl Worker {
         let (memory, notes) = (Arc::new(Ledger::default()), Arc::new(Written::default()));
         let newest = AtomicU64::new(1);
         let (threads, orders, in_force) = (Vec::new(), Vec::new(), Mutex::new(Arc::clone(config)));
-        let mut worker = Worker { threads, orders, choice, events, newest, config: in_force };
+        let mut worker =
+            Worker { threads, orders, choice, events, newest, shared: Arc::clone(&shared), config: in_force };
         for (number, part) in split(resources, count)?.into_iter().enumerate() {
             let (sender, orders) = mailbox::channel(ORDERS_MAX);
             let setup = Setup {
@@ -272,6 +275,11 @@ impl Worker {
             // A thread that does not take the order has ended.
             let _ = send(orders, Order::Quit(patience));
         }
+    }
+
+    /// Sends clients elsewhere: connections end with their next response, and checks of readiness fail.
+    pub fn leave(&self) {
+        self.shared.set_leaving(true);
     }
 
     /// Ends at once.

@@ -20,7 +20,7 @@ pub struct Tried {
     /// From its begin to the header section of the response.
     pub header: Option<Duration>,
     /// From its begin to its end.
-    pub response: Option<Duration>,
+    pub response: Duration,
 }
 
 /// Counts of one server.
@@ -44,8 +44,8 @@ pub struct Counts {
     pub connect: Distribution,
     /// Times to a header section.
     pub header: Distribution,
-    /// Times to the end of a response.
-    pub response: Distribution,
+    /// Responses that came to an end, and the sum of their times: there is no histogram of these.
+    pub responses: (u64, Duration),
 }
 
 impl Default for Counts {
@@ -60,7 +60,7 @@ impl Default for Counts {
             selected: None,
             connect: Distribution::default(),
             header: Distribution::default(),
-            response: Distribution::default(),
+            responses: (0, Duration::ZERO),
         }
     }
 }
@@ -78,12 +78,14 @@ impl Counts {
         self.codes[code_place(status)] += 1;
         self.sent += tried.sent;
         self.received += tried.received;
-        let times = [
-            (&mut self.connect, tried.connect),
-            (&mut self.header, tried.header),
-            (&mut self.response, tried.response.filter(|_| tried.header.is_some())),
-        ];
-        times.into_iter().for_each(|(times, time)| time.into_iter().for_each(|time| times.add(time)));
+        if let Some(connect) = tried.connect {
+            self.connect.add(connect);
+        }
+        if let Some(header) = tried.header {
+            self.header.add(header);
+            let (count, sum) = self.responses;
+            self.responses = (count + 1, sum.saturating_add(tried.response));
+        }
     }
 
     /// Adds those of the same server on another line.
@@ -96,7 +98,8 @@ impl Counts {
         self.unavailable += other.unavailable;
         self.connect.merge(&other.connect);
         self.header.merge(&other.header);
-        self.response.merge(&other.response);
+        let (count, sum) = other.responses;
+        self.responses = (self.responses.0 + count, self.responses.1.saturating_add(sum));
     }
 }
 

@@ -457,7 +457,6 @@ impl Selection {
             id: peer.id,
             since: now,
             header_ms: None,
-            tried: None,
             created: None,
             counts_waiting: matches!(self.group.method, Method::LeastTime { inflight: true, .. }),
             group: Arc::clone(&self.group),
@@ -485,21 +484,21 @@ impl Selection {
 
     /// Tells what became of a try. Returns whether the server is left alone for a while from now on, which is nginx's
     /// `upstream server temporarily disabled`.
-    pub fn report(&mut self, pick: Pick, outcome: Outcome) -> bool {
+    pub fn report(&mut self, pick: Pick, outcome: Outcome, tried: &Tried) -> bool {
         if let (Outcome::Answered, Some(Sticky { kind: StickyKind::Learn(learn), .. })) =
             (outcome, &self.group.sticky)
             && let Some(session) = pick.created.clone()
         {
             note(learn, session, &pick.sid, None);
         }
-        self.settle(pick, outcome, rt::now())
+        self.settle(pick, outcome, tried, rt::now())
     }
 
-    fn settle(&mut self, mut pick: Pick, outcome: Outcome, now: Instant) -> bool {
+    fn settle(&mut self, mut pick: Pick, outcome: Outcome, tried: &Tried, now: Instant) -> bool {
         let Some(shared) = pick.shared.take() else { return false };
         let mut state = shared.lock();
         self.tries = if state.sets[0].is_single { 0 } else { self.tries.saturating_sub(1) };
-        pick.release(&mut state, Some(outcome), now)
+        pick.release(&mut state, Some(outcome), Some(tried), now)
     }
 
     /// Tries that are left, the one in flight counted.
@@ -552,8 +551,6 @@ pub struct Pick {
     since: Instant,
     /// Milliseconds from there to the header section of the response.
     header_ms: Option<u64>,
-    /// The facts of its try, when that has ended.
-    tried: Option<Tried>,
     /// The session that the response belongs to, and whether it is new.
     created: Option<(Vec<u8>, bool)>,
     /// Whether it is one of [`Times::inflight`].
@@ -564,9 +561,11 @@ pub struct Pick {
 }
 
 impl Pick {
-    /// Notes the facts of its try, which has ended.
-    pub fn note(&mut self, tried: Tried) {
-        self.tried = Some(tried);
+    /// Its try has ended for a reason that the server has no part in.
+    pub fn give_up(mut self, tried: &Tried) {
+        if let Some(shared) = self.shared.take() {
+            self.release(&mut shared.lock(), None, Some(tried), rt::now());
+        }
     }
 
     /// The header section of the response is here.
@@ -589,7 +588,13 @@ impl Pick {
     }
 
     /// Counts no more.
-    fn release(&mut self, state: &mut State, outcome: Option<Outcome>, now: Instant) -> bool {
+    fn release(
+        &mut self,
+        state: &mut State,
+        outcome: Option<Outcome>,
+        tried: Option<&Tried>,
+        now: Instant,
+    ) -> bool {
         let moment = state.moment(now);
         let (waited, method) = (self.waited_ms(now), &self.group.method);
         if let Method::LeastTime { whole, inflight } = *method
@@ -607,7 +612,7 @@ impl Pick {
             }
         }
         let failed = outcome.map(|outcome| outcome == Outcome::Failed);
-        state.release(self.id, failed, self.tried.as_ref(), moment)
+        state.release(self.id, failed, tried, moment)
     }
 }
 
@@ -616,7 +621,7 @@ impl Drop for Pick {
     fn drop(&mut self) {
         if let Some(shared) = self.shared.take() {
             // Not the turn's time, because a pick may be dropped where there is no runtime any more.
-            self.release(&mut shared.lock(), None, Instant::now());
+            self.release(&mut shared.lock(), None, None, Instant::now());
         }
     }
 }

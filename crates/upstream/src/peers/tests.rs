@@ -17,6 +17,10 @@ use exchange::shared_zone::{Zone, Zones};
 use exchange::template::Template;
 use telemetry::traffic::code_place;
 
+/// A try of which nothing is known.
+const TRIED: Tried =
+    Tried { status: 200, sent: 0, received: 0, connect: None, header: None, response: Duration::ZERO };
+
 /// A group of servers `a`, `b`, … at 10.0.0.1, 10.0.0.2, …, and a clock.
 struct Bench {
     group: Arc<Group>,
@@ -78,10 +82,10 @@ impl Bench {
             let Ok(pick) = selection.choose(self.now) else { return '-' };
             let name = letter(&pick);
             if !failing.contains(name) {
-                selection.settle(pick, Outcome::Answered, self.now);
+                selection.settle(pick, Outcome::Answered, &TRIED, self.now);
                 return name;
             }
-            selection.settle(pick, Outcome::Failed, self.now);
+            selection.settle(pick, Outcome::Failed, &TRIED, self.now);
             if selection.tries() == 0 {
                 return '-';
             }
@@ -132,10 +136,10 @@ fn nobody_is_asked_twice_for_one_request() {
     let mut selection = bench.select();
     assert_eq!(selection.tries(), 2);
     let first = selection.choose(bench.now).expect("the first");
-    selection.settle(first, Outcome::Failed, bench.now);
+    selection.settle(first, Outcome::Failed, &TRIED, bench.now);
     assert_eq!(selection.tries(), 1);
     let second = selection.choose(bench.now).expect("the second");
-    selection.settle(second, Outcome::Failed, bench.now);
+    selection.settle(second, Outcome::Failed, &TRIED, bench.now);
     assert_eq!((selection.tries(), selection.choose(bench.now).err()), (0, Some(NoPeer::Busy)));
 }
 
@@ -197,7 +201,7 @@ fn one_request_at_a_time_tries_a_server_whose_time_is_over() {
     }
     assert_eq!(seen.matches('a').count(), 1, "{seen}");
     let probe = picks.into_iter().find(|pick| letter(pick) == 'a').expect("it is one of them");
-    assert!(!first.settle(probe, Outcome::Answered, bench.now));
+    assert!(!first.settle(probe, Outcome::Answered, &TRIED, bench.now));
     assert!(bench.run(4).contains('a'), "it is back");
 }
 
@@ -208,7 +212,7 @@ fn a_server_that_is_alone_is_asked_whatever_it_did() {
     assert_eq!(bench.run(1), "a");
     let mut selection = bench.select();
     let pick = selection.choose(bench.now).expect("the only one");
-    assert!(!selection.settle(pick, Outcome::Failed, bench.now), "it is not left alone");
+    assert!(!selection.settle(pick, Outcome::Failed, &TRIED, bench.now), "it is not left alone");
     assert_eq!(selection.tries(), 0);
 }
 
@@ -221,7 +225,7 @@ fn the_log_hears_of_a_server_that_is_left_alone_once_it_is() {
         let mut selection = bench.select();
         let pick = selection.choose(bench.now).expect("one is there");
         let name = letter(&pick);
-        if selection.settle(pick, Outcome::Failed, bench.now) {
+        if selection.settle(pick, Outcome::Failed, &TRIED, bench.now) {
             told.push(name);
         }
     }
@@ -325,7 +329,7 @@ fn the_fastest_is_next_until_it_has_too_much_to_do() {
             let ms = if letter(&pick) == 'a' { 100 } else { 10 };
             bench.now += Duration::from_millis(ms);
             pick.note_header(bench.now);
-            selection.settle(pick, Outcome::Answered, bench.now);
+            selection.settle(pick, Outcome::Answered, &TRIED, bench.now);
         }
         let mut names = String::new();
         let mut held = Vec::new();
@@ -509,7 +513,7 @@ fn names_have_the_addresses_that_are_put_and_keep_what_is_known_of_them() {
     put(&[2, 3, 1]);
     assert_eq!(bench.run(4).matches('b').count(), 0, "it failed");
     put(&[2, 3]);
-    selection.settle(held, Outcome::Failed, bench.now);
+    selection.settle(held, Outcome::Failed, &TRIED, bench.now);
     bench.pass(11);
     assert!(bench.run(4).contains('b'));
     put(&[]);
@@ -559,7 +563,7 @@ fn a_request_goes_on_when_servers_come_and_go_meanwhile() {
         for round in 0..3_u8 {
             let pick = selection.choose(bench.now).expect("one is left");
             names.push(letter(&pick));
-            selection.settle(pick, Outcome::Failed, bench.now);
+            selection.settle(pick, Outcome::Failed, &TRIED, bench.now);
             bench.group.put(&named, vec![found("10.0.0.2:80"), found(&format!("10.0.0.{}:80", round + 3))]);
         }
         let mut once: Vec<char> = names.chars().collect();
@@ -734,7 +738,7 @@ proptest! {
             for (selection, names, pick) in &mut open {
                 if let Some(pick) = pick.take() {
                     let outcome = if fails { Outcome::Failed } else { Outcome::Answered };
-                    selection.settle(pick, outcome, bench.now);
+                    selection.settle(pick, outcome, &TRIED, bench.now);
                 }
                 if let Ok(next) = selection.choose(bench.now) {
                     let name = letter(&next);
@@ -799,11 +803,9 @@ fn tries_are_counted_and_a_reload_keeps_the_counts() {
     let bench = Bench::new(Method::RoundRobin, weighted(&[1, 1]));
     let mut selection = bench.select();
     for (status, outcome) in [(502, Outcome::Failed), (200, Outcome::Answered)] {
-        let mut pick = selection.choose(bench.now).expect("a server");
-        let times = [Some(Duration::from_millis(1)); 3];
-        let [connect, header, response] = times;
-        pick.note(Tried { status, sent: 10, received: 100, connect, header, response });
-        selection.settle(pick, outcome, bench.now);
+        let pick = selection.choose(bench.now).expect("a server");
+        let tried = Tried { status, received: 100, header: Some(Duration::from_millis(1)), ..TRIED };
+        selection.settle(pick, outcome, &tried, bench.now);
     }
     // The next configuration has one of both, in no zone.
     let mut draft = Draft::new("group");
@@ -835,7 +837,7 @@ fn servers_change_while_they_have_requests() {
     assert_eq!(bench.run(3), "bbb");
     let state = &bench.group.peers(now)[0];
     assert_eq!((state.active, state.condition), (1, Condition::Down), "its request goes on");
-    selection.settle(pick, Outcome::Answered, now);
+    selection.settle(pick, Outcome::Answered, &TRIED, now);
     let url = |text: &str| Url::parse(text, 80).expect("an address");
     let add = |text: &str| bench.group.add(text, &url(text), &ServerChange::default());
     assert_eq!(add("10.0.0.3:80"), Ok(()));

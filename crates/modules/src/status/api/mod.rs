@@ -16,6 +16,8 @@ use exchange::request::Request;
 use exchange::response::ContentType;
 use exchange::settings::core::FoundBy;
 
+pub(super) use tree::ZoneNumbers;
+
 /// Versions of the paths that are served.
 const VERSIONS: [&str; 2] = ["8", "9"];
 

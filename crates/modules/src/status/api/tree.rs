@@ -266,12 +266,12 @@ fn peer(peer: &PeerState) -> Value {
         let since = rt::now().saturating_duration_since(selected);
         value["selected"] = iso_8601(rt::wall() - since).into();
     }
-    let average = |times: &telemetry::histogram::Distribution| {
-        (times.count() > 0).then(|| (times.sum_s() / times.count() as f64 * 1e3).round() as u64)
-    };
-    for (name, time) in
-        [("header_time", average(&counts.header)), ("response_time", average(&counts.response))]
-    {
+    let average = |count: u64, sum_s: f64| (count > 0).then(|| (sum_s / count as f64 * 1e3).round() as u64);
+    let (responses, sum) = counts.responses;
+    for (name, time) in [
+        ("header_time", average(counts.header.count(), counts.header.sum_s())),
+        ("response_time", average(responses, sum.as_secs_f64())),
+    ] {
         if let Some(time) = time {
             value[name] = time.into();
         }

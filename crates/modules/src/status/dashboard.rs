@@ -1,0 +1,186 @@
+//! `dashboard`: one page for people, and its data.
+//!
+//! The page is a part of the program. It asks for `?snapshot` of its own address once a second and computes rates and
+//! percentiles itself, so that the server keeps nothing for it. Its policy lets it load nothing else, from anywhere.
+//!
+//! Names of the configuration become text nodes there and never markup. There is no way to change anything by the page,
+//! so that a frame or a forged request gains nothing; its policy refuses both nevertheless.
+
+use http::request::Method;
+use io::op::Source;
+use serde_json::{Map, Value, json};
+use telemetry::histogram::Distribution;
+use telemetry::time_zone::since_1970;
+use telemetry::traffic;
+
+use super::Conf;
+use super::api::ZoneNumbers;
+use crate::ssl;
+use exchange::phases::Step;
+use exchange::request::Request;
+use exchange::response::ContentType;
+use upstream::caching::metrics::Facts;
+use upstream::caching::settings::Caches;
+use upstream::peers::Upstreams;
+
+/// The page with its style and its script, as the browser gets them but for [`NONCE`].
+const PAGE: &str = include_str!("dashboard.html");
+
+/// The query that stands for the data.
+const SNAPSHOT: &[u8] = b"snapshot";
+
+/// Where the number stands that allows the page's own script and style (CSP level 3, section 2.3.1).
+const NONCE: &str = "@NONCE@";
+
+/// Responds with the page or its data.
+pub(super) fn run(_: &Conf, request: &mut Request) -> Step {
+    if !matches!(request.method, Method::Get | Method::Head) {
+        return Step::Status(405);
+    }
+    let (kind, body, policy) = match request.args == SNAPSHOT {
+        true => ("application/json", snapshot(request).to_string(), "default-src 'none'".to_owned()),
+        false => {
+            let nonce = nonce();
+            let policy = format!(
+                "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; img-src data:; \
+                 connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+            );
+            ("text/html; charset=utf-8", PAGE.replace(NONCE, &nonce), policy)
+        }
+    };
+    let response = &mut request.response;
+    response.status = 200;
+    response.content_type = ContentType::Text(kind.into());
+    for (name, value) in [
+        ("Cache-Control", "no-store"),
+        ("X-Content-Type-Options", "nosniff"),
+        ("Content-Security-Policy", policy.as_str()),
+    ] {
+        response.fields.push((name.as_bytes().to_vec(), value.as_bytes().to_vec()));
+    }
+    response.set_bytes(Source::Vec(body.into_bytes()));
+    Step::Done
+}
+
+/// A text that no other site can know beforehand.
+fn nonce() -> String {
+    use std::hash::{BuildHasher, RandomState};
+    // Keys of the kernel's generator, hashed with what differs each time.
+    format!("{:016x}{:016x}", RandomState::new().hash_one(0), RandomState::new().hash_one(1))
+}
+
+/// All numbers of the page at this moment.
+fn snapshot(request: &Request) -> Value {
+    let (config, shared) = (&request.config().http, &request.conn.thread.shared);
+    let totals = shared.totals();
+    let seconds = |time| {
+        let (seconds, ms) = since_1970(time);
+        seconds as f64 + f64::from(ms) / 1e3
+    };
+    let caches = config.of::<Caches>().zones.iter();
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "started": seconds(shared.started()),
+        "now": seconds(rt::wall()),
+        "generation": request.generation.number,
+        "threads": request.config().main().workers.count(),
+        "is_leaving": shared.is_leaving(),
+        "connections": {
+            "accepted": totals.accepted,
+            "active": totals.active.saturating_sub(totals.waiting),
+            "idle": totals.waiting,
+        },
+        "requests": { "total": totals.requests, "current": totals.reading + totals.writing },
+        "zones": ZoneNumbers::all(request).iter().filter(|zone| zone.sums.requests() > 0).map(zone).collect::<Value>(),
+        "peers": peers(request),
+        "caches": caches.map(|zone| cache(zone.name(), &Facts::of(zone.state()))).collect::<Value>(),
+        "certificates": ssl::expiries(config).into_iter().map(certificate).collect::<Value>(),
+    })
+}
+
+/// A row of the table of locations. Rates are differences of two snapshots, which the page makes.
+fn zone(numbers: &ZoneNumbers) -> Value {
+    let sums = &numbers.sums;
+    json!({
+        "server": &*numbers.zone.server,
+        "location": &*numbers.zone.location,
+        "requests": sums.requests(),
+        "codes": object(traffic::occurred(&sums.codes)),
+        "received": sums.received,
+        "sent": sums.sent,
+        "engines": object(sums.moved()),
+        "times": times(&sums.duration),
+    })
+}
+
+/// Counts by name, as far as they are above zero.
+fn object(pairs: impl Iterator<Item = (&'static str, u64)>) -> Value {
+    let map: Map<String, Value> = pairs.map(|(name, count)| (name.to_owned(), count.into())).collect();
+    Value::Object(map)
+}
+
+/// The buckets that have times, as pairs of place and count: the page subtracts earlier ones.
+fn times(times: &Distribution) -> Value {
+    let buckets = times.counts().iter().enumerate().filter(|(_, count)| **count > 0);
+    buckets.map(|(place, count)| json!([place, count])).collect()
+}
+
+/// The servers of all groups in one list, in the order of the configuration.
+fn peers(request: &Request) -> Value {
+    let groups = request.config().http.of::<Upstreams>().groups();
+    let peers = groups.flat_map(|group| {
+        let label = group.label();
+        group.peers(rt::now()).into_iter().map(move |peer| {
+            json!({
+                "upstream": label,
+                "id": peer.id,
+                "server": &*peer.name,
+                "state": peer.condition.name(),
+                "backup": peer.backup,
+                "weight": peer.weight,
+                "active": peer.active,
+                "requests": peer.counts.chosen,
+                "codes": object(traffic::occurred(&peer.counts.codes)),
+                "fails": peer.counts.fails,
+                "times": times(&peer.counts.header),
+            })
+        })
+    });
+    peers.collect()
+}
+
+/// A row of the table of caches. One that could not be opened has no size.
+fn cache(zone: &str, facts: &Facts) -> Value {
+    json!({
+        "zone": zone,
+        "size": facts.bytes.unwrap_or(0),
+        "max_size": facts.max_size,
+        "entries": facts.entries,
+        "evicted": facts.evicted,
+        "is_loading": facts.is_loading,
+        "is_degraded": facts.is_degraded,
+        "requests": object(facts.requests.iter().copied()),
+    })
+}
+
+/// A row of the table of certificates; the page warns of those that end soon.
+fn certificate((server, path, end): (&str, &std::path::Path, i64)) -> Value {
+    json!({ "server": server, "path": path.display().to_string(), "end": end })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of the page at most, as it comes with the program.
+    const PAGE_MAX: usize = 60 << 10;
+
+    #[test]
+    fn the_page_is_small_and_names_no_other_place() {
+        assert!(PAGE.len() < PAGE_MAX);
+        assert_eq!(PAGE.matches(NONCE).count(), 2, "its script and its style");
+        let places = PAGE.matches("//").count();
+        assert_eq!(places, PAGE.matches("http://www.w3.org/2000/svg").count(), "a name space is no address");
+        assert_ne!(nonce(), nonce());
+    }
+}

@@ -1,0 +1,31 @@
+//! `health`: checks of load balancers and supervisors.
+//!
+//! `live` says that a thread serves requests. `ready` also says whether clients should come: not while the server is about to
+//! end. Caches that are read from the disk meanwhile, and upstreams that fail, are no reason against it: other servers
+//! would have them too.
+//!
+//! Load balancers that ask each second notice after a few checks, so that `shutdown_delay` is some of their intervals.
+
+use http::request::Method;
+use io::op::Source;
+
+use super::{Conf, Page};
+use exchange::phases::Step;
+use exchange::request::Request;
+use exchange::response::ContentType;
+
+/// Responds to a check, with a word for people beside the status. It is made on the thread that accepted the connection:
+/// one that hangs lets the check time out.
+pub(super) fn run(conf: &Conf, request: &mut Request) -> Step {
+    if !matches!(request.method, Method::Get | Method::Head) {
+        return Step::Status(405);
+    }
+    let is_leaving = conf.page == Some(Page::Ready) && request.conn.thread.is_leaving();
+    let (status, text) = if is_leaving { (503, "shutting down\n") } else { (200, "ok\n") };
+    let response = &mut request.response;
+    response.status = status;
+    response.content_type = ContentType::Text("text/plain".into());
+    response.fields.push((b"Cache-Control".to_vec(), b"no-store".to_vec()));
+    response.set_bytes(Source::Vec(text.as_bytes().to_vec()));
+    Step::Done
+}

@@ -1,0 +1,173 @@
+//! `health` and `shutdown_delay`: load balancers send clients elsewhere before the server ends, and no request fails.
+
+mod common;
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::{BINARY, ours_only};
+use rustix::process::Signal;
+use testkit::server::ListenAddr;
+use testkit::wait::{self, Deadline};
+use testkit::{Client, Origin, Response, Server, TempDir};
+
+fn conf(main: &str) -> String {
+    format!(
+        "{main}\nevents {{}}\nhttp {{ server {{ listen 127.0.0.1:0; location / {{ return 200 served; }}
+         location = /live {{ health live; }} location = /ready {{ health ready; }} }} }}\n"
+    )
+}
+
+fn get(server: &Server, target: &str) -> Response {
+    Client::connect(server.addr(0)).get(target)
+}
+
+fn deadline() -> Deadline {
+    Deadline::after(Duration::from_secs(30))
+}
+
+#[test]
+fn checks_have_words_for_people_and_statuses_for_programs() {
+    if !ours_only("health") {
+        return;
+    }
+    let server = Server::start(BINARY, &conf(""));
+    for target in ["/live", "/ready"] {
+        let response = get(&server, target);
+        assert_eq!((response.status, response.text().as_str()), (200, "ok\n"));
+        assert_eq!(response.field("Cache-Control"), Some("no-store"));
+        assert_eq!(Client::connect(server.addr(0)).request("DELETE", target, &[]).status, 405);
+    }
+}
+
+/// After QUIT the check of readiness fails while all requests are served, each the last one of its connection; a second QUIT
+/// does not wait for the rest of the time.
+fn leaves(main: &str) {
+    let server = Server::start(BINARY, &conf(&format!("shutdown_delay 1h; {main}")));
+    let mut open = Client::connect(server.addr(0));
+    let response = open.get("/");
+    assert_eq!((response.status, response.field("Connection")), (200, Some("keep-alive")));
+    server.signal(Signal::QUIT);
+    server.wait_for_log("clients are sent elsewhere for 3600000 ms", deadline());
+    let unready = wait::until("the check fails", deadline(), || {
+        Some(get(&server, "/ready")).filter(|response| response.status == 503)
+    });
+    assert_eq!(unready.expect("it is about to end").text(), "shutting down\n");
+    assert_eq!(get(&server, "/live").status, 200);
+    let response = open.get("/");
+    assert_eq!((response.status, response.field("Connection")), (200, Some("close")));
+    open.expect_end();
+    assert_eq!(get(&server, "/").text(), "served", "new connections are accepted");
+    server.signal(Signal::HUP);
+    assert_eq!(get(&server, "/ready").status, 503, "a reload changes nothing");
+    assert!(server.quit_and_wait().success());
+}
+
+#[test]
+fn clients_are_sent_elsewhere_before_the_end() {
+    if ours_only("shutdown_delay") {
+        leaves("");
+    }
+}
+
+#[test]
+fn the_same_without_a_master() {
+    if ours_only("shutdown_delay") {
+        leaves("master_process off;");
+    }
+}
+
+#[test]
+fn the_end_comes_by_itself() {
+    if !ours_only("shutdown_delay") {
+        return;
+    }
+    let mut server = Server::start(BINARY, &conf("shutdown_delay 300ms;"));
+    server.signal(Signal::QUIT);
+    assert!(server.wait_until_ended(deadline()).success());
+    let log = server.error_log();
+    let [elsewhere, ending] =
+        ["clients are sent elsewhere", "gracefully shutting down"].map(|text| log.find(text));
+    assert!(elsewhere.is_some() && elsewhere < ending, "{log}");
+}
+
+/// A program that is stopped with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// haproxy asks for readiness each 20 ms, and all requests through it are served while one of two servers after the other
+/// leaves and comes back.
+#[test]
+fn no_request_through_haproxy_fails() {
+    if !ours_only("shutdown_delay") {
+        return;
+    }
+    let text = conf("shutdown_delay 1h;");
+    let mut servers = [Server::start(BINARY, &text), Server::start(BINARY, &text)];
+    let port = Origin::start(|_| testkit::origin::Reply::ok()).port();
+    let directory = TempDir::new("haproxy");
+    let file = directory.path().join("haproxy.cfg");
+    let addresses = servers.each_ref().map(|server| server.addr(0).to_string());
+    let [first, second] = &addresses;
+    let haproxy = format!(
+        "defaults\n mode http\n timeout connect 5s\n timeout client 10s\n timeout server 10s\n\
+         listen front\n bind 127.0.0.1:{port}\n option httpchk GET /ready\n default-server check inter 20ms fall 1 rise 1\n \
+         server a {first}\n server b {second}\n"
+    );
+    std::fs::write(&file, haproxy).expect("a file");
+    let started = Command::new("haproxy")
+        .arg("-db")
+        .arg("-f")
+        .arg(&file)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let Ok(child) = started else {
+        testkit::skip(format_args!("haproxy is not installed (apt-get install haproxy)"));
+        return;
+    };
+    let _running = Running(child);
+    let front = ListenAddr::Tcp(([127, 0, 0, 1], port).into());
+    let up = wait::until("haproxy", deadline(), || {
+        Some(Client::try_connect(&front).ok()?.get("/")).filter(|response| response.status == 200)
+    });
+    up.expect("it serves");
+    for round in 0..20 {
+        let leaving = &mut servers[round % 2];
+        let serve = || {
+            let response = Client::connect(&front).get("/");
+            assert_eq!((response.status, response.text().as_str()), (200, "served"), "round {round}");
+        };
+        leaving.signal(Signal::QUIT);
+        // With the second failed check haproxy has taken note of the first.
+        while leaving.access_log().matches("/ready HTTP/1.0\" 503").count() < 2 {
+            serve();
+        }
+        leaving.signal(Signal::QUIT);
+        while leaving.exited().is_none() {
+            serve();
+        }
+        // It comes back where it was.
+        let address = &addresses[round % 2];
+        *leaving = Server::start(BINARY, &text.replace("127.0.0.1:0", address));
+        let ready = wait::until("both are there", deadline(), || {
+            Some(get(leaving, "/ready")).filter(|response| response.status == 200)
+        });
+        ready.expect("it is ready");
+        // haproxy has seen it when a request reaches it; until then the other one serves alone and must not leave.
+        let before = leaving.access_log().len();
+        let seen = wait::until("haproxy sends requests there", deadline(), || {
+            let response = Client::connect(&front).get("/?round");
+            assert_eq!(response.status, 200);
+            (leaving.access_log().len() > before && leaving.access_log().contains("/?round")).then_some(())
+        });
+        seen.expect("it gets requests");
+    }
+}
