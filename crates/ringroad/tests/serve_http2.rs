@@ -63,6 +63,69 @@ fn a_request_in_clear_text_by_prior_knowledge() {
     assert!(response.text().starts_with("HTTP/1.1||GET / HTTP/1.1"), "{}", response.text());
 }
 
+/// WebSocket over HTTP/2 (RFC 8441): a stream of its own, beside other requests of the connection.
+#[test]
+fn another_protocol_has_a_stream_of_its_own() {
+    if !ours_only("RFC 8441, which nginx does not have") {
+        return;
+    }
+    let origin = Origin::start(|request| match request.path() {
+        "/ws" => {
+            assert_eq!(request.method, "GET");
+            assert_eq!(request.header("Sec-WebSocket-Key").map(|key| key.len()), Some(24));
+            Reply::echo("websocket")
+        }
+        _ => Reply::text("beside"),
+    });
+    let upgrade = "location /ws { proxy_pass http://@ORIGIN@; proxy_set_header Upgrade $http_upgrade; \
+                   proxy_set_header Connection upgrade; }";
+    let server = proxy(&origin, "", upgrade);
+    let mut client = http2::connect(&server);
+    client.settle();
+    assert!(client.settings.contains(&(8, 1)), "it is offered: {:?}", client.settings);
+    let ask = |client: &mut Http2<TcpStream>, path: &str| {
+        let stream = client.next_stream();
+        let fields = [
+            (":method", "CONNECT"),
+            (":protocol", "websocket"),
+            (":scheme", "http"),
+            (":path", path),
+            (":authority", "here"),
+            ("sec-websocket-version", "13"),
+        ];
+        client.frame(HEADERS, WHOLE, stream, &block(&fields));
+        stream
+    };
+    let stream = ask(&mut client, "/ws");
+    client.until(|client| client.streams.get(&stream).is_some_and(|got| got.status != 0));
+    let got = &client.streams[&stream];
+    assert_eq!((got.status, got.ended, got.field("sec-websocket-accept")), (200, false, None));
+    let content = numbers(300_000);
+    for (count, part) in content.chunks(10_000).enumerate() {
+        client.frame(DATA, 0, stream, part);
+        let here = count * 10_000 + part.len();
+        client.until(|client| client.streams[&stream].body.len() == here);
+        if count == 3 {
+            assert_eq!(client.get("/").text(), "beside");
+        }
+    }
+    assert!(client.streams[&stream].body == content);
+    client.frame(DATA, END, stream, &[]);
+    let got = client.response(stream);
+    assert!(got.ended && got.reset.is_none(), "the end of one direction comes back as that of the other");
+    // An upstream that does not want it answers as to every request.
+    let stream = ask(&mut client, "/plain");
+    let got = client.response(stream);
+    assert_eq!((got.status, got.text().as_str()), (200, "beside"));
+    // A client that resets the stream ends the upstream's connection.
+    let stream = ask(&mut client, "/ws");
+    client.until(|client| client.streams.get(&stream).is_some_and(|got| got.status != 0));
+    client.frame(RESET, 0, stream, &8u32.to_be_bytes());
+    assert_eq!(client.get("/").text(), "beside");
+    drop(client);
+    origin.wait_for("the end", |stats| stats.connections_open == 0);
+}
+
 /// The preface in pieces, so small that the first could be another method's.
 #[test]
 fn a_preface_in_pieces_is_told_from_other_methods() {

@@ -13,7 +13,13 @@ pub(super) fn write(request: &Request, core: &Core, out: &mut Vec<u8>) -> bool {
     let before = out.len();
     let mut fields = Fields { out, is_good: true };
     response_head::with(request, core, |head| write_own(&head, &mut fields));
-    response_head::each_other_field(&request.response, |name, value| fields.push(name, value));
+    // The answer to a key of HTTP/1, which the client has not sent.
+    let is_taken_over = request.response.status == 101;
+    response_head::each_other_field(&request.response, |name, value| {
+        if !(is_taken_over && name.eq_ignore_ascii_case(b"sec-websocket-accept")) {
+            fields.push(name, value);
+        }
+    });
     let is_good = fields.is_good;
     if !is_good {
         out.truncate(before);
@@ -60,7 +66,12 @@ impl Fields<'_> {
 
 /// The fields that the server itself writes.
 fn write_own(head: &ResponseHead<'_>, fields: &mut Fields<'_>) {
-    push_status(fields.out, head.status.on_wire().code());
+    // RFC 8441 section 5: what HTTP/1 says by 101 is a success here.
+    let status = match head.status.on_wire().code() {
+        101 => 200,
+        status => status,
+    };
+    push_status(fields.out, status);
     if let Some(server) = head.server {
         fields.push(b"server", server);
     }

@@ -7,12 +7,13 @@
 //!       wait <-- one send <-- frames that are ready: acknowledgements, heads, bodies by priority
 //! ```
 //!
-//! [`shared`] is what the tasks have in common, [`stream`] one request. `exchange::pump` takes it to its response, for which
+//! A stream that goes over to another protocol is a [`duplex`]. [`shared`] is what the tasks have in common, [`stream`] one request. `exchange::pump` takes it to its response, for which
 //! [`transport`] is what a stream has to offer: [`head`] writes, [`outlet`] takes bodies that are not in memory, [`body`] reads.
 //! The protocol itself is `http::h2`.
 
 mod body;
 mod client;
+mod duplex;
 mod head;
 mod outlet;
 mod shared;

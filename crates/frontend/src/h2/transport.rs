@@ -8,6 +8,7 @@ use io::Segments;
 use rt::Timer;
 
 use crate::entrance::Entrance;
+use crate::h2::duplex::StreamDuplex;
 use crate::h2::head;
 use crate::h2::outlet::Http2Outlet;
 use crate::h2::shared::{Shared, Stream};
@@ -19,7 +20,6 @@ use exchange::settings::core::Core;
 use exchange::settings::listen::Listen;
 use exchange::takeover::{Takeover, TakeoverEnd};
 use exchange::transport::Transport;
-use io::Errno;
 use transfer::body::{BodyError, Rate, SendError};
 use transfer::incoming::IncomingBody;
 
@@ -152,10 +152,13 @@ impl Transport for StreamTransport {
     async fn take_over(
         &mut self,
         _: &mut Request,
-        _: Vec<u8>,
-        _: Box<dyn Takeover>,
+        head: Vec<u8>,
+        by: Box<dyn Takeover>,
     ) -> Result<TakeoverEnd, BodyError> {
-        // No request of HTTP/2 asks for another protocol (RFC 9113 section 8.6).
-        Err(BodyError::Send(SendError::Gone(Errno::OPNOTSUPP)))
+        let StreamTransport { shared, stream, timer, .. } = self;
+        shared
+            .send(stream, &head, Segments::new(), false)
+            .map_err(|errno| BodyError::Send(SendError::Gone(errno)))?;
+        Ok(by.run(&mut StreamDuplex::new(shared, stream), timer, &[]).await)
     }
 }

@@ -3,6 +3,8 @@
 //! Main type: [`HeadReader`], which takes field after field as they are decoded and fills the [`Head`] that HTTP/1 fills. A fault
 //! is kept: the fields behind it have to be decoded all the same.
 
+use std::hash::{BuildHasher, RandomState};
+
 use crate::Span;
 use crate::request::{Composer, Head, Method, ParseError, Policy, Version};
 
@@ -81,6 +83,7 @@ pub struct Scratch {
     scheme: Option<Span>,
     authority: Option<Span>,
     path: Option<Span>,
+    protocol: Option<Span>,
     cookies: Vec<u8>,
 }
 
@@ -89,6 +92,7 @@ impl Scratch {
         self.bytes.clear();
         self.cookies.clear();
         (self.method, self.scheme, self.authority, self.path) = (None, None, None, None);
+        self.protocol = None;
     }
 
     fn text(&self, span: Option<Span>) -> Option<&[u8]> {
@@ -161,6 +165,7 @@ impl<'a> HeadReader<'a> {
             b":scheme" => &mut scratch.scheme,
             b":authority" => &mut scratch.authority,
             b":path" => &mut scratch.path,
+            b":protocol" => &mut scratch.protocol,
             _ => return Err(HeadFault::Malformed(Malformed::Pseudo)),
         };
         if place.is_some() {
@@ -180,7 +185,14 @@ impl<'a> HeadReader<'a> {
         let malformed = |malformed| Err(HeadFault::Malformed(malformed));
         let Some(method) = scratch.text(scratch.method) else { return malformed(Malformed::Missing) };
         let (path, scheme) = (scratch.text(scratch.path), scratch.text(scratch.scheme));
-        let is_connect = Method::of(method) == Method::Connect;
+        let protocol = scratch.text(scratch.protocol);
+        let is_connect = match (Method::of(method) == Method::Connect, protocol) {
+            // RFC 8441 section 4: a stream for another protocol is asked for by what HTTP/1 asks for it with.
+            (true, Some(_)) => false,
+            (false, Some(_)) => return malformed(Malformed::Pseudo),
+            (is_connect, None) => is_connect,
+        };
+        let method = if protocol.is_some() { b"GET" } else { method };
         let target = match (is_connect, path, scheme) {
             // RFC 9113 section 8.5.
             (true, None, None) => scratch.text(scratch.authority).unwrap_or_default(),
@@ -199,6 +211,15 @@ impl<'a> HeadReader<'a> {
             Composer::begin(head, buf, self.policy, Version::Http2, line).map_err(HeadFault::Refused)?;
         if let Some(authority) = scratch.text(scratch.authority) {
             composer.field(b"host", authority).map_err(HeadFault::Refused)?;
+        }
+        if let Some(protocol) = protocol {
+            let key = websocket_key();
+            let key: &[u8] = if protocol.eq_ignore_ascii_case(b"websocket") { &key } else { b"" };
+            let fields =
+                [(&b"connection"[..], &b"upgrade"[..]), (b"upgrade", protocol), (b"sec-websocket-key", key)];
+            for (name, value) in fields.into_iter().filter(|(_, value)| !value.is_empty()) {
+                composer.field(name, value).map_err(HeadFault::Refused)?;
+            }
         }
         self.state = State::Fields(composer);
         Ok(())
@@ -238,6 +259,8 @@ impl<'a> HeadReader<'a> {
     /// # Errors
     /// Why it is refused.
     pub fn finish(mut self, ends: bool) -> Result<(), HeadFault> {
+        // What follows belongs to the other protocol.
+        let ends = ends || self.scratch.protocol.is_some();
         if let State::Pseudo(..) = self.state {
             self.begin()?;
         }
@@ -251,6 +274,20 @@ impl<'a> HeadReader<'a> {
         }
         composer.finish(!ends).map_err(HeadFault::Refused)
     }
+}
+
+/// What HTTP/1 asks a server to prove that it knows WebSocket by (RFC 6455 section 4.1): sixteen bytes that nobody guesses, in
+/// base64. Clients of HTTP/2 send none (RFC 8441 section 5).
+fn websocket_key() -> [u8; 24] {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let half = |number: u64| RandomState::new().hash_one(number);
+    let mut bits = u128::from(half(0)) << 64 | u128::from(half(1));
+    let mut key = [b'='; 24];
+    for digit in key[..22].iter_mut() {
+        *digit = DIGITS[(bits >> 122) as usize];
+        bits <<= 6;
+    }
+    key
 }
 
 /// RFC 9113 section 8.2.1: no blank, control byte, letter in upper case or byte above ASCII, and no colon.

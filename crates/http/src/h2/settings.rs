@@ -67,9 +67,10 @@ impl PeerSettings {
 
 /// Appends what a server says of itself at the start of a connection.
 pub(super) fn push_own(out: &mut Vec<u8>, streams_max: u32, initial_window: u32) {
-    let mut payload = Vec::with_capacity(18);
-    // SETTINGS_MAX_CONCURRENT_STREAMS, SETTINGS_INITIAL_WINDOW_SIZE, SETTINGS_NO_RFC7540_PRIORITIES.
-    for (id, value) in [(0x3u16, streams_max), (0x4, initial_window), (0x9, 1)] {
+    let mut payload = Vec::with_capacity(24);
+    // SETTINGS_MAX_CONCURRENT_STREAMS, SETTINGS_INITIAL_WINDOW_SIZE, SETTINGS_ENABLE_CONNECT_PROTOCOL (RFC 8441),
+    // SETTINGS_NO_RFC7540_PRIORITIES.
+    for (id, value) in [(0x3u16, streams_max), (0x4, initial_window), (0x8, 1), (0x9, 1)] {
         payload.extend_from_slice(&id.to_be_bytes());
         payload.extend_from_slice(&value.to_be_bytes());
     }

@@ -5,7 +5,7 @@ use super::frame::{FrameHeader, Kind, PREFACE};
 use super::hpack;
 use super::settings::WINDOW_MAX;
 use super::*;
-use crate::request::{BodyLength, Head, HeaderId, ParseError, Policy};
+use crate::request::{BodyLength, Head, HeaderId, Method, ParseError, Policy};
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -680,6 +680,33 @@ fn connect_has_an_authority_alone() {
     let wanted = Err(HeadFault::Malformed(Malformed::Missing));
     assert_eq!(asked(&[connect, (":authority", "here:443"), (":path", "/")]), wanted);
     assert_eq!(asked(&[connect, (":authority", "here:443"), (":scheme", "http")]), wanted);
+}
+
+/// RFC 8441 section 4: with `:protocol` there is a scheme and a path, and the request is HTTP/1's for another protocol.
+#[test]
+fn a_stream_for_another_protocol_is_asked_for() {
+    let all = [
+        (":method", "CONNECT"),
+        (":protocol", "websocket"),
+        (":scheme", "https"),
+        (":path", "/chat"),
+        (":authority", "here"),
+    ];
+    let (mut head, mut raw, mut scratch, policy) =
+        (Head::new(), Vec::new(), Scratch::default(), Policy::default());
+    let mut reader = HeadReader::new(&mut scratch, &mut head, &mut raw, &policy);
+    all.iter().for_each(|(name, value)| reader.field(name.as_bytes(), value.as_bytes()));
+    assert_eq!(reader.finish(false), Ok(()));
+    assert_eq!((head.method(), head.request_uri(&raw)), (Method::Get, &b"/chat"[..]));
+    assert_eq!(head.get(&raw, HeaderId::Upgrade), Some(&b"websocket"[..]));
+    assert!(!head.body().has_body(), "what follows is no body");
+    let key = head.named(&raw, b"sec-websocket-key").next().expect("a key").to_vec();
+    assert!(key.len() == 24 && key.ends_with(b"=="), "{}", key.escape_ascii());
+    let wanted = Err(HeadFault::Malformed(Malformed::Missing));
+    assert_eq!(asked(&[all[0], all[1], all[2], all[4]]), wanted, "no path");
+    assert_eq!(asked(&[all[0], all[1], all[3], all[4]]), wanted, "no scheme");
+    let wanted = Err(HeadFault::Malformed(Malformed::Pseudo));
+    assert_eq!(asked(&[(":method", "GET"), all[1], all[2], all[3], all[4]]), wanted, "no CONNECT");
 }
 
 /// RFC 9113 sections 8.2.1 and 8.2.2: names, values, and fields of a connection.
