@@ -119,7 +119,7 @@ impl Issuer {
 }
 
 /// A certificate to obtain.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Order {
     /// Names and addresses, each once.
     pub names: Vec<String>,

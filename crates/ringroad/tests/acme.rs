@@ -142,6 +142,13 @@ fn names_are_verified_over_http_and_the_certificate_is_kept() {
     desk.server.reload();
     desk.server.wait_for_log_count("in place", 1, Deadline::default());
     assert_eq!(shown(&desk.server, SECURE, "a.example"), one);
+    // A reload by another worker process.
+    let conf = desk.server.conf().replace("worker_processes 2", "worker_processes 1");
+    desk.server.rewrite_conf(&conf);
+    desk.server.reload();
+    desk.server.wait_for_log_count("start worker process ", 3, Deadline::default());
+    wait_until_trusted(&desk.server, SECURE, "a.example", &root);
+    assert_eq!(shown(&desk.server, SECURE, "a.example"), one);
     assert_eq!(count(&desk.server, "acme: ordering a certificate"), 1, "{}", desk.server.error_log());
     let conf = desk.server.conf().to_owned();
     let Desk { server, pebble, state: _state, .. } = desk;

@@ -36,6 +36,12 @@ const PAUSE_MAX: Duration = Duration::from_secs(60 * 60);
 /// An agent that lived for so long died of something new.
 const LONG_LIFE: Duration = Duration::from_secs(10 * 60);
 
+/// Challenges that may be in place, as in workers.
+const CHALLENGES_MAX: usize = 1000;
+
+/// Changes that workers may have to confirm. The agent waits for each, or for half a minute.
+const WAITING_MAX: usize = 1000;
+
 /// Most messages of the agent at a time.
 const MESSAGES_MAX: usize = 1000;
 
@@ -195,6 +201,9 @@ impl Acme {
             match FromAgent::decode(&packet.body) {
                 Ok(FromAgent::Log(level, text)) => log.write(level_of(level), text),
                 Ok(FromAgent::Change(agents_number, change)) => {
+                    if let Err(reason) = self.check(&change) {
+                        return self.give_up(log, reason);
+                    }
                     self.remember(&change);
                     self.number += 1;
                     let workers = tell(self.number, &change);
@@ -213,6 +222,20 @@ impl Acme {
         log.alert(format_args!("acme process: control channel: {reason}, killing it"));
         self.stop();
         self.wait_to_start();
+    }
+
+    /// The agent reads what strangers send: it must not be able to take the memory of the master, or to have a worker show
+    /// a certificate that nobody ordered.
+    fn check(&self, change: &AcmeChange) -> Result<(), &'static str> {
+        match change {
+            AcmeChange::Install(_) if self.challenges.len() >= CHALLENGES_MAX => Err("too many challenges"),
+            AcmeChange::Certificate { id, .. } => {
+                let mut wanted = orders_of(&self.issuers).map(|(issuer, order)| issuer.id_of(order));
+                wanted.any(|wanted| wanted == *id).then_some(()).ok_or("a certificate that is not wanted")
+            }
+            _ if self.waiting.len() >= WAITING_MAX => Err("too many changes"),
+            _ => Ok(()),
+        }
     }
 
     fn remember(&mut self, change: &AcmeChange) {
@@ -286,5 +309,42 @@ fn level_of(level: AgentLevel) -> Level {
         AgentLevel::Notice => Level::Notice,
         AgentLevel::Warn => Level::Warn,
         AgentLevel::Error => Level::Error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_agent_may_change_is_limited() {
+        let order = Order { names: vec!["a.example".to_owned()], ..Order::default() };
+        let issuer = Issuer { orders: vec![order.clone()], ..Issuer::new("one") };
+        let id = issuer.id_of(&order);
+        let mut acme = Acme { issuers: vec![issuer], ..Acme::default() };
+        let certificate = |id: &str| AcmeChange::Certificate { id: id.to_owned(), pem: Vec::new() };
+        assert_eq!(acme.check(&certificate(&id)), Ok(()));
+        assert_eq!(acme.check(&certificate("one/other")), Err("a certificate that is not wanted"));
+        let challenge = Challenge::Http { token: "t".to_owned(), text: "t.x".to_owned() };
+        let install = AcmeChange::Install(challenge.clone());
+        for _ in 0..CHALLENGES_MAX {
+            assert_eq!(acme.check(&install), Ok(()));
+            acme.remember(&install);
+        }
+        assert_eq!(acme.check(&install), Err("too many challenges"));
+        acme.remember(&AcmeChange::Remove(challenge));
+        assert_eq!((acme.check(&install), acme.challenges.len()), (Ok(()), 0));
+    }
+
+    #[test]
+    fn a_change_is_confirmed_when_the_last_worker_has_it() {
+        let mut acme = Acme::default();
+        let waiting =
+            |number, workers: &[u32]| Waiting { number, agents_number: 1, workers: workers.to_vec() };
+        acme.waiting = vec![waiting(1, &[7, 8]), waiting(2, &[8])];
+        acme.handle_done(1, 7);
+        assert_eq!(acme.waiting[0].workers, [8]);
+        acme.handle_end_of(8);
+        assert!(acme.waiting.iter().all(|waiting| waiting.workers.is_empty()), "{:?}", acme.waiting);
     }
 }
