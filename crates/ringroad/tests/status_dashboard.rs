@@ -166,3 +166,32 @@ fn a_browser_shows_the_numbers_and_has_nothing_to_complain_of() {
     assert!(text.contains(&"50.0 %"), "one of two was a hit: {text:?}");
     assert!(!text.iter().any(|text| text.contains("No numbers")), "{text:?}");
 }
+
+#[test]
+fn a_terminal_shows_the_same_numbers() {
+    if !ours_only("ringroad stat") {
+        return;
+    }
+    let site = start();
+    let url = format!("http://{}/status", site.server.addr(0));
+    let found = wait::until("all requests", Deadline::after(Duration::from_secs(20)), || {
+        let done = testkit::program::run(BINARY, &["stat", "-1", &url]);
+        assert!(done.status.success(), "{}", done.stderr);
+        done.stdout.contains("a.example /cached/\n").then_some(done.stdout)
+    });
+    let text = found.expect("they are shown");
+    for expected in [
+        "ringroad ",
+        "  location\n",
+        "a.example = /file\n",
+        "unavail  back 127.0.0.1:",
+        "up  back 127.0.0.1:",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    let other = format!("http://{}/file", site.server.addr(0));
+    let done = testkit::program::run(BINARY, &["stat", &other]);
+    assert_eq!(done.status.code(), Some(1));
+    assert!(done.stderr.contains("the location has no \"dashboard\""), "{}", done.stderr);
+    assert_eq!(testkit::program::run(BINARY, &["stat"]).status.code(), Some(2));
+}

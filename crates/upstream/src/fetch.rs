@@ -262,6 +262,7 @@ impl Attempt<'_> {
         let Attempt { settings, outgoing, record, sent } = self;
         record.connect_time.set(Some(record.elapsed()));
         let is_reused = link.requests > 0;
+        record.is_reused.set(is_reused);
         let answer = attempt::run(request, settings, outgoing, &mut link, record, sent).await;
         if answer.is_err()
             && link.wire.cut() == Some(Cut::Unprocessed)

@@ -71,6 +71,8 @@ pub struct Try {
     pub(super) fault: Cell<Option<Fault>>,
     /// Whether what came was no header section of a response.
     pub(super) is_invalid: Cell<bool>,
+    /// Whether its connection had been used before.
+    pub(super) is_reused: Cell<bool>,
 }
 
 /// Why the body of a response broke off.
@@ -126,7 +128,7 @@ impl Try {
             status: self.status.get(),
             sent: self.bytes_sent.get(),
             received: self.bytes_received.get(),
-            connect: self.connect_time.get(),
+            connect: if self.is_reused.get() { None } else { self.connect_time.get() },
             header: self.header_time.get(),
             response: self.response_time.get().unwrap_or_else(|| self.elapsed()),
         }
@@ -171,6 +173,7 @@ impl Tries {
             excess: Cell::new(false),
             fault: Cell::new(None),
             is_invalid: Cell::new(false),
+            is_reused: Cell::new(false),
         });
         self.list.push(Rc::clone(&new));
         new

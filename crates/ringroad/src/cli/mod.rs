@@ -1,6 +1,6 @@
 //! The command line: nginx's short options, and subcommands of our own.
 //!
-//! A first argument without a dash is a subcommand (`bench`, `serve`, `check`, `engines`, `reference`); everything else is
+//! A first argument without a dash is a subcommand (`bench`, `serve`, `check`, `engines`, `stat`, `reference`); everything else is
 //! read by `options` exactly as nginx reads it. `bench` is in builds with the feature of that name. Messages start with `ringroad:`; only the version lines keep the
 //! word `nginx`, because tools read the version and the modules from them.
 
@@ -10,6 +10,7 @@ mod options;
 mod run;
 mod serve;
 mod signal;
+mod stat;
 mod test;
 mod version;
 
@@ -35,6 +36,7 @@ pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
         "bench" => without_bench(),
         "check" => check::run(rest()),
         "engines" => engines::run(rest()),
+        "stat" => stat::run(rest()),
         "reference" => {
             let is_counters = args.get(1).is_some_and(|page| page == "counters");
             print(if is_counters { site::counters() } else { site::reference() });

@@ -29,6 +29,7 @@ pub(crate) fn usage() -> String {
                 [--acme-directory URL]
        ringroad check FILE
        ringroad engines [--json]
+       ringroad stat [-1] URL
        ringroad reference [counters]
 
 Options:
@@ -51,6 +52,8 @@ Commands:
                   or with public names by one that speaks ACME
   check FILE    : show the state of each directive of an nginx configuration
   engines       : show the I/O engines of this machine
+  stat URL      : show the numbers of a running server, once a second; the URL
+                  is that of its dashboard
   reference     : print all directives, or all counters, as Markdown
 
 "

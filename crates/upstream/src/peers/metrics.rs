@@ -21,9 +21,11 @@ const REQUESTS: Metric = Metric::counter(
 )
 .labelled(&[UPSTREAM, PEER, CODE]);
 
-const CONNECT: Metric =
-    Metric::histogram("upstream_connect_seconds", "From the begin of a try to its connection.")
-        .labelled(BOTH);
+const CONNECT: Metric = Metric::histogram(
+    "upstream_connect_seconds",
+    "From the begin of a try to its connection, where that was new.",
+)
+.labelled(BOTH);
 
 const FIRST_BYTE: Metric = Metric::histogram(
     "upstream_first_byte_seconds",

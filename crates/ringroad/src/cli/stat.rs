@@ -1,0 +1,274 @@
+//! `ringroad stat [-1] URL`: the numbers of a running server in a terminal, once a second, from the address of its
+//! `dashboard`.
+//!
+//! Rates and percentiles are those since the look before; with `-1`, and at first, those since the start of the server.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Read, Write};
+use std::net::TcpStream;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{print, print_error};
+
+/// How long the server may take for an answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Bytes of an answer at most: a thousand locations have less.
+const ANSWER_MAX: u64 = 16 << 20;
+
+/// From one look to the next.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Puts the cursor into the corner and clears what is below (ECMA-48).
+const CLEAR: &str = "\x1b[H\x1b[J";
+
+const USAGE: &str =
+    "ringroad: usage: ringroad stat [-1] http://HOST:PORT/PATH (the location has \"dashboard\")\n";
+
+/// Shows the numbers until it is interrupted.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "nothing happens between two looks, and nobody waits for this program"
+)]
+pub(super) fn run(args: Vec<OsString>) -> ExitCode {
+    let texts: Vec<&str> = args.iter().filter_map(|arg| arg.to_str()).collect();
+    let (once, url) = match texts.as_slice() {
+        ["-1", url] | [url, "-1"] => (true, *url),
+        [url] if !url.starts_with('-') => (false, *url),
+        _ => {
+            print_error(USAGE);
+            return ExitCode::from(2);
+        }
+    };
+    let clear = if std::io::stdout().is_terminal() { CLEAR } else { "" };
+    let mut before = Value::Null;
+    loop {
+        let now = match snapshot(url) {
+            Ok(now) => now,
+            Err(reason) => {
+                print_error(format_args!("ringroad: {url}: {reason}\n"));
+                return ExitCode::FAILURE;
+            }
+        };
+        let text = table(&now, &before);
+        if once {
+            print(text);
+            return ExitCode::SUCCESS;
+        }
+        print(format!("{clear}{text}\n"));
+        before = now;
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Asks for the numbers.
+fn snapshot(url: &str) -> Result<Value, String> {
+    let rest = url.strip_prefix("http://").ok_or("the address begins with http://")?;
+    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let path = if path.is_empty() { "/" } else { path };
+    let address = if host.rsplit(']').next().is_some_and(|port| port.contains(':')) {
+        host.to_owned()
+    } else {
+        format!("{host}:80")
+    };
+    let failed = |error: std::io::Error| error.to_string();
+    let mut stream = TcpStream::connect(&address).map_err(failed)?;
+    stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
+    // Version 1.0, whose bodies have no chunks.
+    let request = format!("GET {path}?snapshot HTTP/1.0\r\nHost: {host}\r\nAccept: application/json\r\n\r\n");
+    stream.write_all(request.as_bytes()).map_err(failed)?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_MAX).read_to_end(&mut answer).map_err(failed)?;
+    let answer = String::from_utf8_lossy(&answer);
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or("the answer is no response")?;
+    let status = head.split_ascii_whitespace().nth(1).unwrap_or_default();
+    if status != "200" {
+        return Err(format!("status {status}"));
+    }
+    serde_json::from_str(body).map_err(|_| "the location has no \"dashboard\"".to_owned())
+}
+
+/// Times by their buckets.
+type Times = BTreeMap<u64, u64>;
+
+/// The numbers as lines.
+fn table(now: &Value, before: &Value) -> String {
+    // A server that was started anew has no numbers from before.
+    let before = if before["started"] == now["started"] { before } else { &Value::Null };
+    let float = |value: &Value| value.as_f64().unwrap_or(0.0);
+    let from = if before.is_null() { float(&now["started"]) } else { float(&before["now"]) };
+    let seconds = (float(&now["now"]) - from).max(0.001);
+    let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
+    let requests = rate(whole(&now["requests"]["total"]), whole(&before["requests"]["total"]));
+    let connections = &now["connections"];
+    let mut text = format!(
+        "ringroad {}, up {} s, configuration {}: {requests:.1} requests/s, {} connections, {} idle\n",
+        now["version"].as_str().unwrap_or_default(),
+        (float(&now["now"]) - float(&now["started"])).round(),
+        whole(&now["generation"]),
+        whole(&connections["active"]) + whole(&connections["idle"]),
+        whole(&connections["idle"]),
+    );
+    let _ = writeln!(
+        text,
+        "\n{:>9} {:>8} {:>8} {:>9} {:>9} {:>11}  location",
+        "req/s", "4xx/s", "5xx/s", "p50 ms", "p99 ms", "sent KiB/s"
+    );
+    for zone in items(&now["zones"]) {
+        let same = |old: &&Value| old["server"] == zone["server"] && old["location"] == zone["location"];
+        let old = items(&before["zones"]).find(same).unwrap_or(&Value::Null);
+        let of = |read: &dyn Fn(&Value) -> u64| rate(read(zone), read(old));
+        let times = since(&zone["times"], &old["times"]);
+        let _ = writeln!(
+            text,
+            "{:>9.1} {:>8.1} {:>8.1} {:>9} {:>9} {:>11.1}  {} {}",
+            of(&|zone| whole(&zone["requests"])),
+            of(&|zone| class(&zone["codes"], '4')),
+            of(&|zone| class(&zone["codes"], '5')),
+            quantile(&times, 0.5),
+            quantile(&times, 0.99),
+            of(&|zone| whole(&zone["sent"])) / 1024.0,
+            zone["server"].as_str().unwrap_or_default(),
+            zone["location"].as_str().unwrap_or_default(),
+        );
+    }
+    text.push_str(&upstreams(now, before, &rate));
+    text
+}
+
+fn upstreams(now: &Value, before: &Value, rate: &dyn Fn(u64, u64) -> f64) -> String {
+    let mut text = String::new();
+    for peer in items(&now["peers"]) {
+        if text.is_empty() {
+            let _ = writeln!(
+                text,
+                "\n{:>9} {:>8} {:>8} {:>9} {:>9}  server",
+                "req/s", "active", "fails", "p50 ms", "state"
+            );
+        }
+        let same = |old: &&Value| old["upstream"] == peer["upstream"] && old["id"] == peer["id"];
+        let old = items(&before["peers"]).find(same).unwrap_or(&Value::Null);
+        let _ = writeln!(
+            text,
+            "{:>9.1} {:>8} {:>8} {:>9} {:>9}  {} {}",
+            rate(whole(&peer["requests"]), whole(&old["requests"])),
+            whole(&peer["active"]),
+            whole(&peer["fails"]),
+            quantile(&since(&peer["times"], &old["times"]), 0.5),
+            peer["state"].as_str().unwrap_or_default(),
+            peer["upstream"].as_str().unwrap_or_default(),
+            peer["server"].as_str().unwrap_or_default(),
+        );
+    }
+    text
+}
+
+fn items(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
+
+fn whole(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
+}
+
+/// Responses of a class of statuses.
+fn class(codes: &Value, first: char) -> u64 {
+    let codes = codes.as_object().into_iter().flatten();
+    codes.filter(|(code, _)| code.starts_with(first)).map(|(_, count)| whole(count)).sum()
+}
+
+/// The times that came since.
+fn since(now: &Value, before: &Value) -> Times {
+    let pairs =
+        |times: &Value| -> Times { items(times).map(|pair| (whole(&pair[0]), whole(&pair[1]))).collect() };
+    let (mut times, old) = (pairs(now), pairs(before));
+    for (place, count) in old {
+        if let Some(now) = times.get_mut(&place) {
+            *now = now.saturating_sub(count);
+        }
+    }
+    times
+}
+
+/// Where a bucket begins, in milliseconds: at 16 us, and then four in each octave.
+fn begin_ms(place: u64) -> f64 {
+    match place.checked_sub(1) {
+        None => 0.0,
+        Some(place) => {
+            let octave = i32::try_from(place / 4).unwrap_or(i32::MAX);
+            0.016 * 2_f64.powi(octave) * (1.0 + (place % 4) as f64 / 4.0)
+        }
+    }
+}
+
+/// The time that this share is not above, in the middle of its bucket.
+fn quantile(times: &Times, share: f64) -> String {
+    let rank = share * times.values().sum::<u64>() as f64;
+    let mut seen = 0;
+    let found = times.iter().find(|(_, count)| {
+        seen += **count;
+        **count > 0 && seen as f64 >= rank
+    });
+    match found {
+        None => "-".to_owned(),
+        Some((0, _)) => "<0.016".to_owned(),
+        Some((place, _)) => format!("{:.3}", f64::midpoint(begin_ms(*place), begin_ms(place + 1))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn snapshot(now: f64, requests: u64, times: &Value) -> Value {
+        json!({
+            "version": "1", "started": 100.0, "now": now, "generation": 2,
+            "requests": { "total": requests }, "connections": { "active": 1, "idle": 2 },
+            "zones": [{
+                "server": "a", "location": "/x", "requests": requests, "codes": { "200": 1, "404": requests, "502": 2 },
+                "sent": requests * 1024, "times": times,
+            }],
+            "peers": [{ "upstream": "u", "id": 1, "server": "127.0.0.1:1", "state": "up", "requests": requests,
+                "active": 3, "fails": 4, "times": [] }],
+        })
+    }
+
+    #[test]
+    fn rates_are_those_since_the_look_before() {
+        let first = snapshot(110.0, 20, &json!([[1, 20]]));
+        let second = snapshot(112.0, 30, &json!([[1, 20], [5, 9], [0, 1]]));
+        let since_start = table(&first, &Value::Null);
+        assert!(
+            since_start
+                .starts_with("ringroad 1, up 10 s, configuration 2: 2.0 requests/s, 3 connections, 2 idle\n")
+        );
+        assert!(
+            since_start.contains("      2.0      2.0      0.2     0.018     0.018         2.0  a /x\n"),
+            "{since_start}"
+        );
+        let later = table(&second, &first);
+        assert!(
+            later.contains("      5.0      5.0      0.0     0.036     0.036         5.0  a /x\n"),
+            "{later}"
+        );
+        assert!(
+            later.ends_with("      5.0        3        4         -        up  u 127.0.0.1:1\n"),
+            "{later}"
+        );
+        let restarted = json!({ "started": 1.0, "now": 2.0 });
+        assert_eq!(table(&first, &restarted), since_start, "another process");
+    }
+
+    #[test]
+    fn quantiles_are_in_the_middle_of_a_bucket() {
+        let times: Times = [(0, 1), (1, 1), (9, 2)].into();
+        assert_eq!([0.2, 0.5, 0.99].map(|share| quantile(&times, share)), ["<0.016", "0.018", "0.072"]);
+        assert_eq!(quantile(&Times::new(), 0.5), "-");
+    }
+}
