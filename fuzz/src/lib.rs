@@ -22,7 +22,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub static TARGETS: [Target; 19] = [
+pub static TARGETS: [Target; 20] = [
     targets::request_head::TARGET,
     targets::reply_head::TARGET,
     targets::chunked::TARGET,
@@ -42,4 +42,5 @@ pub static TARGETS: [Target; 19] = [
     targets::fastcgi_response::TARGET,
     targets::memcached_response::TARGET,
     targets::acme_texts::TARGET,
+    targets::mp4_movie::TARGET,
 ];

@@ -50,7 +50,8 @@ pub fn rate(conf: &Core, request: &Request) -> Option<Rate> {
         conf::value::size(&text).ok()
     };
     let bytes_per_second = request.limit_rate.or_else(|| conf.limit_rate.as_ref().and_then(size))?;
-    let after = conf.limit_rate_after.as_ref().and_then(size).unwrap_or(0);
+    let after =
+        request.limit_rate_after.or_else(|| conf.limit_rate_after.as_ref().and_then(size)).unwrap_or(0);
     (bytes_per_second > 0).then(|| Rate { bytes_per_second, after, since: rt::now() })
 }
 

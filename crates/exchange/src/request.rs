@@ -164,6 +164,8 @@ pub struct Request {
     pub mover: Option<Mover>,
     /// `$limit_rate`, when it was set.
     pub limit_rate: Option<u64>,
+    /// Bytes before that limit applies, where the request has its own (`mp4_limit_rate_after`).
+    pub limit_rate_after: Option<u64>,
     /// Values of modules that belong to this request.
     pub extensions: Extensions,
     /// The body, where something asked for it; subrequests have the same one.
@@ -262,6 +264,7 @@ impl Request {
             facts: Facts::default(),
             mover: None,
             limit_rate: None,
+            limit_rate_after: None,
             extensions: Extensions::default(),
             body: None,
             incoming: None,
@@ -318,7 +321,7 @@ impl Request {
         (self.received, self.sent, self.sent_head) = (0, 0, 0);
         (self.pipelined, self.keepalive, self.completed) = (false, false, false);
         self.facts.clear();
-        (self.mover, self.limit_rate) = (None, None);
+        (self.mover, self.limit_rate, self.limit_rate_after) = (None, None, None);
         self.extensions.clear();
         (self.body, self.body_is_taken, self.background) = (None, false, None);
         (self.incoming, self.body_was_streamed) = (None, false);

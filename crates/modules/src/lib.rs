@@ -18,6 +18,7 @@ mod core;
 mod dav;
 mod empty_gif;
 mod fastcgi;
+mod flv;
 mod geo;
 mod grpc;
 mod gunzip;
@@ -34,6 +35,7 @@ mod log;
 mod map;
 mod memcached;
 mod mirror;
+mod mp4;
 mod not_modified;
 mod passing;
 mod proxy;
@@ -124,6 +126,8 @@ pub static MODULES: &[&Module] = &[
     &status::MODULE,
     // What answers for a whole location goes before what looks for files in it.
     &empty_gif::MODULE,
+    &mp4::MODULE,
+    &flv::MODULE,
     &dav::MODULE,
     &random_index::MODULE,
     &index::MODULE,

@@ -61,11 +61,42 @@ fn filter(request: &mut Request) {
         }
         RangeOutcome::Partial => match ranges.as_slice() {
             &[single] => one(request, single, size),
-            // What can be read once only has no second part before the first one.
-            _ if matches!(request.response.body, Body::Source(_)) => {}
+            // What can be read once only has no second part before the first one; and what is made of several pieces is
+            // divided once, as in nginx.
+            _ if is_divided_once(&request.response.body) => {}
             several => many(request, several, size),
         },
     }
+}
+
+/// Whether a body gives one range at most.
+fn is_divided_once(body: &Body) -> bool {
+    match body {
+        Body::Source(_) => true,
+        Body::File(file) => file.pieces.len() > 1,
+        _ => false,
+    }
+}
+
+/// The pieces of a range of others.
+fn cut(pieces: &[Piece], range: ByteRange) -> SmallVec<[Piece; 1]> {
+    let (mut cut, mut at) = (SmallVec::new(), 0);
+    for piece in pieces {
+        let len = match piece {
+            Piece::Text(text) => text.len() as u64,
+            Piece::Range { start, end } => end - start,
+        };
+        let (from, to) = (range.start.max(at), range.end.min(at + len));
+        if from < to {
+            let (from, to) = (from - at, to - at);
+            cut.push(match piece {
+                Piece::Text(text) => Piece::Text(text[from as usize..to as usize].to_vec()),
+                Piece::Range { start, .. } => Piece::Range { start: start + from, end: start + to },
+            });
+        }
+        at += len;
+    }
+    cut
 }
 
 /// The copy that the client wants completed must be the file of now; otherwise it gets all of it (RFC 9110
@@ -97,7 +128,7 @@ fn one(request: &mut Request, range: ByteRange, size: u64) {
             Body::Slice(source, start..end)
         }
         Body::File(mut file) => {
-            file.pieces = piece();
+            file.pieces = cut(&file.pieces, range);
             Body::File(file)
         }
         Body::Ranged(mut body) => {

@@ -1,10 +1,12 @@
 //! Files of the document root.
 
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use http::conditional::Etag;
 use http::request::Method;
+use smallvec::smallvec;
 
 use crate::Module;
 use exchange::files::{self, Failure, Found, Opened};
@@ -12,7 +14,7 @@ use exchange::phases::{Later, Phase, Step};
 use exchange::request::Request;
 use exchange::response::{Body, ContentType};
 use telemetry::Level;
-use transfer::body::{FileBody, choose};
+use transfer::body::{FileBody, Piece, choose};
 
 /// The module; it has no directives of its own.
 pub(crate) static MODULE: Module = Module {
@@ -59,6 +61,27 @@ fn later(request: &mut Request) -> Later<'_> {
     })
 }
 
+/// Opens the file of the URI for a handler that answers for a whole location: the file and its path, or the step to take.
+/// What is no file is left to the handlers behind it.
+pub(crate) async fn open(request: &mut Request) -> Result<(Opened, Vec<u8>), Step> {
+    if !matches!(request.method, Method::Get | Method::Head) {
+        return Err(Step::Status(405));
+    }
+    if request.uri.ends_with(b"/") {
+        return Err(Step::Next);
+    }
+    if files::alias_is_lost(request) {
+        return Err(Step::Status(500));
+    }
+    let mut path = Vec::new();
+    files::path_of(request, &request.uri, &mut path);
+    match files::open(request, path.clone()).await {
+        Ok(Found::File(opened)) => Ok((opened, path)),
+        Ok(Found::Folder | Found::Special) => Err(Step::Next),
+        Err(failure) => Err(refused(request, failure, &path)),
+    }
+}
+
 /// The path of the URI, in memory that the request keeps for it.
 fn path(request: &mut Request) -> Vec<u8> {
     let mut path = std::mem::take(&mut request.path);
@@ -87,7 +110,7 @@ fn serve(request: &mut Request, found: Result<Found, Failure>, path: &[u8]) -> S
 }
 
 /// The status that nginx gives this failure, and its line: crit for what an operator must look at.
-fn refused(request: &Request, failure: Failure, path: &[u8]) -> Step {
+pub(crate) fn refused(request: &Request, failure: Failure, path: &[u8]) -> Step {
     let status = files::status_of(failure.errno);
     let level = if status == 500 { Level::Crit } else { Level::Error };
     // Usual on a site with broken links, so the line can be turned off.
@@ -109,6 +132,20 @@ fn add_slash(request: &mut Request) -> Step {
     }
     request.response.location = Some(location);
     Step::Status(301)
+}
+
+/// Has the response of a file be made of these pieces, of which there is a text first. As in nginx its entity tag follows
+/// its length: other parts of the file are other representations.
+pub(crate) fn compose(request: &mut Request, text: Vec<u8>, range: Range<u64>) {
+    let len = text.len() as u64 + range.end - range.start;
+    let response = &mut request.response;
+    response.content_length = Some(len);
+    if let (Some(modified), true) = (response.last_modified, response.etag.is_some()) {
+        response.etag = Some(Etag::of_file(modified, len));
+    }
+    if let Body::File(file) = &mut response.body {
+        file.pieces = smallvec![Piece::Text(text), Piece::Range { start: range.start, end: range.end }];
+    }
 }
 
 /// Describes the file; not a byte of it is read before the filters have had their say.

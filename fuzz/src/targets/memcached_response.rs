@@ -11,7 +11,16 @@ use crate::Target;
 pub const TARGET: Target = Target {
     name: "memcached_response",
     run,
-    tokens: &["VALUE k 0 5\r\n", "VALUE k 2 0\r\n", "\r\nEND\r\n", "END\r\n", "hello", "ERROR\r\n", " 7", "\r\n"],
+    tokens: &[
+        "VALUE k 0 5\r\n",
+        "VALUE k 2 0\r\n",
+        "\r\nEND\r\n",
+        "END\r\n",
+        "hello",
+        "ERROR\r\n",
+        " 7",
+        "\r\n",
+    ],
 };
 
 /// What a response decodes to.

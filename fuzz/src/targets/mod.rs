@@ -11,6 +11,7 @@ pub mod h2_reply;
 pub mod h2_session;
 pub mod hpack;
 pub mod memcached_response;
+pub mod mp4_movie;
 pub mod proxy_protocol;
 pub mod purge_log;
 pub mod range;

@@ -1,4 +1,12 @@
-//! COPY and MOVE: where the source goes, by nginx's rules for `Destination`, `Depth` and `Overwrite`.
+//! COPY and MOVE (RFC 4918 sections 9.8 and 9.9): where the source goes, by nginx's rules for `Destination`, `Depth` and
+//! `Overwrite`.
+//!
+//! | source | destination | done |
+//! |---|---|---|
+//! | file | nothing, file or link | MOVE: a rename. COPY: a copy beside it, then a rename |
+//! | directory | nothing | MOVE: a rename, or what COPY does and a removal. COPY: a directory, and the tree into it |
+//! | directory | anything, `Overwrite` not `F` | the destination is removed first |
+//! | any | itself, or what it lies in or what lies in it | 403 |
 
 use http::request::{HeaderId, Method};
 use io::Errno;

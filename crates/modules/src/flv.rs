@@ -1,0 +1,66 @@
+//! nginx's flv module: a Flash video from a byte on, which `start` in the query names. What is sent begins with the header of
+//! such files, so that a player takes it.
+
+use std::sync::Arc;
+
+use conf::{Args, Contexts, Spec};
+
+use crate::static_file;
+use crate::{Directive, Module};
+use exchange::config::{Inner, Settings, SettingsType};
+use exchange::phases::{Phase, Step};
+use exchange::request::Request;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().0 {
+            plan.later(Phase::Content, Arc::new(()), |(), request| Box::pin(run(request)));
+        }
+    },
+    ..Module::named("http_flv")
+};
+
+const DIRECTIVES: &[Directive] = &[Directive::scope(
+    Spec::new(
+        "http_flv",
+        "flv",
+        Contexts::LOCATION,
+        Args::None,
+        "Sends Flash videos from the byte `start` on.",
+    ),
+    |scope, _| {
+        scope.own::<Conf>().0 = true;
+        Ok(())
+    },
+)];
+
+/// Whether the block has the directive. A location in it has not, as in nginx.
+#[derive(Clone, Copy, Debug, Default)]
+struct Conf(bool);
+
+impl Settings for Conf {
+    fn inherit(&self, inner: Inner) -> Option<Conf> {
+        (inner == Inner::Block).then_some(Conf(false))
+    }
+}
+
+/// Signature, version 1, audio and video, the length of the header, and the size of no tag before the first.
+const HEADER: &[u8] = b"FLV\x01\x05\0\0\0\x09\0\0\0\0";
+
+/// Opens the file, and puts the header in front where it is not sent from its beginning on.
+async fn run(request: &mut Request) -> Step {
+    let (opened, _) = match static_file::open(request).await {
+        Ok(found) => found,
+        Err(step) => return step,
+    };
+    let size = opened.stat.size;
+    static_file::answer(request, opened);
+    // A start that is no number, or behind the end, is none, as in nginx.
+    let start = http::uri::arg(&request.args, b"start").and_then(http::parse_decimal);
+    let Some(start) = start.filter(|start| (1..size).contains(start)) else { return Step::Done };
+    static_file::compose(request, HEADER.to_vec(), start..size);
+    Step::Done
+}
