@@ -8,7 +8,6 @@
 
 pub mod acme;
 pub mod address;
-pub mod base64;
 mod body_filter;
 pub mod client;
 pub mod config;

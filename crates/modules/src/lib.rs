@@ -8,6 +8,7 @@ mod addition;
 mod auth_basic;
 mod auth_request;
 mod autoindex;
+mod base64;
 mod brotli;
 mod brotli_static;
 mod browser;

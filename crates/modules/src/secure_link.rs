@@ -6,9 +6,9 @@ use conf::{Args, Error, Spec};
 use md5::{Digest, Md5};
 use subtle::ConstantTimeEq;
 
+use crate::base64;
 use crate::http_core::LEVELS;
 use crate::{Directive, Module};
-use exchange::base64;
 use exchange::config::{Cx, Scope, Settings, SettingsType};
 use exchange::request::Request;
 use exchange::template::Template;

@@ -13,10 +13,10 @@ use std::sync::{Arc, OnceLock};
 use conf::{Args, Error, Spec, value};
 use http::request::HeaderId;
 
+use crate::base64;
 use crate::http_core::LEVELS;
 use crate::http_core::variables::cookie_in;
 use crate::{Directive, Module};
-use exchange::base64;
 use exchange::config::{Cx, Scope, Settings, SettingsType};
 use exchange::facts::Fact;
 use exchange::request::{Address, Request};

@@ -4,8 +4,9 @@
 
 use std::sync::Arc;
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
-use rustls::pki_types::pem::{PemObject, SectionKind};
+use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::sign::CertifiedKey;
 
@@ -122,38 +123,11 @@ pub fn crls(pem: &[u8]) -> Result<Vec<Vec<u8>>, FileError> {
 pub fn to_pem(der: &[u8]) -> String {
     const LINE: usize = 64;
     let mut text = String::from("-----BEGIN CERTIFICATE-----\n");
-    let encoded = base64(der);
+    let encoded = BASE64_STANDARD.encode(der);
     for line in encoded.as_bytes().chunks(LINE) {
         text.push_str(&String::from_utf8_lossy(line));
         text.push('\n');
     }
     text.push_str("-----END CERTIFICATE-----\n");
     text
-}
-
-/// Base64 with padding (RFC 4648 section 4).
-fn base64(bytes: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for group in bytes.chunks(3) {
-        let at = |index: usize| u32::from(group.get(index).copied().unwrap_or(0));
-        let bits = at(0) << 16 | at(1) << 8 | at(2);
-        for digit in 0..4 {
-            let index = (bits >> (18 - 6 * digit)) & 63;
-            text.push(if digit <= group.len() { char::from(ALPHABET[index as usize]) } else { '=' });
-        }
-    }
-    text
-}
-
-/// Whether a section of a PEM file is a key: for hints about files that were exchanged.
-pub fn has_key(pem: &[u8]) -> bool {
-    use SectionKind::{EcPrivateKey, PrivateKey, RsaPrivateKey};
-    let mut rest = pem;
-    while let Ok(Some((kind, _))) = rustls::pki_types::pem::from_buf(&mut rest) {
-        if matches!(kind, PrivateKey | RsaPrivateKey | EcPrivateKey) {
-            return true;
-        }
-    }
-    false
 }

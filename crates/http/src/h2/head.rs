@@ -5,6 +5,8 @@
 
 use std::hash::{BuildHasher, RandomState};
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+
 use crate::Span;
 use crate::request::{Composer, Head, Method, ParseError, Policy, Version};
 
@@ -214,7 +216,7 @@ impl<'a> HeadReader<'a> {
         }
         if let Some(protocol) = protocol {
             let key = websocket_key();
-            let key: &[u8] = if protocol.eq_ignore_ascii_case(b"websocket") { &key } else { b"" };
+            let key: &[u8] = if protocol.eq_ignore_ascii_case(b"websocket") { key.as_bytes() } else { b"" };
             let fields =
                 [(&b"connection"[..], &b"upgrade"[..]), (b"upgrade", protocol), (b"sec-websocket-key", key)];
             for (name, value) in fields.into_iter().filter(|(_, value)| !value.is_empty()) {
@@ -278,16 +280,9 @@ impl<'a> HeadReader<'a> {
 
 /// What HTTP/1 asks a server to prove that it knows WebSocket by (RFC 6455 section 4.1): sixteen bytes that nobody guesses, in
 /// base64. Clients of HTTP/2 send none (RFC 8441 section 5).
-fn websocket_key() -> [u8; 24] {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let half = |number: u64| RandomState::new().hash_one(number);
-    let mut bits = u128::from(half(0)) << 64 | u128::from(half(1));
-    let mut key = [b'='; 24];
-    for digit in key[..22].iter_mut() {
-        *digit = DIGITS[(bits >> 122) as usize];
-        bits <<= 6;
-    }
-    key
+fn websocket_key() -> String {
+    let half = |number: u64| RandomState::new().hash_one(number).to_be_bytes();
+    BASE64_STANDARD.encode([half(0), half(1)].concat())
 }
 
 /// RFC 9113 section 8.2.1: no blank, control byte, letter in upper case or byte above ASCII, and no colon.

@@ -2,7 +2,7 @@
 
 use http::request::HeaderId;
 
-use exchange::base64;
+use crate::base64;
 use exchange::request::Request;
 
 /// What was given with the request.

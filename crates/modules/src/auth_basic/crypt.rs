@@ -7,7 +7,7 @@ use subtle::ConstantTimeEq;
 use yescrypt::Yescrypt;
 
 use crate::auth_basic::des;
-use exchange::base64;
+use crate::base64;
 
 /// The forms, told by how a stored password begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,49 +1,33 @@
-//! Base64 (RFC 4648) with nginx's leniency: decoding stops at the first `=`, and padding may be missing.
+//! Base64 (RFC 4648) with nginx's leniency: decoding stops at the first `=`, padding may be missing, and bits behind the last byte
+//! are passed over.
+
+use base64::Engine as _;
+use base64::alphabet::{STANDARD, URL_SAFE};
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
 /// Which characters stand for 62 and 63.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Alphabet {
+pub(crate) enum Alphabet {
     /// `+` and `/` (section 4).
     Standard,
     /// `-` and `_` (section 5).
     Url,
 }
 
+const LENIENT: GeneralPurposeConfig = GeneralPurposeConfig::new()
+    .with_decode_allow_trailing_bits(true)
+    .with_decode_padding_mode(DecodePaddingMode::Indifferent);
+
 /// The decoded bytes of a text; `None` for characters outside the alphabet, and for a last group of a single character.
-pub fn decode(text: &[u8], alphabet: Alphabet) -> Option<Vec<u8>> {
+pub(crate) fn decode(text: &[u8], alphabet: Alphabet) -> Option<Vec<u8>> {
     let end = memchr::memchr(b'=', text).unwrap_or(text.len());
-    let mut out = Vec::with_capacity(end / 4 * 3 + 2);
-    let (mut bits, mut count) = (0_u32, 0);
-    for &byte in &text[..end] {
-        let value = match (byte, alphabet) {
-            (b'A'..=b'Z', _) => byte - b'A',
-            (b'a'..=b'z', _) => byte - b'a' + 26,
-            (b'0'..=b'9', _) => byte - b'0' + 52,
-            (b'+', Alphabet::Standard) | (b'-', Alphabet::Url) => 62,
-            (b'/', Alphabet::Standard) | (b'_', Alphabet::Url) => 63,
-            _ => return None,
-        };
-        bits = bits << 6 | u32::from(value);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            out.push((bits >> count) as u8);
-        }
-    }
-    (end % 4 != 1).then_some(out)
+    let alphabet = if alphabet == Alphabet::Url { &URL_SAFE } else { &STANDARD };
+    GeneralPurpose::new(alphabet, LENIENT).decode(&text[..end]).ok()
 }
 
 /// Appends the text of `bytes` in the standard alphabet, padded.
-pub fn encode(bytes: &[u8], out: &mut Vec<u8>) {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    for group in bytes.chunks(3) {
-        let byte = |index: usize| u32::from(group.get(index).copied().unwrap_or(0));
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for index in 0..4 {
-            let digit = DIGITS[(bits >> (18 - 6 * index) & 63) as usize];
-            out.push(if index <= group.len() { digit } else { b'=' });
-        }
-    }
+pub(crate) fn encode(bytes: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(base64::prelude::BASE64_STANDARD.encode(bytes).as_bytes());
 }
 
 #[cfg(test)]
