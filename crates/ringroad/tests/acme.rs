@@ -20,7 +20,7 @@ fn conf(threads: u32, issuer: &str, certificates: &[&str]) -> String {
         .map(|line| {
             format!(
                 "server {{ listen 127.0.0.1:0; listen 127.0.0.2:0 ssl; {line}
-                   location / {{ return 200 secure; }} }}\n"
+                   location / {{ return 200 secure; }} location = /metrics {{ metrics; }} }}\n"
             )
         })
         .collect();
@@ -104,6 +104,16 @@ fn agent(server: &Server) -> i32 {
     testkit::wait::until("an acme process", Deadline::default(), find).expect("it starts")
 }
 
+/// When the certificate of a server ends, as its metrics have it.
+fn expiry(server: &Server, name: &str) -> u64 {
+    let page = pebble::get(server, SECURE, name, "/metrics");
+    let mut lines =
+        page.lines().filter(|line| line.starts_with("ringroad_tls_certificate_expiry_timestamp_seconds{"));
+    let line = lines.next().unwrap_or_else(|| panic!("no certificate\n{page}"));
+    assert!(line.contains("certificate=\"$acme_certificate\""), "{line}");
+    line.rsplit(' ').next().and_then(|number| number.parse().ok()).expect("a number")
+}
+
 fn count(server: &Server, text: &str) -> usize {
     server.error_log().matches(text).count()
 }
@@ -122,6 +132,8 @@ fn names_are_verified_over_http_and_the_certificate_is_kept() {
     let response = Client::connect(desk.server.addr(PLAIN)).get("/.well-known/acme-challenge/x");
     assert_eq!(response.status, 301);
     let one = shown(&desk.server, SECURE, "a.example");
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().expect("it is after 1970").as_secs();
+    assert!(expiry(&desk.server, "a.example") > now);
     // All that is kept is for the agent's user alone.
     let mode = |name: &str| {
         use std::os::unix::fs::PermissionsExt;
@@ -252,6 +264,11 @@ fn an_authority_that_is_down_is_in_nobody_s_way() {
     // Meanwhile there is a certificate that nobody trusts, and requests are served.
     let one = shown(&server, SECURE, "a.example");
     assert_eq!(one.len(), 1);
+    assert_eq!(
+        expiry(&server, "a.example"),
+        0,
+        "no alarm waits for the end of a certificate that nobody trusts"
+    );
     server.wait_for_log("clients get a certificate that they do not trust", Deadline::default());
     server.reload();
     server.wait_for_log_count("in place", 1, Deadline::default());

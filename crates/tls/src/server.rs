@@ -1,5 +1,6 @@
 //! The server's side: from settings to what handshakes are made with, and the hello that chooses among them.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -158,22 +159,31 @@ fn names_of(certificates: &[CertificateDer<'static>]) -> Vec<DistinguishedName> 
 
 /// A certificate that is replaced while its server runs: handshakes show the one that was set last.
 #[derive(Debug)]
-pub struct Slot(RwLock<Identity>);
+pub struct Slot {
+    identity: RwLock<Identity>,
+    is_placeholder: AtomicBool,
+}
 
 impl Slot {
-    /// With its first certificate.
-    pub fn new(identity: Identity) -> Arc<Slot> {
-        Arc::new(Slot(RwLock::new(identity)))
+    /// With a placeholder, until there is a certificate.
+    pub fn new(placeholder: Identity) -> Arc<Slot> {
+        Arc::new(Slot { identity: RwLock::new(placeholder), is_placeholder: AtomicBool::new(true) })
     }
 
     /// Replaces the certificate.
     pub fn set(&self, identity: Identity) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = identity;
+        *self.identity.write().unwrap_or_else(PoisonError::into_inner) = identity;
+        self.is_placeholder.store(false, Ordering::Release);
     }
 
     /// The certificate that handshakes show.
     pub fn get(&self) -> Identity {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.identity.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether there is no certificate yet.
+    pub fn is_placeholder(&self) -> bool {
+        self.is_placeholder.load(Ordering::Acquire)
     }
 }
 

@@ -1,7 +1,7 @@
 //! When the certificates of servers end, for numbers and for warnings.
 //!
-//! Of a chain the server's own certificate counts: those between it and a root are renewed with it. A certificate with
-//! variables in its name, or of `acme_certificate`, is not read here.
+//! Of a chain the server's own certificate counts: those between it and a root are renewed with it. One of `acme_certificate` changes while the
+//! server runs: its number is that of the moment, and its failures are in the error log.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,8 @@ use std::time::SystemTime;
 use ::tls::certificate;
 use ::tls::x509::Certificate;
 use conf::{Error, Level};
-use exchange::config::Http;
+use exchange::acme::Acme;
+use exchange::config::{Http, Server};
 
 use super::conf::{Conf, Origin};
 use telemetry::time_zone::since_1970;
@@ -29,16 +30,36 @@ pub(super) fn of(certificates: &[Origin]) -> Vec<Expiry> {
     certificates.iter().filter_map(end).collect()
 }
 
-/// The certificates of all servers, each once: the server's first name, the file, the end.
+/// What stands in the place of a file for the certificate of an authority.
+const OF_AUTHORITY: &str = "$acme_certificate";
+
+/// The certificates of all servers, each once: the server's first name, the file, the end. The end is 0 where an authority has
+/// not issued a certificate yet.
 pub(crate) fn expiries(http: &Http) -> BTreeSet<(&str, &Path, i64)> {
-    let of_server = |server: &'_ exchange::config::Server| {
-        http.locations[server.root.0 as usize].scope.of::<Conf>().expiries.as_slice()
-    };
+    let mut found = of_files(http);
+    for server in &http.servers {
+        let scope = &http.locations[server.root.0 as usize].scope;
+        let is_shown = scope.of::<Conf>().certificates.items().iter().any(|it| matches!(it, Origin::Acme));
+        if let Some(slot) = scope.of::<Acme>().slot.as_ref().filter(|_| is_shown) {
+            let end = if slot.is_placeholder() { None } else { slot.get().expires() };
+            found.insert((name_of(server), Path::new(OF_AUTHORITY), end.unwrap_or(0)));
+        }
+    }
+    found
+}
+
+/// The same for files alone.
+fn of_files(http: &Http) -> BTreeSet<(&str, &Path, i64)> {
+    let of_server =
+        |server: &Server| http.locations[server.root.0 as usize].scope.of::<Conf>().expiries.as_slice();
     let servers = http.servers.iter().flat_map(|server| {
-        let name = if server.name.is_empty() { "_" } else { server.name.as_str() };
-        of_server(server).iter().map(move |(path, end)| (name, path.as_path(), *end))
+        of_server(server).iter().map(move |(path, end)| (name_of(server), path.as_path(), *end))
     });
     servers.collect()
+}
+
+fn name_of(server: &Server) -> &str {
+    if server.name.is_empty() { "_" } else { &server.name }
 }
 
 /// Warnings count whole days.
@@ -51,7 +72,7 @@ const NEAR_S: i64 = 14 * DAY_S;
 /// Warns of certificates that have ended or will soon.
 pub(super) fn warn(http: &Http, warnings: &mut Vec<Error>) {
     let (now, _) = since_1970(SystemTime::now());
-    for (server, path, end) in expiries(http) {
+    for (server, path, end) in of_files(http) {
         let path = path.display();
         let message = match end - now {
             ..=0 => format!("certificate \"{path}\" of server \"{server}\" has expired"),

@@ -30,7 +30,7 @@ const GENERATION: Metric = Metric::gauge(
 const CERTIFICATES: Metric = Metric::gauge(
     "tls_certificate_expiry_timestamp_seconds",
     "seconds",
-    "When a certificate ends to be valid, in seconds since 1970.",
+    "When a certificate ends to be valid, in seconds since 1970; 0 where an authority has not issued it yet.",
 )
 .labelled(&[Label { name: "server", values: &[] }, Label { name: "certificate", values: &[] }]);
 

@@ -269,6 +269,16 @@ pub(crate) fn is_trusted_at(address: SocketAddr, name: &str, root: &CertificateD
     tls.read_to_end(&mut response).is_ok() && response.starts_with(b"HTTP/1.1 200 ")
 }
 
+/// The response to a request over TLS, whoever is there.
+pub(crate) fn get(server: &Server, index: usize, name: &str, target: &str) -> String {
+    let (mut tls, _) = connect(server.addr(index).tcp(), name, &[]);
+    let request = format!("GET {target} HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n");
+    tls.write_all(request.as_bytes()).expect("it is sent");
+    let mut response = String::new();
+    tls.read_to_string(&mut response).expect("a response");
+    response
+}
+
 /// Waits until [`is_trusted`].
 #[track_caller]
 pub(crate) fn wait_until_trusted(server: &Server, index: usize, name: &str, root: &CertificateDer<'static>) {
