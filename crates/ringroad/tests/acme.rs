@@ -252,11 +252,7 @@ fn kept(desk: &Desk) -> String {
 #[test]
 fn an_authority_that_is_down_is_in_nobody_s_way() {
     let state = TempDir::new("acme-down");
-    let path = state.path().join("one");
-    let issuer = format!(
-        "acme_issuer one {{ uri https://127.0.0.1:1/dir; ssl_verify off; state_path {}; accept_terms_of_service; }}",
-        path.display()
-    );
+    let issuer = nowhere(&state.path().join("one"));
     let server = Server::start(BINARY, &conf(1, &issuer, &[&certificate("a.example")]));
     let line = server
         .wait_for_log("acme: no certificate for \"a.example\" from issuer \"one\"", Deadline::default());
@@ -453,4 +449,39 @@ fn a_directory_is_served_under_a_public_name() {
     assert!(!program.stderr().contains("issued a certificate"), "{}", program.stderr());
     program.signal(Signal::INT);
     assert!(program.wait_until_ended(Deadline::default()).success());
+}
+
+/// An authority at which nobody listens, with its state in this directory.
+fn nowhere(state: &Path) -> String {
+    format!(
+        "acme_issuer one {{ uri https://127.0.0.1:1/dir; ssl_verify off; state_path {}; accept_terms_of_service; }}",
+        state.display()
+    )
+}
+
+#[test]
+fn a_state_directory_is_one_server_s() {
+    let state = TempDir::new("acme-shared");
+    let text = conf(1, &nowhere(&state.path().join("one")), &[&certificate("a.example")]);
+    let first = Server::start(BINARY, &text);
+    first.wait_for_log("connection to 127.0.0.1 failed", Deadline::default());
+    let second = Server::start(BINARY, &text);
+    let line = second.wait_for_log("acme: no certificate for", Deadline::default());
+    assert!(line.contains("another process uses it"), "{line}");
+    // The lock goes with its holder.
+    assert!(first.quit_and_wait().success());
+    signal_process(agent(&second), Signal::KILL).expect("it lives");
+    second.wait_for_log("connection to 127.0.0.1 failed", Deadline::default());
+}
+
+#[test]
+fn the_agent_ends_with_its_master() {
+    let state = TempDir::new("acme-orphan");
+    let text = conf(1, &nowhere(&state.path().join("one")), &[&certificate("a.example")]);
+    let server = Server::start(BINARY, &text);
+    server.wait_for_log("connection to 127.0.0.1 failed", Deadline::default());
+    let agent = agent(&server);
+    server.signal(Signal::KILL);
+    let is_over = || (!testkit::process::is_alive(agent)).then_some(());
+    testkit::wait::until("the end of the agent", Deadline::default(), is_over).expect("it ends");
 }
