@@ -41,8 +41,7 @@ fn the_version_is_said_in_the_words_that_tools_match() {
     let said = run(&["-V"]);
     let rest = said.err.strip_prefix(&version).expect("the version first");
     assert!(rest.starts_with("configure arguments: --prefix=/"), "{rest}");
-    for argument in [" --conf-path=/etc/nginx/nginx.conf ", " --with-threads ", " --without-http_grpc_module"]
-    {
+    for argument in [" --conf-path=/etc/nginx/nginx.conf ", " --with-threads ", " --with-http_dav_module "] {
         assert!(rest.contains(argument), "{rest}");
     }
     assert_eq!((said.code, rest.lines().count()), (0, 1));

@@ -79,13 +79,13 @@ fn check_judges_every_directive_and_each_location() {
 
     let file = dir.write(
         "bad.conf",
-        "events {}\nhttp {\n  grpc_bind off;\n  sendfil on;\n  root;\n  autoindex yes; etag 1;\n}\nstream {}\n",
+        "events {}\nhttp {\n  degradation sbrk=1m;\n  sendfil on;\n  root;\n  autoindex yes; etag 1;\n}\nstream {}\n",
     );
     let path = file.display().to_string();
     let said = run(BINARY, &["check", &path]);
     assert_eq!(said.status.code(), Some(1));
     for line in [
-        format!("{path}:3: not supported yet grpc_bind: of module http_grpc\n"),
+        format!("{path}:3: not supported yet degradation: of module http_degradation\n"),
         format!("{path}:4: unknown sendfil: did you mean \"sendfile\"?\n"),
         format!("{path}:5: wrong root: invalid number of arguments"),
         // Each of them, where a start names the first one.
@@ -107,7 +107,7 @@ fn the_reference_has_a_row_for_each_directive() {
         assert!(said.stdout.contains(&format!("| `{name} ")), "{name}");
     }
     // Unsupported directives are listed too, supported ones are not among them.
-    assert!(said.stdout.contains("\n| http_grpc | `grpc_pass` | location, "), "{}", said.stdout);
+    assert!(said.stdout.contains("\n| http_degradation | `degradation` | http |"), "{}", said.stdout);
     assert!(!said.stdout.contains("`sendfile` |") && !said.stdout.contains("`include` |"));
 }
 
