@@ -11,7 +11,7 @@ use exchange::config::{Cx, Scope, SettingsType};
 use exchange::module::SubrequestHooks;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
-use exchange::shared_zone::limits::{self, key_of, without_zone};
+use exchange::shared_zone::limits::{self, LimitResult, dry_run, key_of, without_zone};
 use exchange::shared_zone::table::{Key, Table};
 use exchange::shared_zone::{self, Kind};
 use exchange::template::Template;
@@ -228,13 +228,18 @@ fn count_all(request: &Request, conf: &Conf) -> Result<Vec<Held>, Refused> {
         let Some(key) = key else { continue };
         let (counts, name) = (limit.zone.state(), limit.zone.name());
         match count(counts, &key, limit.most) {
-            Count::In => held.push(Held { counts: Arc::clone(counts), key: Key::new(&key) }),
+            Count::In => {
+                counts.results.count(LimitResult::Passed);
+                held.push(Held { counts: Arc::clone(counts), key: Key::new(&key) });
+            }
             Count::Full => {
+                counts.results.count(dry_run(LimitResult::Rejected, conf.dry_run));
                 let dry = conf.dry();
                 request.log(conf.level, format_args!("limiting connections{dry} by zone \"{name}\""));
                 return Err(Refused);
             }
             Count::NoRoom => {
+                counts.results.count(dry_run(LimitResult::Rejected, conf.dry_run));
                 let what = "ngx_slab_alloc() failed: no memory in limit_conn_zone";
                 request.log(Level::Crit, format_args!("{what} \"{name}\""));
                 return Err(Refused);

@@ -19,7 +19,7 @@ use exchange::course::pause;
 use exchange::module::SubrequestHooks;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
-use exchange::shared_zone::limits::{self, key_of, without_zone};
+use exchange::shared_zone::limits::{self, LimitResult, Results, dry_run, key_of, without_zone};
 use exchange::shared_zone::table::{Entry, Table};
 use exchange::shared_zone::{self, Kind};
 use exchange::template::Template;
@@ -137,6 +137,13 @@ pub(crate) struct Buckets {
     table: Table<Bucket>,
     /// What times in the buckets are counted from.
     since: Instant,
+}
+
+impl Buckets {
+    /// What became of requests.
+    pub(crate) fn results(&self) -> &Results {
+        &self.table.results
+    }
 }
 
 /// What a bucket costs beside its key: with an address 128 bytes, as the documentation of nginx has it.
@@ -290,6 +297,8 @@ fn judge(request: &Request, conf: &Conf) -> Option<Verdict> {
     let mut passed: Vec<(&Limit, Vec<u8>)> = Vec::new();
     let mut longest = (Duration::ZERO, 0, limits.first()?);
     let mut looked_at = false;
+    let mut last = None;
+    let count = |limit: &Limit, result| limit.zone.state().results().count(dry_run(result, conf.dry_run));
     for (place, limit) in limits.iter().enumerate() {
         let declared = limit.zone.kind();
         let key = key_of(request, &declared.key, &declared.key_text, KEY_LEN_MAX);
@@ -297,16 +306,21 @@ fn judge(request: &Request, conf: &Conf) -> Option<Verdict> {
         looked_at = true;
         let is_last = place == limits.len() - 1;
         match limit.look(&key, is_last) {
-            Look::Fits(excess) if is_last => longest = (limit.wait_for(excess), excess, limit),
+            Look::Fits(excess) if is_last => {
+                longest = (limit.wait_for(excess), excess, limit);
+                last = Some(limit);
+            }
             Look::Fits(_) => passed.push((limit, key)),
             Look::Over(excess) => {
                 let (whole, part, name) = (excess / 1000, excess % 1000, limit.zone.name());
+                count(limit, LimitResult::Rejected);
                 let what =
                     format_args!("limiting requests{dry}, excess: {whole}.{part:03} by zone \"{name}\"");
                 request.log(conf.level, what);
                 return Some(Verdict::Rejected);
             }
             Look::NoRoom => {
+                count(limit, LimitResult::Rejected);
                 let name = limit.zone.name();
                 request
                     .log(Level::Alert, format_args!("could not allocate node in limit_req zone \"{name}\""));
@@ -322,6 +336,10 @@ fn judge(request: &Request, conf: &Conf) -> Option<Verdict> {
         }
     }
     let (wait, excess, limit) = longest;
+    for asked in passed.iter().map(|(limit, _)| *limit).chain(last) {
+        let is_delayed = !wait.is_zero() && Arc::ptr_eq(&asked.zone, &limit.zone);
+        count(asked, if is_delayed { LimitResult::Delayed } else { LimitResult::Passed });
+    }
     if wait.is_zero() {
         return looked_at.then_some(Verdict::Passed);
     }

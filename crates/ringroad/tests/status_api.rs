@@ -15,12 +15,17 @@ use testkit::{Client, Origin, Response, Server, Setup};
 const CONF: &str = "worker_processes 2;
 events {}
 http {
+    limit_req_zone $arg_key zone=rate:64k rate=1r/m;
+    limit_req_zone $arg_key zone=tells:64k rate=1r/m;
+    limit_conn_zone $arg_key zone=conns:64k;
     upstream back { zone back 64k; server @ORIGIN@; server @SECOND@ backup max_conns=7; }
     server {
         listen 127.0.0.1:0;
         server_name a.example;
         location / { proxy_pass http://back; }
         location /named { status_zone named; return 204; }
+        location /slow { limit_req zone=rate burst=1 delay=1; limit_conn conns 5; root html; }
+        location /dry { limit_req zone=tells; limit_req_dry_run on; root html; }
         location /api { api write=on; }
         location /read/ { api; status_zone off; }
     }
@@ -124,10 +129,32 @@ fn numbers_stand_under_the_paths_of_nginx() {
     assert_eq!(site.json("nginx")["generation"], json!(1));
     assert_eq!(site.json("nginx?fields=address,pid").as_object().expect("an object").len(), 2);
     assert_eq!(site.json("http/server_zones?fields=sent")["second"], json!({ "sent": 0 }), "a collection");
-    let empty = ["processes", "slabs", "resolvers", "http/limit_reqs", "http/keyvals", "stream/upstreams"];
+    let empty = ["processes", "slabs", "resolvers", "http/keyvals", "stream/upstreams"];
     for path in empty {
         assert_eq!(site.json(path), json!({}), "{path}");
     }
+}
+
+#[test]
+fn limits_count_their_results() {
+    if !ours_only("api") {
+        return;
+    }
+    let site = start();
+    let statuses = |target: &str| [(); 4].map(|()| site.get(target).status);
+    assert_eq!(statuses("/slow/x?key=a"), [404, 404, 503, 503]);
+    assert_eq!(statuses("/dry/x?key=a"), [404; 4]);
+    let limits = site.json("http/limit_reqs");
+    let expected =
+        json!({ "passed": 2, "delayed": 0, "rejected": 2, "delayed_dry_run": 0, "rejected_dry_run": 0 });
+    assert_eq!(limits["rate"], expected);
+    let expected =
+        json!({ "passed": 1, "delayed": 0, "rejected": 0, "delayed_dry_run": 0, "rejected_dry_run": 3 });
+    assert_eq!(limits["tells"], expected);
+    assert_eq!(
+        site.json("http/limit_conns/conns"),
+        json!({ "passed": 2, "rejected": 0, "rejected_dry_run": 0 })
+    );
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Parts that `limit_conn` and `limit_req` share: the settings of a block beside the limits themselves, and the keys.
 
 use std::fmt::Debug;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use conf::{Error, Statement};
 
@@ -27,6 +28,47 @@ impl<L: Clone + Debug + Send + Sync + 'static> Settings for Conf<L> {}
 impl<L> Default for Conf<L> {
     fn default() -> Self {
         Conf { limits: Layered::default(), level: Level::Error, status: 503, dry_run: false }
+    }
+}
+
+/// What became of a request by a zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LimitResult {
+    /// It is within the limit.
+    Passed,
+    /// It waits.
+    Delayed,
+    /// It is refused.
+    Rejected,
+    /// It would wait, if the limit did not only tell.
+    DelayedDryRun,
+    /// It would be refused.
+    RejectedDryRun,
+}
+
+/// The result where a limit may only tell.
+pub fn dry_run(result: LimitResult, only_tells: bool) -> LimitResult {
+    match result {
+        LimitResult::Delayed if only_tells => LimitResult::DelayedDryRun,
+        LimitResult::Rejected if only_tells => LimitResult::RejectedDryRun,
+        _ => result,
+    }
+}
+
+/// How often requests met each result, in the order of [`LimitResult`]. The threads share it: each of these requests takes
+/// a lock of the zone anyway.
+#[derive(Debug, Default)]
+pub struct Results([AtomicU64; 5]);
+
+impl Results {
+    /// Counts a request.
+    pub fn count(&self, result: LimitResult) {
+        self.0[result as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// All numbers.
+    pub fn all(&self) -> [u64; 5] {
+        std::array::from_fn(|place| self.0[place].load(Ordering::Relaxed))
     }
 }
 

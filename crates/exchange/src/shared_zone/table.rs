@@ -10,6 +10,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::shared_zone::limits::Results;
 use transfer::recency::{Place, Recency};
 
 /// Bytes of a page, and of nginx's header of one.
@@ -28,6 +29,8 @@ const COST_MIN: u64 = 64;
 /// The table.
 #[derive(Debug)]
 pub struct Table<T> {
+    /// What became of requests that it was asked about.
+    pub results: Results,
     shards: Box<[Mutex<Shard<T>>]>,
     // Clients choose the keys, and must not be able to choose their shard or chain.
     hasher: RandomState,
@@ -97,7 +100,7 @@ impl<T> Table<T> {
         let shards = (pages / SHARD_PAGES).max(1).next_power_of_two().min(SHARDS_MAX);
         let budget = pages * PAGE / shards;
         let shards = (0..shards).map(|_| Mutex::new(Shard::new(budget, overhead))).collect();
-        Table { shards, hasher: RandomState::new() }
+        Table { results: Results::default(), shards, hasher: RandomState::new() }
     }
 
     /// Calls `look` with the shard that has the key, locked.

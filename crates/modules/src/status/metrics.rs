@@ -6,7 +6,7 @@ use telemetry::metric::{Form, Label, Metric, Page};
 use telemetry::{tally, traffic};
 
 use super::zones::StatusZones;
-use super::{Conf, process};
+use super::{Conf, limits, process};
 use crate::ssl;
 use exchange::phases::Step;
 use exchange::request::Request;
@@ -43,6 +43,7 @@ pub fn metrics() -> Vec<Part> {
         ("Server", [&BUILD, &GENERATION].into_iter().chain(process::METRICS.iter().copied()).collect()),
         ("Connections and requests", tally::METRICS.to_vec()),
         ("Servers and locations", traffic::METRICS.to_vec()),
+        ("Limits", limits::METRICS.to_vec()),
         ("Upstreams", peers::metrics::METRICS.to_vec()),
         ("Certificates", vec![&CERTIFICATES]),
         ("Caches", caching::metrics::metrics()),
@@ -65,6 +66,7 @@ pub(super) fn run(_: &Conf, request: &mut Request) -> Step {
     process::write(shared.started(), &mut page);
     shared.write_connections(&mut page);
     shared.traffic.write(http.of::<StatusZones>().all(), &mut page);
+    limits::write(http, &mut page);
     peers::metrics::write(http.of::<Upstreams>().groups(), rt::now(), &mut page);
     page.head(&CERTIFICATES);
     for (server, path, expires) in ssl::expiries(http) {

@@ -8,6 +8,7 @@ mod api;
 mod dashboard;
 mod exposure;
 mod health;
+mod limits;
 mod metrics;
 mod process;
 mod zones;

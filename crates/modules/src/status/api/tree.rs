@@ -9,6 +9,7 @@ use std::time::SystemTime;
 use serde_json::{Map, Value, json};
 
 use crate::http_core::variables::NGINX_VERSION;
+use crate::status::limits::{self, Kind};
 use crate::status::zones::StatusZones;
 use exchange::request::{Address, Request};
 use telemetry::tally::Totals;
@@ -55,7 +56,9 @@ pub(super) fn at(request: &Request, path: &[&str]) -> Option<Value> {
         ["http", "caches", rest @ ..] => (caches(request), rest),
         ["http", "upstreams", name, "servers", rest @ ..] => (servers(group(request, name)?), rest),
         ["http", "upstreams", rest @ ..] => (upstreams(request), rest),
-        ["http", "limit_conns" | "limit_reqs" | "keyvals", rest @ ..] => (json!({}), rest),
+        ["http", "limit_reqs", rest @ ..] => (limits(request, Kind::Requests), rest),
+        ["http", "limit_conns", rest @ ..] => (limits(request, Kind::Connections), rest),
+        ["http", "keyvals", rest @ ..] => (json!({}), rest),
         ["stream"] => (json!(STREAM), &path[1..]),
         ["stream", "server_zones" | "limit_conns" | "keyvals" | "zone_sync" | "upstreams", rest @ ..] => {
             (json!({}), rest)
@@ -209,6 +212,17 @@ fn responses(codes: &Codes) -> Value {
         "codes": each,
         "total": codes.iter().sum::<u64>(),
     })
+}
+
+/// `http/limit_reqs`, `http/limit_conns`: results by zone. A limit of connections delays nothing.
+fn limits(request: &Request, kind: Kind) -> Value {
+    let zones = limits::zones(&request.config().http).filter(|(known, ..)| *known == kind);
+    let results = |counts: [u64; 5]| -> Value {
+        let pairs = limits::names().zip(counts);
+        let pairs = pairs.filter(|(name, _)| kind == Kind::Requests || !name.starts_with("delayed"));
+        pairs.map(|(name, count)| (name.to_owned(), count.into())).collect::<Map<_, _>>().into()
+    };
+    zones.map(|(_, name, counts)| (name.to_owned(), results(counts))).collect()
 }
 
 /// `http/caches`: how many responses had each status. Their bytes are not counted.
