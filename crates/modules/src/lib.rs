@@ -18,7 +18,7 @@ mod coding;
 mod core;
 mod dav;
 mod empty_gif;
-mod fastcgi;
+pub mod fastcgi;
 mod flv;
 mod geo;
 mod grpc;

@@ -49,6 +49,13 @@ impl Settings for Conf {
     }
 }
 
+impl Conf {
+    /// Whether files are looked for.
+    pub(crate) fn is_active(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
 /// The arguments of one directive, shared by the copies of its scope.
 #[derive(Debug)]
 struct Files {

@@ -1,4 +1,4 @@
-//! Which engine would move the bodies of each location: for `ringroad check`.
+//! Which engine would move the bodies of each location, and what is easily done wrong: for `ringroad check`.
 
 use std::fmt::Write;
 
@@ -8,13 +8,19 @@ use exchange::config::{Config, LocationId, Server};
 use exchange::settings::locations::Locations;
 use transfer::body::choose;
 
-/// A line for each location: its server, its name, and the mover of small files and of those at `directio`.
+/// A line for each location: its server, its name, and the mover of small files and of those at `directio`. Then what is
+/// easily done wrong there.
 pub fn explain(config: &Config, caps: &Caps) -> String {
     let mut text = String::new();
     for server in &config.http.servers {
         let name = if server.name.is_empty() { "_" } else { &server.name };
         line(&mut text, config, caps, name, server.root);
         walk(&mut text, config, caps, server, &server.locations);
+    }
+    let advice = modules::fastcgi::advice(config);
+    if !advice.is_empty() {
+        text.push_str("\nWorth a look:\n");
+        advice.iter().for_each(|line| text.extend([line, "\n"]));
     }
     text
 }

@@ -3,11 +3,13 @@
 //! | part | holds |
 //! |---|---|
 //! | [`conf`], `directives` | what only FastCGI has |
+//! | `advice` | what `ringroad check` tells of it |
 //! | `request` | the parameters that an upstream gets |
 //! | `script` | `$fastcgi_script_name` and `$fastcgi_path_info` |
 //!
 //! What it shares with HTTP is in [`crate::passing`], records and their bytes are in `http::gateway::fastcgi`.
 
+mod advice;
 mod conf;
 mod directives;
 mod request;
@@ -15,6 +17,7 @@ mod script;
 
 use crate::Module;
 use crate::passing::{self, Rows};
+pub use advice::advice;
 use conf::FastCgi;
 
 /// The module.

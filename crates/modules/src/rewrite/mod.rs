@@ -137,6 +137,13 @@ pub(crate) struct Conf {
     log: bool,
 }
 
+impl Conf {
+    /// Whether anything runs in the location before its content.
+    pub(crate) fn is_active(&self) -> bool {
+        self.script.is_some()
+    }
+}
+
 impl Settings for Conf {
     fn inherit(&self, _: Inner) -> Option<Conf> {
         Some(Conf { log: self.log, ..Conf::default() })
