@@ -124,6 +124,8 @@ pub struct Server {
     pub root: LocationId,
     /// The locations in it.
     pub locations: Locations,
+    /// Whether one of them takes CONNECT.
+    pub takes_connect: bool,
 }
 
 /// One `location` block, or a server's own scope.

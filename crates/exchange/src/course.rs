@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use http::request::{BodyLength, HeaderId, Method, Target};
+use http::request::{BodyLength, HeaderId, Method, Target, Version};
 use io::op::Source;
 use rt::{Either, select};
 
@@ -537,6 +537,11 @@ fn begin(request: &mut Request, listen: Option<&Listen>) -> Result<(), u16> {
     request.host = host;
     request.location = request.server().root;
     tls::admit(request, listen)?;
+    if let Target::Authority { .. } = request.head.target() {
+        // As in nginx: the location of the root is the one that is asked.
+        request.uri = b"/".to_vec();
+        return admit_connect(request);
+    }
     if request.head.target() == Target::Asterisk {
         request.uri = b"*".to_vec();
         return Ok(());
@@ -551,6 +556,24 @@ fn begin(request: &mut Request, listen: Option<&Listen>) -> Result<(), u16> {
             request.keepalive = false;
             Err(400)
         }
+    }
+}
+
+/// Whether CONNECT may go on: in HTTP/1.1, without a body, to a server with a `tunnel_pass`.
+fn admit_connect(request: &mut Request) -> Result<(), u16> {
+    // What follows is not a request, whatever comes of this one.
+    request.keepalive = false;
+    let request = &*request;
+    let refused = |what: &str, status| {
+        request.log(Level::Info, format_args!("client sent CONNECT {what}"));
+        Err(status)
+    };
+    if request.head.version() != Version::Http11 || !request.server().takes_connect {
+        return refused("method", 405);
+    }
+    match request.head.body() {
+        BodyLength::None | BodyLength::Exactly(0) => Ok(()),
+        _ => refused("request with body", 400),
     }
 }
 

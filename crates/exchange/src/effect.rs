@@ -24,6 +24,8 @@ pub fn policy(conf: &Core) -> Policy {
         field_line_max: limit(bytes.max(conf.reading.client_header_buffer_size)),
         head_max: limit(head_max),
         fields_max: conf.reading.max_headers.min(u64::from(u16::MAX)) as u16,
+        // Whether a server takes it is known when the server is.
+        allow_connect: true,
         ..Policy::default()
     }
 }

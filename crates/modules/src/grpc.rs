@@ -23,7 +23,13 @@ use upstream::Outgoing;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
-    directives: &[DIRECTIVES, Rows::<Grpc>::CONNECTION, Rows::<Grpc>::FIELDS, Rows::<Grpc>::TLS],
+    directives: &[
+        DIRECTIVES,
+        Rows::<Grpc>::CONNECTION,
+        Rows::<Grpc>::FIELDS,
+        Rows::<Grpc>::SOCKETS,
+        Rows::<Grpc>::TLS,
+    ],
     ..passing::module::<Grpc>("http_grpc")
 };
 

@@ -59,6 +59,7 @@ mod sub;
 #[doc(hidden)]
 pub mod testing;
 mod try_files;
+mod tunnel;
 mod upstream;
 mod upstream_block;
 mod upstream_hash;
@@ -122,6 +123,7 @@ pub static MODULES: &[&Module] = &[
     &grpc::MODULE,
     &scgi::MODULE,
     &memcached::MODULE,
+    &tunnel::MODULE,
     &stub_status::MODULE,
     &cache_counters::MODULE,
     &status::MODULE,

@@ -106,11 +106,7 @@ impl Protocol for Memcached {
         _: &Destination,
         _: Option<&Fill>,
     ) -> Result<Outgoing, u16> {
-        // Before anything is asked: the body was not read, and its connection drops it.
         let method = request.method;
-        if !matches!(method, Method::Get | Method::Head) {
-            return Err(405);
-        }
         let key = self.key.as_ref().map(|key| key.rendered(request)).unwrap_or_default();
         if key.is_empty() {
             request.log(Level::Error, format_args!("the \"$memcached_key\" variable is not set"));
@@ -135,6 +131,11 @@ impl Protocol for Memcached {
 
     fn default_key(&self, _: &Conf, _: &Request, _: &Destination) -> Vec<u8> {
         Vec::new()
+    }
+
+    // The body of another one was not read: its connection drops it.
+    fn admits(&self, method: Method) -> bool {
+        matches!(method, Method::Get | Method::Head)
     }
 
     fn drops_body(&self) -> bool {

@@ -22,6 +22,7 @@ pub(crate) static MODULE: Module = Module {
         DIRECTIVES,
         Rows::<Scgi>::CONNECTION,
         Rows::<Scgi>::FIELDS,
+        Rows::<Scgi>::SOCKETS,
         Rows::<Scgi>::BODIES,
         Rows::<Scgi>::STORE,
         Rows::<Scgi>::CACHE,

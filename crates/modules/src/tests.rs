@@ -419,7 +419,7 @@ fn a_default_that_is_written_out_changes_nothing() {
         };
         count += 1;
         // What holds for HTTP holds for its siblings.
-        let siblings = ["fastcgi_", "grpc_", "memcached_", "scgi_", "uwsgi_"];
+        let siblings = ["fastcgi_", "grpc_", "memcached_", "scgi_", "tunnel_", "uwsgi_"];
         let of_http =
             siblings.iter().fold(name.to_owned(), |name, prefix| name.replacen(prefix, "proxy_", 1));
         let is_listed = DEFAULT_IS_KEPT.iter().any(|(_, names)| names.contains(&&*of_http));

@@ -24,6 +24,7 @@ pub(crate) static MODULE: Module = Module {
         DIRECTIVES,
         Rows::<Uwsgi>::CONNECTION,
         Rows::<Uwsgi>::FIELDS,
+        Rows::<Uwsgi>::SOCKETS,
         Rows::<Uwsgi>::BODIES,
         Rows::<Uwsgi>::STORE,
         Rows::<Uwsgi>::CACHE,

@@ -9,8 +9,9 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use http::gateway::{Decoder, HeadEvent};
-use http::reply::{FIELDS_MAX_DEFAULT, Limits, ReplyError, ReplyHead};
+use http::StatusCode;
+use http::gateway::{Decoder, HeadEvent, Protocol};
+use http::reply::{FIELDS_MAX_DEFAULT, HeadWriter, Limits, ReplyError, ReplyHead};
 use io::op::Source;
 use io::{Buf, Errno};
 use rt::Timer;
@@ -66,6 +67,10 @@ pub(super) async fn run(
     record: &Rc<Try>,
     sent: &Cell<bool>,
 ) -> Result<Answer, Trouble> {
+    if outgoing.encoded.protocol() == Protocol::Bytes {
+        return connected(outgoing)
+            .map_err(|error| tell(request, HeadTrouble::Invalid(error, None), None, false));
+    }
     let is_reused = link.requests > 0;
     link.requests += 1;
     let timer = link.timer.clone();
@@ -366,6 +371,14 @@ fn bare(request: &Request, decoder: Decoder, buf: Buf) -> Answer {
     request.log(Level::Error, format_args!("upstream sent no valid HTTP/1.0 header {READING}"));
     let heading = Rc::new(Heading::new(Source::Static(b""), ReplyHead::new()));
     Answer { heading, rest: Some(buf), decoder, keeps: true, sending: None }
+}
+
+/// The response to CONNECT: the connection is there.
+fn connected(outgoing: &Outgoing) -> Result<Answer, ReplyError> {
+    let decoder = Decoder::new(&outgoing.encoded, outgoing.method, Limits::default());
+    let (raw, head) = HeadWriter::new(StatusCode::OK, b"200 OK", 0)?.finish()?;
+    let heading = Rc::new(Heading::new(Source::Vec(raw), head));
+    Ok(Answer { heading, rest: None, decoder, keeps: false, sending: None })
 }
 
 /// Gives an interim response to the client where it is to have it.

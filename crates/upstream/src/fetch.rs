@@ -183,6 +183,8 @@ struct Done {
 enum Here {
     All(Option<Source>),
     Part(Box<Live>),
+    /// The connection speaks another protocol from here on.
+    Tunnel(Box<Live>),
 }
 
 impl Done {
@@ -193,10 +195,11 @@ impl Done {
             Here::All(Some(source)) => ReplyBody::Bytes(source),
             Here::Part(mut live) => {
                 live.hold(chosen);
-                match self.heading.head().status().code() {
-                    101 => ReplyBody::Tunnel(Box::new(Tunnel::new(*live, settings))),
-                    _ => ReplyBody::Live(live),
-                }
+                ReplyBody::Live(live)
+            }
+            Here::Tunnel(mut live) => {
+                live.hold(chosen);
+                ReplyBody::Tunnel(Box::new(Tunnel::new(*live, settings)))
             }
         };
         Reply { head: self.heading, body, received_at: (rt::now(), rt::wall()), stored: None }
@@ -282,6 +285,8 @@ impl Attempt<'_> {
         let secure = self.outgoing.secure.as_ref();
         match self.outgoing.encoded.protocol() {
             Protocol::Http2 => home.join(address, options, secure),
+            // What one client has of a connection is not for another one.
+            Protocol::Bytes => None,
             _ => home.take(address, options, secure),
         }
     }
@@ -295,8 +300,8 @@ impl Attempt<'_> {
             Live::new(link, decoder, rest, Rc::clone(self.record), keeps, self.settings.read_timeout);
         live.go_on_sending(sending);
         let mut live = Box::new(live);
-        if heading.head().status().code() == 101 {
-            return Ok(Done { heading, body: Here::Part(live) });
+        if heading.head().status().code() == 101 || self.outgoing.encoded.protocol() == Protocol::Bytes {
+            return Ok(Done { heading, body: Here::Tunnel(live) });
         }
         if let Some(whole) = live.take_whole() {
             return Ok(Done { heading, body: Here::All(whole.map(Source::Buf)) });

@@ -70,6 +70,7 @@ pub fn load(
     let mut needs = Needs::default();
     for location in &mut locations {
         location.plan = Plan::of(modules, &http, &location.scope);
+        http.servers[location.server.0 as usize].takes_connect |= location.scope.core.takes_connect;
         for module in modules.modules() {
             (module.blocks.needs)(&http, &location.scope, &mut needs);
         }
@@ -185,7 +186,7 @@ impl Resolver<'_> {
         let root = self.add_location("server", scope.clone());
         let (name, locations) = (draft.first_name(), Locations::default());
         // In its place before the locations are read, so that their number names the server that is being made.
-        self.http.servers.push(Server { name, root, locations });
+        self.http.servers.push(Server { name, root, locations, takes_connect: false });
         let locations = self.locations(&inner, &Around { scope: &scope, name: None })?;
         self.http.servers[id.0 as usize].locations = locations;
         Ok(draft)

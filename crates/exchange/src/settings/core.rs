@@ -37,6 +37,8 @@ pub struct Core {
     pub limit_rate_after: Option<Template>,
     /// Whether the path of this location without the slash at its end is redirected to it: where requests are passed on.
     pub redirects_to_slash: bool,
+    /// Whether the block takes CONNECT (`tunnel_pass`): its server then does.
+    pub takes_connect: bool,
     /// `uninitialized_variable_warn`, a directive of the rewrite module.
     pub uninitialized_variable_warn: bool,
     /// Limits of subrequests.
@@ -175,6 +177,7 @@ impl Default for Core {
             limit_rate: None,
             limit_rate_after: None,
             redirects_to_slash: false,
+            takes_connect: false,
             uninitialized_variable_warn: true,
             subrequests: Subrequests { log: false, output_buffer_size: 4 << 10, post_action: None },
             error_log: ErrorLog::default(),

@@ -38,7 +38,10 @@ fn frame(request: &mut Request, core: &Core) {
 fn connection_field(request: &Request, core: &Core) -> ConnectionField {
     let timeout_s = core.keeping.keepalive_header.map(|seconds| seconds.min(u64::from(u32::MAX)) as u32);
     match request.keepalive {
-        _ if matches!(request.response.body, Body::Tunnel(_)) => ConnectionField::Upgrade,
+        // The response to CONNECT has another status, and is no change of the protocol.
+        _ if matches!(request.response.body, Body::Tunnel(_)) && request.response.status == 101 => {
+            ConnectionField::Upgrade
+        }
         true => ConnectionField::KeepAlive { timeout_s },
         false => ConnectionField::Close,
     }

@@ -19,6 +19,8 @@ pub enum Protocol {
         /// `memcached_gzip_flag`
         gzip_flag: u64,
     },
+    /// None: bytes pass in both directions from the beginning on (CONNECT).
+    Bytes,
 }
 
 /// What an encoder makes of the parts of a request.
@@ -31,6 +33,13 @@ pub struct Encoded {
 }
 
 impl Encoded {
+    /// Nothing: a connection is the whole request.
+    #[must_use]
+    pub fn of_connection() -> Self {
+        let framing = BodyFraming::Plain;
+        Self { protocol: Protocol::Bytes, head: Vec::new(), target: Span::EMPTY, framing }
+    }
+
     /// The protocol, which the response has too.
     #[must_use]
     pub fn protocol(&self) -> Protocol {

@@ -91,7 +91,7 @@ impl Decoder {
                 let key = memcached::key(&request.head);
                 Self::Memcached(Box::new(memcached::Decoder::new(key, gzip_flag, method, limits)))
             }
-            Protocol::Http1 => Self::Http1(http1::Decoder::new(method, limits)),
+            Protocol::Http1 | Protocol::Bytes => Self::Http1(http1::Decoder::new(method, limits)),
             Protocol::Http2 => Self::Http1(http1::Decoder::of_stream(method, limits)),
             Protocol::Script => Self::Http1(http1::Decoder::of_script(method, limits)),
             Protocol::FastCgi => Self::FastCgi(Box::new(fastcgi::Decoder::new(method, limits))),

@@ -26,6 +26,7 @@ pub(crate) static MODULE: Module = Module {
         directives::DIRECTIVES,
         Rows::<FastCgi>::CONNECTION,
         Rows::<FastCgi>::FIELDS,
+        Rows::<FastCgi>::SOCKETS,
         Rows::<FastCgi>::BODIES,
         Rows::<FastCgi>::SEND_LOWAT,
         Rows::<FastCgi>::STORE,

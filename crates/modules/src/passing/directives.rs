@@ -112,16 +112,6 @@ impl<F: Family> Rows<F> {
                 .default("off"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).intercept_errors),
         ),
-        // The kernel grows its buffers by itself; a number here ends that, for lines that are long and fast, or many.
-        Directive::scope(
-            row("_socket_rcvbuf", Args::Exactly(1), "Bytes of the kernel's receive buffer."),
-            |scope, cx| socket_buffer(&mut conf::<F>(scope).upstream.socket_rcvbuf, cx),
-        ),
-        // As above, for the other direction.
-        Directive::scope(
-            row("_socket_sndbuf", Args::Exactly(1), "Bytes of the kernel's send buffer."),
-            |scope, cx| socket_buffer(&mut conf::<F>(scope).upstream.socket_sndbuf, cx),
-        ),
     ];
 
     /// Bodies of requests and responses, the memory and the files for them. nginx has rules for how the sizes fit together;
@@ -230,6 +220,20 @@ impl<F: Family> Rows<F> {
         ),
     ];
 
+    /// The kernel's buffers.
+    pub(crate) const SOCKETS: &'static [Directive] = &[
+        // The kernel grows its buffers by itself; a number here ends that, for lines that are long and fast, or many.
+        Directive::scope(
+            row("_socket_rcvbuf", Args::Exactly(1), "Bytes of the kernel's receive buffer."),
+            |scope, cx| socket_buffer(&mut conf::<F>(scope).upstream.socket_rcvbuf, cx),
+        ),
+        // As above, for the other direction.
+        Directive::scope(
+            row("_socket_sndbuf", Args::Exactly(1), "Bytes of the kernel's send buffer."),
+            |scope, cx| socket_buffer(&mut conf::<F>(scope).upstream.socket_sndbuf, cx),
+        ),
+    ];
+
     /// What only FreeBSD has.
     pub(crate) const SEND_LOWAT: &'static [Directive] = &[
         // FreeBSD has it; see `send_lowat`.
@@ -239,7 +243,7 @@ impl<F: Family> Rows<F> {
                 .state(State::Accepted("Linux has no such socket option")),
             |_, cx| {
                 cx.size(&mut 0)?;
-                cx.warn("\"proxy_send_lowat\" is not supported, ignored");
+                cx.warn(format_args!("\"{}_send_lowat\" is not supported, ignored", F::PREFIX));
                 Ok(())
             },
         ),

@@ -43,7 +43,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use ::conf::Error;
-use http::request::{BodyLength, HeaderId};
+use http::request::{BodyLength, HeaderId, Method};
 
 use crate::Module;
 use crate::passing::conf::Conf;
@@ -100,6 +100,11 @@ pub(crate) trait Protocol: Send + Sync {
     /// The body that takes the place of the client's.
     fn body(&self) -> Option<&Template> {
         None
+    }
+
+    /// Whether requests with this method are passed on; others are 405.
+    fn admits(&self, _: Method) -> bool {
+        true
     }
 
     /// Whether a body of the client is read and dropped by its connection, since no request has one.
@@ -239,6 +244,9 @@ pub(crate) const fn module<F: Family>(name: &'static str) -> Module {
 
 /// Asks for the body first: for all of it, or for its pieces while they come.
 fn begin(via: Via<'_>, request: &mut Request) -> Option<Step> {
+    if !via.protocol.admits(request.method) {
+        return Some(Step::Status(405));
+    }
     if via.protocol.drops_body() {
         return None;
     }

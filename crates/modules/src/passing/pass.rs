@@ -102,7 +102,11 @@ pub(crate) struct Scheme {
 
 /// The setter.
 pub(crate) fn set<F: Family>(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    let text = cx.arg(0);
+    set_to::<F>(scope, cx, cx.arg(0))
+}
+
+/// The same for an address that need not be written.
+pub(crate) fn set_to<F: Family>(scope: &mut Scope, cx: &mut Cx<'_>, text: &str) -> Result<(), Error> {
     let location = match &scope.core.found_by {
         FoundBy::Prefix(path) if cx.context == Contexts::LOCATION => Some(&**path),
         _ => None,

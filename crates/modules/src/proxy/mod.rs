@@ -26,6 +26,7 @@ pub(crate) static MODULE: Module = Module {
         rewrites::DIRECTIVES,
         Rows::<Http>::CONNECTION,
         Rows::<Http>::FIELDS,
+        Rows::<Http>::SOCKETS,
         Rows::<Http>::BODIES,
         Rows::<Http>::SEND_LOWAT,
         Rows::<Http>::STORE,

@@ -1,0 +1,109 @@
+//! nginx's tunnel module: CONNECT (RFC 9110 section 9.3.6). The request names a host and a port; a connection is made there, and
+//! bytes pass in both directions until both ends have ended.
+//!
+//! ```text
+//!   client --CONNECT host:port--> here --connection--> host:port
+//!          <--------200---------
+//!          <=========================================>  (`upstream::Tunnel`)
+//! ```
+//!
+//! Whom it may lead to is for other directives: `allow` and `deny`, `auth_basic`, a `map` of `$host`. What is connected to is
+//! the address of `tunnel_pass`, or what the request names.
+
+use conf::{Args, Contexts, Spec};
+use http::gateway::Encoded;
+use http::request::{HeaderId, Method};
+
+use crate::passing::conf::{Conf, NEXT_OFF};
+use crate::passing::pass::{self, Destination, Scheme};
+use crate::passing::request::Fill;
+use crate::passing::{self, Family, Protocol, Rows};
+use crate::{Directive, Module};
+use exchange::request::Request;
+use upstream::{Outgoing, OutgoingBody};
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[
+        DIRECTIVES,
+        Rows::<Tunnel>::CONNECTION,
+        Rows::<Tunnel>::SOCKETS,
+        Rows::<Tunnel>::SEND_LOWAT,
+    ],
+    ..passing::module::<Tunnel>("http_tunnel")
+};
+
+/// It has no settings of its own.
+#[derive(Clone, Debug, Default)]
+struct Tunnel;
+
+/// What a request names, which is nginx's default too.
+const NAMED: &str = "$host:$request_port";
+
+const DIRECTIVES: &[Directive] = &[Directive::scope(
+    Spec::new(
+        "",
+        "_pass",
+        Contexts::SERVER.or(Contexts::LOCATION).or(Contexts::LOCATION_IF),
+        Args::Between(0, 1),
+        "Takes CONNECT, and connects to this server or group of servers; without a value to the one that the request names.",
+    ),
+    |scope, cx| {
+        let text = cx.statement.args.first().map_or(NAMED, |word| word.text.as_str());
+        pass::set_to::<Tunnel>(scope, cx, text)?;
+        scope.core.takes_connect = true;
+        Ok(())
+    },
+)];
+
+impl Family for Tunnel {
+    const PREFIX: &'static str = "tunnel";
+    // An address stands alone, and has no usual port.
+    const SCHEMES: &'static [Scheme] = &[Scheme { text: "", port: 0, is_secure: false }];
+    const HAS_BUFFERS: bool = false;
+    // Nothing but a connection can fail before bytes pass.
+    const NEXT_UPSTREAM: &'static [(&'static str, u64)] =
+        &[("error", 1), ("timeout", 1 << 1), ("off", NEXT_OFF)];
+    const KEY_DEFAULT: Option<&'static str> = None;
+    const TLS_NAME_DEFAULT: Option<&'static str> = None;
+
+    fn hides(_: HeaderId, _: &[u8]) -> bool {
+        false
+    }
+}
+
+impl Protocol for Tunnel {
+    fn build(
+        &self,
+        _: &Conf,
+        request: &mut Request,
+        _: &Destination,
+        _: Option<&Fill>,
+    ) -> Result<Outgoing, u16> {
+        let method = request.method;
+        Ok(Outgoing {
+            encoded: Encoded::of_connection(),
+            scheme: "",
+            secure: None,
+            body: OutgoingBody::None,
+            method,
+            is_idempotent: true,
+            keepalive: false,
+            upgrade: true,
+            caught: Vec::new(),
+            interim: None,
+        })
+    }
+
+    fn default_key(&self, _: &Conf, _: &Request, _: &Destination) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn admits(&self, method: Method) -> bool {
+        method == Method::Connect
+    }
+
+    fn drops_body(&self) -> bool {
+        true
+    }
+}
