@@ -241,6 +241,11 @@ mod tests {
                 "\"gzip\" directive is not supported yet in /n.conf:1; nginx 1.31.5 has it in module http_gzip",
             ),
             (
+                "http { geoip_country /a; }",
+                "\"geoip_country\" directive is not supported in /n.conf:1; MaxMind no longer makes its files: \
+                 use geo with networks, or a variable that another server sets",
+            ),
+            (
                 "http { gzip on off; }",
                 "invalid number of arguments in \"gzip\" directive in /n.conf:1; it takes 1 argument, not 2",
             ),

@@ -232,7 +232,10 @@ impl fmt::Display for ErrorKind {
                 write!(f, "{call} \"{}\" failed ({reason})", path.display())
             }
             ErrorKind::Unknown { name, .. } => write!(f, "unknown directive \"{name}\""),
-            ErrorKind::NotSupported { name, .. } => write!(f, "\"{name}\" directive is not supported yet"),
+            ErrorKind::NotSupported { name, module } => {
+                let yet = if crate::nginx::instead_of(module).is_some() { "" } else { " yet" };
+                write!(f, "\"{name}\" directive is not supported{yet}")
+            }
             ErrorKind::NotAllowedHere { name, .. } => write!(f, "\"{name}\" directive is not allowed here"),
             ErrorKind::NotTerminated(name) => write!(f, "directive \"{name}\" is not terminated by \";\""),
             ErrorKind::NoOpening(name) => write!(f, "directive \"{name}\" has no opening \"{{\""),
@@ -260,9 +263,10 @@ impl ErrorKind {
                 f.write_str("; the file starts with a byte order mark, save it without")
             }
             ErrorKind::Unknown { similar: Some(similar), .. } => write!(f, "; did you mean \"{similar}\"?"),
-            ErrorKind::NotSupported { module, .. } => {
-                write!(f, "; nginx {} has it in module {module}", crate::nginx::VERSION)
-            }
+            ErrorKind::NotSupported { module, .. } => match crate::nginx::instead_of(module) {
+                Some(instead) => write!(f, "; {instead}"),
+                None => write!(f, "; nginx {} has it in module {module}", crate::nginx::VERSION),
+            },
             ErrorKind::NotAllowedHere { allowed, .. } => write!(f, "; it is allowed in {allowed}"),
             ErrorKind::ArgumentCount { takes, given, .. } => write!(f, "; it takes {takes}, not {given}"),
             ErrorKind::Value { error, .. } => error.write_hint(f),

@@ -11,6 +11,26 @@ use crate::spec::{Args, Block, Contexts, Table};
 /// The version that `data/nginx-directives.tsv` was taken from.
 pub(crate) const VERSION: &str = "1.31.5";
 
+/// What to use in the place of modules that will not be supported.
+const INSTEAD: [(&str, &str); 5] = [
+    (
+        "http_geoip",
+        "MaxMind no longer makes its files: use geo with networks, or a variable that another server sets",
+    ),
+    ("stream_geoip", "MaxMind no longer makes its files: use geo with networks"),
+    (
+        "http_perl",
+        "programs do not run in the server: use map and rewrite, or an application behind proxy_pass or fastcgi_pass",
+    ),
+    ("http_xslt", "documents are transformed by an application, whose responses proxy_cache can keep"),
+    ("http_image", "images are scaled by an application, whose responses proxy_cache can keep"),
+];
+
+/// The sentence for a directive of a module that will not be supported.
+pub(crate) fn instead_of(module: &str) -> Option<&'static str> {
+    INSTEAD.iter().find(|(name, _)| *name == module).map(|(_, text)| *text)
+}
+
 const DATA: &str = include_str!("../data/nginx-directives.tsv");
 
 /// The insides of nginx's blocks, which the data file does not tell. The contexts are those where the block

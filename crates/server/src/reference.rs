@@ -17,6 +17,7 @@ pub fn reference() -> String {
          [not supported](#directives-that-are-not-supported): a configuration that contains it is refused. `ringroad check` \
          uses the same tables.\n",
     );
+    write_counts(&mut page);
     // By name and not by the order of the tables: a moved row must not move half of the page.
     let mut names: Vec<&str> = specs().map(|spec| spec.module).collect();
     names.sort_unstable();
@@ -35,6 +36,67 @@ pub fn reference() -> String {
 /// Every directive of every module, in the order of the tables.
 fn specs() -> impl Iterator<Item = &'static Spec> {
     modules::all().directives().iter().map(|directive| &directive.spec)
+}
+
+/// Modules of nginx that are left out of the count: they run programs or transform contents, and will not be supported.
+const NOT_COUNTED: [&str; 3] = ["http_perl", "http_xslt", "http_image"];
+
+/// nginx's directives in `http` by what they come to here.
+struct Counts {
+    rows: usize,
+    honoured: usize,
+    /// Accepted without effect, with the reason.
+    accepted: Vec<(&'static str, &'static str)>,
+    /// Refused: module and name.
+    refused: Vec<(&'static str, &'static str)>,
+}
+
+fn counts() -> Counts {
+    let is_counted = |row: &&NginxDirective| {
+        (row.module == "http" || row.module.starts_with("http_")) && !NOT_COUNTED.contains(&row.module)
+    };
+    let mut counts = Counts { rows: 0, honoured: 0, accepted: Vec::new(), refused: Vec::new() };
+    for row in nginx_directives().iter().filter(is_counted) {
+        counts.rows += 1;
+        let spec = specs().find(|spec| spec.name == row.name && spec.contexts.intersects(row.contexts));
+        match spec.map(|spec| &spec.state) {
+            Some(State::Honoured | State::Differs(_)) => counts.honoured += 1,
+            Some(State::Accepted(why)) => counts.accepted.push((row.name, why)),
+            None => counts.refused.push((row.module, row.name)),
+        }
+    }
+    counts
+}
+
+/// How much of nginx's `http` is supported, and what is not.
+fn write_counts(page: &mut String) {
+    let Counts { rows, honoured, accepted, refused } = counts();
+    let percent = |count: usize| format!("{:.1} %", 100.0 * count as f64 / rows as f64);
+    line(
+        page,
+        format_args!(
+            "\n## Of nginx's `http`\n\nnginx 1.31.5 has {rows} directives in the modules of `http`, by module and context, without \
+             those of perl, xslt and image filter.\n\n| state | directives | share |\n|---|---|---|\n\
+             | supported | {honoured} | {} |\n| accepted without effect | {} | {} |\n| not supported | {} | {} |",
+            percent(honoured),
+            accepted.len(),
+            percent(accepted.len()),
+            refused.len(),
+            percent(refused.len())
+        ),
+    );
+    page.push_str("\nAccepted without effect:\n\n| directive | reason |\n|---|---|\n");
+    for (name, why) in &accepted {
+        line(page, format_args!("| `{name}` | {} |", cell(why)));
+    }
+    let mut modules: Vec<&str> = refused.iter().map(|(module, _)| *module).collect();
+    modules.dedup();
+    page.push_str("\nNot supported:\n\n| module | directives |\n|---|---|\n");
+    for module in modules {
+        let names = refused.iter().filter(|(of, _)| *of == module);
+        let names: Vec<String> = names.map(|(_, name)| format!("`{name}`")).collect();
+        line(page, format_args!("| {module} | {} |", names.join(", ")));
+    }
 }
 
 /// A table of the directives of one of nginx's modules, by name.
@@ -240,6 +302,9 @@ const STANDARD_MODULES: &[(&str, &str)] = &[
 mod tests {
     use super::*;
 
+    /// Hundredths of nginx's directives in `http`.
+    const SHARE_MIN: usize = 87;
+
     #[test]
     fn the_page_has_every_directive_and_variable() {
         let page = reference();
@@ -250,6 +315,15 @@ mod tests {
         assert!(page.contains("| `$arg_*name*` |") && page.contains("| `$uri` |"));
         assert!(page.contains("| `ring_entries value;` | events | `1024` |"));
         assert!(page.lines().filter(|line| line.starts_with('|')).all(|line| line.ends_with('|')));
+    }
+
+    /// The share only grows.
+    #[test]
+    fn nearly_all_directives_of_http_are_supported() {
+        let counts = counts();
+        assert_eq!(counts.rows, counts.honoured + counts.accepted.len() + counts.refused.len());
+        assert!(counts.rows > 500, "{}", counts.rows);
+        assert!(counts.honoured * 100 >= counts.rows * SHARE_MIN, "{} of {}", counts.honoured, counts.rows);
     }
 
     #[test]
