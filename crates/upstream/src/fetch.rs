@@ -269,9 +269,9 @@ impl Attempt<'_> {
         let answer = attempt::run(request, settings, outgoing, &mut link, record, sent).await;
         if answer.is_err()
             && link.wire.cut() == Some(Cut::Unprocessed)
-            && !matches!(outgoing.body, OutgoingBody::Streamed)
+            && request.incoming.as_ref().is_none_or(|incoming| !incoming.is_begun())
         {
-            // The upstream says so itself (RFC 9113 section 8.7).
+            // The upstream says so itself (RFC 9113 section 8.7), and all of the request is still here.
             sent.set(false);
         }
         let answer = answer.map_err(|trouble| (trouble, is_reused && record.bytes_received.get() == 0))?;

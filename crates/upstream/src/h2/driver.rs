@@ -177,7 +177,7 @@ fn handle(input: &[u8], state: &mut State) -> Result<usize, Fault> {
             Event::Window { stream: 0 } => state.session.each().for_each(|(_, stream)| stream.wake_giver()),
             Event::Window { stream } => state.session.get(stream).into_iter().for_each(|it| it.wake_giver()),
             Event::GoAway { last, .. } => {
-                state.is_closing = true;
+                (state.is_closing, state.has_goodbye) = (true, true);
                 let unprocessed = state.session.each().filter(|(id, _)| *id > last);
                 unprocessed.for_each(|(_, stream)| stream.cut(Cut::Unprocessed));
             }

@@ -41,6 +41,8 @@ struct State {
     requests: u64,
     /// Whether it takes no further exchange.
     is_closing: bool,
+    /// Whether the upstream has said that it serves no further stream.
+    has_goodbye: bool,
     /// Since when nobody uses it.
     idle_since: Instant,
     /// When the upstream was asked whether it is there, until something comes.
@@ -135,6 +137,7 @@ impl Connection {
             users: 0,
             requests: 0,
             is_closing: false,
+            has_goodbye: false,
             idle_since: rt::now(),
             probed_at: None,
             cut: None,

@@ -314,14 +314,15 @@ impl StreamWriter {
         }
         let (connection, stream) = (Rc::clone(&self.connection), Rc::clone(&self.stream));
         let polled = connection.with(|state| {
-            if let Some(cut) = state.cut {
-                return Poll::Ready(Err(cut.errno()));
+            // The connection has ended, or is full by what it told last, before anything was sent.
+            let is_late = state.cut.is_some() || state.has_goodbye || !state.session.may_open();
+            if stream.id.get().is_none() && is_late {
+                stream.cut(Cut::Unprocessed);
+                return Poll::Ready(Err(Cut::Unprocessed.errno()));
             }
             let ends = follows == Follows::End;
             let id = match stream.id.get() {
                 Some(id) => id,
-                // Others may have taken what the server allows since this one was begun.
-                None if !state.session.may_open() => return Poll::Ready(Err(Errno::CONNRESET)),
                 None => {
                     let id = state.session.open_next(Rc::clone(&stream));
                     stream.id.set(Some(id));
