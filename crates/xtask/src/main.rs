@@ -7,6 +7,7 @@
 //! * [`instructions`] of pure hot code, against the committed figures.
 //! * [`tuned`]: the release build, laid out by what a run of it has shown.
 //! * [`aims`]: what the project wants to reach, against a report of `ringroad bench`.
+//! * [`configurations`] of public projects, which the server has to load.
 //! * [`licences`] of the dependencies and packages that are banned, and the generated
 //!   [`reference`](mod@reference) of directives.
 //! * [`fuzz`], [`loom`] and [`toolchains`]: fuzz targets, models of threads, the oldest compiler and a bare target.
@@ -20,6 +21,7 @@
 mod aims;
 mod circles;
 mod commits;
+mod configurations;
 mod engines;
 mod fuzz;
 mod gate;
@@ -55,6 +57,9 @@ Usage: cargo xtask COMMAND
                         figures; --bless writes those anew
   tuned                 the release build after a training: target/tuned/ringroad
   aims REPORT.json      how a run of `ringroad bench` stands against bench/aims.json
+  configurations [--repositories DIR] [--program FILE] [--bless]
+                        nginx configurations of public projects, tested by `ringroad -t`; without git directories in DIR
+                        (OWNER+NAME) they are cloned. --program tests another server, --bless stores the results
   licences              licences of all dependencies, and dependencies that are banned
   fuzz --smoke          the fuzz targets for 60 s in all, with a stable compiler
   fuzz [--seconds N] [--seed N] [--target NAME]
@@ -83,6 +88,7 @@ fn main() -> ExitCode {
         ["sample", seed] => sample::print(Some(seed)),
         ["tuned"] => tuned::build(),
         ["aims", report] => aims::compare(report),
+        ["configurations", rest @ ..] => configurations::run(rest),
         ["licences"] => licences::check(),
         ["reference"] => reference::write(),
         ["reference", "--check"] => reference::check(),

@@ -1,0 +1,88 @@
+//! The tables of docs/configurations.md, between two comments.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::rows::Row;
+use crate::{Failure, workspace};
+
+/// The page, below the repository.
+const PAGE: &str = "docs/configurations.md";
+
+/// Around the part that is written here.
+const MARKS: [&str; 2] =
+    ["<!-- results: written by cargo xtask configurations --bless -->", "<!-- end of results -->"];
+
+/// Reasons by a part of the error. The first that fits counts.
+const REASONS: [(&str, &str); 14] = [
+    ("\"js_", "njs: programs are not run inside of the server"),
+    ("lua", "lua: programs are not run inside of the server"),
+    ("\"stream\"", "`stream` is not supported yet"),
+    ("\"mail\"", "`mail` is not supported yet"),
+    ("quic", "HTTP/3 is not supported yet"),
+    ("SSLv3", "TLS before 1.2 is not supported"),
+    ("geoip", "GeoIP is not supported"),
+    ("image_filter", "module image_filter is not supported"),
+    ("set_escape_uri", "third-party module set-misc"),
+    ("vhost_traffic_status", "third-party module vts"),
+    ("modsecurity", "third-party module modsecurity"),
+    ("upload_progress", "third-party module upload-progress"),
+    ("track_uploads", "third-party module upload-progress"),
+    ("duplicate", "nginx accepts the second of two directives"),
+];
+
+/// Repositories of the rows, each counted once.
+pub(super) fn repositories(rows: &[Row]) -> usize {
+    rows.iter().map(|row| row.repository.as_str()).collect::<BTreeSet<_>>().len()
+}
+
+/// Writes the tables into the page.
+pub(super) fn write(rows: &[Row]) -> Result<(), Failure> {
+    let stored = workspace::read(PAGE)?;
+    let missing =
+        || Failure::Format { what: PAGE, detail: "the comments around the results are missing".into() };
+    let (before, rest) = stored.split_once(MARKS[0]).ok_or_else(missing)?;
+    let (_, after) = rest.split_once(MARKS[1]).ok_or_else(missing)?;
+    workspace::write(PAGE, &format!("{before}{}\n\n{}\n{}{after}", MARKS[0], tables(rows), MARKS[1]))
+}
+
+/// The counts, the reasons in order of their texts, and each configuration that does not load.
+fn tables(rows: &[Row]) -> String {
+    let loads = rows.iter().filter(|row| row.loads()).count();
+    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+    for row in rows.iter().filter(|row| !row.loads()) {
+        *reasons.entry(reason(&row.expected)).or_default() += 1;
+    }
+    let counts: String = reasons.iter().map(|(reason, count)| format!("| {reason} | {count} |\n")).collect();
+    let refused: String = rows.iter().filter(|row| !row.loads()).map(line).collect();
+    format!(
+        "{} configurations of {} repositories: {loads} load, {} do not.\n\n| reason | configurations |\n|---|---|\n{counts}\n\
+         | repository | configuration | first error |\n|---|---|---|\n{refused}",
+        rows.len(),
+        repositories(rows),
+        rows.len() - loads,
+    )
+}
+
+/// A line of the last table; the error must not end a cell.
+fn line(row: &Row) -> String {
+    let error = row.expected.replace('|', "\\|").replace("PREFIX/", "");
+    format!("| {} | `{}` | {error} |\n", row.repository, row.path)
+}
+
+/// Why a configuration is refused, from the error.
+fn reason(error: &str) -> &'static str {
+    REASONS.iter().find(|(part, _)| error.contains(part)).map_or("other, see the error", |(_, reason)| reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::configurations::rows;
+
+    #[test]
+    fn the_page_has_the_results_of_the_list() {
+        let rows = rows::read().expect("the list is complete");
+        let page = workspace::read(PAGE).expect("the page is there");
+        assert!(page.contains(&tables(&rows)), "run `cargo xtask configurations --bless`");
+    }
+}

@@ -1,0 +1,133 @@
+//! The list of configurations, `crates/xtask/configurations.tsv`: a line for each, with tabs between the columns.
+//!
+//! Columns: repository (`OWNER/NAME` at GitHub), commit, path, kind, values for its templates (`-` without any), expected result.
+//! Lines that begin with `#` are comments.
+
+use crate::{Failure, workspace};
+
+/// Below the repository.
+const LIST: &str = "crates/xtask/configurations.tsv";
+
+/// The expected result of a configuration that is accepted.
+pub(super) const LOADS: &str = "loads";
+
+/// What a file contains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A whole configuration.
+    Whole,
+    /// Directives for the block `http`, such as a file of `conf.d`.
+    Http,
+    /// Directives for a block `server`.
+    Server,
+}
+
+impl Kind {
+    /// Each kind with its word in the list.
+    const ALL: [(Kind, &str); 3] = [(Kind::Whole, "whole"), (Kind::Http, "http"), (Kind::Server, "server")];
+
+    /// The word of the list.
+    pub(super) fn name(self) -> &'static str {
+        Kind::ALL.iter().find(|(kind, _)| *kind == self).expect("all kinds are in the table").1
+    }
+}
+
+/// A configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    /// `OWNER/NAME` at GitHub.
+    pub(super) repository: String,
+    /// 40 hexadecimal digits: a branch would change under the expected result.
+    pub(super) commit: String,
+    /// From the root of the repository.
+    pub(super) path: String,
+    /// What has to be put around the file.
+    pub(super) kind: Kind,
+    /// Texts for names of templates, the first that fits counts.
+    pub(super) values: Vec<(String, String)>,
+    /// [`LOADS`] or the first error.
+    pub(super) expected: String,
+}
+
+impl Row {
+    /// Whether the server has to accept it.
+    pub(super) fn loads(&self) -> bool {
+        self.expected == LOADS
+    }
+}
+
+/// All rows of the list.
+pub(super) fn read() -> Result<Vec<Row>, Failure> {
+    parse(&workspace::read(LIST)?)
+}
+
+/// Replaces the list; its comments stay at the top.
+pub(super) fn write(rows: &[Row]) -> Result<(), Failure> {
+    let stored = workspace::read(LIST)?;
+    let comments = stored.lines().filter(|line| line.starts_with('#')).map(String::from);
+    let lines: Vec<String> = comments.chain(rows.iter().map(line)).collect();
+    workspace::write(LIST, &(lines.join("\n") + "\n"))
+}
+
+/// Reads a text line by line. A line that does not fit is an error, so that no row is lost by a missing tab.
+fn parse(text: &str) -> Result<Vec<Row>, Failure> {
+    let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    lines.map(|line| row(line).ok_or(Failure::Format { what: LIST, detail: line.into() })).collect()
+}
+
+/// A row, if all columns are there and have the right form.
+fn row(line: &str) -> Option<Row> {
+    let columns: Vec<&str> = line.split('\t').collect();
+    let &[repository, commit, path, kind, values, expected] = columns.as_slice() else { return None };
+    let whole = commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let kind = Kind::ALL.iter().find(|(_, name)| *name == kind)?.0;
+    let values = match values {
+        "-" => Vec::new(),
+        _ => values.split(", ").map(pair).collect::<Option<_>>()?,
+    };
+    let row = Row {
+        repository: repository.into(),
+        commit: commit.into(),
+        path: path.into(),
+        kind,
+        values,
+        expected: expected.into(),
+    };
+    (whole && repository.contains('/')).then_some(row)
+}
+
+/// A name and its text; the text may contain further equals signs.
+fn pair(text: &str) -> Option<(String, String)> {
+    text.split_once('=').map(|(name, value)| (name.into(), value.into()))
+}
+
+/// A row as it is written: the reverse of [`row`].
+fn line(row: &Row) -> String {
+    let values: Vec<String> = row.values.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let values = if values.is_empty() { "-".into() } else { values.join(", ") };
+    [&row.repository, &row.commit, &row.path, row.kind.name(), &values, &row.expected].join("\t")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_read_and_written() {
+        let commit = "0123456789abcdef0123456789abcdef01234567";
+        let text = format!("a/b\t{commit}\tx/y.conf\thttp\tPORT=80, NAME=a b\tloads");
+        let row = row(&text).expect("all columns are there");
+        assert_eq!((row.kind, row.values[1].1.as_str(), row.loads()), (Kind::Http, "a b", true));
+        assert_eq!(line(&row), text);
+        assert!(parse("a/b\tshort\tx\thttp\t-\tloads\n").is_err());
+        assert!(parse(&format!("a/b\t{commit}\tx\tother\t-\tloads\n")).is_err());
+    }
+
+    #[test]
+    fn the_list_is_in_order_and_names_no_file_twice() {
+        let rows = read().expect("the list is complete");
+        let names: Vec<_> =
+            rows.iter().map(|row| (row.repository.to_lowercase(), row.path.clone())).collect();
+        assert!(names.is_sorted_by(|a, b| a < b), "sort the list by repository and path");
+    }
+}
