@@ -49,8 +49,10 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         row(
             "_split_path_info",
             Args::Exactly(1),
-            "A pattern whose first group becomes `$fastcgi_script_name`, and its second one `$fastcgi_path_info`.",
-        ),
+            "A pattern whose first group becomes `$fastcgi_script_name`, and its second one `$fastcgi_path_info`. \
+             The last one of a block counts.",
+        )
+        .many(),
         |scope, cx| {
             let pattern = cx.pattern(cx.arg(0), false)?;
             if pattern.group_count() == 0 {

@@ -27,6 +27,15 @@ fn parameters_are_inherited_until_a_block_has_its_own() {
     assert_eq!(names("fastcgi_param A 1; server { fastcgi_param C 2; location / { } }"), ["C"]);
 }
 
+/// Debian's `snippets/fastcgi-php.conf` has the directive, and configurations repeat it beside the include.
+#[test]
+fn the_last_fastcgi_split_path_info_of_a_block_counts() {
+    let text = "fastcgi_split_path_info ^(a)(b)$; fastcgi_split_path_info ^(c)$;";
+    let passing = passing_of(&format!("server {{ location / {{ {text} }} }}"));
+    let pattern = passing.own.split.expect("there is a pattern");
+    assert_eq!(pattern.group_count(), 1);
+}
+
 #[test]
 fn every_directive_of_nginxs_module_is_here() {
     let here: Vec<&str> = crate::all().directives().iter().map(|directive| directive.spec.name).collect();

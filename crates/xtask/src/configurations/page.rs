@@ -13,7 +13,7 @@ const MARKS: [&str; 2] =
     ["<!-- results: written by cargo xtask configurations --bless -->", "<!-- end of results -->"];
 
 /// Reasons by a part of the error. The first that fits counts.
-const REASONS: [(&str, &str); 14] = [
+const REASONS: [(&str, &str); 13] = [
     ("\"js_", "njs: programs are not run inside of the server"),
     ("lua", "lua: programs are not run inside of the server"),
     ("\"stream\"", "`stream` is not supported yet"),
@@ -27,7 +27,6 @@ const REASONS: [(&str, &str); 14] = [
     ("modsecurity", "third-party module modsecurity"),
     ("upload_progress", "third-party module upload-progress"),
     ("track_uploads", "third-party module upload-progress"),
-    ("duplicate", "nginx accepts the second of two directives"),
 ];
 
 /// Repositories of the rows, each counted once.
