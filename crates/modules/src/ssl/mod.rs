@@ -211,8 +211,9 @@ const SESSIONS: &[Directive] = &[
         spec(
             "ssl_session_cache",
             Args::Between(1, 2),
-            "Where sessions are kept: off, none, builtin, shared:NAME:SIZE.",
+            "Where sessions are kept: off, none, builtin, shared:NAME:SIZE. The last one of a block counts.",
         )
+        .many()
         .default("none"),
         set_session_cache,
     ),
@@ -386,4 +387,22 @@ fn check(http: &Http, warnings: &mut Vec<Error>) -> Result<(), Error> {
     }
     expiry::warn(http, warnings);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Conf;
+    use crate::testing::loaded;
+
+    /// Files of settings that servers include, such as those of ACME clients, set it beside the server itself.
+    #[test]
+    fn the_last_ssl_session_cache_of_a_block_counts() {
+        let has_cache = |text: &str| {
+            let config = loaded(&format!("server {{ {text} location / {{ }} }}"));
+            let location = config.http.locations.last().expect("there is a server");
+            location.scope.of::<Conf>().cache.is_some()
+        };
+        assert!(has_cache("ssl_session_cache none; ssl_session_cache shared:a:1m;"));
+        assert!(!has_cache("ssl_session_cache shared:a:1m; ssl_session_cache none;"));
+    }
 }
