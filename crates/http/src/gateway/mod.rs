@@ -30,8 +30,8 @@ use crate::request::{BodyLength, Method};
 pub enum Encoder {
     /// HTTP/1.0 and 1.1.
     Http1(http1::Encoder),
-    /// HTTP/2.
-    Http2(http2::Encoder),
+    /// HTTP/2; it is larger than the other, which is moved more often.
+    Http2(Box<http2::Encoder>),
 }
 
 impl Encoder {

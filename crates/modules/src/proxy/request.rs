@@ -86,9 +86,11 @@ pub(crate) fn build<F: Family>(
     }
     // The scheme is part of the request in HTTP/2 alone.
     let mut encoder = match http.version {
-        Version::Http2 => {
-            Encoder::Http2(http2::Encoder::new(if destination.place.is_secure { "https" } else { "http" }))
-        }
+        Version::Http2 => Encoder::Http2(Box::new(http2::Encoder::new(if destination.place.is_secure {
+            "https"
+        } else {
+            "http"
+        }))),
         version => Encoder::Http1(http1::Encoder::new(version)),
     };
     // nginx's words for a location without a path in front of a rewritten URI that is empty.
