@@ -126,11 +126,13 @@ fn requests_and_responses_are_nginxs() {
         "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".to_owned(),
         "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 4\r\n\r\nbody".to_owned(),
     ];
+    // Older ones refuse CONNECT in other words, and know no directive of the module.
+    let has_tunnels = setup(0, &one, &two).start_nginx().is_some();
     let (mut wrong, mut passed) = (Vec::new(), 0);
     for (body, text) in BODIES.iter().enumerate().take(7) {
         let setup = setup(body, &one, &two);
         let ours = setup.start(BINARY);
-        let nginx = setup.start_nginx();
+        let nginx = if has_tunnels { setup.start_nginx() } else { None };
         for head in &heads {
             for at_once in [false, true] {
                 let found = ask(&ours, head, b"hello", at_once);
