@@ -36,14 +36,27 @@ pub(super) struct Link {
     /// Requests that were sent on it.
     pub(super) requests: u64,
     opened: Instant,
+    way: Rc<Way>,
+    home: Option<Rc<Home>>,
+    /// Its part of `worker_connections`; a stream has none.
+    place: Option<Counted>,
+}
+
+/// How a connection reaches its server.
+struct Way {
     address: PeerAddr,
     /// How its socket was made: the local address and the socket options.
     options: ConnectOptions,
     /// How it speaks TLS, if it does.
     secure: Option<Secure>,
-    home: Option<Rc<Home>>,
-    /// Its part of `worker_connections`; a stream has none.
-    place: Option<Counted>,
+}
+
+impl Way {
+    /// Whether a new connection would be made in the same way: an upstream that lets clients in by `proxy_bind` must not get those
+    /// of another address.
+    fn is(&self, address: &PeerAddr, options: &ConnectOptions, secure: Option<&Secure>) -> bool {
+        self.address == *address && self.options == *options && self.secure.as_ref() == secure
+    }
 }
 
 /// Where a connection goes when it is not used.
@@ -75,9 +88,7 @@ struct Shared {
     connection: Rc<Connection>,
     key: Key,
     opened: Instant,
-    address: PeerAddr,
-    options: ConnectOptions,
-    secure: Option<Secure>,
+    way: Rc<Way>,
 }
 
 /// The connections of a thread that another exchange may use.
@@ -107,8 +118,7 @@ impl Home {
         }))
     }
 
-    /// An idle connection to this address, which the upstream has not closed as far as is known. It has to be made as a
-    /// new one would be: an upstream that lets clients in by `proxy_bind` must not get those of another address.
+    /// An idle connection to this address, which the upstream has not closed as far as is known.
     pub(super) fn take(
         &self,
         address: &PeerAddr,
@@ -118,12 +128,7 @@ impl Home {
         let mut pools = self.thread.local::<Pools>().pools.borrow_mut();
         let idle = pools.get_mut(&self.key.group)?;
         loop {
-            let fits = |one: &Idle| {
-                one.key == self.key
-                    && one.link.address == *address
-                    && one.link.options == *options
-                    && one.link.secure.as_ref() == secure
-            };
+            let fits = |one: &Idle| one.key == self.key && one.link.way.is(address, options, secure);
             let place = idle.iter().rposition(fits)?;
             let Idle { mut link, until, .. } = idle.remove(place);
             if until > rt::now() && link.wire.is_quiet() {
@@ -143,11 +148,7 @@ impl Home {
         let mut shared = self.thread.local::<Pools>().shared.borrow_mut();
         shared.retain(|one| !one.connection.is_closing());
         let fits = |one: &Shared| {
-            one.key == self.key
-                && one.address == *address
-                && one.options == *options
-                && one.secure.as_ref() == secure
-                && one.connection.is_available()
+            one.key == self.key && one.way.is(address, options, secure) && one.connection.is_available()
         };
         let place = shared.iter().position(fits)?;
         let link = shared[place].link();
@@ -180,9 +181,7 @@ impl Shared {
             timer: Timer::new(),
             requests,
             opened: self.opened,
-            address: self.address.clone(),
-            options: self.options.clone(),
-            secure: self.secure.clone(),
+            way: Rc::clone(&self.way),
             home: None,
             place: None,
         })
@@ -211,20 +210,9 @@ impl Link {
         let (reader, _) = socket.split();
         reader.set_multishot(false);
         reader.set_large(true);
-        let (timer, address, opened) = (Timer::new(), address.clone(), rt::now());
-        let wire = Wire::Plain(socket);
-        let requests = 0;
-        Ok(Box::new(Link {
-            wire,
-            timer,
-            requests,
-            opened,
-            address,
-            options,
-            secure: None,
-            home,
-            place: Some(place),
-        }))
+        let way = Rc::new(Way { address: address.clone(), options, secure: None });
+        let (wire, timer, opened) = (Wire::Plain(socket), Timer::new(), rt::now());
+        Ok(Box::new(Link { wire, timer, requests: 0, opened, way, home, place: Some(place) }))
     }
 
     /// Keeps the connection for another exchange, where its settings say so; the last one has come to its proper end.
@@ -256,11 +244,11 @@ impl Link {
 
     /// Speaks HTTP/2 from here on: this exchange has the first stream, others may have more.
     pub(super) fn multiplex(self: Box<Self>) -> Box<Link> {
-        let Link { wire, opened, address, options, secure, home, place, .. } = *self;
+        let Link { wire, opened, way, home, place, .. } = *self;
         let idle = home.as_ref().map(|home| home.keepalive.timeout);
         let connection = Connection::start(Box::new(wire), place, idle);
         let key = home.as_ref().map_or(Key { group: 0, location: None }, |home| home.key);
-        let shared = Shared { connection, key, opened, address, options, secure };
+        let shared = Shared { connection, key, opened, way };
         let link = shared.link();
         match home.filter(|home| home.keeps(1, opened)) {
             Some(home) => {
@@ -285,7 +273,8 @@ impl Link {
         let handshaken = handshaken.map_err(SecureError::Handshake)?;
         handshaken.with_session(|session| secure.judge(session))?;
         self.wire = self.wire.secured(handshaken);
-        self.secure = Some(secure);
+        let Way { address, options, .. } = &*self.way;
+        self.way = Rc::new(Way { address: address.clone(), options: options.clone(), secure: Some(secure) });
         Ok(self)
     }
 }
