@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use http::h2::frame::PAYLOAD_MAX;
 use http::h2::hpack::push_request;
 use http::h2::{Event, Fault, Limits, ReplyReader, Session};
 use http::reply;
 
+use super::h2_session::in_pieces;
 use super::{h2_session, take_byte};
 use crate::Target;
 
@@ -54,41 +54,32 @@ impl Client {
 
     /// What is not used of a piece is held for the next one.
     fn receive(&mut self, bytes: &[u8], piece: usize) -> Result<(), Fault> {
-        let mut held: Vec<u8> = Vec::new();
-        for part in bytes.chunks(piece.max(1)) {
-            held.extend_from_slice(part);
-            let mut at = 0;
-            while at < held.len() {
-                let input = &held[at..];
-                let step = self.session.receive(input, &mut self.out)?;
-                assert!(step.used <= input.len());
-                match step.event {
-                    Event::More => break,
-                    Event::Head { stream, block, .. } => {
-                        assert!(self.session.get(stream).is_some(), "nobody asked on {stream}");
-                        let mut reader = ReplyReader::new(reply::Limits { head_max: 100, fields_max: 5 });
-                        self.session.decode(block, input, |name, value| reader.field(name, value))?;
-                        if self.answered.insert(stream)
-                            && let Ok((text, head)) = reader.finish()
-                        {
-                            if let Some(length) = head.content_length() {
-                                self.session.expect(stream, length);
-                            }
-                            self.heads.push(text);
+        in_pieces(bytes, piece, |input| {
+            let step = self.session.receive(input, &mut self.out)?;
+            assert!(step.used <= input.len());
+            match step.event {
+                Event::More => return Ok(0),
+                Event::Head { stream, block, .. } => {
+                    assert!(self.session.get(stream).is_some(), "nobody asked on {stream}");
+                    let mut reader = ReplyReader::new(reply::Limits { head_max: 100, fields_max: 5 });
+                    self.session.decode(block, input, |name, value| reader.field(name, value))?;
+                    if self.answered.insert(stream)
+                        && let Ok((text, head)) = reader.finish()
+                    {
+                        if let Some(length) = head.content_length() {
+                            self.session.expect(stream, length);
                         }
+                        self.heads.push(text);
                     }
-                    Event::Data { stream, start, end, .. } => {
-                        assert!(self.session.get(stream).is_some(), "nobody asked on {stream}");
-                        self.body.extend_from_slice(&input[start..end]);
-                    }
-                    Event::Reset { stream, .. } => _ = self.session.release(stream, &mut self.out),
-                    _ => {}
                 }
-                at += step.used;
+                Event::Data { stream, start, end, .. } => {
+                    assert!(self.session.get(stream).is_some(), "nobody asked on {stream}");
+                    self.body.extend_from_slice(&input[start..end]);
+                }
+                Event::Reset { stream, .. } => _ = self.session.release(stream, &mut self.out),
+                _ => {}
             }
-            held.drain(..at);
-            assert!(held.len() <= 9 + PAYLOAD_MAX, "a frame at most is held");
-        }
-        Ok(())
+            Ok(step.used)
+        })
     }
 }

@@ -50,6 +50,28 @@ pub fn run(mut data: &[u8]) {
     whole.check_output();
 }
 
+/// Gives bytes to `handle` in pieces of this size, with those before that it did not use; 0 where it needs more.
+pub(super) fn in_pieces(
+    bytes: &[u8],
+    piece: usize,
+    mut handle: impl FnMut(&[u8]) -> Result<usize, Fault>,
+) -> Result<(), Fault> {
+    let mut held: Vec<u8> = Vec::new();
+    for part in bytes.chunks(piece.max(1)) {
+        held.extend_from_slice(part);
+        let mut at = 0;
+        while at < held.len() {
+            match handle(&held[at..])? {
+                0 => break,
+                used => at += used,
+            }
+        }
+        held.drain(..at);
+        assert!(held.len() <= 9 + PAYLOAD_MAX, "a frame at most is held");
+    }
+    Ok(())
+}
+
 struct Server {
     session: Session<()>,
     out: Vec<u8>,
@@ -76,31 +98,22 @@ impl Server {
 
     /// What is not used of a piece is held for the next one.
     fn receive(&mut self, bytes: &[u8], piece: usize) -> Result<(), Fault> {
-        let mut held: Vec<u8> = Vec::new();
-        for part in bytes.chunks(piece.max(1)) {
-            held.extend_from_slice(part);
-            let mut at = 0;
-            while at < held.len() {
-                let input = &held[at..];
-                let step = self.session.receive(input, &mut self.out)?;
-                assert!(step.used <= input.len());
-                match step.event {
-                    Event::More => break,
-                    Event::Head { stream, ends, block } => self.head(stream, ends, block, input)?,
-                    Event::Data { stream, start, end, .. } => {
-                        self.body.extend_from_slice(&input[start..end]);
-                        if self.takes {
-                            self.session.take(stream, (end - start) as u32, &mut self.out);
-                        }
+        in_pieces(bytes, piece, |input| {
+            let step = self.session.receive(input, &mut self.out)?;
+            assert!(step.used <= input.len());
+            match step.event {
+                Event::More => return Ok(0),
+                Event::Head { stream, ends, block } => self.head(stream, ends, block, input)?,
+                Event::Data { stream, start, end, .. } => {
+                    self.body.extend_from_slice(&input[start..end]);
+                    if self.takes {
+                        self.session.take(stream, (end - start) as u32, &mut self.out);
                     }
-                    _ => {}
                 }
-                at += step.used;
+                _ => {}
             }
-            held.drain(..at);
-            assert!(held.len() <= 9 + PAYLOAD_MAX, "a frame at most is held");
-        }
-        Ok(())
+            Ok(step.used)
+        })
     }
 
     fn head(&mut self, stream: u32, ends: bool, block: Block, input: &[u8]) -> Result<(), Fault> {

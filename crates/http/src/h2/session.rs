@@ -483,10 +483,7 @@ impl<T> Session<T> {
 
     /// Takes a stream up whose head was decoded. `length` are the bytes of its body, where the head said so.
     pub fn open(&mut self, id: u32, ends: bool, length: Option<u64>, user: T) {
-        let initial = self.limits.initial_window;
-        // Before the settings are known to be known, a client may go by those of the RFC (RFC 9113 section 6.5.3).
-        let window = if self.is_acknowledged { initial } else { initial.max(WINDOW_DEFAULT) };
-        self.insert(id, !ends, window, length, user);
+        self.insert(id, !ends, length, user);
     }
 
     /// Whether the server allows another stream, and there is a number for it.
@@ -505,9 +502,7 @@ impl<T> Session<T> {
     pub fn open_next(&mut self, user: T) -> u32 {
         let id = if self.streams.last == 0 { 1 } else { self.streams.last + 2 };
         self.streams.last = id;
-        let initial = self.limits.initial_window;
-        let window = if self.is_acknowledged { initial } else { initial.max(WINDOW_DEFAULT) };
-        self.insert(id, true, window, None, user);
+        self.insert(id, true, None, user);
         id
     }
 
@@ -518,7 +513,10 @@ impl<T> Session<T> {
         }
     }
 
-    fn insert(&mut self, id: u32, receives: bool, window: u32, length: Option<u64>, user: T) {
+    fn insert(&mut self, id: u32, receives: bool, length: Option<u64>, user: T) {
+        let initial = self.limits.initial_window;
+        // Before the settings are known to be known, the other end may go by those of the RFC (RFC 9113 section 6.5.3).
+        let window = if self.is_acknowledged { initial } else { initial.max(WINDOW_DEFAULT) };
         self.streams.insert(Stream {
             id,
             receives,
@@ -526,7 +524,7 @@ impl<T> Session<T> {
             is_reset: false,
             receive_window: i64::from(window),
             taken: 0,
-            receive_limit: self.limits.initial_window,
+            receive_limit: initial,
             send_window: i64::from(self.peer.initial_window),
             left: length,
             user,
