@@ -367,8 +367,10 @@ fn broken_bodies_are_not_taken_for_whole_ones() {
         client.send(format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n"));
         let rest = client.read_to_end();
         let text = String::from_utf8_lossy(&rest);
-        assert!(!text.ends_with("0\r\n\r\n"), "{target}: {text}");
-        assert!(!text.contains("\r\n\r\nhalf") || text.starts_with("HTTP/1.1 502") || !text.is_empty());
+        // The end of it is missing, or there is nothing of it but the reason. A frame that is too short for its body is none.
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+        let is_cut = head.starts_with("HTTP/1.1 200 ") && ["", "half", "4\r\nhalf\r\n"].contains(&body);
+        assert!(is_cut || head.starts_with("HTTP/1.1 502 "), "{target}: {text}");
     }
     let mut client = Client::connect(server.addr(0));
     let response = client.get("/cache/a");

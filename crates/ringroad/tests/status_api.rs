@@ -3,10 +3,10 @@
 
 mod common;
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{BINARY, ours_only};
+use common::{BINARY, Running, ours_only};
 use serde_json::{Value, json};
 use testkit::origin::Reply;
 use testkit::wait::{self, Deadline};
@@ -231,17 +231,6 @@ fn pages_of_other_sites_change_nothing() {
         (&[("Origin", &*format!("http://{host}")), ("Sec-Fetch-Site", "same-origin")], 200),
     ] {
         assert_eq!(site.change("PATCH", &path, fields, "{\"weight\": 2}").0, expected, "{fields:?}");
-    }
-}
-
-/// A program that is stopped with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -2,10 +2,10 @@
 
 mod common;
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{BINARY, ours_only};
+use common::{BINARY, Running, ours_only};
 use rustix::process::Signal;
 use testkit::server::ListenAddr;
 use testkit::wait::{self, Deadline};
@@ -89,17 +89,6 @@ fn the_end_comes_by_itself() {
     let [elsewhere, ending] =
         ["clients are sent elsewhere", "gracefully shutting down"].map(|text| log.find(text));
     assert!(elsewhere.is_some() && elsewhere < ending, "{log}");
-}
-
-/// A program that is stopped with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// haproxy asks for readiness each 20 ms, and all requests through it are served while one of two servers after the other

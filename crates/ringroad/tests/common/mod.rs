@@ -110,3 +110,14 @@ pub(crate) fn error_page(status: &str) -> String {
          <hr><center>{name}</center>\r\n</body>\r\n</html>\r\n"
     )
 }
+
+/// A program that is stopped with the test.
+pub(crate) struct Running(pub(crate) std::process::Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
