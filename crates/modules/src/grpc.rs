@@ -67,10 +67,8 @@ impl Family for Grpc {
     const SCHEMES: &'static [Scheme] = &[
         Scheme { text: "grpcs://", port: 443, is_secure: true },
         Scheme { text: "grpc://", port: 80, is_secure: false },
-        Scheme { text: "", port: 0, is_secure: false },
+        Scheme::NONE,
     ];
-    const KEY_DEFAULT: Option<&'static str> = None;
-    const TLS_NAME_DEFAULT: Option<&'static str> = None;
 
     fn hides(id: HeaderId, _: &[u8]) -> bool {
         matches!(id, HeaderId::Date | HeaderId::Server)
@@ -93,11 +91,6 @@ impl Protocol for Grpc {
         fill: Option<&Fill>,
     ) -> Result<Outgoing, u16> {
         build::<Grpc>(&self.0, conf, request, destination, fill)
-    }
-
-    // Responses of gRPC are not stored: nginx has no such directives.
-    fn default_key(&self, _: &Conf, _: &Request, _: &Destination) -> Vec<u8> {
-        Vec::new()
     }
 
     // Frames tell where a body ends.

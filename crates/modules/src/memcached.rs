@@ -13,10 +13,10 @@
 
 use conf::{Args, Contexts, Spec};
 use http::gateway::memcached;
-use http::request::{HeaderId, Method};
+use http::request::Method;
 
 use crate::passing::conf::{Conf, NEXT_OFF};
-use crate::passing::pass::{self, Destination, Scheme};
+use crate::passing::pass::{self, Destination};
 use crate::passing::request::Fill;
 use crate::passing::spec::row;
 use crate::passing::{self, Family, Passing, Protocol, Rows};
@@ -72,8 +72,6 @@ const DIRECTIVES: &[Directive] = &[
 
 impl Family for Memcached {
     const PREFIX: &'static str = "memcached";
-    // An address stands alone, and has no usual port.
-    const SCHEMES: &'static [Scheme] = &[Scheme { text: "", port: 0, is_secure: false }];
     const NEXT_UPSTREAM: &'static [(&'static str, u64)] = &[
         ("error", 1),
         ("timeout", 1 << 1),
@@ -82,12 +80,6 @@ impl Family for Memcached {
         ("off", NEXT_OFF),
     ];
     const HAS_BUFFERS: bool = false;
-    const KEY_DEFAULT: Option<&'static str> = None;
-    const TLS_NAME_DEFAULT: Option<&'static str> = None;
-
-    fn hides(_: HeaderId, _: &[u8]) -> bool {
-        false
-    }
 
     /// What nginx has no directives for.
     fn finish(&mut self, conf: &mut Conf) {
@@ -114,23 +106,10 @@ impl Protocol for Memcached {
         }
         // A value has no type; that of the path is nginx's choice too.
         request.response.content_type = ContentType::OfUri;
-        Ok(Outgoing {
-            encoded: memcached::get(&key, self.gzip_flag),
-            scheme: "memcached://",
-            secure: None,
-            body: OutgoingBody::None,
-            method,
-            // It reads, so any server may be asked again.
-            is_idempotent: true,
-            keepalive: true,
-            upgrade: false,
-            caught: Vec::new(),
-            interim: None,
-        })
-    }
-
-    fn default_key(&self, _: &Conf, _: &Request, _: &Destination) -> Vec<u8> {
-        Vec::new()
+        let encoded = memcached::get(&key, self.gzip_flag);
+        let outgoing = Outgoing::new(encoded, "memcached://", OutgoingBody::None, method);
+        // It reads, so any server may be asked again.
+        Ok(Outgoing { is_idempotent: true, keepalive: true, ..outgoing })
     }
 
     // The body of another one was not read: its connection drops it.

@@ -7,7 +7,7 @@ use http::request::{BodyLength, HeaderId};
 
 use crate::passing::conf::Conf;
 use crate::passing::params::{self, Param};
-use crate::passing::pass::{self, Destination, Scheme};
+use crate::passing::pass::{self, Destination};
 use crate::passing::request::{Context, Fill, body_of, is_idempotent, length_of};
 use crate::passing::spec::row;
 use crate::passing::{self, Family, Passing, Protocol, Rows, Via};
@@ -65,10 +65,6 @@ const DIRECTIVES: &[Directive] = &[
 
 impl Family for Scgi {
     const PREFIX: &'static str = "scgi";
-    // An address stands alone, and has no usual port.
-    const SCHEMES: &'static [Scheme] = &[Scheme { text: "", port: 0, is_secure: false }];
-    const KEY_DEFAULT: Option<&'static str> = None;
-    const TLS_NAME_DEFAULT: Option<&'static str> = None;
 
     fn hides(_: HeaderId, name: &[u8]) -> bool {
         name.eq_ignore_ascii_case(b"Status")
@@ -100,22 +96,8 @@ impl Protocol for Scgi {
         }
         params::each(self.params.items(), conf, request, fill, &mut |name, value| encoder.param(name, value));
         let method = request.method;
-        Ok(Outgoing {
-            encoded: encoder.end(),
-            scheme: "scgi://",
-            secure: None,
-            body,
-            method,
-            is_idempotent: is_idempotent(method),
-            keepalive: false,
-            upgrade: false,
-            caught: Vec::new(),
-            interim: None,
-        })
-    }
-
-    fn default_key(&self, _: &Conf, _: &Request, _: &Destination) -> Vec<u8> {
-        Vec::new()
+        let outgoing = Outgoing::new(encoder.end(), "scgi://", body, method);
+        Ok(Outgoing { is_idempotent: is_idempotent(method), ..outgoing })
     }
 
     fn can_frame(&self, length: BodyLength) -> bool {

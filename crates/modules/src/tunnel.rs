@@ -12,10 +12,10 @@
 
 use conf::{Args, Contexts, Spec};
 use http::gateway::Encoded;
-use http::request::{HeaderId, Method};
+use http::request::Method;
 
 use crate::passing::conf::{Conf, NEXT_OFF};
-use crate::passing::pass::{self, Destination, Scheme};
+use crate::passing::pass::{self, Destination};
 use crate::passing::request::Fill;
 use crate::passing::{self, Family, Protocol, Rows};
 use crate::{Directive, Module};
@@ -58,18 +58,10 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
 
 impl Family for Tunnel {
     const PREFIX: &'static str = "tunnel";
-    // An address stands alone, and has no usual port.
-    const SCHEMES: &'static [Scheme] = &[Scheme { text: "", port: 0, is_secure: false }];
     const HAS_BUFFERS: bool = false;
     // Nothing but a connection can fail before bytes pass.
     const NEXT_UPSTREAM: &'static [(&'static str, u64)] =
         &[("error", 1), ("timeout", 1 << 1), ("off", NEXT_OFF)];
-    const KEY_DEFAULT: Option<&'static str> = None;
-    const TLS_NAME_DEFAULT: Option<&'static str> = None;
-
-    fn hides(_: HeaderId, _: &[u8]) -> bool {
-        false
-    }
 }
 
 impl Protocol for Tunnel {
@@ -81,22 +73,8 @@ impl Protocol for Tunnel {
         _: Option<&Fill>,
     ) -> Result<Outgoing, u16> {
         let method = request.method;
-        Ok(Outgoing {
-            encoded: Encoded::of_connection(),
-            scheme: "",
-            secure: None,
-            body: OutgoingBody::None,
-            method,
-            is_idempotent: true,
-            keepalive: false,
-            upgrade: true,
-            caught: Vec::new(),
-            interim: None,
-        })
-    }
-
-    fn default_key(&self, _: &Conf, _: &Request, _: &Destination) -> Vec<u8> {
-        Vec::new()
+        let outgoing = Outgoing::new(Encoded::of_connection(), "", OutgoingBody::None, method);
+        Ok(Outgoing { is_idempotent: true, upgrade: true, ..outgoing })
     }
 
     fn admits(&self, method: Method) -> bool {

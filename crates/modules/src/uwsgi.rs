@@ -3,12 +3,12 @@
 
 use conf::{Args, Contexts, Spec, value};
 use http::gateway::uwsgi::Encoder;
-use http::request::{BodyLength, HeaderId};
+use http::request::BodyLength;
 
 use crate::passing::conf::Conf;
 use crate::passing::params::{self, Param};
 use crate::passing::pass::{self, Destination, Scheme};
-use crate::passing::request::{Context, Fill, body_of, is_idempotent, length_of};
+use crate::passing::request::{Context, Fill, body_of, is_idempotent, length_of, secure_of};
 use crate::passing::spec::row;
 use crate::passing::{self, Family, Passing, Protocol, Rows, Via};
 use crate::{Directive, Module};
@@ -16,7 +16,7 @@ use exchange::config::{Layered, Scope};
 use exchange::request::Request;
 use exchange::template::Template;
 use telemetry::Level;
-use upstream::{Outgoing, Secure};
+use upstream::Outgoing;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
@@ -105,15 +105,8 @@ impl Family for Uwsgi {
     const SCHEMES: &'static [Scheme] = &[
         Scheme { text: "suwsgi://", port: 0, is_secure: true },
         Scheme { text: "uwsgi://", port: 0, is_secure: false },
-        Scheme { text: "", port: 0, is_secure: false },
+        Scheme::NONE,
     ];
-    const KEY_DEFAULT: Option<&'static str> = None;
-    const TLS_NAME_DEFAULT: Option<&'static str> = None;
-
-    // nginx passes the field `Status` on.
-    fn hides(_: HeaderId, _: &[u8]) -> bool {
-        false
-    }
 
     fn finish(&mut self, conf: &mut Conf) {
         conf.cache.convert_head = false;
@@ -143,28 +136,11 @@ impl Protocol for Uwsgi {
             );
             return Err(500);
         };
-        let secure = match (&conf.upstream.secure, destination.place.is_secure) {
-            (Some(settings), true) => Some(Secure::of(settings, &destination.place.host, request)),
-            (None, true) => return Err(500),
-            (_, false) => None,
-        };
+        let secure = secure_of(request, conf, destination)?;
         let method = request.method;
-        Ok(Outgoing {
-            encoded,
-            scheme: if secure.is_some() { "suwsgi://" } else { "uwsgi://" },
-            secure,
-            body,
-            method,
-            is_idempotent: is_idempotent(method),
-            keepalive: false,
-            upgrade: false,
-            caught: Vec::new(),
-            interim: None,
-        })
-    }
-
-    fn default_key(&self, _: &Conf, _: &Request, _: &Destination) -> Vec<u8> {
-        Vec::new()
+        let scheme = if secure.is_some() { "suwsgi://" } else { "uwsgi://" };
+        let outgoing = Outgoing::new(encoded, scheme, body, method);
+        Ok(Outgoing { secure, is_idempotent: is_idempotent(method), ..outgoing })
     }
 
     fn can_frame(&self, length: BodyLength) -> bool {

@@ -251,6 +251,24 @@ pub struct Outgoing {
     pub interim: Option<MakeInterim>,
 }
 
+impl Outgoing {
+    /// A request on a connection of its own, without TLS, which is sent once.
+    pub fn new(encoded: Encoded, scheme: &'static str, body: OutgoingBody, method: Method) -> Outgoing {
+        Outgoing {
+            encoded,
+            scheme,
+            secure: None,
+            body,
+            method,
+            is_idempotent: false,
+            keepalive: false,
+            upgrade: false,
+            caught: Vec::new(),
+            interim: None,
+        }
+    }
+}
+
 /// See [`Outgoing::interim`].
 pub type MakeInterim = fn(&Request, &ReplyHead, &[u8]) -> Option<Interim>;
 

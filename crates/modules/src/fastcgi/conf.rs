@@ -7,7 +7,7 @@ use http::request::HeaderId;
 use crate::fastcgi::request;
 use crate::passing::conf::Conf;
 use crate::passing::params::Param;
-use crate::passing::pass::{Destination, Scheme};
+use crate::passing::pass::Destination;
 use crate::passing::request::Fill;
 use crate::passing::{Family, Passing, Protocol};
 use exchange::config::{Layered, Scope};
@@ -37,10 +37,6 @@ pub(crate) struct FastCgi {
 
 impl Family for FastCgi {
     const PREFIX: &'static str = "fastcgi";
-    // An address stands alone, and has no usual port.
-    const SCHEMES: &'static [Scheme] = &[Scheme { text: "", port: 0, is_secure: false }];
-    const KEY_DEFAULT: Option<&'static str> = None;
-    const TLS_NAME_DEFAULT: Option<&'static str> = None;
 
     fn hides(_: HeaderId, name: &[u8]) -> bool {
         name.eq_ignore_ascii_case(b"Status")
@@ -61,10 +57,5 @@ impl Protocol for FastCgi {
         fill: Option<&Fill>,
     ) -> Result<Outgoing, u16> {
         request::build(self, conf, request, fill)
-    }
-
-    // The configuration has one wherever there is a cache.
-    fn default_key(&self, _: &Conf, _: &Request, _: &Destination) -> Vec<u8> {
-        Vec::new()
     }
 }

@@ -26,15 +26,9 @@ pub(super) fn build(
     params::each(fastcgi.params.items(), conf, request, fill, &mut |name, value| encoder.param(name, value));
     let method = request.method;
     Ok(Outgoing {
-        encoded: encoder.end(),
-        scheme: "fastcgi://",
-        secure: None,
-        body,
-        method,
         is_idempotent: is_idempotent(method),
         keepalive: fastcgi.keeps,
-        upgrade: false,
         caught: fastcgi.caught.items().to_vec(),
-        interim: None,
+        ..Outgoing::new(encoder.end(), "fastcgi://", body, method)
     })
 }

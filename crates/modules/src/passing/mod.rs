@@ -94,8 +94,10 @@ pub(crate) trait Protocol: Send + Sync {
         fill: Option<&Fill>,
     ) -> Result<Outgoing, u16>;
 
-    /// The key of a cache where none is written.
-    fn default_key(&self, conf: &Conf, request: &Request, destination: &Destination) -> Vec<u8>;
+    /// The key of a cache where none is written. Most protocols have no cache, or no usual key.
+    fn default_key(&self, _: &Conf, _: &Request, _: &Destination) -> Vec<u8> {
+        Vec::new()
+    }
 
     /// The body that takes the place of the client's.
     fn body(&self) -> Option<&Template> {
@@ -132,19 +134,21 @@ pub(crate) trait Protocol: Send + Sync {
 pub(crate) trait Family: Protocol + Any + Clone + Debug + Default {
     /// What its directives begin with.
     const PREFIX: &'static str;
-    /// What may stand in front of an address.
-    const SCHEMES: &'static [Scheme];
+    /// What may stand in front of an address. For most it stands alone, and has no usual port.
+    const SCHEMES: &'static [Scheme] = &[Scheme::NONE];
     /// Whether it has the directives for buffers of bodies, whose sizes have to fit together, and for temporary files.
     const HAS_BUFFERS: bool = true;
     /// The names of `proxy_next_upstream`, and the bits of them.
     const NEXT_UPSTREAM: &'static [(&'static str, u64)] = conf::NEXT_UPSTREAM;
     /// The default of the key of a cache, as it would be written.
-    const KEY_DEFAULT: Option<&'static str>;
+    const KEY_DEFAULT: Option<&'static str> = None;
     /// The default of the name in an upstream's certificate, as it would be written.
-    const TLS_NAME_DEFAULT: Option<&'static str>;
+    const TLS_NAME_DEFAULT: Option<&'static str> = None;
 
     /// Which fields of responses are not passed on, beside those that are for this server.
-    fn hides(id: HeaderId, name: &[u8]) -> bool;
+    fn hides(_: HeaderId, _: &[u8]) -> bool {
+        false
+    }
 
     /// Fills in what follows from other settings where a block ends.
     fn finish(&mut self, _: &mut Conf) {}

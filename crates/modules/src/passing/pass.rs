@@ -100,6 +100,11 @@ pub(crate) struct Scheme {
     pub(crate) is_secure: bool,
 }
 
+impl Scheme {
+    /// None: the address stands alone.
+    pub(crate) const NONE: Scheme = Scheme { text: "", port: 0, is_secure: false };
+}
+
 /// The setter.
 pub(crate) fn set<F: Family>(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     set_to::<F>(scope, cx, cx.arg(0))

@@ -8,9 +8,10 @@ use io::SharedBytes;
 
 use crate::passing::Via;
 use crate::passing::conf::Conf;
+use crate::passing::pass::Destination;
 use exchange::request::Request;
 use telemetry::Level;
-use upstream::OutgoingBody;
+use upstream::{OutgoingBody, Secure};
 
 /// What a cache asks for in the place of what the client does.
 #[derive(Debug, Default)]
@@ -108,6 +109,22 @@ fn chosen_body(request: &Request, via: Via<'_>) -> OutgoingBody {
     match &request.body {
         Some(body) if body.byte_count() > 0 => OutgoingBody::Received(Rc::clone(body)),
         _ => OutgoingBody::None,
+    }
+}
+
+/// How the upstream is spoken to by TLS, if it is.
+///
+/// # Errors
+/// The status that answers: a location without settings for TLS is led there by a variable.
+pub(crate) fn secure_of(
+    request: &Request,
+    conf: &Conf,
+    destination: &Destination,
+) -> Result<Option<Secure>, u16> {
+    match (&conf.upstream.secure, destination.place.is_secure) {
+        (Some(settings), true) => Ok(Some(Secure::of(settings, &destination.place.host, request))),
+        (None, true) => Err(500),
+        (_, false) => Ok(None),
     }
 }
 

@@ -22,13 +22,13 @@ use http::request::{BodyLength, HeaderId, Method, Version};
 use crate::passing::conf::Conf;
 use crate::passing::early_hints;
 use crate::passing::pass::Destination;
-use crate::passing::request::{Context, Fill, body_of, is_conditional, is_idempotent, length_of};
+use crate::passing::request::{Context, Fill, body_of, is_conditional, is_idempotent, length_of, secure_of};
 use crate::passing::{Family, Via};
 use crate::proxy::conf::Http;
 use exchange::request::Request;
 use exchange::template::Template;
 use telemetry::Level;
-use upstream::{Outgoing, Secure};
+use upstream::Outgoing;
 
 /// One `proxy_set_header`, or `grpc_set_header`.
 #[derive(Clone, Debug)]
@@ -109,11 +109,7 @@ pub(crate) fn build<F: Family>(
     // What a client did not ask for it would not understand.
     let upgrade = upgrades && request.depth == 0 && request.header(HeaderId::Upgrade).is_some();
     let method = Method::of(&method);
-    let secure = match (&conf.upstream.secure, destination.place.is_secure) {
-        (Some(settings), true) => Some(Secure::of(settings, &destination.place.host, request)),
-        (None, true) => return Err(500),
-        (_, false) => None,
-    };
+    let secure = secure_of(request, conf, destination)?;
     Ok(Outgoing {
         encoded: encoder.end(),
         scheme: match (http.is_grpc, secure.is_some()) {

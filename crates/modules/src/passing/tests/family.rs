@@ -4,7 +4,7 @@ use std::path::Path;
 
 use conf::{Args, Contexts, Error, MapLoader, Source, Spec};
 use http::gateway::{Encoder, http1};
-use http::request::{HeaderId, Version};
+use http::request::Version;
 
 use crate::passing::conf::Conf;
 use crate::passing::pass::{self, Destination, Scheme};
@@ -22,12 +22,6 @@ struct Echo;
 impl Family for Echo {
     const PREFIX: &'static str = "echo";
     const SCHEMES: &'static [Scheme] = &[Scheme { text: "echo://", port: 7, is_secure: false }];
-    const KEY_DEFAULT: Option<&'static str> = None;
-    const TLS_NAME_DEFAULT: Option<&'static str> = None;
-
-    fn hides(_: HeaderId, _: &[u8]) -> bool {
-        false
-    }
 }
 
 impl Protocol for Echo {
@@ -44,10 +38,6 @@ impl Protocol for Echo {
             caught: Vec::new(),
             interim: None,
         })
-    }
-
-    fn default_key(&self, _: &Conf, _: &Request, _: &Destination) -> Vec<u8> {
-        Vec::new()
     }
 }
 
