@@ -58,7 +58,7 @@ impl Client {
             let step = self.session.receive(input, &mut self.out)?;
             assert!(step.used <= input.len());
             match step.event {
-                Event::More => return Ok(0),
+                Event::More => return Ok(None),
                 Event::Head { stream, block, .. } => {
                     assert!(self.session.get(stream).is_some(), "nobody asked on {stream}");
                     let mut reader = ReplyReader::new(reply::Limits { head_max: 100, fields_max: 5 });
@@ -79,7 +79,7 @@ impl Client {
                 Event::Reset { stream, .. } => _ = self.session.release(stream, &mut self.out),
                 _ => {}
             }
-            Ok(step.used)
+            Ok(Some(step.used))
         })
     }
 }

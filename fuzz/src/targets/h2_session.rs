@@ -50,11 +50,11 @@ pub fn run(mut data: &[u8]) {
     whole.check_output();
 }
 
-/// Gives bytes to `handle` in pieces of this size, with those before that it did not use; 0 where it needs more.
+/// Gives bytes to `handle` in pieces of this size, with those before that it did not use; `None` where it needs more.
 pub(super) fn in_pieces(
     bytes: &[u8],
     piece: usize,
-    mut handle: impl FnMut(&[u8]) -> Result<usize, Fault>,
+    mut handle: impl FnMut(&[u8]) -> Result<Option<usize>, Fault>,
 ) -> Result<(), Fault> {
     let mut held: Vec<u8> = Vec::new();
     for part in bytes.chunks(piece.max(1)) {
@@ -62,8 +62,8 @@ pub(super) fn in_pieces(
         let mut at = 0;
         while at < held.len() {
             match handle(&held[at..])? {
-                0 => break,
-                used => at += used,
+                None => break,
+                Some(used) => at += used,
             }
         }
         held.drain(..at);
@@ -102,7 +102,7 @@ impl Server {
             let step = self.session.receive(input, &mut self.out)?;
             assert!(step.used <= input.len());
             match step.event {
-                Event::More => return Ok(0),
+                Event::More => return Ok(None),
                 Event::Head { stream, ends, block } => self.head(stream, ends, block, input)?,
                 Event::Data { stream, start, end, .. } => {
                     self.body.extend_from_slice(&input[start..end]);
@@ -112,7 +112,7 @@ impl Server {
                 }
                 _ => {}
             }
-            Ok(step.used)
+            Ok(Some(step.used))
         })
     }
 
