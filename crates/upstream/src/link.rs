@@ -243,8 +243,8 @@ impl Link {
     }
 
     /// Speaks HTTP/2 from here on: this exchange has the first stream, others may have more.
-    pub(super) fn multiplex(self: Box<Self>) -> Box<Link> {
-        let Link { wire, opened, way, home, place, .. } = *self;
+    pub(super) fn multiplex(self) -> Box<Link> {
+        let Link { wire, opened, way, home, place, .. } = self;
         let idle = home.as_ref().map(|home| home.keepalive.timeout);
         let connection = Connection::start(Box::new(wire), place, idle);
         let key = home.as_ref().map_or(Key { group: 0, location: None }, |home| home.key);
