@@ -122,6 +122,24 @@ fn an_upload_goes_on_when_the_file_system_of_its_temporary_file_is_full() {
     assert_arrives_without_a_file(&server, &origin, &format!("write() \"{folder}/"));
 }
 
+#[test]
+fn an_upload_over_http2_goes_on_when_the_file_system_of_its_temporary_file_is_full() {
+    if !common::ours_only("nginx responds with 500") {
+        return;
+    }
+    let Some(disk) = Filesystem::new(4) else { return };
+    disk.fill(300 << 10);
+    let origin = Origin::start(|request| Reply::text(&request.body));
+    let conf = CONF.replacen("http {", "http { http2 on;", 1);
+    let folder = disk.path().display().to_string();
+    let server = Setup::new(&conf).origin(&origin).value("TEMP", &folder).value("WHOLE", "").start(BINARY);
+    // The client has sent all of it when the file fails: what waits in the server is not lost.
+    let body = Content::new(4, 900_000).bytes(0..900_000);
+    let got = common::http2::connect(&server).post("/full/", &[("content-length", "900000")], &body);
+    assert_eq!(got.status, 200, "{}", got.text());
+    assert!(got.body == body, "{} bytes", got.body.len());
+}
+
 /// Whoever needs the whole body: it is kept in memory up to a megabyte, and what is longer is refused.
 fn assert_is_kept_whole(server: &Server, origin: &Origin, failed: &str) {
     let mut client = Client::connect(server.addr(0));

@@ -60,7 +60,9 @@ impl StreamTransport {
             match self.receive_body(request, core, &mut body, takes_pieces).await {
                 Ok(true) => Ok(()),
                 Ok(false) => {
-                    let rest = (!self.stream.inbox.borrow().is_whole()).then_some(());
+                    // Bytes may wait in the inbox although the client has sent its last one.
+                    let inbox = self.stream.inbox.borrow();
+                    let rest = (inbox.held > 0 || !inbox.is_whole()).then_some(());
                     return Ok(Some(Box::new(Feed { held: Some(body), rest, ..Feed::of(core) })));
                 }
                 Err(failure) => Err(failure),
