@@ -10,6 +10,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
+use crate::bridge;
 use crate::response::{self, BodyLength, BodyReader, Fault, Head, Response};
 use crate::server::ListenAddr;
 use crate::socket::Socket;
@@ -22,6 +23,8 @@ const SHOWN_BYTES: usize = 300;
 pub struct Client {
     stream: BufReader<Stream>,
     last_sent: Vec<u8>,
+    /// The address that the server sees, where a bridge stands between.
+    bridged: Option<SocketAddr>,
 }
 
 impl Client {
@@ -33,6 +36,10 @@ impl Client {
 
     /// Connects, and returns what went wrong: for servers that are expected to refuse.
     pub fn try_connect(to: &ListenAddr) -> io::Result<Client> {
+        if let (true, ListenAddr::Tcp(address)) = (bridge::is_wanted(), to) {
+            let (stream, local) = bridge::connect(*address)?;
+            return Ok(Client { bridged: Some(local), ..Client::over(Socket::Unix(stream)) });
+        }
         Ok(Client::over(Socket::connect(to)?))
     }
 
@@ -46,7 +53,7 @@ impl Client {
 
     fn over(socket: Socket) -> Client {
         let stream = Stream { socket, deadline: Deadline::default() };
-        Client { stream: BufReader::new(stream), last_sent: Vec::new() }
+        Client { stream: BufReader::new(stream), last_sent: Vec::new(), bridged: None }
     }
 
     /// Gives the operations from here on this much time in total.
@@ -213,7 +220,7 @@ impl Client {
     pub fn local_addr(&self) -> Option<SocketAddr> {
         match &self.stream.get_ref().socket {
             Socket::Tcp(stream) => stream.local_addr().ok(),
-            Socket::Unix(_) => None,
+            Socket::Unix(_) => self.bridged,
         }
     }
 

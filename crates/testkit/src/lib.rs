@@ -32,6 +32,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod bridge;
 pub mod burst;
 pub mod client;
 pub mod conf_text;

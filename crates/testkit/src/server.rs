@@ -8,7 +8,8 @@
 //!
 //! The configuration is completed, on its first line, with what the harness relies on and the test left out:
 //! `daemon off`, `pid logs/nginx.pid`, `error_log logs/error.log notice`. A test that sets `error_log` in the
-//! main context keeps that file and at least the level `notice`. What [`EVENTS_VARIABLE`] says goes into `events`.
+//! main context keeps that file and at least the level `notice`. What [`EVENTS_VARIABLE`] says goes into `events`,
+//! and [`PROTOCOL_VARIABLE`](crate::bridge::PROTOCOL_VARIABLE) adds `http2 on`.
 
 use std::fmt;
 use std::fs;
@@ -19,7 +20,8 @@ use std::sync::Arc;
 
 use rustix::process::Signal;
 
-use crate::conf_text::{main_directive, with_events, with_preamble};
+use crate::bridge;
+use crate::conf_text::{main_directive, with_events, with_http_default, with_preamble};
 use crate::files::Content;
 use crate::nginx;
 use crate::process::{self, Pid};
@@ -36,6 +38,15 @@ pub const EVENTS_VARIABLE: &str = "RINGROAD_TEST_EVENTS";
 
 /// What a line of the error log says about a listening socket, before the address.
 const LISTENING: &str = "listening on ";
+
+/// Directives that the environment adds to a configuration.
+#[derive(Clone, Debug, Default)]
+struct Additions {
+    /// Lines of `events`.
+    events: String,
+    /// `http2 on`, for tests of HTTP/1 that reach the server by HTTP/2.
+    over_http2: bool,
+}
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +89,7 @@ impl fmt::Display for ListenAddr {
 pub struct ServerBuilder {
     binary: PathBuf,
     conf: String,
-    events: String,
+    additions: Additions,
     args: Vec<String>,
     envs: Vec<(String, String)>,
     shell: Option<String>,
@@ -203,7 +214,7 @@ impl ServerBuilder {
             self.dir.dir(folder);
         }
         let root = self.dir.path().to_owned();
-        self.dir.write(CONF_FILE, complete(&self.conf, &self.events));
+        self.dir.write(CONF_FILE, complete(&self.conf, &self.additions));
         let mut command = match &self.shell {
             None => Command::new(&self.binary),
             Some(commands) => {
@@ -225,7 +236,7 @@ impl ServerBuilder {
                 .map_or_else(|| root.join("logs/error.log"), |name| root.join(name)),
             addresses: Vec::new(),
             conf: self.conf,
-            events: self.events,
+            additions: self.additions,
             dir: self.dir,
             _kept: self.kept,
         }
@@ -241,7 +252,7 @@ pub struct Server {
     error_log: PathBuf,
     addresses: Vec<ListenAddr>,
     conf: String,
-    events: String,
+    additions: Additions,
     dir: TempDir,
     /// Removed after the program has ended.
     _kept: Option<Arc<TempDir>>,
@@ -251,11 +262,13 @@ impl Server {
     /// Prepares a server: `binary` is `env!("CARGO_BIN_EXE_ringroad")` in an integration test.
     pub fn builder(binary: impl Into<PathBuf>) -> ServerBuilder {
         let binary = binary.into();
-        let events = std::env::var(EVENTS_VARIABLE).ok().filter(|_| !binary.ends_with(nginx::BINARY));
+        let is_ours = !binary.ends_with(nginx::BINARY);
+        let events = std::env::var(EVENTS_VARIABLE).ok().filter(|_| is_ours);
+        let over_http2 = bridge::is_wanted() && is_ours;
         ServerBuilder {
             binary,
             conf: String::new(),
-            events: events.unwrap_or_default(),
+            additions: Additions { events: events.unwrap_or_default(), over_http2 },
             args: Vec::new(),
             envs: Vec::new(),
             shell: None,
@@ -326,7 +339,7 @@ impl Server {
     /// Replaces the configuration file, completed as at the start. Follow it with [`Server::reload`].
     pub fn rewrite_conf(&mut self, text: &str) {
         self.conf = text.to_owned();
-        self.dir.write(CONF_FILE, complete(text, &self.events));
+        self.dir.write(CONF_FILE, complete(text, &self.additions));
     }
 
     /// Sends SIGHUP. What follows from it shows in the log: [`Server::wait_for_log`].
@@ -448,17 +461,18 @@ impl Drop for Server {
 }
 
 /// Adds what the harness relies on and the text leaves out.
-fn complete(conf: &str, events: &str) -> String {
+fn complete(conf: &str, additions: &Additions) -> String {
     let defaults = [
         ("daemon", "daemon off;"),
         ("pid", "pid logs/nginx.pid;"),
         ("error_log", "error_log logs/error.log notice;"),
     ];
     let missing = defaults.iter().filter(|(name, _)| main_directive(conf, name).is_none());
-    with_preamble(
-        &with_events(conf, events),
-        &missing.map(|(_, line)| (*line).to_owned()).collect::<Vec<_>>(),
-    )
+    let mut conf = with_events(conf, &additions.events);
+    if additions.over_http2 {
+        conf = with_http_default(&conf, "http2", "on");
+    }
+    with_preamble(&conf, &missing.map(|(_, line)| (*line).to_owned()).collect::<Vec<_>>())
 }
 
 /// The pid file's name, below the prefix unless it is absolute.

@@ -75,7 +75,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "thread-alloc",
         ],
     ),
-    ("testkit", &[]),
+    ("testkit", &["http"]),
     ("xtask", &[]),
 ];
 

@@ -1,7 +1,7 @@
 //! `cargo xtask`: the checks that keep the repository as it should be, and the gate that runs them all.
 //!
 //! * [`gate`]: everything, with the time it took; what `.ci/run` calls.
-//! * [`suite`]: the tests, and [`engines`]: which I/O engines they exercised.
+//! * [`suite`]: the tests, and [`engines`]: which I/O engines they exercised; [`http2`]: the same tests over HTTP/2.
 //! * [`tidy`]: shape and text of the sources, from [`shape`], [`ratchet`], [`rules`], [`layers`],
 //!   [`circles`] over [`imports`], [`plain`], [`commits`].
 //! * [`instructions`] of pure hot code, against the committed figures.
@@ -25,6 +25,7 @@ mod configurations;
 mod engines;
 mod fuzz;
 mod gate;
+mod http2;
 mod imports;
 mod instructions;
 mod layers;
@@ -51,6 +52,7 @@ Usage: cargo xtask COMMAND
   ci                    every check and the tests: the gate for a change
   test [ARGS]           cargo test for the workspace, with ARGS; sums up the engines at the end
                         (the heavy tests: cargo xtask test -- --ignored)
+  http2                 the tests of responses, proxying and caching with HTTP/2 between client and server
   tidy [--tighten]      shape of the sources; --tighten lowers crates/xtask/ratchet.txt to what is reached
   instructions [--bless]
                         counts the instructions of pure hot code (needs valgrind) and compares with the committed
@@ -86,6 +88,7 @@ fn main() -> ExitCode {
         ["toolchains"] => toolchains::check(),
         ["sample"] => sample::print(None),
         ["sample", seed] => sample::print(Some(seed)),
+        ["http2"] => http2::run(),
         ["tuned"] => tuned::build(),
         ["aims", report] => aims::compare(report),
         ["configurations", rest @ ..] => configurations::run(rest),

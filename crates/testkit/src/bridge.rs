@@ -1,0 +1,629 @@
+//! Tests of HTTP/1 over HTTP/2: a thread that speaks HTTP/1 to a test's client and HTTP/2 to the server.
+//!
+//! [`PROTOCOL_VARIABLE`] turns it on for every [`Client`](crate::Client) that connects by TCP. A connection whose first
+//! bytes are no whole, plain request is passed through as it is: such a test is about HTTP/1 itself. So is every
+//! further request that HTTP/2 cannot carry; it gets a connection of its own. The server needs `http2 on`, which the
+//! harness adds.
+//!
+//! Requests are sent one after the other, each on a stream of its own. Windows open as the test reads, so that a slow
+//! reader holds the server up. A stream that is reset ends the test's connection, as a cut response of HTTP/1 does.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::thread;
+
+use http::h2::hpack::Decoder;
+use rustix::event::{PollFd, PollFlags, poll};
+
+/// The variable that selects the protocol to the server: `http2`.
+pub const PROTOCOL_VARIABLE: &str = "RINGROAD_TEST_PROTOCOL";
+
+// Types of frames (RFC 9113 section 6).
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RESET: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const GO_AWAY: u8 = 7;
+const WINDOW: u8 = 8;
+const CONTINUATION: u8 = 9;
+
+/// END_STREAM of DATA and HEADERS, ACK of SETTINGS and PING.
+const END: u8 = 1;
+/// END_HEADERS of HEADERS and CONTINUATION.
+const END_HEADERS: u8 = 4;
+
+/// What a client sends first (RFC 9113 section 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// The first window of streams and connections, in bytes (RFC 9113 section 6.9.2).
+const WINDOW_BYTES: i64 = 65_535;
+
+/// The longest payload that every peer accepts, in bytes (RFC 9113 section 4.2).
+const FRAME_BYTES: usize = 16_384;
+
+/// Whether tests are to reach the server by HTTP/2.
+pub(crate) fn is_wanted() -> bool {
+    std::env::var(PROTOCOL_VARIABLE).is_ok_and(|value| value == "http2")
+}
+
+/// Connects to a server, and returns the test's end.
+pub(crate) fn connect(to: SocketAddr) -> io::Result<(UnixStream, SocketAddr)> {
+    let server = TcpStream::connect(to)?;
+    server.set_nodelay(true)?;
+    let local = server.local_addr()?;
+    let (ours, tests) = UnixStream::pair()?;
+    thread::spawn(move || {
+        // Each fault ends both connections; the test sees its own as cut, and the reason stands in its output.
+        if let Err(error) = Bridge::new(ours, server, to).run() {
+            eprintln!("bridge to {to}: {error}");
+        }
+    });
+    Ok((tests, local))
+}
+
+/// How the rest of a body is framed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Body {
+    /// So many bytes follow.
+    Counted(u64),
+    /// The line with a size follows.
+    Chunked,
+    /// So much of a chunk follows, and its line end.
+    Chunk(u64),
+    /// Nothing follows.
+    Done,
+}
+
+/// A request of HTTP/1 that HTTP/2 can carry.
+#[derive(Debug)]
+struct Request {
+    /// Its header block.
+    block: Vec<u8>,
+    body: Body,
+    is_head: bool,
+    closes: bool,
+}
+
+/// One connection of a test.
+struct Bridge {
+    /// To the client of the test.
+    test: UnixStream,
+    /// To the server.
+    server: TcpStream,
+    /// The server's address, for a connection of HTTP/1.
+    to: SocketAddr,
+    /// Bytes of the test that are not forwarded, and whether more can come.
+    from_test: Vec<u8>,
+    test_ended: bool,
+    /// Bytes of frames that have not come whole.
+    from_server: Vec<u8>,
+    decoder: Decoder,
+    /// The last stream; 0 before the first.
+    stream: u32,
+    /// What the connection may still send, and the stream.
+    windows: (i64, i64),
+    /// The window of a new stream, as the server's settings have it.
+    first_window: i64,
+    exchange: Exchange,
+    /// The server takes no further stream.
+    is_leaving: bool,
+}
+
+/// How far a request and its response have come.
+struct Exchange {
+    /// What follows of the request.
+    body: Body,
+    /// Whether the request is a HEAD.
+    is_head: bool,
+    /// Whether the request has `Connection: close`.
+    closes: bool,
+    /// A header block that has not come whole.
+    header_block: Vec<u8>,
+    /// Whether that block is the last of the stream.
+    ends_after_headers: bool,
+    /// Whether the test has the header section of the response.
+    has_head: bool,
+    /// Whether the response goes to the test in chunks.
+    is_chunked: bool,
+    /// Whether the response is whole.
+    is_over: bool,
+}
+
+impl Default for Exchange {
+    fn default() -> Exchange {
+        Exchange {
+            body: Body::Done,
+            is_head: false,
+            closes: false,
+            header_block: Vec::new(),
+            ends_after_headers: false,
+            has_head: false,
+            is_chunked: false,
+            is_over: true,
+        }
+    }
+}
+
+fn broken(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
+}
+
+impl Bridge {
+    fn new(test: UnixStream, server: TcpStream, to: SocketAddr) -> Bridge {
+        Bridge {
+            test,
+            server,
+            to,
+            from_test: Vec::new(),
+            test_ended: false,
+            from_server: Vec::new(),
+            decoder: Decoder::default(),
+            stream: 0,
+            windows: (WINDOW_BYTES, WINDOW_BYTES),
+            first_window: WINDOW_BYTES,
+            exchange: Exchange::default(),
+            is_leaving: false,
+        }
+    }
+
+    fn run(mut self) -> io::Result<()> {
+        loop {
+            // The rest of a body that the server does not want is read past.
+            self.forward_body()?;
+            if self.exchange.is_over && self.exchange.body == Body::Done {
+                if self.exchange.closes || (self.test_ended && self.from_test.is_empty()) {
+                    return Ok(());
+                }
+                if !self.from_test.is_empty() || self.test_ended {
+                    match request(&self.from_test) {
+                        Some((request, used)) if !self.is_leaving => {
+                            self.from_test.drain(..used);
+                            self.begin(request)?;
+                        }
+                        _ => return self.pass_through(),
+                    }
+                }
+                self.forward_body()?;
+            }
+            if self.wait()? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits for bytes of either side and takes them. Returns whether the test has left.
+    fn wait(&mut self) -> io::Result<bool> {
+        let reads_test = !self.test_ended && self.from_test.len() < 1 << 16;
+        let events = if reads_test { PollFlags::IN } else { PollFlags::empty() };
+        let mut set = [PollFd::new(&self.test, events), PollFd::new(&self.server, PollFlags::IN)];
+        poll(&mut set, None)?;
+        let (of_test, of_server) = (set[0].revents(), set[1].revents());
+        let mut piece = [0; 65_536];
+        if reads_test && of_test.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
+            let count = self.test.read(&mut piece)?;
+            self.test_ended = count == 0;
+            self.from_test.extend_from_slice(&piece[..count]);
+        } else if of_test.contains(PollFlags::HUP) {
+            // Both directions are closed: there is no reader of the response.
+            return Ok(true);
+        }
+        if of_server.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
+            let count = self.server.read(&mut piece)?;
+            if count == 0 {
+                return Ok(true);
+            }
+            self.from_server.extend_from_slice(&piece[..count]);
+            self.take_frames()?;
+        }
+        Ok(false)
+    }
+
+    /// Connects the test with the server by HTTP/1.
+    fn pass_through(self) -> io::Result<()> {
+        let server = match self.stream {
+            0 => self.server,
+            _ => TcpStream::connect(self.to)?,
+        };
+        server.set_nodelay(true)?;
+        (&server).write_all(&self.from_test)?;
+        let (mut test, mut back) = (self.test.try_clone()?, server.try_clone()?);
+        let forward = thread::spawn(move || {
+            let _ = io::copy(&mut test, &mut back);
+            let _ = back.shutdown(Shutdown::Write);
+        });
+        let _ = io::copy(&mut &server, &mut &self.test);
+        let _ = self.test.shutdown(Shutdown::Both);
+        let _ = server.shutdown(Shutdown::Both);
+        let _ = forward.join();
+        Ok(())
+    }
+
+    /// Sends a frame. The server reads while it sends, so this may block.
+    fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> io::Result<()> {
+        let [_, a, b, c] = (payload.len() as u32).to_be_bytes();
+        let mut all = vec![a, b, c, kind, flags];
+        all.extend_from_slice(&stream.to_be_bytes());
+        all.extend_from_slice(payload);
+        self.server.write_all(&all)
+    }
+
+    /// Sends the header section of a request, on a stream of its own.
+    fn begin(&mut self, request: Request) -> io::Result<()> {
+        if self.stream == 0 {
+            self.server.write_all(PREFACE)?;
+            self.frame(SETTINGS, 0, 0, &[])?;
+        }
+        self.stream = if self.stream == 0 { 1 } else { self.stream + 2 };
+        self.windows.1 = self.first_window;
+        let mut flags = if request.body == Body::Done { END } else { 0 };
+        let mut kind = HEADERS;
+        let mut pieces = request.block.chunks(FRAME_BYTES).peekable();
+        while let Some(piece) = pieces.next() {
+            if pieces.peek().is_none() {
+                flags |= END_HEADERS;
+            }
+            self.frame(kind, flags, self.stream, piece)?;
+            (kind, flags) = (CONTINUATION, 0);
+        }
+        let Request { body, is_head, closes, .. } = request;
+        self.exchange = Exchange { body, is_head, closes, is_over: false, ..Exchange::default() };
+        Ok(())
+    }
+
+    /// Sends as much of the request's body as has come and fits into the windows.
+    fn forward_body(&mut self) -> io::Result<()> {
+        while self.exchange.body != Body::Done {
+            let room = match self.exchange.is_over {
+                true => FRAME_BYTES,
+                false => self.windows.0.min(self.windows.1).clamp(0, FRAME_BYTES as i64) as usize,
+            };
+            match self.exchange.body {
+                Body::Counted(left) => {
+                    let part =
+                        self.from_test.len().min(room).min(usize::try_from(left).unwrap_or(usize::MAX));
+                    if part == 0 {
+                        break;
+                    }
+                    let bytes: Vec<u8> = self.from_test.drain(..part).collect();
+                    let left = left - part as u64;
+                    self.exchange.body = if left == 0 { Body::Done } else { Body::Counted(left) };
+                    self.data(&bytes, left == 0)?;
+                }
+                Body::Chunked => {
+                    let Some(line) = self.from_test.windows(2).position(|two| two == b"\r\n") else { break };
+                    let text = std::str::from_utf8(&self.from_test[..line]).ok();
+                    let size = text.and_then(crate::response::chunk_size);
+                    match size.ok_or_else(|| broken("chunk size of a request"))? {
+                        0 => {
+                            // Trailers are read past.
+                            let end = self.from_test[line..].windows(4).position(|four| four == b"\r\n\r\n");
+                            let Some(end) = end else { break };
+                            self.from_test.drain(..line + end + 4);
+                            self.exchange.body = Body::Done;
+                            self.data(&[], true)?;
+                        }
+                        size => {
+                            self.from_test.drain(..line + 2);
+                            self.exchange.body = Body::Chunk(size);
+                        }
+                    }
+                }
+                Body::Chunk(0) if self.from_test.len() < 2 => break,
+                Body::Chunk(0) => {
+                    if !self.from_test.starts_with(b"\r\n") {
+                        return Err(broken("no line end behind a chunk"));
+                    }
+                    self.from_test.drain(..2);
+                    self.exchange.body = Body::Chunked;
+                }
+                Body::Chunk(left) => {
+                    let part = self.part(left, room);
+                    if part == 0 {
+                        break;
+                    }
+                    let bytes: Vec<u8> = self.from_test.drain(..part).collect();
+                    self.exchange.body = Body::Chunk(left - part as u64);
+                    self.data(&bytes, false)?;
+                }
+                Body::Done => break,
+            }
+        }
+        // What follows cannot come any more.
+        let is_cut = self.test_ended && self.from_test.is_empty() && self.exchange.body != Body::Done;
+        if is_cut && !self.exchange.is_over {
+            return Err(broken("the test's request ends in its body"));
+        }
+        Ok(())
+    }
+
+    /// How many bytes of the next `left` ones are here and fit into the windows.
+    fn part(&self, left: u64, room: usize) -> usize {
+        self.from_test.len().min(room).min(usize::try_from(left).unwrap_or(usize::MAX))
+    }
+
+    /// Sends a part of the body, unless its response has ended the stream.
+    fn data(&mut self, bytes: &[u8], is_last: bool) -> io::Result<()> {
+        if self.exchange.is_over {
+            return Ok(());
+        }
+        self.windows.0 -= bytes.len() as i64;
+        self.windows.1 -= bytes.len() as i64;
+        self.frame(DATA, if is_last { END } else { 0 }, self.stream, bytes)
+    }
+
+    /// Handles each frame that has come whole.
+    fn take_frames(&mut self) -> io::Result<()> {
+        while let Some(length) = self.from_server.first_chunk::<9>() {
+            let end = 9 + u32::from_be_bytes([0, length[0], length[1], length[2]]) as usize;
+            if self.from_server.len() < end {
+                break;
+            }
+            let bytes: Vec<u8> = self.from_server.drain(..end).collect();
+            let stream = u32::from_be_bytes([bytes[5], bytes[6], bytes[7], bytes[8]]);
+            self.take(bytes[3], bytes[4], stream, &bytes[9..])?;
+        }
+        Ok(())
+    }
+
+    /// Handles a frame. Those of earlier streams only open the window of the connection.
+    fn take(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> io::Result<()> {
+        let is_current = stream == self.stream && !self.exchange.is_over;
+        let number = || {
+            let bytes = payload.first_chunk::<4>().ok_or_else(|| broken("short frame"))?;
+            Ok::<u32, io::Error>(u32::from_be_bytes(*bytes))
+        };
+        match kind {
+            DATA => {
+                if is_current {
+                    self.take_data(payload)?;
+                }
+                let bytes = (payload.len() as u32).to_be_bytes();
+                if !payload.is_empty() {
+                    self.frame(WINDOW, 0, 0, &bytes)?;
+                }
+                if is_current && flags & END != 0 {
+                    self.end(&[])?;
+                } else if is_current && !payload.is_empty() {
+                    self.frame(WINDOW, 0, stream, &bytes)?;
+                }
+            }
+            HEADERS | CONTINUATION => {
+                if kind == HEADERS {
+                    self.exchange.ends_after_headers = flags & END != 0;
+                }
+                self.exchange.header_block.extend_from_slice(payload);
+                if flags & END_HEADERS != 0 {
+                    self.take_headers(is_current)?;
+                }
+            }
+            RESET if is_current => return Err(broken("a stream was reset")),
+            SETTINGS if flags & END == 0 => {
+                for &[a, b, c, d, e, f] in payload.as_chunks::<6>().0 {
+                    if u16::from_be_bytes([a, b]) == 4 {
+                        let value = i64::from(u32::from_be_bytes([c, d, e, f]));
+                        self.windows.1 += value - self.first_window;
+                        self.first_window = value;
+                    }
+                }
+                self.frame(SETTINGS, END, 0, &[])?;
+            }
+            PING if flags & END == 0 => self.frame(PING, END, 0, payload)?,
+            GO_AWAY => self.is_leaving = true,
+            WINDOW if stream == 0 => self.windows.0 += i64::from(number()?),
+            WINDOW if is_current => self.windows.1 += i64::from(number()?),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Passes a header section of HTTP/1 to the test, or takes the block as trailers.
+    fn take_headers(&mut self, is_current: bool) -> io::Result<()> {
+        let block = std::mem::take(&mut self.exchange.header_block);
+        let mut fields: Vec<(String, String)> = Vec::new();
+        let text = |bytes: &[u8]| bytes.iter().map(|&byte| char::from(byte)).collect::<String>();
+        let decoded = self.decoder.decode(&block, |name, value| fields.push((text(name), text(value))));
+        decoded.map_err(|_| broken("header block of the server"))?;
+        if !is_current {
+            return Ok(());
+        }
+        if self.exchange.has_head {
+            return self.end(&fields);
+        }
+        if fields.first().is_none_or(|(name, _)| name != ":status") {
+            return Err(broken("a response without a status"));
+        }
+        let status: u16 = fields.remove(0).1.parse().map_err(|_| broken("status"))?;
+        let is_interim = status < 200;
+        let has_length = fields.iter().any(|(name, _)| name == "content-length");
+        let has_body = !is_interim && status != 204 && status != 304 && !self.exchange.is_head;
+        let is_over = self.exchange.ends_after_headers;
+        let mut head = format!("HTTP/1.1 {status} {}\r\n", reason(status));
+        for (name, value) in &fields {
+            head.push_str(&format!("{}: {value}\r\n", capitalised(name)));
+        }
+        if !is_interim {
+            self.exchange.has_head = true;
+            self.exchange.is_chunked = has_body && !has_length && !is_over;
+            if self.exchange.is_chunked {
+                head.push_str("Transfer-Encoding: chunked\r\n");
+            } else if has_body && !has_length {
+                head.push_str("Content-Length: 0\r\n");
+            }
+            let connection = if self.exchange.closes { "close" } else { "keep-alive" };
+            head.push_str(&format!("Connection: {connection}\r\n"));
+        }
+        head.push_str("\r\n");
+        let bytes: Vec<u8> = head.chars().map(|char| char as u8).collect();
+        self.test.write_all(&bytes)?;
+        if is_over { self.end(&[]) } else { Ok(()) }
+    }
+
+    /// Passes a part of the response to the test.
+    fn take_data(&mut self, payload: &[u8]) -> io::Result<()> {
+        if !self.exchange.has_head {
+            return Err(broken("DATA before HEADERS"));
+        }
+        if payload.is_empty() {
+            return Ok(());
+        }
+        if self.exchange.is_chunked {
+            let line = format!("{:x}\r\n", payload.len());
+            self.test.write_all(&[line.as_bytes(), payload, b"\r\n"].concat())
+        } else {
+            self.test.write_all(payload)
+        }
+    }
+
+    /// The response is whole.
+    fn end(&mut self, trailers: &[(String, String)]) -> io::Result<()> {
+        if self.exchange.is_chunked {
+            let mut text = String::from("0\r\n");
+            for (name, value) in trailers {
+                text.push_str(&format!("{}: {value}\r\n", capitalised(name)));
+            }
+            text.push_str("\r\n");
+            self.test.write_all(text.as_bytes())?;
+        }
+        self.exchange.is_over = true;
+        Ok(())
+    }
+}
+
+/// The request at the start of `bytes` and its length, if it is whole and HTTP/2 has a form for it.
+fn request(bytes: &[u8]) -> Option<(Request, usize)> {
+    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")?;
+    let text: String = bytes[..end].iter().map(|&byte| char::from(byte)).collect();
+    let mut lines = text.split("\r\n");
+    let (method, rest) = lines.next()?.split_once(' ')?;
+    let target = rest.strip_suffix(" HTTP/1.1")?;
+    let is_method = !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_uppercase());
+    let is_path = target.starts_with('/') && target.bytes().all(|byte| byte.is_ascii_graphic());
+    if !is_method || method == "CONNECT" || !is_path {
+        return None;
+    }
+    let (mut host, mut fields) = (None, Vec::new());
+    let (mut body, mut closes) = (Body::Done, false);
+    for line in lines {
+        let (name, value) = line.split_once(':')?;
+        let name = name.to_ascii_lowercase();
+        let value = value.trim_matches([' ', '\t']);
+        let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.!#$%&'*+^`|~".contains(&byte);
+        if name.is_empty() || !name.bytes().all(is_token) || value.chars().any(|char| char.is_ascii_control())
+        {
+            return None;
+        }
+        match name.as_str() {
+            "host" if host.is_none() && !value.is_empty() => host = Some(value.to_owned()),
+            "host" | "upgrade" | "keep-alive" | "proxy-connection" | "te" | "trailer" => return None,
+            "connection" => match value.to_ascii_lowercase().as_str() {
+                "close" => closes = true,
+                "keep-alive" => {}
+                _ => return None,
+            },
+            "transfer-encoding" if value.eq_ignore_ascii_case("chunked") && body == Body::Done => {
+                body = Body::Chunked
+            }
+            "transfer-encoding" => return None,
+            "content-length" if body == Body::Done && value.bytes().all(|byte| byte.is_ascii_digit()) => {
+                match value.parse().ok()? {
+                    0 => {}
+                    count => body = Body::Counted(count),
+                }
+                fields.push((name, value.to_owned()));
+            }
+            "content-length" => return None,
+            _ => fields.push((name, value.to_owned())),
+        }
+    }
+    let line = [(":method", method), (":scheme", "http"), (":path", target), (":authority", &host?)];
+    let mut block = Vec::new();
+    line.iter().for_each(|(name, value)| push_field(&mut block, name, value));
+    fields.iter().for_each(|(name, value)| push_field(&mut block, name, value));
+    Some((Request { block, body, is_head: method == "HEAD", closes }, end + 4))
+}
+
+/// A literal field without a table (RFC 7541 section 6.2.2). Each character of the value is a byte.
+fn push_field(out: &mut Vec<u8>, name: &str, value: &str) {
+    out.push(0);
+    for text in [name, value] {
+        let bytes: Vec<u8> = text.chars().map(|char| char as u8).collect();
+        match bytes.len() {
+            len @ 0..=126 => out.push(len as u8),
+            len => {
+                let mut rest = len - 127;
+                out.push(127);
+                while rest >= 128 {
+                    out.push(rest as u8 | 128);
+                    rest >>= 7;
+                }
+                out.push(rest as u8);
+            }
+        }
+        out.extend_from_slice(&bytes);
+    }
+}
+
+/// `content-type` as HTTP/1 writes it: `Content-Type`. Tests that compare bytes expect the server's usual form.
+fn capitalised(name: &str) -> String {
+    if name == "etag" {
+        return "ETag".to_owned();
+    }
+    let mut starts = true;
+    let upper = |char: char| {
+        if std::mem::replace(&mut starts, char == '-') { char.to_ascii_uppercase() } else { char }
+    };
+    name.chars().map(upper).collect()
+}
+
+/// The usual reason phrase, for tests that look at it.
+fn reason(status: u16) -> &'static str {
+    match status {
+        100 => "Continue",
+        103 => "Early Hints",
+        200 => "OK",
+        201 => "Created",
+        204 => "No Content",
+        206 => "Partial Content",
+        301 => "Moved Permanently",
+        302 => "Moved Temporarily",
+        304 => "Not Modified",
+        400 => "Bad Request",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Not Allowed",
+        412 => "Precondition Failed",
+        413 => "Request Entity Too Large",
+        416 => "Requested Range Not Satisfiable",
+        500 => "Internal Server Error",
+        502 => "Bad Gateway",
+        503 => "Service Temporarily Unavailable",
+        504 => "Gateway Time-out",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_requests_are_carried() {
+        let carried = |text: &str| request(text.as_bytes()).map(|(request, used)| (request.body, used));
+        assert_eq!(carried("GET / HTTP/1.1\r\nHost: a\r\n\r\n"), Some((Body::Done, 27)));
+        let post = "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc";
+        assert_eq!(carried(post), Some((Body::Counted(3), post.len() - 3)));
+        for text in [
+            "GET / HTTP/1.0\r\nHost: a\r\n\r\n",
+            "GET / HTTP/1.1\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\n",
+            "GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nA b: c\r\n\r\n",
+            "GET  / HTTP/1.1\r\nHost: a\r\n\r\n",
+        ] {
+            assert_eq!(carried(text), None, "{text}");
+        }
+    }
+}
