@@ -229,7 +229,10 @@ fn a_report_of_this_machine_is_drawn_as_well() {
     let page = std::fs::read_to_string(folder.path().join("out/report.html")).expect("the page");
     check(&browser, &folder, &page, &json);
     let scenarios = scenarios(&json);
-    let all = ["nop", "disk", "echo", "http", "crowd", "cold", "fill", "cache", "large", "isolate", "stream"];
+    let all = [
+        "nop", "disk", "echo", "http", "crowd", "cold", "fill", "cache", "large", "isolate", "stream", "h2",
+        "grpc",
+    ];
     assert_eq!(scenarios, all, "{}", program.stderr());
 }
 

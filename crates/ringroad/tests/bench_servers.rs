@@ -290,6 +290,31 @@ fn scenarios_run_without_peers_and_name_them() {
 }
 
 #[test]
+fn requests_over_http2_are_measured_or_the_missing_generator_is_named() {
+    for (scenario, tables) in [("h2", 5), ("grpc", 3)] {
+        let bench = Bench::new("bench-h2");
+        let report = bench.report(&[scenario, "--instant", "--peer", "nginx=none", "--peer", "h2o=none"]);
+        let section = &report["sections"][0];
+        let skipped = section["skipped"].as_array().expect("skipped");
+        let is_missing = |fact: &serde_json::Value| {
+            fact["value"].as_str().is_some_and(|reason| {
+                reason.starts_with("h2load is not installed")
+                    || reason.starts_with("openssl is not installed")
+            })
+        };
+        if skipped.iter().any(is_missing) {
+            println!("skipped: {skipped:?}");
+            continue;
+        }
+        let found = section["tables"].as_array().expect("tables");
+        assert_eq!(found.len(), tables, "{scenario}: {skipped:?}");
+        for table in found {
+            assert!(table["rows"][0]["cells"][1]["figure"].is_object(), "{scenario}: {table}");
+        }
+    }
+}
+
+#[test]
 fn the_others_run_with_what_is_installed() {
     for (scenario, more) in [
         ("crowd", &[][..]),

@@ -242,6 +242,11 @@ impl fmt::Display for Server {
     }
 }
 
+/// A port that nothing listens on.
+pub(crate) fn free_port() -> Result<u16, Failure> {
+    port_for(None)
+}
+
 /// The wanted port if nobody has it, or one that nobody has.
 fn port_for(wanted: Option<u16>) -> Result<u16, Failure> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, wanted.unwrap_or(0))).map_err(|error| {

@@ -22,27 +22,35 @@ pub(crate) enum Peer {
     H2o,
     /// Checks the figures of `bench disk`.
     Fio,
+    /// The generator of `bench h2` and `bench grpc`.
+    H2load,
 }
 
 impl Peer {
     /// In the order of the report.
-    pub(crate) const ALL: [Peer; 4] = [Peer::Nginx, Peer::Lighttpd, Peer::H2o, Peer::Fio];
+    pub(crate) const ALL: [Peer; 5] = [Peer::Nginx, Peer::Lighttpd, Peer::H2o, Peer::Fio, Peer::H2load];
 
-    /// Of the program, and of Debian's package.
+    /// Of the program.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Peer::Nginx => "nginx",
             Peer::Lighttpd => "lighttpd",
             Peer::H2o => "h2o",
             Peer::Fio => "fio",
+            Peer::H2load => "h2load",
         }
+    }
+
+    /// Of Debian's package.
+    fn package(self) -> &'static str {
+        if self == Peer::H2load { "nghttp2-client" } else { self.name() }
     }
 
     /// How each is asked for its version and how it was built.
     fn version_option(self) -> &'static str {
         match self {
             Peer::Nginx | Peer::Lighttpd => "-V",
-            Peer::Fio | Peer::H2o => "--version",
+            Peer::Fio | Peer::H2o | Peer::H2load => "--version",
         }
     }
 
@@ -87,8 +95,8 @@ impl std::fmt::Display for Missing {
         if self.is_left_out {
             return f.write_str("left out by --peer");
         }
-        let name = self.peer.name();
-        write!(f, "{name} is not installed (apt-get install {name}, or --peer {name}=PATH)")
+        let (name, package) = (self.peer.name(), self.peer.package());
+        write!(f, "{name} is not installed (apt-get install {package}, or --peer {name}=PATH)")
     }
 }
 

@@ -6,6 +6,7 @@ mod crowd;
 mod disk;
 mod echo;
 mod fill;
+mod h2;
 mod http;
 mod isolate;
 mod large;
@@ -103,6 +104,18 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         help: "Responses that come piece by piece: the first byte and the delay of each piece, beside nginx",
         augment: stream::Options::augment_args,
         prepare: |matches| prepare(matches, |_| Ok(()), stream::run),
+    },
+    Scenario {
+        name: "h2",
+        help: "Files in memory over TLS and HTTP/2: processor time of a request, beside nginx and H2O (needs h2load)",
+        augment: h2::Options::augment_args,
+        prepare: |matches| prepare(matches, |_| Ok(()), h2::run_files),
+    },
+    Scenario {
+        name: "grpc",
+        help: "Unary calls of gRPC through a proxy: processor time of a call, beside nginx (needs h2load)",
+        augment: h2::Options::augment_args,
+        prepare: |matches| prepare(matches, |_| Ok(()), h2::run_calls),
     },
 ];
 

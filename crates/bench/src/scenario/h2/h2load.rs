@@ -1,0 +1,173 @@
+//! The load: `h2load` of nghttp2, with certificates that `openssl` makes for the run.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::Case;
+use crate::context::Bench;
+use crate::failure::Failure;
+use crate::method::disturbance::Watch;
+use crate::method::process::Launch;
+use crate::peers::server::Server;
+use crate::peers::tool::{Tool, in_path};
+use crate::report::model::Run;
+
+/// How long h2load may take beside the time of its load.
+const EXTRA_LIMIT: Duration = Duration::from_secs(60);
+
+/// A message of 64 bytes with the prefix of gRPC: not compressed, its length.
+const MESSAGE: [u8; 69] = {
+    let mut message = [b'm'; 69];
+    (message[0], message[1], message[2], message[3], message[4]) = (0, 0, 0, 0, 64);
+    message
+};
+
+/// The generator of all measurements.
+pub(super) struct Load {
+    tool: Tool,
+    cpus: Vec<usize>,
+    folder: PathBuf,
+    length: Duration,
+}
+
+/// A certificate of the run and its key.
+pub(super) struct Certificate {
+    pub(super) file: PathBuf,
+    pub(super) key: PathBuf,
+}
+
+/// Has openssl make a self-signed ECDSA certificate, which every server presents.
+pub(super) fn certificate(bench: &Bench) -> Result<Result<Certificate, String>, Failure> {
+    let Some(openssl) = in_path("openssl") else {
+        return Ok(Err("openssl is not installed (apt-get install openssl)".to_owned()));
+    };
+    let folder = bench.workspace.folder("h2")?;
+    let (file, key) = (folder.join("certificate.pem"), folder.join("key.pem"));
+    let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost";
+    let mut program = Launch::new("openssl", &openssl)
+        .arguments(words.split(' '))
+        .arguments(["-keyout".into(), key.clone().into_os_string()])
+        .arguments(["-out".into(), file.clone().into_os_string()])
+        .start(&folder.join("openssl"))?;
+    match program.wait(EXTRA_LIMIT) {
+        Some(status) if status.success() => Ok(Ok(Certificate { file, key })),
+        _ => Err(program.problem("made no certificate")),
+    }
+}
+
+impl Load {
+    pub(super) fn new(tool: Tool, bench: &Bench, cpus: &[usize], length: Duration) -> Result<Load, Failure> {
+        let folder = bench.workspace.folder("h2load")?;
+        let message = folder.join("message");
+        fs::write(&message, MESSAGE).map_err(Failure::file("write", &message))?;
+        Ok(Load { tool, cpus: cpus.to_vec(), folder, length })
+    }
+
+    /// One measurement of a case: what h2load counted, and the server's processor time meanwhile. The number of requests
+    /// grows until they fill at least half of the time: h2load's own clock ends a load before its connections are made.
+    pub(super) fn run(
+        &self,
+        server: &mut Server,
+        port: u16,
+        case: &Case,
+    ) -> Result<Result<Run, String>, Failure> {
+        let mut count = u64::from(case.connections * case.streams) * 2;
+        loop {
+            let run = match self.requests(server, port, case, count)? {
+                Ok(run) => run,
+                Err(reason) => return Ok(Err(reason)),
+            };
+            let part = self.length.as_secs_f64() * run.figures["requests_per_second"] / count as f64;
+            if part <= 2.0 {
+                return Ok(Ok(run));
+            }
+            count = (count as f64 * part.min(10.0)) as u64;
+        }
+    }
+
+    fn requests(
+        &self,
+        server: &mut Server,
+        port: u16,
+        case: &Case,
+        count: u64,
+    ) -> Result<Result<Run, String>, Failure> {
+        server.check_running()?;
+        let scheme = if case.is_grpc { "http" } else { "https" };
+        let mut arguments = vec![
+            format!("--clients={}", case.connections),
+            format!("--max-concurrent-streams={}", case.streams),
+            format!("--requests={count}"),
+            "--threads=1".to_owned(),
+        ];
+        if case.is_grpc {
+            arguments.push("--header=content-type: application/grpc".to_owned());
+            arguments.push("--header=te: trailers".to_owned());
+            arguments.push(format!("--data={}", self.folder.join("message").display()));
+        }
+        arguments.push(format!("{scheme}://127.0.0.1:{port}{}", case.path));
+        let output = self.folder.join("output");
+        let watch = Watch::start();
+        let cpu = server.cpu_time();
+        let mut program =
+            Launch::new("h2load", &self.tool.path).arguments(arguments).cpus(&self.cpus).start(&output)?;
+        let status = program.wait(self.length + EXTRA_LIMIT);
+        let seconds = cpu.until(&server.cpu_time());
+        let disturbed = watch.end();
+        server.check_running()?;
+        let text = match status {
+            Some(status) if status.success() => fs::read_to_string(&output).unwrap_or_default(),
+            Some(_) => return Ok(Err(program.problem("failed").to_string())),
+            None => return Err(program.problem("did not come to its end")),
+        };
+        let seconds = seconds.ok_or_else(|| "a process of the server ended".to_owned());
+        let run = seconds.and_then(|seconds| told(&text, seconds));
+        Ok(run.map(|run| Run { disturbed, ..run }))
+    }
+}
+
+/// What h2load says: `finished in 1.00s, 123.45 req/s, 1.20MB/s` and `requests: 10 total, 10 started, 10 done, 10 succeeded,
+/// 0 failed, 0 errored, 0 timeout`.
+fn told(text: &str, server_cpu_seconds: f64) -> Result<Run, String> {
+    let line = |start: &str| text.lines().find_map(|line| line.trim_start().strip_prefix(start));
+    let counts = line("requests: ").ok_or("h2load counted no requests")?;
+    let count = |name: &str| {
+        let found = counts.split(',').find_map(|part| part.trim().strip_suffix(name)?.trim().parse().ok());
+        found.ok_or_else(|| format!("h2load has no count of requests that {name}"))
+    };
+    let (succeeded, failed, errored): (f64, f64, f64) =
+        (count("succeeded")?, count("failed")?, count("errored")?);
+    let rate =
+        line("finished in ").and_then(|rest| rest.split(", ").nth(1)?.strip_suffix(" req/s")?.parse().ok());
+    let rate: f64 = rate.ok_or("h2load told no rate")?;
+    if succeeded == 0.0 || failed + errored > 0.0 {
+        return Err(format!("{succeeded} requests succeeded, {failed} failed, {errored} had an error"));
+    }
+    Ok(Run::of([
+        ("requests", succeeded),
+        ("requests_per_second", rate),
+        ("server_cpu_seconds", server_cpu_seconds),
+    ]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_read_and_failures_are_no_figures() {
+        let text = |failed: u32| {
+            format!(
+                "starting benchmark...\n\nfinished in 1.00s, 98765.43 req/s, 10.2MB/s\nrequests: 99000 total, 98800 \
+                 started, 98765 done, 98765 succeeded, {failed} failed, 0 errored, 0 timeout\nstatus codes: 98765 2xx"
+            )
+        };
+        let run = told(&text(0), 0.5).expect("all of it is there");
+        assert_eq!(run.figures["requests"], 98765.0);
+        assert_eq!(run.figures["requests_per_second"], 98765.43);
+        assert_eq!(run.figures["server_cpu_seconds"], 0.5);
+        assert_eq!(told(&text(3), 0.5).unwrap_err(), "98765 requests succeeded, 3 failed, 0 had an error");
+        assert!(told("", 0.5).is_err());
+    }
+}

@@ -1,0 +1,274 @@
+//! `bench h2` and `bench grpc`: requests over HTTP/2. What does a request cost, beside nginx and H2O?
+//!
+//! ```text
+//!   h2load --TLS, HTTP/2--> server                       bench h2: files in memory
+//!   h2load --HTTP/2--> server --HTTP/2--> origin         bench grpc: unary calls of 64 bytes
+//! ```
+//!
+//! * h2load is the generator, with one thread. It has the generator's processors and keeps the number of streams in
+//!   flight that the case names.
+//! * The origin of the calls is our server: a file with trailers. It runs on the generator's processors.
+//! * A request that failed leaves its server without a figure.
+//!
+//! Here: cases, configurations, tables. Not here: the generator (`h2load`).
+
+mod h2load;
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::lineup::{self, EPOLL, NGINX, READY, RING, Text, Way};
+use super::served::{CPU, RATE, ServerCpus};
+use super::sheet::{Labels, Sheet, at, judged};
+use crate::context::Bench;
+use crate::failure::Failure;
+use crate::method::pin::{self, Split};
+use crate::peers::server::{Conditions, Place, Program, Server, free_port};
+use crate::peers::tool::Peer;
+use crate::report::model::Section;
+use h2load::{Certificate, Load};
+
+/// Neither command has options of its own.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Options {}
+
+/// Length of one measurement in a result for keeping.
+const LENGTH: Duration = Duration::from_secs(1);
+
+/// What is requested, and over how many connections with how many streams each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Case {
+    path: &'static str,
+    connections: u32,
+    streams: u32,
+    is_grpc: bool,
+}
+
+impl Case {
+    const fn file(path: &'static str, connections: u32, streams: u32) -> Case {
+        Case { path, connections, streams, is_grpc: false }
+    }
+
+    const fn call(connections: u32, streams: u32) -> Case {
+        Case { path: "/bench.Echo/Call", connections, streams, is_grpc: true }
+    }
+
+    fn name(self) -> String {
+        let Case { path, connections, streams, is_grpc } = self;
+        let what = if is_grpc { "unary call" } else { path.trim_start_matches('/') };
+        let plural = |count: u32, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
+        format!("{what}, {} of {}", plural(connections, "connection"), plural(streams, "stream"))
+    }
+}
+
+/// Files by name and bytes.
+const FILES: [(&str, usize); 4] = [("1k", 1 << 10), ("10k", 10 << 10), ("100k", 100 << 10), ("1m", 1 << 20)];
+
+const FILE_CASES: [Case; 5] = [
+    Case::file("/1k", 10, 100),
+    Case::file("/1k", 100, 1),
+    Case::file("/10k", 10, 10),
+    Case::file("/100k", 10, 10),
+    Case::file("/1m", 10, 2),
+];
+
+const CALL_CASES: [Case; 3] = [Case::call(10, 10), Case::call(50, 1), Case::call(1, 100)];
+
+const H2O: Way = Way::of("h2o", Peer::H2o);
+
+/// nginx in the mode that costs it least for short files.
+const NGINX_TUNED: Way = Way::of("nginx, open_file_cache, sendfile off", Peer::Nginx)
+    .with("open_file_cache max=100; sendfile off; ");
+
+/// `bench h2`.
+pub(super) fn run_files(bench: &Bench, _: &Options) -> Result<Section, Failure> {
+    let mut section = Section {
+        scenario: "h2".to_owned(),
+        title: "Files in memory over TLS and HTTP/2".to_owned(),
+        question: "How much processor time does a request over HTTP/2 and TLS take, beside nginx and H2O?"
+            .to_owned(),
+        ..Section::default()
+    };
+    let files = bench.workspace.folder("h2-files")?;
+    for (name, bytes) in FILES {
+        let path = files.join(name);
+        fs::write(&path, vec![b'x'; bytes]).map_err(Failure::file("write", &path))?;
+    }
+    let certificate = match h2load::certificate(bench)? {
+        Ok(certificate) => certificate,
+        Err(reason) => {
+            section.skip("HTTP/2 over TLS", &reason);
+            return Ok(section);
+        }
+    };
+    let ways = [RING, EPOLL, NGINX_TUNED, H2O];
+    measure(bench, &mut section, &ways, &FILE_CASES, |way, place, port| {
+        files_configuration(way, place, port, &files, &certificate)
+    })?;
+    tell(&mut section, &ways, &FILE_CASES, "At most the processor time of nginx and H2O for each request.");
+    Ok(section)
+}
+
+/// `bench grpc`.
+pub(super) fn run_calls(bench: &Bench, _: &Options) -> Result<Section, Failure> {
+    let mut section = Section {
+        scenario: "grpc".to_owned(),
+        title: "Unary calls of gRPC through a proxy".to_owned(),
+        question: "How much processor time does a call of gRPC take in a proxy, beside nginx?".to_owned(),
+        ..Section::default()
+    };
+    let split = Split::of(&pin::available(), 1);
+    let (origin, calls) = origin(bench, &split)?;
+    let ways = [RING, EPOLL, NGINX];
+    measure(bench, &mut section, &ways, &CALL_CASES, |way, place, port| {
+        let http = format!("upstream origin {{ server 127.0.0.1:{calls}; keepalive 64; }}");
+        let server =
+            format!("{READY}\nlisten 127.0.0.1:{port} http2;\nlocation / {{ grpc_pass grpc://origin; }}");
+        way.configuration(place, &Text { http, server, ..Text::default() })
+    })?;
+    origin.end();
+    tell(&mut section, &ways, &CALL_CASES, "At most 0.60 of nginx's processor time for each call.");
+    Ok(section)
+}
+
+/// The server behind the proxies, and its port for HTTP/2: a response of 64 bytes with the trailers of a call.
+fn origin(bench: &Bench, split: &Split) -> Result<(Server, u16), Failure> {
+    let (files, port) = (bench.workspace.folder("grpc-files")?, free_port()?);
+    let path = files.join("message");
+    let message = [&[0, 0, 0, 0, 64][..], &[b'm'; 64]].concat();
+    fs::write(&path, message).map_err(Failure::file("write", &path))?;
+    let conditions = Conditions { cpus: split.load.clone(), ..Conditions::default() };
+    let server = Server::start(bench, "origin of calls", &Program::ours(bench), &conditions, |place| {
+        let server = format!(
+            "{READY}\nlisten 127.0.0.1:{port} http2;\nlocation / {{\n    root {};\n    \
+             rewrite ^ /message break;\n    default_type application/grpc;\n    types {{ }}\n    \
+             error_page 405 =200 /message;\n    add_trailer grpc-status 0;\n}}",
+            files.display()
+        );
+        RING.configuration(place, &Text { server, ..Text::default() })
+    })?;
+    Ok((server, port))
+}
+
+fn files_configuration(
+    way: &Way,
+    place: &Place,
+    port: u16,
+    files: &Path,
+    certificate: &Certificate,
+) -> String {
+    let (files, file, key) = (files.display(), certificate.file.display(), certificate.key.display());
+    if way.peer == Some(Peer::H2o) {
+        return format!(
+            "num-threads: 1\nmax-connections: 4096\nhosts:\n  default:\n    listen:\n      host: 127.0.0.1\n      \
+             port: {port}\n      ssl:\n        certificate-file: {file}\n        key-file: {key}\n    paths:\n      \
+             /:\n        file.dir: {files}\n"
+        );
+    }
+    let server = format!(
+        "{READY}\nlisten 127.0.0.1:{port} ssl http2;\nssl_certificate {file};\nssl_certificate_key {key};\n\
+         location / {{ {}root {files}; }}",
+        way.location
+    );
+    way.configuration(place, &Text { http: "sendfile on;".to_owned(), server, ..Text::default() })
+}
+
+/// Starts the servers, and measures each case with all of them in turns.
+fn measure(
+    bench: &Bench,
+    section: &mut Section,
+    ways: &[Way],
+    cases: &[Case],
+    configuration: impl Fn(&Way, &Place, u16) -> String,
+) -> Result<(), Failure> {
+    let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
+    place.note(section);
+    let tool = match Peer::H2load.find(bench) {
+        Ok(tool) => tool,
+        Err(missing) => {
+            section.skip("h2load", &missing.to_string());
+            return Ok(());
+        }
+    };
+    let load = Load::new(tool, bench, &place.split.load, bench.length(LENGTH))?;
+    // The port of HTTP/2 beside the one that says when a server is ready.
+    let mut ports = Vec::new();
+    for way in ways {
+        ports.push((way.name, free_port()?));
+    }
+    let port = |way: &Way| ports.iter().find(|(name, _)| *name == way.name).map_or(0, |(_, port)| *port);
+    let mut servers = lineup::start(bench, section, (&place, None), (ways, ""), |way, place| {
+        configuration(way, place, port(way))
+    })?;
+    for case in cases {
+        bench.progress(format_args!("{}: {}", section.scenario, case.name()));
+        let labels = |(way, _): &(Way, Server)| labels(*case, way);
+        lineup::measure(bench, section, &mut servers, labels, |(way, server), _| {
+            bench.check_interrupted()?;
+            load.run(server, port(way), case)
+        })?;
+    }
+    lineup::end(servers);
+    Ok(())
+}
+
+fn labels(case: Case, way: &Way) -> Labels {
+    at([("server", &way.name), ("case", &case.name())])
+}
+
+/// A table for each case, and whether ours takes as little as is wanted.
+fn tell(section: &mut Section, ways: &[Way], cases: &[Case], claim: &str) {
+    let sheet = Sheet::of(section);
+    let peers = &ways[2..];
+    let mut tables = Vec::new();
+    for case in cases {
+        let rows: Vec<_> = ways.iter().map(|way| (way.name.to_owned(), labels(*case, way))).collect();
+        let mut columns = vec![RATE.shown(), CPU.shown()];
+        columns.extend(peers.iter().map(|peer| {
+            let name = peer.name.split(',').next().unwrap_or_default();
+            CPU.over(&format!("CPU / {name}'s"), at([("server", &peer.name)]))
+        }));
+        tables.push(sheet.table(&format!("{}, one worker", capitalised(&case.name())), &rows, &columns));
+    }
+    let limit = if cases[0].is_grpc { 0.60 } else { 1.0 };
+    let compared = cases.iter().flat_map(|case| peers.iter().map(move |peer| (case, peer)));
+    let said: Vec<(String, bool)> = compared
+        .filter_map(|(case, peer)| {
+            let ratio = sheet.ratio(CPU, &labels(*case, &RING), &labels(*case, peer))?.median;
+            Some((format!("{}: {ratio:.2} of {}'s", case.name(), peer.name), ratio <= limit))
+        })
+        .collect();
+    let finding = judged(claim, "On the ring, ", &said, "No peer was measured.");
+    (section.tables, section.findings) = (tables, vec![finding]);
+}
+
+fn capitalised(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_have_names_of_their_own() {
+        let names: std::collections::BTreeSet<String> =
+            FILE_CASES.iter().chain(&CALL_CASES).map(|case| case.name()).collect();
+        assert_eq!(names.len(), FILE_CASES.len() + CALL_CASES.len());
+        assert!(names.contains("1k, 100 connections of 1 stream"), "{names:?}");
+    }
+
+    #[test]
+    fn every_server_listens_for_the_load() {
+        let place = Place { port: 8080, folder: "/x".into() };
+        let certificate = Certificate { file: "/c".into(), key: "/k".into() };
+        for way in [RING, NGINX_TUNED, H2O] {
+            let text = files_configuration(&way, &place, 8443, Path::new("/files"), &certificate);
+            assert!(text.contains("8443") && text.contains("/k"), "{text}");
+        }
+    }
+}
