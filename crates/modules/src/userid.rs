@@ -90,7 +90,7 @@ const DIRECTIVES: &[Directive] = &[
     ),
     // RFC 6265 section 4.1.2, and its successor for `samesite`.
     Directive::scope(
-        spec("userid_flags", Args::Between(1, 3), "Further attributes of the cookie.").default("off"),
+        spec("userid_flags", Args::Between(1, 3), "Further attributes of the cookie.").many().default("off"),
         set_flags,
     ),
     // A mark in the place of the padding: cookies without it are sent again, with what is configured now.
@@ -177,6 +177,8 @@ struct CookieSettings {
     path: String,
     expires: Expires,
     flags: Flags,
+    /// The block of `userid_flags`; 0 without one.
+    flags_block: u32,
     /// What cookies that are up to date have in the place of their padding.
     mark: Option<u8>,
     /// The value of the `P3P` field.
@@ -193,6 +195,7 @@ static DEFAULT: CookieSettings = CookieSettings {
     path: String::new(),
     expires: Expires::Never,
     flags: Flags { secure: false, httponly: false, samesite: None },
+    flags_block: 0,
     mark: None,
     p3p: None,
     service: None,
@@ -253,7 +256,11 @@ fn unless(cx: &Cx<'_>, word: &str) -> Option<String> {
 /// As in nginx a flag that is said twice is a warning, and `off` takes none away that is said beside it.
 fn set_flags(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     const SITES: [&str; 3] = ["strict", "lax", "none"];
-    let mut flags = DEFAULT.flags;
+    let conf = scope.own::<Conf>().own();
+    if std::mem::replace(&mut conf.flags_block, cx.block) != cx.block {
+        conf.flags = DEFAULT.flags;
+    }
+    let mut flags = conf.flags;
     let mut is_off = false;
     for text in cx.statement.texts() {
         let site = text.strip_prefix("samesite=");
@@ -271,7 +278,7 @@ fn set_flags(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
             cx.warn(format_args!("duplicate value \"{text}\""));
         }
     }
-    scope.own::<Conf>().own().flags = flags;
+    conf.flags = flags;
     Ok(())
 }
 

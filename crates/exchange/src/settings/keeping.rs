@@ -9,6 +9,8 @@ pub struct KeepaliveDisable {
     pub msie6: bool,
     /// `safari`
     pub safari: bool,
+    /// The block of the directive; 0 without one.
+    pub block: u32,
 }
 
 /// `lingering_close`
@@ -55,7 +57,7 @@ impl Default for Keeping {
             keepalive_min_timeout: Duration::ZERO,
             keepalive_requests: 1000,
             keepalive_time: Duration::from_secs(3600),
-            keepalive_disable: KeepaliveDisable { msie6: true, safari: false },
+            keepalive_disable: KeepaliveDisable { msie6: true, safari: false, block: 0 },
             lingering_close: LingeringClose::On,
             lingering_time: Duration::from_secs(30),
             lingering_timeout: Duration::from_secs(5),

@@ -55,6 +55,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     // to look at.
     Directive::scope(
         core("keepalive_disable", LEVELS, Args::Between(1, 2), "Browsers without keep-alive connections.")
+            .many()
             .default("msie6"),
         set_keepalive_disable,
     ),
@@ -237,7 +238,8 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             SERVER_LEVELS,
             Args::AtLeast(1),
             "Reads the body before a location is chosen, when one of these texts is neither empty nor `0`.",
-        ),
+        )
+        .many(),
         |scope, cx| {
             let texts: Result<Vec<_>, _> = cx.statement.texts().map(|text| cx.template(text)).collect();
             scope.core.reading.client_body_early_read.own(cx.block).extend(texts?);
@@ -292,7 +294,11 @@ fn set_keepalive_disable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error
     const NAMES: &[(&str, u64)] = &[("none", 1), ("msie6", 2), ("safari", 4)];
     // A name that is written twice is a warning, as in nginx, and no error.
     let bits = cx.statement.bits(NAMES, cx.warnings)?;
-    scope.core.keeping.keepalive_disable = KeepaliveDisable { msie6: bits & 2 != 0, safari: bits & 4 != 0 };
+    let disable = &mut scope.core.keeping.keepalive_disable;
+    // Several in a block add up.
+    let before = |flag: bool| flag && disable.block == cx.block;
+    let (msie6, safari) = (before(disable.msie6) || bits & 2 != 0, before(disable.safari) || bits & 4 != 0);
+    *disable = KeepaliveDisable { msie6, safari, block: cx.block };
     Ok(())
 }
 

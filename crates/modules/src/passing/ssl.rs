@@ -27,6 +27,8 @@ pub(super) struct Conf {
     key: Option<File>,
     passwords: Vec<Vec<u8>>,
     versions: Versions,
+    /// The block of `_ssl_protocols`; 0 without one.
+    versions_block: u32,
     ciphers: String,
     name: Option<Template>,
     sends_name: bool,
@@ -44,6 +46,7 @@ impl Default for Conf {
             key: None,
             passwords: Vec::new(),
             versions: Versions { tls12: true, tls13: true },
+            versions_block: 0,
             ciphers: "DEFAULT".to_owned(),
             name: None,
             sends_name: false,
@@ -82,8 +85,8 @@ impl<F: Family> Rows<F> {
                 .many()
                 .default("TLSv1.2 TLSv1.3"),
             |scope, cx| {
-                own::<F>(scope).versions = read_versions(cx)?;
-                Ok(())
+                let conf = own::<F>(scope);
+                read_versions(&mut conf.versions, &mut conf.versions_block, cx)
             },
         ),
         Directive::scope(

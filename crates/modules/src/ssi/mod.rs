@@ -51,6 +51,7 @@ const DIRECTIVES: &[Directive] = &[
     // `text/html` always.
     Directive::scope(
         ssi("ssi_types", LEVELS, Args::AtLeast(1), "Media types of pages, beside `text/html`.")
+            .many()
             .default("text/html"),
         |scope, cx| scope.own::<Conf>().types.parse(cx),
     ),

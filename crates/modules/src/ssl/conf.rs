@@ -46,6 +46,8 @@ pub(super) struct Conf {
     pub(super) passwords: Vec<Vec<u8>>,
     /// `ssl_protocols`
     pub(super) versions: Versions,
+    /// The block of that directive; 0 without one.
+    pub(super) versions_block: u32,
     /// `ssl_ciphers`
     pub(super) ciphers: String,
     /// `ssl_ecdh_curve`
@@ -95,6 +97,7 @@ impl Default for Conf {
             keys: Layered::default(),
             passwords: Vec::new(),
             versions: Versions { tls12: true, tls13: true },
+            versions_block: 0,
             ciphers: "HIGH:!aNULL:!MD5".to_owned(),
             groups: "auto".to_owned(),
             prefers_own_ciphers: false,

@@ -91,10 +91,12 @@ const CERTIFICATES: &[Directive] = &[
 
 const HANDSHAKES: &[Directive] = &[
     Directive::scope(
-        spec("ssl_protocols", Args::AtLeast(1), "Versions of the protocol.").default("TLSv1.2 TLSv1.3"),
+        spec("ssl_protocols", Args::AtLeast(1), "Versions of the protocol.")
+            .many()
+            .default("TLSv1.2 TLSv1.3"),
         |scope, cx| {
-            scope.own::<Conf>().versions = read_versions(cx)?;
-            Ok(())
+            let conf = scope.own::<Conf>();
+            read_versions(&mut conf.versions, &mut conf.versions_block, cx)
         },
     ),
     Directive::scope(
@@ -308,9 +310,12 @@ pub(crate) fn read_passwords(cx: &mut Cx<'_>) -> Result<Vec<Vec<u8>>, Error> {
     Ok(lines.filter(|line| !line.is_empty()).collect())
 }
 
-/// Reads versions of the protocol. Those below 1.2 are left out where others stand beside them.
-pub(crate) fn read_versions(cx: &mut Cx<'_>) -> Result<Versions, Error> {
-    let mut versions = Versions { tls12: false, tls13: false };
+/// Reads versions of the protocol. Those below 1.2 are left out where others stand beside them. Several directives in a
+/// block add up; `block` is that of the last one.
+pub(crate) fn read_versions(versions: &mut Versions, block: &mut u32, cx: &mut Cx<'_>) -> Result<(), Error> {
+    if std::mem::replace(block, cx.block) != cx.block {
+        *versions = Versions { tls12: false, tls13: false };
+    }
     let mut old = Vec::new();
     for text in cx.statement.texts() {
         match text {
@@ -327,7 +332,7 @@ pub(crate) fn read_versions(cx: &mut Cx<'_>) -> Result<Versions, Error> {
     if !old.is_empty() {
         cx.warn(format_args!("versions that are not supported are left out: {names}"));
     }
-    Ok(versions)
+    Ok(())
 }
 
 /// nginx asks for eight pages.

@@ -11,7 +11,6 @@ use exchange::settings::answering::ServerTokens;
 use exchange::settings::core::Core;
 use exchange::settings::core::Subrequests;
 use exchange::settings::files::Root;
-use exchange::settings::keeping::KeepaliveDisable;
 use exchange::settings::keeping::LingeringClose;
 use transfer::body::rules::Aio;
 use transfer::received::BodyInFile;
@@ -90,7 +89,8 @@ fn connections_and_requests() {
     assert_eq!((conf.keeping.keepalive_timeout, conf.keeping.keepalive_header), (seconds(10), Some(20)));
     assert_eq!((conf.keeping.keepalive_min_timeout, conf.keeping.keepalive_time), (seconds(1), seconds(120)));
     assert_eq!((conf.keeping.keepalive_requests, conf.reading.max_headers), (7, 9));
-    assert_eq!(conf.keeping.keepalive_disable, KeepaliveDisable { msie6: false, safari: false });
+    let disable = conf.keeping.keepalive_disable;
+    assert_eq!((disable.msie6, disable.safari), (false, false));
     assert_eq!(conf.keeping.lingering_close, LingeringClose::Always);
     assert_eq!((conf.keeping.lingering_time, conf.keeping.lingering_timeout), (seconds(1), seconds(2)));
     assert_eq!(
@@ -291,6 +291,17 @@ fn wrong_values_are_refused_as_in_nginx() {
         let found = error(&format!("http {{ server {{\n{text} {value}; }} }}"));
         assert!(found.starts_with(&format!("invalid value \"{value}\" in /conf/nginx.conf:2")), "{found}");
     }
+}
+
+#[test]
+fn browsers_of_several_directives_add_up_within_a_block() {
+    let disable = |text: &str| {
+        let config = loaded(text);
+        let disable = core_of(&config).keeping.keepalive_disable;
+        (disable.msie6, disable.safari)
+    };
+    assert_eq!(disable("server { keepalive_disable safari; keepalive_disable msie6; }"), (true, true));
+    assert_eq!(disable("keepalive_disable msie6; server { keepalive_disable safari; }"), (false, true));
 }
 
 #[test]
