@@ -1,4 +1,4 @@
-//! Lists of files as text. All of them are nginx's, byte for byte.
+//! Lists of files as text. All but that of `page` are nginx's, byte for byte.
 
 use std::io::Write;
 
@@ -15,12 +15,15 @@ pub(super) enum Form {
     /// As an argument of a function.
     Jsonp,
     Xml,
+    /// This server's own, for people.
+    Page,
 }
 
 impl Form {
     pub(super) fn media_type(self) -> &'static str {
         match self {
             Form::Html => "text/html",
+            Form::Page => "text/html; charset=utf-8",
             Form::Json => "application/json",
             Form::Jsonp => "application/javascript",
             // Whatever the names are: what is no UTF-8 in one stays as it is, as in nginx.
@@ -68,6 +71,7 @@ impl Writer {
                 self.out.extend_from_slice(callback);
                 self.text("([");
             }
+            Form::Page => {}
             Form::Xml => self.text("<?xml version=\"1.0\"?>\r\n<list>\r\n"),
         }
     }
@@ -75,7 +79,7 @@ impl Writer {
     /// One entry. What is older than 1970 is of 1970, as in nginx.
     pub(super) fn entry(&mut self, entry: &Entry) {
         match self.form {
-            Form::Html => self.html(entry),
+            Form::Html | Form::Page => self.html(entry),
             Form::Json | Form::Jsonp => self.json(entry),
             Form::Xml => self.xml(entry),
         }
@@ -91,6 +95,7 @@ impl Writer {
                 }
                 self.text(if self.form == Form::Json { "\r\n]" } else { "\r\n]);" });
             }
+            Form::Page => {}
             Form::Xml => self.text("</list>\r\n"),
         }
     }

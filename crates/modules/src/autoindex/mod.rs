@@ -1,10 +1,11 @@
 //! `autoindex`: a list of the files in a directory.
 //!
 //! This file has the directives and the way of a request; [`listing`] reads a directory and brings its entries in
-//! order, [`format`] writes them down.
+//! order, [`format`] writes them down as nginx does, and [`page`] for people.
 
 mod format;
 pub(crate) mod listing;
+mod page;
 
 use conf::{Args, Spec};
 use http::request::Method;
@@ -17,7 +18,7 @@ use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::ContentType;
 use format::{Form, Writer};
-use listing::Listing;
+use listing::{Listing, Merged};
 use telemetry::Level;
 
 /// The module.
@@ -52,7 +53,7 @@ const DIRECTIVES: &[Directive] = &[
     ),
     // JSONP without a function is JSON, so that one location can serve both.
     Directive::scope(
-        spec("autoindex_format", Args::Exactly(1), "The form of the list: html, xml, json or jsonp.")
+        spec("autoindex_format", Args::Exactly(1), "The form of the list: html, xml, json, jsonp, or page.")
             .default("html"),
         |scope, cx| cx.choice(&mut scope.own::<Conf>().form, FORMS),
     ),
@@ -63,8 +64,13 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-const FORMS: &[(&str, Form)] =
-    &[("html", Form::Html), ("json", Form::Json), ("jsonp", Form::Jsonp), ("xml", Form::Xml)];
+const FORMS: &[(&str, Form)] = &[
+    ("html", Form::Html),
+    ("json", Form::Json),
+    ("jsonp", Form::Jsonp),
+    ("page", Form::Page),
+    ("xml", Form::Xml),
+];
 
 /// What blocks inherit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +122,9 @@ async fn run(conf: &Conf, request: &mut Request) -> Step {
     };
     // The offset of now for all times, as in nginx, be they of summer or winter.
     let offset_s = if conf.localtime { request.conn.thread.clock.utc_offset_s() } else { 0 };
+    if form == Form::Page {
+        return write_page(entries, offset_s.into(), request).await;
+    }
     let mut writer = Writer {
         form,
         exact_size: conf.exact_size,
@@ -133,14 +142,45 @@ async fn run(conf: &Conf, request: &mut Request) -> Step {
             rt::yield_now().await;
         }
         if writer.out.len() > LISTING_BYTES_MAX {
-            let uri = request.uri.escape_ascii();
-            request.log(Level::Crit, format_args!("the list of \"{uri}\" is too long"));
-            return Step::Status(500);
+            return too_long(request);
         }
     }
     writer.end();
     request.response.set_bytes(Source::Vec(writer.out));
     Step::Done
+}
+
+/// Writes the list for people. Its order is that of the query, unless the directory is very large.
+async fn write_page(entries: Merged, offset_s: i64, request: &mut Request) -> Step {
+    let order = page::Order::of(&request.args);
+    let (mut first, mut entries) = (Vec::new(), entries);
+    first.extend(entries.by_ref().take(page::SORTED_MAX + 1));
+    let is_sorted = first.len() <= page::SORTED_MAX;
+    if is_sorted {
+        order.sort(&mut first);
+    }
+    let order = if is_sorted { order } else { page::Order::of(b"") };
+    let (mut page, mut out, mut count) = (page::Page::new(order, is_sorted, offset_s), Vec::new(), 0);
+    page.begin(&request.uri, &mut out);
+    for entry in first.into_iter().chain(entries) {
+        page.entry(&entry, &mut out);
+        count += 1;
+        if count % ENTRIES_AT_ONCE == 0 {
+            rt::yield_now().await;
+        }
+        if out.len() > LISTING_BYTES_MAX {
+            return too_long(request);
+        }
+    }
+    page.end(&mut out);
+    request.response.set_bytes(Source::Vec(out));
+    Step::Done
+}
+
+fn too_long(request: &Request) -> Step {
+    let uri = request.uri.escape_ascii();
+    request.log(Level::Crit, format_args!("the list of \"{uri}\" is too long"));
+    Step::Status(500)
 }
 
 /// Entries that are written before others have a turn: some hundred microseconds of the thread.
@@ -201,7 +241,7 @@ mod tests {
         let found = error("http { server {\nautoindex_format text; } }");
         assert_eq!(
             found,
-            "invalid value \"text\" in /conf/nginx.conf:2; it must be one of html, json, jsonp, xml"
+            "invalid value \"text\" in /conf/nginx.conf:2; it must be one of html, json, jsonp, page, xml"
         );
     }
 }
