@@ -75,8 +75,8 @@ impl Scope<'_> {
         let allowed = self.table.contexts_of(name);
         let kind = match allowed == Contexts::NONE {
             true => {
-                let similar = self.table.similar(name, self.context);
-                ErrorKind::Unknown { name: name.to_owned(), similar }
+                let (similar, allowed) = self.table.similar(name, self.context);
+                ErrorKind::Unknown { name: name.to_owned(), similar, allowed }
             }
             false => ErrorKind::NotAllowedHere { name: name.to_owned(), allowed },
         };

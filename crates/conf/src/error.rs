@@ -154,6 +154,8 @@ pub enum ErrorKind {
         name: String,
         /// The name that was probably meant.
         similar: Option<&'static str>,
+        /// Where that one may stand, if that is not here.
+        allowed: Contexts,
     },
     /// nginx has this directive, this server does not yet.
     NotSupported {
@@ -262,7 +264,18 @@ impl ErrorKind {
             ErrorKind::Unknown { name, .. } if name.starts_with('\u{feff}') => {
                 f.write_str("; the file starts with a byte order mark, save it without")
             }
-            ErrorKind::Unknown { similar: Some(similar), .. } => write!(f, "; did you mean \"{similar}\"?"),
+            ErrorKind::Unknown { name, similar, allowed } => match (crate::removed::find(name), similar) {
+                (Some((version, instead)), _) => {
+                    write!(f, "; nginx {version} removed it: {instead}")
+                }
+                (None, Some(similar)) if *allowed == Contexts::NONE => {
+                    write!(f, "; did you mean \"{similar}\"?")
+                }
+                (None, Some(similar)) => {
+                    write!(f, "; did you mean \"{similar}\", which is allowed in {allowed}?")
+                }
+                (None, None) => Ok(()),
+            },
             ErrorKind::NotSupported { module, .. } => match crate::nginx::instead_of(module) {
                 Some(instead) => write!(f, "; {instead}"),
                 None => write!(f, "; nginx {} has it in module {module}", crate::nginx::VERSION),

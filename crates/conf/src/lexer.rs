@@ -10,6 +10,8 @@
 //!
 //! nginx takes words of at most 4096 bytes. Here a word is bounded by the text alone.
 
+use std::ops::Range;
+
 use crate::error::{Error, ErrorKind};
 use crate::source::{FileId, Span};
 use crate::tree::Word;
@@ -25,21 +27,37 @@ pub(crate) enum Token {
     End,
 }
 
+/// The smallest part of a text that has a meaning. Blanks and comments stand between them.
+pub(crate) enum Piece {
+    Word(Word),
+    Semicolon,
+    Open,
+    Close,
+    End,
+}
+
 pub(crate) struct Lexer<'a> {
     text: &'a [u8],
     at: usize,
+    /// Where the last piece begins.
+    start: usize,
     line: u32,
     file: FileId,
 }
 
 impl<'a> Lexer<'a> {
     pub(crate) fn new(text: &'a [u8], file: FileId) -> Lexer<'a> {
-        Lexer { text, at: 0, line: 1, file }
+        Lexer { text, at: 0, start: 0, line: 1, file }
     }
 
     /// Where the reader stands. nginx reports this place for all errors of a statement: the line that ends it.
     pub(crate) fn span(&self) -> Span {
         Span { file: self.file.clone(), line: self.line }
+    }
+
+    /// The bytes of the last piece; after an error from its first byte to where the reader stands.
+    pub(crate) fn range(&self) -> Range<usize> {
+        self.start..self.at.min(self.text.len())
     }
 
     pub(crate) fn is_command_line(&self) -> bool {
@@ -49,26 +67,35 @@ impl<'a> Lexer<'a> {
     pub(crate) fn next_token(&mut self) -> Result<Token, Error> {
         let mut words = Vec::new();
         loop {
-            self.skip_blank();
-            let Some(byte) = self.peek() else {
-                return if words.is_empty() { Ok(Token::End) } else { Err(self.unexpected_end(None)) };
-            };
-            match byte {
-                b';' | b'{' | b'}' if words.is_empty() != (byte == b'}') => {
-                    return Err(self.error(ErrorKind::Unexpected(char::from(byte))));
-                }
-                b';' | b'{' => {
-                    self.bump();
-                    return Ok(Token::Words { words, opens_block: byte == b'{' });
-                }
-                b'}' => {
-                    self.bump();
-                    return Ok(Token::Close);
-                }
-                b'"' | b'\'' => words.push(self.quoted(byte)?),
-                _ => words.push(self.bare()?),
+            match self.next_piece(words.is_empty())? {
+                Piece::Word(word) => words.push(word),
+                Piece::Semicolon => return Ok(Token::Words { words, opens_block: false }),
+                Piece::Open => return Ok(Token::Words { words, opens_block: true }),
+                Piece::Close => return Ok(Token::Close),
+                Piece::End => return Ok(Token::End),
             }
         }
+    }
+
+    /// The next piece. Where a statement could start there is no `;` and no `{`, and inside of one no `}` and no end.
+    pub(crate) fn next_piece(&mut self, may_start: bool) -> Result<Piece, Error> {
+        self.skip_blank();
+        self.start = self.at;
+        let Some(byte) = self.peek() else {
+            return if may_start { Ok(Piece::End) } else { Err(self.unexpected_end(None)) };
+        };
+        let piece = match byte {
+            b';' | b'{' | b'}' if may_start != (byte == b'}') => {
+                return Err(self.error(ErrorKind::Unexpected(char::from(byte))));
+            }
+            b';' => Piece::Semicolon,
+            b'{' => Piece::Open,
+            b'}' => Piece::Close,
+            b'"' | b'\'' => return self.quoted(byte).map(Piece::Word),
+            _ => return self.bare().map(Piece::Word),
+        };
+        self.bump();
+        Ok(piece)
     }
 
     fn skip_blank(&mut self) {

@@ -18,11 +18,14 @@
 
 mod check;
 mod error;
+mod excerpt;
+mod format;
 mod glob;
 mod layered;
 mod lexer;
 mod nginx;
 mod print;
+mod removed;
 mod source;
 mod spec;
 mod tree;
@@ -30,10 +33,12 @@ pub mod value;
 
 pub use check::{Report, Scope, Verdict, Visit, check, visit};
 pub use error::{Error, ErrorKind, Level};
+pub use excerpt::{excerpt, excerpt_of, typography};
+pub use format::format;
 pub use glob::{expand as expand_glob, matches as glob_matches};
 pub use layered::Layered;
-pub use nginx::{NginxDirective, differences, nginx_directives};
+pub use nginx::{NginxDirective, differences, instead_of, nginx_directives};
 pub use print::{dump, print};
 pub use source::{FileId, Loader, MapLoader, Source, SourceFile, Sources, Span};
-pub use spec::{Args, Block, Contexts, Repeat, Spec, State, Table};
-pub use tree::{Statement, Tree, Word, parse};
+pub use spec::{Args, Block, Contexts, Repeat, Spec, State, Table, edit_distance};
+pub use tree::{Statement, Tree, Word, parse, parse_past_faults};

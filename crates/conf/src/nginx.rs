@@ -27,7 +27,7 @@ const INSTEAD: [(&str, &str); 5] = [
 ];
 
 /// The sentence for a directive of a module that will not be supported.
-pub(crate) fn instead_of(module: &str) -> Option<&'static str> {
+pub fn instead_of(module: &str) -> Option<&'static str> {
     INSTEAD.iter().find(|(name, _)| *name == module).map(|(_, text)| *text)
 }
 

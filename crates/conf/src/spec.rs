@@ -78,6 +78,14 @@ impl Contexts {
         Contexts(self.0 | other.0)
     }
 
+    /// Everything below the same block of `main`.
+    fn family(self) -> Contexts {
+        let mail = Contexts::MAIL | Contexts::MAIL_SERVER;
+        let stream = Contexts::STREAM | Contexts::STREAM_SERVER | Contexts::STREAM_UPSTREAM;
+        let others = Contexts(Contexts::ANY.0 & !(mail | stream).0);
+        [mail, stream].into_iter().find(|family| family.intersects(self)).unwrap_or(others)
+    }
+
     /// True if the sets have a member in common.
     pub const fn intersects(self, other: Contexts) -> bool {
         self.0 & other.0 != 0
@@ -318,19 +326,34 @@ impl Table {
         ours.chain(theirs).fold(Contexts::NONE, Contexts::or)
     }
 
-    /// The directive of this context that was probably meant: one slip for each three letters.
-    pub(crate) fn similar(&self, name: &str, context: Contexts) -> Option<&'static str> {
+    /// The directive that was probably meant, one slip for each three letters, and where it may stand unless that is this
+    /// context. One of another context has to be closer.
+    pub(crate) fn similar(&self, name: &str, context: Contexts) -> (Option<&'static str>, Contexts) {
         let slips_max = (name.chars().count() / 3).clamp(1, 3);
-        let ours = self.specs().filter(|spec| spec.contexts.intersects(context)).map(|spec| spec.name);
-        let theirs =
-            nginx_directives().iter().filter(|row| row.contexts.intersects(context)).map(|row| row.name);
-        let distances = ours.chain(theirs).map(|known| (edit_distance(name, known), known));
-        distances.filter(|(slips, _)| *slips <= slips_max).min().map(|(_, name)| name)
+        let ours = self.specs().map(|spec| (spec.contexts, spec.name));
+        let theirs = nginx_directives().iter().map(|row| (row.contexts, row.name));
+        let (mut here, mut elsewhere) = (None, None);
+        for (contexts, known) in ours.chain(theirs) {
+            let slips = edit_distance(name, known);
+            let best = if contexts.intersects(context) { &mut here } else { &mut elsewhere };
+            if slips <= slips_max && best.is_none_or(|best| (slips, known) < best) {
+                *best = Some((slips, known));
+            }
+        }
+        match (here, elsewhere) {
+            (Some(here), Some(elsewhere)) if here.0 <= elsewhere.0 => (Some(here.1), Contexts::NONE),
+            (_, Some((_, known))) => {
+                let allowed = self.contexts_of(known);
+                let near = allowed & context.family();
+                (Some(known), if near == Contexts::NONE { allowed } else { near })
+            }
+            (here, None) => (here.map(|(_, known)| known), Contexts::NONE),
+        }
     }
 }
 
-/// Letters to insert, drop, replace, or swap with their neighbour.
-fn edit_distance(a: &str, b: &str) -> usize {
+/// How far two words are apart: letters to insert, drop, replace, or swap with their neighbour.
+pub fn edit_distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut before: Vec<usize> = Vec::new();
     let mut above: Vec<usize> = (0..=b.len()).collect();

@@ -148,7 +148,18 @@ impl Tree {
 /// fault, see the module's description: the caller walks the tree and meets the first error of the
 /// configuration, be it one of syntax or one of meaning.
 pub fn parse(source: &Source, loader: &dyn Loader) -> Result<Tree, Error> {
+    read(source, loader, false)
+}
+
+/// The same for reports: a file that cannot be read, and a fault in an included file, do not end the reading. So a tree
+/// may have several faults, anywhere.
+pub fn parse_past_faults(source: &Source, loader: &dyn Loader) -> Result<Tree, Error> {
+    read(source, loader, true)
+}
+
+fn read(source: &Source, loader: &dyn Loader, goes_on: bool) -> Result<Tree, Error> {
     let mut reader = Reader {
+        goes_on,
         loader,
         prefix: &source.prefix,
         files: Sources::default(),
@@ -180,6 +191,8 @@ enum Ends {
 }
 
 struct Reader<'a> {
+    /// Whether a fault ends the file that it is in, and no more.
+    goes_on: bool,
     loader: &'a dyn Loader,
     prefix: &'a Path,
     files: Sources,
@@ -248,18 +261,26 @@ impl Reader<'_> {
         let found = if glob::is_pattern(name) {
             match self.loader.glob(&path) {
                 Ok(found) => found,
-                Err(error) => return stop(lexer, out, lexer.error(unreadable("glob()", &path, &error))),
+                Err(error) => return self.miss(lexer, out, unreadable("glob()", &path, &error)),
             }
         } else {
             vec![path]
         };
         for path in found {
             match self.file(&path, out) {
-                Ok(progress) => progress?,
-                Err(kind) => return stop(lexer, out, lexer.error(kind)),
+                Ok(progress) if !self.goes_on => progress?,
+                Ok(_) => {}
+                Err(kind) => self.miss(lexer, out, kind)?,
             }
         }
         Progress::Continue(())
+    }
+
+    /// A file that is not to be had.
+    fn miss(&self, lexer: &Lexer<'_>, out: &mut Vec<Statement>, kind: ErrorKind) -> Progress {
+        let is_limit = matches!(kind, ErrorKind::TooManyFiles { .. } | ErrorKind::TooMuchText { .. });
+        let stopped = stop(lexer, out, lexer.error(kind));
+        if self.goes_on && !is_limit { Progress::Continue(()) } else { stopped }
     }
 
     /// `Err` if the file cannot be opened, which is a fault of the statement that names it.

@@ -21,7 +21,7 @@ pub use crate::settings::listen::Listen;
 pub use crate::settings::pools::Pools;
 pub use conf::Layered;
 pub use ids::{LocationId, ServerId};
-pub use resolve::load;
+pub use resolve::{Problems, examine, load};
 pub use scope::Scope;
 pub use settings::{HttpType, Inner, Settings, SettingsType, Start};
 pub use settings::{HttpValues, SettingsTable};

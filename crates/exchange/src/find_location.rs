@@ -57,7 +57,41 @@ impl<'c> Seeker<'c> for Found<'c> {
     }
 }
 
+/// How a location takes part in a search, for reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Candidate {
+    /// Its path is the URI.
+    Exact,
+    /// The URI begins with its path; of several the longest counts. The flag is `^~`.
+    Prefix {
+        /// Whether patterns are not asked then.
+        keeps_patterns_out: bool,
+    },
+    /// Its pattern matches.
+    Pattern,
+    /// Its pattern does not.
+    NoMatch,
+    /// It depends on a variable.
+    Predicate,
+}
+
 impl Locations {
+    /// The locations of these tables that a search for this URI may look at, in its order.
+    pub fn candidates(&self, uri: &[u8]) -> Vec<(LocationId, Candidate)> {
+        let exact = self.exact.iter().filter(|(path, _)| path.as_ref() == uri);
+        let mut found: Vec<_> = exact.map(|(_, location)| (*location, Candidate::Exact)).collect();
+        for prefix in self.prefixes.iter().rev().filter(|prefix| uri.starts_with(&prefix.path)) {
+            let keeps_patterns_out = prefix.keeps_patterns_out;
+            found.push((prefix.location, Candidate::Prefix { keeps_patterns_out }));
+        }
+        for (pattern, location) in &self.patterns {
+            let matches = pattern.is_match(uri);
+            found.push((*location, if matches { Candidate::Pattern } else { Candidate::NoMatch }));
+        }
+        found.extend(self.predicates.iter().map(|(_, location)| (*location, Candidate::Predicate)));
+        found
+    }
+
     /// The tables of the locations of one block.
     ///
     /// `arena` holds the locations that the names belong to, with their own tables.

@@ -165,5 +165,10 @@ pub fn all() -> &'static ModuleTable {
     &TABLE
 }
 
+/// The module of another vendor whose directives have such names.
+pub fn foreign_module(directive: &str) -> Option<&'static str> {
+    core::foreign_module(directive)
+}
+
 #[cfg(test)]
 mod tests;

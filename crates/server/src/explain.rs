@@ -34,6 +34,15 @@ fn walk(text: &mut String, config: &Config, caps: &Caps, server: &Server, locati
     }
 }
 
+/// The same words for the settings of the first server alone.
+pub fn default_movers(config: &Config, caps: &Caps) -> String {
+    let mut text = String::new();
+    if let Some(server) = config.http.servers.first() {
+        line(&mut text, config, caps, "_", server.root);
+    }
+    text.split_once(": ").map(|(_, movers)| movers.trim_end().to_owned()).unwrap_or_default()
+}
+
 /// Asked with a size of zero for small files; where nothing is configured long ones take another way, and so do those at
 /// `directio`.
 fn line(text: &mut String, config: &Config, caps: &Caps, server: &str, id: LocationId) {

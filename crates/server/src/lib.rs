@@ -12,8 +12,10 @@ pub mod process;
 mod reference;
 
 pub use counters::counters;
-pub use exchange::{config, settings};
-pub use explain::explain;
+pub use exchange::pattern::search as search_pattern;
+pub use exchange::{config, route, settings};
+pub use explain::{default_movers, explain};
+pub use modules::foreign_module;
 pub use reference::{configure_arguments, reference};
 pub use telemetry;
 pub use upstream::resolve::missing as missing_names;
@@ -25,6 +27,15 @@ pub fn load(
     loader: &dyn conf::Loader,
 ) -> Result<config::Loaded, conf::Error> {
     config::load(modules::all(), source, prefix, loader)
+}
+
+/// Everything that is wrong with a configuration that [`load`] refuses.
+pub fn examine(
+    source: &conf::Source,
+    prefix: &std::path::Path,
+    loader: &dyn conf::Loader,
+) -> config::Problems {
+    config::examine(modules::all(), source, prefix, loader)
 }
 
 /// The directives of all modules.

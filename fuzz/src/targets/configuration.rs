@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use conf::{Args, Contexts, MapLoader, Source, Spec, Statement, Table, Tree, value};
+use conf::{Args, Contexts, FileId, MapLoader, Source, Spec, Statement, Table, Tree, Verdict, value};
 
 use super::take_byte;
 use crate::Target;
@@ -58,6 +58,13 @@ pub fn run(mut data: &[u8]) {
     assert!(report.error.is_some() || tree.fault().is_none(), "a fault always surfaces");
     assert!(!conf::dump(&tree).is_empty());
     let printed = conf::print(&tree.statements);
+    let past = conf::parse_past_faults(&source, &loader).expect("the main file is there");
+    conf::visit(&past, &table, &mut |visit| {
+        if let Verdict::Fault(error) = visit.verdict {
+            assert!(conf::excerpt(&error, &past.files).is_none_or(|text| text.ends_with('\n')), "{error}");
+        }
+    });
+    check_format(main);
     if tree.fault().is_none() {
         let again = read(printed.as_bytes());
         assert_eq!(shape(&again.statements), shape(&tree.statements), "{printed}");
@@ -66,6 +73,15 @@ pub fn run(mut data: &[u8]) {
     }
     if let Ok(text) = std::str::from_utf8(main) {
         check_values(text);
+    }
+}
+
+/// A formatted text means the same, and is formatted.
+fn check_format(text: &[u8]) {
+    let file = || FileId::file(Path::new("/n.conf"));
+    if let Ok(formatted) = conf::format(text, file()) {
+        assert_eq!(conf::format(&formatted, file()).as_ref(), Ok(&formatted), "it changes again");
+        assert_eq!(shape(&read(&formatted).statements), shape(&read(text).statements), "it means something else");
     }
 }
 

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use conf::{Contexts, Error, Loader, Source, Statement, Tree};
+use conf::{Contexts, Error, ErrorKind, Loader, Source, Statement, Tree, Verdict};
 
 use crate::config::settings::Inner;
 use crate::config::{
@@ -34,37 +34,10 @@ pub fn load(
     loader: &dyn Loader,
 ) -> Result<Loaded, Error> {
     let tree = conf::parse(source, loader)?;
-    let mut resolver = Resolver {
-        modules,
-        tree: &tree,
-        prefix,
-        conf_prefix: &source.prefix,
-        loader,
-        main: MainConf::under(prefix),
-        events: EventsConf::default(),
-        http: Http {
-            hostname: hostname(),
-            prefix: folder(prefix),
-            conf_prefix: folder(&source.prefix),
-            registry: Registry::over(Arc::clone(modules.variables())),
-            subrequest_hooks: modules.subrequest_hooks(),
-            values: modules.http_values(),
-            ..Http::default()
-        },
-        warnings: Vec::new(),
-        server: ServerId(0),
-        blocks: 0,
-    };
+    let mut resolver = Resolver::new(modules, &tree, Bases { prefix, conf: &source.prefix }, loader);
     resolver.main_block(&tree.statements)?;
-    let Resolver { main, events, mut http, mut warnings, .. } = resolver;
-    // Only now: a variable may be used above the directive that defines it, and a pool above its own.
-    http.registry.finish()?;
-    for module in modules.modules() {
-        (module.check)(&http, &mut warnings)?;
-    }
-    http.zones.finish()?;
-    main.check_pools(&http.pools)?;
-    main.check_affinity(&mut warnings);
+    resolver.finish()?;
+    let Resolver { main, events, mut http, warnings, .. } = resolver;
     // The handlers are listed once here, so that no request asks a module whether it has something to do.
     let mut locations = std::mem::take(&mut http.locations);
     let mut needs = Needs::default();
@@ -78,6 +51,102 @@ pub fn load(
     http.locations = locations;
     let config = Arc::new(Config { modules, main, events, http, needs });
     Ok(Loaded { config, sources: tree.files, warnings })
+}
+
+/// What is wrong with a configuration, as far as that can be found without mending one fault after the other.
+#[derive(Debug, Default)]
+pub struct Problems {
+    /// Errors in the order of the text. Those that follow from others are left out.
+    pub errors: Vec<Error>,
+    /// The files that were read.
+    pub sources: conf::Sources,
+}
+
+/// Finds the errors of a configuration, also behind the first one that [`load`] returns.
+pub fn examine(
+    modules: &'static ModuleTable,
+    source: &Source,
+    prefix: &Path,
+    loader: &dyn Loader,
+) -> Problems {
+    let tree = match conf::parse_past_faults(source, loader) {
+        Ok(tree) => tree,
+        Err(error) => return Problems { errors: vec![error], sources: conf::Sources::default() },
+    };
+    let mut resolver = Resolver::new(modules, &tree, Bases { prefix, conf: &source.prefix }, loader);
+    resolver.faults = Some(Faults::default());
+    let read = resolver.main_block(&tree.statements);
+    let mut errors = resolver.faults.take().map(Faults::into_errors).unwrap_or_default();
+    errors.extend(read.err());
+    // Blocks of directives that are not there were not walked into.
+    conf::visit(&tree, modules.specs(), &mut |visit| {
+        if let Verdict::Fault(error) = visit.verdict
+            && !errors.contains(&error)
+        {
+            errors.push(error);
+        }
+    });
+    if errors.is_empty() {
+        errors.extend(resolver.finish().err());
+    }
+    let place = |error: &Error| {
+        let span = error.span()?;
+        let path = span.file.path()?;
+        Some((tree.files.iter().position(|file| file.path == path), span.line))
+    };
+    // What has no place is about the whole: it comes last.
+    errors.sort_by_key(|error| place(error).map_or((true, None), |place| (false, Some(place))));
+    Problems { errors, sources: tree.files }
+}
+
+/// What relative paths start from.
+struct Bases<'a> {
+    prefix: &'a Path,
+    conf: &'a Path,
+}
+
+/// Errors that did not end the reading.
+#[derive(Debug, Default)]
+struct Faults {
+    errors: Vec<Error>,
+    /// The words of refused statements: what they were to define is missing further on.
+    words: Vec<String>,
+    /// A file is missing, so any name may be.
+    misses_file: bool,
+}
+
+impl Faults {
+    /// Adds an error, unless an earlier one explains it.
+    fn add(&mut self, error: Error, statement: Option<&Statement>) {
+        let text = error.kind().to_string();
+        let is_value = matches!(error.kind(), ErrorKind::Message(_));
+        let mut names = text.split('"').skip(1).step_by(2).filter(|name| !name.is_empty());
+        let is_explained = names.any(|name| self.words.iter().any(|word| word.contains(name)));
+        let is_name =
+            ["unknown", "zero size", "not found", "no such", "is not"].iter().any(|word| text.contains(word));
+        // What is wrong with a block as a whole, and names nothing, may come from what is wrong inside of it.
+        let is_inside = |block: &Statement, error: &Error| {
+            let lines = block.span.line..=block.end.line;
+            let in_lines = |span: &conf::Span| span.file == block.span.file && lines.contains(&span.line);
+            error.span().is_some_and(in_lines)
+        };
+        let block = statement.filter(|statement| statement.block.is_some());
+        let is_explained = is_explained
+            || !text.contains('"')
+                && block.is_some_and(|block| self.errors.iter().any(|error| is_inside(block, error)));
+        self.misses_file |= matches!(error.kind(), ErrorKind::Unreadable { .. });
+        if let Some(statement) = statement {
+            let rows = statement.children().iter().flat_map(Statement::texts);
+            self.words.extend(statement.texts().chain(rows).map(str::to_owned));
+        }
+        if !(is_value && (is_explained || is_name && self.misses_file)) {
+            self.errors.push(error);
+        }
+    }
+
+    fn into_errors(self) -> Vec<Error> {
+        self.errors
+    }
 }
 
 /// As the beginning of paths.
@@ -107,6 +176,8 @@ struct Resolver<'a> {
     server: ServerId,
     /// Blocks numbered so far.
     blocks: u32,
+    /// For reports: errors are collected here, and the reading goes on.
+    faults: Option<Faults>,
 }
 
 /// A block inside of the one that is read, to be walked into when that is complete.
@@ -119,7 +190,60 @@ struct Around<'a> {
     name: Option<&'a Name>,
 }
 
-impl Resolver<'_> {
+impl<'a> Resolver<'a> {
+    fn new(
+        modules: &'static ModuleTable,
+        tree: &'a Tree,
+        bases: Bases<'a>,
+        loader: &'a dyn Loader,
+    ) -> Resolver<'a> {
+        Resolver {
+            modules,
+            tree,
+            prefix: bases.prefix,
+            conf_prefix: bases.conf,
+            loader,
+            main: MainConf::under(bases.prefix),
+            events: EventsConf::default(),
+            http: Http {
+                hostname: hostname(),
+                prefix: folder(bases.prefix),
+                conf_prefix: folder(bases.conf),
+                registry: Registry::over(Arc::clone(modules.variables())),
+                subrequest_hooks: modules.subrequest_hooks(),
+                values: modules.http_values(),
+                ..Http::default()
+            },
+            warnings: Vec::new(),
+            server: ServerId(0),
+            blocks: 0,
+            faults: None,
+        }
+    }
+
+    /// Checks the whole. Only now: a variable may be used above the directive that defines it, and a pool above its own.
+    fn finish(&mut self) -> Result<(), Error> {
+        self.http.registry.finish()?;
+        for module in self.modules.modules() {
+            (module.check)(&self.http, &mut self.warnings)?;
+        }
+        self.http.zones.finish()?;
+        self.main.check_pools(&self.http.pools)?;
+        self.main.check_affinity(&mut self.warnings);
+        Ok(())
+    }
+
+    /// Keeps an error for the report, where there is one to be made.
+    fn pass(&mut self, done: Result<(), Error>, statement: &Statement) -> Result<(), Error> {
+        match (done, &mut self.faults) {
+            (Err(error), Some(faults)) => {
+                faults.add(error, Some(statement));
+                Ok(())
+            }
+            (done, _) => done,
+        }
+    }
+
     /// `main` itself, then `events` and `http`, whichever comes first in the text.
     fn main_block(&mut self, statements: &[Statement]) -> Result<(), Error> {
         let (settings, prefix) = (self.modules.settings(), self.prefix);
@@ -138,6 +262,7 @@ impl Resolver<'_> {
         // nginx comes to this last, when the rest has been read.
         match of_kind(&inner, Walk::Events).next() {
             Some(_) => Ok(()),
+            None if self.faults.as_ref().is_some_and(|faults| !faults.errors.is_empty()) => Ok(()),
             None => Err(Error::nowhere("no \"events\" section in configuration")),
         }
     }
@@ -146,18 +271,20 @@ impl Resolver<'_> {
     fn http_block(&mut self, statement: &Statement, outer: &Scope) -> Result<(), Error> {
         let mut scope = outer.inherit();
         let inner = self.simple(statement.children(), Contexts::HTTP, &mut scope, None)?;
-        scope.core.check(&statement.end)?;
+        let checked = scope.core.check(&statement.end);
+        self.pass(checked, statement)?;
         self.end_block(BlockKind::Http, statement, &mut scope, None)?;
         // Before the servers, whose locations name them, wherever both stand.
         for statement in of_kind(&inner, Walk::Upstream) {
-            self.upstream_block(statement)?;
+            let read = self.upstream_block(statement);
+            self.pass(read, statement)?;
         }
         let mut drafts = Vec::new();
         for statement in of_kind(&inner, Walk::Server) {
             drafts.push(self.server_block(statement, &scope)?);
         }
-        self.http.listens = listen::gather(drafts, &mut self.warnings)?;
-        Ok(())
+        let gathered = listen::gather(drafts, &mut self.warnings).map(|listens| self.http.listens = listens);
+        self.pass(gathered, statement)
     }
 
     /// An `upstream` block, which inherits nothing and holds no other block.
@@ -178,7 +305,8 @@ impl Resolver<'_> {
         self.server = id;
         let mut draft = ServerDraft::new(id, statement);
         let inner = self.simple(statement.children(), Contexts::SERVER, &mut scope, Some(&mut draft))?;
-        scope.core.check(&statement.end)?;
+        let checked = scope.core.check(&statement.end);
+        self.pass(checked, statement)?;
         draft.complete();
         self.end_block(BlockKind::Server, statement, &mut scope, Some(&draft))?;
         self.conditions(&inner, Contexts::SERVER, &mut scope, "server")?;
@@ -198,7 +326,13 @@ impl Resolver<'_> {
         for statement in of_kind(inner, Walk::Location) {
             // Named and nested locations have rules that depend on where they stand.
             let context = if around.name.is_some() { Contexts::LOCATION } else { Contexts::SERVER };
-            let name = Name::parse(&mut self.cx(statement, context), around.name)?;
+            let name = match Name::parse(&mut self.cx(statement, context), around.name) {
+                Ok(name) => name,
+                Err(error) => {
+                    self.pass(Err(error), statement)?;
+                    continue;
+                }
+            };
             let mut scope = around.scope.inherit();
             name.mark(&mut scope.core);
             let nested = self.simple(statement.children(), Contexts::LOCATION, &mut scope, None)?;
@@ -211,7 +345,14 @@ impl Resolver<'_> {
             self.http.locations[id.0 as usize].nested = self.locations(&nested, &inside)?;
             found.push((name, id, statement));
         }
-        Locations::build(found, &self.http.locations)
+        let around = found.last().map(|(_, _, statement)| *statement);
+        match (Locations::build(found, &self.http.locations), around) {
+            (Err(error), Some(statement)) => {
+                self.pass(Err(error), statement)?;
+                Ok(Locations::default())
+            }
+            (built, _) => built,
+        }
     }
 
     /// The `limit_except` block of a location, which is a separate location for some methods.
@@ -219,7 +360,10 @@ impl Resolver<'_> {
         let Some(statement) = of_kind(inner, Walk::LimitExcept).next() else {
             return Ok(());
         };
-        let methods = LimitExcept::methods(statement)?;
+        let methods = match LimitExcept::methods(statement) {
+            Ok(methods) => methods,
+            Err(error) => return self.pass(Err(error), statement),
+        };
         // It inherits from the location as that is at its end, wherever in it the block stands.
         let mut limited = scope.inherit_into(Inner::LimitExcept);
         self.simple(statement.children(), Contexts::LIMIT_EXCEPT, &mut limited, None)?;
@@ -271,7 +415,11 @@ impl Resolver<'_> {
             listens_for_http2: draft
                 .is_some_and(|draft| draft.listens.iter().any(|listen| listen.protocols.http2)),
         };
-        self.modules.modules().iter().try_for_each(|module| (module.blocks.end)(&mut self.http, scope, &end))
+        for module in self.modules.modules() {
+            let ended = (module.blocks.end)(&mut self.http, scope, &end);
+            self.pass(ended, statement)?;
+        }
+        Ok(())
     }
 
     /// Lets the modules complete what they read in a block and in its `if` blocks.
@@ -302,6 +450,13 @@ impl Resolver<'_> {
         let mut inner = Vec::new();
         let mut admitted = self.modules.specs().scope(context);
         for statement in statements {
+            for word in statement.args.iter().filter(|word| conf::typography(word).is_some()) {
+                let what = format!(
+                    "\"{}\" begins or ends with a typographic character, which is part of it",
+                    word.text
+                );
+                self.warnings.push(Error::at(statement, what).with_level(conf::Level::Warn));
+            }
             let done = admitted.admit(statement).and_then(|spec| match self.modules.directive(spec).set {
                 Set::Walk(walk) => {
                     inner.push((statement, walk));
@@ -313,11 +468,16 @@ impl Resolver<'_> {
                 }
                 ref set => self.carry_out(set, statement, context, scope, draft.as_deref_mut()),
             });
-            // An error in a block above this line would have stopped nginx earlier.
-            if let Err(error) = done {
-                self.look_at(&inner, context, scope)?;
-                return Err(error);
+            let Err(error) = done else { continue };
+            if self.faults.is_some() {
+                // A condition that was not read has no block to be joined with.
+                inner.pop_if(|(last, _)| std::ptr::eq(*last, statement));
+                self.pass(Err(error), statement)?;
+                continue;
             }
+            // An error in a block above this line would have stopped nginx earlier.
+            self.look_at(&inner, context, scope)?;
+            return Err(error);
         }
         Ok(inner)
     }

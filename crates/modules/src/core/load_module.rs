@@ -40,18 +40,35 @@ pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
     }
     let path = cx.arg(0);
     let module = module_of(path);
-    if is_built_in(cx.modules, &module) {
-        cx.warn(format_args!("\"{path}\" is not loaded, what it holds is built in"));
-        return Ok(());
-    }
-    if let Some((directive, place)) = first_use(cx, &module) {
+    if !is_built_in(cx.modules, &module)
+        && let Some((directive, place)) = first_use(cx, &module)
+    {
         let what = format_args!(
             "\"{path}\" cannot be loaded, and \"{directive}\" directive in {place} needs it; modules are built in or not there"
         );
         return Err(cx.error(what));
     }
-    cx.warn(format_args!("\"{path}\" is not loaded, no directive of it is used"));
+    // One line for all, which the first of them has: distributions load ten.
+    let is_one = |other: &&Statement| other.name.text == "load_module" && other.args.len() == 1;
+    let all: Vec<&Statement> = cx.tree.statements.iter().filter(is_one).collect();
+    match all.as_slice() {
+        [first, ..] if !std::ptr::eq(*first, cx.statement) => {}
+        [_, _, ..] => {
+            let names: Vec<String> = all.iter().map(|statement| module_of(statement.arg(0))).collect();
+            let (count, names) = (names.len(), names.join(", "));
+            cx.warn(format_args!("{count} modules are not loaded, each is built in or not used: {names}"));
+        }
+        _ if is_built_in(cx.modules, &module) => {
+            cx.warn(format_args!("\"{path}\" is not loaded, what it holds is built in"));
+        }
+        _ => cx.warn(format_args!("\"{path}\" is not loaded, no directive of it is used")),
+    }
     Ok(())
+}
+
+/// nginx's module of another vendor whose directives have such names, for reports.
+pub(crate) fn foreign_module(directive: &str) -> Option<&'static str> {
+    FOREIGN.iter().map(|(name, _)| *name).find(|module| is_foreign(directive, module))
 }
 
 /// nginx's name of the module in a file: `http_image` for `/x/ngx_http_image_filter_module.so`.
@@ -123,6 +140,16 @@ mod tests {
             let found = warnings(&format!("\nload_module {path}; http {{ server {{ root /x; }} }}"));
             assert_eq!(found, [format!("\"{path}\" is not loaded, {expected} in /conf/nginx.conf:2")]);
         }
+    }
+
+    #[test]
+    fn several_modules_are_one_line() {
+        let found = warnings(
+            "\nload_module modules/ngx_http_realip_module.so;\nload_module ngx_http_geoip_module.so; http { }",
+        );
+        let expected = "2 modules are not loaded, each is built in or not used: http_realip, http_geoip in \
+                        /conf/nginx.conf:2";
+        assert_eq!(found, [expected]);
     }
 
     #[test]

@@ -1,0 +1,267 @@
+//! The line of an error with a mark below the word that it is about.
+//!
+//! An [`Error`] has a line and no column, as nginx's. The text is read again here: among the statements that end on
+//! that line the one is taken whose words the message quotes. So nothing is kept for errors that never happen.
+
+use std::fmt::Write;
+use std::ops::Range;
+
+use crate::error::{Error, ErrorKind};
+use crate::lexer::{Lexer, Piece};
+use crate::nginx::nginx_directives;
+use crate::source::Sources;
+use crate::tree::Word;
+
+/// Characters of a line at most; of a longer one the part around the mark is shown.
+const SHOWN_MAX: usize = 100;
+
+/// Quotes that word processors make of `"` and `'`.
+const QUOTES: &[char] = &['“', '”', '„', '‟', '‘', '’', '‚', '‛', '«', '»', '‹', '›'];
+
+/// Dashes that word processors make of `-`.
+const DASHES: &[char] = &['–', '—', '−', '‐', '‑'];
+
+/// A place in a text, and a remark to it.
+struct Mark {
+    range: Range<usize>,
+    label: Option<&'static str>,
+}
+
+/// Lines for a terminal: the line of the error with its number, and a mark below. `None` where there is no such text.
+///
+/// ```text
+///    12 |     root /var/www
+///       |                  ^ a ";" is missing here
+/// ```
+pub fn excerpt(error: &Error, sources: &Sources) -> Option<String> {
+    let text = sources.get(error.span()?.file.path()?)?;
+    excerpt_of(error, text)
+}
+
+/// The same for an error in this text.
+pub fn excerpt_of(error: &Error, text: &[u8]) -> Option<String> {
+    let mark = find(error, error.span()?.line, text)?;
+    Some(render(text, &mark))
+}
+
+/// Whether a bare word begins as if a word processor had written it: a quote or a dash that the language does not know.
+pub fn typography(word: &Word) -> Option<&'static str> {
+    if word.quoted {
+        return None;
+    }
+    if word.text.starts_with(QUOTES) || word.text.ends_with(QUOTES) {
+        return Some("a typographic quote: write \" or '");
+    }
+    word.text.starts_with(DASHES).then_some("a typographic dash: write -")
+}
+
+/// The words of one statement with their bytes.
+type Words = Vec<(Word, Range<usize>)>;
+
+fn find(error: &Error, line: u32, text: &[u8]) -> Option<Mark> {
+    let mut lexer = Lexer::new(text, error.span()?.file.clone());
+    let (mut words, mut first, mut brace) = (Words::new(), None, None);
+    loop {
+        match lexer.next_piece(words.is_empty()) {
+            Ok(Piece::Word(word)) => words.push((word, lexer.range())),
+            Ok(piece) => {
+                let ended = std::mem::take(&mut words);
+                if lexer.span().line == line {
+                    match mark_of(error, &ended) {
+                        // The last of several on a line: those before were right.
+                        Some(mark) if matches!(error.kind(), ErrorKind::Duplicate(_)) => {
+                            first = Some(mark.range)
+                        }
+                        Some(mark) => return Some(mark),
+                        None => {}
+                    }
+                    first = first.or(ended.into_iter().next().map(|(_, range)| range));
+                    brace = brace.or(matches!(piece, Piece::Close).then(|| lexer.range()));
+                }
+                if lexer.span().line > line || matches!(piece, Piece::End) {
+                    return Some(Mark { range: first.or(brace)?, label: None });
+                }
+            }
+            Err(fault) if fault.kind() == error.kind() => return Some(mark_of_fault(&fault, &words, &lexer)),
+            Err(_) => return Some(Mark { range: first.or(brace)?, label: None }),
+        }
+    }
+}
+
+/// The end of the text, or a character that cannot stand there: most often a semicolon is missing before.
+fn mark_of_fault(fault: &Error, words: &Words, lexer: &Lexer<'_>) -> Mark {
+    let is_quote = matches!(fault.kind(), ErrorKind::UnexpectedEnd { quote: Some(_) });
+    if let Some(mark) = missing_semicolon(words).filter(|_| !is_quote) {
+        return mark;
+    }
+    let may_be_end =
+        matches!(fault.kind(), ErrorKind::Unexpected('}') | ErrorKind::UnexpectedEnd { quote: None });
+    match words.last() {
+        Some((_, range)) if may_be_end => behind(range),
+        _ if is_quote => {
+            Mark { range: lexer.range().start..lexer.range().start + 1, label: Some("opened here") }
+        }
+        _ => Mark { range: lexer.range().end..lexer.range().end + 1, label: None },
+    }
+}
+
+fn behind(range: &Range<usize>) -> Mark {
+    Mark { range: range.end..range.end + 1, label: Some("a \";\" is missing here") }
+}
+
+/// A statement on several lines with the name of a directive at the start of one.
+fn missing_semicolon(words: &Words) -> Option<Mark> {
+    let is_directive = |word: &Word| !word.quoted && nginx_directives().named(&word.text).next().is_some();
+    let pair = words
+        .windows(2)
+        .find(|pair| pair[1].0.span.line > pair[0].0.span.line && is_directive(&pair[1].0))?;
+    Some(behind(&pair[0].1))
+}
+
+/// The word of a statement that a message is about; `None` if it is about another statement.
+fn mark_of(error: &Error, words: &Words) -> Option<Mark> {
+    let (name, args) = words.split_first()?;
+    let message = error.kind().to_string();
+    let quotes = |text: &str| !text.is_empty() && message.contains(&format!("\"{text}\""));
+    let ends_quoted = |text: &str| !text.is_empty() && message.contains(&format!("{text}\""));
+    let names = |text: &str| {
+        let names = message.split('"').skip(1).step_by(2).filter(|name| !name.is_empty());
+        names
+            .into_iter()
+            .any(|name| text.contains(&format!("${name}")) || text.contains(&format!("${{{name}")))
+    };
+    let is_about_name = matches!(
+        error.kind(),
+        ErrorKind::Unknown { .. }
+            | ErrorKind::NotSupported { .. }
+            | ErrorKind::NotAllowedHere { .. }
+            | ErrorKind::NotTerminated(_)
+            | ErrorKind::NoOpening(_)
+            | ErrorKind::ArgumentCount { .. }
+            | ErrorKind::Duplicate(_)
+    );
+    let arg = |is_it: &dyn Fn(&str) -> bool| args.iter().find(|(word, _)| is_it(&word.text));
+    let found = match is_about_name {
+        true => quotes(&name.0.text).then_some(name),
+        false => arg(&quotes).or_else(|| arg(&ends_quoted)).or_else(|| arg(&names)).or_else(|| {
+            let is_value = matches!(error.kind(), ErrorKind::Value { .. });
+            quotes(&name.0.text).then(|| args.first().filter(|_| is_value).unwrap_or(name))
+        }),
+    };
+    let (_, range) = found?;
+    if let Some(mark) = missing_semicolon(words) {
+        return Some(mark);
+    }
+    let odd = words.iter().find_map(|(word, range)| Some((typography(word)?, range.clone())));
+    Some(match odd {
+        Some((label, range)) => Mark { range, label: Some(label) },
+        None => Mark { range: range.clone(), label: None },
+    })
+}
+
+/// The line with the mark; a mark that goes on behind the line ends with it.
+fn render(text: &[u8], mark: &Mark) -> String {
+    let start = text[..mark.range.start.min(text.len())]
+        .iter()
+        .rposition(|byte| *byte == b'\n')
+        .map_or(0, |at| at + 1);
+    let end =
+        text[start..].iter().position(|byte| *byte == b'\n').map_or(text.len(), |length| start + length);
+    let number = 1 + text[..start].iter().filter(|byte| **byte == b'\n').count();
+    let shown = |bytes: &[u8]| -> Vec<char> {
+        let text = String::from_utf8_lossy(bytes).trim_end_matches('\r').replace('\t', "    ");
+        text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
+    };
+    let before = shown(&text[start..mark.range.start.clamp(start, end)]).len();
+    let width =
+        shown(&text[mark.range.start.clamp(start, end)..mark.range.end.clamp(start, end)]).len().max(1);
+    let line = shown(&text[start..end]);
+    let from = if line.len() <= SHOWN_MAX { 0 } else { before.saturating_sub(SHOWN_MAX / 2) };
+    let line: String = line.iter().skip(from).take(SHOWN_MAX).collect();
+    let (indent, width) = (before - from, width.min(SHOWN_MAX.saturating_sub(before - from).max(1)));
+    let label = mark.label.map(|label| format!(" {label}")).unwrap_or_default();
+    let mut out = String::new();
+    let _infallible = writeln!(out, "{number:>5} | {}", line.trim_end());
+    let _infallible = writeln!(out, "{:>5} | {:indent$}{}{label}", "", "", "^".repeat(width));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Args, Contexts, MapLoader, Source, Spec, Table, Verdict, parse, visit};
+
+    const LEVELS: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
+
+    static SPECS: [Spec; 4] = [
+        Spec::new("http", "http", Contexts::MAIN, Args::None, "HTTP.").block(Contexts::HTTP),
+        Spec::new("http_core", "server", Contexts::HTTP, Args::None, "A site.")
+            .block(Contexts::SERVER)
+            .many(),
+        Spec::new("http_core", "root", LEVELS, Args::Exactly(1), "A directory."),
+        Spec::new("http_core", "index", LEVELS, Args::AtLeast(1), "Files.").many(),
+    ];
+
+    /// The excerpt of the first error.
+    fn shown(text: &str) -> String {
+        let loader: MapLoader = [("/n.conf", text)].into_iter().collect();
+        let tree = parse(&Source::new("/n.conf"), &loader).expect("the file is in the map");
+        let mut first = None;
+        visit(&tree, &Table::new(&[&SPECS]), &mut |visit| {
+            if let Verdict::Fault(error) = visit.verdict {
+                first.get_or_insert(error);
+            }
+        });
+        let error = first.expect("there is an error");
+        excerpt(&error, &tree.files).unwrap_or_default()
+    }
+
+    #[test]
+    fn the_word_of_the_message_is_marked() {
+        let cases = [
+            ("http { rot /a; }", "    1 | http { rot /a; }\n      |        ^^^\n"),
+            ("http {\n\troot a b; }", "    2 |     root a b; }\n      |     ^^^^\n"),
+            (
+                "http { root a; server { } root b; }",
+                "    1 | http { root a; server { } root b; }\n      |                           ^^^^\n",
+            ),
+            ("http {\n root a\n index b;\n}", "    2 |  root a\n      |        ^ a \";\" is missing here\n"),
+            ("http {\n root a\n}", "    2 |  root a\n      |        ^ a \";\" is missing here\n"),
+            ("http {\n root \"a;\n}", "    2 |  root \"a;\n      |       ^ opened here\n"),
+            (
+                "http {\n root “a b”;\n}",
+                "    2 |  root “a b”;\n      |       ^^ a typographic quote: write \" or '\n",
+            ),
+            ("http {\n root –a b;\n}", "    2 |  root –a b;\n      |       ^^ a typographic dash: write -\n"),
+            ("http { root \"a\"b; }", "    1 | http { root \"a\"b; }\n      |                ^\n"),
+            ("http { ; }", "    1 | http { ; }\n      |        ^\n"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(shown(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_long_line_is_shown_in_part() {
+        let text = format!("http {{ {} rot a; {}}}", "index a; ".repeat(50), "index a; ".repeat(50));
+        let lines: Vec<String> = shown(&text).lines().map(str::to_owned).collect();
+        assert!(lines.iter().all(|line| line.chars().count() <= SHOWN_MAX + 8), "{lines:?}");
+        let place = lines[1].find('^').expect("a mark");
+        assert_eq!(lines[0].get(place..place + 3), Some("rot"));
+    }
+
+    #[test]
+    fn hostile_texts_are_shown_too() {
+        for text in [
+            "\u{1b}[31m { \u{1b};",
+            "rot \"a\u{fffd};\n\n",
+            "r\u{0}t;",
+            "}",
+            "root a",
+            "http { root\r\n a b;\r\n }",
+        ] {
+            let shown = shown(text);
+            assert!(!shown.contains('\u{1b}') && !shown.contains('\r'), "{shown:?}");
+        }
+    }
+}

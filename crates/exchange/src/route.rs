@@ -1,0 +1,131 @@
+//! Where a request would go: listener, server and location, found in the tables that requests use. For `ringroad explain`.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::address::Address;
+use crate::config::{Config, LocationId, ServerId};
+pub use crate::find_location::Candidate;
+use crate::settings::listen::ListenAddr;
+use crate::settings::locations::Locations;
+
+/// The way of a request as far as tables decide it.
+#[derive(Debug)]
+pub struct Route {
+    /// The socket that takes the connection.
+    pub listener: String,
+    /// Whether connections to it speak TLS.
+    pub is_tls: bool,
+    /// The place of the server among all of the configuration.
+    pub server: usize,
+    /// Whether a name led to it, or it is the default.
+    pub is_named: bool,
+}
+
+/// The socket and the server of a request. `ip` is the address of the URL, where that has one.
+pub fn route(config: &Config, ip: Option<IpAddr>, port: u16, host: &[u8]) -> Result<Route, String> {
+    let inet = |address: &ListenAddr| match address {
+        ListenAddr::Inet(address) => Some(*address),
+        ListenAddr::Unix(_) => None,
+    };
+    let on_port = config.http.listens.iter().filter_map(|listen| Some((inet(&listen.spec.addr)?, listen)));
+    let on_port: Vec<_> = on_port.filter(|(address, _)| address.port() == port).collect();
+    let takes = |address: &SocketAddr| match ip {
+        Some(ip) if address.ip().is_unspecified() => address.is_ipv4() == ip.is_ipv4(),
+        Some(ip) => address.ip() == ip,
+        None => true,
+    };
+    let exact = on_port.iter().find(|(address, _)| ip.is_some_and(|ip| address.ip() == ip));
+    let wildcard = || on_port.iter().find(|(address, _)| address.ip().is_unspecified() && takes(address));
+    let found = exact.or_else(wildcard).or_else(|| on_port.iter().find(|(address, _)| takes(address)));
+    let Some((address, listen)) = found else {
+        let all: Vec<&str> = config.http.listens.iter().map(|listen| listen.spec.text.as_str()).collect();
+        return Err(format!("no server listens there; there are {}", all.join(", ")));
+    };
+    let local = ip.unwrap_or_else(|| match (address.ip().is_unspecified(), address.is_ipv4()) {
+        (true, true) => std::net::Ipv4Addr::LOCALHOST.into(),
+        (true, false) => std::net::Ipv6Addr::LOCALHOST.into(),
+        (false, _) => address.ip(),
+    });
+    let local = Address::Inet(SocketAddr::new(local, port));
+    let (default, names) = listen.lookup(&local);
+    let mut lower = Vec::new();
+    http::host::lowercase_into(host, &mut lower);
+    let named = names.find(&lower).map_err(|_| "a pattern of server_name gave up".to_owned())?;
+    let server = named.as_ref().map_or(default, |named| named.server);
+    Ok(Route {
+        listener: listen.spec.addr.to_string(),
+        is_tls: listen.is_tls(&local),
+        server: server.0 as usize,
+        is_named: named.is_some(),
+    })
+}
+
+/// The location of a path in a server.
+#[derive(Debug)]
+pub struct Place {
+    /// The locations from the outermost to the one that was found, as they are written; none is the server itself.
+    pub chain: Vec<String>,
+    /// Other locations that were looked at, and why it is not them.
+    pub losers: Vec<(String, Candidate)>,
+    /// How the innermost was found.
+    pub how: Option<Candidate>,
+    /// A location of the server depends on a variable, which is not known here.
+    pub has_predicates: bool,
+    id: LocationId,
+}
+
+/// Finds the location of a decoded path.
+pub fn place(config: &Config, server: usize, uri: &[u8]) -> Result<Place, String> {
+    let server = config.server(ServerId(server as u32));
+    let arena = &config.http.locations;
+    let found =
+        server.locations.find(arena, uri).map_err(|_| "a pattern of a location gave up".to_owned())?;
+    let mut chain = Vec::new();
+    let id = found.location.unwrap_or(server.root);
+    trace(config, &server.locations, id, &mut chain);
+    let mut losers = Vec::new();
+    let mut how = None;
+    let mut tables = &server.locations;
+    for depth in 0..chain.len().max(1) {
+        for (candidate, why) in tables.candidates(uri) {
+            match chain.get(depth) {
+                Some(winner) if *winner == candidate => how = Some(why),
+                _ => losers.push((config.location(candidate).name.clone(), why)),
+            }
+        }
+        match chain.get(depth) {
+            Some(winner) => tables = &config.location(*winner).nested,
+            None => break,
+        }
+    }
+    let chain = chain.into_iter().map(|id| config.location(id).name.clone()).collect();
+    Ok(Place { chain, losers, how, has_predicates: server.locations.has_predicates(), id })
+}
+
+/// The way to a location through those around it.
+fn trace(config: &Config, tables: &Locations, id: LocationId, chain: &mut Vec<LocationId>) -> bool {
+    for candidate in tables.all() {
+        chain.push(candidate);
+        if candidate == id || trace(config, &config.location(candidate).nested, id, chain) {
+            return true;
+        }
+        chain.pop();
+    }
+    false
+}
+
+/// The engine for the body of a file of this size.
+pub fn mover(config: &Config, caps: &io::engine::Caps, place: &Place, bytes: u64) -> String {
+    transfer::body::choose::mover(&config.location(place.id).scope.core.sending, caps, bytes).to_string()
+}
+
+/// Decodes the path of a target, and separates the query.
+pub fn path_and_query(target: &[u8]) -> Result<(Vec<u8>, Vec<u8>), String> {
+    let mut path = Vec::new();
+    let uri = http::uri::normalise(target, true, &mut path)
+        .map_err(|error| format!("the path is refused with 400: {error:?}"))?;
+    if uri.is_clean() {
+        path = uri.path(target, b"").to_vec();
+    }
+    Ok((path, uri.args.map_or(Vec::new(), |span| span.of(target).to_vec())))
+}
