@@ -61,7 +61,6 @@ fn the_version_is_said_in_the_words_that_tools_match() {
 fn wrong_options_end_with_status_1_and_nginx_s_words() {
     for (args, text) in [
         (&["-x"][..], "invalid option: \"x\""),
-        (&["start"], "invalid option: \"start\""),
         (&["-s"], "option \"-s\" requires parameter"),
         (&["-s", "restart"], "invalid option: \"-s restart\""),
         (&["-c"], "option \"-c\" requires file name"),
@@ -138,13 +137,70 @@ fn wrong_configurations_say_where_and_end_with_status_1() {
     // A start says the same and nothing of a test.
     let said = run(&["-p", &prefix]);
     assert_eq!(said.code, 1);
-    assert!(said.err.starts_with(&emerg) && said.err.lines().count() == 1, "{}", said.err);
+    let marked = "    3 |   lsten 80;\n      |   ^^^^^\n";
+    assert!(said.err.starts_with(&emerg) && said.err.ends_with(marked), "{}", said.err);
+    assert_eq!(said.err.lines().count(), 3, "{}", said.err);
     // -q hides success only.
     assert!(run(&["-tq", "-p", &prefix]).err.ends_with(&failed));
 
     let said = run(&["-t", "-p", &prefix, "-c", "none.conf"]);
     let open = format!("[emerg] open() \"{prefix}none.conf\" failed (2: No such file or directory)");
     assert!(said.code == 1 && said.err.contains(&open), "{}", said.err);
+}
+
+#[test]
+fn a_test_shows_several_errors_with_their_lines() {
+    let (dir, prefix) = prefix(
+        "events {}\nhttp {\n  server {\n    proxy_pas http://a;\n    listen 127.0.0.1:0\n    root a;\n  }\n  \
+         include none/*.conf;\n  sendfile maybe;\n  ssl on;\n  include none.conf;\n  gzip “on”;\n}\n",
+    );
+    let file = format!("{prefix}conf/nginx.conf");
+    let said = run(&["-t", "-p", &prefix]);
+    let conf = dir.path().join("conf").display().to_string();
+    let expected = [
+        format!(
+            "ringroad: [emerg] unknown directive \"proxy_pas\" in {file}:4; did you mean \"proxy_pass\", which is allowed in \
+             location, if in location, limit_except?\n    4 |     proxy_pas http://a;\n      |     ^^^^^^^^^\n"
+        ),
+        format!("in {file}:6"),
+        "    5 |     listen 127.0.0.1:0\n      |                       ^ a \";\" is missing here\n"
+            .to_owned(),
+        format!("in {file}:9\n    9 |   sendfile maybe;\n      |            ^^^^^\n"),
+        format!(
+            "unknown directive \"ssl\" in {file}:10; nginx 1.25.1 removed it: write \"listen 443 ssl\"\n"
+        ),
+        format!(
+            "/none.conf\" failed (2: No such file or directory) in {file}:11\n   11 |   include none.conf;\n"
+        ),
+        "   12 |   gzip “on”;\n      |        ^^^^ a typographic quote: write \" or '\n".to_owned(),
+        format!("ringroad: configuration file {file} test failed\n"),
+    ];
+    let mut rest = said.err.as_str();
+    for part in expected {
+        let place = rest.find(&part).unwrap_or_else(|| panic!("{part:?} in {conf}\n{}", said.err));
+        rest = &rest[place + part.len()..];
+    }
+    assert_eq!((said.code, rest), (1, ""));
+    assert_eq!(said.err.matches("[emerg]").count(), 6, "{}", said.err);
+    // Tools read the first line, and the log has lines alone.
+    let log = std::fs::read_to_string(dir.path().join("logs/error.log")).expect("the default log");
+    assert!(log.contains("unknown directive \"proxy_pas\"") && !log.contains("^^^"), "{log}");
+    // Not more than a page.
+    dir.write("conf/nginx.conf", format!("events {{}}\n{}", "foo;\n".repeat(30)));
+    let said = run(&["-t", "-p", &prefix]);
+    assert_eq!(said.err.matches("[emerg]").count(), 20, "{}", said.err);
+    assert!(said.err.contains("\nringroad: 10 more errors\n"), "{}", said.err);
+}
+
+/// What comes from a definition that is wrong is not told a second time.
+#[test]
+fn an_error_is_not_followed_by_those_that_it_causes() {
+    let (_dir, prefix) = prefix(
+        "events {}\nhttp {\n  limit_req_zone $binary_remote_addr zone=one:x rate=1r/s;\n  map $uri $mapped { a b c; }\n  \
+         server { listen 127.0.0.1:0; limit_req zone=one; return 200 $mapped; }\n}\n",
+    );
+    let said = run(&["-t", "-p", &prefix]);
+    assert_eq!((said.code, said.err.matches("[emerg]").count()), (1, 2), "{}", said.err);
 }
 
 #[test]
@@ -227,6 +283,27 @@ fn signals_need_a_pid_file_that_makes_sense() {
 }
 
 #[test]
+fn a_signal_goes_to_a_server_of_this_program_alone() {
+    let (dir, prefix) = prefix(EMPTY);
+    let mut other = Command::new("sleep").arg("1000").spawn().expect("sleep is everywhere");
+    dir.write("logs/nginx.pid", format!("{}\n", other.id()));
+    for name in ["stop", "quit", "reopen", "reload"] {
+        let said = run(&["-s", name, "-p", &prefix]);
+        assert_eq!(said.code, 1, "{}", said.err);
+        let start = format!(
+            "ringroad: [error] process {} of \"{prefix}logs/nginx.pid\" is no ringroad but \"/",
+            other.id()
+        );
+        assert!(said.err.starts_with(&start) && said.err.contains("--any-process"), "{}", said.err);
+        assert_eq!(other.try_wait().expect("it is ours"), None, "it runs on");
+    }
+    let said = run(&["-s", "stop", "-p", &prefix, "--any-process"]);
+    assert_eq!((said.code, said.err.as_str()), (0, ""));
+    let status = other.wait().expect("it is ours");
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(15));
+}
+
+#[test]
 fn an_error_log_that_cannot_be_opened_is_an_alert() {
     let (_dir, prefix) = prefix(EMPTY);
     let said = run(&["-t", "-p", &prefix, "-e", "none/error.log"]);
@@ -247,19 +324,14 @@ fn the_engines_of_this_machine_are_told_as_text_and_as_json() {
     assert!(said.code == 0 && said.out.contains("io_uring"), "{}", said.out);
     let said = run(&["engines", "--json"]);
     assert!(said.code == 0 && said.out.starts_with("{\"net\":") && said.out.ends_with("}\n"), "{}", said.out);
-    assert_eq!(run(&["engines", "--xml"]).code, 1);
+    assert_eq!(run(&["engines", "--xml"]).code, 2);
 }
 
 #[test]
 fn serve_explains_what_it_cannot_do() {
     let said = run(&["serve"]);
-    assert_eq!(
-        (said.code, said.err.as_str()),
-        (
-            1,
-            "ringroad: usage: ringroad serve DIR [--listen ADDR] [--tls [NAME,...]] [--acme-directory URL]\n"
-        )
-    );
+    let usage = "Usage: ringroad serve [--listen ADDR] [--tls [NAME,...]] [--acme-directory URL] DIR\n";
+    assert_eq!((said.code, said.err), (2, format!("ringroad serve: DIR is missing\n{usage}")));
     let said = run(&["serve", "/nonexistent"]);
     let expected = "ringroad: cannot serve \"/nonexistent\": 2: No such file or directory\n";
     assert_eq!((said.code, said.err.as_str()), (1, expected));

@@ -46,6 +46,41 @@ fn serve_serves_a_folder_and_nothing_outside_of_it() {
 }
 
 #[test]
+fn serve_lists_directories_for_people() {
+    let dir = TempDir::new("list");
+    dir.write("b.txt", "12345");
+    dir.write("a.bin", vec![0; 3 << 20]);
+    dir.write("über/x", "");
+    dir.write(".hidden", "");
+    let (mut program, address) = serve(&dir);
+    let get = |target: &str| Client::connect(&address).get(target);
+    let page = get("/");
+    assert_eq!(page.field("Content-Type"), Some("text/html; charset=utf-8"));
+    let text = page.text();
+    for part in [
+        "<meta name=\"viewport\"",
+        "prefers-color-scheme:dark",
+        "<a href=\"%C3%BCber/\">über/</a>",
+        "title=\"3145728 bytes\">3.0 MiB<",
+        "<a href=\"?sort=size&amp;order=desc\">Size</a>",
+        "<p>1 directory, 2 files, 3.0 MiB</p>",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains("<script") && !text.contains("hidden"), "{text}");
+    let order = |target: &str| {
+        let text = get(target).text();
+        let place = |name: &str| text.find(&format!("\">{name}")).expect("it is listed");
+        place("a.bin") < place("b.txt")
+    };
+    assert!(order("/") && !order("/?sort=size") && order("/?sort=size&order=desc") && !order("/?order=desc"));
+    assert!(get("/%C3%BCber/").text().contains("<a href=\"../\">../</a>"));
+    assert_eq!(get("/?sort=%3Cscript").status, 200);
+    program.signal(Signal::INT);
+    assert!(program.wait_until_ended(Deadline::default()).success());
+}
+
+#[test]
 fn serve_names_the_remedy_for_a_taken_port() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("some port is free");
     let address = taken.local_addr().expect("bound").to_string();
@@ -57,46 +92,88 @@ fn serve_names_the_remedy_for_a_taken_port() {
 }
 
 #[test]
-fn check_judges_every_directive_and_each_location() {
+fn check_is_quiet_about_what_is_fine() {
     let dir = TempDir::new("check");
     let file = dir.write(
         "nginx.conf",
-        "events {}\nhttp {\n  sendfile on;\n  server {\n    listen 127.0.0.1:8080;\n    location /big {\n      \
-         directio 4m;\n    }\n  }\n}\n",
+        "events {}\nhttp {\n  sendfile on;\n  tcp_nopush on;\n  server {\n    listen 127.0.0.1:8080;\n    location /big \
+         {\n      directio 4m;\n    }\n  }\n}\n",
     );
     let path = file.display().to_string();
     let said = run(BINARY, &["check", &path]);
     assert!(said.status.success(), "{}{}", said.stdout, said.stderr);
+    assert!(
+        said.stdout.starts_with("This configuration loads. Directives: ") && said.stdout.lines().count() == 1
+    );
+    let said = run(BINARY, &["check", "--all", &path]);
     for line in [
         format!("{path}:1: honoured events\n"),
         format!("{path}:3: honoured sendfile\n"),
-        format!("{path}:7: honoured directio\n"),
+        format!("{path}:8: honoured directio\n"),
     ] {
         assert!(said.stdout.contains(&line), "{line}{}", said.stdout);
     }
     assert!(said.stdout.contains("/big: "), "the engine of each location: {}", said.stdout);
-    assert!(said.stdout.contains("\nThis configuration loads: "), "{}", said.stdout);
+    let json = run(BINARY, &["check", "--json", &path]).stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
+    assert_eq!((&json["verdict"], &json["loads"]), (&"works".into(), &true.into()));
+}
 
+#[test]
+fn check_tells_all_problems_at_once() {
+    let dir = TempDir::new("check");
     let file = dir.write(
         "bad.conf",
-        "events {}\nhttp {\n  degradation sbrk=1m;\n  sendfil on;\n  root;\n  autoindex yes; etag 1;\n}\nstream {}\n",
+        "events {}\nhttp {\n  degradation sbrk=1m;\n  sendfil on;\n  root;\n  autoindex yes; etag 1;\n  include \
+         gone.conf;\n  server {\n    listen 127.0.0.1:8443 ssl;\n    ssl_certificate gone.pem;\n    ssl_certificate_key \
+         gone.pem;\n  }\n  lua_code_cache on;\n  server {\n    etag 2;\n  }\n}\nstream {}\n",
     );
     let path = file.display().to_string();
-    let said = run(BINARY, &["check", &path]);
+    let said = run(BINARY, &["check", "--all", &path]);
     assert_eq!(said.status.code(), Some(1));
     for line in [
-        format!("{path}:3: not supported yet degradation: of module http_degradation\n"),
-        format!("{path}:4: unknown sendfil: did you mean \"sendfile\"?\n"),
-        format!("{path}:5: wrong root: invalid number of arguments"),
+        format!("unknown directive \"sendfil\" in {path}:4; did you mean \"sendfile\"?\n"),
+        format!("invalid number of arguments in \"root\" directive in {path}:5"),
         // Each of them, where a start names the first one.
-        format!("{path}:6: wrong autoindex: invalid value \"yes\" in \"autoindex\" directive"),
-        format!("{path}:6: wrong etag: invalid value \"1\" in \"etag\" directive"),
-        format!("{path}:8: not supported yet stream: "),
+        "  invalid value \"yes\" in \"autoindex\" directive".to_owned(),
+        "  invalid value \"1\" in \"etag\" directive".to_owned(),
+        "  invalid value \"2\" in \"etag\" directive".to_owned(),
+        format!("gone.conf\" failed (2: No such file or directory) in {path}:7"),
+        "gone.pem\"".to_owned(),
+        format!("  module http_degradation of nginx: 1 directive\n    {path}:3 degradation\n"),
+        format!("{path}:18 stream\n"),
+        "  module http_lua, which is not nginx's own (docs/third-party-modules.md): 1 directive\n".to_owned(),
+        format!("{path}:6: wrong autoindex: "),
+        "\nThis configuration does not load: it is wrong. Directives: ".to_owned(),
     ] {
         assert!(said.stdout.contains(&line), "{line}{}", said.stdout);
     }
-    assert!(said.stdout.contains("\nThis configuration does not load: "), "{}", said.stdout);
-    assert_eq!(run(BINARY, &["check"]).status.code(), Some(1));
+    assert!(!said.stdout.contains("honoured ssl_certificate"), "{}", said.stdout);
+}
+
+#[test]
+fn check_tells_missing_features_from_faults() {
+    let dir = TempDir::new("check");
+    for (text, kind, title) in [
+        ("stream {}", "missing", "Not supported yet (1):\n  module stream of nginx: 1 directive\n"),
+        (
+            "http { geoip_country /a; geoip_city /b; }",
+            "never",
+            "Will not be supported (2):\n  module http_geoip (MaxMind no longer makes its files: use geo",
+        ),
+    ] {
+        let file = dir.write("nginx.conf", format!("events {{}}\n{text}\n"));
+        let path = file.display().to_string();
+        let said = run(BINARY, &["check", &path]);
+        assert_eq!(said.status.code(), Some(2), "{}", said.stdout);
+        assert!(said.stdout.starts_with(title), "{}", said.stdout);
+        assert!(!said.stdout.contains("supported yet, "), "{}", said.stdout);
+        let json = run(BINARY, &["check", "--json", &path]).stdout;
+        let json: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
+        assert_eq!((&json["verdict"], &json["problems"][0]["kind"]), (&kind.into(), &kind.into()));
+    }
+    assert_eq!(run(BINARY, &["check"]).status.code(), Some(2));
+    assert_eq!(run(BINARY, &["check", "/nonexistent"]).status.code(), Some(1));
 }
 
 #[test]

@@ -43,6 +43,10 @@ fn without_a_ring_the_default_serves_on_epoll_and_says_why() {
     let warning = log.lines().find(|line| line.contains("[warn]")).expect("the reason").to_owned();
     assert!(warning.contains("io_uring cannot be used, likely cause: io_uring_setup: "), "{warning}");
     assert!(warning.contains(CAUSE) && warning.contains(REMEDY), "{warning}");
+    assert!(
+        warning.contains("; instead run epoll for the network, and for files without \"aio\" threads"),
+        "{warning}"
+    );
     assert!(server.quit_and_wait().success());
 }
 
@@ -127,7 +131,9 @@ fn the_probe_names_the_filter() {
     assert!(table.status.success() && json.status.success());
     let row = table.stdout.lines().find(|line| line.starts_with("io_uring  ")).expect("a row for the ring");
     assert!(row.contains("missing") && row.contains(CAUSE) && row.contains(REMEDY), "{row}");
-    assert!(table.stdout.contains("\nio_uring cannot be used, likely cause: "), "{}", table.stdout);
+    for line in ["\nnetwork  epoll: io_uring cannot be used, likely cause: ", "\ndisk     threads; "] {
+        assert!(table.stdout.contains(line), "{}", table.stdout);
+    }
     assert!(json.stdout.starts_with("{\"net\":\"epoll\",\"refusal\":{\"cause\":\"io_uring_setup: "));
     assert!(json.stdout.contains(CAUSE) && json.stdout.ends_with("]}\n"), "{}", json.stdout);
 }

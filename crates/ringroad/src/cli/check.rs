@@ -1,147 +1,200 @@
 //! `ringroad check FILE`: how much of an nginx configuration this server honours.
 //!
-//! Unlike `-t` it goes on past errors, so that one run shows everything that a move from nginx would meet. Each
-//! directive gets a line:
-//!
-//! ```text
-//! /etc/nginx/nginx.conf:7: honoured worker_connections
-//! /etc/nginx/sites-enabled/a:12: not supported yet proxy_pass: of module http_proxy
-//! ```
-//! Then comes which way bodies go in each location, and a sum. The exit status is 1 when the configuration would
-//! not load.
+//! Unlike `-t` it goes on past errors, missing files and missing features, so that one run shows everything that a move from nginx
+//! would meet. What is fine is counted only, unless `--all` asks for a line for each directive. The exit status is 0 when the
+//! configuration loads, 2 when features are missing, and 1 when it is wrong.
 
-use std::collections::BTreeMap;
-use std::ffi::OsString;
+mod judge;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use conf::{Args, Error, ErrorKind, Spec, State, Statement, Verdict, Visit, value};
+use serde_json::json;
 
+use self::judge::{Fate, Judged, Kind, Remark};
+use super::options::Given;
 use super::{print, print_error};
 use crate::loader::DiskLoader;
 use crate::places::{Places, Request};
-use crate::site::{self, Files};
+use crate::site::{self, Files, Site};
 
-/// What becomes of a directive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Fate {
-    /// Does what it does in nginx.
-    Honoured,
-    /// Does something else; the remark says what.
-    Differs,
-    /// Is accepted and does nothing; the remark says why that is well.
-    NoEffect,
-    /// nginx has it, this server does not yet.
-    NotSupported,
-    /// Nobody has it.
-    Unknown,
-    /// Stands in the wrong place, or has the wrong arguments.
-    Wrong,
-}
+/// Features are missing.
+const MISSING: u8 = 2;
 
-impl Fate {
-    /// The word in the report.
-    fn name(self) -> &'static str {
-        match self {
-            Fate::Honoured => "honoured",
-            Fate::Differs => "differs",
-            Fate::NoEffect => "no effect",
-            Fate::NotSupported => "not supported yet",
-            Fate::Unknown => "unknown",
-            Fate::Wrong => "wrong",
-        }
-    }
-}
+/// Places of one problem that are shown without `--all`.
+const PLACES_MAX: usize = 5;
 
 /// Reports on one file and what it includes.
-pub(super) fn run(args: Vec<OsString>) -> ExitCode {
-    let [file] = args.as_slice() else {
-        print_error("ringroad: usage: ringroad check FILE\n");
-        return ExitCode::FAILURE;
-    };
+pub(super) fn run(given: &Given) -> ExitCode {
+    let file = PathBuf::from(&given.operands[0]);
     // From where one is: this command is used on files that are not installed.
-    let main = match std::path::absolute(PathBuf::from(file)) {
+    let main = match std::path::absolute(&file) {
         Ok(main) => main,
         Err(error) => {
-            print_error(format_args!("ringroad: {}: {error}\n", file.to_string_lossy()));
+            print_error(format_args!("ringroad: {}: {error}\n", file.display()));
             return ExitCode::FAILURE;
         }
     };
     let prefix = main.parent().unwrap_or(&main).to_owned();
     let request = Request { main, globals: String::new(), places: Places::below(&prefix), text: None };
-    let tree = match conf::parse(&conf::Source::new(&request.main), &DiskLoader::new(&request)) {
+    let tree = conf::parse_past_faults(&conf::Source::new(&request.main), &DiskLoader::new(&request));
+    let tree = match tree {
         Ok(tree) => tree,
         Err(error) => {
             print_error(format_args!("ringroad: [{}] {error}\n", error.level()));
             return ExitCode::FAILURE;
         }
     };
-    let (mut report, sums) = directives(&tree);
     let verdict = site::load(&request, Files::Disk);
-    report.push('\n');
-    match &verdict {
-        Ok(site) => {
-            for (level, warning) in &site.warnings {
-                let _infallible = writeln!(report, "[{level}] {warning}");
-            }
-            report.push_str(&site::explain(&site.config));
+    let mut problems = if verdict.is_ok() { Vec::new() } else { site::problems(&request) };
+    if let Err(refused) = &verdict
+        && !problems.iter().any(|problem| problem.message == refused.message)
+        && (problems.is_empty() || !refused.syntax_is_ok)
+    {
+        problems.push(judge::unplaced(refused));
+    }
+    let judged = judge::all(&tree, &problems);
+    match given.has("json") {
+        true => print(format!("{}\n", to_json(&request, &judged, verdict.as_ref().ok()))),
+        false => print(to_text(&judged, verdict.as_ref().ok(), given.has("all"))),
+    }
+    match judged.verdict() {
+        Kind::Wrong => ExitCode::FAILURE,
+        Kind::Missing | Kind::Never => ExitCode::from(MISSING),
+        Kind::Fine => ExitCode::SUCCESS,
+    }
+}
+
+/// The report for a reader.
+fn to_text(judged: &Judged, site: Option<&Site>, all: bool) -> String {
+    let mut text = String::new();
+    if all {
+        for row in &judged.rows {
+            let remark = row.remark.as_ref().map(|remark| format!(": {remark}")).unwrap_or_default();
+            let _infallible = writeln!(text, "{}: {} {}{remark}", row.place, row.fate.name(), row.name);
         }
-        Err(refused) => {
-            let _infallible = writeln!(report, "[{}] {}", refused.level, refused.message);
+        text.push('\n');
+    }
+    for (kind, title) in
+        [(Kind::Wrong, "Wrong"), (Kind::Missing, "Not supported yet"), (Kind::Never, "Will not be supported")]
+    {
+        let remarks: Vec<&Remark> = judged.remarks.iter().filter(|remark| remark.kind == kind).collect();
+        if !remarks.is_empty() {
+            let _infallible = writeln!(text, "{title} ({}):", remarks.len());
+            groups(&mut text, &remarks, all);
+            text.push('\n');
         }
     }
-    let sums: Vec<String> = sums.iter().map(|(fate, count)| format!("{count} {}", fate.name())).collect();
-    let loads = if verdict.is_ok() { "loads" } else { "does not load" };
-    let _infallible = writeln!(report, "\nThis configuration {loads}: {}.", sums.join(", "));
-    print(report);
-    if verdict.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// One line for each directive, and how many there are of each kind.
-fn directives(tree: &conf::Tree) -> (String, BTreeMap<Fate, usize>) {
-    let (mut report, mut sums) = (String::new(), BTreeMap::new());
-    conf::visit(tree, site::table(), &mut |visit| {
-        if let Some((fate, remark)) = judge(&visit) {
-            *sums.entry(fate).or_default() += 1;
-            let (span, name) = (visit.statement.span(), &visit.statement.name.text);
-            let remark = remark.map(|remark| format!(": {remark}")).unwrap_or_default();
-            let _infallible = writeln!(report, "{span}: {} {name}{remark}", fate.name());
-        }
-    });
-    (report, sums)
-}
-
-/// What is wrong with the word of a flag that has an effect.
-fn wrong_flag(spec: &Spec, statement: &Statement) -> Option<String> {
-    if spec.args != Args::Flag || matches!(spec.state, State::Accepted(_)) {
-        return None;
+    let differing = judged.rows.iter().filter(|row| row.fate == Fate::Differs);
+    let mut by_remark: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    for row in differing {
+        let remark = row.remark.as_deref().unwrap_or_default();
+        by_remark.entry((&row.name, remark)).or_default().push(&row.place);
     }
-    let fault = value::flag(statement.arg(0)).err()?;
-    Some(Error::value(statement, statement.arg(0), fault).kind().to_string())
+    if !by_remark.is_empty() {
+        let _infallible =
+            writeln!(text, "Differs from nginx ({}):", by_remark.values().map(Vec::len).sum::<usize>());
+        for ((name, remark), places) in by_remark {
+            let _infallible = writeln!(text, "  {name}: {remark}");
+            list_places(&mut text, &places, all);
+        }
+        text.push('\n');
+    }
+    if let Some(site) = site {
+        for (level, warning) in &site.warnings {
+            let _infallible = writeln!(text, "[{level}] {warning}");
+        }
+        if !site.warnings.is_empty() {
+            text.push('\n');
+        }
+        if all {
+            text.push_str(&site::explain(&site.config));
+            text.push('\n');
+        }
+    }
+    let _infallible = writeln!(text, "{}", summary(judged));
+    text
 }
 
-/// `None` for what is no directive.
-fn judge(visit: &Visit<'_>) -> Option<(Fate, Option<String>)> {
-    Some(match &visit.verdict {
-        Verdict::Row | Verdict::Unjudged => return None,
-        // Other values are for the modules, which stop at the first that is wrong; a flag is told by itself.
-        Verdict::Known(spec) if wrong_flag(spec, visit.statement).is_some() => {
-            (Fate::Wrong, wrong_flag(spec, visit.statement))
+/// One line: does it load, and how much is there of what.
+fn summary(judged: &Judged) -> String {
+    let count = |fate: Fate| judged.rows.iter().filter(|row| row.fate == fate).count();
+    let fates =
+        [Fate::Honoured, Fate::Differs, Fate::NoEffect, Fate::NotSupported, Fate::Unknown, Fate::Wrong];
+    let counts = fates.into_iter().map(|fate| (count(fate), fate.name())).filter(|(count, _)| *count > 0);
+    let counts: Vec<String> = counts.map(|(count, name)| format!("{count} {name}")).collect();
+    let verdict = match judged.verdict() {
+        Kind::Fine => "loads",
+        Kind::Missing | Kind::Never => "does not load: it needs features that are missing",
+        Kind::Wrong => "does not load: it is wrong",
+    };
+    let hint = if count(Fate::NoEffect) > 0 { " (--all lists every directive)" } else { "" };
+    format!("This configuration {verdict}. Directives: {}{hint}.", counts.join(", "))
+}
+
+/// Remarks of the same subject together, with their places.
+fn groups(text: &mut String, remarks: &[&Remark], all: bool) {
+    let mut seen = BTreeSet::new();
+    for remark in remarks {
+        let Some(group) = &remark.group else {
+            let _infallible = writeln!(text, "  {}", remark.message);
+            for line in remark.excerpt.iter().flat_map(|excerpt| excerpt.lines()) {
+                let _infallible = writeln!(text, "  {line}");
+            }
+            continue;
+        };
+        if !seen.insert(group) {
+            continue;
         }
-        Verdict::Known(spec) => match spec.state {
-            State::Honoured => (Fate::Honoured, None),
-            State::Differs(how) => (Fate::Differs, Some(how.to_owned())),
-            State::Accepted(why) => (Fate::NoEffect, Some(why.to_owned())),
-        },
-        Verdict::Fault(error) => match error.kind() {
-            ErrorKind::NotSupported { module, .. } => {
-                (Fate::NotSupported, Some(format!("of module {module}")))
-            }
-            ErrorKind::Unknown { similar, .. } => {
-                (Fate::Unknown, similar.map(|similar| format!("did you mean \"{similar}\"?")))
-            }
-            other => (Fate::Wrong, Some(other.to_string())),
-        },
+        let of_it: Vec<&&Remark> =
+            remarks.iter().filter(|other| other.group.as_ref() == Some(group)).collect();
+        let _infallible = writeln!(text, "  {group}: {}", counted(of_it.len(), "directive"));
+        let places: Vec<String> =
+            of_it.iter().map(|remark| format!("{} {}", remark.place, remark.directive)).collect();
+        list_places(text, &places.iter().map(String::as_str).collect::<Vec<_>>(), all);
+    }
+}
+
+/// The first places of a problem, and how many there are beyond.
+fn list_places(text: &mut String, places: &[&str], all: bool) {
+    let shown = if all { places.len() } else { PLACES_MAX };
+    for place in places.iter().take(shown) {
+        let _infallible = writeln!(text, "    {place}");
+    }
+    if let Some(left) = places.len().checked_sub(shown).filter(|left| *left > 0) {
+        let _infallible = writeln!(text, "    and {left} more");
+    }
+}
+
+/// A number with its noun.
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// The report for programs.
+fn to_json(request: &Request, judged: &Judged, site: Option<&Site>) -> serde_json::Value {
+    let mut directives = BTreeMap::new();
+    for row in &judged.rows {
+        *directives.entry(row.fate.name()).or_insert(0) += 1;
+    }
+    let problems: Vec<_> = judged
+        .remarks
+        .iter()
+        .map(|remark| {
+            json!({
+                "kind": remark.kind.name(), "place": remark.place, "directive": remark.directive,
+                "message": remark.message, "group": remark.group,
+            })
+        })
+        .collect();
+    let differs = judged.rows.iter().filter(|row| row.fate == Fate::Differs);
+    let differs: Vec<_> =
+        differs.map(|row| json!({ "place": row.place, "directive": row.name, "how": row.remark })).collect();
+    let warnings: Vec<&String> = site.iter().flat_map(|site| &site.warnings).map(|(_, text)| text).collect();
+    json!({
+        "file": request.main, "verdict": judged.verdict().name(), "loads": site.is_some(),
+        "directives": directives, "problems": problems, "differs": differs, "warnings": warnings,
     })
 }

@@ -1,28 +1,61 @@
-//! `ringroad engines [--json]`: which I/O engines this machine offers, and why some are missing.
+//! `ringroad engines [--json] [--user USER]`: which I/O engines this machine offers, why some are missing, and which ones a server
+//! would choose.
+//!
+//! Started as root, the command becomes the user of workers first: the limit on locked memory holds for that user and not for root.
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 
 use io::probe::Probe;
+use nix::unistd::{Uid, User};
 
+use super::options::Given;
 use super::{print, print_error};
+use crate::privilege::{self, UserSpec};
+use crate::site;
 
-/// Probes as the caller, which may have more rights than a worker would have.
-pub(super) fn run(args: Vec<OsString>) -> ExitCode {
-    let texts: Vec<&str> = args.iter().filter_map(|arg| arg.to_str()).collect();
-    match texts.as_slice() {
-        [] => {
-            let probe = Probe::run();
-            print(format!("{}{}\n", probe.to_table(), probe.summary()));
-            ExitCode::SUCCESS
+/// Probes with the rights of a worker.
+pub(super) fn run(given: &Given) -> ExitCode {
+    let user = match become_worker(given) {
+        Ok(user) => user,
+        Err(error) => {
+            print_error(format_args!("ringroad engines: {error}\n"));
+            return ExitCode::FAILURE;
         }
-        ["--json"] => {
-            print(format!("{}\n", Probe::run().to_json()));
-            ExitCode::SUCCESS
-        }
-        _ => {
-            print_error("ringroad: usage: ringroad engines [--json]\n");
-            ExitCode::FAILURE
-        }
+    };
+    let probe = Probe::run();
+    let (net, why) = match probe.uring_refusal() {
+        None => ("io_uring", "everything that it needs works".to_owned()),
+        Some(_) => ("epoll", probe.summary()),
+    };
+    let disk = site::default_movers();
+    if given.has("json") {
+        let more = serde_json::json!({ "user": user, "disk": disk }).to_string();
+        let more = more.trim_start_matches('{').trim_end_matches('}');
+        print(format!("{}\n", probe.to_json().replacen(",\"rows\":[", &format!(",{more},\"rows\":["), 1)));
+        return ExitCode::SUCCESS;
     }
+    print(format!(
+        "Probed as user {user}, as a worker.\n\n{}\nA server without \"use\" and \"aio\" chooses here:\n\
+         network  {net}: {why}\ndisk     {disk}\n",
+        probe.to_table()
+    ));
+    ExitCode::SUCCESS
+}
+
+/// The name of the user that this process is from here on.
+fn become_worker(given: &Given) -> Result<String, String> {
+    let name = given.value("user").map(|name| name.to_string_lossy().into_owned());
+    if !Uid::effective().is_root() {
+        if name.is_some() {
+            return Err("--user needs root: another user cannot become one".to_owned());
+        }
+        let user = User::from_uid(Uid::effective()).ok().flatten();
+        return Ok(user.map_or_else(|| Uid::effective().to_string(), |user| user.name));
+    }
+    let spec = name.map(|user| UserSpec { user, group: None, place: String::new() });
+    let Some(credentials) = privilege::resolve(spec.as_ref())?.credentials else {
+        return Ok("root".to_owned());
+    };
+    credentials.assume(false).map_err(|error| error.to_string())?;
+    Ok(credentials.user)
 }

@@ -1,15 +1,23 @@
-//! The command line: nginx's short options, and subcommands of our own.
+//! The command line: nginx's short options, and commands of our own.
 //!
-//! A first argument without a dash is a subcommand (`bench`, `serve`, `check`, `engines`, `stat`, `reference`); everything else is
-//! read by `options` exactly as nginx reads it. `bench` is in builds with the feature of that name. Messages start with `ringroad:`; only the version lines keep the
-//! word `nginx`, because tools read the version and the modules from them.
+//! A first argument without a dash is a command of the table in `options`; everything else is read by `letters` exactly as nginx
+//! reads it. `bench` is in builds with the feature of that name. Wrong use of a command ends with status 2, wrong letters end with 1
+//! as in nginx. Messages start with `ringroad:`; only the lines of `-v` and `-V` keep the word `nginx`, because tools read the version
+//! and the modules from them.
 
 mod check;
+mod completions;
 mod engines;
+mod explain;
+mod fmt;
+mod help;
+mod letters;
+mod man;
 mod options;
 mod run;
 mod serve;
 mod signal;
+mod similar;
 mod stat;
 mod test;
 mod version;
@@ -18,49 +26,115 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-use options::{Options, parse};
+use letters::{OptionError, Options, parse};
+use options::{COMMANDS, Command, Given, Misuse};
 
 use crate::site;
+
+/// Wrong use of a command.
+const MISUSED: u8 = 2;
 
 /// Runs what the arguments (without the program's name) ask for.
 pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
     let first = args.first().and_then(|first| first.to_str()).unwrap_or_default();
-    let rest = || args.iter().skip(1).cloned().collect::<Vec<_>>();
     match first {
         crate::worker::SUBCOMMAND if args.len() == 1 => crate::worker::run(),
         crate::agent::SUBCOMMAND if args.len() == 1 => crate::agent::run(),
-        "serve" => serve::run(rest()),
-        #[cfg(feature = "bench")]
-        "bench" => bench::run(rest()),
-        #[cfg(not(feature = "bench"))]
-        "bench" => without_bench(),
-        "check" => check::run(rest()),
-        "engines" => engines::run(rest()),
-        "stat" => stat::run(rest()),
-        "reference" => {
-            let is_counters = args.get(1).is_some_and(|page| page == "counters");
-            print(if is_counters { site::counters() } else { site::reference() });
-            ExitCode::SUCCESS
-        }
-        "--help" => help(),
+        "--help" => help(&Given::default()),
         "--version" => {
-            print_error(version::version_line());
+            print(version::long());
             ExitCode::SUCCESS
         }
-        _ => match parse(args) {
-            Ok(options) => like_nginx(&options),
-            Err(error) => {
-                print_error(format_args!("ringroad: {error}\n"));
-                ExitCode::FAILURE
-            }
+        #[cfg(feature = "bench")]
+        "bench" => bench::run(args.into_iter().skip(1).collect()),
+        _ if first.is_empty() || first.starts_with('-') => letters(args),
+        _ => match options::find(first) {
+            Some(command) => command_of_table(command, args.into_iter().skip(1).collect()),
+            None => unknown_command(first),
         },
     }
+}
+
+/// Reads nginx's options.
+fn letters(args: Vec<OsString>) -> ExitCode {
+    match parse(args) {
+        Ok(options) => like_nginx(&options),
+        Err(error) => {
+            print_error(format_args!("ringroad: {error}\n"));
+            let is_ours = matches!(error, OptionError::Long(_));
+            if is_ours { ExitCode::from(MISUSED) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+/// Runs a command with its arguments.
+fn command_of_table(command: &'static Command, args: Vec<OsString>) -> ExitCode {
+    let read = options::read(command, args).and_then(|mut given| {
+        // Whether the word behind `--tls` is a list of names or the directory shows when all is read.
+        given.value_as_operand("tls");
+        options::check_operands(command, &given).map(|()| given)
+    });
+    let given = match read {
+        Ok(given) => given,
+        Err(Misuse::Help) => {
+            print(help::of(command));
+            return ExitCode::SUCCESS;
+        }
+        Err(misuse) => return misused(command, &misuse),
+    };
+    match command.name {
+        "serve" => serve::run(&given),
+        "check" => check::run(&given),
+        "explain" => explain::run(&given),
+        "fmt" => fmt::run(&given),
+        "engines" => engines::run(&given),
+        "stat" => stat::run(&given),
+        "bench" => without_bench(),
+        "reference" => reference(command, &given),
+        "completions" => match given.operands[0].to_str().and_then(completions::script) {
+            Some(script) => {
+                print(script);
+                ExitCode::SUCCESS
+            }
+            None => misused(command, &Misuse::TooMany(given.operands[0].to_string_lossy().into_owned())),
+        },
+        _ => help(&given),
+    }
+}
+
+/// Prints the tables of the server.
+fn reference(command: &'static Command, given: &Given) -> ExitCode {
+    match given.operands.first().map(|page| page.to_string_lossy()).as_deref() {
+        None => print(site::reference()),
+        Some("counters") => print(site::counters()),
+        Some(other) => return misused(command, &Misuse::TooMany(other.to_owned())),
+    }
+    ExitCode::SUCCESS
+}
+
+/// Says what is wrong with the arguments of a command, and how it is used.
+fn misused(command: &'static Command, misuse: &Misuse) -> ExitCode {
+    let (name, usage) = (command.name, help::synopsis(command));
+    print_error(format_args!("ringroad {name}: {misuse}\n{usage}\n"));
+    ExitCode::from(MISUSED)
+}
+
+/// Names the command that was probably meant.
+fn unknown_command(name: &str) -> ExitCode {
+    let hint = match similar::similar(name, COMMANDS.iter().map(|command| command.name)) {
+        Some(meant) => format!("did you mean \"{meant}\"?"),
+        None => "\"ringroad -h\" lists the commands".to_owned(),
+    };
+    print_error(format_args!("ringroad: unknown command \"{name}\"; {hint}\n"));
+    ExitCode::from(MISUSED)
 }
 
 /// nginx's order: help, then the version, which `-t` may follow, then everything else.
 fn like_nginx(options: &Options) -> ExitCode {
     if options.help {
-        return help();
+        // On standard error, where nginx writes it.
+        print_error(help::usage());
+        return ExitCode::SUCCESS;
     }
     if options.version || options.configure {
         print_error(version::version_line());
@@ -75,17 +149,24 @@ fn like_nginx(options: &Options) -> ExitCode {
 }
 
 /// What a build without the feature says to `ringroad bench`: how to get one that has it.
-#[cfg(not(feature = "bench"))]
 fn without_bench() -> ExitCode {
     print_error(
         "ringroad bench: this program is built without it (cargo build --release -p ringroad --features bench)\n",
     );
-    ExitCode::from(2)
+    ExitCode::from(MISUSED)
 }
 
-fn help() -> ExitCode {
-    print_error(version::version_line());
-    print_error(version::usage());
+/// `help`, with or without the name of a command, and `--help`.
+fn help(given: &Given) -> ExitCode {
+    let page = match given.operands.first().map(|name| name.to_string_lossy()).as_deref() {
+        None => help::usage(),
+        Some("man") => man::page(),
+        Some(name) => match options::find(name) {
+            Some(command) => help::of(command),
+            None => return unknown_command(name),
+        },
+    };
+    print(page);
     ExitCode::SUCCESS
 }
 

@@ -1,181 +1,541 @@
-//! nginx's options, read as nginx reads them: letters may be joined (`-tq`), a value may follow its letter
-//! directly (`-cFILE`) or as the next argument.
+//! The command line as one table: `-h`, each `--help`, the manual page and the completions of shells come from here, and
+//! [`read`] reads the arguments of a command by it.
+//!
+//! nginx's options are in the table as [`LETTERS`], for the texts alone: `letters` reads them as nginx does. `bench` reads its
+//! arguments itself.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
 
-/// What was asked for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Options {
-    /// `-?`, `-h`
-    pub(crate) help: bool,
-    /// `-v`
-    pub(crate) version: bool,
-    /// `-V`
-    pub(crate) configure: bool,
-    /// `-t`, and with `-T`
-    pub(crate) test: bool,
-    /// `-T`
-    pub(crate) dump: bool,
-    /// `-q`
-    pub(crate) quiet: bool,
-    /// `-s`
-    pub(crate) signal: Option<Command>,
-    /// `-p`
-    pub(crate) prefix: Option<PathBuf>,
-    /// `-e`
-    pub(crate) error_log: Option<PathBuf>,
-    /// `-c`
-    pub(crate) conf: Option<PathBuf>,
-    /// `-g`
-    pub(crate) globals: String,
+use super::similar::similar;
+
+/// A command: the first argument of `ringroad`, without a dash.
+#[derive(Debug)]
+pub(crate) struct Command {
+    /// The word.
+    pub(crate) name: &'static str,
+    /// One line, without a full stop.
+    pub(crate) summary: &'static str,
+    /// Sentences for `--help` and the manual page; paragraphs are separated by an empty line.
+    pub(crate) about: &'static str,
+    /// Its arguments without a dash, in order; those that may be left out come last.
+    pub(crate) operands: &'static [Operand],
+    /// Its options beside `--help`.
+    pub(crate) options: &'static [Opt],
+    /// Exit statuses beside 2 for wrong use.
+    pub(crate) exits: &'static [(u8, &'static str)],
+    /// Lines that show its use, without the program's name.
+    pub(crate) examples: &'static [&'static str],
 }
 
-/// What `-s` tells a running server.
+/// An argument without a dash.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operand {
+    /// As texts show it.
+    pub(crate) name: &'static str,
+    /// Whether it has to be there.
+    pub(crate) needed: bool,
+    /// What a shell can offer for it.
+    pub(crate) hint: Hint,
+}
+
+/// An argument with a dash.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opt {
+    /// Its letter, as in `-H`.
+    pub(crate) letter: Option<char>,
+    /// Its long name, without dashes.
+    pub(crate) long: Option<&'static str>,
+    /// What follows it.
+    pub(crate) value: Value,
+    /// What it does, without a full stop.
+    pub(crate) help: &'static str,
+}
+
+/// The value behind an option.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Value {
+    /// There is none.
+    No,
+    /// It has to be there; its name, and what a shell can offer.
+    Needed(&'static str, Hint),
+    /// It may be there.
+    Optional(&'static str, Hint),
+}
+
+/// What a shell can offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Command {
-    Stop,
-    Quit,
-    Reopen,
-    Reload,
+pub(crate) enum Hint {
+    /// Nothing: the value is free.
+    Nothing,
+    /// Names of files.
+    File,
+    /// Names of directories.
+    Directory,
+    /// One of these.
+    Words(&'static [&'static str]),
 }
 
-/// What is wrong, in nginx's words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum OptionError {
-    /// No such letter, or an argument without a dash.
-    Invalid(String),
-    /// A letter without its value.
-    Missing { letter: char, what: &'static str },
+/// An option without a value.
+const fn flag(long: &'static str, help: &'static str) -> Opt {
+    Opt { letter: None, long: Some(long), value: Value::No, help }
 }
 
-impl fmt::Display for OptionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            OptionError::Invalid(text) => write!(f, "invalid option: \"{text}\""),
-            OptionError::Missing { letter, what } => write!(f, "option \"-{letter}\" requires {what}"),
+/// An option with a value that has to be there.
+const fn valued(long: &'static str, name: &'static str, hint: Hint, help: &'static str) -> Opt {
+    Opt { letter: None, long: Some(long), value: Value::Needed(name, hint), help }
+}
+
+/// An option of one letter.
+const fn letter(letter: char, value: Value, help: &'static str) -> Opt {
+    Opt { letter: Some(letter), long: None, value, help }
+}
+
+/// An operand that has to be there.
+const fn needed(name: &'static str, hint: Hint) -> Operand {
+    Operand { name, needed: true, hint }
+}
+
+/// An operand that may be left out.
+const fn optional(name: &'static str, hint: Hint) -> Operand {
+    Operand { name, needed: false, hint }
+}
+
+/// `--help` of every command.
+pub(crate) const HELP: Opt = flag("help", "show this help and exit");
+
+/// The options of nginx, as far as texts show them.
+pub(crate) const LETTERS: &[Opt] = &[
+    letter('?', Value::No, "show this help and exit"),
+    letter('h', Value::No, "show this help and exit"),
+    letter('v', Value::No, "show version and exit"),
+    letter('V', Value::No, "show version and configure options then exit"),
+    letter('t', Value::No, "test configuration and exit"),
+    letter('T', Value::No, "test configuration, dump it and exit"),
+    letter('q', Value::No, "suppress non-error messages during configuration testing"),
+    letter(
+        's',
+        Value::Needed("signal", Hint::Words(&["stop", "quit", "reopen", "reload"])),
+        "send signal to a master process: stop, quit, reopen, reload",
+    ),
+    letter('p', Value::Needed("prefix", Hint::Directory), "set prefix path"),
+    letter('e', Value::Needed("filename", Hint::File), "set error log file"),
+    letter('c', Value::Needed("filename", Hint::File), "set configuration file"),
+    letter(
+        'g',
+        Value::Needed("directives", Hint::Nothing),
+        "set global directives out of configuration file",
+    ),
+];
+
+/// Long options without a command.
+pub(crate) const LONG: &[Opt] = &[
+    flag("help", "show this help on standard output and exit"),
+    flag("version", "show version, commit and what the kernel offers, and exit"),
+    flag(
+        "any-process",
+        "with -s: signal the process of the pid file though it is no ringroad, as in a move from nginx",
+    ),
+];
+
+/// Shells that there are completions for.
+const SHELLS: &[&str] = &["bash", "zsh", "fish"];
+
+/// All commands, in the order of `-h`.
+pub(crate) const COMMANDS: &[Command] = &[
+    Command {
+        name: "serve",
+        summary: "serve the files of a directory, without a configuration",
+        about: "Serves the files of a directory in the foreground, on 127.0.0.1:8080 unless --listen names another address. The \
+                address is printed when the server is ready; requests and errors are logged to standard error. Symbolic links \
+                cannot lead out of the directory. Directories without an index.html are listed.",
+        operands: &[needed("DIR", Hint::Directory)],
+        options: &[
+            valued(
+                "listen",
+                "ADDR",
+                Hint::Nothing,
+                "listen there: PORT, :PORT (all addresses), IP:PORT or [IPV6]:PORT",
+            ),
+            Opt {
+                letter: None,
+                long: Some("tls"),
+                value: Value::Optional("NAME,...", Hint::Nothing),
+                help: "serve over https, by a local certificate authority, or with these public names by one that speaks ACME",
+            },
+            valued(
+                "acme-directory",
+                "URL",
+                Hint::Nothing,
+                "the authority of --tls NAME instead of Let's Encrypt",
+            ),
+        ],
+        exits: &[(0, "a signal ended the server"), (1, "the server could not start")],
+        examples: &["serve .", "serve site --listen :8000", "serve site --tls"],
+    },
+    Command {
+        name: "check",
+        summary: "report what of an nginx configuration this server honours",
+        about: "Reads an nginx configuration with everything that it includes and reports all problems at once, grouped by what \
+                is missing, with counts. Included files and certificates that are not there are problems, not the end of the report.",
+        operands: &[needed("FILE", Hint::File)],
+        options: &[
+            flag("all", "list every directive with its state, and the engine of each location"),
+            flag("json", "print the report for programs"),
+        ],
+        exits: &[
+            (0, "the configuration works"),
+            (2, "features are missing, or wrong use"),
+            (1, "the configuration is wrong"),
+        ],
+        examples: &["check /etc/nginx/nginx.conf"],
+    },
+    Command {
+        name: "explain",
+        summary: "tell how a request would be handled by a configuration",
+        about: "Reads a configuration and tells, for one request, the listener, the server with the reason for its choice, the \
+                location with those that lost, rewrites, the root, the handler and the cache. Nothing is started and no server \
+                is asked.",
+        operands: &[needed("URL", Hint::Nothing)],
+        options: &[
+            Opt {
+                letter: Some('c'),
+                long: None,
+                value: Value::Needed("FILE", Hint::File),
+                help: "the configuration; without it that of a start",
+            },
+            Opt {
+                letter: Some('H'),
+                long: None,
+                value: Value::Needed("HEADER", Hint::Nothing),
+                help: "a header field of the request, such as \"Host: example.org\"; may be repeated",
+            },
+            Opt {
+                letter: Some('X'),
+                long: None,
+                value: Value::Needed("METHOD", Hint::Words(&["GET", "HEAD", "POST", "PUT", "DELETE"])),
+                help: "the method; GET without it",
+            },
+            valued("from", "ADDR", Hint::Nothing, "the address of the client; 127.0.0.1 without it"),
+        ],
+        exits: &[
+            (0, "the request is explained"),
+            (1, "the configuration is wrong, or nothing listens at that address"),
+        ],
+        examples: &[
+            "explain -c nginx.conf http://example.org/a.png",
+            "explain -c nginx.conf -X POST http://127.0.0.1:8080/api/",
+        ],
+    },
+    Command {
+        name: "fmt",
+        summary: "format a configuration",
+        about: "Formats the text of a configuration: one statement a line, four spaces for each block, comments and order kept. \
+                Included files are not touched. Without an option the result goes to standard output; FILE may be - for \
+                standard input.",
+        operands: &[needed("FILE", Hint::File)],
+        options: &[
+            Opt {
+                letter: Some('w'),
+                long: Some("write"),
+                value: Value::No,
+                help: "write the result into the file",
+            },
+            flag("check", "print nothing; exit with 1 where the file is not formatted"),
+        ],
+        exits: &[
+            (0, "done, or with --check: is formatted"),
+            (1, "the text is no configuration, or with --check: is not formatted"),
+        ],
+        examples: &["fmt -w nginx.conf"],
+    },
+    Command {
+        name: "engines",
+        summary: "show the I/O engines of this machine and which would be chosen",
+        about: "Probes io_uring, libaio, epoll and what belongs to them, and prints likely causes and remedies of what is missing, \
+                then the engines that a server would choose. Started as root it probes with the rights and limits of a worker.",
+        operands: &[],
+        options: &[
+            flag("json", "print the result for programs"),
+            valued("user", "USER", Hint::Nothing, "as root: probe as this user; nobody without it"),
+        ],
+        exits: &[(0, "the probe ran"), (1, "the probe could not run")],
+        examples: &["engines"],
+    },
+    Command {
+        name: "stat",
+        summary: "show the numbers of a running server, once a second",
+        about: "Asks a location with the directive dashboard for the numbers of the server and shows them once a second: requests, \
+                errors, times and bytes of each location, and the servers of upstream groups.",
+        operands: &[needed("URL", Hint::Nothing)],
+        options: &[letter('1', Value::No, "show the numbers once, since the start of the server")],
+        exits: &[(0, "shown"), (1, "the server gave no numbers")],
+        examples: &["stat -1 http://127.0.0.1/status"],
+    },
+    Command {
+        name: "bench",
+        summary: if cfg!(feature = "bench") {
+            "measure this server, its engines and others beside it"
+        } else {
+            "measure (not in this build; needs --features bench)"
+        },
+        about: "Measures this server with its engines, and nginx and others where they are installed. The report is one HTML file. A \
+                build has this command with the feature bench: cargo build --release -p ringroad --features bench. Its options \
+                are shown by ringroad bench --help of such a build.",
+        operands: &[optional("SCENARIO", Hint::Nothing)],
+        options: &[],
+        exits: &[(0, "measured"), (1, "a measurement failed")],
+        examples: &["bench --quick all"],
+    },
+    Command {
+        name: "reference",
+        summary: "print all directives, or all counters, as Markdown",
+        about: "Prints the tables of the server as Markdown: all directives with contexts, arguments and defaults, or with counters \
+                all metrics with their labels.",
+        operands: &[optional("counters", Hint::Words(&["counters"]))],
+        options: &[],
+        exits: &[(0, "printed")],
+        examples: &["reference counters"],
+    },
+    Command {
+        name: "completions",
+        summary: "print the completions of a shell: bash, zsh or fish",
+        about: "Prints a script that completes the commands and options of ringroad.",
+        operands: &[needed("SHELL", Hint::Words(SHELLS))],
+        options: &[],
+        exits: &[(0, "printed")],
+        examples: &[
+            "completions bash > /usr/share/bash-completion/completions/ringroad",
+            "completions zsh > /usr/share/zsh/site-functions/_ringroad",
+            "completions fish > /usr/share/fish/vendor_completions.d/ringroad.fish",
+        ],
+    },
+    Command {
+        name: "help",
+        summary: "show the help of a command; help man prints the manual page",
+        about: "Shows the same as COMMAND --help. The manual page is in the language mdoc.",
+        operands: &[optional("COMMAND", Hint::Words(&["man"]))],
+        options: &[],
+        exits: &[(0, "printed")],
+        examples: &["help check", "help man > /usr/share/man/man8/ringroad.8"],
+    },
+];
+
+/// The command of this name.
+pub(crate) fn find(name: &str) -> Option<&'static Command> {
+    COMMANDS.iter().find(|command| command.name == name)
+}
+
+/// Arguments of a command that fit its row.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Given {
+    /// In order.
+    pub(crate) operands: Vec<OsString>,
+    /// The options by their keys, in order.
+    values: Vec<(&'static str, Option<OsString>)>,
+}
+
+impl Given {
+    /// Whether the option of this name, or letter, is there.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.values.iter().any(|(known, _)| *known == name)
+    }
+
+    /// Its last value.
+    pub(crate) fn value(&self, name: &str) -> Option<&OsStr> {
+        self.all(name).last()
+    }
+
+    /// All its values, in order.
+    pub(crate) fn all(&self, name: &str) -> impl Iterator<Item = &OsStr> {
+        self.values.iter().filter(move |(known, _)| *known == name).filter_map(|(_, value)| value.as_deref())
+    }
+
+    /// The value behind an option, taken for an operand.
+    pub(crate) fn value_as_operand(&mut self, name: &str) {
+        if self.operands.is_empty() {
+            let found = self.values.iter_mut().rev().find(|(known, value)| *known == name && value.is_some());
+            self.operands.extend(found.and_then(|(_, value)| value.take()));
         }
     }
 }
 
-/// Reads the arguments in order; a later value replaces an earlier one.
-pub(crate) fn parse(args: Vec<OsString>) -> Result<Options, OptionError> {
-    let mut options = Options::default();
-    let mut args = args.into_iter();
+/// What is wrong with the arguments of a command.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Misuse {
+    /// `--help` was asked for, which is no fault.
+    Help,
+    /// No such option; perhaps this one was meant.
+    Option(String, Option<String>),
+    /// An option without its value.
+    NoValue(String, &'static str),
+    /// A value behind an option that takes none.
+    Value(&'static str),
+    /// An operand that is not there.
+    Missing(&'static str),
+    /// One that is too many.
+    TooMany(String),
+}
+
+impl fmt::Display for Misuse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Misuse::Help => f.write_str("help"),
+            Misuse::Option(name, None) => write!(f, "unknown option \"{name}\""),
+            Misuse::Option(name, Some(meant)) => {
+                write!(f, "unknown option \"{name}\"; did you mean \"{meant}\"?")
+            }
+            Misuse::NoValue(name, value) => write!(f, "option \"{name}\" needs a value: {value}"),
+            Misuse::Value(name) => write!(f, "option \"--{name}\" takes no value"),
+            Misuse::Missing(name) => write!(f, "{name} is missing"),
+            Misuse::TooMany(text) => write!(f, "unexpected argument \"{text}\""),
+        }
+    }
+}
+
+/// Reads the arguments behind the name of a command. Behind `--` all are operands.
+pub(crate) fn read(command: &'static Command, args: Vec<OsString>) -> Result<Given, Misuse> {
+    let mut given = Given::default();
+    let mut args = args.into_iter().peekable();
+    let mut only_operands = false;
     while let Some(arg) = args.next() {
-        let Some(letters) = arg.as_bytes().strip_prefix(b"-") else {
-            return Err(OptionError::Invalid(arg.to_string_lossy().into_owned()));
-        };
-        // What is left of this argument; a letter that takes a value takes all of it.
-        let mut rest = letters;
-        while let Some((&letter, after)) = rest.split_first() {
-            rest = after;
-            match letter {
-                b'?' | b'h' => options.help = true,
-                b'v' => options.version = true,
-                b'V' => options.configure = true,
-                b't' => options.test = true,
-                b'T' => (options.test, options.dump) = (true, true),
-                b'q' => options.quiet = true,
-                b's' | b'p' | b'e' | b'c' | b'g' => {
-                    let value =
-                        if rest.is_empty() { args.next() } else { Some(OsStr::from_bytes(rest).into()) };
-                    // An empty value is one, as in nginx: `-g "$UNSET"` says nothing.
-                    let value = value.ok_or_else(|| missing(letter))?;
-                    set_value(&mut options, letter, value)?;
-                    rest = &[];
-                }
-                other => return Err(OptionError::Invalid(char::from(other).to_string())),
+        let text = arg.to_string_lossy().into_owned();
+        match text.as_str() {
+            "--" if !only_operands => only_operands = true,
+            _ if only_operands || text == "-" || !text.starts_with('-') => given.operands.push(arg),
+            "--help" | "-h" => return Err(Misuse::Help),
+            _ => {
+                let (option, name, attached) = find_option(command, &text)?;
+                let value = match (option.value, attached) {
+                    (Value::No, None) => None,
+                    (Value::No, Some(_)) => return Err(Misuse::Value(name)),
+                    (Value::Needed(..) | Value::Optional(..), Some(value)) => Some(value.into()),
+                    (Value::Needed(what, _), None) => {
+                        Some(args.next().ok_or(Misuse::NoValue(shown(option), what))?)
+                    }
+                    (Value::Optional(..), None) => {
+                        args.next_if(|next| !next.to_string_lossy().starts_with('-'))
+                    }
+                };
+                given.values.push((name, value));
             }
         }
     }
-    Ok(options)
+    Ok(given)
 }
 
-/// Values are checked here as far as nginx checks them while it reads the arguments.
-fn set_value(options: &mut Options, letter: u8, value: OsString) -> Result<(), OptionError> {
-    match letter {
-        b'p' => options.prefix = Some(with_slash(value)),
-        b'e' => options.error_log = Some(value.into()),
-        b'c' => options.conf = Some(value.into()),
-        b'g' => options.globals = value.to_string_lossy().into_owned(),
-        _ => {
-            options.signal = Some(match value.as_bytes() {
-                b"stop" => Command::Stop,
-                b"quit" => Command::Quit,
-                b"reopen" => Command::Reopen,
-                b"reload" => Command::Reload,
-                _ => return Err(OptionError::Invalid(format!("-s {}", value.to_string_lossy()))),
-            });
+/// Counts the operands.
+pub(crate) fn check_operands(command: &'static Command, given: &Given) -> Result<(), Misuse> {
+    if let Some(missing) = command.operands.iter().filter(|operand| operand.needed).nth(given.operands.len())
+    {
+        return Err(Misuse::Missing(missing.name));
+    }
+    match given.operands.get(command.operands.len()) {
+        Some(surplus) => Err(Misuse::TooMany(surplus.to_string_lossy().into_owned())),
+        None => Ok(()),
+    }
+}
+
+/// The option that an argument names, the name of it that [`Given`] uses, and a value that is joined to it.
+fn find_option(
+    command: &'static Command,
+    text: &str,
+) -> Result<(&'static Opt, &'static str, Option<String>), Misuse> {
+    let options = command.options.iter();
+    let (name, attached, found) = match text.strip_prefix("--") {
+        Some(rest) => {
+            let (name, value) =
+                rest.split_once('=').map_or((rest, None), |(name, value)| (name, Some(value)));
+            (format!("--{name}"), value, options.clone().find(|option| option.long == Some(name)))
+        }
+        None => {
+            let mut letters = text.chars();
+            letters.next();
+            let letter = letters.next();
+            let value = Some(letters.as_str()).filter(|rest| !rest.is_empty());
+            let found = options.clone().find(|option| option.letter.is_some() && option.letter == letter);
+            (format!("-{}", letter.unwrap_or_default()), value, found)
+        }
+    };
+    match found {
+        Some(option) => Ok((option, option.key(), attached.map(str::to_owned))),
+        None => {
+            let known = options.chain([&HELP]).filter_map(|option| option.long);
+            let meant = text.strip_prefix("--").and_then(|_| similar(name.trim_start_matches('-'), known));
+            Err(Misuse::Option(name, meant.map(|meant| format!("--{meant}"))))
         }
     }
-    Ok(())
 }
 
-/// nginx names the kind of value that each letter wants.
-fn missing(letter: u8) -> OptionError {
-    let what = match letter {
-        b'p' => "directory name",
-        b'e' | b'c' => "file name",
-        _ => "parameter",
-    };
-    OptionError::Missing { letter: char::from(letter), what }
-}
-
-/// nginx glues names onto the prefix, so its messages show exactly one slash there.
-fn with_slash(value: OsString) -> PathBuf {
-    let mut bytes = value.into_vec();
-    // An empty prefix is where one is.
-    if bytes.last().is_some_and(|last| *last != b'/') {
-        bytes.push(b'/');
+impl Opt {
+    /// The name by which code asks for it: the long one, else the letter.
+    pub(crate) fn key(&self) -> &'static str {
+        /// Names outlive the table, so a letter is cut out of a text that does.
+        const ASCII: &str =
+            "!\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyz";
+        match (self.long, self.letter) {
+            (Some(long), _) => long,
+            (None, Some(letter)) => ASCII.find(letter).and_then(|at| ASCII.get(at..=at)).unwrap_or_default(),
+            (None, None) => "",
+        }
     }
-    OsString::from_vec(bytes).into()
+}
+
+/// The option as one writes it, without a value.
+fn shown(option: &Opt) -> String {
+    match (option.long, option.letter) {
+        (Some(long), _) => format!("--{long}"),
+        (None, letter) => format!("-{}", letter.unwrap_or_default()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(line: &str) -> Result<Options, String> {
-        let args = line.split('|').filter(|arg| !arg.is_empty()).map(OsString::from).collect();
-        parse(args).map_err(|error| error.to_string())
+    fn given(name: &str, line: &str) -> Result<Given, String> {
+        let command = find(name).expect("it is in the table");
+        let args = line.split(' ').filter(|arg| !arg.is_empty()).map(OsString::from).collect();
+        let read = read(command, args).and_then(|given| check_operands(command, &given).map(|()| given));
+        read.map_err(|misuse| misuse.to_string())
     }
 
     #[test]
-    fn letters_join_and_values_follow_directly_or_apart() {
-        let joined = read("-tqc/a.conf|-p|dir|-gdaemon off;|-estderr").expect("valid");
-        let apart = read("-t|-q|-c|/a.conf|-pdir/|-g|daemon off;|-e|stderr").expect("valid");
-        assert_eq!(joined, apart);
-        assert_eq!(joined.prefix.as_deref(), Some(std::path::Path::new("dir/")));
-        assert!(joined.test && joined.quiet && !joined.dump);
-        assert!(read("-T").expect("valid").test);
-        assert_eq!(read("-sreload").expect("valid").signal, Some(Command::Reload));
-        assert_eq!(read("-s|stop").expect("valid").signal, Some(Command::Stop));
-        assert!(read("-?").expect("valid").help);
-        assert_eq!(read("-"), Ok(Options::default()));
-        let empty = parse(["-g", "", "-t"].map(OsString::from).to_vec()).expect("valid");
-        assert!(empty.globals.is_empty() && empty.test);
+    fn options_and_operands_come_in_any_order() {
+        let read = given("explain", "-HHost:a -c a.conf /x -H B:c --from=::1").expect("right");
+        assert_eq!(read.operands, ["/x"]);
+        assert_eq!(read.all("H").collect::<Vec<_>>(), ["Host:a", "B:c"]);
+        assert_eq!((read.value("c"), read.value("from")), (Some("a.conf".as_ref()), Some("::1".as_ref())));
+        assert!(!read.has("X"));
+        assert_eq!(given("check", "-- --all").expect("right").operands, ["--all"]);
+        assert_eq!(given("fmt", "-w -").expect("right").operands, ["-"]);
     }
 
     #[test]
-    fn wrong_options_say_what_nginx_says() {
-        for (line, text) in [
-            ("-x", "invalid option: \"x\""),
-            ("-tx", "invalid option: \"x\""),
-            ("foo", "invalid option: \"foo\""),
-            ("-t|foo", "invalid option: \"foo\""),
-            ("-s", "option \"-s\" requires parameter"),
-            ("-s|foo", "invalid option: \"-s foo\""),
-            ("-sfoo", "invalid option: \"-s foo\""),
-            ("-c", "option \"-c\" requires file name"),
-            ("-p", "option \"-p\" requires directory name"),
-            ("-e", "option \"-e\" requires file name"),
-            ("-g", "option \"-g\" requires parameter"),
-            ("-tc", "option \"-c\" requires file name"),
+    fn misuse_says_what_was_meant() {
+        for (name, line, text) in [
+            ("check", "--jsno a", "unknown option \"--jsno\"; did you mean \"--json\"?"),
+            ("check", "-x a", "unknown option \"-x\""),
+            ("check", "--quux a", "unknown option \"--quux\""),
+            ("check", "--json=1 a", "option \"--json\" takes no value"),
+            ("check", "", "FILE is missing"),
+            ("check", "a b", "unexpected argument \"b\""),
+            ("explain", "/ -c", "option \"-c\" needs a value: FILE"),
+            ("serve", ". --listen", "option \"--listen\" needs a value: ADDR"),
+            ("fmt", "--help", "help"),
         ] {
-            assert_eq!(read(line), Err(text.to_owned()), "{line}");
+            assert_eq!(given(name, line), Err(text.to_owned()), "{name} {line}");
+        }
+    }
+
+    #[test]
+    fn the_table_is_sound() {
+        for command in COMMANDS {
+            assert!(command.summary.len() < 64 && !command.summary.ends_with('.'), "{}", command.name);
+            assert!(!command.about.is_empty() && !command.examples.is_empty(), "{}", command.name);
+            let keys: Vec<_> = command.options.iter().map(Opt::key).collect();
+            assert!(keys.iter().all(|key| !key.is_empty() && *key != "help"), "{}", command.name);
+            assert!(command.operands.windows(2).all(|pair| pair[0].needed || !pair[1].needed));
         }
     }
 }

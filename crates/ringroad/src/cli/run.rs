@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use super::options::Options;
-use super::{signal, test};
+use super::letters::Options;
+use super::{print_error, signal, test};
 use crate::listen::errno_text;
 use crate::log::{self, Level, Log};
 use crate::master;
@@ -22,7 +22,7 @@ pub(super) fn run(options: &Options) -> ExitCode {
         // The daemon reads everything anew, and has the warnings to itself.
         return master::launch(&log);
     }
-    report(&loaded, &log);
+    report(&request, &loaded, if options.test { ERRORS_MAX } else { 1 }, &log);
     if options.test {
         return test::run(&request, loaded, options, &log);
     }
@@ -37,7 +37,7 @@ pub(super) fn run(options: &Options) -> ExitCode {
     };
     match options.signal {
         Some(command) => match &site.settings.pid {
-            Some(pid_file) => signal::send(command, pid_file, &log),
+            Some(pid_file) => signal::send(command, pid_file, options.any_process, &log),
             // Only `serve` has no pid file, and nobody can send it a signal this way.
             None => ExitCode::FAILURE,
         },
@@ -45,17 +45,40 @@ pub(super) fn run(options: &Options) -> ExitCode {
     }
 }
 
-/// Tells what is wrong with a configuration, but for what `-t` tells later.
-pub(super) fn report(loaded: &Result<Site, Refused>, log: &Log) {
-    match loaded {
+/// Errors of a configuration that one test shows: a page of them.
+const ERRORS_MAX: usize = 20;
+
+/// Tells what is wrong with a configuration, but for what `-t` tells later. Behind the line of an error standard error gets the
+/// line of the text.
+pub(super) fn report(request: &Request, loaded: &Result<Site, Refused>, errors_max: usize, log: &Log) {
+    let refused = match loaded {
         Ok(site) => {
             for (level, message) in &site.warnings {
                 log.write(*level, message);
             }
+            return;
         }
         // `-t` says first that the syntax is right, and then this.
-        Err(refused) if refused.syntax_is_ok => {}
-        Err(refused) => log.write(refused.level, &refused.message),
+        Err(refused) if refused.syntax_is_ok => return,
+        Err(refused) => refused,
+    };
+    let problems = site::problems(request);
+    log.write(refused.level, &refused.message);
+    let (first, others): (Vec<_>, Vec<_>) =
+        problems.into_iter().partition(|problem| problem.message == refused.message);
+    if let Some(excerpt) = first.iter().find_map(|problem| problem.excerpt.as_deref()) {
+        print_error(excerpt);
+    }
+    for problem in others.iter().take(errors_max - 1) {
+        log.write(problem.level, &problem.message);
+        print_error(problem.excerpt.as_deref().unwrap_or_default());
+    }
+    match (others.len() + 1).saturating_sub(errors_max) {
+        0 => {}
+        left if errors_max == 1 => {
+            print_error(format_args!("ringroad: {left} more errors; \"ringroad -t\" shows them\n"))
+        }
+        left => print_error(format_args!("ringroad: {left} more errors\n")),
     }
 }
 

@@ -1,18 +1,23 @@
 //! `-s`: finds the master by its pid file and sends it the signal.
+//!
+//! A stock configuration names the pid file of nginx, so the process is looked at first: a signal goes to a server of this program
+//! alone, unless `--any-process` is there.
 
-use std::path::Path;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
-use super::options::Command;
+use super::letters::Command;
 use crate::listen::error_text;
 use crate::log::{Level, Log};
 use crate::pidfile;
 
 /// Sends the signal of a command.
-pub(super) fn send(command: Command, pid_file: &Path, log: &Log) -> ExitCode {
+pub(super) fn send(command: Command, pid_file: &Path, any_process: bool, log: &Log) -> ExitCode {
     log.notice("signal process started");
     let shown = pid_file.display();
     let text = match pidfile::read_text(pid_file) {
@@ -22,23 +27,64 @@ pub(super) fn send(command: Command, pid_file: &Path, log: &Log) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let Some(pid) = pidfile::parse(&text).and_then(|pid| i32::try_from(pid).ok()) else {
+    let number = pidfile::parse(&text).and_then(|pid| i32::try_from(pid).ok());
+    let Some(pid) = number.and_then(Pid::from_raw) else {
         log.write(Level::Error, format_args!("invalid PID number \"{text}\" in \"{shown}\""));
         return ExitCode::FAILURE;
     };
     // The master acts on the signal later; success means that it was sent.
     let signal = match command {
-        Command::Stop => Signal::SIGTERM,
-        Command::Quit => Signal::SIGQUIT,
-        Command::Reopen => Signal::SIGUSR1,
-        Command::Reload => Signal::SIGHUP,
+        Command::Stop => Signal::TERM,
+        Command::Quit => Signal::QUIT,
+        Command::Reopen => Signal::USR1,
+        Command::Reload => Signal::HUP,
     };
-    match kill(Pid::from_raw(pid), signal) {
+    // Opened before the process is looked at: so the number cannot become that of another one meanwhile.
+    let descriptor = pidfd_open(pid, PidfdFlags::empty());
+    if let Some(other) = foreign(pid).filter(|_| !any_process) {
+        log.write(
+            Level::Error,
+            format_args!(
+                "process {pid} of \"{shown}\" is no ringroad but \"{}\", it gets no signal; let \"pid\" name a file that no \
+                 other server uses, or add --any-process",
+                other.display()
+            ),
+        );
+        return ExitCode::FAILURE;
+    }
+    let sent = match descriptor {
+        Ok(descriptor) => pidfd_send_signal(descriptor, signal),
+        Err(Errno::SRCH) => Err(Errno::SRCH),
+        // A filter of system calls may not know it.
+        Err(_) => kill_process(pid, signal),
+    };
+    match sent {
         Ok(()) => ExitCode::SUCCESS,
         Err(errno) => {
-            let (number, code) = (signal as i32, errno as i32);
-            log.alert(format_args!("kill({pid}, {number}) failed ({code}: {})", errno.desc()));
+            let (number, reason) = (signal.as_raw(), crate::listen::errno_text(errno));
+            log.alert(format_args!("kill({pid}, {number}) failed ({reason})"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// The program of a process that is another one than this; `None` where the process is gone.
+fn foreign(pid: Pid) -> Option<PathBuf> {
+    let folder = PathBuf::from(format!("/proc/{pid}"));
+    // The name without what the kernel adds to that of a program which was replaced since its start.
+    let name = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().as_bytes();
+        OsStr::from_bytes(name.strip_suffix(b" (deleted)").unwrap_or(name)).to_owned()
+    };
+    let ours = std::env::current_exe().map(|path| name(&path)).unwrap_or_default();
+    let is_ours = |path: &Path| name(path) == ours || name(path) == OsStr::new("ringroad");
+    let program = match std::fs::read_link(folder.join("exe")) {
+        Ok(program) => program,
+        // That of another user's process is not shown; its name is.
+        Err(_) => {
+            let name = std::fs::read_to_string(folder.join("comm")).ok()?;
+            PathBuf::from(name.trim_end())
+        }
+    };
+    (!is_ours(&program)).then_some(program)
 }

@@ -4,7 +4,6 @@
 //! Rates and percentiles are those since the look before; with `-1`, and at first, those since the start of the server.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Read, Write};
 use std::net::TcpStream;
@@ -13,6 +12,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::options::Given;
 use super::{print, print_error};
 
 /// How long the server may take for an answer.
@@ -27,24 +27,14 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Puts the cursor into the corner and clears what is below (ECMA-48).
 const CLEAR: &str = "\x1b[H\x1b[J";
 
-const USAGE: &str =
-    "ringroad: usage: ringroad stat [-1] http://HOST:PORT/PATH (the location has \"dashboard\")\n";
-
 /// Shows the numbers until it is interrupted.
 #[expect(
     clippy::disallowed_methods,
     reason = "nothing happens between two looks, and nobody waits for this program"
 )]
-pub(super) fn run(args: Vec<OsString>) -> ExitCode {
-    let texts: Vec<&str> = args.iter().filter_map(|arg| arg.to_str()).collect();
-    let (once, url) = match texts.as_slice() {
-        ["-1", url] | [url, "-1"] => (true, *url),
-        [url] if !url.starts_with('-') => (false, *url),
-        _ => {
-            print_error(USAGE);
-            return ExitCode::from(2);
-        }
-    };
+pub(super) fn run(given: &Given) -> ExitCode {
+    let (once, url) = (given.has("1"), given.operands[0].to_string_lossy());
+    let url = url.as_ref();
     let clear = if std::io::stdout().is_terminal() { CLEAR } else { "" };
     let mut before = Value::Null;
     loop {
@@ -141,6 +131,7 @@ fn table(now: &Value, before: &Value) -> String {
     text
 }
 
+/// The servers of upstream groups as lines.
 fn upstreams(now: &Value, before: &Value, rate: &dyn Fn(u64, u64) -> f64) -> String {
     let mut text = String::new();
     for peer in items(&now["peers"]) {
@@ -168,10 +159,12 @@ fn upstreams(now: &Value, before: &Value, rate: &dyn Fn(u64, u64) -> f64) -> Str
     text
 }
 
+/// The entries of a list; none of what is no list.
 fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
 
+/// A number; 0 of what is none.
 fn whole(value: &Value) -> u64 {
     value.as_u64().unwrap_or(0)
 }

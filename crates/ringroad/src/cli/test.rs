@@ -6,7 +6,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::options::Options;
+use super::letters::Options;
 use super::{print, print_error};
 use crate::listen::Listeners;
 use crate::log::{Level, Log};

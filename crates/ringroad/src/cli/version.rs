@@ -1,5 +1,9 @@
 //! Version, modules and usage: the texts that tools read.
 
+use std::fmt::Write;
+
+use io::probe::{Probe, State};
+
 use crate::places::{DEFAULT_CONF, DEFAULT_ERROR_LOG, DEFAULT_PID, DEFAULT_PREFIX};
 
 /// The nginx whose directives and behaviour are the reference.
@@ -20,42 +24,39 @@ pub(crate) fn configure_line() -> String {
     )
 }
 
-/// The text of `-h`.
-pub(crate) fn usage() -> String {
-    format!(
-        "Usage: ringroad [-?hvVtTq] [-s signal] [-p prefix]
-                [-e filename] [-c filename] [-g directives]
-       ringroad serve DIR [--listen ADDR] [--tls [NAME,...]]
-                [--acme-directory URL]
-       ringroad check FILE
-       ringroad engines [--json]
-       ringroad stat [-1] URL
-       ringroad reference [counters]
-
-Options:
-  -?,-h         : this help
-  -v            : show version and exit
-  -V            : show version and configure options then exit
-  -t            : test configuration and exit
-  -T            : test configuration, dump it and exit
-  -q            : suppress non-error messages during configuration testing
-  -s signal     : send signal to a master process: stop, quit, reopen, reload
-  -p prefix     : set prefix path (default: {DEFAULT_PREFIX})
-  -e filename   : set error log file (default: logs/error.log below the prefix)
-  -c filename   : set configuration file (default: {DEFAULT_CONF},
-                  with -p: conf/nginx.conf below the prefix)
-  -g directives : set global directives out of configuration file
-
-Commands:
-  serve DIR     : serve the files of a directory, without a configuration;
-                  with --tls over https, by a local certificate authority,
-                  or with public names by one that speaks ACME
-  check FILE    : show the state of each directive of an nginx configuration
-  engines       : show the I/O engines of this machine
-  stat URL      : show the numbers of a running server, once a second; the URL
-                  is that of its dashboard
-  reference     : print all directives, or all counters, as Markdown
-
-"
-    )
+/// The text of `--version`: the program, its source, the reference, and what this kernel offers.
+pub(crate) fn long() -> String {
+    let commit = match env!("RINGROAD_COMMIT") {
+        "" => "a build without its commit".to_owned(),
+        commit => format!("commit {commit}"),
+    };
+    let probe = Probe::run();
+    let words = |state: State| {
+        let rows = probe.rows().iter().filter(|row| row.state == state && FEATURES.contains(&row.item));
+        rows.map(|row| row.item).collect::<Vec<_>>().join(", ")
+    };
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut text = format!(
+        "ringroad {} ({commit}), configuration of nginx {REFERENCE}\nkernel {release}: {}\n",
+        env!("CARGO_PKG_VERSION"),
+        words(State::Works),
+    );
+    for (state, name) in [(State::Limited, "limited"), (State::Missing, "missing")] {
+        if !words(state).is_empty() {
+            let _infallible = writeln!(text, "{name}: {} (\"ringroad engines\" tells why)", words(state));
+        }
+    }
+    text
 }
+
+/// The rows of the probe that are features of the kernel.
+const FEATURES: [&str; 8] = [
+    "io_uring",
+    "multishot receive",
+    "multishot accept",
+    "zero-copy send",
+    "registered buffers",
+    "libaio",
+    "epoll",
+    "openat2",
+];

@@ -23,15 +23,17 @@ pub(crate) use server::acme::issuers;
 pub(crate) use server::config::Config;
 pub(crate) use server::directives as table;
 pub(crate) use server::process::ProcessKey;
-pub(crate) use server::{configure_arguments, counters, missing_names, reference};
+pub(crate) use server::route::{Candidate, Place, path_and_query, place, route};
+pub(crate) use server::search_pattern;
+pub(crate) use server::{configure_arguments, counters, foreign_module, missing_names, reference};
 
-use super::{Files, Refused, Resources, Settings, Site};
+use super::{Files, Problem, Refused, Resources, Settings, Site};
 use crate::control::acme::AcmeChange;
 use crate::limits::ProcessLimits;
 use crate::listen::{Keepalive, ListenAddr, ListenOptions};
 use crate::loader::DiskLoader;
 use crate::log::Level;
-use crate::places::Request;
+use crate::places::{Places, Request};
 use crate::privilege::UserSpec;
 
 /// The level of an error log whose directive names none, and of the default one.
@@ -61,6 +63,19 @@ pub(crate) fn load(request: &Request, files: Files<'_>) -> Result<Site, Refused>
     let data = loaded.config.data_files().map(|(path, bytes)| (path.to_owned(), bytes.to_vec())).collect();
     let warnings = loaded.warnings.iter().map(|warning| (level_of(warning), warning.to_string())).collect();
     Ok(Site { config: loaded.config, settings, files, data, warnings })
+}
+
+/// Everything that is wrong with a configuration which [`load`] refuses, as far as one can go on behind an error.
+pub(crate) fn problems(request: &Request) -> Vec<Problem> {
+    let source = conf::Source::new(&request.main).with_globals(&request.globals);
+    let found = server::examine(&source, &request.places.prefix, &DiskLoader::new(request));
+    let problem = |error: conf::Error| Problem {
+        level: level_of(&error),
+        message: error.to_string(),
+        excerpt: conf::excerpt(&error, &found.sources),
+        error,
+    };
+    found.errors.into_iter().map(problem).collect()
 }
 
 /// One attempt, with the error in the form that process control uses.
@@ -191,13 +206,33 @@ pub(crate) fn apply(config: &Config, change: &AcmeChange) -> Result<(), String> 
 
 /// Which way bodies go in each location, on this machine.
 pub(crate) fn explain(config: &Config) -> String {
+    server::explain(config, &caps(config))
+}
+
+/// Which way bodies of files go on this machine where a configuration says nothing of it.
+pub(crate) fn default_movers() -> String {
+    const TEXT: &str = "events {} http { access_log off; server { listen 127.0.0.1:0; } }";
+    let main = PathBuf::from("/ringroad-engines");
+    let places = Places::below(Path::new("/"));
+    let request = Request { main, globals: String::new(), places, text: Some(TEXT.to_owned()) };
+    let site = load(&request, Files::Disk);
+    site.map(|site| server::default_movers(&site.config, &caps(&site.config))).unwrap_or_default()
+}
+
+/// The engine for the body of a file of this size in a location.
+pub(crate) fn mover(config: &Config, place: &Place, bytes: u64) -> String {
+    server::route::mover(config, &caps(config), place, bytes)
+}
+
+/// What this machine offers to a configuration.
+fn caps(config: &Config) -> Caps {
     let probe = Probe::run();
     let net = match config.events().method {
         Some(Method::Uring) => NetKind::Uring,
         Some(Method::Epoll) => NetKind::Epoll,
         None => probe.best_net(),
     };
-    let caps = Caps {
+    Caps {
         net,
         disk_ring: probe.uring_refusal().is_none(),
         disk_libaio: probe.libaio(),
@@ -205,8 +240,7 @@ pub(crate) fn explain(config: &Config) -> String {
         pools: u8::MAX,
         send_zero_copy: probe.send_zero_copy(),
         recv_buffer_bytes: io::engine::EngineConfig::default().recv_buffer_bytes,
-    };
-    server::explain(config, &caps)
+    }
 }
 
 /// The server's threads in this process.
@@ -231,7 +265,11 @@ impl Worker {
         let refusal = choice.refusal().filter(|_| config.events().method.is_none());
         let remark = refusal.map(|refusal| {
             let (cause, remedy) = (&refusal.cause, &refusal.remedy);
-            format!("io_uring cannot be used, likely cause: {cause}; remedy: {remedy}")
+            let disk = default_movers();
+            format!(
+                "io_uring cannot be used, likely cause: {cause}; remedy: {remedy}; instead run epoll for the network, and for \
+                 files without \"aio\" {disk}"
+            )
         });
         (choice.method().to_owned(), remark)
     }

@@ -9,8 +9,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) use adapter::{
-    Config, ProcessKey, Worker, apply, configure_arguments, counters, explain, issuers, load, missing_names,
-    reference, ring_warning, table,
+    Candidate, Config, Place, ProcessKey, Worker, apply, configure_arguments, counters, default_movers,
+    explain, foreign_module, issuers, load, missing_names, mover, path_and_query, place, problems, reference,
+    ring_warning, route, search_pattern, table,
 };
 
 use std::os::fd::OwnedFd;
@@ -42,6 +43,18 @@ pub(crate) struct Refused {
     pub(crate) message: String,
     /// Every line was right by itself; something is missing.
     pub(crate) syntax_is_ok: bool,
+}
+
+/// One of several reasons.
+#[derive(Clone, Debug)]
+pub(crate) struct Problem {
+    pub(crate) level: Level,
+    /// As in [`Refused`].
+    pub(crate) message: String,
+    /// The line with a mark, for a terminal.
+    pub(crate) excerpt: Option<String>,
+    /// Where, and of which kind.
+    pub(crate) error: conf::Error,
 }
 
 /// What concerns the master.

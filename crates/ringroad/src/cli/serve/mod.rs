@@ -8,13 +8,13 @@
 mod authority;
 mod public;
 
-use std::ffi::OsString;
 use std::fmt;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use self::public::Public;
+use super::options::Given;
 use super::{print, print_error};
 use crate::listen::error_text;
 use crate::log::Log;
@@ -33,9 +33,6 @@ const DEFAULT_LISTEN_PUBLIC: &str = "0.0.0.0:443";
 
 /// Where visitors come who write no scheme; with the default address alone.
 const REDIRECTED: &str = "0.0.0.0:80";
-
-/// How the command is used.
-const USAGE: &str = "usage: ringroad serve DIR [--listen ADDR] [--tls [NAME,...]] [--acme-directory URL]";
 
 /// The name that stands in messages about the text.
 const TEXT_NAME: &str = "ringroad-serve";
@@ -72,9 +69,9 @@ enum Wish {
 /// Why it cannot be done.
 #[derive(Debug)]
 enum Unservable {
-    /// Not what the usage says.
-    Usage,
-    /// `--listen` with something that is no IP address and port.
+    /// An authority without names.
+    NoNames,
+    /// `--listen` with something that is no address.
     Address(String),
     /// The directory is not there, or cannot be read.
     Folder { folder: PathBuf, reason: String },
@@ -93,11 +90,13 @@ enum Unservable {
 impl fmt::Display for Unservable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unservable::Usage => f.write_str(USAGE),
+            Unservable::NoNames => f.write_str(
+                "--acme-directory is for public names: write them behind --tls, such as --tls example.org",
+            ),
             Unservable::Address(text) => {
                 write!(
                     f,
-                    "\"{text}\" is not an address; write IP:PORT, such as {DEFAULT_LISTEN} or [::1]:8080"
+                    "\"{text}\" is not an address; write PORT, :PORT, IP:PORT or [IPV6]:PORT, such as {DEFAULT_LISTEN}"
                 )
             }
             Unservable::Folder { folder, reason } => {
@@ -128,9 +127,9 @@ impl fmt::Display for Unservable {
 }
 
 /// Serves until a signal ends it.
-pub(super) fn run(args: Vec<OsString>) -> ExitCode {
+pub(super) fn run(given: &Given) -> ExitCode {
     let log = Log::echo_only();
-    let request = parse(args).and_then(prepare);
+    let request = wanted(given).and_then(prepare);
     let request = match request {
         Ok(request) => request,
         Err(error) => {
@@ -139,51 +138,27 @@ pub(super) fn run(args: Vec<OsString>) -> ExitCode {
         }
     };
     let loaded = site::load(&request, Files::Disk);
-    super::run::report(&loaded, &log);
+    super::run::report(&request, &loaded, 1, &log);
     match loaded {
         Ok(site) => master::run(request, site, log),
         Err(_) => ExitCode::FAILURE,
     }
 }
 
-/// `DIR` and the options, in any order. What follows `--tls` is a list of names where `DIR` stands elsewhere.
-fn parse(args: Vec<OsString>) -> Result<Wanted, Unservable> {
-    let (mut folder, mut listen, mut directory) = (None, None, None);
-    let (mut is_secure, mut behind) = (false, None);
-    let mut args = args.into_iter().peekable();
-    while let Some(arg) = args.next() {
-        let text = arg.to_string_lossy().into_owned();
-        let (name, written) = match text.split_once('=').filter(|_| text.starts_with("--")) {
-            Some((name, value)) => (name, Some(value.to_owned())),
-            None => (text.as_str(), None),
-        };
-        let mut value = |written: Option<String>| {
-            let next = || args.next().map(|value| value.to_string_lossy().into_owned());
-            written.or_else(next).ok_or(Unservable::Usage)
-        };
-        match name {
-            "--listen" => listen = Some(value(written)?),
-            "--acme-directory" => directory = Some(value(written)?),
-            "--tls" => {
-                is_secure = true;
-                let next = args.next_if(|next| written.is_none() && !next.to_string_lossy().starts_with('-'));
-                behind = written.map(OsString::from).or(next);
-            }
-            _ if text.starts_with('-') || folder.is_some() => return Err(Unservable::Usage),
-            _ => folder = Some(PathBuf::from(arg)),
-        }
-    }
-    let folder = folder.or_else(|| behind.take().map(PathBuf::from)).ok_or(Unservable::Usage)?;
-    let tls = match behind {
+/// `DIR` and the options. What follows `--tls` is a list of names where `DIR` stands elsewhere.
+fn wanted(given: &Given) -> Result<Wanted, Unservable> {
+    let text = |name: &str| given.value(name).map(|value| value.to_string_lossy().into_owned());
+    let (listen, directory) = (text("listen"), text("acme-directory"));
+    let tls = match text("tls") {
         Some(names) => {
-            let names = names.to_string_lossy().into_owned();
             let public = Public::parse(&names, directory.as_deref());
             Some(Wish::Public(public.ok_or(Unservable::Names(names))?))
         }
         // An authority without names is a slip.
-        None if directory.is_some() => return Err(Unservable::Usage),
-        None => is_secure.then_some(Wish::Local),
+        None if directory.is_some() => return Err(Unservable::NoNames),
+        None => given.has("tls").then_some(Wish::Local),
     };
+    let folder = PathBuf::from(&given.operands[0]);
     let default = match &tls {
         None => DEFAULT_LISTEN,
         Some(Wish::Local) => DEFAULT_LISTEN_TLS,
@@ -191,8 +166,27 @@ fn parse(args: Vec<OsString>) -> Result<Wanted, Unservable> {
     };
     let is_default = listen.is_none();
     let listen = listen.unwrap_or_else(|| default.to_owned());
-    let listen = listen.parse().map_err(|_| Unservable::Address(listen))?;
+    let listen = address(&listen).ok_or(Unservable::Address(listen))?;
     Ok(Wanted { folder, listen, tls, is_default })
+}
+
+/// `IP:PORT`; a port alone is on this machine, and behind a colon on all addresses.
+fn address(text: &str) -> Option<SocketAddr> {
+    if let Some(port) = text.strip_prefix(':') {
+        return Some(SocketAddr::new(every_address(), port.parse().ok()?));
+    }
+    match text.parse::<u16>() {
+        Ok(port) => Some(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)),
+        Err(_) => text.parse().ok(),
+    }
+}
+
+/// Those of IPv6 take clients of IPv4 too, where the kernel has it.
+fn every_address() -> IpAddr {
+    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)) {
+        Ok(_) => Ipv6Addr::UNSPECIFIED.into(),
+        Err(_) => Ipv4Addr::UNSPECIFIED.into(),
+    }
 }
 
 /// Finds out early what would otherwise be an error about a text that nobody wrote.
@@ -265,6 +259,7 @@ fn by_authority(public: &Public, redirected: Option<SocketAddr>) -> Result<Secur
 /// The configuration; the directory is the prefix, so that its name needs no quoting.
 fn configuration(listen: SocketAddr, secured: &Secured) -> String {
     let Secured { level, option, http, server } = secured;
+    let both = if listen.ip() == Ipv6Addr::UNSPECIFIED { " ipv6only=off" } else { "" };
     format!(
         "daemon off;
 worker_processes auto;
@@ -277,12 +272,14 @@ http {{
     access_log /dev/stderr;
     {http}
     server {{
-        listen {listen}{option};
+        listen {listen}{option}{both};
         {server}
         root .;
         root_beneath on;
         http_strict on;
         autoindex on;
+        autoindex_format page;
+        autoindex_localtime on;
     }}
 }}
 "
@@ -296,12 +293,16 @@ fn quoted(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::options;
     use super::*;
 
     fn read(line: &str) -> Result<(String, String), String> {
-        let wanted = parse(line.split(' ').map(OsString::from).collect());
+        let command = options::find("serve").expect("it is in the table");
+        let args = line.split(' ').map(Into::into).collect();
+        let mut given = options::read(command, args).expect("fits the table");
+        given.value_as_operand("tls");
         let shown = |wanted: Wanted| (wanted.folder.display().to_string(), wanted.listen.to_string());
-        wanted.map(shown).map_err(|error| error.to_string())
+        wanted(&given).map(shown).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -310,6 +311,10 @@ mod tests {
         assert_eq!(read("site"), site("127.0.0.1:8080"));
         assert_eq!(read("site --listen 0.0.0.0:80"), site("0.0.0.0:80"));
         assert_eq!(read("--listen=[::1]:81 site"), site("[::1]:81"));
+        assert_eq!(read("site --listen 8000"), site("127.0.0.1:8000"));
+        assert_eq!(read("site --listen [::]:8000"), site("[::]:8000"));
+        let every = read("site --listen :8000").expect("it is an address").1;
+        assert!(["[::]:8000", "0.0.0.0:8000"].contains(&every.as_str()), "{every}");
         assert_eq!(read("--tls site"), site("127.0.0.1:8443"));
         assert_eq!(read("site --tls --listen [::1]:81"), site("[::1]:81"));
         assert_eq!(read("site --tls a.example"), site("0.0.0.0:443"));
@@ -317,13 +322,12 @@ mod tests {
         assert_eq!(read("--acme-directory https://x/ --tls a.example site"), site("0.0.0.0:443"));
         let wrong = read("site --tls other").expect_err("no public name");
         assert!(wrong.starts_with("\"other\" with this authority cannot have a certificate"), "{wrong}");
-        let usage = Err(USAGE.to_owned());
-        for line in ["--listen", "--listen 127.0.0.1:1", "a b", "a --port 1", "a --acme-directory https://x/"]
-        {
-            assert_eq!(read(line), usage, "{line}");
+        let wrong = read("a --acme-directory https://x/").expect_err("no names");
+        assert!(wrong.contains("write them behind --tls"), "{wrong}");
+        for text in ["localhost", ":x", "65536", "1.2.3.4", ""] {
+            let wrong = read(&format!("site --listen={text}")).expect_err(text);
+            assert!(wrong.starts_with(&format!("\"{text}\" is not an address")), "{wrong}");
         }
-        let wrong = read("site --listen 8080").expect_err("a port alone says too little");
-        assert!(wrong.starts_with("\"8080\" is not an address"), "{wrong}");
     }
 
     #[test]

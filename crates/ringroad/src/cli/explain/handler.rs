@@ -1,0 +1,210 @@
+//! What makes the response in a location: access, `try_files`, the file or the upstream, the cache.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use conf::Statement;
+
+use super::values::Values;
+use super::{Blocks, Report, named};
+use crate::site::{self, Place, Site};
+
+/// Directives that pass a request on.
+const PASSES: [&str; 7] =
+    ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass", "memcached_pass", "tunnel_pass"];
+
+/// Directives that make a response for a whole location.
+const PAGES: [&str; 7] =
+    ["stub_status", "metrics", "api", "dashboard", "health", "empty_gif", "cache_counters"];
+
+/// The lines behind that of the location.
+pub(super) fn lines(site: &Site, blocks: &Blocks<'_>, place: &Place, values: &Values, report: &mut Report) {
+    access(blocks, values, report);
+    for name in ["limit_req", "limit_conn", "auth_basic", "auth_request"] {
+        for statement in blocks.holding(&[name]).into_iter().filter(|statement| statement.arg(0) != "off") {
+            report.line("access", format_args!("{} at {}", written(statement), statement.span()));
+        }
+    }
+    let try_files = blocks.own(&["try_files"]);
+    if let Some(pass) = blocks.own(&PASSES).filter(|_| try_files.is_none()) {
+        return passed(blocks, pass, values, report);
+    }
+    if let Some(page) = blocks.own(&PAGES) {
+        return report.line("handler", format_args!("{} at {}", written(page), page.span()));
+    }
+    let root = match try_files {
+        Some(statement) => match tried(site, blocks, statement, values, report) {
+            Some(path) => path,
+            None => return,
+        },
+        None => match file_of(site, blocks, &values.uri, values) {
+            Ok(path) => path,
+            Err(unknown) => return report.line("file", unknown),
+        },
+    };
+    if let Some(pass) = blocks.own(&PASSES) {
+        return passed(blocks, pass, values, report);
+    }
+    file(site, blocks, place, &root, report);
+}
+
+/// A directive as it is written.
+fn written(statement: &Statement) -> String {
+    let words = [statement.name.text.as_str()].into_iter().chain(statement.texts());
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// The first of the rules that the client's address falls under.
+fn access(blocks: &Blocks<'_>, values: &Values, report: &mut Report) {
+    let rules = blocks.holding(&["allow", "deny"]);
+    let first = rules.into_iter().find(|rule| covers(rule.arg(0), values.from));
+    if let Some(rule) = first {
+        let outcome = if rule.name.text == "deny" { ": 403, unless \"satisfy any\" lets it in" } else { "" };
+        report.line("access", format_args!("{} at {}{outcome}", written(rule), rule.span()));
+    }
+}
+
+/// Whether `all`, an address or a network covers an address.
+fn covers(text: &str, address: IpAddr) -> bool {
+    let (network, length) = text.split_once('/').unwrap_or((text, ""));
+    let bits = |address: IpAddr| match address {
+        IpAddr::V4(address) => (u128::from(address.to_bits()) << 96, 32),
+        IpAddr::V6(address) => (address.to_bits(), 128),
+    };
+    let Ok(network) = network.parse::<IpAddr>() else { return text == "all" };
+    let ((network, width), (address, other)) = (bits(network), bits(address));
+    let length: u32 = length.parse().unwrap_or(width);
+    let mask = u128::MAX.checked_shl(128 - length.min(128)).unwrap_or(0);
+    width == other && network & mask == address & mask
+}
+
+/// The file that a URI names, by `alias` or `root`.
+fn file_of(site: &Site, blocks: &Blocks<'_>, uri: &str, values: &Values) -> Result<PathBuf, String> {
+    let prefix = &site.config.http.prefix;
+    let prefix = PathBuf::from(String::from_utf8_lossy(prefix).into_owned());
+    let found = blocks.holding(&["root", "alias"]).last().copied();
+    let folder = found.map_or("html", |statement| statement.arg(0));
+    let folder = values.expand(folder, &[]);
+    if !folder.is_known {
+        return Err(format!("below \"{}\", which is not known here", folder.text));
+    }
+    let rest = match found.filter(|statement| statement.name.text == "alias") {
+        Some(_) => {
+            let location =
+                blocks.chain.last().and_then(|block| block.args.last()).map(|word| word.text.as_str());
+            uri.strip_prefix(location.unwrap_or_default()).unwrap_or_default()
+        }
+        None => uri.trim_start_matches('/'),
+    };
+    Ok(prefix.join(folder.text).join(rest.trim_start_matches('/')))
+}
+
+/// The file that `try_files` finds; `None` where the response is explained already.
+fn tried(
+    site: &Site,
+    blocks: &Blocks<'_>,
+    statement: &Statement,
+    values: &Values,
+    report: &mut Report,
+) -> Option<PathBuf> {
+    let texts: Vec<&str> = statement.texts().collect();
+    let (last, files) = texts.split_last()?;
+    for text in files {
+        let name = values.expand(text, &[]);
+        let path = file_of(site, blocks, &name.text, values);
+        let (true, Ok(path)) = (name.is_known, path) else {
+            report.line("try_files", format_args!("{text}: not known here"));
+            return None;
+        };
+        let is_there = if text.ends_with('/') { path.is_dir() } else { path.is_file() };
+        let there = if is_there { "is there" } else { "is not there" };
+        report.line("try_files", format_args!("{text}: {} {there}", path.display()));
+        if is_there {
+            return Some(path);
+        }
+    }
+    let outcome = match last.as_bytes().first() {
+        Some(b'=') => format!("response {}", &last[1..]),
+        Some(b'@') => format!("goes on in location {last}"),
+        _ => format!("goes on with the URI {}", values.expand(last, &[]).text),
+    };
+    report.line("try_files", format_args!("{last}: {outcome}"));
+    None
+}
+
+/// The file with its engine, or what a directory leads to.
+fn file(site: &Site, blocks: &Blocks<'_>, place: &Place, path: &Path, report: &mut Report) {
+    if let Ok(meta) = std::fs::metadata(path).as_ref()
+        && meta.is_file()
+    {
+        let (bytes, mover) = (meta.len(), site::mover(&site.config, place, meta.len()));
+        return report.line("file", format_args!("{}, {bytes} bytes, sent by {mover}", path.display()));
+    }
+    if !path.is_dir() {
+        return report.line("file", format_args!("{} is not there: 404", path.display()));
+    }
+    let names = blocks.one("index").map_or(vec!["index.html"], |index| index.texts().collect());
+    match names.iter().map(|name| path.join(name)).find(|path| path.is_file()) {
+        Some(index) => report.line("index", format_args!("goes on with {}", index.display())),
+        None => {
+            let listed = blocks.one("autoindex").is_some_and(|statement| statement.arg(0) == "on");
+            let outcome = if listed { "a list of its files" } else { "403, \"autoindex\" is off" };
+            report.line(
+                "index",
+                format_args!("{} has none of {}: {outcome}", path.display(), names.join(", ")),
+            );
+        }
+    }
+}
+
+/// An upstream with its servers, and the cache before it.
+fn passed(blocks: &Blocks<'_>, pass: &Statement, values: &Values, report: &mut Report) {
+    report.line("handler", format_args!("{} at {}", written(pass), pass.span()));
+    let kind = pass.name.text.trim_end_matches("_pass");
+    let cache = blocks.one(&format!("{kind}_cache")).filter(|cache| cache.arg(0) != "off");
+    match cache {
+        Some(cache) => {
+            let key = blocks.one(&format!("{kind}_cache_key")).map(|key| key.arg(0).to_owned());
+            let key = key.unwrap_or_else(|| "$scheme$proxy_host$request_uri".to_owned());
+            report.line(
+                "cache",
+                format_args!(
+                    "zone {} at {}, key {}",
+                    cache.arg(0),
+                    cache.span(),
+                    values.expand(&key, &[]).text
+                ),
+            );
+            let methods = blocks.one(&format!("{kind}_cache_methods"));
+            let is_cached = matches!(values.method.as_str(), "GET" | "HEAD")
+                || methods.is_some_and(|methods| methods.texts().any(|method| method == values.method));
+            if !is_cached {
+                report.line(
+                    "",
+                    format_args!(
+                        "{} is not among {kind}_cache_methods: neither read nor stored",
+                        values.method
+                    ),
+                );
+            }
+        }
+        None => report.line("cache", format_args!("none: no {kind}_cache holds here")),
+    }
+    let target = values.expand(pass.arg(0), &[]).text;
+    let authority = target.split_once("://").map_or(target.as_str(), |(_, rest)| rest);
+    let authority = authority.split('/').next().unwrap_or_default();
+    match named(blocks.http, "upstream").find(|upstream| upstream.arg(0) == authority) {
+        Some(group) => {
+            let servers: Vec<&str> = named(group, "server").map(|server| server.arg(0)).collect();
+            let is_method = |child: &&Statement| {
+                ["least_conn", "least_time", "ip_hash", "hash", "random"].contains(&child.name.text.as_str())
+            };
+            let method = group.children().iter().find(is_method).map_or("round robin".to_owned(), written);
+            report.line(
+                "upstream",
+                format_args!("{authority} at {}, {method}: {}", group.span(), servers.join(", ")),
+            );
+        }
+        None => report.line("upstream", authority),
+    }
+}

@@ -1,0 +1,290 @@
+//! `ringroad explain -c FILE URL`: how a configuration would handle one request.
+//!
+//! Listener, server and location come from the tables that requests use. What follows is read from the directives that hold there:
+//! rewriting, access, the handler, the cache. Variables that depend on more than the request are not known here; what depends on them is
+//! said to be so. Nothing is started, and no other server is asked.
+
+mod handler;
+mod script;
+mod values;
+
+use std::fmt::Write;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use conf::Statement;
+
+use self::script::End;
+use self::values::Values;
+use super::options::Given;
+use super::{print, print_error};
+use crate::loader::DiskLoader;
+use crate::places::{DEFAULT_CONF, Places, Request};
+use crate::site::{self, Files, Site};
+
+/// Searches for a location at most, as in nginx.
+const CYCLES_MAX: usize = 10;
+
+/// Explains one request.
+pub(super) fn run(given: &Given) -> ExitCode {
+    match explained(given) {
+        Ok(text) => {
+            print(text);
+            ExitCode::SUCCESS
+        }
+        Err(message) => {
+            print_error(format_args!("ringroad explain: {message}\n"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The URL as it was asked for.
+struct Url {
+    scheme: &'static str,
+    /// Without the port.
+    host: String,
+    port: u16,
+    target: String,
+}
+
+impl Url {
+    /// Reads `http://host:port/path?query`; nothing else is a URL here.
+    fn parse(text: &str) -> Option<Url> {
+        let (scheme, rest, default) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
+            (Some(rest), _) => ("http", rest, 80),
+            (_, Some(rest)) => ("https", rest, 443),
+            _ => return None,
+        };
+        let (authority, target) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+        let (host, port) = split_port(authority);
+        let port = if port.is_empty() { default } else { port.parse().ok()? };
+        if host.is_empty() {
+            return None;
+        }
+        let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
+        Some(Url { scheme, host: host.to_owned(), port, target })
+    }
+
+    /// The address, where the host is one.
+    fn ip(&self) -> Option<IpAddr> {
+        self.host.trim_start_matches('[').trim_end_matches(']').parse().ok()
+    }
+}
+
+/// `host:port`, `[::1]:port`, or a host alone.
+fn split_port(authority: &str) -> (&str, &str) {
+    match authority.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, port),
+        _ => (authority, ""),
+    }
+}
+
+/// The blocks around the place that a request is in, from `http` to the innermost.
+pub(super) struct Blocks<'t> {
+    pub(super) chain: Vec<&'t Statement>,
+    /// All of `http`, for upstream groups.
+    pub(super) http: &'t Statement,
+}
+
+impl<'t> Blocks<'t> {
+    /// The directives of these names that hold: those of the innermost block that has any.
+    pub(super) fn holding(&self, names: &[&str]) -> Vec<&'t Statement> {
+        let of = |block: &&'t Statement| -> Vec<&'t Statement> {
+            block.children().iter().filter(|child| names.contains(&child.name.text.as_str())).collect()
+        };
+        self.chain.iter().rev().map(of).find(|found| !found.is_empty()).unwrap_or_default()
+    }
+
+    /// The one that holds.
+    pub(super) fn one(&self, name: &str) -> Option<&'t Statement> {
+        self.holding(&[name]).last().copied()
+    }
+
+    /// A directive of the innermost block alone.
+    pub(super) fn own(&self, names: &[&str]) -> Option<&'t Statement> {
+        let children = self.chain.last()?.children();
+        children.iter().find(|child| names.contains(&child.name.text.as_str()))
+    }
+}
+
+/// Lines with a label.
+#[derive(Default)]
+pub(super) struct Report(String);
+
+impl Report {
+    /// Adds a line; several in a row may share a label.
+    pub(super) fn line(&mut self, label: &str, text: impl std::fmt::Display) {
+        let _infallible = writeln!(self.0, "{label:<10} {text}");
+    }
+}
+
+/// Reads the arguments and the configuration, then follows the request.
+fn explained(given: &Given) -> Result<String, String> {
+    let text = given.operands[0].to_string_lossy().into_owned();
+    let url = Url::parse(&text)
+        .ok_or_else(|| format!("\"{text}\" is no URL; write http://HOST[:PORT]/PATH or https://…"))?;
+    let file = given.value("c").map_or_else(|| PathBuf::from(DEFAULT_CONF), PathBuf::from);
+    let main = std::path::absolute(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let prefix = main.parent().unwrap_or(&main).to_owned();
+    let request = Request { main, globals: String::new(), places: Places::below(&prefix), text: None };
+    let site = site::load(&request, Files::Disk).map_err(|refused| refused.message)?;
+    let tree = conf::parse(&conf::Source::new(&request.main), &DiskLoader::new(&request))
+        .map_err(|error| error.to_string())?;
+    let from = given.value("from").map_or("127.0.0.1".into(), |from| from.to_string_lossy());
+    let from: IpAddr = from.parse().map_err(|_| format!("\"{from}\" is no IP address"))?;
+    let mut fields = Vec::new();
+    for field in given.all("H").map(|field| field.to_string_lossy().into_owned()) {
+        let (name, value) = field
+            .split_once(':')
+            .ok_or_else(|| format!("\"{field}\" is no header field; write \"Name: value\""))?;
+        fields.push((name.trim().to_ascii_lowercase(), value.trim().to_owned()));
+    }
+    let method = given.value("X").map_or("GET".into(), |method| method.to_string_lossy());
+    let host = fields
+        .iter()
+        .find(|(name, _)| name == "host")
+        .map_or(url.host.as_str(), |(_, host)| split_port(host).0);
+    let (path, query) = site::path_and_query(url.target.as_bytes())?;
+    let values = Values {
+        method: method.into_owned(),
+        scheme: url.scheme,
+        host: host.to_ascii_lowercase(),
+        port: url.port,
+        target: url.target.clone(),
+        from,
+        fields,
+        uri: String::from_utf8_lossy(&path).into_owned(),
+        args: String::from_utf8_lossy(&query).into_owned(),
+    };
+    follow(&site, &tree, &url, values)
+}
+
+/// Follows the request through the configuration.
+fn follow(site: &Site, tree: &conf::Tree, url: &Url, mut values: Values) -> Result<String, String> {
+    let mut report = Report::default();
+    report.line(
+        "request",
+        format_args!(
+            "{} {}://{}{} from {}",
+            values.method, values.scheme, values.host, values.target, values.from
+        ),
+    );
+    let route = site::route(&site.config, url.ip(), url.port, values.host.as_bytes())?;
+    let tls = if route.is_tls { ", TLS" } else { "" };
+    report.line("listener", format_args!("{}{tls}", route.listener));
+    if route.is_tls != (url.scheme == "https") {
+        let outcome = if route.is_tls {
+            "responds with 400: plain HTTP was sent to a TLS port"
+        } else {
+            "does not speak TLS"
+        };
+        report.line("", format_args!("this address {outcome}"));
+        return Ok(report.0);
+    }
+    let https: Vec<&Statement> =
+        tree.statements.iter().filter(|statement| statement.name.text == "http").collect();
+    let mut servers = https.iter().flat_map(|http| named(http, "server").map(move |server| (*http, server)));
+    let (http, server) = servers.nth(route.server).ok_or("the server is not in the text")?;
+    report.line("server", server_line(server, &values.host, route.is_named));
+    let mut blocks = Blocks { chain: vec![http, server], http };
+    match script::run(&blocks, &mut values, &mut report) {
+        End::Response => return Ok(report.0),
+        End::Next | End::Break | End::Again | End::Block(_) => {}
+    }
+    for _ in 0..CYCLES_MAX {
+        let place = site::place(&site.config, route.server, values.uri.as_bytes())?;
+        blocks.chain.truncate(2);
+        enter(&mut blocks, &place);
+        location_lines(&blocks, &place, &mut report);
+        match script::run(&blocks, &mut values, &mut report) {
+            End::Response => return Ok(report.0),
+            End::Again => continue,
+            End::Block(block) => blocks.chain.push(block),
+            End::Next | End::Break => {}
+        }
+        handler::lines(site, &blocks, &place, &values, &mut report);
+        return Ok(report.0);
+    }
+    report.line("", format_args!("500: the URI changed more than {CYCLES_MAX} times"));
+    Ok(report.0)
+}
+
+/// The blocks of this name in a block.
+pub(super) fn named<'t>(block: &'t Statement, name: &'static str) -> impl Iterator<Item = &'t Statement> {
+    block.children().iter().filter(move |child| child.name.text == name)
+}
+
+/// The server with the reason for it.
+fn server_line(server: &Statement, host: &str, is_named: bool) -> String {
+    let names: Vec<&str> = named(server, "server_name").flat_map(Statement::texts).collect();
+    let shown = names.first().copied().filter(|name| !name.is_empty()).unwrap_or("_");
+    let is = |test: &dyn Fn(&str) -> bool| names.iter().copied().find(|name| test(name));
+    let exact = is(&|name| {
+        name.eq_ignore_ascii_case(host) || name.strip_prefix('.').is_some_and(|name| name == host)
+    });
+    let head = is(&|name| {
+        name.trim_start_matches('*').starts_with('.') && host.ends_with(name.trim_start_matches('*'))
+    });
+    let tail = is(&|name| name.strip_suffix('*').is_some_and(|name| host.starts_with(name)));
+    let why = match (is_named, exact, head, tail) {
+        (_, Some(name), ..) => format!("exact name \"{name}\""),
+        (_, _, Some(name), _) | (_, _, _, Some(name)) => format!("wildcard \"{name}\""),
+        (true, ..) => "a regular expression of server_name matches".to_owned(),
+        (false, ..) => "the default server of this listener".to_owned(),
+    };
+    format!("{shown} at {}: {why}", server.span())
+}
+
+/// Enters the blocks of a location, which are found by what is written behind `location`.
+fn enter<'t>(blocks: &mut Blocks<'t>, place: &site::Place) {
+    let compact = |text: &str| text.replace(char::is_whitespace, "");
+    for name in &place.chain {
+        let Some(around) = blocks.chain.last().copied() else { return };
+        let is_it =
+            |location: &&'t Statement| compact(&location.texts().collect::<String>()) == compact(name);
+        match named(around, "location").find(is_it) {
+            Some(location) => blocks.chain.push(location),
+            None => return,
+        }
+    }
+}
+
+/// The location with the reason for it, and those that lost.
+fn location_lines(blocks: &Blocks<'_>, place: &site::Place, report: &mut Report) {
+    use site::Candidate::{Exact, NoMatch, Pattern, Predicate, Prefix};
+    match (place.chain.last(), place.how) {
+        (Some(name), how) => {
+            let why = match how {
+                Some(Exact) => "the whole path",
+                Some(Prefix { keeps_patterns_out: true }) => {
+                    "the longest prefix, and ^~ keeps regular expressions out"
+                }
+                Some(Pattern) => "the first regular expression that matches",
+                _ => "the longest prefix",
+            };
+            let place = blocks.chain.last().map(|block| block.span().to_string()).unwrap_or_default();
+            report.line("location", format_args!("{name} at {place}: {why}"));
+        }
+        (None, _) => report.line("location", "none: the settings of the server hold"),
+    }
+    for (name, candidate) in &place.losers {
+        let why = match candidate {
+            Exact | Prefix { .. } => match place.how {
+                Some(Pattern) => "a prefix; a regular expression goes before it",
+                _ => "a shorter prefix",
+            },
+            Pattern => match place.how {
+                Some(Exact | Prefix { keeps_patterns_out: true }) => "a regular expression that is not asked",
+                _ => "matches too, and stands further down",
+            },
+            NoMatch => "does not match",
+            Predicate => "depends on a variable",
+        };
+        report.line("", format_args!("not {name}: {why}"));
+    }
+    if place.has_predicates {
+        report.line("", "locations that depend on a variable were not followed");
+    }
+}

@@ -1,0 +1,140 @@
+//! The texts of `-h`, `ringroad help` and each `--help`, out of the table of the command line.
+
+use std::fmt::Write;
+
+use super::options::{COMMANDS, Command, HELP, LETTERS, LONG, Operand, Opt, Value};
+use super::version;
+use crate::places::{DEFAULT_CONF, DEFAULT_PREFIX};
+
+/// Letters in a line.
+const WIDTH: usize = 79;
+
+/// The text of `-h`: nginx's form, and the commands.
+pub(super) fn usage() -> String {
+    let mut text = version::version_line();
+    text.push_str(
+        "Usage: ringroad [-?hvVtTq] [-s signal] [-p prefix]
+                [-e filename] [-c filename] [-g directives]
+       ringroad COMMAND [ARGUMENTS]
+
+Options:
+  -?,-h         : show this help and exit
+",
+    );
+    for option in LETTERS.iter().filter(|option| !matches!(option.letter, Some('?' | 'h'))) {
+        let name = format!("-{}{}", option.letter.unwrap_or_default(), value(option.value, " "));
+        let _infallible = writeln!(text, "  {name:13} : {}{}", option.help, default_of(option));
+    }
+    for option in LONG {
+        row(&mut text, &format!("--{}", option.long.unwrap_or_default()), option.help, 13, " : ");
+    }
+    text.push_str("\nCommands:\n");
+    for command in COMMANDS {
+        let _infallible = writeln!(text, "  {:13} : {}", command.name, command.summary);
+    }
+    text.push_str("\n\"ringroad COMMAND --help\" shows the arguments of a command.\n\n");
+    text
+}
+
+/// The default of an option of nginx, behind its help.
+fn default_of(option: &Opt) -> String {
+    match option.letter {
+        Some('p') => format!(" (default: {DEFAULT_PREFIX})"),
+        Some('e') => "\n                  (default: logs/error.log below the prefix)".to_owned(),
+        Some('c') => format!(
+            "\n                  (default: {DEFAULT_CONF},\n                  with -p: conf/nginx.conf below the prefix)"
+        ),
+        _ => String::new(),
+    }
+}
+
+/// The text of `--help` of a command.
+pub(super) fn of(command: &Command) -> String {
+    let mut text = format!("{}\n\n", synopsis(command));
+    wrap(&mut text, command.about, 0);
+    text.push_str("\nOptions:\n");
+    let options: Vec<(String, &str)> =
+        command.options.iter().chain([&HELP]).map(|option| (names(option), option.help)).collect();
+    let width = options.iter().map(|(names, _)| names.len()).max().unwrap_or(0);
+    for (names, help) in &options {
+        row(&mut text, names, help, width, "  ");
+    }
+    text.push_str("\nExit status:\n");
+    for (status, meaning) in command.exits {
+        let _infallible = writeln!(text, "  {status}  {meaning}");
+    }
+    if !command.exits.iter().any(|(status, _)| *status == 2) {
+        text.push_str("  2  wrong use\n");
+    }
+    text.push_str("\nExamples:\n");
+    for example in command.examples {
+        let _infallible = writeln!(text, "  ringroad {example}");
+    }
+    text
+}
+
+/// The line of use.
+pub(super) fn synopsis(command: &Command) -> String {
+    let mut text = format!("Usage: ringroad {}", command.name);
+    for option in command.options {
+        let _infallible = write!(text, " [{}]", names(option));
+    }
+    for operand in command.operands {
+        let _infallible = write!(text, " {}", shown_operand(operand));
+    }
+    text
+}
+
+/// An operand with the brackets that it needs.
+pub(super) fn shown_operand(operand: &Operand) -> String {
+    if operand.needed { operand.name.to_owned() } else { format!("[{}]", operand.name) }
+}
+
+/// All names of an option, and its value.
+fn names(option: &Opt) -> String {
+    let letter = option.letter.map(|letter| format!("-{letter}"));
+    let long = option.long.map(|long| format!("--{long}"));
+    let names: Vec<String> = letter.into_iter().chain(long).collect();
+    format!("{}{}", names.join(", "), value(option.value, " "))
+}
+
+/// What stands behind the name.
+fn value(value: Value, between: &str) -> String {
+    match value {
+        Value::No => String::new(),
+        Value::Needed(name, _) => format!("{between}{name}"),
+        Value::Optional(name, _) => format!("{between}[{name}]"),
+    }
+}
+
+/// A name with its help, which goes on below itself.
+fn row(text: &mut String, name: &str, help: &str, width: usize, between: &str) {
+    let _infallible = write!(text, "  {name:width$}{between}");
+    let indent = 2 + width.max(name.len()) + between.len();
+    let mut wrapped = String::new();
+    wrap(&mut wrapped, help, indent);
+    text.push_str(wrapped.trim_start());
+}
+
+/// Words in lines; an empty line begins a paragraph.
+fn wrap(text: &mut String, words: &str, indent: usize) {
+    let mut column = 0;
+    for word in words.split_ascii_whitespace() {
+        if column > 0 && column + 1 + word.chars().count() > WIDTH {
+            text.push('\n');
+            column = 0;
+        }
+        match column {
+            0 => {
+                let _infallible = write!(text, "{:indent$}{word}", "");
+                column = indent + word.chars().count();
+            }
+            _ => {
+                text.push(' ');
+                text.push_str(word);
+                column += 1 + word.chars().count();
+            }
+        }
+    }
+    text.push('\n');
+}

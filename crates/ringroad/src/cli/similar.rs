@@ -1,0 +1,21 @@
+//! The word that was probably meant, among those that are known.
+
+/// One slip for each three letters, as in messages of the configuration.
+pub(super) fn similar<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let slips_max = (word.chars().count() / 3).clamp(1, 3);
+    let distances = known.into_iter().map(|known| (conf::edit_distance(word, known), known));
+    distances.filter(|(slips, _)| *slips <= slips_max).min().map(|(_, known)| known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::similar;
+
+    #[test]
+    fn a_slip_is_found_and_another_word_is_not() {
+        let known = ["serve", "check", "engines"];
+        assert_eq!(similar("sevre", known), Some("serve"));
+        assert_eq!(similar("engins", known), Some("engines"));
+        assert_eq!(similar("start", known), None);
+    }
+}
