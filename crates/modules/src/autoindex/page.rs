@@ -47,12 +47,13 @@ impl Order {
             Key::Size => Ordering::Equal,
             Key::Date => a.modified.cmp(&b.modified),
         };
-        if self.descending {
+        if self.descending && self.key == Key::Name {
             entries.reverse();
-            entries.sort_by(|a, b| is_file(a).cmp(&is_file(b)).then_with(|| by(b, a)));
-        } else {
-            entries.sort_by(|a, b| is_file(a).cmp(&is_file(b)).then_with(|| by(a, b)));
         }
+        entries.sort_by(|a, b| {
+            let in_order = if self.descending { by(b, a) } else { by(a, b) };
+            is_file(a).cmp(&is_file(b)).then(in_order)
+        });
     }
 }
 
@@ -101,7 +102,7 @@ impl Page {
         escape_html(text.as_bytes(), out);
         out.extend_from_slice(b"</title>\n<style>");
         out.extend_from_slice(STYLE.as_bytes());
-        out.extend_from_slice(b"</style>\n<h1>");
+        out.extend_from_slice(b"</style>\n<h1>Index of ");
         path_links(uri, out);
         out.extend_from_slice(b"</h1>\n<table>\n<thead><tr>");
         for (key, class, title, name) in [
@@ -232,7 +233,7 @@ mod tests {
             ("sort=x&order=x", "d e a b c"),
             ("sort=name&order=desc", "e d c b a"),
             ("sort=size", "d e c a b"),
-            ("sort=size&order=desc", "e d b a c"),
+            ("sort=size&order=desc", "d e a b c"),
             ("sort=date", "d e b a c"),
             ("order=desc&sort=date", "e d c a b"),
         ] {
