@@ -86,13 +86,15 @@ impl Scope<'_> {
     /// The content of the braces of a refused statement, as far as its name implies it.
     fn block_of_refused(&self, statement: &Statement) -> Option<Block> {
         let name = statement.name.text.as_str();
-        let here = self.table.find(name, self.context).or(self.table.named(name).first().copied());
-        let in_nginx = || {
-            let here = nginx_directives().named(name).find(|row| row.contexts.intersects(self.context));
-            let row = here.or_else(|| nginx_directives().named(name).next())?;
-            Some(row.block(if here.is_some() { self.context } else { row.contexts }))
+        // Of this context first: `server` means something else in `stream`, whether that is supported or not.
+        let here = self.table.find(name, self.context).map(|spec| spec.block);
+        let of_nginx = || {
+            let mut rows = nginx_directives().named(name);
+            rows.find(|row| row.contexts.intersects(self.context)).map(|row| row.block(self.context))
         };
-        here.map(|spec| spec.block).or_else(in_nginx)
+        let elsewhere = || self.table.named(name).first().map(|spec| spec.block);
+        let elsewhere_in_nginx = || nginx_directives().named(name).next().map(|row| row.block(row.contexts));
+        here.or_else(of_nginx).or_else(elsewhere).or_else(elsewhere_in_nginx)
     }
 }
 
@@ -288,6 +290,21 @@ mod tests {
             }
         });
         assert_eq!(errors.last().map(String::as_str), Some(expected), "{errors:?}");
+    }
+
+    #[test]
+    fn blocks_that_are_not_supported_hold_their_own_directives() {
+        let tree = read("stream { server { proxy_pass a; root b; } }");
+        let mut errors = Vec::new();
+        visit(&tree, &Table::new(&[&SPECS]), &mut |visit| {
+            if let Verdict::Fault(error) = visit.verdict {
+                errors.push(error.kind().to_string());
+            }
+        });
+        let not_supported = |name: &str| format!("\"{name}\" directive is not supported yet");
+        let mut expected = ["stream", "server", "proxy_pass"].map(not_supported).to_vec();
+        expected.push("\"root\" directive is not allowed here".to_owned());
+        assert_eq!(errors, expected);
     }
 
     #[test]

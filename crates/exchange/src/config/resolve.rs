@@ -76,8 +76,17 @@ pub fn examine(
     let mut resolver = Resolver::new(modules, &tree, Bases { prefix, conf: &source.prefix }, loader);
     resolver.faults = Some(Faults::default());
     let read = resolver.main_block(&tree.statements);
-    let mut errors = resolver.faults.take().map(Faults::into_errors).unwrap_or_default();
-    errors.extend(read.err());
+    let mut faults = resolver.faults.take().unwrap_or_default();
+    faults.errors.extend(read.err());
+    // What the whole lacks is judged with errors too, as far as these do not explain it.
+    match faults.errors.is_empty() {
+        true => faults.errors.extend(resolver.finish().err()),
+        false => {
+            let names = [resolver.http.registry.finish().err(), resolver.http.zones.finish().err()];
+            names.into_iter().flatten().for_each(|error| faults.add(error, None));
+        }
+    }
+    let mut errors = faults.errors;
     // Blocks of directives that are not there were not walked into.
     conf::visit(&tree, modules.specs(), &mut |visit| {
         if let Verdict::Fault(error) = visit.verdict
@@ -86,9 +95,6 @@ pub fn examine(
             errors.push(error);
         }
     });
-    if errors.is_empty() {
-        errors.extend(resolver.finish().err());
-    }
     let place = |error: &Error| {
         let span = error.span()?;
         let path = span.file.path()?;
@@ -121,7 +127,11 @@ impl Faults {
         let text = error.kind().to_string();
         let is_value = matches!(error.kind(), ErrorKind::Message(_));
         let mut names = text.split('"').skip(1).step_by(2).filter(|name| !name.is_empty());
-        let is_explained = names.any(|name| self.words.iter().any(|word| word.contains(name)));
+        let has = |word: &String, name: &str| {
+            let is_end = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'));
+            word.split(is_end).any(|part| part == name)
+        };
+        let is_explained = names.any(|name| self.words.iter().any(|word| has(word, name)));
         let is_name =
             ["unknown", "zero size", "not found", "no such", "is not"].iter().any(|word| text.contains(word));
         // What is wrong with a block as a whole, and names nothing, may come from what is wrong inside of it.
@@ -142,10 +152,6 @@ impl Faults {
         if !(is_value && (is_explained || is_name && self.misses_file)) {
             self.errors.push(error);
         }
-    }
-
-    fn into_errors(self) -> Vec<Error> {
-        self.errors
     }
 }
 

@@ -10,7 +10,7 @@ use crate::listen::errno_text;
 use crate::log::{self, Level, Log};
 use crate::master;
 use crate::places::{DEFAULT_CONF, DEFAULT_PREFIX, PREFIX_CONF, Places, Request};
-use crate::site::{self, Files, Refused, Site};
+use crate::site::{self, Files, Problem, Refused, Site};
 
 /// Does what the options say.
 pub(super) fn run(options: &Options) -> ExitCode {
@@ -69,6 +69,7 @@ pub(super) fn report(request: &Request, loaded: &Result<Site, Refused>, errors_m
     if let Some(excerpt) = first.iter().find_map(|problem| problem.excerpt.as_deref()) {
         print_error(excerpt);
     }
+    let others = without_insides(others);
     for problem in others.iter().take(errors_max - 1) {
         log.write(problem.level, &problem.message);
         print_error(problem.excerpt.as_deref().unwrap_or_default());
@@ -80,6 +81,19 @@ pub(super) fn report(request: &Request, loaded: &Result<Site, Refused>, errors_m
         }
         left => print_error(format_args!("ringroad: {left} more errors\n")),
     }
+}
+
+/// Leaves out what is not supported inside of a block that is not supported, such as `server` in `stream`.
+fn without_insides(problems: Vec<Problem>) -> Vec<Problem> {
+    let mut blocks: Vec<&'static str> = Vec::new();
+    let mut is_outside = |problem: &Problem| {
+        let conf::ErrorKind::NotSupported { module, .. } = problem.error.kind() else { return true };
+        let is_inside =
+            blocks.iter().any(|block| module.strip_prefix(block).is_some_and(|rest| rest.starts_with('_')));
+        blocks.push(module);
+        !is_inside
+    };
+    problems.into_iter().filter(|problem| is_outside(problem)).collect()
 }
 
 /// Paths and the log that is open until the configuration says otherwise.
