@@ -245,7 +245,7 @@ mod tests {
             (
                 "http { geoip_country /a; }",
                 "\"geoip_country\" directive is not supported in /n.conf:1; MaxMind no longer makes its files: \
-                 use geo with networks, or a variable that another server sets",
+                 use geoip2 with a file .mmdb, or geo with networks",
             ),
             (
                 "http { gzip on off; }",

@@ -13,10 +13,7 @@ pub(crate) const VERSION: &str = "1.31.5";
 
 /// What to use in the place of modules that will not be supported.
 const INSTEAD: [(&str, &str); 5] = [
-    (
-        "http_geoip",
-        "MaxMind no longer makes its files: use geo with networks, or a variable that another server sets",
-    ),
+    ("http_geoip", "MaxMind no longer makes its files: use geoip2 with a file .mmdb, or geo with networks"),
     ("stream_geoip", "MaxMind no longer makes its files: use geo with networks"),
     (
         "http_perl",

@@ -21,6 +21,7 @@ mod empty_gif;
 pub mod fastcgi;
 mod flv;
 mod geo;
+mod geoip2;
 mod grpc;
 mod gunzip;
 mod gzip;
@@ -101,6 +102,7 @@ pub static MODULES: &[&Module] = &[
     &log::MODULE,
     &map::MODULE,
     &geo::MODULE,
+    &geoip2::MODULE,
     &split_clients::MODULE,
     &rewrite::MODULE,
     &browser::MODULE,

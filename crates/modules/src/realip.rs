@@ -212,6 +212,23 @@ impl Search<'_> {
     }
 }
 
+/// The address of a client behind proxies: what `X-Forwarded-For` has, where the start is one of these proxies.
+pub(crate) fn behind_proxies(
+    request: &Request,
+    start: Address,
+    proxies: &[Network],
+    recursive: bool,
+) -> Address {
+    // Without a trusted proxy the fields are not read.
+    if proxies.is_empty() {
+        return start;
+    }
+    let trusted = |address: &Address| proxies.iter().any(|network| network.includes(address));
+    let search = Search { trusted: &trusted, recursive };
+    let values: Vec<&[u8]> = request.head.all(request.bytes(), HeaderId::XForwardedFor).collect();
+    search.back(&start, values.into_iter().rev()).map_or(start, Address::Inet)
+}
+
 /// An address with or without a port; port 0 is none. IPv6 with a port stands in brackets.
 fn parse(text: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(text).ok()?;

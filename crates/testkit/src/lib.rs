@@ -44,6 +44,7 @@ pub mod files;
 pub mod filesystem;
 pub mod gate;
 pub mod memcached;
+pub mod mmdb;
 pub mod nginx;
 pub mod origin;
 pub mod process;

@@ -17,7 +17,6 @@ const FOREIGN: &[(&str, &[&str])] = &[
     ("http_dav_ext", &["dav_ext"]),
     ("http_echo", &["echo"]),
     ("http_fancyindex", &["fancyindex"]),
-    ("http_geoip2", &["geoip2"]),
     ("http_headers_more", &["more_"]),
     ("http_js", &["js_"]),
     ("http_lua", &["lua_", "_by_lua"]),

@@ -9,9 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use conf::{Args, Contexts, Error, Spec, Statement};
-use http::request::HeaderId;
 
-use crate::realip::Search;
+use crate::realip::behind_proxies;
 use crate::{Directive, Module};
 use exchange::config::Cx;
 use exchange::network::Network;
@@ -279,14 +278,7 @@ impl Geo {
                 Address::Inet(SocketAddr::new(ip, 0))
             }
         };
-        // Nobody is trusted, so nobody's fields are looked at.
-        if self.proxies.is_empty() {
-            return Some(start);
-        }
-        let trusted = |address: &Address| self.proxies.iter().any(|network| network.includes(address));
-        let search = Search { trusted: &trusted, recursive: self.recursive };
-        let values: Vec<&[u8]> = request.head.all(request.bytes(), HeaderId::XForwardedFor).collect();
-        Some(search.back(&start, values.into_iter().rev()).map_or(start, Address::Inet))
+        Some(behind_proxies(request, start, &self.proxies, self.recursive))
     }
 }
 

@@ -1,0 +1,267 @@
+//! `geoip2` (module ngx_http_geoip2): variables whose values stand in a MaxMind database, by an address.
+//!
+//! `database` holds a file in memory and finds values in it; `reload` reads a file again that has changed.
+
+mod database;
+mod reload;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use conf::{Args, Contexts, Error, Spec, Statement, value};
+
+use crate::realip::behind_proxies;
+use crate::{Directive, Module};
+use database::{BYTES_MAX, Bytes, Database, Step};
+use exchange::config::{Cx, HttpType};
+use exchange::module::ThreadHooks;
+use exchange::network::Network;
+use exchange::request::{Address, Request};
+use exchange::template::Template;
+use exchange::variables::Compute;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    http: &[HttpType::of::<Conf>()],
+    thread: ThreadHooks { configured: reload::tend, ..ThreadHooks::NONE },
+    ..Module::named("http_geoip2")
+};
+
+const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
+    Spec::new("http_geoip2", name, Contexts::HTTP, args, help)
+}
+
+const DIRECTIVES: &[Directive] = &[
+    Directive::http(
+        spec("geoip2", Args::Exactly(1), "Defines variables by a MaxMind database, a file `.mmdb`.")
+            .raw()
+            .many(),
+        add_database,
+    ),
+    // No proxy is trusted by default: the fields are the client's to write.
+    Directive::http(
+        spec(
+            "geoip2_proxy",
+            Args::Exactly(1),
+            "Takes the address from `X-Forwarded-For` where the client is this address or network.",
+        )
+        .many(),
+        |cx| {
+            let text = cx.arg(0);
+            let network = Network::read(text, cx);
+            let network = network.ok_or_else(|| cx.error(format_args!("invalid network \"{text}\"")))?;
+            cx.http.own::<Conf>().proxies.push(network);
+            Ok(())
+        },
+    ),
+    Directive::http(
+        spec(
+            "geoip2_proxy_recursive",
+            Args::Flag,
+            "Takes the last address of `X-Forwarded-For` that is no `geoip2_proxy` itself.",
+        )
+        .default("off"),
+        |cx| {
+            let mut recursive = false;
+            cx.flag(&mut recursive)?;
+            cx.http.own::<Conf>().recursive = recursive;
+            Ok(())
+        },
+    ),
+];
+
+/// The databases of a configuration, and the proxies that are trusted with the address of a client.
+#[derive(Debug, Default)]
+struct Conf {
+    databases: Vec<Arc<Database>>,
+    proxies: Vec<Network>,
+    recursive: bool,
+}
+
+/// Reads the file, then the rows of the block.
+fn add_database(cx: &mut Cx<'_>) -> Result<(), Error> {
+    let path = cx.path(cx.arg(0));
+    let shown = path.display();
+    let databases = &cx.http.own::<Conf>().databases;
+    if databases.iter().any(|known| known.path == path) {
+        return Err(cx.error(format_args!("Duplicate GeoIP2 mmdb - {shown}")));
+    }
+    let others: usize = databases.iter().map(|known| known.len()).sum();
+    let bytes = cx.read_data(&path)?;
+    if bytes.len().saturating_add(others) > BYTES_MAX {
+        let mib = BYTES_MAX >> 20;
+        return Err(cx.error(format_args!("\"{shown}\" makes the databases of geoip2 larger than {mib} MiB")));
+    }
+    let reader = database::read(Bytes::of(bytes))
+        .map_err(|error| cx.error(format_args!("\"{shown}\" is no MaxMind database: {error}")))?;
+    let (mut interval, mut variables) = (0, Vec::new());
+    for row in cx.statement.rows() {
+        let row = row?;
+        match read_row(row, &mut cx.at(row))? {
+            Row::Reload(seconds) => interval = seconds,
+            Row::Variable(slot, variable) => variables.push((slot, variable)),
+        }
+    }
+    let database = Arc::new(Database::new(path, reader, interval));
+    for (slot, what) in variables {
+        let variable = Variable { database: Arc::clone(&database), what };
+        cx.http.registry.compute(slot, Arc::new(variable));
+    }
+    cx.http.own::<Conf>().databases.push(database);
+    Ok(())
+}
+
+/// One row of a block.
+enum Row {
+    /// `auto_reload`: seconds between two checks of the file; 0 is never.
+    Reload(u64),
+    /// A variable's slot, and how its value is made.
+    Variable(u32, What),
+}
+
+/// How the value of a variable is made.
+#[derive(Debug)]
+enum What {
+    /// From the record of an address.
+    Record(Record),
+    /// `metadata`, about the database itself.
+    Metadata(Metadata),
+}
+
+/// A value in the record of an address.
+#[derive(Debug)]
+struct Record {
+    /// `source=`; without it, the address is the client's.
+    source: Option<Template>,
+    /// `default=`, where there is no value.
+    default: Option<Box<str>>,
+    path: Box<[Step]>,
+}
+
+/// What is known of a database.
+#[derive(Clone, Copy, Debug)]
+enum Metadata {
+    /// When it was made, in seconds since 1970.
+    BuildEpoch,
+    /// When its file was checked last.
+    LastCheck,
+    /// When it was last replaced.
+    LastChange,
+    /// A name that has no value, as in the module for nginx.
+    Nothing,
+}
+
+const METADATA: [(&str, Metadata); 3] = [
+    ("build_epoch", Metadata::BuildEpoch),
+    ("last_check", Metadata::LastCheck),
+    ("last_change", Metadata::LastChange),
+];
+
+fn read_row(row: &Statement, cx: &mut Cx<'_>) -> Result<Row, Error> {
+    let (key, args): (&str, Vec<&str>) = (&row.name.text, row.texts().collect());
+    match (key, args.as_slice()) {
+        ("auto_reload", [interval]) => {
+            let seconds = value::seconds(interval);
+            let invalid = |_| cx.error(format_args!("invalid interval for auto_reload \"{interval}\""));
+            return seconds.map(Row::Reload).map_err(invalid);
+        }
+        ("auto_reload", _) => return Err(cx.error("invalid number of arguments for auto_reload")),
+        _ if !key.starts_with('$') => return Err(cx.error(format_args!("invalid setting \"{key}\""))),
+        _ => {}
+    }
+    let what = match args.as_slice() {
+        ["metadata", name] => {
+            let known = METADATA.iter().find(|(known, _)| known == name).map(|(_, metadata)| *metadata);
+            if known.is_none() {
+                cx.warn(format_args!(
+                    "\"{key}\" has no value: metadata is \"build_epoch\", \"last_check\" or \"last_change\", not \"{name}\""
+                ));
+            }
+            What::Metadata(known.unwrap_or(Metadata::Nothing))
+        }
+        ["metadata", ..] => return Err(cx.error("invalid number of arguments for metadata")),
+        args => What::Record(read_record(key, args, cx)?),
+    };
+    let slot = cx.http.registry.define_computed(cx.variable_name(key)?, row)?;
+    Ok(Row::Variable(slot, what))
+}
+
+/// Settings with an equals sign come first, as in the module for nginx; the path is behind them.
+fn read_record(key: &str, args: &[&str], cx: &mut Cx<'_>) -> Result<Record, Error> {
+    let settings = args.iter().take_while(|arg| arg.contains('=')).count();
+    let (settings, path) = args.split_at(settings);
+    let (mut source, mut default) = (None, None);
+    for setting in settings {
+        let (name, text) = setting.split_once('=').unwrap_or_default();
+        match name {
+            "default" if !text.is_empty() => {
+                if default.replace(text.into()).is_some() {
+                    return Err(cx.error(format_args!("default has already been declared for  \"{key}\"")));
+                }
+            }
+            "source" if !text.is_empty() => {
+                if !text.starts_with('$') {
+                    return Err(cx.error(format_args!("invalid source variable name \"{text}\"")));
+                }
+                if source.replace(cx.template(text)?).is_some() {
+                    return Err(cx.error(format_args!("source has already been declared for  \"{key}\"")));
+                }
+            }
+            _ => return Err(cx.error(format_args!("invalid setting \"{setting}\" for \"{key}\""))),
+        }
+    }
+    let path = path.iter().map(|name| Step::new(name)).collect();
+    Ok(Record { source, default, path })
+}
+
+/// A variable of a database.
+#[derive(Debug)]
+struct Variable {
+    database: Arc<Database>,
+    what: What,
+}
+
+impl Compute for Variable {
+    fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
+        match &self.what {
+            What::Record(record) => {
+                let found =
+                    record.address(request).is_some_and(|ip| self.database.find(ip, &record.path, out));
+                if !found && let Some(default) = &record.default {
+                    out.extend_from_slice(default.as_bytes());
+                }
+                found || record.default.is_some()
+            }
+            What::Metadata(metadata) => {
+                let number = match metadata {
+                    Metadata::BuildEpoch => self.database.build_epoch(),
+                    Metadata::LastCheck => self.database.checked(),
+                    Metadata::LastChange => self.database.changed(),
+                    Metadata::Nothing => return false,
+                };
+                out.extend_from_slice(number.to_string().as_bytes());
+                true
+            }
+        }
+    }
+}
+
+impl Record {
+    /// The address that the record is searched for.
+    fn address(&self, request: &Request) -> Option<IpAddr> {
+        if let Some(source) = &self.source {
+            let text = source.rendered(request);
+            return std::str::from_utf8(&text).ok()?.parse().ok();
+        }
+        let conf = request.config().http.of::<Conf>();
+        match behind_proxies(request, request.client().clone(), &conf.proxies, conf.recursive) {
+            // A client of IPv4 on an IPv6 socket is searched for by its IPv4 address.
+            Address::Inet(address) => Some(address.ip().to_canonical()),
+            Address::Unix(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

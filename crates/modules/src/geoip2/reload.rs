@@ -1,0 +1,144 @@
+//! `auto_reload`: a task for each database checks its file, and reads it again when it is another one.
+//!
+//! One thread has the task, and reads through its engine: no request waits for a disk. A file that cannot be read, or is no
+//! database, leaves the old one in use.
+//!
+//! ```text
+//! wait for the interval -> stat(2) -- as before --> wait
+//!                             | other than before
+//!                             v
+//!                read, check -- wrong --> one line in the log, old content stays
+//!                             | right
+//!                             v
+//!                  the new content takes its place
+//! ```
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use io::op::{DeviceId, OpenHow, Stat};
+use io::{DiskVia, Errno};
+use rustix::fs::OFlags;
+
+use super::Conf;
+use super::database::{self, BYTES_MAX, Bytes, Database};
+use exchange::error_log;
+use exchange::request::Generation;
+use exchange::thread::Thread;
+use telemetry::{Level, Reason};
+use transfer::body::choose;
+use transfer::body::rules::Aio;
+
+/// Bytes that are read at a time.
+const PIECE: usize = 64 << 10;
+
+/// The metadata at the end of a database has at most this many bytes (MaxMind DB file format 2.0).
+const METADATA_MAX: u64 = 128 << 10;
+
+/// Lets this thread check the files that no other one checks.
+pub(super) fn tend(thread: &Rc<Thread>, _: Option<&Generation>) {
+    for database in &thread.generation().config.http.of::<Conf>().databases {
+        if database.interval > 0 && database.claim() {
+            rt::spawn(keep(Arc::downgrade(database), Rc::clone(thread)));
+        }
+    }
+}
+
+/// Checks the file of a database until no configuration has it any more.
+async fn keep(database: Weak<Database>, thread: Rc<Thread>) {
+    let (mut seen, mut told) = (None, None);
+    while let Some(interval) = database.upgrade().map(|database| database.interval) {
+        rt::sleep_until(rt::now() + Duration::from_secs(interval)).await;
+        let Some(database) = database.upgrade() else { return };
+        database.note_check();
+        let path = database.path.display();
+        match check(&database, &mut seen).await {
+            Ok(is_new) => {
+                told = None;
+                if is_new {
+                    error_log::write(&thread, Level::Notice, format_args!("Reload MMDB \"{path}\""));
+                }
+            }
+            // The same fault again is no news.
+            Err(fault) if told.as_ref() == Some(&fault) => {}
+            Err(fault) => {
+                error_log::write(
+                    &thread,
+                    Level::Error,
+                    format_args!(
+                        "geoip2 database \"{path}\" was not reloaded, the old one stays in use: {fault}"
+                    ),
+                );
+                told = Some(fault);
+            }
+        }
+    }
+}
+
+/// What tells one file from another.
+type Seen = (u64, u64, i64, u32);
+
+fn seen_of(stat: &Stat) -> Seen {
+    (stat.inode, stat.size, stat.modified, stat.modified_nanos)
+}
+
+/// Whether the file was another one and has been read.
+async fn check(database: &Database, seen: &mut Option<Seen>) -> Result<bool, String> {
+    let failed = |call: &'static str| move |errno: Errno| format!("{call} failed ({})", Reason(errno));
+    let device = DeviceId::default();
+    let via = choose::path_engine(Aio::Unset, &rt::caps());
+    let path = CString::new(database.path.as_os_str().as_bytes());
+    let path = path.map_err(|_| failed("open()")(Errno::NOENT))?;
+    // Without O_NONBLOCK the open of a FIFO would wait for a writer.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let how = OpenHow { flags: flags.bits() as i32, ..OpenHow::default() };
+    let file = rt::File::open(None, path, how, device, via).await.map_err(failed("open()"))?;
+    let stat = file.stat(device, via).await.map_err(failed("fstat()"))?;
+    let found = seen_of(&stat);
+    if *seen == Some(found) {
+        return Ok(false);
+    }
+    if stat.size > BYTES_MAX as u64 {
+        return Err(format!("it has more than {} MiB", BYTES_MAX >> 20));
+    }
+    // The first time, nothing is known of the file that the content came from: the metadata tells.
+    if seen.is_none() {
+        let start = stat.size.saturating_sub(METADATA_MAX);
+        let end = read(&file, start, stat.size, via).await?;
+        if database.ends_with(stat.size, &end) {
+            *seen = Some(found);
+            return Ok(false);
+        }
+    }
+    let bytes = read(&file, 0, stat.size, via).await?;
+    let content = database::read(Bytes::of(Arc::new(bytes))).map_err(|error| error.to_string())?;
+    // Written over meanwhile: it is read when it has come to rest.
+    let after = file.stat(device, via).await.map_err(failed("fstat()"))?;
+    if seen_of(&after) != found {
+        return Err("it changed while it was read".to_owned());
+    }
+    database.replace(content);
+    *seen = Some(found);
+    Ok(true)
+}
+
+/// The bytes of a part of a file.
+async fn read(file: &rt::File, start: u64, end: u64, via: DiskVia) -> Result<Vec<u8>, String> {
+    let failed = |errno: Errno| format!("pread() failed ({})", Reason(errno));
+    let mut bytes = Vec::with_capacity((end - start) as usize);
+    let mut buf = rt::pool().get(PIECE).ok_or_else(|| failed(Errno::NOMEM))?;
+    while start + (bytes.len() as u64) < end {
+        let offset = start + bytes.len() as u64;
+        let len = (end - offset).min(PIECE as u64) as u32;
+        let (count, rest) = file.read_at(offset, len, buf, DeviceId::default(), via).await;
+        buf = rest.ok_or_else(|| failed(Errno::IO))?;
+        match count.map_err(failed)? as usize {
+            0 => return Err("it was cut off while it was read".to_owned()),
+            count => bytes.extend_from_slice(&buf[..count]),
+        }
+    }
+    Ok(bytes)
+}
