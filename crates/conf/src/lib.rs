@@ -16,6 +16,7 @@
 //! that read `nginx -t` can read these too.
 #![forbid(unsafe_code)]
 
+mod changes;
 mod check;
 mod error;
 mod excerpt;
@@ -31,6 +32,7 @@ mod spec;
 mod tree;
 pub mod value;
 
+pub use changes::{Change, ChangeKind, changes};
 pub use check::{Report, Scope, Verdict, Visit, check, visit};
 pub use error::{Error, ErrorKind, Level};
 pub use excerpt::{excerpt, excerpt_of, typography};

@@ -106,6 +106,11 @@ impl Log {
         }
     }
 
+    /// Whether any target takes lines of this level.
+    pub(crate) fn takes(&self, level: Level) -> bool {
+        self.sinks.iter().any(|sink| level <= sink.level)
+    }
+
     /// One line.
     pub(crate) fn write(&self, level: Level, message: impl fmt::Display) {
         let line = LazyLine { level, message: &message };

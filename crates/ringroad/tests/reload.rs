@@ -220,3 +220,32 @@ fn a_response_under_way_outlives_the_replacement_of_its_process() {
     body.compare(0..3 << 20, &mut client.body(&head)).unwrap_or_else(|mismatch| panic!("{mismatch:?}"));
     wait_until("the old worker's end", || server.workers().len() == 1);
 }
+
+#[test]
+fn a_reload_says_what_it_changes() {
+    for main in ["", "master_process off;"] {
+        let mut server = Server::start(BINARY, &site(main, "v0"));
+        let more = site(main, "v1").replace("access_log off;", "access_log off; server_tokens off;");
+        server.rewrite_conf(&more);
+        server.reload();
+        wait_for_answer(&server, "v1");
+        let place = format!(" in {}", server.path("").display());
+        for change in ["return 200 v0 -> 200 v1 (http, server, location /)", "+ server_tokens off (http)"] {
+            server.wait_for_log(&format!("configuration change: {change}{place}"), Deadline::default());
+        }
+        server.reload();
+        server.wait_for_log("configuration change: none", Deadline::default());
+        let log = server.error_log();
+        assert_eq!(log.matches("configuration change: ").count(), 3, "{log}");
+        assert!(!log.contains("a new worker process is needed"), "{log}");
+        server.rewrite_conf(&more.replace("events {}", "worker_processes 2; env A; events {}"));
+        server.reload();
+        server.wait_for_log("configuration change: + worker_processes 2 in ", Deadline::default());
+        server.wait_for_log("configuration change: + env A in ", Deadline::default());
+        let line = match main {
+            "" => "a new worker process is needed: worker_processes 1 -> 2, env",
+            _ => "use master_process on (worker_processes 1 -> 2, env)",
+        };
+        server.wait_for_log(line, Deadline::default());
+    }
+}

@@ -15,8 +15,10 @@ use std::time::Instant;
 use super::process::{ANSWER_TIME, Stage, WorkerProcess};
 use super::{Cycle, Master, Phase, announce, write_pid_file};
 use crate::control::message::{Bundle, ToWorker};
+use crate::log::{Level, Log};
 use crate::pidfile::PidFile;
-use crate::site::{self, Files};
+use crate::places::Request;
+use crate::site::{self, Files, Site};
 
 /// A configuration on its way into force.
 #[derive(Debug)]
@@ -48,7 +50,9 @@ impl Master {
         let Ok(cycle) = Cycle::open(&self.request, site, self.generation, Some(&self.cycle), &log) else {
             return;
         };
-        let in_place = can_swap(&self.cycle, &cycle);
+        tell_changes(&self.cycle.site, &cycle.site, &self.request, &log);
+        let reasons = replacement_reasons(&self.cycle, &cycle);
+        let in_place = reasons.is_empty();
         match self.workers.iter_mut().find(|worker| worker.stage == Stage::Serving) {
             Some(worker) if in_place => {
                 let (bundle, fds) = cycle.bundle();
@@ -58,7 +62,13 @@ impl Master {
                 let give_up_at = Some(Instant::now() + ANSWER_TIME);
                 self.pending = Some(Pending { worker: worker.pid(), cycle, give_up_at });
             }
-            _ => self.replace(cycle),
+            _ => {
+                if !in_place {
+                    let reasons = reasons.join(", ");
+                    log.notice(format_args!("a new worker process is needed: {reasons}"));
+                }
+                self.replace(cycle);
+            }
         }
     }
 
@@ -177,12 +187,32 @@ impl Master {
     }
 }
 
-/// Whether the running process can take the new configuration: nothing of the process differs, and each address
-/// that stays has as many sockets as before, because the threads keep the ones that they have.
-fn can_swap(old: &Cycle, new: &Cycle) -> bool {
-    let same_sockets = new.listeners.0.iter().all(|listener| {
-        let known = old.listeners.find(&listener.options.address);
-        known.is_none_or(|known| known.sockets.len() == listener.sockets.len())
-    });
-    same_sockets && site::ProcessKey::of(&old.site.config) == site::ProcessKey::of(&new.site.config)
+/// Writes what the new configuration changes, where the log takes such lines.
+pub(super) fn tell_changes(old: &Site, new: &Site, request: &Request, log: &Log) {
+    if !log.takes(Level::Notice) {
+        return;
+    }
+    let changes = site::changes(old, new, request);
+    for change in &changes {
+        log.notice(format_args!("configuration change: {change}"));
+    }
+    if changes.is_empty() {
+        log.notice("configuration change: none");
+    }
+}
+
+/// Why the running process cannot take the new configuration; empty where it can. Nothing of the process may differ, and each
+/// address that stays has as many sockets as before, because the threads keep the ones that they have.
+fn replacement_reasons(old: &Cycle, new: &Cycle) -> Vec<String> {
+    let key = |cycle: &Cycle| site::ProcessKey::of(&cycle.site.config);
+    let mut reasons = key(old).differences(&key(new));
+    for listener in &new.listeners.0 {
+        let address = &listener.options.address;
+        let known = old.listeners.find(address).map(|known| known.sockets.len());
+        if let Some(before) = known.filter(|before| *before != listener.sockets.len()) {
+            reasons.push(format!("listen {address}: {before} -> {} sockets", listener.sockets.len()));
+        }
+    }
+    debug_assert!(!reasons.is_empty() || key(old) == key(new), "every field of the key has a reason");
+    reasons
 }

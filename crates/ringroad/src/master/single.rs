@@ -11,12 +11,13 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::acme::Acme;
 use super::daemon::Readiness;
+use super::reload::tell_changes;
 use super::{Cycle, announce, greet, tell_method, tell_retired, timeout_until, write_pid_file};
 use crate::control::acme::AcmeChange;
 use crate::listen::error_text;
 use crate::places::Request;
 use crate::signals::{Arrived, Signals};
-use crate::site::{self, Files, Resources, Worker};
+use crate::site::{self, Files, Resources, Site, Worker};
 
 /// Serves until a signal ends it.
 pub(super) fn run(
@@ -187,9 +188,13 @@ impl Single {
             Ok(site) => site,
             Err(refused) => return log.write(refused.level, refused.message),
         };
-        if site::ProcessKey::of(&site.config) != site::ProcessKey::of(&self.cycle.site.config) {
-            // Nobody else could start it.
-            return log.emerg("the new configuration needs a new process: restart, or use master_process on");
+        tell_changes(&self.cycle.site, &site, &self.request, &log);
+        let key = |site: &Site| site::ProcessKey::of(&site.config);
+        let reasons = key(&self.cycle.site).differences(&key(&site)).join(", ");
+        if !reasons.is_empty() {
+            // There is no master that could start it.
+            let message = "the new configuration needs a new process: restart, or use master_process on";
+            return log.emerg(format_args!("{message} ({reasons})"));
         }
         for change in self.acme.changes(site::issuers(&site.config)) {
             if let Err(message) = site::apply(&site.config, &change) {

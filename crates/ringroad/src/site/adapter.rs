@@ -158,6 +158,31 @@ fn place_of(directive: &str, loaded: &Loaded, request: &Request) -> String {
     span.map(|span| format!(" in {span}")).unwrap_or_default()
 }
 
+/// Lines about changes that a reload writes at most.
+const CHANGES_MAX: usize = 100;
+
+/// What differs between two configurations, a line for each directive, with its place.
+pub(crate) fn changes(old: &Site, new: &Site, request: &Request) -> Vec<String> {
+    let source = conf::Source::new(&request.main).with_globals(&request.globals);
+    let parse = |site: &Site| {
+        let loader: MapLoader = site.files.iter().cloned().collect();
+        conf::parse(&source, &loader).map(|tree| tree.statements).unwrap_or_default()
+    };
+    let (found, count) = conf::changes(&parse(old), &parse(new), CHANGES_MAX);
+    let mut lines: Vec<String> = found.iter().map(ToString::to_string).collect();
+    // Other files that were read, such as certificates and databases: their bytes say nothing to a reader.
+    let known = |path: &PathBuf| old.data.iter().find(|(known, _)| known == path);
+    let is_other = |(path, bytes): &&(PathBuf, Vec<u8>)| known(path).is_some_and(|(_, old)| old != bytes);
+    let files: Vec<_> = new.data.iter().filter(is_other).collect();
+    let left = CHANGES_MAX.saturating_sub(lines.len());
+    lines.extend(files.iter().take(left).map(|(path, _)| format!("the content of \"{}\"", path.display())));
+    match (count + files.len()).saturating_sub(lines.len()) {
+        0 => {}
+        more => lines.push(format!("{more} further changes")),
+    }
+    lines
+}
+
 /// Types of this crate instead of the server's.
 fn listen_options(spec: &listen::ListenSpec) -> ListenOptions {
     let seconds = |time: u32| Duration::from_secs(u64::from(time));

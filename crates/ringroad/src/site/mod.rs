@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) use adapter::{
-    Candidate, Config, Place, ProcessKey, Worker, apply, configure_arguments, counters, default_movers,
+    Candidate, Config, Place, ProcessKey, Worker, apply, changes, configure_arguments, counters, default_movers,
     explain, foreign_module, issuers, load, missing_names, mover, path_and_query, place, problems, reference,
     ring_warning, route, search_pattern, table,
 };

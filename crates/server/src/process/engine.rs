@@ -153,6 +153,16 @@ impl EngineKey {
             makers: !config.http.of::<Caches>().zones.is_empty(),
         }
     }
+
+    /// What differs from another key.
+    pub(super) fn differences(&self, new: &EngineKey) -> impl Iterator<Item = &'static str> {
+        let changed = [
+            (self.libaio != new.libaio, "the first or last use of libaio"),
+            (self.pools != new.pools, "the thread pools that aio names"),
+            (self.makers != new.makers, "the first or last cache"),
+        ];
+        changed.into_iter().filter(|(is, _)| *is).map(|(_, name)| name)
+    }
 }
 
 /// libaio's contexts count against a limit of the whole machine: only where something reads through it.

@@ -42,6 +42,47 @@ impl ProcessKey {
     }
 }
 
+impl ProcessKey {
+    /// What differs from another key, each with the old and the new value where that is short.
+    pub fn differences(&self, new: &ProcessKey) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut differ = |name: &str, old: Option<String>, new: Option<String>| {
+            if old != new {
+                let text = |value: Option<String>| value.unwrap_or_else(|| "(none)".to_owned());
+                found.push(format!("{name} {} -> {}", text(old), text(new)));
+            }
+        };
+        let number = |value: Option<u64>| value.map(|value| value.to_string());
+        let user = |user: &Option<UserSpec>| {
+            user.as_ref().map(|spec| match &spec.group {
+                Some(group) => format!("{} {group}", spec.user),
+                None => spec.user.clone(),
+            })
+        };
+        let workers = |workers: Workers| match workers {
+            Workers::Auto => "auto".to_owned(),
+            Workers::Count(count) => count.to_string(),
+        };
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        differ("user", user(&self.user), user(&new.user));
+        differ("worker_processes", Some(workers(self.workers)), Some(workers(new.workers)));
+        differ("worker_rlimit_nofile", number(self.limits.0), number(new.limits.0));
+        differ("worker_rlimit_core", number(self.limits.1), number(new.limits.1));
+        differ("worker_priority", Some(self.limits.2.to_string()), Some(new.limits.2.to_string()));
+        differ("working_directory", path(&self.working_directory), path(&new.working_directory));
+        let changed = [
+            (self.affinity != new.affinity, "worker_cpu_affinity"),
+            (self.env != new.env, "env"),
+            (self.thread_pools != new.thread_pools, "thread_pool"),
+            (self.events != new.events, "a directive in events"),
+            (self.binds_transparently != new.binds_transparently, "the first or last proxy_bind transparent"),
+        ];
+        found.extend(changed.iter().filter(|(is, _)| *is).map(|(_, name)| (*name).to_owned()));
+        found.extend(self.engine.differences(&new.engine).map(str::to_owned));
+        found
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,6 +91,12 @@ mod tests {
     #[test]
     fn what_a_process_cannot_change_is_compared() {
         let key = |text: &str| ProcessKey::of(&load(text).expect("a configuration").config);
+        let why = |old: &str, new: &str| key(old).differences(&key(new)).join(", ");
+        assert_eq!(why("", ""), "");
+        assert_eq!(why("worker_processes 2;", "worker_processes 4;"), "worker_processes 2 -> 4");
+        assert_eq!(why("", "user nobody nogroup; env A;"), "user (none) -> nobody nogroup, env");
+        let cache = "http { proxy_cache_path /c keys_zone=z:1m; }";
+        assert_eq!(why("", cache), "the first or last cache");
         assert_eq!(key("daemon on;"), key("http { server { listen 81; } }"));
         assert_ne!(key(""), key("worker_processes 2;"));
         assert_ne!(key(""), key("thread_pool a threads=2;"));
