@@ -268,6 +268,7 @@ impl<T: Transport> Pump<'_, T> {
             transport.write_head(request, core, &mut head);
         }
         request.sent_head = head.len() as u64;
+        request.answered = rt::now();
         if let Body::Tunnel(_) = request.response.body {
             return Err(Pending::Takeover(head));
         }

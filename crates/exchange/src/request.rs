@@ -146,6 +146,8 @@ pub struct Request {
     pub started: Instant,
     /// The same by the wall clock.
     pub started_wall: SystemTime,
+    /// When the head of its response was ready to be sent; before that, as `started`.
+    pub answered: Instant,
     /// Bytes of the request, head and body.
     pub received: u64,
     /// Bytes of the response, head and body.
@@ -254,6 +256,7 @@ impl Request {
             captures: Captures::default(),
             response: Response::default(),
             started: rt::now(),
+            answered: rt::now(),
             started_wall: rt::wall(),
             received: 0,
             sent: 0,
@@ -287,6 +290,7 @@ impl Request {
         self.server = server;
         self.location = generation.config.server(server).root;
         self.started = rt::now();
+        self.answered = self.started;
         self.started_wall = rt::wall();
     }
 

@@ -69,6 +69,7 @@ mod upstream_keepalive;
 mod upstream_least_conn;
 mod upstream_least_time;
 mod upstream_random;
+mod upstream_state;
 mod upstream_sticky;
 mod upstream_zone;
 mod userid;
@@ -99,6 +100,7 @@ pub static MODULES: &[&Module] = &[
     &upstream_sticky::MODULE,
     &upstream_keepalive::MODULE,
     &upstream_zone::MODULE,
+    &upstream_state::MODULE,
     &log::MODULE,
     &map::MODULE,
     &geo::MODULE,

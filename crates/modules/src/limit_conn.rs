@@ -110,6 +110,10 @@ impl Kind for Declared {
         Counts::new(bytes, COUNT_OVERHEAD)
     }
 
+    fn used(state: &Counts) -> Option<u64> {
+        Some(state.used())
+    }
+
     // Requests in flight count on, whatever the limits are now.
     fn continues(&self, before: &Declared) -> bool {
         self.key_text == before.key_text

@@ -156,6 +156,10 @@ impl Kind for Declared {
         Buckets { table: Table::new(bytes, BUCKET_OVERHEAD), since: Instant::now() }
     }
 
+    fn used(state: &Buckets) -> Option<u64> {
+        Some(state.table.used())
+    }
+
     // Another rate is no other meaning: a bucket is as full as it was.
     fn continues(&self, before: &Declared) -> bool {
         self.key_text == before.key_text

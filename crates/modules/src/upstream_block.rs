@@ -55,7 +55,7 @@ const DIRECTIVES: &[Directive] = &[
              `slow_start=`, `route=`, `backup`, `down`, `drain`, and for names `resolve` and `service=`.",
         )
         .many(),
-        add_server,
+        set_server,
     ),
     Directive::scope(
         Spec::new(
@@ -99,10 +99,12 @@ fn begin(scope: &mut Scope, cx: &Cx<'_>) -> Result<(), Error> {
 /// The end of a block: it has to have somebody who is asked first.
 fn end(scope: &mut Scope, statement: &Statement, http: &mut Http) -> Result<(), Error> {
     let draft = std::mem::take(scope.own::<Draft>());
-    if draft.lines.is_empty() {
+    // One whose servers come through `api` may have none.
+    let may_be_empty = draft.state.is_some();
+    if draft.lines.is_empty() && !may_be_empty {
         return Err(Error::at(&statement.end, "no servers are inside upstream"));
     }
-    if draft.lines.iter().all(|line| line.backup) {
+    if !may_be_empty && draft.lines.iter().all(|line| line.backup) {
         return Err(Error::at(statement, format_args!("no servers in upstream \"{}\"", draft.name)));
     }
     let mut names = draft.lines.iter().filter_map(Line::named);
@@ -131,7 +133,15 @@ pub(crate) fn set_method(draft: &mut Draft, cx: &mut Cx<'_>, method: Method) {
 const PORT: u16 = 80;
 
 /// The setter of `server`.
-fn add_server(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+fn set_server(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    if scope.of::<Draft>().state.is_some() {
+        return Err(cx.error("\"state\" directive is incompatible with \"server\""));
+    }
+    add_server(scope, cx)
+}
+
+/// Adds the server of a statement.
+pub(crate) fn add_server(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let draft = scope.own::<Draft>();
     let text = cx.arg(0);
     // Parameters are judged first, as in nginx.

@@ -227,6 +227,7 @@ impl Serving {
     fn start(bundle: Bundle, fds: Vec<OwnedFd>) -> Result<Serving, String> {
         let (limits, credentials) = (bundle.limits.clone(), bundle.credentials.clone());
         let acme = bundle.acme.clone();
+        site::set_respawned(bundle.respawned);
         let (generation, addresses_of_names) = (bundle.generation, bundle.addresses.clone());
         let Parsed { config, targets, log, shutdown_timeout, resources } = Parsed::from(bundle, fds)?;
         for message in limits.apply() {

@@ -129,7 +129,10 @@ fn numbers_stand_under_the_paths_of_nginx() {
     assert_eq!(site.json("nginx")["generation"], json!(1));
     assert_eq!(site.json("nginx?fields=address,pid").as_object().expect("an object").len(), 2);
     assert_eq!(site.json("http/server_zones?fields=sent")["second"], json!({ "sent": 0 }), "a collection");
-    let empty = ["processes", "slabs", "resolvers", "http/keyvals", "stream/upstreams"];
+    assert_eq!(site.json("processes"), json!({ "respawned": 0 }));
+    let zone = &site.json("slabs")["rate"];
+    assert_eq!((&zone["pages"]["used"], &zone["pages"]["free"]), (&json!(0), &json!(16)), "64 KiB");
+    let empty = ["resolvers", "http/keyvals", "stream/upstreams"];
     for path in empty {
         assert_eq!(site.json(path), json!({}), "{path}");
     }
@@ -270,4 +273,75 @@ fn the_exporter_for_prometheus_reads_it() {
     ] {
         assert!(page.contains(&line), "{line}{page}");
     }
+}
+
+/// A group whose servers are in a file.
+const STATE: &str = "worker_processes 2; error_log logs/error.log notice;
+events {}
+http {
+    upstream back { state @DATA@/state/back.state; }
+    server {
+        listen 127.0.0.1:0;
+        location / { proxy_pass http://back; }
+        location /api { api write=on; }
+    }
+}
+";
+
+#[test]
+fn changes_are_kept_in_a_file() {
+    if !ours_only("state") {
+        return;
+    }
+    let [first, second] = ["first", "second"].map(|name| Origin::start(move |_| Reply::text(name)));
+    let setup = Setup::new(STATE);
+    let folder = setup.data().join("state");
+    std::fs::create_dir(&folder).expect("a new folder");
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(&folder, open).expect("it is ours");
+    let file = folder.join("back.state");
+    let site = Site { server: setup.start(BINARY), first, second, _setup: setup };
+    let servers = "/api/9/http/upstreams/back/servers";
+    assert_eq!(site.get("/").status, 502, "there is no server yet");
+    let added = |origin: &Origin, more: &str| {
+        let body = format!("{{\"server\": \"{}\"{more}}}", origin.addr());
+        site.change("POST", servers, &[], &body).0
+    };
+    assert_eq!(added(&site.first, ""), 201);
+    assert_eq!(added(&site.second, ", \"weight\": 5, \"down\": true"), 201);
+    let text = |weight: u32| {
+        format!("server {};\nserver {} weight={weight} down;\n", site.first.addr(), site.second.addr())
+    };
+    assert_eq!(std::fs::read_to_string(&file).expect("it was written"), text(5));
+    assert_eq!(site.get("/").text(), "first");
+    let path = format!("{servers}/{}", site.id(&site.second));
+    assert_eq!(site.change("PATCH", &path, &[], "{\"weight\": 7}").0, 200);
+    assert_eq!(std::fs::read_to_string(&file).expect("it was written"), text(7));
+    // A reload, and a worker that takes the place of one that died, have the changed servers.
+    site.server.reload();
+    site.server.wait_for_log("was replaced by 2 in place", Deadline::default());
+    assert_eq!(site.json("http/upstreams/back/servers").as_array().map(Vec::len), Some(2));
+    let path = format!("{servers}/{}", site.id(&site.second));
+    assert_eq!(site.change("DELETE", &path, &[], "").0, 200);
+    let before = site.server.workers();
+    for worker in &before {
+        testkit::program::signal_process(*worker, rustix::process::Signal::KILL).expect("it runs");
+    }
+    let is_new = || (site.server.workers() != before && site.server.workers().len() == 1).then_some(());
+    wait::until("another worker", Deadline::default(), is_new).expect("it is started");
+    let names = || {
+        let mut client = Client::try_connect(site.server.addr(0)).ok()?;
+        client.send("GET /api/9/http/upstreams/back/servers HTTP/1.1\r\nHost: h\r\n\r\n");
+        let response = client.try_response().ok()?;
+        let servers: Value = serde_json::from_slice(&response.body).ok()?;
+        Some(servers.as_array()?.iter().map(|server| server["server"].clone()).collect::<Vec<_>>())
+    };
+    let found = wait::until("servers", Deadline::default(), names).expect("it serves");
+    assert_eq!(found, [json!(site.first.addr().to_string())]);
+    assert_eq!(site.json("processes"), json!({ "respawned": 1 }));
+    // A directory that cannot be written to: the change is in force, and the log says that it will not last.
+    std::fs::remove_dir_all(&folder).expect("it is ours");
+    assert_eq!(added(&site.second, ""), 201);
+    site.server.wait_for_log("the state of upstream \"back\" was not written to", Deadline::default());
+    assert_eq!(site.json("http/upstreams/back/servers").as_array().map(Vec::len), Some(2));
 }

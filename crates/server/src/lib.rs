@@ -42,3 +42,9 @@ pub fn examine(
 pub fn directives() -> &'static conf::Table {
     modules::all().specs()
 }
+
+/// Files that workers write while they serve, and that are read with the configuration.
+pub fn state_files(config: &config::Config) -> Vec<std::path::PathBuf> {
+    let groups = config.http.of::<upstream::peers::Upstreams>().groups();
+    groups.filter_map(|group| group.state_file.clone()).collect()
+}

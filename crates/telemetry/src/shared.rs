@@ -8,6 +8,19 @@ use crate::metric::Page;
 use crate::tally::{Tally, Totals};
 use crate::traffic::Registry;
 
+/// Worker processes that died unasked before this one, as its master says.
+static RESPAWNED: AtomicU64 = AtomicU64::new(0);
+
+/// Sets the number of worker processes that died unasked before this one.
+pub fn set_respawned(count: u64) {
+    RESPAWNED.store(count, Ordering::Relaxed);
+}
+
+/// The number of worker processes that died unasked before this one.
+pub fn respawned() -> u64 {
+    RESPAWNED.load(Ordering::Relaxed)
+}
+
 /// Shared by the threads of one worker process.
 #[derive(Debug, Default)]
 pub struct Shared {

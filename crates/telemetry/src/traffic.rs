@@ -165,6 +165,12 @@ const DURATION: Metric = Metric::histogram(
 )
 .labelled(&[SERVER, LOCATION]);
 
+const FIRST_BYTE: Metric = Metric::histogram(
+    "http_first_byte_seconds",
+    "From the first byte of a request to the header section of its response; requests without a response are left out.",
+)
+.labelled(&[SERVER, LOCATION]);
+
 const RECEIVED: Metric =
     Metric::counter("http_received_bytes_total", "bytes", "Bytes of requests, header sections and bodies.")
         .labelled(&[SERVER, LOCATION]);
@@ -217,7 +223,7 @@ const BODIES: Metric = Metric::counter(
 pub const ENGINE_PLACES: usize = 24;
 
 /// All of them, in the order of the page.
-pub const METRICS: &[&Metric] = &[&REQUESTS, &DURATION, &RECEIVED, &SENT, &BODIES];
+pub const METRICS: &[&Metric] = &[&REQUESTS, &DURATION, &FIRST_BYTE, &RECEIVED, &SENT, &BODIES];
 
 /// A request that has ended.
 #[derive(Clone, Copy, Debug)]
@@ -230,6 +236,8 @@ pub struct Ended {
     pub sent: u64,
     /// How long it took.
     pub time: Duration,
+    /// The part of it before the header section of the response; none without a response.
+    pub first_byte: Option<Duration>,
     /// The place of the engine that moved a file, among those of [`METRICS`].
     pub engine: Option<usize>,
 }
@@ -244,6 +252,7 @@ struct Cells {
     unanswered: AtomicU64,
     engines: [AtomicU64; ENGINE_PLACES],
     duration: Histogram,
+    first_byte: Histogram,
 }
 
 impl Default for Cells {
@@ -255,6 +264,7 @@ impl Default for Cells {
             unanswered: AtomicU64::new(0),
             engines: [const { AtomicU64::new(0) }; ENGINE_PLACES],
             duration: Histogram::default(),
+            first_byte: Histogram::default(),
         }
     }
 }
@@ -276,6 +286,9 @@ impl Cells {
             add(engine, 1);
         }
         self.duration.add(ended.time);
+        if let Some(time) = ended.first_byte {
+            self.first_byte.add(time);
+        }
     }
 
     fn add_to(&self, sums: &mut Sums) {
@@ -288,6 +301,7 @@ impl Cells {
         sums.sent += self.sent.load(Ordering::Relaxed);
         sums.unanswered += self.unanswered.load(Ordering::Relaxed);
         self.duration.add_to(&mut sums.duration);
+        self.first_byte.add_to(&mut sums.first_byte);
     }
 }
 
@@ -306,6 +320,8 @@ pub struct Sums {
     pub engines: [u64; ENGINE_PLACES],
     /// Times of requests.
     pub duration: Distribution,
+    /// Times before the header sections of responses.
+    pub first_byte: Distribution,
 }
 
 impl Default for Sums {
@@ -317,6 +333,7 @@ impl Default for Sums {
             unanswered: 0,
             engines: [0; ENGINE_PLACES],
             duration: Distribution::default(),
+            first_byte: Distribution::default(),
         }
     }
 }
@@ -335,6 +352,7 @@ impl Sums {
         self.sent += other.sent;
         self.unanswered += other.unanswered;
         self.duration.merge(&other.duration);
+        self.first_byte.merge(&other.first_byte);
     }
 
     /// The engines that moved files, with their numbers.
@@ -373,6 +391,7 @@ impl Registry {
         };
         each(&REQUESTS, |page, metric, values, sums| page.occurred(metric, values, &sums.codes));
         each(&DURATION, |page, metric, values, sums| page.times(metric, values, &sums.duration));
+        each(&FIRST_BYTE, |page, metric, values, sums| page.times(metric, values, &sums.first_byte));
         each(&RECEIVED, |page, metric, values, sums| page.number(metric, values, sums.received));
         each(&SENT, |page, metric, values, sums| page.number(metric, values, sums.sent));
         each(&BODIES, |page, metric, values, sums| page.occurred(metric, values, &sums.engines));
@@ -442,7 +461,14 @@ mod tests {
     }
 
     fn ended(status: u16, sent: u64, engine: Option<usize>) -> Ended {
-        Ended { status, received: 10, sent, time: Duration::from_millis(1), engine }
+        Ended {
+            status,
+            received: 10,
+            sent,
+            time: Duration::from_millis(1),
+            first_byte: (sent > 0).then_some(Duration::ZERO),
+            engine,
+        }
     }
 
     #[test]
@@ -496,6 +522,7 @@ mod tests {
             "ringroad_http_requests_total{server=\"a\",location=\"~ \\\\.x$\",code=\"206\"} 1\n",
             "ringroad_http_sent_bytes_total{server=\"a\",location=\"~ \\\\.x$\"} 5\n",
             "ringroad_http_bodies_total{server=\"a\",location=\"~ \\\\.x$\",engine=\"sendfile_sync\"} 1\n",
+            "ringroad_http_first_byte_seconds_count{server=\"a\",location=\"~ \\\\.x$\"} 1\n",
             "ringroad_http_request_duration_seconds_count{server=\"a\",location=\"~ \\\\.x$\"} 1\n",
         ] {
             assert!(text.contains(line), "{line}{text}");

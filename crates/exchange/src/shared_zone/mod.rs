@@ -23,6 +23,11 @@ pub trait Kind: fmt::Debug + Send + Sync + 'static {
     /// The state of a zone of this size that has just been made.
     fn empty(&self, bytes: u64) -> Self::State;
 
+    /// Bytes of the zone that are in use, as nginx would count them; `None` where nothing counts them.
+    fn used(_: &Self::State) -> Option<u64> {
+        None
+    }
+
     /// Whether what was kept under an earlier declaration of the same name and size still means the same.
     fn continues(&self, before: &Self) -> bool;
 }
@@ -68,6 +73,9 @@ pub trait AnyZone: fmt::Debug + Any + Send + Sync {
     /// Bytes, once it is declared.
     fn bytes(&self) -> Option<u64>;
 
+    /// Bytes that are in use.
+    fn used(&self) -> Option<u64>;
+
     /// Takes the state of the zone before it, or begins with an empty one.
     fn begin(&self, before: Option<&dyn AnyZone>);
 }
@@ -77,6 +85,10 @@ impl<K: Kind> AnyZone for Zone<K> {
         self.declared.get().map(|(bytes, _)| *bytes)
     }
 
+    fn used(&self) -> Option<u64> {
+        K::used(self.state.get()?)
+    }
+
     fn begin(&self, before: Option<&dyn AnyZone>) {
         let Some((bytes, kind)) = self.declared.get() else { return };
         let before = before.and_then(|before| (before as &dyn Any).downcast_ref::<Zone<K>>());
@@ -84,6 +96,13 @@ impl<K: Kind> AnyZone for Zone<K> {
         let kept = same.and_then(|before| before.state.get()).map(Arc::clone);
         // A worker that could not start with one engine starts again with another, and finds it begun.
         self.state.get_or_init(|| kept.unwrap_or_else(|| Arc::new(kind.empty(*bytes))));
+    }
+}
+
+impl Entry {
+    /// The name of the zone.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 }
 

@@ -32,6 +32,8 @@ pub struct Table<T> {
     /// What became of requests that it was asked about.
     pub results: Results,
     shards: Box<[Mutex<Shard<T>>]>,
+    /// Bytes that each shard may use.
+    budget: u64,
     // Clients choose the keys, and must not be able to choose their shard or chain.
     hasher: RandomState,
 }
@@ -100,7 +102,7 @@ impl<T> Table<T> {
         let shards = (pages / SHARD_PAGES).max(1).next_power_of_two().min(SHARDS_MAX);
         let budget = pages * PAGE / shards;
         let shards = (0..shards).map(|_| Mutex::new(Shard::new(budget, overhead))).collect();
-        Table { results: Results::default(), shards, hasher: RandomState::new() }
+        Table { results: Results::default(), shards, budget, hasher: RandomState::new() }
     }
 
     /// Calls `look` with the shard that has the key, locked.
@@ -109,6 +111,11 @@ impl<T> Table<T> {
         // The upper half chooses the shard, the lower one the chain in it.
         let shard = (hash >> 32) as usize & (self.shards.len() - 1);
         look(&mut Entry { shard: lock(&self.shards[shard]), key, hash: hash as u32 })
+    }
+
+    /// Bytes of the states that are kept, as nginx's allocator would count them.
+    pub fn used(&self) -> u64 {
+        self.shards.iter().map(|shard| self.budget - lock(shard).bytes_left).sum()
     }
 
     /// States that are kept now.

@@ -197,7 +197,11 @@ fn take_part(http: &Http, scope: &Scope, plan: &mut Plan) {
         Some(Page::Live | Page::Ready) => plan.now(Phase::Content, Arc::clone(&conf), health::run),
         Some(Page::Dashboard) => plan.now(Phase::Content, Arc::clone(&conf), dashboard::run),
         Some(Page::Metrics) => plan.now(Phase::Content, Arc::clone(&conf), metrics::run),
-        Some(Page::Api { .. }) => plan.now(Phase::Content, Arc::clone(&conf), api::run),
+        Some(Page::Api { .. }) => {
+            plan.now_or_later(Phase::Content, Arc::clone(&conf), api::run, |conf, request| {
+                Box::pin(api::run_change(conf, request))
+            });
+        }
     }
     if http.of::<StatusZones>().is_asked {
         plan.log(conf, count);
@@ -216,6 +220,7 @@ fn count(_: &Conf, request: &Request) {
         received: request.received,
         sent: request.sent,
         time: request.elapsed(),
+        first_byte: (request.sent > 0).then(|| request.answered.saturating_duration_since(request.started)),
         engine: request.mover.map(engine_place),
     };
     traffic.count(request.location.0 as usize, &ended, &request.conn.thread.shared.traffic);

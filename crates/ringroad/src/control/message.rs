@@ -32,7 +32,7 @@ use crate::privilege::Credentials;
 const TEXT_MAX: usize = 32 * 1024;
 
 /// Changes with every change of the messages.
-const VERSION: u64 = 4;
+const VERSION: u64 = 5;
 
 /// One configuration for a worker. Descriptors travel beside it: those of the listeners in order, then one for
 /// each log file.
@@ -54,6 +54,8 @@ pub(crate) struct Bundle {
     pub(crate) logs: Vec<PathBuf>,
     /// Addresses of names, as another worker told them last. For [`ToWorker::Start`]; a worker that serves knows its own.
     pub(crate) addresses: String,
+    /// Worker processes that have died unasked so far, for the status API.
+    pub(crate) respawned: u64,
     /// Certificates from authorities, and challenges in place.
     pub(crate) acme: Vec<AcmeChange>,
 }
@@ -215,7 +217,7 @@ fn put_bundle(out: &mut Writer, bundle: &Bundle) {
     out.list(&bundle.logs, |out, path| {
         out.path(path);
     });
-    out.text(&bundle.addresses);
+    out.text(&bundle.addresses).u64(bundle.respawned);
     out.list(&bundle.acme, put_change);
 }
 
@@ -241,6 +243,7 @@ fn take_bundle(from: &mut Reader<'_>) -> Result<Bundle, Malformed> {
         })?,
         logs: from.list(Reader::path)?,
         addresses: from.text()?,
+        respawned: from.u64()?,
         acme: from.list(take_change)?,
     })
 }
@@ -323,6 +326,7 @@ mod tests {
             ],
             logs: vec!["/srv/logs/error.log".into()],
             addresses: "group\thost\n".to_owned(),
+            respawned: 3,
             acme: vec![AcmeChange::Certificate { id: "a/b".to_owned(), pem: b"pem".to_vec() }],
         }
     }

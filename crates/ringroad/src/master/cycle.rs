@@ -81,7 +81,7 @@ impl Cycle {
         let bundle = Bundle {
             generation: self.generation,
             request: self.request.clone(),
-            files: [self.site.files.as_slice(), &self.site.data].concat(),
+            files: [self.site.files.as_slice(), &self.present_data()].concat(),
             credentials: self.credentials.clone(),
             limits: self.site.settings.limits.clone(),
             listeners: listeners
@@ -90,9 +90,24 @@ impl Cycle {
                 .collect(),
             logs: self.logs.iter().map(|(path, _)| path.clone()).collect(),
             addresses: String::new(),
+            respawned: 0,
             acme: Vec::new(),
         };
         (bundle, fds)
+    }
+
+    /// What was read beside the text. Files that workers write themselves are read again: a worker that takes the place of
+    /// one that died goes on with what that one had.
+    fn present_data(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        let mut data = self.site.data.clone();
+        for path in site::state_files(&self.site.config) {
+            if let (Some(known), Ok(bytes)) =
+                (data.iter_mut().find(|(known, _)| *known == path), std::fs::read(&path))
+            {
+                known.1 = bytes;
+            }
+        }
+        data
     }
 
     /// The same for a server in this process.

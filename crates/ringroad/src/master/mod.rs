@@ -99,6 +99,8 @@ struct Master {
     quit_at: Option<Instant>,
     /// How often workers died lately before they were ready.
     respawn: Respawn,
+    /// Workers that have died unasked since the start.
+    respawned: u64,
     /// No worker is started before this.
     start_at: Option<Instant>,
     pid_file: Option<PidFile>,
@@ -150,6 +152,7 @@ pub(crate) fn run(request: Request, site: Site, log: Log) -> ExitCode {
         acme: Acme::default(),
         quit_at: None,
         respawn: Respawn::default(),
+        respawned: 0,
         start_at: None,
         pid_file: None,
         daemonized: daemon,
@@ -205,7 +208,7 @@ impl Master {
             return;
         }
         let acme = self.acme.changes(site::issuers(&self.cycle.site.config));
-        match WorkerProcess::start(&self.cycle, &self.addresses, acme) {
+        match WorkerProcess::start(&self.cycle, &self.addresses, self.respawned, acme) {
             Ok(worker) => {
                 self.cycle.log.notice(format_args!("start worker process {}", worker.pid()));
                 self.workers.push(worker);
@@ -494,6 +497,7 @@ impl Master {
             self.phase = Phase::Ending;
             return;
         }
+        self.respawned += 1;
         let was_ready = worker.stage == Stage::Serving;
         if !self.drop_pending_of(worker) && !was_ready {
             self.handle_fault(&how);

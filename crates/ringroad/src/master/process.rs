@@ -70,6 +70,7 @@ impl WorkerProcess {
     pub(crate) fn start(
         cycle: &Cycle,
         addresses: &str,
+        respawned: u64,
         acme: Vec<AcmeChange>,
     ) -> Result<WorkerProcess, String> {
         let (mut channel, theirs) =
@@ -90,7 +91,7 @@ impl WorkerProcess {
         drop(command);
         let child = child.map_err(|error| format!("starting a worker failed ({})", error_text(&error)))?;
         let (bundle, fds) = cycle.bundle();
-        let bundle = Bundle { addresses: addresses.to_owned(), acme, ..bundle };
+        let bundle = Bundle { addresses: addresses.to_owned(), respawned, acme, ..bundle };
         // A worker that dies this early is noticed by its exit status.
         let _ = channel.send(&ToWorker::Start(Box::new(bundle)).encode(), fds);
         Ok(WorkerProcess {

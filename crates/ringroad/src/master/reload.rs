@@ -76,7 +76,7 @@ impl Master {
     fn replace(&mut self, cycle: Cycle) {
         self.cycle.log.notice("start worker processes");
         let acme = self.acme.changes(site::issuers(&cycle.site.config));
-        match WorkerProcess::start(&cycle, &self.addresses, acme) {
+        match WorkerProcess::start(&cycle, &self.addresses, self.respawned, acme) {
             Ok(worker) => {
                 self.cycle.log.notice(format_args!("start worker process {}", worker.pid()));
                 self.pending = Some(Pending { worker: worker.pid(), cycle, give_up_at: None });

@@ -25,7 +25,8 @@ pub(crate) use server::directives as table;
 pub(crate) use server::process::ProcessKey;
 pub(crate) use server::route::{Candidate, Place, path_and_query, place, route};
 pub(crate) use server::search_pattern;
-pub(crate) use server::{configure_arguments, counters, foreign_module, missing_names, reference};
+pub(crate) use server::telemetry::shared::set_respawned;
+pub(crate) use server::{configure_arguments, counters, foreign_module, missing_names, reference, state_files};
 
 use super::{Files, Problem, Refused, Resources, Settings, Site};
 use crate::control::acme::AcmeChange;

@@ -11,7 +11,7 @@ use std::time::Duration;
 pub(crate) use adapter::{
     Candidate, Config, Place, ProcessKey, Worker, apply, changes, configure_arguments, counters, default_movers,
     explain, foreign_module, issuers, load, missing_names, mover, path_and_query, place, problems, reference,
-    ring_warning, route, search_pattern, table,
+    ring_warning, route, search_pattern, set_respawned, state_files, table,
 };
 
 use std::os::fd::OwnedFd;

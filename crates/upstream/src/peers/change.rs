@@ -1,6 +1,8 @@
-//! Changes of a group's servers at run time. They last until the next configuration.
+//! Changes of a group's servers at run time. They last until the next configuration, unless the group has a file that keeps
+//! them.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::address::Url;
 use super::lines::{Line, Source, Takes};
@@ -83,6 +85,17 @@ impl Group {
             lines.push(line);
             Ok(())
         })
+    }
+
+    /// The servers as directives, for the file of `state`.
+    pub fn state_text(&self) -> String {
+        let lines = self.state().lock().shape().lines;
+        lines.iter().map(|line| format!("{line};\n")).collect()
+    }
+
+    /// A number that no other write of the file has.
+    pub fn next_save(&self) -> u64 {
+        self.saves.fetch_add(1, Ordering::Relaxed)
     }
 
     /// The server with this number.

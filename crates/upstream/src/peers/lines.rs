@@ -3,6 +3,8 @@
 //! All of it is data that the directives fill in and nothing changes afterwards; what changes while requests run is
 //! [`super::table`]'s.
 
+use std::fmt::{self, Display, Formatter};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -75,6 +77,34 @@ impl Line {
             Source::Fixed(_) => None,
             Source::Named(named) => Some(named),
         }
+    }
+}
+
+/// The directive that makes this line, without its end: what differs from the defaults is written.
+impl Display for Line {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "server {}", self.text)?;
+        let pairs = [
+            ("weight", (self.weight != 1).then(|| self.weight.to_string())),
+            ("max_conns", (self.max_conns != 0).then(|| self.max_conns.to_string())),
+            ("max_fails", (self.max_fails != 1).then(|| self.max_fails.to_string())),
+            ("fail_timeout", (self.fail_timeout != 10).then(|| format!("{}s", self.fail_timeout))),
+            ("slow_start", (self.slow_start_ms != 0).then(|| format!("{}ms", self.slow_start_ms))),
+            ("service", self.named().and_then(|named| named.service.clone())),
+            ("route", self.route.as_deref().map(str::to_owned)),
+        ];
+        for (name, value) in pairs {
+            if let Some(value) = value {
+                write!(f, " {name}={value}")?;
+            }
+        }
+        let words = [
+            ("resolve", self.named().is_some_and(|named| named.at_run_time)),
+            ("backup", self.backup),
+            ("down", self.takes == Takes::Nobody),
+            ("drain", self.takes == Takes::Sessions),
+        ];
+        words.iter().filter(|(_, is)| *is).try_for_each(|(word, _)| write!(f, " {word}"))
     }
 }
 
@@ -221,6 +251,8 @@ pub struct Draft {
     pub keepalive: Keepalive,
     /// `zone`
     pub zone: Option<Arc<Zone<ServersZone>>>,
+    /// `state`
+    pub state: Option<PathBuf>,
     /// `resolver`
     pub resolver: Option<Arc<Resolver>>,
     /// `resolver_timeout`
@@ -239,6 +271,7 @@ impl Draft {
             sticky: None,
             keepalive: Keepalive::default(),
             zone: None,
+            state: None,
             resolver: None,
             resolver_timeout: None,
         }

@@ -22,6 +22,8 @@ mod table;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -75,6 +77,10 @@ pub struct Group {
     method: Method,
     /// `sticky`
     pub sticky: Option<Sticky>,
+    /// `state`: the file that changes are kept in.
+    pub state_file: Option<PathBuf>,
+    /// Counts the writes to it, whose temporary files have its number in their names.
+    saves: AtomicU64,
     zone: Option<Arc<Zone<ServersZone>>>,
     state: OnceLock<Arc<Shared>>,
 }
@@ -126,6 +132,8 @@ impl Group {
             lines: draft.lines.into(),
             method: draft.method.unwrap_or_default(),
             sticky: draft.sticky,
+            state_file: draft.state,
+            saves: AtomicU64::new(0),
             zone: draft.zone,
             state: OnceLock::new(),
         }
@@ -145,6 +153,8 @@ impl Group {
             lines: Arc::new([line]),
             method: Method::RoundRobin,
             sticky: None,
+            state_file: None,
+            saves: AtomicU64::new(0),
             zone: None,
             state: OnceLock::new(),
         }

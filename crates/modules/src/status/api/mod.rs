@@ -7,10 +7,13 @@
 mod change;
 mod tree;
 
+use std::rc::Rc;
+
 use io::op::Source;
 use serde_json::{Value, json};
 
 use super::Conf;
+use crate::upstream_state;
 use exchange::phases::Step;
 use exchange::request::Request;
 use exchange::response::ContentType;
@@ -45,28 +48,51 @@ const CROSS_SITE: Fault = fault(403, "CrossSite", "changes from pages of other s
 /// Forms of a page cannot have this type, so it is required.
 const NO_JSON: Fault = fault(415, "JsonError", "the body of a change has the type application/json");
 
-/// Responds to a request for the API.
-pub(super) fn run(conf: &Conf, request: &mut Request) -> Step {
-    let may_write = conf.page.is_some_and(super::Page::may_write);
-    let uri = String::from_utf8_lossy(&request.uri).into_owned();
-    let path = match &request.scope().core.found_by {
-        FoundBy::Prefix(prefix) => uri.strip_prefix(&**prefix).unwrap_or(&uri),
-        FoundBy::Server | FoundBy::Pattern | FoundBy::Name => &uri,
-    };
-    let path: Vec<&str> = path.split('/').filter(|word| !word.is_empty()).collect();
+/// Responds to a request for the API, unless it is to change something.
+pub(super) fn run(_: &Conf, request: &mut Request) -> Option<Step> {
     let done = match request.method_text() {
-        b"GET" | b"HEAD" => read(request, &path).map(|value| (200, value)),
-        method @ (b"POST" | b"PATCH" | b"DELETE") => {
-            let is_delete = method == b"DELETE";
-            match may_change(request, may_write, is_delete) {
-                Err(fault) => Err(fault),
-                // Read, and then this is called again.
-                Ok(()) if request.body.is_none() && !is_delete => return Step::ReadBody,
-                Ok(()) => change::run(request, &path),
-            }
-        }
+        b"GET" | b"HEAD" => read(request, &words(&path(request))).map(|value| (200, value)),
+        b"POST" | b"PATCH" | b"DELETE" => return None,
         _ => Err(NOT_ALLOWED),
     };
+    Some(respond(request, done))
+}
+
+/// Carries out a change, and keeps it where the group has a file for that.
+pub(super) async fn run_change(conf: &Conf, request: &mut Request) -> Step {
+    let may_write = conf.page.is_some_and(super::Page::may_write);
+    let is_delete = request.method_text() == b"DELETE";
+    let path = path(request);
+    let done = match may_change(request, may_write, is_delete) {
+        Err(fault) => Err(fault),
+        // Read, and then this is called again.
+        Ok(()) if request.body.is_none() && !is_delete => return Step::ReadBody,
+        Ok(()) => change::run(request, &words(&path)),
+    };
+    if done.is_ok()
+        && let [_, "http", "upstreams", name, ..] = words(&path).as_slice()
+        && let Some(group) = tree::group(request, name).cloned()
+    {
+        let thread = Rc::clone(&request.conn.thread);
+        upstream_state::save(&group, &thread).await;
+    }
+    respond(request, done)
+}
+
+/// The part of the path that is the API's.
+fn path(request: &Request) -> String {
+    let uri = String::from_utf8_lossy(&request.uri);
+    match &request.scope().core.found_by {
+        FoundBy::Prefix(prefix) => uri.strip_prefix(&**prefix).unwrap_or(&uri).to_owned(),
+        FoundBy::Server | FoundBy::Pattern | FoundBy::Name => uri.into_owned(),
+    }
+}
+
+fn words(path: &str) -> Vec<&str> {
+    path.split('/').filter(|word| !word.is_empty()).collect()
+}
+
+fn respond(request: &mut Request, done: Result<(u16, Value), Fault>) -> Step {
     let (status, value) = done.unwrap_or_else(|fault| (fault.status, error(fault)));
     let response = &mut request.response;
     response.status = status;

@@ -12,6 +12,8 @@ use crate::http_core::variables::NGINX_VERSION;
 use crate::status::limits::{self, Kind};
 use crate::status::zones::StatusZones;
 use exchange::request::{Address, Request};
+use exchange::shared_zone::Entry;
+use telemetry::shared::respawned;
 use telemetry::tally::Totals;
 use telemetry::time_zone::since_1970;
 use telemetry::traffic::{self, Codes, Sums, Zone};
@@ -46,7 +48,9 @@ pub(super) fn at(request: &Request, path: &[&str]) -> Option<Value> {
         ["connections", rest @ ..] => (connections(&request.conn.thread.shared.totals()), rest),
         ["ssl", rest @ ..] => (tls(request), rest),
         ["workers", rest @ ..] => (workers(request), rest),
-        ["processes" | "slabs" | "resolvers", rest @ ..] => (json!({}), rest),
+        ["processes", rest @ ..] => (json!({ "respawned": respawned() }), rest),
+        ["slabs", rest @ ..] => (slabs(request), rest),
+        ["resolvers", rest @ ..] => (json!({}), rest),
         ["http"] => (json!(HTTP), &path[1..]),
         ["http", "requests", rest @ ..] => (requests(&request.conn.thread.shared.totals()), rest),
         ["http", "server_zones", rest @ ..] => {
@@ -130,6 +134,20 @@ fn requests(totals: &Totals) -> Value {
 fn tls(request: &Request) -> Value {
     let [full, resumed, failed] = request.conn.thread.shared.handshakes();
     json!({ "handshakes": full + resumed, "session_reuses": resumed, "handshakes_failed": failed })
+}
+
+/// Bytes of a page of nginx's shared memory.
+const PAGE: u64 = 4096;
+
+/// `slabs`: the zones whose bytes are counted, in pages of nginx's size. Slots of an allocator are not here: `slots` is empty.
+fn slabs(request: &Request) -> Value {
+    let zone = |entry: &Entry| {
+        let (bytes, used) = (entry.zone.bytes()?, entry.zone.used()?);
+        let (pages, used) = (bytes / PAGE, used.div_ceil(PAGE));
+        let pages = json!({ "used": used, "free": pages.saturating_sub(used) });
+        Some((entry.name().to_owned(), json!({ "pages": pages, "slots": {} })))
+    };
+    request.config().http.zones.0.iter().filter_map(zone).collect()
 }
 
 /// `workers`: the threads of this process, which has the place of nginx's worker processes.

@@ -1,0 +1,172 @@
+//! `state` in an upstream block: a file with the servers of the group, which changes through `api` are written to.
+//!
+//! The file has `server` directives with their parameters, and no others. It is read with the configuration and takes the place
+//! of `server` in the block; a file that is not there yet is an empty group.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::Arc;
+
+use conf::{Args, Contexts, Error, MapLoader, Source, Spec};
+
+use crate::http_core::OWN;
+use crate::upstream_block::add_server;
+use crate::{Directive, Module};
+use exchange::config::{Cx, Scope};
+use exchange::error_log;
+use exchange::thread::Thread;
+use telemetry::{Level, Reason};
+use upstream::peers::Group;
+use upstream::peers::lines::Draft;
+
+/// The module.
+pub(crate) static MODULE: Module = Module { directives: &[DIRECTIVES], ..Module::named("upstream_state") };
+
+const DIRECTIVES: &[Directive] = &[Directive::scope(
+    Spec::new(
+        OWN,
+        "state",
+        Contexts::UPSTREAM,
+        Args::Exactly(1),
+        "A file that keeps the servers of the group as they were changed through `api`, instead of `server`.",
+    ),
+    read,
+)];
+
+fn read(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let path = cx.path(cx.arg(0));
+    if !scope.of::<Draft>().lines.is_empty() {
+        return Err(cx.error("\"state\" directive is incompatible with \"server\""));
+    }
+    let text = match cx.loader.read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+        // With nginx's words.
+        Err(_) => cx.read_data(&path)?.to_vec(),
+    };
+    read_servers(scope, cx, &path, &text)?;
+    scope.own::<Draft>().state = Some(path.clone());
+    // A worker process reads the same bytes.
+    cx.http.data.insert(path, Arc::new(text));
+    Ok(())
+}
+
+/// The lines of the file, as if they stood in the block.
+fn read_servers(scope: &mut Scope, cx: &mut Cx<'_>, path: &Path, text: &[u8]) -> Result<(), Error> {
+    let loader: MapLoader = [(path.to_owned(), text)].into_iter().collect();
+    let tree = conf::parse(&Source::new(path), &loader)?;
+    for statement in &tree.statements {
+        if let Some(fault) = statement.fault() {
+            return Err(fault.clone());
+        }
+        let mut cx = cx.at(statement);
+        if statement.name.text != "server" || statement.block.is_some() || statement.args.is_empty() {
+            return Err(cx.error("a file of \"state\" has \"server\" directives only"));
+        }
+        add_server(scope, &mut cx)?;
+    }
+    Ok(())
+}
+
+/// Writes the servers of a group to its file, if it has one. The caller has changed them.
+pub(crate) async fn save(group: &Arc<Group>, thread: &Thread) {
+    let Some(path) = &group.state_file else { return };
+    // Another thread may change the group meanwhile: the last of them writes what there is at last.
+    loop {
+        let text = group.state_text();
+        let (to, bytes) = (path.clone(), text.clone().into_bytes());
+        let number = group.next_save();
+        let done = rt::offload(move || write(&to, &bytes, number)).await;
+        let failed = match done {
+            Some(Ok(())) if group.state_text() == text => return,
+            Some(Ok(())) => continue,
+            Some(Err(error)) => error,
+            None => std::io::Error::from(ErrorKind::Other),
+        };
+        let reason = Reason(io::Errno::from_io_error(&failed).unwrap_or(io::Errno::IO));
+        let path = path.display();
+        error_log::write(
+            thread,
+            Level::Error,
+            format_args!(
+                "the state of upstream \"{}\" was not written to \"{path}\" ({reason}): it lasts until the next reload",
+                group.name
+            ),
+        );
+        return;
+    }
+}
+
+/// Puts the file in its place in one step.
+#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
+fn write(path: &Path, bytes: &[u8], number: u64) -> std::io::Result<()> {
+    use std::io::Write;
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}-{number}", std::process::id()));
+    let temp = Path::new(&name);
+    let written = std::fs::File::create(temp).and_then(|mut file| {
+        file.write_all(bytes)?;
+        // Else a crash of the machine could leave an empty file under the name.
+        file.sync_data()
+    });
+    let done = written.and_then(|()| std::fs::rename(temp, path));
+    if done.is_err() {
+        let _ = std::fs::remove_file(temp);
+    }
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{error, load, load_with};
+    use upstream::peers::Upstreams;
+
+    const CONF: &str =
+        "http {\nupstream a { state a.state; } server { location / { proxy_pass http://a; } } }";
+
+    /// What would be written for a group that was read from this file.
+    fn again(text: &str) -> String {
+        let loaded = load_with(CONF, &[("/prefix/a.state", text)]);
+        let loaded = loaded.unwrap_or_else(|error| panic!("{text}: {error}"));
+        loaded.config.http.of::<Upstreams>().groups().next().expect("there is one").state_text()
+    }
+
+    #[test]
+    fn what_is_written_reads_back_the_same() {
+        let text = "server 127.0.0.1:81;\n\
+            server 127.0.0.2:82 weight=5 max_conns=7 max_fails=3 fail_timeout=1m slow_start=2s route=x backup down;\n\
+            server unix:/a.sock drain;\nserver [::1]:83 max_fails=0;\n";
+        let written = again(text);
+        assert_eq!(
+            written,
+            text.replace("fail_timeout=1m", "fail_timeout=60s").replace("slow_start=2s", "slow_start=2000ms")
+        );
+        assert_eq!(again(&written), written);
+        assert_eq!(again(""), "");
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_an_empty_group() {
+        let config = load(CONF).expect("it is accepted").config;
+        let group = config.http.of::<Upstreams>().groups().next().expect("there is one");
+        assert!(group.peers(std::time::Instant::now()).is_empty() && group.state_file.is_some());
+    }
+
+    #[test]
+    fn wrong_files_are_refused_with_their_line() {
+        for (text, expected) in [
+            (
+                "server 127.0.0.1:81;\nserver a weight=0;",
+                "invalid parameter \"weight=0\" in /prefix/a.state:2",
+            ),
+            ("keepalive 5;", "a file of \"state\" has \"server\" directives only in /prefix/a.state:1"),
+            ("server", "unexpected end of file"),
+        ] {
+            let found = load_with(CONF, &[("/prefix/a.state", text)]).expect_err(text).to_string();
+            assert!(found.starts_with(expected), "{text}: {found}");
+        }
+        let both = "\"state\" directive is incompatible with \"server\" in /conf/nginx.conf:2";
+        assert_eq!(error("http { upstream a { server 127.0.0.1;\nstate x; } }"), both);
+        assert_eq!(error("http { upstream a { state x;\nserver 127.0.0.1; } }"), both);
+    }
+}
