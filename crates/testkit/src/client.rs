@@ -118,6 +118,11 @@ impl Client {
         response::read_response(&mut self.stream, false)
     }
 
+    /// Reads one response to a HEAD request, and returns what is wrong with it.
+    pub fn try_response_to_head(&mut self) -> Result<Response, Fault> {
+        response::read_response(&mut self.stream, true)
+    }
+
     /// Reads only the head; the body is then read with [`Client::body`] or as raw bytes.
     #[track_caller]
     pub fn head(&mut self) -> Head {

@@ -41,6 +41,8 @@ pub enum ReplyError {
     RecordId,
     /// A record of a type that no response has.
     RecordType,
+    /// Messages without end beside the response.
+    TooManyMessages,
     /// The response has ended without a header section.
     StdoutClosed,
     /// A line that is no response of memcached to `get`.
@@ -75,6 +77,7 @@ impl ReplyError {
             Self::InvalidStatus => "upstream sent invalid status",
             Self::RecordVersion => "upstream sent unsupported FastCGI protocol version",
             Self::RecordId => "upstream sent unexpected FastCGI request id",
+            Self::TooManyMessages => "upstream sent too many FastCGI messages",
             Self::RecordType => "upstream sent unexpected FastCGI record",
             Self::StdoutClosed => "upstream prematurely closed FastCGI stdout",
             Self::MemcachedResponse => "memcached sent invalid response",

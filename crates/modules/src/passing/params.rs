@@ -4,7 +4,7 @@
 //! |---|---|
 //! | any | `HTTP_` and its name, in capitals and with underscores for hyphens |
 //! | several lines of one name | one, joined by commas (`Cookie` by semicolons, RFC 6265 section 5.4) |
-//! | one that a `fastcgi_param` or its sibling names | that of the configuration alone |
+//! | one that a `fastcgi_param` or its sibling names | that of the configuration alone; none where its value is empty |
 //! | conditions and ranges, where the response is for a cache | those of the cache |
 
 use conf::Error;
@@ -48,7 +48,9 @@ pub(crate) fn each(
 ) {
     for param in params {
         let value = param.value.rendered(request);
-        if !(param.is_optional && value.is_empty()) {
+        // As in nginx, an empty value takes a field of the client away: `HTTP_PROXY ""`.
+        let is_left_out = value.is_empty() && (param.is_optional || param.name.starts_with("HTTP_"));
+        if !is_left_out {
             push(param.name.as_bytes(), &value);
         }
     }

@@ -125,9 +125,10 @@ pub(crate) fn apply(request: &mut Request, via: Via<'_>, reply: Reply) -> Step {
     if let Some(target) = steering.redirect {
         return redirect(request, via, &heading, target);
     }
-    // Conditions that went along with the request have been judged; those of a request for a cache did not go.
+    // Conditions that went along with the request have been judged, and memcached knows none; those of a request for
+    // a cache did not go.
     let context = request.extensions.get::<Context>();
-    let is_judged = context.is_some_and(|context| context.passes_conditions) && reply.stored.is_none();
+    let is_judged = context.is_none_or(|context| context.passes_conditions) && reply.stored.is_none();
     request.response.is_judged = is_judged;
     request.response.is_stored = reply.stored.is_some();
     // Any part of what is stored can be had, whatever the upstream promised.

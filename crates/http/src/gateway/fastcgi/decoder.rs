@@ -35,8 +35,10 @@ pub struct Decoder {
     /// Whether bytes came behind the end.
     has_excess: bool,
     messages: Vec<u8>,
-    /// Bytes of messages so far, among them those that were taken or dropped.
+    /// Bytes of messages so far, among them those that were taken.
     messages_len: usize,
+    /// Bytes of records so far that were no part of the response.
+    noise: u64,
 }
 
 /// Where the next byte belongs.
@@ -59,6 +61,10 @@ enum Found {
 /// Most bytes of messages of one response that are kept for the log. A server that floods it is not heard any more.
 const MESSAGES_MAX: usize = 64 << 10;
 
+/// Most bytes of one response beside it: messages, and headers of records without a byte of it. A server that sends more never
+/// comes to its end.
+const NOISE_MAX: u64 = 64 << 20;
+
 impl Decoder {
     pub(in crate::gateway) fn new(method: Method, limits: Limits) -> Self {
         Self {
@@ -77,6 +83,7 @@ impl Decoder {
             has_excess: false,
             messages: Vec::new(),
             messages_len: 0,
+            noise: 0,
         }
     }
 
@@ -268,6 +275,11 @@ impl Decoder {
             return Err(ReplyError::RecordType);
         }
         self.stdout_closed |= kind == STDOUT && self.content == 0;
+        let is_noise = kind != STDOUT || self.content == 0;
+        self.noise += if is_noise { (HEADER_LEN + self.content) as u64 } else { 0 };
+        if self.noise > NOISE_MAX {
+            return Err(ReplyError::TooManyMessages);
+        }
         self.end_record();
         Ok(())
     }

@@ -1,0 +1,104 @@
+//! Application servers of others, where they are installed: they end with their value.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use testkit::{Deadline, wait};
+
+/// A program that is running.
+pub(crate) struct Program {
+    child: Child,
+    /// What it writes to standard output and standard error.
+    log: PathBuf,
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // Killed, it would leave its workers behind.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let _ = self.child.wait();
+    }
+}
+
+impl Program {
+    /// Starts it, and waits for its socket, to which every user may then connect.
+    fn start(mut command: Command, socket: &Path) -> Program {
+        let log = socket.with_extension("log");
+        let file = std::fs::File::create(&log).expect("the folder is writable");
+        let second = file.try_clone().expect("a descriptor");
+        command.stdin(Stdio::null()).stdout(file).stderr(second);
+        let child = command.spawn().expect("it is a program");
+        let program = Program { child, log };
+        let listens = || std::os::unix::net::UnixStream::connect(socket).ok();
+        wait::until("an application server", Deadline::default(), listens)
+            .unwrap_or_else(|late| panic!("{late}: {command:?}\n{}", program.output()));
+        std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o666)).expect("it is ours");
+        program
+    }
+
+    /// What it has written so far.
+    pub(crate) fn output(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+/// The first of these files that exists; a test that needs it says how to install it.
+fn installed(paths: &[&str], package: &str) -> Option<PathBuf> {
+    let found = paths.iter().map(PathBuf::from).find(|path| path.exists());
+    if found.is_none() {
+        testkit::skip(format_args!("{} is not installed (apt-get install {package})", paths[0]));
+    }
+    found
+}
+
+/// Debian's php-fpm with this configuration, which has to listen on the socket.
+pub(crate) fn php_fpm(conf: &Path, socket: &Path) -> Option<Program> {
+    let paths = ["/usr/sbin/php-fpm8.2", "/usr/sbin/php-fpm8.3", "/usr/sbin/php-fpm8.4"];
+    let mut command = Command::new(installed(&paths, "php-fpm")?);
+    command.args(["-R", "-F", "-y"]).arg(conf);
+    Some(Program::start(command, socket))
+}
+
+/// Debian's uWSGI with this module of Python in the folder.
+pub(crate) fn uwsgi(folder: &Path, module: &str, socket: &Path) -> Option<Program> {
+    let program = installed(&["/usr/bin/uwsgi-core"], "uwsgi-core uwsgi-plugin-python3")?;
+    let plugins = "/usr/lib/uwsgi/plugins";
+    installed(&[&format!("{plugins}/python3_plugin.so")], "uwsgi-plugin-python3")?;
+    let mut command = Command::new(program);
+    command.args(["--plugins-dir", plugins, "--plugin", "python3", "--die-on-term", "--need-app"]);
+    command.args(["--module", module, "--threads", "2", "--chmod-socket=666"]);
+    command.arg("--chdir").arg(folder).arg("--socket").arg(socket);
+    Some(Program::start(command, socket))
+}
+
+/// Debian's Flask, which the Python of uWSGI finds.
+pub(crate) fn has_flask() -> bool {
+    installed(&["/usr/lib/python3/dist-packages/flask/__init__.py"], "python3-flask").is_some()
+}
+
+/// Debian's fcgiwrap, which runs CGI scripts.
+pub(crate) fn fcgiwrap(socket: &Path) -> Option<Program> {
+    let mut command = Command::new(installed(&["/usr/sbin/fcgiwrap"], "fcgiwrap")?);
+    // `-f` sends what a script writes to standard error to the web server.
+    command.args(["-f", "-c", "2", "-s"]).arg(format!("unix:{}", socket.display()));
+    Some(Program::start(command, socket))
+}
+
+/// The SCGI server of flup (PyPI) with the application of this file.
+pub(crate) fn flup(folder: &Path, module: &str, socket: &Path) -> Option<Program> {
+    let module_of_flup = "import flup.server.scgi";
+    let has = Command::new("python3").args(["-c", module_of_flup]).stderr(Stdio::null()).status();
+    if !has.is_ok_and(|status| status.success()) {
+        testkit::skip("flup is not installed (python3 -m pip install flup)");
+        return None;
+    }
+    let text = format!(
+        "import sys; sys.path.insert(0, {folder:?})\nfrom flup.server.scgi import WSGIServer\nfrom {module} import application\n\
+         WSGIServer(application, scriptName='', bindAddress={socket:?}, umask=0).run()\n"
+    );
+    let mut command = Command::new("python3");
+    command.args(["-c", &text]);
+    Some(Program::start(command, socket))
+}
