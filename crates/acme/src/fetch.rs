@@ -14,7 +14,7 @@ use http::request::Method;
 use tls::client::ClientSettings;
 use tls::server::Versions;
 use tls::x509::{Certificate, Purpose, Roots};
-use tls::{Client, Session, Trust, certificate, ciphers};
+use tls::{Client, Session, Trust, certificate, ciphers, groups};
 
 use crate::url::Url;
 
@@ -129,6 +129,7 @@ impl Fetcher {
             versions: Versions { tls12: true, tls13: true },
             suites: ciphers::parse("HIGH:!aNULL:!MD5"),
             suites_13: ciphers::all_13(),
+            groups: groups::auto(),
             reuses_sessions: true,
             sends_name: true,
             alpn: vec![b"http/1.1".to_vec()],

@@ -192,7 +192,7 @@ fn notice(statement: &Statement, spec: &'static Spec) -> Option<Error> {
     let kind = match spec.state {
         State::Honoured => return None,
         State::Differs(how) => ErrorKind::Differs { name, how },
-        State::Accepted(why) => ErrorKind::NoEffect { name, why },
+        State::Accepted(why) | State::Idle(why) => ErrorKind::NoEffect { name, why },
     };
     Some(Error::new(kind, statement).with_level(Level::Notice))
 }

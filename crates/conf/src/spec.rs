@@ -197,6 +197,8 @@ pub enum State {
     Differs(&'static str),
     /// It is accepted and does nothing; the text says why.
     Accepted(&'static str),
+    /// It does nothing, as in nginx on Linux; the text says why.
+    Idle(&'static str),
 }
 
 /// One directive.

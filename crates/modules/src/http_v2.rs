@@ -162,7 +162,7 @@ const fn passed_over(name: &'static str, help: &'static str) -> Directive {
 
 /// Is read, and warned of with nginx's words.
 const fn obsolete(name: &'static str, contexts: Contexts, args: Args, help: &'static str) -> Directive {
-    let row = spec(name, contexts, args, help).many().state(State::Accepted("it is obsolete"));
+    let row = spec(name, contexts, args, help).many().state(State::Idle("it is obsolete"));
     Directive::http(row, |cx| {
         let name = cx.statement.name.text.clone();
         // The only flag among them.

@@ -103,7 +103,8 @@ fn flags_are_inherited_and_replaced() {
     let levels = [Contexts::HTTP, Contexts::SERVER, Contexts::LOCATION];
     let flags = directives().filter(|directive| {
         let spec = &directive.spec;
-        let is_setting = matches!(directive.set, Set::Scope(_)) && !matches!(spec.state, State::Accepted(_));
+        let is_setting = matches!(directive.set, Set::Scope(_))
+            && !matches!(spec.state, State::Accepted(_) | State::Idle(_));
         is_setting && spec.args == Args::Flag && levels.iter().all(|level| spec.contexts.intersects(*level))
     });
     let mut count = 0;

@@ -45,6 +45,8 @@ const NOT_COUNTED: [&str; 3] = ["http_perl", "http_xslt", "http_image"];
 struct Counts {
     rows: usize,
     honoured: usize,
+    /// Without effect in nginx too, with the reason.
+    idle: Vec<(&'static str, &'static str)>,
     /// Accepted without effect, with the reason.
     accepted: Vec<(&'static str, &'static str)>,
     /// Refused: module and name.
@@ -55,13 +57,15 @@ fn counts() -> Counts {
     let is_counted = |row: &&NginxDirective| {
         (row.module == "http" || row.module.starts_with("http_")) && !NOT_COUNTED.contains(&row.module)
     };
-    let mut counts = Counts { rows: 0, honoured: 0, accepted: Vec::new(), refused: Vec::new() };
+    let mut counts =
+        Counts { rows: 0, honoured: 0, idle: Vec::new(), accepted: Vec::new(), refused: Vec::new() };
     for row in nginx_directives().iter().filter(is_counted) {
         counts.rows += 1;
         let spec = specs().find(|spec| spec.name == row.name && spec.contexts.intersects(row.contexts));
         match spec.map(|spec| &spec.state) {
             Some(State::Honoured | State::Differs(_)) => counts.honoured += 1,
             Some(State::Accepted(why)) => counts.accepted.push((row.name, why)),
+            Some(State::Idle(why)) => counts.idle.push((row.name, why)),
             None => counts.refused.push((row.module, row.name)),
         }
     }
@@ -70,24 +74,31 @@ fn counts() -> Counts {
 
 /// How much of nginx's `http` is supported, and what is not.
 fn write_counts(page: &mut String) {
-    let Counts { rows, honoured, accepted, refused } = counts();
+    let Counts { rows, honoured, idle, accepted, refused } = counts();
     let percent = |count: usize| format!("{:.1} %", 100.0 * count as f64 / rows as f64);
     line(
         page,
         format_args!(
             "\n## Of nginx's `http`\n\nnginx 1.31.5 has {rows} directives in the modules of `http`, by module and context, without \
              those of perl, xslt and image filter.\n\n| state | directives | share |\n|---|---|---|\n\
-             | supported | {honoured} | {} |\n| accepted without effect | {} | {} |\n| not supported | {} | {} |",
+             | supported | {honoured} | {} |\n| without effect, as in nginx on Linux | {} | {} |\n\
+             | accepted without effect | {} | {} |\n| not supported | {} | {} |",
             percent(honoured),
+            idle.len(),
+            percent(idle.len()),
             accepted.len(),
             percent(accepted.len()),
             refused.len(),
             percent(refused.len())
         ),
     );
-    page.push_str("\nAccepted without effect:\n\n| directive | reason |\n|---|---|\n");
-    for (name, why) in &accepted {
-        line(page, format_args!("| `{name}` | {} |", cell(why)));
+    for (title, rows) in
+        [("Without effect, as in nginx on Linux", &idle), ("Accepted without effect", &accepted)]
+    {
+        line(page, format_args!("\n{title}:\n\n| directive | reason |\n|---|---|"));
+        for (name, why) in rows {
+            line(page, format_args!("| `{name}` | {} |", cell(why)));
+        }
     }
     let mut modules: Vec<&str> = refused.iter().map(|(module, _)| *module).collect();
     modules.dedup();
@@ -116,6 +127,7 @@ fn write_module(page: &mut String, name: &str) {
             State::Honoured => (String::new(), "supported"),
             State::Differs(how) => (format!(" *Differs from nginx: {how}.*"), "supported"),
             State::Accepted(why) => (format!(" *Accepted without effect: {why}.*"), "accepted"),
+            State::Idle(why) => (format!(" *Without effect, as in nginx on Linux: {why}.*"), "accepted"),
         };
         line(
             page,
@@ -222,7 +234,7 @@ fn has(module: &str) -> bool {
     // A row that nginx's own data does not have would never be found absent.
     debug_assert!(nginx_directives().iter().any(|row| row.module == module), "{module}");
     // One that only accepts directives is not what a tool takes it for.
-    specs().any(|spec| spec.module == module && !matches!(spec.state, State::Accepted(_)))
+    specs().any(|spec| spec.module == module && !matches!(spec.state, State::Accepted(_) | State::Idle(_)))
 }
 
 /// Parts that nginx's `configure` omits by default, each by a directive that only it has.
@@ -321,7 +333,10 @@ mod tests {
     #[test]
     fn nearly_all_directives_of_http_are_supported() {
         let counts = counts();
-        assert_eq!(counts.rows, counts.honoured + counts.accepted.len() + counts.refused.len());
+        assert_eq!(
+            counts.rows,
+            counts.honoured + counts.idle.len() + counts.accepted.len() + counts.refused.len()
+        );
         assert!(counts.rows > 500, "{}", counts.rows);
         assert!(counts.honoured * 100 >= counts.rows * SHARE_MIN, "{} of {}", counts.honoured, counts.rows);
     }

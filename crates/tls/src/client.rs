@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::SupportedCipherSuite;
 use rustls::client::{ClientSessionMemoryCache, Resumption};
+use rustls::crypto::SupportedKxGroup;
 use rustls::pki_types::ServerName;
 
 use crate::certificate::Identity;
@@ -29,6 +30,8 @@ pub struct ClientSettings {
     pub suites: Vec<SupportedCipherSuite>,
     /// Suites of TLS 1.3.
     pub suites_13: Vec<SupportedCipherSuite>,
+    /// Groups of the key exchange, the best first.
+    pub groups: Vec<&'static dyn SupportedKxGroup>,
     /// `proxy_ssl_session_reuse`
     pub reuses_sessions: bool,
     /// `proxy_ssl_server_name`: whether the upstream is told its name.
@@ -52,7 +55,7 @@ type Upstreams = HashMap<(String, String), Arc<rustls::ClientConfig>>;
 impl Client {
     /// Prepares handshakes.
     pub fn new(settings: ClientSettings) -> Result<Client, TlsError> {
-        let provider = provider(&settings.suites, &settings.suites_13, &crate::groups::auto());
+        let provider = provider(&settings.suites, &settings.suites_13, &settings.groups);
         let builder = rustls::ClientConfig::builder_with_provider(provider);
         let builder = builder.with_protocol_versions(&settings.versions.list()).map_err(TlsError::new)?;
         // The upstream's certificate is judged behind the handshake.

@@ -81,6 +81,8 @@ pub struct ServerSettings {
     pub record_bytes: usize,
     /// `ssl_early_data`
     pub early_data: bool,
+    /// `ssl_certificate_compression`
+    pub compresses_certificates: bool,
 }
 
 /// What handshakes of a server block are made with.
@@ -115,6 +117,9 @@ impl Server {
         let mut config = builder.with_cert_resolver(Arc::new(Identities::new(&settings)));
         config.ignore_client_order = settings.prefers_own_ciphers;
         config.alpn_protocols = settings.alpn;
+        if !settings.compresses_certificates {
+            config.cert_compressors.clear();
+        }
         config.max_fragment_size =
             Some(settings.record_bytes.clamp(512, crate::session::RECORD_BYTES_MAX) + 5);
         let (scope, timeout) = (settings.scope, settings.session_timeout);

@@ -57,7 +57,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         core("open_file_cache_events", LEVELS, Args::Flag, "Watches the files in the cache for changes.")
             .default("off")
-            .state(State::Accepted("nginx has it for kqueue alone, which Linux does not have")),
+            .state(State::Idle("nginx has it for kqueue alone, which Linux does not have")),
         |_, cx| cx.flag(&mut false),
     ),
     // The kernel checks while it opens, so a link that is exchanged meanwhile gains nobody anything.

@@ -200,7 +200,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         core("send_lowat", LEVELS, Args::Exactly(1), "Least room in the socket that is worth a write.")
             .default("0")
-            .state(conf::State::Accepted("Linux has no such socket option")),
+            .state(conf::State::Idle("Linux has no such socket option")),
         |scope, cx| {
             cx.size(&mut scope.core.sending.send_lowat)?;
             if scope.core.sending.send_lowat > 0 {

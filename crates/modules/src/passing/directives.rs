@@ -240,7 +240,7 @@ impl<F: Family> Rows<F> {
         Directive::scope(
             row("_send_lowat", Args::Exactly(1), "Least room in the socket that is worth a write.")
                 .default("0")
-                .state(State::Accepted("Linux has no such socket option")),
+                .state(State::Idle("Linux has no such socket option")),
             |_, cx| {
                 cx.size(&mut 0)?;
                 cx.warn(format_args!("\"{}_send_lowat\" is not supported, ignored", F::PREFIX));

@@ -6,15 +6,16 @@ use ::tls::certificate::{self, FileError, Identity};
 use ::tls::client::{Client, ClientSettings};
 use ::tls::server::Versions;
 use ::tls::x509::{Purpose, Roots};
-use ::tls::{Trust, ciphers};
+use ::tls::{Trust, ciphers, groups};
 use conf::{Args, Error, Span, Spec, State};
 
 use crate::Directive;
 use crate::passing::conf::conf;
 use crate::passing::spec::row;
 use crate::passing::{self, Family, Rows};
+use crate::ssl::commands::Chosen;
 use crate::ssl::{File, read_file, read_passwords, read_versions};
-use exchange::config::Scope;
+use exchange::config::{Layered, Scope};
 use exchange::template::Template;
 use upstream::SecureSettings;
 
@@ -37,6 +38,7 @@ pub(super) struct Conf {
     verify_depth: u64,
     trusted: Option<File>,
     crl: Option<File>,
+    commands: Layered<(String, String)>,
 }
 
 impl Default for Conf {
@@ -55,6 +57,7 @@ impl Default for Conf {
             verify_depth: 1,
             trusted: None,
             crl: None,
+            commands: Layered::default(),
         }
     }
 }
@@ -145,7 +148,14 @@ impl<F: Family> Rows<F> {
             Args::Between(1, 3),
             "How long certificates with variables are kept.",
         ),
-        without_effect("_ssl_conf_command", Args::Exactly(2), "A command of OpenSSL's configuration."),
+        Directive::scope(
+            row("_ssl_conf_command", Args::Exactly(2), "A command of OpenSSL's configuration.").many(),
+            |scope, cx| {
+                let command = (cx.arg(0).to_owned(), cx.arg(1).to_owned());
+                own::<F>(scope).commands.own(cx.block).push(command);
+                Ok(())
+            },
+        ),
     ];
 }
 
@@ -176,7 +186,10 @@ pub(super) fn finish(conf: &mut passing::Conf, span: &Span) -> Result<(), Error>
 impl Conf {
     fn settings(&self, prefix: &str, is_http2: bool) -> Result<SecureSettings, String> {
         let suites = ciphers::parse(&self.ciphers);
-        let versions = Versions { tls12: self.versions.tls12 && !suites.is_empty(), ..self.versions };
+        let chosen = Chosen::of(self.versions, self.commands.items())?;
+        let groups = groups::parse(chosen.groups.as_deref().unwrap_or("auto"))
+            .map_err(|name| format!("unknown curve name \"{name}\""))?;
+        let versions = Versions { tls12: chosen.versions.tls12 && !suites.is_empty(), ..chosen.versions };
         if !versions.tls12 && !versions.tls13 {
             return Err(format!("no cipher of \"{prefix}_ssl_ciphers\" \"{}\" is supported", self.ciphers));
         }
@@ -184,7 +197,8 @@ impl Conf {
             identity: self.identity(prefix)?,
             versions,
             suites: if versions.tls12 { suites } else { Vec::new() },
-            suites_13: if versions.tls13 { ciphers::all_13() } else { Vec::new() },
+            suites_13: if versions.tls13 { chosen.suites_13 } else { Vec::new() },
+            groups: groups.supported,
             reuses_sessions: self.reuses_sessions,
             sends_name: self.sends_name,
             // HTTP/1 is what a server speaks that is not told anything.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::commands::Chosen;
 use super::expiry::{self, Expiry};
 use ::tls::certificate::{self, FileError, Identity};
 use ::tls::server::{Server, ServerSettings, Slot, Versions};
@@ -82,6 +83,8 @@ pub(super) struct Conf {
     pub(super) stapling_file: Option<File>,
     /// `ssl_reject_handshake`
     pub(super) rejects: bool,
+    /// `ssl_certificate_compression`
+    pub(super) compresses_certificates: bool,
     /// `ssl_conf_command`
     pub(super) commands: Layered<(String, String)>,
     /// When the certificates of a server end.
@@ -101,6 +104,7 @@ impl Default for Conf {
             ciphers: "HIGH:!aNULL:!MD5".to_owned(),
             groups: "auto".to_owned(),
             prefers_own_ciphers: false,
+            compresses_certificates: true,
             buffer_size: 16 << 10,
             verify: VerifyClient::Off,
             verify_depth: 1,
@@ -159,7 +163,7 @@ fn unusable(what: &str, path: &Path, error: &FileError) -> String {
 
 impl Conf {
     fn server(&self, block: &BlockEnd<'_>, has_http2: bool, acme: &Acme) -> Result<Server, String> {
-        let chosen = self.commands()?;
+        let chosen = Chosen::of(self.versions, self.commands.items())?;
         let (suites, suites_13) = (ciphers::parse(&self.ciphers), chosen.suites_13);
         if suites.is_empty() && self.versions.tls12 && !self.versions.tls13 {
             return Err(format!("no cipher of \"ssl_ciphers\" \"{}\" is supported", self.ciphers));
@@ -180,6 +184,7 @@ impl Conf {
             suites_13: if versions.tls13 { suites_13 } else { Vec::new() },
             groups: groups.supported,
             prefers_own_ciphers: self.prefers_own_ciphers || chosen.prefers_own_ciphers,
+            compresses_certificates: self.compresses_certificates,
             client_authorities: self.client_authorities()?,
             alpn: protocols(has_http2),
             tickets: self.tickets()?,
@@ -316,71 +321,5 @@ impl Conf {
             scope.extend_from_slice(&file.bytes);
         }
         ::tls::digest(&scope)
-    }
-
-    /// What `ssl_conf_command` puts in the place of other directives.
-    fn commands(&self) -> Result<Chosen, String> {
-        let mut chosen = Chosen {
-            suites_13: ciphers::all_13(),
-            groups: None,
-            versions: self.versions,
-            prefers_own_ciphers: false,
-        };
-        for (name, value) in self.commands.items() {
-            chosen.take(name, value)?;
-        }
-        Ok(chosen)
-    }
-}
-
-/// See [`Conf::commands`].
-struct Chosen {
-    suites_13: Vec<::tls::Suite>,
-    groups: Option<String>,
-    versions: Versions,
-    prefers_own_ciphers: bool,
-}
-
-impl Chosen {
-    fn take(&mut self, name: &str, value: &str) -> Result<(), String> {
-        let refused = || format!("SSL_CONF_cmd(\"{name}\", \"{value}\") failed");
-        match name {
-            "Ciphersuites" => self.suites_13 = ciphers::parse_13(value).map_err(|_| refused())?,
-            "Curves" | "Groups" => self.groups = Some(value.to_owned()),
-            "MinProtocol" => match value {
-                "TLSv1.3" => self.versions.tls12 = false,
-                "TLSv1.2" | "TLSv1.1" | "TLSv1" | "SSLv3" | "None" => {}
-                _ => return Err(refused()),
-            },
-            "MaxProtocol" => match value {
-                "TLSv1.2" => self.versions.tls13 = false,
-                "TLSv1.3" | "None" => {}
-                _ => return Err(refused()),
-            },
-            "Options" => {
-                for option in value.split(',') {
-                    match option.trim_start_matches('-') {
-                        "ServerPreference" => self.prefers_own_ciphers = !option.starts_with('-'),
-                        // Nothing of what these turn off or on exists here.
-                        "PrioritizeChaCha"
-                        | "SessionTicket"
-                        | "NoRenegotiation"
-                        | "NoResumptionOnRenegotiation"
-                        | "EncryptThenMac"
-                        | "Compression"
-                        | "EmptyFragments"
-                        | "AntiReplay" => {}
-                        _ => return Err(refused()),
-                    }
-                }
-            }
-            _ => {
-                return Err(format!(
-                    "{}: the commands are Ciphersuites, Curves, Groups, MinProtocol, MaxProtocol and Options",
-                    refused()
-                ));
-            }
-        }
-        Ok(())
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Directives of things that the library does not have are accepted with a warning: the traffic is secret without them.
 
+pub(crate) mod commands;
 mod conf;
 mod expiry;
 mod variables;
@@ -149,6 +150,15 @@ const HANDSHAKES: &[Directive] = &[
         |scope, cx| cx.flag(&mut scope.own::<Conf>().early_data),
     ),
     Directive::scope(
+        spec(
+            "ssl_certificate_compression",
+            Args::Flag,
+            "Whether certificates are sent compressed to clients of TLS 1.3 that offer it.",
+        )
+        .default("on"),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().compresses_certificates),
+    ),
+    Directive::scope(
         spec("ssl_reject_handshake", Args::Flag, "Whether handshakes with this server are refused.")
             .default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().rejects),
@@ -249,12 +259,6 @@ const WITHOUT_EFFECT: &[Directive] = &[
         Args::Between(1, 3),
         false,
         "How long certificates with variables are kept.",
-    ),
-    without_effect(
-        "ssl_certificate_compression",
-        Args::Flag,
-        false,
-        "Whether certificates are sent compressed.",
     ),
     without_effect(
         "ssl_dhparam",

@@ -44,6 +44,7 @@ pub(crate) fn settings() -> ServerSettings {
         scope: b"server".to_vec(),
         record_bytes: 16 << 10,
         early_data: false,
+        compresses_certificates: true,
     }
 }
 
@@ -63,6 +64,7 @@ pub(crate) fn client(versions: Versions) -> Client {
         versions,
         suites: ciphers::parse("ALL"),
         suites_13: ciphers::all_13(),
+        groups: groups::auto(),
         reuses_sessions: true,
         sends_name: true,
         alpn: Vec::new(),

@@ -262,8 +262,8 @@ fn what_would_be_dangerous_or_has_no_effect_is_told() {
     for (text, expected) in [
         ("proxy_send_lowat 1;", "\"proxy_send_lowat\" is not supported, ignored"),
         (
-            "proxy_ssl_conf_command Options KTLS;",
-            "\"proxy_ssl_conf_command\" directive has no effect, the TLS library does not have it",
+            "proxy_ssl_certificate_cache max=5;",
+            "\"proxy_ssl_certificate_cache\" directive has no effect, the TLS library does not have it",
         ),
         ("proxy_ssl_protocols TLSv1 TLSv1.2;", "versions that are not supported are left out: TLSv1"),
     ] {
@@ -278,4 +278,30 @@ fn every_directive_of_the_module_is_here() {
     let missing = conf::nginx_directives().iter().filter(|row| row.module == "http_proxy");
     let missing: Vec<&str> = missing.map(|row| row.name).filter(|name| !here.contains(name)).collect();
     assert_eq!(missing, Vec::<&str>::new());
+}
+
+#[test]
+fn commands_of_openssl_choose_versions_and_suites() {
+    let location = |command: &str| {
+        format!(
+            "http {{ server {{ location / {{ proxy_pass https://127.0.0.1:1;\nproxy_ssl_conf_command {command};\n}} }} }}"
+        )
+    };
+    for command in [
+        "MinProtocol TLSv1.3",
+        "Ciphersuites TLS_CHACHA20_POLY1305_SHA256",
+        "Groups X25519:P-256",
+        "Options KTLS,-ServerPreference",
+    ] {
+        crate::testing::load(&location(command)).unwrap_or_else(|error| panic!("{command}: {error}"));
+    }
+    for (command, expected) in [
+        ("Ciphersuites x", "SSL_CONF_cmd(\"Ciphersuites\", \"x\") failed"),
+        ("Groups x", "unknown curve name \"x\""),
+        ("MinProtocol x", "SSL_CONF_cmd(\"MinProtocol\", \"x\") failed"),
+        ("Verify x", "SSL_CONF_cmd(\"Verify\", \"x\") failed: the commands are "),
+    ] {
+        let found = error(&location(command));
+        assert!(found.starts_with(expected), "{command}: {found}");
+    }
 }
