@@ -137,7 +137,7 @@ fn fate(visit: &Visit<'_>, problems: &[Problem]) -> Option<(Fate, Option<String>
             None => match spec.state {
                 State::Honoured => (Fate::Honoured, None),
                 State::Differs(how) => (Fate::Differs, Some(how.to_owned())),
-                State::Accepted(why) => (Fate::NoEffect, Some(why.to_owned())),
+                State::Accepted(why) | State::Idle(why) => (Fate::NoEffect, Some(why.to_owned())),
             },
         },
         Verdict::Fault(error) => match error.kind() {
