@@ -425,6 +425,7 @@ impl Roots {
         let depth = unsafe { ffi::X509_STORE_CTX_get_error_depth(context.as_ptr()) };
         let _ = last_error();
         let code = match (is_trusted, code) {
+            (true, _) if !root_allows_length(context.as_ptr()) => ffi::X509_V_ERR_PATH_LENGTH_EXCEEDED,
             (true, _) => ffi::X509_V_OK,
             (false, ffi::X509_V_OK) => ffi::X509_V_ERR_UNSPECIFIED,
             (false, code) => code,
@@ -451,6 +452,31 @@ impl Roots {
             let _ = unsafe { ffi::X509_VERIFY_PARAM_set_flags(parameters, flags) };
         }
     }
+}
+
+/// Whether the root of a verified chain allows so many authorities below it. aws-lc does not look at a certificate that has issued
+/// itself for that; OpenSSL 3 does (RFC 5280 section 4.2.1.9).
+fn root_allows_length(context: *mut ffi::X509_STORE_CTX) -> bool {
+    // SAFETY: a context whose chain was verified; the chain belongs to it.
+    let chain: *const ffi::OPENSSL_STACK = unsafe { ffi::X509_STORE_CTX_get0_chain(context) }.cast();
+    // SAFETY: a valid stack.
+    let len = unsafe { ffi::OPENSSL_sk_num(chain) };
+    let at = |index: usize| -> *mut ffi::X509 {
+        // SAFETY: the index is below the length.
+        unsafe { ffi::OPENSSL_sk_value(chain, index) }.cast()
+    };
+    if len < 2 {
+        return true;
+    }
+    // SAFETY: a valid certificate.
+    let limit = unsafe { ffi::X509_get_pathlen(at(len - 1)) };
+    let is_self_issued = |index: usize| {
+        // SAFETY: a valid certificate.
+        unsafe { ffi::X509_get_extension_flags(at(index)) & ffi::EXFLAG_SI as u32 != 0 }
+    };
+    // Between the peer's and the root; those that have issued themselves do not count.
+    let below = (1..len - 1).filter(|index| !is_self_issued(*index)).count();
+    limit < 0 || c_long::try_from(below).is_ok_and(|below| below <= limit)
 }
 
 impl std::fmt::Debug for Roots {
