@@ -9,6 +9,7 @@
 pub mod acme;
 pub mod address;
 mod body_filter;
+pub mod certificates;
 pub mod client;
 pub mod config;
 pub mod course;

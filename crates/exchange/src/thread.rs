@@ -20,6 +20,7 @@ use telemetry::files::{LogFiles, Opened};
 use telemetry::named::NamedLogs;
 use telemetry::shared::Shared;
 use telemetry::tally::Tally;
+use tls::turns::Turns;
 use transfer::coding::pool::Pool;
 use transfer::files::cache::Caches;
 use transfer::files::{RootFacts, Roots};
@@ -75,6 +76,8 @@ pub struct Thread {
     pub tally: Arc<Tally>,
     /// Limits on open connections and descriptors.
     pub room: Room,
+    /// Limits on the work of handshakes in a turn of the event loop.
+    pub handshakes: Turns,
     /// The time of day, for lines and headers.
     pub clock: Rc<Clock>,
     /// How the head that was written last began.
@@ -114,6 +117,7 @@ impl Thread {
             caches: WaitGroup::new(),
             fetches: WaitGroup::new(),
             room,
+            handshakes: Turns::default(),
             opening: RefCell::default(),
             encoders: Rc::default(),
             locals,

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use ::tls::{Hello, Server, Trust};
+use ::tls::{Server, Trust};
 use telemetry::Level;
 
 use crate::address::Address;
+use crate::certificates::NamedCertificates;
 use crate::config::{ServerId, Settings};
 use crate::request::Request;
 use crate::secured::VerifyClient;
@@ -22,14 +23,16 @@ pub struct Tls {
     pub client: VerifyClient,
     /// Trust settings for clients' certificates.
     pub trust: Option<Arc<Trust>>,
+    /// Certificates whose names have variables: a handshake loads them.
+    pub named: Option<Arc<NamedCertificates>>,
 }
 
 impl Settings for Tls {}
 
-/// The server that a client asks for by its hello, and whether it was found by that name.
-pub fn server_of(hello: &Hello, listen: &Listen, local: &Address) -> (ServerId, bool) {
+/// The server that a client asks for by this name in its hello, and whether it was found by that name.
+pub fn server_of(name: Option<&str>, listen: &Listen, local: &Address) -> (ServerId, bool) {
     let (default, names) = listen.lookup(local);
-    let name = hello.name.as_deref().unwrap_or_default().as_bytes();
+    let name = name.unwrap_or_default().as_bytes();
     let named = if name.is_empty() { None } else { names.find(name).ok().flatten() };
     (named.as_ref().map_or(default, |named| named.server), named.is_some())
 }
@@ -48,7 +51,7 @@ pub fn admit(request: &Request, listen: Option<&Listen>) -> Result<(), u16> {
         return Ok(());
     }
     // The handshake asked for certificates as another server has it.
-    let negotiated = listen.map(|listen| server_of(&secured.hello, listen, &request.conn.local).0);
+    let negotiated = listen.map(|listen| server_of(secured.name.as_deref(), listen, &request.conn.local).0);
     if negotiated.is_some_and(|negotiated| negotiated != request.server) {
         let what = "client attempted to request the server name different from the one that was negotiated";
         request.log(Level::Info, format_args!("{what}"));

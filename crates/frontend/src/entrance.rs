@@ -40,7 +40,7 @@ impl Entrance {
     pub(crate) fn default_server(&self, generation: &Generation, info: &ConnInfo) -> ServerId {
         let Some(listen) = self.listen(generation) else { return ServerId(0) };
         match info.secured.get() {
-            Some(secured) => tls::server_of(&secured.hello, listen, &info.local).0,
+            Some(secured) => tls::server_of(secured.name.as_deref(), listen, &info.local).0,
             None => listen.lookup(&info.local).0,
         }
     }

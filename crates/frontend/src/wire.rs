@@ -27,7 +27,8 @@ use rt::net::{Behind, FilePart};
 use rt::{Socket, Timer};
 
 use tls::Stream;
-use tls::stream::{Handshaken, StreamHandle};
+use tls::handshake::Handshaken;
+use tls::stream::StreamHandle;
 use transfer::body::SendError;
 use transfer::duplex::Duplex;
 

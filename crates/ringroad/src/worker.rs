@@ -229,6 +229,7 @@ impl Serving {
         let acme = bundle.acme.clone();
         site::set_respawned(bundle.respawned);
         let (generation, addresses_of_names) = (bundle.generation, bundle.addresses.clone());
+        site::go_on_with_tickets(&bundle.tickets);
         let Parsed { config, targets, log, shutdown_timeout, resources } = Parsed::from(bundle, fds)?;
         for message in limits.apply() {
             log.alert(message);

@@ -5,128 +5,14 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::sync::Arc;
 
+use common::tls::{Authority, BOTH, body, connect, files, get, one, status, text, to_end};
 use common::{BINARY, serve_with};
-use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
-};
+use rcgen::ExtendedKeyUsagePurpose;
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, version};
-use testkit::server::ServerBuilder;
+use rustls::{HandshakeKind, version};
 use testkit::{Client, Server};
-
-/// An authority and the PEM files that it makes.
-struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    pem: String,
-}
-
-impl Authority {
-    fn new(name: &str) -> Authority {
-        let mut params = CertificateParams::new(Vec::new()).expect("no names");
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let key = KeyPair::generate().expect("a key");
-        let pem = params.self_signed(&key).expect("a certificate").pem();
-        Authority { issuer: Issuer::new(params, key), pem }
-    }
-
-    /// A certificate and its key.
-    fn issue(&self, name: &str, purpose: ExtendedKeyUsagePurpose) -> (String, String) {
-        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.extended_key_usages = vec![purpose];
-        let key = KeyPair::generate().expect("a key");
-        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
-        (certificate.pem(), key.serialize_pem())
-    }
-
-    fn server(&self, name: &str) -> (String, String) {
-        self.issue(name, ExtendedKeyUsagePurpose::ServerAuth)
-    }
-
-    fn roots(&self) -> RootCertStore {
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(self.pem.as_bytes()).expect("PEM")).expect("a root");
-        roots
-    }
-
-    /// What clients that trust it make connections with; `identity` is their own certificate with its key.
-    fn clients(
-        &self,
-        versions: &[&'static rustls::SupportedProtocolVersion],
-        identity: Option<&(String, String)>,
-    ) -> Arc<ClientConfig> {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions);
-        let builder = builder.expect("versions").with_root_certificates(self.roots());
-        Arc::new(match identity {
-            None => builder.with_no_client_auth(),
-            Some((certificate, key)) => {
-                let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).expect("PEM")];
-                let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("PEM");
-                builder.with_client_auth_cert(chain, key).expect("a key of its certificate")
-            }
-        })
-    }
-}
-
-const BOTH: &[&rustls::SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
-
-type Tls = StreamOwned<ClientConnection, TcpStream>;
-
-/// A connection to the first address, before its handshake.
-fn connect(server: &Server, config: &Arc<ClientConfig>, name: &str) -> Tls {
-    let name = ServerName::try_from(name.to_owned()).expect("a name");
-    let socket = TcpStream::connect(server.addr(0).tcp()).expect("a connection");
-    socket.set_read_timeout(testkit::Deadline::default().left()).expect("a timeout");
-    StreamOwned::new(ClientConnection::new(Arc::clone(config), name).expect("a session"), socket)
-}
-
-/// The response to a GET on a connection of its own, all of it.
-fn get(server: &Server, config: &Arc<ClientConfig>, name: &str, target: &str) -> Vec<u8> {
-    let mut tls = connect(server, config, name);
-    let request = format!("GET {target} HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n");
-    tls.write_all(request.as_bytes()).expect("it is sent");
-    to_end(&mut tls)
-}
-
-/// All that comes to the closing alert.
-fn to_end(tls: &mut Tls) -> Vec<u8> {
-    let mut response = Vec::new();
-    tls.read_to_end(&mut response).expect("a closing alert");
-    response
-}
-
-fn text(response: &[u8]) -> String {
-    String::from_utf8_lossy(response).into_owned()
-}
-
-fn body(response: &[u8]) -> &[u8] {
-    let end = response.windows(4).position(|four| four == b"\r\n\r\n").expect("an end of the header section");
-    &response[end + 4..]
-}
-
-fn status(response: &[u8]) -> String {
-    text(response).split_whitespace().nth(1).unwrap_or_default().to_owned()
-}
-
-/// Writes a certificate and its key beside the configuration.
-fn files(builder: ServerBuilder, name: &str, (certificate, key): &(String, String)) -> ServerBuilder {
-    builder.text(&format!("conf/{name}.pem"), certificate).text(&format!("conf/{name}.key"), key)
-}
-
-/// A configuration with one TLS server.
-fn one(server: &str) -> String {
-    format!(
-        "worker_processes 1; events {{}} http {{ server {{ listen 127.0.0.1:0 ssl; server_name a.test;\n\
-         ssl_certificate a.pem; ssl_certificate_key a.key;\n{server}\n}} }}"
-    )
-}
 
 #[test]
 fn files_come_through_both_versions_and_several_requests_through_one_connection() {

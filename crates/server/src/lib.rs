@@ -18,6 +18,7 @@ pub use explain::{default_movers, explain};
 pub use modules::foreign_module;
 pub use reference::{configure_arguments, reference};
 pub use telemetry;
+pub use tls::tickets;
 pub use upstream::resolve::missing as missing_names;
 
 /// Reads and resolves a configuration. `prefix` is the base of relative paths.

@@ -61,7 +61,23 @@ const HANDSHAKES: Series = HTTP2_LIMITS.after(
         }]),
 );
 
-const ALL: [&Series; 6] = [&ACCEPTED, &CLOSED, &REQUESTS, &CONNECTIONS, &HTTP2_LIMITS, &HANDSHAKES];
+const HANDSHAKE_STEPS: Series = HANDSHAKES.after(
+    Metric::counter(
+        "tls_handshake_steps_total",
+        "steps",
+        "Steps of handshakes with clients that did not run at once, since several handshakes were under way.",
+    )
+    .labelled(&[Label {
+        name: "how",
+        values: &[
+            ("later", "in a later turn of the event loop, so that requests were served in between"),
+            ("elsewhere", "a signature of RSA, on another thread"),
+        ],
+    }]),
+);
+
+const ALL: [&Series; 7] =
+    [&ACCEPTED, &CLOSED, &REQUESTS, &CONNECTIONS, &HTTP2_LIMITS, &HANDSHAKES, &HANDSHAKE_STEPS];
 
 /// All of them, in the order of the documents.
 pub const METRICS: &[&Metric] = &[
@@ -71,6 +87,7 @@ pub const METRICS: &[&Metric] = &[
     &CONNECTIONS.metric,
     &HTTP2_LIMITS.metric,
     &HANDSHAKES.metric,
+    &HANDSHAKE_STEPS.metric,
 ];
 
 /// How a handshake ended, in the order of the values of `result`.
@@ -100,7 +117,7 @@ pub enum Http2Limit {
 }
 
 /// The numbers of one thread, or of all.
-const CELLS: usize = HANDSHAKES.end();
+const CELLS: usize = HANDSHAKE_STEPS.end();
 
 /// Counts of one thread.
 #[derive(Debug, Default)]
@@ -150,6 +167,15 @@ impl Tally {
     /// A handshake of TLS with a client has ended.
     pub fn count_handshake(&self, handshake: Handshake) {
         self.0.add(&HANDSHAKES, handshake as usize);
+    }
+
+    /// Steps of handshakes ran in a later turn, or on another thread.
+    pub fn count_handshake_steps(&self, later: u64, elsewhere: u64) {
+        for (place, count) in [later, elsewhere].into_iter().enumerate() {
+            for _ in 0..count {
+                self.0.add(&HANDSHAKE_STEPS, place);
+            }
+        }
     }
 
     /// Handshakes of these threads, by [`Handshake`].

@@ -7,9 +7,13 @@ use std::sync::Arc;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, PrivatePkcs8KeyDer};
-use rustls::sign::CertifiedKey;
+use rustls::pki_types::{
+    CertificateDer, CertificateRevocationListDer, PrivateKeyDer, PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer,
+};
+use rustls::sign::{CertifiedKey, Signer, SigningKey};
+use rustls::{SignatureAlgorithm, SignatureScheme};
 
+use crate::seen;
 use crate::x509::{self, Certificate, KeyError};
 
 /// Why a file cannot be used.
@@ -71,6 +75,7 @@ impl Identity {
         let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(der));
         let key = any_supported_type(&der).map_err(|_| FileError::UnsupportedKey)?;
         let expires = parsed.expires();
+        let key = Arc::new(Watched(key));
         Ok(Identity { key: Arc::new(CertifiedKey::new(chain, key)), expires })
     }
 
@@ -94,6 +99,38 @@ impl Identity {
     /// When the certificate ends to be valid, in seconds since 1970.
     pub fn expires(&self) -> Option<i64> {
         self.expires
+    }
+}
+
+/// A key that notes which scheme it signs by.
+#[derive(Debug)]
+struct Watched(Arc<dyn SigningKey>);
+
+impl SigningKey for Watched {
+    fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
+        self.0.choose_scheme(offered).map(|signer| Box::new(WatchedSigner(signer)) as _)
+    }
+
+    fn public_key(&self) -> Option<SubjectPublicKeyInfoDer<'_>> {
+        self.0.public_key()
+    }
+
+    fn algorithm(&self) -> SignatureAlgorithm {
+        self.0.algorithm()
+    }
+}
+
+#[derive(Debug)]
+struct WatchedSigner(Box<dyn Signer>);
+
+impl Signer for WatchedSigner {
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rustls::Error> {
+        seen::note(|seen| seen.signature = Some(self.0.scheme()));
+        self.0.sign(message)
+    }
+
+    fn scheme(&self) -> SignatureScheme {
+        self.0.scheme()
     }
 }
 

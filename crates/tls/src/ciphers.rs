@@ -149,9 +149,49 @@ pub fn name_of(suite: CipherSuite) -> Option<&'static str> {
     of_12.or_else(|| SUITES_13.iter().find(|(known, _)| known.suite() == suite).map(|(_, name)| *name))
 }
 
-/// OpenSSL's names of suites that a client may offer and this server does not have: `$ssl_ciphers` shows them too.
+/// OpenSSL's names of suites that clients offer and this server does not have, by their numbers.
+const OTHERS: [(u16, &str); 34] = [
+    (0x002f, "AES128-SHA"),
+    (0x0033, "DHE-RSA-AES128-SHA"),
+    (0x0035, "AES256-SHA"),
+    (0x0039, "DHE-RSA-AES256-SHA"),
+    (0x003c, "AES128-SHA256"),
+    (0x003d, "AES256-SHA256"),
+    (0x0067, "DHE-RSA-AES128-SHA256"),
+    (0x006b, "DHE-RSA-AES256-SHA256"),
+    (0x009c, "AES128-GCM-SHA256"),
+    (0x009d, "AES256-GCM-SHA384"),
+    (0x009e, "DHE-RSA-AES128-GCM-SHA256"),
+    (0x009f, "DHE-RSA-AES256-GCM-SHA384"),
+    (0x00ff, "TLS_EMPTY_RENEGOTIATION_INFO_SCSV"),
+    (0xc009, "ECDHE-ECDSA-AES128-SHA"),
+    (0xc00a, "ECDHE-ECDSA-AES256-SHA"),
+    (0xc013, "ECDHE-RSA-AES128-SHA"),
+    (0xc014, "ECDHE-RSA-AES256-SHA"),
+    (0xc023, "ECDHE-ECDSA-AES128-SHA256"),
+    (0xc024, "ECDHE-ECDSA-AES256-SHA384"),
+    (0xc027, "ECDHE-RSA-AES128-SHA256"),
+    (0xc028, "ECDHE-RSA-AES256-SHA384"),
+    (0xc09c, "AES128-CCM"),
+    (0xc09d, "AES256-CCM"),
+    (0xc09e, "DHE-RSA-AES128-CCM"),
+    (0xc09f, "DHE-RSA-AES256-CCM"),
+    (0xc0a0, "AES128-CCM8"),
+    (0xc0a1, "AES256-CCM8"),
+    (0xc0a2, "DHE-RSA-AES128-CCM8"),
+    (0xc0a3, "DHE-RSA-AES256-CCM8"),
+    (0xc0ac, "ECDHE-ECDSA-AES128-CCM"),
+    (0xc0ad, "ECDHE-ECDSA-AES256-CCM"),
+    (0xc0ae, "ECDHE-ECDSA-AES128-CCM8"),
+    (0xc0af, "ECDHE-ECDSA-AES256-CCM8"),
+    (0xccaa, "DHE-RSA-CHACHA20-POLY1305"),
+];
+
+/// The name of a suite that a client offers; a number where OpenSSL has none.
 pub fn names_of_offer(suite: CipherSuite) -> String {
-    name_of(suite).map_or_else(|| format!("0x{:04x}", u16::from(suite)), str::to_owned)
+    let number = u16::from(suite);
+    let other = || OTHERS.iter().find(|(known, _)| *known == number).map(|(_, name)| *name);
+    name_of(suite).or_else(other).map_or_else(|| format!("0x{number:04x}"), str::to_owned)
 }
 
 #[cfg(test)]

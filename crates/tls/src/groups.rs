@@ -71,6 +71,32 @@ pub fn name_of(group: NamedGroup) -> Option<&'static str> {
     GROUPS.iter().find(|(known, _)| known.name() == group).map(|(_, names)| names[0])
 }
 
+/// OpenSSL's names of groups that a client may offer and this server does not have, by their numbers (RFC 8446 section
+/// 4.2.7).
+const OTHERS: [(u16, &str); 14] = [
+    (0x0016, "secp256k1"),
+    (0x0019, "secp521r1"),
+    (0x001a, "brainpoolP256r1"),
+    (0x001b, "brainpoolP384r1"),
+    (0x001c, "brainpoolP512r1"),
+    (0x001e, "X448"),
+    (0x001f, "brainpoolP256r1tls13"),
+    (0x0020, "brainpoolP384r1tls13"),
+    (0x0021, "brainpoolP512r1tls13"),
+    (0x0100, "ffdhe2048"),
+    (0x0101, "ffdhe3072"),
+    (0x0102, "ffdhe4096"),
+    (0x0103, "ffdhe6144"),
+    (0x0104, "ffdhe8192"),
+];
+
+/// The name of a group that a client offers; a number where OpenSSL has none.
+pub fn name_of_offer(group: NamedGroup) -> String {
+    let number = u16::from(group);
+    let other = || OTHERS.iter().find(|(known, _)| *known == number).map(|(_, name)| *name);
+    name_of(group).or_else(other).map_or_else(|| format!("0x{number:04x}"), str::to_owned)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

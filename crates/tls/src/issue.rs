@@ -13,6 +13,7 @@ use rcgen::{
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use crate::certificate::{FileError, Identity, certificates};
+use crate::signing::KeyKind;
 use crate::verify::Trust;
 use crate::x509::{self, Certificate, KeyError, Purpose, Roots};
 
@@ -156,6 +157,15 @@ pub fn placeholder(names: &[String], now: SystemTime) -> Result<Identity, Author
     params.distinguished_name.push(DnType::CommonName, "no certificate has been issued yet");
     set_validity(&mut params, now, LEAF_TIME);
     self_signed(&params)
+}
+
+/// A certificate that nobody trusts, with a new key of this kind, in PEM with its key, one text: for measurements.
+pub fn self_signed_pem(names: &[String], kind: KeyKind, now: SystemTime) -> Result<String, AuthorityError> {
+    let no_random = || AuthorityError::Failed("no random numbers".to_owned());
+    let pem = crate::signing::generate(kind).ok_or_else(no_random)?;
+    let mut params = CertificateParams::new(names)?;
+    set_validity(&mut params, now, LEAF_TIME);
+    Ok(params.self_signed(&KeyPair::from_pem(&pem)?)?.pem() + &pem)
 }
 
 /// The certificate that proves to an authority that this server has a name (`tls-alpn-01`, RFC 8737 section 3): `proof` is the

@@ -1,25 +1,30 @@
 //! TLS for clients and upstreams: the only crate that uses rustls, and the one where keys stay. It knows no HTTP.
 //!
 //! [`server`] and [`client`] prepare handshakes out of settings, [`session`] is the state of one connection without its
-//! socket, [`stream`] joins the two. [`certificate`] reads PEM files; [`verify`] and [`x509`] judge the chains of peers;
-//! [`issue`] makes certificates, [`signing`] signs messages; [`tickets`] and [`sessions`] keep what a client goes on with; [`ciphers`] and [`groups`] know OpenSSL's names.
+//! socket, [`handshake`] and [`stream`] join the two, [`turns`] bounds the work of handshakes. [`certificate`] reads PEM files; [`verify`] and [`x509`] judge the chains of peers;
+//! [`issue`] makes certificates, [`signing`] signs messages; [`tickets`] and [`sessions`] keep what a client goes on with; [`ciphers`], [`groups`] and [`commands`] have OpenSSL's names, [`seen`] is what rustls
+//! tells only parts of this crate.
 
 pub mod certificate;
 pub mod ciphers;
 pub mod client;
+pub mod commands;
 pub mod groups;
+pub mod handshake;
 pub mod issue;
+pub mod seen;
 pub mod server;
 pub mod session;
 pub mod sessions;
 pub mod signing;
 pub mod stream;
 pub mod tickets;
+pub mod turns;
 pub mod verify;
 pub mod x509;
 
-pub use rustls::SupportedCipherSuite as Suite;
 pub use rustls::pki_types::CertificateDer;
+pub use rustls::{SignatureScheme, SupportedCipherSuite as Suite};
 
 pub use certificate::Identity;
 pub use client::Client;

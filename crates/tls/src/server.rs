@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use rustls::crypto::{CryptoProvider, SupportedKxGroup};
 use rustls::pki_types::CertificateDer;
-use rustls::server::{Acceptor, ClientHello, NoServerSessionStorage, ResolvesServerCert};
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::server::{
+    Acceptor, ClientHello, NoServerSessionStorage, ResolvesServerCert, StoresServerSessions,
+};
+use rustls::sign::CertifiedKey;
 use rustls::{
     CipherSuite, DistinguishedName, NamedGroup, ProtocolVersion, SignatureAlgorithm, SignatureScheme,
     SupportedCipherSuite, version,
@@ -65,6 +67,8 @@ pub struct ServerSettings {
     pub groups: Vec<&'static dyn SupportedKxGroup>,
     /// `ssl_prefer_server_ciphers`
     pub prefers_own_ciphers: bool,
+    /// Whether clients that like ChaCha20 best get it, whatever this side prefers.
+    pub prioritizes_chacha: bool,
     /// Whether clients are asked for a certificate, with the authorities whose names they are told.
     pub client_authorities: Option<Vec<CertificateDer<'static>>>,
     /// Protocols that are offered by ALPN, the best first.
@@ -89,6 +93,9 @@ pub struct ServerSettings {
 #[derive(Clone, Debug)]
 pub struct Server {
     config: Arc<rustls::ServerConfig>,
+    /// The same for clients that like ChaCha20 best.
+    chacha_first: Option<Arc<rustls::ServerConfig>>,
+    identities: Arc<Identities>,
     record_bytes: usize,
 }
 
@@ -107,35 +114,17 @@ pub(crate) fn provider(
 impl Server {
     /// Prepares a server block's handshakes.
     pub fn new(settings: ServerSettings) -> Result<Server, TlsError> {
-        let provider = provider(&settings.suites, &settings.suites_13, &settings.groups);
-        let builder = rustls::ServerConfig::builder_with_provider(provider);
-        let builder = builder.with_protocol_versions(&settings.versions.list()).map_err(TlsError::new)?;
-        let builder = match &settings.client_authorities {
-            Some(authorities) => builder.with_client_cert_verifier(AnyClient::new(names_of(authorities))),
-            None => builder.with_no_client_auth(),
-        };
-        let mut config = builder.with_cert_resolver(Arc::new(Identities::new(&settings)));
-        config.ignore_client_order = settings.prefers_own_ciphers;
-        config.alpn_protocols = settings.alpn;
-        if !settings.compresses_certificates {
-            config.cert_compressors.clear();
-        }
-        config.max_fragment_size =
-            Some(settings.record_bytes.clamp(512, crate::session::RECORD_BYTES_MAX) + 5);
-        let (scope, timeout) = (settings.scope, settings.session_timeout);
-        let own = || settings.early_data.then(|| SessionCache::new(OWN_SESSIONS_BYTES));
-        config.session_storage = match settings.sessions.or_else(own) {
-            Some(cache) => Arc::new(ServerSessions { cache, scope: scope.clone(), timeout }),
-            None => Arc::new(NoServerSessionStorage {}),
-        };
-        // Early data is taken with sessions that are used once, which those of tickets are not.
-        if let Some(keys) = settings.tickets.filter(|_| !settings.early_data) {
-            config.ticketer = Arc::new(Tickets { keys, scope, lifetime: timeout });
-        }
-        if settings.early_data {
-            config.max_early_data_size = EARLY_DATA_BYTES_MAX;
-        }
-        Ok(Server { config: Arc::new(config), record_bytes: settings.record_bytes })
+        let identities = Arc::new(Identities::new(&settings));
+        let sessions = Sessions::of(&settings);
+        let config = configure(&settings, &settings.suites, &settings.suites_13, &identities, &sessions)?;
+        // OpenSSL has this option for servers with an order of their own only.
+        let has_second_order = settings.prioritizes_chacha && settings.prefers_own_ciphers;
+        let chacha_first = has_second_order.then(|| {
+            let (suites, suites_13) = (chacha_first(&settings.suites), chacha_first(&settings.suites_13));
+            configure(&settings, &suites, &suites_13, &identities, &sessions)
+        });
+        let chacha_first = chacha_first.transpose()?;
+        Ok(Server { config, chacha_first, identities, record_bytes: settings.record_bytes })
     }
 
     /// What proves to a certificate authority that this server has a name (`tls-alpn-01`, RFC 8737): a certificate that
@@ -144,17 +133,111 @@ impl Server {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = rustls::ServerConfig::builder_with_provider(provider);
         let builder = builder.with_safe_default_protocol_versions().map_err(TlsError::new)?;
-        let resolver = SingleCertAndKey::from(CertifiedKey::clone(identity.key()));
-        let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(resolver));
+        let identities = Arc::new(Identities { fixed: vec![Arc::clone(identity.key())], slots: Vec::new() });
+        let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::clone(&identities) as _);
         config.alpn_protocols = vec![ACME_PROTOCOL.to_vec()];
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        Ok(Server { config: Arc::new(config), record_bytes: crate::session::RECORD_BYTES_MAX })
+        let record_bytes = crate::session::RECORD_BYTES_MAX;
+        Ok(Server { config: Arc::new(config), chacha_first: None, identities, record_bytes })
+    }
+
+    /// Whether a full handshake with this client takes a signature of RSA, which costs ten times one of ECDSA.
+    pub fn signs_by_rsa(&self, hello: &Hello) -> bool {
+        let chosen = self.identities.choose(&hello.schemes);
+        chosen.is_some_and(|key| key.key.algorithm() == SignatureAlgorithm::RSA)
+    }
+
+    /// The same with these certificates in front of its own.
+    pub fn with_identities(&self, identities: &[Identity]) -> Server {
+        let found = identities.iter().map(|identity| Arc::clone(identity.key()));
+        let fixed = found.chain(self.identities.fixed.iter().cloned()).collect();
+        let identities = Arc::new(Identities::sorted(fixed, self.identities.slots.clone()));
+        let with = |config: &Arc<rustls::ServerConfig>| {
+            let mut config = rustls::ServerConfig::clone(config);
+            config.cert_resolver = Arc::clone(&identities) as _;
+            Arc::new(config)
+        };
+        let (config, chacha_first) = (with(&self.config), self.chacha_first.as_ref().map(with));
+        Server { config, chacha_first, identities, record_bytes: self.record_bytes }
     }
 
     /// A session with a client, before its first byte.
     pub fn session(&self) -> Result<Session, TlsError> {
         Session::server(&self.config, self.record_bytes)
     }
+
+    /// A session with the client of this hello, which the session gets again.
+    pub fn session_for(&self, hello: &Hello) -> Result<Session, TlsError> {
+        let likes_chacha = hello.suites.first().is_some_and(|suite| is_chacha(*suite));
+        let config = self.chacha_first.as_ref().filter(|_| likes_chacha).unwrap_or(&self.config);
+        Session::server(config, self.record_bytes)
+    }
+}
+
+/// Where sessions are kept.
+struct Sessions {
+    storage: Arc<dyn StoresServerSessions>,
+    tickets: Option<Arc<Tickets>>,
+}
+
+impl Sessions {
+    fn of(settings: &ServerSettings) -> Sessions {
+        let (scope, timeout) = (settings.scope.clone(), settings.session_timeout);
+        let own = || settings.early_data.then(|| SessionCache::new(OWN_SESSIONS_BYTES));
+        let storage: Arc<dyn StoresServerSessions> = match settings.sessions.clone().or_else(own) {
+            Some(cache) => Arc::new(ServerSessions { cache, scope: scope.clone(), timeout }),
+            None => Arc::new(NoServerSessionStorage {}),
+        };
+        // Early data is taken with sessions that are used once, which those of tickets are not.
+        let keys = settings.tickets.clone().filter(|_| !settings.early_data);
+        let tickets = keys.map(|keys| Arc::new(Tickets { keys, scope, lifetime: timeout }));
+        Sessions { storage, tickets }
+    }
+}
+
+/// What rustls makes handshakes with, of these suites.
+fn configure(
+    settings: &ServerSettings,
+    suites: &[SupportedCipherSuite],
+    suites_13: &[SupportedCipherSuite],
+    identities: &Arc<Identities>,
+    sessions: &Sessions,
+) -> Result<Arc<rustls::ServerConfig>, TlsError> {
+    let provider = provider(suites, suites_13, &settings.groups);
+    let builder = rustls::ServerConfig::builder_with_provider(provider);
+    let builder = builder.with_protocol_versions(&settings.versions.list()).map_err(TlsError::new)?;
+    let builder = match &settings.client_authorities {
+        Some(authorities) => builder.with_client_cert_verifier(AnyClient::new(names_of(authorities))),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_cert_resolver(Arc::clone(identities) as _);
+    config.ignore_client_order = settings.prefers_own_ciphers;
+    config.alpn_protocols = settings.alpn.clone();
+    if !settings.compresses_certificates {
+        config.cert_compressors.clear();
+    }
+    config.max_fragment_size = Some(settings.record_bytes.clamp(512, crate::session::RECORD_BYTES_MAX) + 5);
+    config.session_storage = Arc::clone(&sessions.storage);
+    if let Some(tickets) = &sessions.tickets {
+        config.ticketer = Arc::clone(tickets) as _;
+    }
+    if settings.early_data {
+        config.max_early_data_size = EARLY_DATA_BYTES_MAX;
+        // Their responses do not wait for the end of the handshake. rustls leaves it out where clients are asked for certificates.
+        config.send_half_rtt_data = true;
+    }
+    Ok(Arc::new(config))
+}
+
+/// The suites with ChaCha20 in front of the others.
+fn chacha_first(suites: &[SupportedCipherSuite]) -> Vec<SupportedCipherSuite> {
+    let mut suites = suites.to_vec();
+    suites.sort_by_key(|suite| !is_chacha(suite.suite()));
+    suites
+}
+
+fn is_chacha(suite: CipherSuite) -> bool {
+    crate::ciphers::name_of(suite).is_some_and(|name| name.contains("CHACHA20"))
 }
 
 /// The subjects of certificates, for a client to choose its own by.
@@ -200,18 +283,26 @@ struct Identities {
 }
 
 impl Identities {
-    /// Those with short keys first: they cost a fraction of RSA's.
     fn new(settings: &ServerSettings) -> Identities {
-        let mut fixed: Vec<_> =
-            settings.identities.iter().map(|identity| Arc::clone(identity.key())).collect();
+        let fixed = settings.identities.iter().map(|identity| Arc::clone(identity.key())).collect();
+        Identities::sorted(fixed, settings.slots.clone())
+    }
+
+    /// Those with short keys first: they cost a fraction of RSA's.
+    fn sorted(mut fixed: Vec<Arc<CertifiedKey>>, slots: Vec<Arc<Slot>>) -> Identities {
         fixed.sort_by_key(|key| key.key.algorithm() == SignatureAlgorithm::RSA);
-        Identities { fixed, slots: settings.slots.clone() }
+        Identities { fixed, slots }
     }
 }
 
 impl ResolvesServerCert for Identities {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let schemes = hello.signature_schemes();
+        self.choose(hello.signature_schemes())
+    }
+}
+
+impl Identities {
+    fn choose(&self, schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let suits = |key: &Arc<CertifiedKey>| key.key.choose_scheme(schemes).is_some();
         let Identities { fixed, slots } = self;
         let slots: Vec<Arc<CertifiedKey>> = slots.iter().map(|slot| Arc::clone(slot.get().key())).collect();
@@ -244,6 +335,40 @@ impl Hello {
             groups: hello.named_groups().unwrap_or_default().to_vec(),
             schemes: hello.signature_schemes().to_vec(),
         }
+    }
+}
+
+/// What a client offers, in the little that is kept while its connection lives: numbers of suites, groups and schemes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Offer {
+    numbers: Box<[u16]>,
+    suites: usize,
+    groups: usize,
+}
+
+impl Offer {
+    /// The lists of a hello.
+    pub fn of(hello: &Hello) -> Offer {
+        let suites = hello.suites.iter().map(|suite| u16::from(*suite));
+        let groups = hello.groups.iter().map(|group| u16::from(*group));
+        let schemes = hello.schemes.iter().map(|scheme| u16::from(*scheme));
+        let numbers = suites.chain(groups).chain(schemes).collect();
+        Offer { numbers, suites: hello.suites.len(), groups: hello.groups.len() }
+    }
+
+    /// Cipher suites.
+    pub fn suites(&self) -> impl Iterator<Item = CipherSuite> {
+        self.numbers[..self.suites].iter().map(|number| CipherSuite::from(*number))
+    }
+
+    /// Groups of the key exchange.
+    pub fn groups(&self) -> impl Iterator<Item = NamedGroup> {
+        self.numbers[self.suites..][..self.groups].iter().map(|number| NamedGroup::from(*number))
+    }
+
+    /// Schemes of signatures.
+    pub fn schemes(&self) -> impl Iterator<Item = SignatureScheme> {
+        self.numbers[self.suites + self.groups..].iter().map(|number| SignatureScheme::from(*number))
     }
 }
 
@@ -311,8 +436,14 @@ fn is_whole_hello(bytes: &[u8]) -> bool {
     true
 }
 
-/// The alert for a name that is not served (`ssl_reject_handshake`): fatal `unrecognized_name`, in a record of its own.
-pub fn unrecognized_name_alert() -> Vec<u8> {
+/// The alert for a name that is not served (`ssl_reject_handshake`; RFC 6066 section 3).
+pub(crate) const UNRECOGNIZED_NAME: u8 = 112;
+
+/// The alert for a fault of this side (RFC 8446 section 6.2).
+pub(crate) const INTERNAL_ERROR: u8 = 80;
+
+/// A fatal alert before the handshake has begun, in a record of its own.
+pub(crate) fn fatal_alert(description: u8) -> Vec<u8> {
     let version = u16::from(ProtocolVersion::TLSv1_2).to_be_bytes();
-    vec![21, version[0], version[1], 0, 2, 2, 112]
+    vec![21, version[0], version[1], 0, 2, 2, description]
 }

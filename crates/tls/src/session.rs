@@ -11,6 +11,8 @@ use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
 use rustls::{AlertDescription, CommonState, HandshakeKind, InvalidMessage};
 
+use crate::seen::{self, Seen};
+
 /// A record holds at most so many bytes of plaintext (RFC 8446 section 5.1).
 pub const RECORD_BYTES_MAX: usize = 16 << 10;
 
@@ -37,6 +39,10 @@ pub struct Session {
     /// Whether the peer has said that it sends no more.
     peer_closed: bool,
     record_bytes: usize,
+    /// Whether this side may send plaintext already, while the end of the handshake is on its way from the client.
+    may_answer_early: bool,
+    /// What parts of this crate were told during the handshake.
+    seen: Option<Box<Seen>>,
 }
 
 enum Side {
@@ -112,6 +118,8 @@ impl Session {
             failed: None,
             peer_closed: false,
             record_bytes,
+            may_answer_early: false,
+            seen: None,
         }
     }
 
@@ -123,6 +131,16 @@ impl Session {
         if let Some(error) = &self.failed {
             return Err(TlsError::clone(error));
         }
+        if self.is_handshaking() {
+            let mut seen = self.seen.take().unwrap_or_default();
+            let read = seen::within(&mut seen, || self.read_records(incoming, plain));
+            self.seen = Some(seen);
+            return read;
+        }
+        self.read_records(incoming, plain)
+    }
+
+    fn read_records(&mut self, incoming: &mut [u8], plain: &mut dyn FnMut(&[u8])) -> Result<(), TlsError> {
         let done = if self.partial.is_empty() {
             let (used, done) = self.walk(incoming, plain);
             self.partial.extend_from_slice(&incoming[used..]);
@@ -173,11 +191,15 @@ impl Session {
         let mut used = 0;
         loop {
             let rest = &mut incoming[used..];
-            let Session { side, output, peer_closed, .. } = self;
+            let Session { side, output, peer_closed, may_answer_early, .. } = self;
             let (count, next) = match side {
                 Side::Server(connection) => match connection.process_tls_records(rest) {
                     UnbufferedStatus { discard, state: Ok(ConnectionState::ReadEarlyData(mut early)) } => {
                         early_data(discard, &mut early, plain)
+                    }
+                    UnbufferedStatus { discard, state: Ok(ConnectionState::WriteTraffic(_)) } => {
+                        *may_answer_early = true;
+                        (discard, Ok(Next::Wait))
                     }
                     status => step(status, output, peer_closed, plain),
                 },
@@ -252,7 +274,8 @@ impl Session {
         self.read(&mut [], &mut |_| {})?;
         let before = self.output.len();
         // A session that has sent no hello yet has made it just now; `plain_bytes` could not count it.
-        let Some(room) = out.get_mut(..before).filter(|_| !self.is_handshaking()) else {
+        let may_write = !self.is_handshaking() || self.may_answer_early;
+        let Some(room) = out.get_mut(..before).filter(|_| may_write) else {
             return Err(TlsError(rustls::Error::HandshakeNotComplete));
         };
         room.copy_from_slice(&self.output);
@@ -287,6 +310,11 @@ impl Session {
         self.common().is_handshaking()
     }
 
+    /// Whether this side may answer early data: the end of the handshake has not come yet.
+    pub fn may_answer_early(&self) -> bool {
+        self.may_answer_early && self.is_handshaking()
+    }
+
     /// Whether the peer has said that it sends no more.
     pub fn peer_closed(&self) -> bool {
         self.peer_closed
@@ -300,6 +328,11 @@ impl Session {
     /// Whether the session goes on from an earlier one.
     pub fn is_resumed(&self) -> bool {
         self.common().handshake_kind() == Some(HandshakeKind::Resumed)
+    }
+
+    /// What parts of this crate were told during the handshake; it is then no longer here.
+    pub fn take_seen(&mut self) -> Seen {
+        self.seen.take().map(|seen| *seen).unwrap_or_default()
     }
 
     /// The peer's certificates, its own first.

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use rustls::server::StoresServerSessions;
 
+use crate::seen::{self, SESSION_ID_BYTES};
+
 /// Parts with a lock each, so that threads seldom meet.
 const SHARDS: usize = 16;
 
@@ -147,17 +149,29 @@ impl ServerSessions {
     }
 }
 
+/// Takes the identifier off a session, and notes it.
+fn noted(mut kept: Vec<u8>) -> Option<Vec<u8>> {
+    let session_id = *kept.first_chunk()?;
+    seen::note(|seen| seen.session_id = Some(session_id));
+    kept.drain(..SESSION_ID_BYTES);
+    Some(kept)
+}
+
 impl StoresServerSessions for ServerSessions {
     fn put(&self, id: Vec<u8>, value: Vec<u8>) -> bool {
-        self.cache.put(self.name(&id), value)
+        // TLS 1.2 has the identifier itself as the name of a session (RFC 5246 section 7.4.1.2).
+        let wished = <[u8; SESSION_ID_BYTES]>::try_from(&id[..]).ok();
+        let noted = seen::note(|seen| seen.session_id = seen.session_id.or(wished)).session_id;
+        let Some(session_id) = noted.or_else(seen::session_id) else { return false };
+        self.cache.put(self.name(&id), [&session_id[..], &value].concat())
     }
 
     fn get(&self, id: &[u8]) -> Option<Vec<u8>> {
-        self.cache.get(&self.name(id), self.timeout)
+        noted(self.cache.get(&self.name(id), self.timeout)?)
     }
 
     fn take(&self, id: &[u8]) -> Option<Vec<u8>> {
-        self.cache.take(&self.name(id), self.timeout)
+        noted(self.cache.take(&self.name(id), self.timeout)?)
     }
 
     fn can_cache(&self) -> bool {

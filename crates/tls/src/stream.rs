@@ -1,4 +1,4 @@
-//! TLS over a socket of rt: handshakes, and a stream that is used as a socket is.
+//! TLS over a socket of rt, behind its handshake: a stream that is used as a socket is.
 //!
 //! Received records are decrypted, and their plaintext is handed out in the buffer that brought them. Plaintext to be sent
 //! is sealed into one buffer of the thread's pool for each send. A stream that waits for its peer holds no buffer.
@@ -12,17 +12,11 @@ use io::{Buf, Errno, Segments};
 use rt::Socket;
 use rt::net::{Reader, Writer};
 
-use crate::client::Client;
-use crate::server::{HANDSHAKE_RECORD, Hello, HelloProgress, Server, read_hello, unrecognized_name_alert};
-use crate::session::{RECORD_BYTES_MAX, Session, TlsError};
+use crate::session::{Session, TlsError};
 
 /// Bytes that one send is sealed into at most: three records and most of a fourth. A larger buffer would be in use for
 /// longer, and the next one is sealed when this one has left.
 const SEND_BYTES: usize = 64 << 10;
-
-/// Bytes of a client's hello at most, as in OpenSSL (`SSL3_RT_MAX_PLAIN_LENGTH` and a header). One that is longer comes in
-/// several records and is an attack.
-const HELLO_BYTES_MAX: usize = RECORD_BYTES_MAX + 5;
 
 /// A connection that speaks TLS.
 pub struct Stream {
@@ -43,9 +37,9 @@ struct Sealed {
 
 /// What was received and has not been handed out.
 #[derive(Default)]
-struct Receiving {
+pub(crate) struct Receiving {
     /// Plaintext that did not fit into the buffer that brought it, from `start` on.
-    plain: Vec<u8>,
+    pub(crate) plain: Vec<u8>,
     start: usize,
     /// A buffer for it that the pool does not have.
     wanted: Option<rt::BufferRequest>,
@@ -53,166 +47,19 @@ struct Receiving {
     failed: Option<TlsError>,
 }
 
-/// Why a handshake did not come to its end.
-pub enum HandshakeError {
-    /// The peer ended the connection.
-    Closed,
-    /// The connection broke.
-    Broken(Errno),
-    /// The session's own reason. The peer was told.
-    Tls(TlsError),
-    /// The server that was asked for refuses handshakes (`ssl_reject_handshake`). The peer was told.
-    Rejected,
-    /// The first bytes are no TLS: they are for a response in plaintext.
-    Plaintext(Buf),
-}
-
-impl std::fmt::Debug for HandshakeError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::fmt::Display::fmt(self, f)
-    }
-}
-
-impl std::fmt::Display for HandshakeError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            HandshakeError::Closed => f.write_str("peer closed connection in SSL handshake"),
-            HandshakeError::Broken(errno) => write!(f, "peer closed connection in SSL handshake ({errno})"),
-            HandshakeError::Tls(error) => error.fmt(f),
-            HandshakeError::Rejected => f.write_str("SSL handshake rejected"),
-            HandshakeError::Plaintext(_) => f.write_str("http request"),
-        }
-    }
-}
-
-impl std::error::Error for HandshakeError {}
-
-/// Reads a client's hello. `received` is what came before, and all that came afterwards.
-pub async fn greet(socket: &mut Socket, received: &mut Vec<u8>) -> Result<Hello, HandshakeError> {
-    loop {
-        match read_hello(received) {
-            HelloProgress::Complete(hello) => return Ok(hello),
-            HelloProgress::More if received.len() <= HELLO_BYTES_MAX => {}
-            HelloProgress::More => {
-                return Err(HandshakeError::Tls(TlsError::new(rustls::Error::HandshakeNotComplete)));
-            }
-            HelloProgress::Failed(error, alert) => {
-                tell(socket, alert);
-                return Err(HandshakeError::Tls(error));
-            }
-        }
-        let buf = receive(socket).await?;
-        if received.is_empty() && !is_tls(&buf) {
-            return Err(HandshakeError::Plaintext(buf));
-        }
-        received.extend_from_slice(&buf);
-    }
-}
-
-/// Whether bytes can be the first of a TLS session.
-pub fn is_tls(bytes: &[u8]) -> bool {
-    bytes.first().is_none_or(|byte| *byte == HANDSHAKE_RECORD)
-}
-
-/// Tells a client that its server refuses handshakes.
-pub fn reject(socket: &mut Socket) -> HandshakeError {
-    tell(socket, unrecognized_name_alert());
-    HandshakeError::Rejected
-}
-
-/// Takes a handshake to its end, with the server that was chosen. `received` is all that came so far.
-pub async fn accept(
-    socket: &mut Socket,
-    server: &Server,
-    received: Vec<u8>,
-) -> Result<Handshaken, HandshakeError> {
-    let mut handshaken = Handshaken::new(server.session().map_err(HandshakeError::Tls)?);
-    handshaken.run(socket, received).await?;
-    Ok(handshaken)
-}
-
-/// Makes the handshake with an upstream.
-pub async fn connect(socket: &mut Socket, client: &Client, name: &str) -> Result<Handshaken, HandshakeError> {
-    let peer = rt::net::address::peer(socket.fd()).map_err(HandshakeError::Broken)?;
-    let session = client.session(&format!("{peer:?}"), name).map_err(HandshakeError::Tls)?;
-    let mut handshaken = Handshaken::new(session);
-    handshaken.run(socket, Vec::new()).await?;
-    Ok(handshaken)
-}
-
-/// The next bytes of a handshake.
-async fn receive(socket: &mut Socket) -> Result<Buf, HandshakeError> {
-    match socket.recv().await {
-        Ok(Some(buf)) => Ok(buf),
-        Ok(None) => Err(HandshakeError::Closed),
-        Err(errno) => Err(HandshakeError::Broken(errno)),
-    }
-}
-
 /// Says something to a peer that is given up: it may be lost where the socket is full.
-fn tell(socket: &mut Socket, bytes: Vec<u8>) {
+pub(crate) fn tell(socket: &mut Socket, bytes: Vec<u8>) {
     if !bytes.is_empty() {
         let mut data = Segments::from(bytes);
         let _ = socket.send_now(&mut data, false);
     }
 }
 
-/// A session behind its handshake, whose socket is elsewhere.
-pub struct Handshaken {
-    session: Rc<RefCell<Session>>,
-    receiving: Receiving,
-}
-
-impl Handshaken {
-    fn new(session: Session) -> Handshaken {
-        Handshaken { session: Rc::new(RefCell::new(session)), receiving: Receiving::default() }
-    }
-
-    /// The stream over the socket that the handshake was made on.
-    pub fn over(self, socket: Socket) -> Stream {
-        let Handshaken { session, receiving } = self;
+impl Stream {
+    pub(crate) fn new(socket: Socket, session: Rc<RefCell<Session>>, receiving: Receiving) -> Stream {
         Stream { socket, session, receiving, sealed: Sealed::default() }
     }
 
-    /// What the session knows of its handshake and its peer.
-    pub fn with_session<T>(&self, ask: impl FnOnce(&Session) -> T) -> T {
-        ask(&self.session.borrow())
-    }
-
-    /// Goes through the handshake; `received` is what came of it so far.
-    async fn run(&mut self, socket: &mut Socket, mut received: Vec<u8>) -> Result<(), HandshakeError> {
-        loop {
-            let is_handshaking = match self.step(&mut received) {
-                Ok(is_handshaking) => is_handshaking,
-                Err(error) => {
-                    tell(socket, self.session.borrow_mut().output());
-                    return Err(HandshakeError::Tls(error));
-                }
-            };
-            // Of TLS 1.3 the last bytes of either side travel with the first plaintext: the peer does not wait for them.
-            let may_wait = !is_handshaking && self.session.borrow().protocol() == Some("TLSv1.3");
-            let output = if may_wait { Vec::new() } else { self.session.borrow_mut().output() };
-            if !output.is_empty() {
-                let (sent, _) = socket.send(Segments::from(output), false).await;
-                sent.map_err(HandshakeError::Broken)?;
-            }
-            if !is_handshaking {
-                return Ok(());
-            }
-            received = receive(socket).await?.to_vec();
-        }
-    }
-
-    /// Reads what was received of a handshake; whether that goes on.
-    fn step(&mut self, received: &mut [u8]) -> Result<bool, TlsError> {
-        let mut session = self.session.borrow_mut();
-        let plain = &mut self.receiving.plain;
-        session.read(received, &mut |bytes| plain.extend_from_slice(bytes))?;
-        Ok(session.is_handshaking())
-    }
-}
-
-impl Stream {
     /// The socket below.
     pub fn socket(&self) -> &Socket {
         &self.socket
@@ -450,6 +297,11 @@ impl TlsReader<'_> {
 }
 
 impl Receiving {
+    /// With plaintext that came before the stream was made.
+    pub(crate) fn with(plain: Vec<u8>) -> Receiving {
+        Receiving { plain, ..Receiving::default() }
+    }
+
     /// Opens the records in a buffer, and puts as much of their plaintext into it as fits. `None` where there is none.
     fn open(&mut self, session: &RefCell<Session>, mut buf: Buf) -> Option<Buf> {
         let plain = &mut self.plain;

@@ -13,6 +13,7 @@ use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, PeerMisbehaved, SignatureScheme,
 };
 
+use crate::seen;
 use crate::x509::{Certificate, Distrust, Purpose, Roots};
 
 /// The algorithms of signatures.
@@ -59,6 +60,7 @@ impl ClientCertVerifier for AnyClient {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
+        seen::note(|seen| seen.client_signature = Some(signed.scheme));
         verify_signature(&self.algorithms, message, certificate, signed)
     }
 
@@ -68,6 +70,7 @@ impl ClientCertVerifier for AnyClient {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
+        seen::note(|seen| seen.client_signature = Some(signed.scheme));
         verify_signature(&self.algorithms, message, certificate, signed)
     }
 

@@ -16,8 +16,8 @@ use io::op::Source;
 use io::{Drained, Segments};
 use rt::{Runtime, Socket};
 use tls::Stream;
+use tls::handshake::{accept, connect, greet};
 use tls::server::Versions;
-use tls::stream::{accept, connect, greet};
 
 const PATIENCE: Duration = Duration::from_secs(40);
 
@@ -69,7 +69,8 @@ async fn streams(versions: Versions) -> (Stream, Stream) {
         let mut received = Vec::new();
         let hello = greet(&mut far, &mut received).await.unwrap();
         assert_eq!(hello.name.as_deref(), Some("example.org"));
-        let mut far = accept(&mut far, &server, received).await.unwrap().over(far);
+        let turns = tls::turns::Turns::default();
+        let mut far = accept(&mut far, &server, &hello, received, &turns).await.unwrap().over(far);
         assert_eq!(&far.recv().await.unwrap().unwrap()[..], b"first");
         far
     };

@@ -18,7 +18,7 @@ use io::{Buf, Errno};
 use rt::local::Counted;
 use rt::net::{ConnectError, ConnectOptions, ConnectStep};
 use rt::{Socket, Timer};
-use tls::stream;
+use tls::handshake;
 
 use crate::h2::Connection;
 use crate::peers::{Group, Keepalive};
@@ -269,7 +269,7 @@ impl Link {
     /// Makes the handshake of TLS, and judges the upstream's certificate.
     pub(super) async fn secure(mut self: Box<Self>, secure: Secure) -> Result<Box<Link>, SecureError> {
         let Wire::Plain(socket) = &mut self.wire else { return Ok(self) };
-        let handshaken = stream::connect(socket, &secure.settings.client, &secure.name).await;
+        let handshaken = handshake::connect(socket, &secure.settings.client, &secure.name).await;
         let handshaken = handshaken.map_err(SecureError::Handshake)?;
         handshaken.with_session(|session| secure.judge(session))?;
         self.wire = self.wire.secured(handshaken);

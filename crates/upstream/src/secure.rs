@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use exchange::request::Request;
 use exchange::template::Template;
-use tls::stream::HandshakeError;
+use tls::handshake::HandshakeError;
 use tls::x509::{Certificate, Distrust};
 use tls::{Client, Session, Trust};
 

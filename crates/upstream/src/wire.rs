@@ -13,7 +13,8 @@ use io::{Buf, Errno, Segments};
 use rt::Socket;
 use rt::net::Writer;
 use tls::Stream;
-use tls::stream::{Handshaken, StreamWriter};
+use tls::handshake::Handshaken;
+use tls::stream::StreamWriter;
 use transfer::duplex::Duplex;
 
 /// A connection to an upstream.

@@ -1,7 +1,7 @@
 //! The TLS handshake of a connection: `listen … ssl`.
 //!
 //! ```text
-//!   accepted --(PROXY header)--> hello --> server by its name --> handshake --> requests over Wire::Tls
+//!   accepted --(PROXY header)--> hello --> server by its name, its certificates --> handshake --> requests over Wire::Tls
 //!                                  |            |                     |
 //!                                  |            | ssl_reject_handshake| fails, times out, makes room
 //!                                  | no TLS     v                     v
@@ -13,20 +13,28 @@
 //! it is among the first that make room for others. The verdict on a certificate of the client is made here and kept in
 //! [`Secured`]; whether a request is refused for it is decided when its server is known (`exchange::tls::admit`).
 
+use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
 use std::rc::Rc;
+use std::sync::Arc;
 
+use ::tls::handshake::{self, HandshakeError, Handshaken};
 use ::tls::server::ACME_PROTOCOL;
-use ::tls::stream::{self, HandshakeError, Handshaken};
+use ::tls::turns::Counts;
 use ::tls::{Hello, Server};
 use rt::Socket;
 
+use crate::entrance::Entrance;
 use crate::h1::Connection;
 use crate::h1::client::Http1Client;
 use crate::wire::Wire;
 use exchange::acme::tls_challenge;
+use exchange::certificates::{LoadError, NamedCertificates};
+use exchange::config::ServerId;
+use exchange::request::ConnInfo;
 use exchange::room::Waits;
 use exchange::secured::Secured;
+use exchange::thread::Thread;
 use exchange::tls::{self, Tls};
 use telemetry::tally;
 use telemetry::{Level, Reason};
@@ -36,15 +44,18 @@ impl Connection {
     /// HTTP goes on with that: a response tells it so.
     pub(super) async fn secured(mut self) -> Option<Connection> {
         let received = self.input.bytes().to_vec();
-        if !stream::is_tls(&received) {
+        if !handshake::is_tls(&received) {
             return Some(self);
         }
         self.input.consume(received.len());
-        match self.shake_hands(received).await {
+        let shaken = self.shake_hands(received).await;
+        let Counts { postponed, elsewhere } = self.thread.handshakes.take_counts();
+        self.thread.tally.count_handshake_steps(postponed, elsewhere);
+        match shaken {
             // The handshake was all that the authority wanted.
             Ok((hello, _)) if hello.alpn == [ACME_PROTOCOL] => None,
             Ok((hello, handshaken)) => {
-                self.set_secured(hello, &handshaken);
+                self.set_secured(&hello, &handshaken);
                 let is_resumed = self.info.secured.get().is_some_and(|secured| secured.is_resumed);
                 let handshake = if is_resumed { tally::Handshake::Resumed } else { tally::Handshake::Full };
                 self.thread.tally.count_handshake(handshake);
@@ -58,6 +69,8 @@ impl Connection {
             Err(failure) => {
                 self.thread.tally.count_handshake(tally::Handshake::Failed);
                 self.complain_of(&failure);
+                // The request of that line is kept for a later one, and would keep the descriptor open.
+                self.info.client.take();
                 None
             }
         }
@@ -70,26 +83,11 @@ impl Connection {
         let Wire::Plain(socket) = wire else { return Err(Failure::TimedOut) };
         let waiting = thread.room.waits(Waits::First, timer, socket.fd());
         timer.set(end);
-        let (entrance, info) = (&self.entrance, &self.info);
-        let choose = |hello: &Hello| {
-            // An authority offers this protocol alone (RFC 8737 section 3).
-            if hello.alpn == [ACME_PROTOCOL] {
-                return tls_challenge(hello.name.as_deref()?);
-            }
-            let generation = thread.generation();
-            let listen = entrance.listen(&generation)?;
-            let settings =
-                |server| generation.config.location(generation.config.server(server).root).scope.of::<Tls>();
-            let named = settings(tls::server_of(hello, listen, &info.local).0);
-            // As in nginx: a server without a certificate is served with the one of the address's default.
-            let server =
-                named.server.as_ref().or_else(|| settings(listen.lookup(&info.local).0).server.as_ref());
-            server.filter(|_| !named.rejects).cloned()
-        };
-        let mut shaking = std::pin::pin!(shake_hands(socket, received, choose));
+        let place = Place { thread, entrance: &self.entrance, info: &self.info };
+        let mut shaking = std::pin::pin!(place.shake_hands(socket, received));
         loop {
             match timer.limit(shaking.as_mut()).await {
-                Ok(shaken) => return shaken.map_err(Failure::Handshake),
+                Ok(shaken) => return shaken,
                 Err(rt::Elapsed) if waiting.is_chosen() => return Err(Failure::MadeRoom),
                 // Woken for another reason, such as a new configuration.
                 Err(rt::Elapsed) if rt::now() < end => timer.set(end),
@@ -99,11 +97,11 @@ impl Connection {
     }
 
     /// Keeps what requests want to know of the handshake.
-    fn set_secured(&mut self, hello: Hello, handshaken: &Handshaken) {
+    fn set_secured(&mut self, hello: &Hello, handshaken: &Handshaken) {
         self.generation = self.thread.generation();
         let config = &self.generation.config;
         let Some(listen) = self.entrance.listen(&self.generation) else { return };
-        let (server, _) = tls::server_of(&hello, listen, &self.info.local);
+        let (server, _) = tls::server_of(hello.name.as_deref(), listen, &self.info.local);
         let settings = config.location(config.server(server).root).scope.of::<Tls>();
         // The cell is empty: this runs once for a connection.
         let _ = self.info.secured.set(Secured::new(
@@ -125,30 +123,110 @@ impl Connection {
     }
 }
 
-/// Reads what the client says first, has a server chosen by it, and goes through the handshake.
-async fn shake_hands(
-    socket: &mut Socket,
-    mut received: Vec<u8>,
-    choose: impl FnOnce(&Hello) -> Option<Server>,
-) -> Result<(Hello, Handshaken), HandshakeError> {
-    let hello = stream::greet(socket, &mut received).await?;
-    match choose(&hello) {
-        Some(server) => Ok((hello, stream::accept(socket, &server, received).await?)),
-        None => Err(stream::reject(socket)),
+/// Certificates whose names have variables, and their server.
+type Named = (Arc<NamedCertificates>, ServerId);
+
+/// Where a handshake takes place.
+struct Place<'c> {
+    thread: &'c Rc<Thread>,
+    entrance: &'c Entrance,
+    info: &'c ConnInfo,
+}
+
+impl Place<'_> {
+    /// Reads what the client says first, chooses a server by it, and goes through the handshake.
+    async fn shake_hands(
+        &self,
+        socket: &mut Socket,
+        mut received: Vec<u8>,
+    ) -> Result<(Hello, Handshaken), Failure> {
+        let hello = handshake::greet(socket, &mut received).await?;
+        let Some((server, named)) = self.choose(&hello) else { return Err(handshake::reject(socket).into()) };
+        let server = match named {
+            None => server,
+            Some((named, id)) => match self.with_named(server, &named, id, &hello).await {
+                Ok(server) => server,
+                Err(error) => {
+                    handshake::fail(socket);
+                    return Err(Failure::Certificate(error));
+                }
+            },
+        };
+        let turns = &self.thread.handshakes;
+        let handshaken = handshake::accept(socket, &server, &hello, received, turns).await?;
+        Ok((hello, handshaken))
+    }
+
+    /// The settings that a handshake is made with, and certificates whose names have variables. Nothing where it is refused.
+    fn choose(&self, hello: &Hello) -> Option<(Server, Option<Named>)> {
+        let generation = self.thread.generation();
+        let listen = self.entrance.listen(&generation)?;
+        let default = listen.lookup(&self.info.local).0;
+        // An authority offers this protocol alone (RFC 8737 section 3).
+        if hello.alpn == [ACME_PROTOCOL] {
+            return Some((tls_challenge(hello.name.as_deref()?)?, None));
+        }
+        let settings =
+            |server| generation.config.location(generation.config.server(server).root).scope.of::<Tls>();
+        let asked = tls::server_of(hello.name.as_deref(), listen, &self.info.local).0;
+        if settings(asked).rejects {
+            return None;
+        }
+        // As in nginx: a server without a certificate is served with the one of the address's default.
+        let shown = [asked, default].into_iter().find(|server| settings(*server).server.is_some())?;
+        let named = settings(shown).named.clone().map(|named| (named, shown));
+        settings(shown).server.clone().map(|server| (server, named))
+    }
+
+    /// Loads these certificates, with variables as they are in the handshake.
+    async fn with_named(
+        &self,
+        server: Server,
+        named: &NamedCertificates,
+        id: ServerId,
+        hello: &Hello,
+    ) -> Result<Server, LoadError> {
+        // The values are those of a request that has only its connection, as in nginx.
+        let info = Rc::new(ConnInfo {
+            thread: Rc::clone(&self.info.thread),
+            requests: Cell::new(0),
+            opened: self.info.opened,
+            number: self.info.number,
+            client: RefCell::default(),
+            peer: self.info.peer.clone(),
+            local: self.info.local.clone(),
+            proxy: self.info.proxy.get().cloned().map_or_else(OnceCell::new, OnceCell::from),
+            is_tls: true,
+            secured: OnceCell::from(Secured::hello(hello)),
+        });
+        let request = self.thread.take_request(&self.thread.generation(), &info, id);
+        let names = named.names(&request);
+        self.thread.keep_request(request);
+        Ok(server.with_identities(&named.load(names).await?))
     }
 }
 
 /// Why there is no connection.
 enum Failure {
     Handshake(HandshakeError),
+    Certificate(LoadError),
     TimedOut,
     MadeRoom,
 }
 
+impl From<HandshakeError> for Failure {
+    fn from(error: HandshakeError) -> Failure {
+        Failure::Handshake(error)
+    }
+}
+
 impl Failure {
-    /// Clients that go, or speak another dialect, are no trouble of the server.
+    /// Clients that go, or speak another dialect, are no trouble of the server. A certificate that is missing is one.
     fn level(&self) -> Level {
-        Level::Info
+        match self {
+            Failure::Certificate(_) => Level::Error,
+            _ => Level::Info,
+        }
     }
 }
 
@@ -162,6 +240,7 @@ impl fmt::Display for Failure {
                 write!(f, "recv() failed ({})", Reason(*errno))
             }
             Failure::Handshake(other) => other.fmt(f),
+            Failure::Certificate(error) => error.fmt(f),
             Failure::TimedOut => f.write_str("client timed out (110: Connection timed out)"),
             Failure::MadeRoom => f.write_str("connection was closed to make room for another"),
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ::tls::certificate::{self, FileError, Identity};
 use ::tls::client::{Client, ClientSettings};
+use ::tls::commands::Commands;
 use ::tls::server::Versions;
 use ::tls::x509::{Purpose, Roots};
 use ::tls::{Trust, ciphers, groups};
@@ -13,8 +14,7 @@ use crate::Directive;
 use crate::passing::conf::conf;
 use crate::passing::spec::row;
 use crate::passing::{self, Family, Rows};
-use crate::ssl::commands::Chosen;
-use crate::ssl::{File, read_file, read_passwords, read_versions};
+use crate::ssl::{File, read_command, read_file, read_passwords, read_versions};
 use exchange::config::{Layered, Scope};
 use exchange::template::Template;
 use upstream::SecureSettings;
@@ -151,8 +151,9 @@ impl<F: Family> Rows<F> {
         Directive::scope(
             row("_ssl_conf_command", Args::Exactly(2), "A command of OpenSSL's configuration.").many(),
             |scope, cx| {
-                let command = (cx.arg(0).to_owned(), cx.arg(1).to_owned());
-                own::<F>(scope).commands.own(cx.block).push(command);
+                let command = read_command(cx)?;
+                let block = cx.block;
+                own::<F>(scope).commands.own(block).push(command);
                 Ok(())
             },
         ),
@@ -185,20 +186,28 @@ pub(super) fn finish(conf: &mut passing::Conf, span: &Span) -> Result<(), Error>
 
 impl Conf {
     fn settings(&self, prefix: &str, is_http2: bool) -> Result<SecureSettings, String> {
-        let suites = ciphers::parse(&self.ciphers);
-        let chosen = Chosen::of(self.versions, self.commands.items())?;
-        let groups = groups::parse(chosen.groups.as_deref().unwrap_or("auto"))
-            .map_err(|name| format!("unknown curve name \"{name}\""))?;
-        let versions = Versions { tls12: chosen.versions.tls12 && !suites.is_empty(), ..chosen.versions };
+        let mut chosen = Commands::default();
+        for (name, value) in self.commands.items() {
+            chosen.take(name, value).map_err(|refused| refused.to_string())?;
+        }
+        let suites = ciphers::parse(chosen.ciphers.as_ref().unwrap_or(&self.ciphers));
+        let versions = chosen.versions(self.versions);
+        let versions = Versions { tls12: versions.tls12 && !suites.is_empty(), ..versions };
         if !versions.tls12 && !versions.tls13 {
             return Err(format!("no cipher of \"{prefix}_ssl_ciphers\" \"{}\" is supported", self.ciphers));
         }
+        // They were read when the command was.
+        let groups = chosen.groups.as_deref().and_then(|text| groups::parse(text).ok());
         let client = Client::new(ClientSettings {
             identity: self.identity(prefix)?,
             versions,
             suites: if versions.tls12 { suites } else { Vec::new() },
-            suites_13: if versions.tls13 { chosen.suites_13 } else { Vec::new() },
-            groups: groups.supported,
+            suites_13: if versions.tls13 {
+                chosen.suites_13.unwrap_or_else(ciphers::all_13)
+            } else {
+                Vec::new()
+            },
+            groups: groups.map_or_else(groups::auto, |groups| groups.supported),
             reuses_sessions: self.reuses_sessions,
             sends_name: self.sends_name,
             // HTTP/1 is what a server speaks that is not told anything.

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::commands::Chosen;
 use super::expiry::{self, Expiry};
 use ::tls::certificate::{self, FileError, Identity};
+use ::tls::commands::Commands;
 use ::tls::server::{Server, ServerSettings, Slot, Versions};
 use ::tls::sessions::SessionCache;
 use ::tls::tickets::{self, TicketKeys};
@@ -14,9 +14,11 @@ use ::tls::x509::{Purpose, Roots};
 use ::tls::{Trust, ciphers, groups};
 use conf::Error;
 use exchange::acme::Acme;
+use exchange::certificates::{CacheLimits, CertificateCache, NamedCertificates};
 use exchange::config::{BlockEnd, BlockKind, Http, Layered, Scope, Settings};
 use exchange::http2::Http2;
 use exchange::secured::VerifyClient;
+use exchange::template::Template;
 use exchange::tls::Tls;
 
 /// A file that a directive names, with its bytes.
@@ -34,6 +36,22 @@ pub(super) enum Origin {
     File(File),
     /// The authority of `acme_certificate`.
     Acme,
+    /// A file whose name has variables, which a handshake reads; with the text of the directive.
+    Named(Template, String),
+}
+
+impl Origin {
+    /// What a handshake reads.
+    fn template(&self) -> Template {
+        match self {
+            Origin::File(file) if file.path == Path::new("data:") => {
+                Template::text(&format!("data:{}", String::from_utf8_lossy(&file.bytes)))
+            }
+            Origin::File(file) => Template::text(&file.path.to_string_lossy()),
+            Origin::Acme => Template::default(),
+            Origin::Named(template, _) => template.clone(),
+        }
+    }
 }
 
 /// What the directives of a block say.
@@ -44,7 +62,11 @@ pub(super) struct Conf {
     /// `ssl_certificate_key`
     pub(super) keys: Layered<Origin>,
     /// `ssl_password_file`: a password in each line.
-    pub(super) passwords: Vec<Vec<u8>>,
+    pub(super) passwords: Arc<Vec<Vec<u8>>>,
+    /// `ssl_certificate_cache`
+    pub(super) certificate_cache: Option<CacheLimits>,
+    /// The directory that names of files start from.
+    pub(super) prefix: PathBuf,
     /// `ssl_protocols`
     pub(super) versions: Versions,
     /// The block of that directive; 0 without one.
@@ -98,7 +120,9 @@ impl Default for Conf {
         Conf {
             certificates: Layered::default(),
             keys: Layered::default(),
-            passwords: Vec::new(),
+            passwords: Arc::default(),
+            certificate_cache: None,
+            prefix: PathBuf::new(),
             versions: Versions { tls12: true, tls13: true },
             versions_block: 0,
             ciphers: "HIGH:!aNULL:!MD5".to_owned(),
@@ -144,8 +168,9 @@ pub(super) fn end(_: &mut Http, scope: &mut Scope, block: &BlockEnd<'_>) -> Resu
         }
     };
     scope.own::<Conf>().expiries = expiry::of(conf.certificates.items());
+    let named = conf.named().map(Arc::new);
     let tls = scope.own::<Tls>();
-    *tls = Tls { server, rejects: conf.rejects, client: conf.verify, trust };
+    *tls = Tls { server, rejects: conf.rejects, client: conf.verify, trust, named };
     Ok(())
 }
 
@@ -163,10 +188,16 @@ fn unusable(what: &str, path: &Path, error: &FileError) -> String {
 
 impl Conf {
     fn server(&self, block: &BlockEnd<'_>, has_http2: bool, acme: &Acme) -> Result<Server, String> {
-        let chosen = Chosen::of(self.versions, self.commands.items())?;
-        let (suites, suites_13) = (ciphers::parse(&self.ciphers), chosen.suites_13);
-        if suites.is_empty() && self.versions.tls12 && !self.versions.tls13 {
-            return Err(format!("no cipher of \"ssl_ciphers\" \"{}\" is supported", self.ciphers));
+        let chosen = self.commands()?;
+        let ciphers = chosen.ciphers.as_ref().unwrap_or(&self.ciphers);
+        let suites = ciphers::parse(ciphers);
+        let suites_13 = chosen.suites_13.clone().unwrap_or_else(ciphers::all_13);
+        let versions = chosen.versions(self.versions);
+        if !versions.tls12 && !versions.tls13 {
+            return Err("\"ssl_conf_command\" leaves no version of \"ssl_protocols\"".to_owned());
+        }
+        if suites.is_empty() && versions.tls12 && !versions.tls13 {
+            return Err(format!("no cipher of \"ssl_ciphers\" \"{ciphers}\" is supported"));
         }
         let groups = groups::parse(chosen.groups.as_deref().unwrap_or(&self.groups));
         let groups = groups.map_err(|name| format!("unknown curve name \"{name}\" in \"ssl_ecdh_curve\""))?;
@@ -174,7 +205,7 @@ impl Conf {
             return Err(format!("no curve of \"ssl_ecdh_curve\" \"{}\" is supported", self.groups));
         }
         // Without a suite of TLS 1.2 that version cannot be offered.
-        let versions = Versions { tls12: chosen.versions.tls12 && !suites.is_empty(), ..chosen.versions };
+        let versions = Versions { tls12: versions.tls12 && !suites.is_empty(), ..versions };
         let (identities, slots) = self.identities(acme)?;
         let settings = ServerSettings {
             identities,
@@ -183,11 +214,12 @@ impl Conf {
             suites: if versions.tls12 { suites } else { Vec::new() },
             suites_13: if versions.tls13 { suites_13 } else { Vec::new() },
             groups: groups.supported,
-            prefers_own_ciphers: self.prefers_own_ciphers || chosen.prefers_own_ciphers,
+            prefers_own_ciphers: chosen.prefers_own_ciphers.unwrap_or(self.prefers_own_ciphers),
+            prioritizes_chacha: chosen.prioritizes_chacha,
             compresses_certificates: self.compresses_certificates,
             client_authorities: self.client_authorities()?,
             alpn: protocols(has_http2),
-            tickets: self.tickets()?,
+            tickets: if chosen.without_tickets { None } else { self.tickets()? },
             sessions: self.cache.clone(),
             session_timeout: self.session_timeout,
             scope: self.scope(block),
@@ -203,6 +235,7 @@ impl Conf {
             let path = match last {
                 Origin::File(file) => file.path.display().to_string(),
                 Origin::Acme => "$acme_certificate".to_owned(),
+                Origin::Named(_, text) => text.clone(),
             };
             return Err(format!("no \"ssl_certificate_key\" is defined for certificate \"{path}\""));
         }
@@ -214,6 +247,11 @@ impl Conf {
                     let slot = acme.slot.as_ref();
                     slots.extend(slot.cloned());
                     slot.ok_or("\"$acme_certificate\" is used without \"acme_certificate\" in this server")?;
+                    continue;
+                }
+                // A handshake reads them.
+                (Origin::Named(..), Origin::Named(..) | Origin::File(_))
+                | (Origin::File(_), Origin::Named(..)) => {
                     continue;
                 }
                 _ => {
@@ -240,6 +278,21 @@ impl Conf {
             *first = first.with_ocsp(file.bytes.to_vec());
         }
         Ok((identities, slots))
+    }
+
+    /// Pairs that a handshake reads.
+    fn named(&self) -> Option<NamedCertificates> {
+        let is_named = |origin: &Origin| matches!(origin, Origin::Named(..));
+        let pairs = self.certificates.items().iter().zip(self.keys.items());
+        let pairs = pairs.filter(|(certificate, key)| is_named(certificate) || is_named(key));
+        let pairs: Vec<_> =
+            pairs.map(|(certificate, key)| (certificate.template(), key.template())).collect();
+        if pairs.is_empty() {
+            return None;
+        }
+        let (passwords, prefix) = (Arc::clone(&self.passwords), self.prefix.clone());
+        let cache = self.certificate_cache.map(CertificateCache::new);
+        Some(NamedCertificates { pairs, passwords, prefix, cache })
     }
 
     /// Certificates whose names clients are told, where they are asked for one of their own.
@@ -313,13 +366,28 @@ impl Conf {
         let files = self.certificates.items().iter().filter_map(|origin| match origin {
             Origin::File(file) => Some(file),
             // The names stand for it: a renewed certificate ends no session.
-            Origin::Acme => None,
+            Origin::Acme | Origin::Named(..) => None,
         });
         let others = [&self.client_certificate, &self.trusted_certificate, &self.crl];
         for file in files.chain(others.into_iter().flatten()) {
             scope.push(0);
             scope.extend_from_slice(&file.bytes);
         }
+        for origin in self.certificates.items() {
+            if let Origin::Named(_, text) = origin {
+                scope.push(0);
+                scope.extend_from_slice(text.as_bytes());
+            }
+        }
         ::tls::digest(&scope)
+    }
+
+    /// What `ssl_conf_command` puts in the place of other directives.
+    fn commands(&self) -> Result<Commands, String> {
+        let mut commands = Commands::default();
+        for (name, value) in self.commands.items() {
+            commands.take(name, value).map_err(|refused| refused.to_string())?;
+        }
+        Ok(commands)
     }
 }

@@ -2,17 +2,19 @@
 //!
 //! Directives of things that the library does not have are accepted with a warning: the traffic is secret without them.
 
-pub(crate) mod commands;
 mod conf;
 mod expiry;
 mod variables;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::conf::{Args, Error, Spec, State, value};
+use ::tls::commands::{Commands, Obeyed};
 use ::tls::server::Versions;
 use ::tls::sessions;
+use exchange::certificates::CacheLimits;
 use exchange::config::{Cx, Http, Scope, SettingsType};
 use exchange::module::BlockHooks;
 use exchange::secured::VerifyClient;
@@ -52,7 +54,7 @@ const CERTIFICATES: &[Directive] = &[
         |scope, cx| {
             let certificate = match cx.arg(0) {
                 "$acme_certificate" => Origin::Acme,
-                _ => Origin::File(read_file(cx, "certificate")?),
+                _ => read_origin(scope, cx, "certificate")?,
             };
             scope.own::<Conf>().certificates.own(cx.block).push(certificate);
             Ok(())
@@ -63,16 +65,25 @@ const CERTIFICATES: &[Directive] = &[
         |scope, cx| {
             let key = match cx.arg(0) {
                 "$acme_certificate_key" => Origin::Acme,
-                _ => Origin::File(read_file(cx, "certificate key")?),
+                _ => read_origin(scope, cx, "certificate key")?,
             };
             scope.own::<Conf>().keys.own(cx.block).push(key);
             Ok(())
         },
     ),
     Directive::scope(
+        spec(
+            "ssl_certificate_cache",
+            Args::Between(1, 3),
+            "How many certificates whose names have variables are kept, and how long: max=N, inactive=TIME, valid=TIME, off.",
+        )
+        .default("off"),
+        set_certificate_cache,
+    ),
+    Directive::scope(
         spec("ssl_password_file", ONE, "The file with passwords of keys, one in each line."),
         |scope, cx| {
-            scope.own::<Conf>().passwords = read_passwords(cx)?;
+            scope.own::<Conf>().passwords = Arc::new(read_passwords(cx)?);
             Ok(())
         },
     ),
@@ -130,7 +141,7 @@ const HANDSHAKES: &[Directive] = &[
     Directive::scope(
         spec("ssl_conf_command", Args::Exactly(2), "A command of OpenSSL's configuration.").many(),
         |scope, cx| {
-            let command = (cx.arg(0).to_owned(), cx.arg(1).to_owned());
+            let command = read_command(cx)?;
             scope.own::<Conf>().commands.own(cx.block).push(command);
             Ok(())
         },
@@ -255,12 +266,6 @@ const SESSIONS: &[Directive] = &[
 /// What the library does not have. Not silent: whoever writes one counts on it.
 const WITHOUT_EFFECT: &[Directive] = &[
     without_effect(
-        "ssl_certificate_cache",
-        Args::Between(1, 3),
-        false,
-        "How long certificates with variables are kept.",
-    ),
-    without_effect(
         "ssl_dhparam",
         ONE,
         false,
@@ -281,6 +286,59 @@ const fn without_effect(name: &'static str, args: Args, many: bool, help: &'stat
         cx.warn(format_args!("\"{name}\" directive has no effect, the TLS library does not have it"));
         Ok(())
     })
+}
+
+/// Reads the file of a certificate or a key; one whose name has variables is left to the handshakes.
+fn read_origin(scope: &mut Scope, cx: &mut Cx<'_>, what: &str) -> Result<Origin, Error> {
+    let text = cx.arg(0);
+    if !text.contains('$') {
+        return Ok(Origin::File(read_file(cx, what)?));
+    }
+    scope.own::<Conf>().prefix = cx.conf_prefix.to_owned();
+    Ok(Origin::Named(cx.template(text)?, text.to_owned()))
+}
+
+/// nginx's defaults.
+const CERTIFICATE_INACTIVE: Duration = Duration::from_secs(10);
+const CERTIFICATE_VALID: Duration = Duration::from_secs(60);
+
+fn set_certificate_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let (mut max, mut is_off) = (None, false);
+    let (mut inactive, mut valid) = (CERTIFICATE_INACTIVE, CERTIFICATE_VALID);
+    for text in cx.statement.texts() {
+        let invalid = || cx.error(format_args!("invalid parameter \"{text}\""));
+        let seconds = |text| value::seconds(text).map(Duration::from_secs).map_err(|_| invalid());
+        match text.split_once('=') {
+            Some(("max", count)) => {
+                let count = value::number(count).ok().and_then(|count| usize::try_from(count).ok());
+                max = Some(count.filter(|count| *count > 0).ok_or_else(invalid)?);
+            }
+            Some(("inactive", time)) => inactive = seconds(time)?,
+            Some(("valid", time)) => valid = seconds(time)?,
+            None if text == "off" => is_off = true,
+            _ => return Err(invalid()),
+        }
+    }
+    let limits = match max {
+        _ if is_off => None,
+        Some(max) => Some(CacheLimits { max, inactive, valid }),
+        None => return Err(cx.error("\"ssl_certificate_cache\" must have the \"max\" parameter")),
+    };
+    scope.own::<Conf>().certificate_cache = limits;
+    Ok(())
+}
+
+/// Reads a command of OpenSSL's configuration; one that cannot be obeyed is refused where it stands.
+pub(crate) fn read_command(cx: &mut Cx<'_>) -> Result<(String, String), Error> {
+    let (name, value) = (cx.arg(0), cx.arg(1));
+    match Commands::default().take(name, value) {
+        Ok(Obeyed::Yes) => {}
+        Ok(Obeyed::WithoutEffect(reason)) => {
+            cx.warn(format_args!("command \"{name} {value}\" has no effect, {reason}"));
+        }
+        Err(refused) => return Err(cx.error(refused)),
+    }
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 /// Reads the file that a directive names. Relative paths start from the directory of the configuration file.

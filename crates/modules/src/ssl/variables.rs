@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use ::tls::certificate::to_pem;
 use ::tls::x509::{Certificate, NameForm};
-use ::tls::{ciphers, groups};
+use ::tls::{SignatureScheme, ciphers, groups, seen};
 use exchange::request::Request;
 use exchange::secured::Secured;
 use exchange::variables::Variable;
@@ -50,7 +50,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     ),
     text(
         "ssl_client_raw_cert",
-        |request, out| put(request, out, |it| it.client.first().map(|der| to_pem(der).into_bytes())),
+        |request, out| put(request, out, |it| pem_of(it).map(String::into_bytes)),
         "The client's certificate in PEM.",
     ),
     text(
@@ -68,7 +68,11 @@ pub(super) const VARIABLES: &[Variable] = &[
         |request, out| of_client(request, out, Certificate::serial),
         "The number of the client's certificate.",
     ),
-    text("ssl_client_sigalg", |_, _| false, "The algorithm of the client's signature; it has no value yet."),
+    text(
+        "ssl_client_sigalg",
+        |request, out| put(request, out, |it| scheme(it.seen.client_signature)),
+        "The algorithm of the client's signature.",
+    ),
     text(
         "ssl_client_v_end",
         |request, out| of_client(request, out, Certificate::not_after),
@@ -93,8 +97,8 @@ pub(super) const VARIABLES: &[Variable] = &[
     text("ssl_curves", |request, out| put(request, out, offered_groups), "Groups that the client offers."),
     text(
         "ssl_early_data",
-        |_, _| false,
-        "`1` for requests of a resumed session's first bytes; it has no value yet.",
+        |request, out| put(request, out, early),
+        "`1` for a request that came with the first bytes of a resumed session, until the handshake has ended.",
     ),
     text(
         "ssl_ech_outer_server_name",
@@ -109,16 +113,24 @@ pub(super) const VARIABLES: &[Variable] = &[
     ),
     text(
         "ssl_server_name",
-        |request, out| put(request, out, |it| it.hello.name.clone().map(String::into_bytes)),
+        |request, out| put(request, out, |it| it.name.as_deref().map(|name| name.as_bytes().to_vec())),
         "The server's name that the client asked TLS for.",
     ),
-    text("ssl_session_id", |_, _| false, "The identifier of the session; it has no value yet."),
+    text(
+        "ssl_session_id",
+        |request, out| put(request, out, session_id),
+        "The identifier of the session, in hexadecimal digits.",
+    ),
     text(
         "ssl_session_reused",
         |request, out| put(request, out, |it| Some(if it.is_resumed { "r" } else { "." }.into())),
         "`r` for a resumed session, else `.`.",
     ),
-    text("ssl_sigalg", |_, _| false, "The algorithm of the server's signature; it has no value yet."),
+    text(
+        "ssl_sigalg",
+        |request, out| put(request, out, |it| scheme(it.seen.signature)),
+        "The algorithm of the server's signature.",
+    ),
     text(
         "ssl_sigalgs",
         |request, out| put(request, out, schemes),
@@ -141,10 +153,7 @@ fn put(request: &Request, out: &mut Vec<u8>, get: impl FnOnce(&Secured) -> Optio
 
 /// Writes a value out of the client's certificate.
 fn of_client(request: &Request, out: &mut Vec<u8>, get: impl FnOnce(&Certificate) -> Option<String>) -> bool {
-    put(request, out, |secured| {
-        let certificate = Certificate::from_der(secured.client.first()?)?;
-        get(&certificate).map(String::into_bytes)
-    })
+    put(request, out, |secured| get(secured.client.as_ref()?.parsed()?).map(String::into_bytes))
 }
 
 fn not_empty(bytes: &[u8]) -> Option<Vec<u8>> {
@@ -156,28 +165,44 @@ fn joined(names: impl Iterator<Item = String>) -> Option<Vec<u8>> {
 }
 
 fn suites(secured: &Secured) -> Option<Vec<u8>> {
-    joined(secured.hello.suites.iter().map(|suite| ciphers::names_of_offer(*suite)))
+    joined(secured.offer.suites().map(ciphers::names_of_offer))
 }
 
 fn offered_groups(secured: &Secured) -> Option<Vec<u8>> {
-    let name = |group: &_| {
-        groups::name_of(*group).map_or_else(|| format!("0x{:04x}", u16::from(*group)), str::to_owned)
-    };
-    joined(secured.hello.groups.iter().map(name))
+    joined(secured.offer.groups().map(groups::name_of_offer))
 }
 
 fn schemes(secured: &Secured) -> Option<Vec<u8>> {
-    joined(secured.hello.schemes.iter().map(|scheme| format!("0x{:04x}", u16::from(*scheme))))
+    joined(secured.offer.schemes().map(|scheme| format!("0x{:04x}", u16::from(scheme))))
+}
+
+/// nginx shows what OpenSSL has as the name of a signature, which is that of RFC 8446.
+fn scheme(scheme: Option<SignatureScheme>) -> Option<Vec<u8>> {
+    not_empty(seen::scheme_name(scheme?).as_bytes())
+}
+
+fn early(secured: &Secured) -> Option<Vec<u8>> {
+    let is_early = secured.early.as_ref().is_some_and(|progress| progress.is_handshaking());
+    is_early.then(|| b"1".to_vec())
+}
+
+fn session_id(secured: &Secured) -> Option<Vec<u8>> {
+    let digits = secured.seen.session_id?.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    Some(digits.into_bytes())
+}
+
+fn pem_of(secured: &Secured) -> Option<String> {
+    secured.client.as_ref().map(|client| to_pem(&client.der))
 }
 
 /// The certificate for a header field: every line but the first is behind a tab.
 fn tabbed(secured: &Secured) -> Option<Vec<u8>> {
-    let pem = to_pem(secured.client.first()?);
+    let pem = pem_of(secured)?;
     Some(pem.trim_end().replace('\n', "\n\t").into_bytes())
 }
 
 fn escaped(secured: &Secured) -> Option<Vec<u8>> {
-    let pem = to_pem(secured.client.first()?);
+    let pem = pem_of(secured)?;
     let mut out = Vec::new();
     http::uri::escape(http::uri::Escape::UriComponent, pem.as_bytes(), &mut out);
     Some(out)
@@ -191,7 +216,7 @@ fn remaining_days(certificate: &Certificate) -> Option<String> {
 
 fn verdict(secured: &Secured) -> String {
     match &secured.verdict {
-        _ if secured.client.is_empty() => "NONE".to_owned(),
+        _ if secured.client.is_none() => "NONE".to_owned(),
         Some(Err(distrust)) => format!("FAILED:{distrust}"),
         _ => "SUCCESS".to_owned(),
     }

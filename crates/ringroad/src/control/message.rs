@@ -58,6 +58,8 @@ pub(crate) struct Bundle {
     pub(crate) respawned: u64,
     /// Certificates from authorities, and challenges in place.
     pub(crate) acme: Vec<AcmeChange>,
+    /// The secret that keys of session tickets come from. For [`ToWorker::Start`]; a worker that serves has it.
+    pub(crate) tickets: Vec<u8>,
 }
 
 impl Bundle {
@@ -218,7 +220,7 @@ fn put_bundle(out: &mut Writer, bundle: &Bundle) {
         out.path(path);
     });
     out.text(&bundle.addresses).u64(bundle.respawned);
-    out.list(&bundle.acme, put_change);
+    out.list(&bundle.acme, put_change).bytes(&bundle.tickets);
 }
 
 pub(super) fn put_credentials<'w>(out: &'w mut Writer, who: &Credentials) -> &'w mut Writer {
@@ -245,6 +247,7 @@ fn take_bundle(from: &mut Reader<'_>) -> Result<Bundle, Malformed> {
         addresses: from.text()?,
         respawned: from.u64()?,
         acme: from.list(take_change)?,
+        tickets: from.bytes()?.to_vec(),
     })
 }
 
@@ -328,6 +331,7 @@ mod tests {
             addresses: "group\thost\n".to_owned(),
             respawned: 3,
             acme: vec![AcmeChange::Certificate { id: "a/b".to_owned(), pem: b"pem".to_vec() }],
+            tickets: vec![7; 40],
         }
     }
 

@@ -92,6 +92,7 @@ impl Cycle {
             addresses: String::new(),
             respawned: 0,
             acme: Vec::new(),
+            tickets: Vec::new(),
         };
         (bundle, fds)
     }

@@ -13,7 +13,7 @@ use crate::control::{Channel, Received};
 use crate::listen::{errno_text, error_text};
 use crate::master::cycle::Cycle;
 use crate::master::daemon::is_mark;
-use crate::worker;
+use crate::{site, worker};
 
 /// The running executable, also when the file was replaced meanwhile.
 pub(super) const OWN_EXECUTABLE: &str = "/proc/self/exe";
@@ -91,7 +91,8 @@ impl WorkerProcess {
         drop(command);
         let child = child.map_err(|error| format!("starting a worker failed ({})", error_text(&error)))?;
         let (bundle, fds) = cycle.bundle();
-        let bundle = Bundle { addresses: addresses.to_owned(), respawned, acme, ..bundle };
+        let (addresses, tickets) = (addresses.to_owned(), site::tickets());
+        let bundle = Bundle { addresses, respawned, acme, tickets, ..bundle };
         // A worker that dies this early is noticed by its exit status.
         let _ = channel.send(&ToWorker::Start(Box::new(bundle)).encode(), fds);
         Ok(WorkerProcess {

@@ -26,7 +26,9 @@ pub(crate) use server::process::ProcessKey;
 pub(crate) use server::route::{Candidate, Place, path_and_query, place, route};
 pub(crate) use server::search_pattern;
 pub(crate) use server::telemetry::shared::set_respawned;
-pub(crate) use server::{configure_arguments, counters, foreign_module, missing_names, reference, state_files};
+pub(crate) use server::{
+    configure_arguments, counters, foreign_module, missing_names, reference, state_files,
+};
 
 use super::{Files, Problem, Refused, Resources, Settings, Site};
 use crate::control::acme::AcmeChange;
@@ -227,6 +229,18 @@ pub(crate) fn apply(config: &Config, change: &AcmeChange) -> Result<(), String> 
             Ok(())
         }
         AcmeChange::Certificate { id, pem } => server::acme::set_certificate(config, id, pem),
+    }
+}
+
+/// The secret that keys of session tickets come from, for a worker; nothing where no server has tickets.
+pub(crate) fn tickets() -> Vec<u8> {
+    server::tickets::chain_for_worker().map(|chain| chain.to_bytes()).unwrap_or_default()
+}
+
+/// Takes that secret: before the configuration is read, so that clients resume sessions of an earlier worker.
+pub(crate) fn go_on_with_tickets(bytes: &[u8]) {
+    if let Some(chain) = server::tickets::Chain::from_bytes(bytes) {
+        server::tickets::go_on_with(chain);
     }
 }
 

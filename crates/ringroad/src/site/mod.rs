@@ -9,9 +9,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) use adapter::{
-    Candidate, Config, Place, ProcessKey, Worker, apply, changes, configure_arguments, counters, default_movers,
-    explain, foreign_module, issuers, load, missing_names, mover, path_and_query, place, problems, reference,
-    ring_warning, route, search_pattern, set_respawned, state_files, table,
+    Candidate, Config, Place, ProcessKey, Worker, apply, changes, configure_arguments, counters,
+    default_movers, explain, foreign_module, go_on_with_tickets, issuers, load, missing_names, mover,
+    path_and_query, place, problems, reference, ring_warning, route, search_pattern, set_respawned,
+    state_files, table, tickets,
 };
 
 use std::os::fd::OwnedFd;

@@ -270,8 +270,8 @@ pub(crate) fn script(seed: u64, case: u64, may_have_line: bool, plain: bool) -> 
     let mut once: Vec<&str> = Vec::new();
     for _ in 0..random.below(9) {
         let (name, values) = random.one_of(REPLY_FIELDS);
-        let is_special =
-            name.starts_with("X-Accel") || matches!(name, "Cache-Control" | "Date" | "Expires" | "Vary" | "Pragma");
+        let is_special = name.starts_with("X-Accel")
+            || matches!(name, "Cache-Control" | "Date" | "Expires" | "Vary" | "Pragma");
         if (plain && is_special) || (once.contains(&name) && name != "Set-Cookie") {
             continue;
         }

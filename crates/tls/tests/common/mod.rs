@@ -36,6 +36,7 @@ pub(crate) fn settings() -> ServerSettings {
         suites_13: ciphers::all_13(),
         groups: groups::parse("X25519").unwrap().supported,
         prefers_own_ciphers: false,
+        prioritizes_chacha: false,
         client_authorities: None,
         alpn: Vec::new(),
         tickets: None,

@@ -1,0 +1,247 @@
+//! Certificates whose names have variables (`ssl_certificate $ssl_server_name.pem`): they are loaded at a handshake, with the
+//! rights of the worker, on a thread that may wait for the disk.
+//!
+//! Main type: [`NamedCertificates`], those of a server block. With `ssl_certificate_cache` pairs are kept: a pair is looked at
+//! again when it is older than `valid`, and read again where a file has changed.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ::tls::Identity;
+use ::tls::certificate::FileError;
+
+use crate::request::Request;
+use crate::template::Template;
+use telemetry::Reason;
+
+/// Bytes of a certificate or key at most: chains have some KiB, and a client's name may choose the file.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The value is PEM text instead of a name.
+const DATA: &str = "data:";
+
+/// `ssl_certificate_cache`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheLimits {
+    /// Pairs that are kept.
+    pub max: usize,
+    /// Pairs that were not used for so long may go.
+    pub inactive: Duration,
+    /// How long a pair is used without a look at its files.
+    pub valid: Duration,
+}
+
+/// Certificates of a server block whose names have variables.
+#[derive(Debug)]
+pub struct NamedCertificates {
+    /// Certificate and key.
+    pub pairs: Vec<(Template, Template)>,
+    /// Passwords of keys.
+    pub passwords: Arc<Vec<Vec<u8>>>,
+    /// The directory that relative names start from.
+    pub prefix: PathBuf,
+    /// The cache, where there is one.
+    pub cache: Option<CertificateCache>,
+}
+
+/// Pairs that are kept, by their names.
+#[derive(Debug)]
+pub struct CertificateCache {
+    limits: CacheLimits,
+    pairs: Mutex<HashMap<Pair, Kept>>,
+}
+
+/// The values of a certificate and its key.
+type Pair = (String, String);
+
+#[derive(Clone, Debug)]
+struct Kept {
+    loaded: Loaded,
+    checked: Instant,
+    used: Instant,
+}
+
+/// A pair with the states of its files, by which a change is seen.
+#[derive(Clone, Debug)]
+struct Loaded {
+    identity: Identity,
+    files: [Option<Stamp>; 2],
+}
+
+/// Inode and time of the last change of a file.
+type Stamp = (u64, i64, i64);
+
+/// Why a pair cannot be used; the text names the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadError(String);
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl CertificateCache {
+    /// An empty one.
+    pub fn new(limits: CacheLimits) -> CertificateCache {
+        CertificateCache { limits, pairs: Mutex::default() }
+    }
+
+    /// A pair that is kept, and whether its files have to be looked at.
+    fn get(&self, pair: &Pair, now: Instant) -> Option<(Loaded, bool)> {
+        let mut pairs = self.pairs.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = pairs.get_mut(pair)?;
+        kept.used = now;
+        Some((kept.loaded.clone(), now.saturating_duration_since(kept.checked) > self.limits.valid))
+    }
+
+    /// Keeps a pair. Those that were not used lately go first; of a full cache the one that was used longest ago goes.
+    fn put(&self, pair: Pair, loaded: Loaded, now: Instant) {
+        let mut pairs = self.pairs.lock().unwrap_or_else(PoisonError::into_inner);
+        if pairs.len() >= self.limits.max && !pairs.contains_key(&pair) {
+            pairs.retain(|_, kept| now.saturating_duration_since(kept.used) <= self.limits.inactive);
+        }
+        while pairs.len() >= self.limits.max && !pairs.contains_key(&pair) {
+            let oldest = pairs.iter().min_by_key(|(_, kept)| kept.used).map(|(pair, _)| pair.clone());
+            oldest.and_then(|oldest| pairs.remove(&oldest));
+        }
+        pairs.insert(pair, Kept { loaded, checked: now, used: now });
+    }
+
+    fn remove(&self, pair: &Pair) {
+        self.pairs.lock().unwrap_or_else(PoisonError::into_inner).remove(pair);
+    }
+}
+
+impl NamedCertificates {
+    /// The values for a handshake.
+    pub fn names(&self, request: &Request) -> Vec<Pair> {
+        let text = |template: &Template| String::from_utf8_lossy(&template.rendered(request)).into_owned();
+        self.pairs.iter().map(|(certificate, key)| (text(certificate), text(key))).collect()
+    }
+
+    /// The certificates of these names.
+    pub async fn load(&self, names: Vec<Pair>) -> Result<Vec<Identity>, LoadError> {
+        let mut identities = Vec::with_capacity(names.len());
+        for pair in names {
+            identities.push(self.load_pair(pair).await?);
+        }
+        Ok(identities)
+    }
+
+    async fn load_pair(&self, pair: Pair) -> Result<Identity, LoadError> {
+        let known = self.cache.as_ref().and_then(|cache| cache.get(&pair, rt::now()));
+        let before = match known {
+            Some((loaded, false)) => return Ok(loaded.identity),
+            Some((loaded, true)) => Some(loaded),
+            None => None,
+        };
+        let (prefix, passwords, names) = (self.prefix.clone(), Arc::clone(&self.passwords), pair.clone());
+        let loaded = rt::spawn_blocking(move || load(&prefix, &names, &passwords, before)).await;
+        // A thread that panicked was told of already.
+        let failed = || LoadError(format!("cannot load certificate \"{}\"", shown(&self.prefix, &pair.0)));
+        let loaded = loaded.unwrap_or_else(|| Err(failed()));
+        match (&self.cache, &loaded) {
+            (Some(cache), Ok(loaded)) => cache.put(pair, loaded.clone(), rt::now()),
+            (Some(cache), Err(_)) => cache.remove(&pair),
+            (None, _) => {}
+        }
+        loaded.map(|loaded| loaded.identity)
+    }
+}
+
+/// Reads a pair, unless the one from before is that of the same files.
+fn load(
+    prefix: &Path,
+    (certificate, key): &Pair,
+    passwords: &[Vec<u8>],
+    before: Option<Loaded>,
+) -> Result<Loaded, LoadError> {
+    let files = [stamp(prefix, certificate), stamp(prefix, key)];
+    if let Some(before) = before.filter(|before| before.files == files) {
+        return Ok(before);
+    }
+    let chain = read(prefix, "certificate", certificate)?;
+    let secret = read(prefix, "certificate key", key)?;
+    let identity = Identity::from_pem(&chain, &secret, passwords).map_err(|error| {
+        let (what, name) = match error {
+            FileError::BadKey(_) | FileError::Password | FileError::UnsupportedKey => {
+                ("certificate key", key)
+            }
+            _ => ("certificate", certificate),
+        };
+        LoadError(format!("cannot load {what} \"{}\": {error}", shown(prefix, name)))
+    })?;
+    Ok(Loaded { identity, files })
+}
+
+/// What a log line may hold of a value: a key in it stays secret.
+fn shown(prefix: &Path, value: &str) -> String {
+    if value.starts_with(DATA) { DATA.to_owned() } else { prefix.join(value).display().to_string() }
+}
+
+/// The bytes that a value names.
+#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::spawn_blocking")]
+fn read(prefix: &Path, what: &str, value: &str) -> Result<Vec<u8>, LoadError> {
+    use std::io::Read;
+    if let Some(pem) = value.strip_prefix(DATA) {
+        return Ok(pem.as_bytes().to_vec());
+    }
+    let path = prefix.join(value);
+    let failed =
+        |reason: &dyn fmt::Display| LoadError(format!("cannot load {what} \"{}\": {reason}", path.display()));
+    let errno = |error: std::io::Error| {
+        let errno = io::Errno::from_io_error(&error).unwrap_or(io::Errno::IO);
+        failed(&format_args!("open() failed ({})", Reason(errno)))
+    };
+    // A name may be that of a pipe, whose other end does not come.
+    if !std::fs::metadata(&path).map_err(errno)?.is_file() {
+        return Err(failed(&"it is no regular file"));
+    }
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(&path).map_err(errno)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(errno)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(failed(&format_args!("it has more than {FILE_BYTES_MAX} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// The state of a file; nothing where it has none.
+#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::spawn_blocking")]
+fn stamp(prefix: &Path, value: &str) -> Option<Stamp> {
+    if value.starts_with(DATA) {
+        return None;
+    }
+    let found = std::fs::metadata(prefix.join(value)).ok()?;
+    Some((found.ino(), found.mtime(), found.mtime_nsec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loaded() -> Loaded {
+        let identity = ::tls::issue::placeholder(&["a.test".to_owned()], std::time::SystemTime::now());
+        Loaded { identity: identity.unwrap(), files: [None, None] }
+    }
+
+    #[test]
+    fn a_full_cache_gives_up_what_was_used_longest_ago() {
+        let second = Duration::from_secs(1);
+        let cache = CertificateCache::new(CacheLimits { max: 2, inactive: 100 * second, valid: 10 * second });
+        let (now, loaded) = (Instant::now(), loaded());
+        let pair = |name: &str| (name.to_owned(), name.to_owned());
+        cache.put(pair("a"), loaded.clone(), now);
+        cache.put(pair("b"), loaded.clone(), now + second);
+        assert!(cache.get(&pair("a"), now + 2 * second).is_some());
+        cache.put(pair("c"), loaded.clone(), now + 3 * second);
+        assert!(cache.get(&pair("b"), now + 3 * second).is_none());
+        assert!(cache.get(&pair("a"), now + 3 * second).is_some_and(|(_, is_old)| !is_old));
+        assert!(cache.get(&pair("a"), now + 11 * second).is_some_and(|(_, is_old)| is_old));
+    }
+}

@@ -1,0 +1,193 @@
+//! Certificates of the tests of TLS, and the client: rustls.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use rustls::client::{
+    ClientSessionMemoryCache, ClientSessionStore, Resumption, Tls12ClientSessionValue,
+    Tls13ClientSessionValue,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, NamedGroup, RootCertStore, StreamOwned, version};
+use testkit::Server;
+use testkit::server::ServerBuilder;
+
+/// An authority and the PEM files that it makes.
+pub(crate) struct Authority {
+    pub(crate) issuer: Issuer<'static, KeyPair>,
+    pub(crate) pem: String,
+}
+
+impl Authority {
+    pub(crate) fn new(name: &str) -> Authority {
+        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let key = KeyPair::generate().expect("a key");
+        let pem = params.self_signed(&key).expect("a certificate").pem();
+        Authority { issuer: Issuer::new(params, key), pem }
+    }
+
+    /// A certificate and its key.
+    pub(crate) fn issue(&self, name: &str, purpose: ExtendedKeyUsagePurpose) -> (String, String) {
+        self.sign(&[name], purpose, KeyPair::generate().expect("a key"))
+    }
+
+    /// The certificate of a server with several names.
+    pub(crate) fn issue_names(&self, names: &[&str]) -> (String, String) {
+        self.sign(names, ExtendedKeyUsagePurpose::ServerAuth, KeyPair::generate().expect("a key"))
+    }
+
+    /// The certificate of a server with a key of RSA.
+    pub(crate) fn rsa(&self, name: &str) -> (String, String) {
+        let key = KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, rcgen::RsaKeySize::_2048);
+        self.sign(&[name], ExtendedKeyUsagePurpose::ServerAuth, key.expect("a key"))
+    }
+
+    fn sign(&self, names: &[&str], purpose: ExtendedKeyUsagePurpose, key: KeyPair) -> (String, String) {
+        let owned: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(owned).expect("names");
+        params.distinguished_name.push(DnType::CommonName, names[0]);
+        params.extended_key_usages = vec![purpose];
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        (certificate.pem(), key.serialize_pem())
+    }
+
+    pub(crate) fn server(&self, name: &str) -> (String, String) {
+        self.issue(name, ExtendedKeyUsagePurpose::ServerAuth)
+    }
+
+    pub(crate) fn roots(&self) -> RootCertStore {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(self.pem.as_bytes()).expect("PEM")).expect("a root");
+        roots
+    }
+
+    /// What clients that trust it make connections with; `identity` is their own certificate with its key.
+    pub(crate) fn clients(
+        &self,
+        versions: &[&'static rustls::SupportedProtocolVersion],
+        identity: Option<&(String, String)>,
+    ) -> Arc<ClientConfig> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions);
+        let builder = builder.expect("versions").with_root_certificates(self.roots());
+        Arc::new(match identity {
+            None => builder.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).expect("PEM")];
+                let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("PEM");
+                builder.with_client_auth_cert(chain, key).expect("a key of its certificate")
+            }
+        })
+    }
+}
+
+pub(crate) const BOTH: &[&rustls::SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
+
+pub(crate) type Tls = StreamOwned<ClientConnection, TcpStream>;
+
+/// A connection to the first address, before its handshake.
+pub(crate) fn connect(server: &Server, config: &Arc<ClientConfig>, name: &str) -> Tls {
+    let name = ServerName::try_from(name.to_owned()).expect("a name");
+    let socket = TcpStream::connect(server.addr(0).tcp()).expect("a connection");
+    socket.set_read_timeout(testkit::Deadline::default().left()).expect("a timeout");
+    StreamOwned::new(ClientConnection::new(Arc::clone(config), name).expect("a session"), socket)
+}
+
+/// The response to a GET on a connection of its own, all of it.
+pub(crate) fn get(server: &Server, config: &Arc<ClientConfig>, name: &str, target: &str) -> Vec<u8> {
+    let mut tls = connect(server, config, name);
+    let request = format!("GET {target} HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n");
+    tls.write_all(request.as_bytes()).expect("it is sent");
+    to_end(&mut tls)
+}
+
+/// All that comes to the closing alert.
+pub(crate) fn to_end(tls: &mut Tls) -> Vec<u8> {
+    let mut response = Vec::new();
+    tls.read_to_end(&mut response).expect("a closing alert");
+    response
+}
+
+pub(crate) fn text(response: &[u8]) -> String {
+    String::from_utf8_lossy(response).into_owned()
+}
+
+pub(crate) fn body(response: &[u8]) -> &[u8] {
+    let end = response.windows(4).position(|four| four == b"\r\n\r\n").expect("an end of the header section");
+    &response[end + 4..]
+}
+
+pub(crate) fn status(response: &[u8]) -> String {
+    text(response).split_whitespace().nth(1).unwrap_or_default().to_owned()
+}
+
+/// Writes a certificate and its key beside the configuration.
+pub(crate) fn files(
+    builder: ServerBuilder,
+    name: &str,
+    (certificate, key): &(String, String),
+) -> ServerBuilder {
+    builder.text(&format!("conf/{name}.pem"), certificate).text(&format!("conf/{name}.key"), key)
+}
+
+/// A configuration with one TLS server.
+pub(crate) fn one(server: &str) -> String {
+    format!(
+        "worker_processes 1; events {{}} http {{ server {{ listen 127.0.0.1:0 ssl; server_name a.test;\n\
+         ssl_certificate a.pem; ssl_certificate_key a.key;\n{server}\n}} }}"
+    )
+}
+
+/// The same client, which offers sessions of one server to any other too.
+pub(crate) fn mixing_sessions(config: &ClientConfig) -> Arc<ClientConfig> {
+    let mut config = config.clone();
+    config.resumption = Resumption::store(Arc::new(OneName(ClientSessionMemoryCache::new(8))));
+    Arc::new(config)
+}
+
+/// Sessions of all servers under one name.
+#[derive(Debug)]
+struct OneName(ClientSessionMemoryCache);
+
+fn one_name() -> ServerName<'static> {
+    ServerName::try_from("one.test").expect("a name")
+}
+
+impl ClientSessionStore for OneName {
+    fn set_kx_hint(&self, _: ServerName<'static>, group: NamedGroup) {
+        self.0.set_kx_hint(one_name(), group);
+    }
+
+    fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
+        self.0.kx_hint(&one_name())
+    }
+
+    fn set_tls12_session(&self, _: ServerName<'static>, value: Tls12ClientSessionValue) {
+        self.0.set_tls12_session(one_name(), value);
+    }
+
+    fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
+        self.0.tls12_session(&one_name())
+    }
+
+    fn remove_tls12_session(&self, _: &ServerName<'static>) {
+        self.0.remove_tls12_session(&one_name());
+    }
+
+    fn insert_tls13_ticket(&self, _: ServerName<'static>, value: Tls13ClientSessionValue) {
+        self.0.insert_tls13_ticket(one_name(), value);
+    }
+
+    fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
+        self.0.take_tls13_ticket(&one_name())
+    }
+}

@@ -1,0 +1,145 @@
+//! Bounds the work of handshakes in a turn of the event loop, so that requests of other connections are served between
+//! handshakes, however many clients come at once.
+//!
+//! ```text
+//!   step of a handshake --> room in this turn, and none waits? -- yes --> runs
+//!                                        | no
+//!                                        v
+//!                     queue, oldest first --- each further turn wakes as many as may run
+//! ```
+//! Main type: [`Turns`], one for each worker thread.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// Steps of handshakes in a turn. A handshake has two; eight of them with ECDSA take about half a millisecond.
+pub const STEPS_PER_TURN_MAX: usize = 16;
+
+/// Time of a turn for steps of handshakes: a request of another connection waits for no longer, and for the step that runs.
+/// One signature of RSA with 2048 bits takes a good part of it.
+pub const TIME_PER_TURN_MAX: Duration = Duration::from_millis(1);
+
+/// The handshakes of one thread.
+#[derive(Clone, Debug, Default)]
+pub struct Turns(Rc<RefCell<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// The turn that is counted.
+    turn: Option<Instant>,
+    steps: usize,
+    spent: Duration,
+    /// Steps that wait, the oldest first.
+    waiting: BTreeMap<u64, Waker>,
+    next: u64,
+    /// Whether a task wakes them.
+    is_driven: bool,
+    counts: Counts,
+}
+
+/// Steps that did not run at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Steps that waited for a later turn.
+    pub postponed: u64,
+    /// Steps that ran on another thread.
+    pub elsewhere: u64,
+}
+
+/// A step in the queue, which leaves it when its future is dropped.
+struct Place<'t> {
+    turns: &'t Turns,
+    ticket: Option<u64>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            self.turns.0.borrow_mut().waiting.remove(&ticket);
+        }
+    }
+}
+
+impl Turns {
+    /// Runs a step, in a later turn where this one has had its share.
+    pub async fn run<T>(&self, step: impl FnOnce() -> T) -> T {
+        let mut place = Place { turns: self, ticket: None };
+        poll_fn(|context| self.poll_enter(&mut place, context)).await;
+        drop(place);
+        let begun = Instant::now();
+        let done = step();
+        self.0.borrow_mut().spent += begun.elapsed();
+        done
+    }
+
+    /// Runs a step on another thread, where it delays none of this one. `None` where it panicked.
+    pub async fn run_elsewhere<T: Send + 'static>(
+        &self,
+        step: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        self.0.borrow_mut().counts.elsewhere += 1;
+        rt::offload(step).await
+    }
+
+    /// Whether other handshakes wait, or had a part of this turn.
+    pub fn is_crowded(&self) -> bool {
+        let mut state = self.0.borrow_mut();
+        state.begin(rt::now());
+        state.steps > 0 || !state.waiting.is_empty()
+    }
+
+    /// The counts since the last call.
+    pub fn take_counts(&self) -> Counts {
+        std::mem::take(&mut self.0.borrow_mut().counts)
+    }
+
+    fn poll_enter(&self, place: &mut Place<'_>, context: &Context<'_>) -> Poll<()> {
+        let mut state = self.0.borrow_mut();
+        state.begin(rt::now());
+        let has_room = state.steps < STEPS_PER_TURN_MAX && state.spent < TIME_PER_TURN_MAX;
+        // A step that comes now is behind those that wait.
+        if has_room && (place.ticket.is_some() || state.waiting.is_empty()) {
+            state.steps += 1;
+            return Poll::Ready(());
+        }
+        let ticket = *place.ticket.get_or_insert_with(|| {
+            state.next += 1;
+            state.counts.postponed += 1;
+            state.next
+        });
+        state.waiting.insert(ticket, context.waker().clone());
+        if !std::mem::replace(&mut state.is_driven, true) {
+            rt::spawn(self.clone().wake_in_turns());
+        }
+        Poll::Pending
+    }
+
+    /// Wakes the oldest steps at the beginning of each turn while any wait. Those that find no room stay in their order.
+    async fn wake_in_turns(self) {
+        loop {
+            rt::yield_now().await;
+            let mut state = self.0.borrow_mut();
+            let oldest: Vec<Waker> = state.waiting.values().take(STEPS_PER_TURN_MAX).cloned().collect();
+            if oldest.is_empty() {
+                state.is_driven = false;
+                return;
+            }
+            drop(state);
+            oldest.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+impl State {
+    /// Begins to count anew where another turn has begun.
+    fn begin(&mut self, now: Instant) {
+        if self.turn != Some(now) {
+            self.turn = Some(now);
+            (self.steps, self.spent) = (0, Duration::ZERO);
+        }
+    }
+}
