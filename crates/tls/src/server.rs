@@ -143,7 +143,7 @@ impl Server {
 
     /// Whether a full handshake with this client takes a signature of RSA, which costs ten times one of ECDSA.
     pub fn signs_by_rsa(&self, hello: &Hello) -> bool {
-        let chosen = self.identities.choose(&hello.schemes);
+        let chosen = self.identities.choose(&hello.schemes, &hello.suites);
         chosen.is_some_and(|key| key.key.algorithm() == SignatureAlgorithm::RSA)
     }
 
@@ -297,17 +297,27 @@ impl Identities {
 
 impl ResolvesServerCert for Identities {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.choose(hello.signature_schemes())
+        self.choose(hello.signature_schemes(), hello.cipher_suites())
     }
 }
 
 impl Identities {
-    fn choose(&self, schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        let suits = |key: &Arc<CertifiedKey>| key.key.choose_scheme(schemes).is_some();
-        let Identities { fixed, slots } = self;
-        let slots: Vec<Arc<CertifiedKey>> = slots.iter().map(|slot| Arc::clone(slot.get().key())).collect();
-        let mut all = fixed.iter().chain(&slots);
-        all.find(|key| suits(key)).or(fixed.first()).or(slots.first()).cloned()
+    /// A client that offers TLS 1.2 with one kind of key alone gets that kind: its version is not known here.
+    fn choose(&self, schemes: &[SignatureScheme], suites: &[CipherSuite]) -> Option<Arc<CertifiedKey>> {
+        let offers = |kind: &str| {
+            let is_of_kind = |name: &str| name.starts_with(kind);
+            suites.iter().any(|suite| crate::ciphers::name_of(*suite).is_some_and(is_of_kind))
+        };
+        let (ecdsa, rsa) = (offers("ECDHE-ECDSA"), offers("ECDHE-RSA"));
+        let is_offered = |key: &CertifiedKey| match key.key.algorithm() {
+            SignatureAlgorithm::RSA => rsa || !ecdsa,
+            _ => ecdsa || !rsa,
+        };
+        let suits = |key: &CertifiedKey| key.key.choose_scheme(schemes).is_some();
+        let slots = self.slots.iter().map(|slot| Arc::clone(slot.get().key()));
+        let all: Vec<Arc<CertifiedKey>> = self.fixed.iter().cloned().chain(slots).collect();
+        let best = all.iter().find(|key| suits(key) && is_offered(key));
+        best.or_else(|| all.iter().find(|key| suits(key))).or(all.first()).cloned()
     }
 }
 
