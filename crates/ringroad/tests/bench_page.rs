@@ -230,8 +230,8 @@ fn a_report_of_this_machine_is_drawn_as_well() {
     check(&browser, &folder, &page, &json);
     let scenarios = scenarios(&json);
     let all = [
-        "nop", "disk", "echo", "http", "crowd", "cold", "fill", "cache", "large", "isolate", "stream", "h2",
-        "grpc",
+        "nop", "disk", "echo", "http", "crowd", "cold", "fill", "cache", "large", "isolate", "stream", "tls",
+        "h2", "grpc",
     ];
     assert_eq!(scenarios, all, "{}", program.stderr());
 }

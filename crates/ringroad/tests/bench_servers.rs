@@ -269,6 +269,7 @@ fn scenarios_run_without_peers_and_name_them() {
         ("isolate", &[]),
         ("large", &["--clients", "1,2"]),
         ("stream", &["--streams", "2"]),
+        ("tls", &[]),
     ] {
         let bench = Bench::new("bench-alone");
         let report = bench.report(&[&[scenario, "--instant"], more, &without].concat());
@@ -321,6 +322,7 @@ fn the_others_run_with_what_is_installed() {
         ("fill", &["--connections", "8"]),
         ("isolate", &["--stuck", "20"]),
         ("large", &["--clients", "1,2"]),
+        ("tls", &[]),
     ] {
         let bench = Bench::new("bench-files");
         let report = bench.report(&[&[scenario, "--instant"], more].concat());

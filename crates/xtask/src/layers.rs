@@ -57,7 +57,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("bare", &["io"]),
-    ("bench", &["io", "rt", "http", "bare"]),
+    ("bench", &["io", "rt", "http", "bare", "tls"]),
     ("ringroad", &["io", "rt", "http", "conf", "cache", "tls", "acme", "server", "bench", "thread-alloc"]),
     (
         "instructions",

@@ -10,6 +10,7 @@
 use std::collections::VecDeque;
 
 use io::{Fd, OpId};
+use tls::{Session, TlsError};
 
 use super::reader::Reader;
 
@@ -37,6 +38,8 @@ pub(crate) struct Link {
     pub(crate) origin: u16,
     /// Whether it stands in the queue of those that have nothing to do.
     pub(crate) is_queued: bool,
+    /// Its TLS, where it speaks that.
+    pub(crate) tls: Option<Box<Session>>,
 }
 
 /// Where a connection stands. Times are when it came there, or may leave.
@@ -83,6 +86,7 @@ impl Link {
             reader: Reader::new(),
             origin: origin as u16,
             is_queued: false,
+            tls: None,
         }
     }
 
@@ -93,5 +97,27 @@ impl Link {
         self.out.clear();
         self.pending.clear();
         self.reader.restart();
+        self.tls = None;
+    }
+
+    /// Whether its handshake is still under way.
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.tls.as_ref().is_some_and(|session| session.is_handshaking())
+    }
+
+    /// Bytes for the server: what waits, sealed where the connection speaks TLS. Empty where there is nothing to send.
+    pub(crate) fn outgoing(&mut self) -> Result<Vec<u8>, TlsError> {
+        let Some(session) = &mut self.tls else {
+            return Ok(std::mem::replace(&mut self.out, std::mem::take(&mut self.spare)));
+        };
+        if session.is_handshaking() || self.out.is_empty() {
+            return Ok(session.output());
+        }
+        let mut sealed = std::mem::take(&mut self.spare);
+        sealed.resize(session.sealed_bytes(self.out.len()), 0);
+        let len = session.seal(&self.out, &mut sealed)?;
+        sealed.truncate(len);
+        self.out.clear();
+        Ok(sealed)
     }
 }

@@ -46,6 +46,8 @@ pub(crate) struct Plan {
     /// In an open loop: what is due within such a time of one thread is sent together; zero for each on its own. Where
     /// nothing is said, [`GRAIN`] from [`GRAIN_FROM`] requests a second of one thread on, and zero below.
     pub(crate) grain: Option<Duration>,
+    /// What handshakes are made with, where connections speak TLS.
+    pub(crate) tls: Option<tls::Client>,
 }
 
 /// When requests are sent.
@@ -136,6 +138,7 @@ impl Plan {
             stop: Arc::default(),
             receive_bytes: 16 << 10,
             grain: None,
+            tls: None,
         }
     }
 }

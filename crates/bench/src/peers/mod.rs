@@ -4,5 +4,6 @@
 //! [`tool`] finds programs and asks for their versions; [`server`] starts a web server with a configuration, ours like
 //! the others, and waits until it answers.
 
+pub(crate) mod secure;
 pub(crate) mod server;
 pub(crate) mod tool;

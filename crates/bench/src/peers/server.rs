@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::method::process::{Child, CpuTime, Launch};
+use crate::peers::secure::SecureClient;
 use crate::peers::tool::Tool;
 
 /// How long a server has until its first answer. A cache that is read at the start may need some of it.
@@ -113,6 +114,8 @@ pub(crate) struct Conditions {
     pub(crate) port: Option<u16>,
     /// The path that is asked for until it answers; "" means `/ready`.
     pub(crate) ready_path: String,
+    /// What a handshake with it is made with, where it speaks TLS: the end of one is its first answer.
+    pub(crate) tls: Option<tls::Client>,
 }
 
 /// A server that answers. Dropping it ends it.
@@ -153,7 +156,7 @@ impl Server {
             .start(&logs.join("output"))?;
         let mut server = Server { label: label.to_owned(), place, configuration, child };
         let limit = if bench.scale == Scale::Instant { READY_TIMEOUT_INSTANT } else { READY_TIMEOUT };
-        server.wait_until_ready(limit, &conditions.ready_path)?;
+        server.wait_until_ready(limit, conditions)?;
         Ok(server)
     }
 
@@ -214,9 +217,13 @@ impl Server {
     }
 
     /// A server that ends or stays silent fails with its last words.
-    fn wait_until_ready(&mut self, limit: Duration, path: &str) -> Result<(), Failure> {
-        let (address, path) = (self.address(), if path.is_empty() { "/ready" } else { path });
-        let waited = self.child.wait_until(limit, || answers(address, path));
+    fn wait_until_ready(&mut self, limit: Duration, conditions: &Conditions) -> Result<(), Failure> {
+        let path = if conditions.ready_path.is_empty() { "/ready" } else { &conditions.ready_path };
+        let address = self.address();
+        let waited = self.child.wait_until(limit, || match &conditions.tls {
+            None => answers(address, path),
+            Some(client) => SecureClient::connect(address, client).is_ok(),
+        });
         waited.map_err(|failure| self.failed(failure))
     }
 

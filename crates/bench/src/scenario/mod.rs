@@ -16,6 +16,7 @@ mod origin;
 mod served;
 mod sheet;
 mod stream;
+mod tls;
 
 use clap::{ArgMatches, Args, Command};
 
@@ -104,6 +105,12 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         help: "Responses that come piece by piece: the first byte and the delay of each piece, beside nginx",
         augment: stream::Options::augment_args,
         prepare: |matches| prepare(matches, |_| Ok(()), stream::run),
+    },
+    Scenario {
+        name: "tls",
+        help: "TLS: handshakes full and resumed, kept connections, idle ones, and latency beside handshakes",
+        augment: tls::Options::augment_args,
+        prepare: |matches| prepare(matches, |_| Ok(()), tls::run),
     },
     Scenario {
         name: "h2",

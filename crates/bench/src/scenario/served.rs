@@ -239,6 +239,8 @@ pub(crate) struct ServerCpus {
     group: Option<Group>,
     /// Why there is no group.
     without_group: Option<String>,
+    /// What handshakes with servers are made with, where they speak TLS.
+    pub(crate) tls: Option<tls::Client>,
 }
 
 impl ServerCpus {
@@ -250,8 +252,8 @@ impl ServerCpus {
             Err("control groups need root".to_owned())
         };
         match made {
-            Ok(group) => ServerCpus { split, group: Some(group), without_group: None },
-            Err(reason) => ServerCpus { split, group: None, without_group: Some(reason) },
+            Ok(group) => ServerCpus { split, group: Some(group), without_group: None, tls: None },
+            Err(reason) => ServerCpus { split, group: None, without_group: Some(reason), tls: None },
         }
     }
 
@@ -265,7 +267,8 @@ impl ServerCpus {
     /// For a server that is to run there.
     pub(crate) fn conditions(&self) -> Conditions {
         let groups = self.group.as_ref().map_or_else(Vec::new, |group| group.folders().to_vec());
-        Conditions { cpus: self.split.server.clone(), groups, ..Conditions::default() }
+        let tls = self.tls.clone();
+        Conditions { cpus: self.split.server.clone(), groups, tls, ..Conditions::default() }
     }
 }
 

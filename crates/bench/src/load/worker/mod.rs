@@ -75,6 +75,8 @@ pub(crate) struct Worker<'a> {
     failure: Option<Failure>,
     /// Completions of the last turn.
     batch: Vec<Completion>,
+    /// Plaintext of the records that were received last.
+    plain: Vec<u8>,
 }
 
 /// What an operation does for its connection.
@@ -153,6 +155,7 @@ impl<'a> Worker<'a> {
             has_connected: false,
             failure: None,
             batch: Vec::with_capacity(connections * 2),
+            plain: Vec::new(),
         })
     }
 
@@ -163,7 +166,9 @@ impl<'a> Worker<'a> {
             return Ok(());
         }
         (0..self.links.len()).for_each(|link| self.begin_connect(link));
-        while self.links.iter().any(|link| matches!(link.state, State::Connecting { .. })) {
+        let is_connecting =
+            |link: &Link| matches!(link.state, State::Connecting { .. }) || link.is_handshaking();
+        while self.links.iter().any(is_connecting) {
             self.wait(self.now + SWEEP)?;
             self.complete_batch();
             self.sweep();

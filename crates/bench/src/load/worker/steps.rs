@@ -40,14 +40,18 @@ impl Worker<'_> {
     /// Sends what waits, unless a send is under way.
     pub(super) fn flush(&mut self, index: usize) {
         let link = &mut self.links[index];
-        if link.out.is_empty() || link.send.is_some() || link.state != State::Open {
+        if link.send.is_some() || link.state != State::Open {
             return;
         }
         let Some(socket) = link.socket.clone() else { return };
         // The vector goes into the kernel with the send and comes back with its completion: two of them take turns for
         // the life of the connection.
+        let Ok(bytes) = link.outgoing() else { return self.fail(index, Failed::Reset) };
+        if bytes.is_empty() {
+            return;
+        }
         let mut data = Segments::new();
-        data.push(Source::Vec(std::mem::replace(&mut link.out, std::mem::take(&mut link.spare))));
+        data.push(Source::Vec(bytes));
         let op = Op::Send { socket, data, more: false, zero_copy: false };
         self.links[index].send = self.submit(index, Role::Send, op);
     }
@@ -97,6 +101,18 @@ impl Worker<'_> {
         self.has_connected = true;
         // Counted when it is made: one that was refused is among the errors.
         self.tally.connections += 1;
+        if let Some(client) = &self.plan.tls {
+            let origin = self.links[index].origin.to_string();
+            // The first step makes the hello.
+            let begun = client.session(&origin, "bench").and_then(|mut session| {
+                session.read(&mut [], &mut |_| {})?;
+                Ok(session)
+            });
+            match begun {
+                Ok(session) => self.links[index].tls = Some(Box::new(session)),
+                Err(error) => self.failure = Some(Failure::Other(format!("TLS: {error}"))),
+            }
+        }
         let link = &mut self.links[index];
         link.state = State::Open;
         let Some(socket) = link.socket.clone() else { return };
@@ -136,11 +152,14 @@ impl Worker<'_> {
             self.links[index].recv = None;
         }
         match (completion.result, completion.payload) {
-            (Ok(1..), Payload::Buf(bytes)) => {
+            (Ok(1..), Payload::Buf(mut bytes)) => {
                 self.tally.bytes += bytes.len() as u64;
                 // What comes after the last answer is of no interest, and nobody asked for it.
                 if self.links[index].state == State::Open {
-                    self.read(index, &bytes);
+                    match self.links[index].tls.is_some() {
+                        false => self.read(index, &bytes),
+                        true => self.read_sealed(index, &mut bytes),
+                    }
                 }
                 let link = &mut self.links[index];
                 if let (true, Some(socket), None) = (is_last, link.socket.clone(), link.recv) {
@@ -151,6 +170,25 @@ impl Worker<'_> {
             (Ok(_), _) => self.ended(index),
             (Err(_), _) if self.links[index].state == State::Open => self.fail(index, Failed::Reset),
             (Err(_), _) => self.close_and_go_on(index),
+        }
+    }
+
+    /// Opens records, and reads what was in them. A handshake that ends by them lets the requests go that wait for it.
+    fn read_sealed(&mut self, index: usize, bytes: &mut [u8]) {
+        let mut plain = std::mem::take(&mut self.plain);
+        plain.clear();
+        let Some(session) = &mut self.links[index].tls else { return };
+        let opened = session.read(bytes, &mut |bytes| plain.extend_from_slice(bytes));
+        let is_ended = opened.is_err() || session.peer_closed();
+        if !plain.is_empty() {
+            self.read(index, &plain);
+        }
+        self.plain = plain;
+        if opened.is_err() && self.links[index].state == State::Open {
+            return self.fail(index, Failed::Parse);
+        }
+        if !is_ended {
+            self.flush(index);
         }
     }
 
