@@ -1,8 +1,51 @@
 //! System calls that neither rustix nor the standard library offers in a safe form.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
+
+/// Whether the sockets that the process was started with have their owner.
+static HAS_ADOPTED: AtomicBool = AtomicBool::new(false);
+
+/// Takes over listening sockets that this process was started with, by the numbers that its environment names. Each
+/// number gets its socket or the reason why it is none; it gets `EALREADY` when the process has called this before.
+///
+/// Call it before the process opens a listening socket of its own.
+pub fn adopt_listeners(numbers: &[RawFd]) -> Vec<(RawFd, Result<OwnedFd, Errno>)> {
+    let is_late = HAS_ADOPTED.swap(true, Ordering::AcqRel);
+    let mut adopted: Vec<(RawFd, Result<OwnedFd, Errno>)> = Vec::with_capacity(numbers.len());
+    for &number in numbers {
+        let is_twice = adopted.iter().any(|(known, _)| *known == number);
+        let listens = match is_late || is_twice {
+            true => Err(Errno::ALREADY),
+            false => check_listens(number),
+        };
+        // SAFETY: the number is an open descriptor of a socket that listens. No code of this process owns it: the
+        // process opened none by itself yet, and takes over each number once.
+        let owned = listens.map(|()| unsafe { OwnedFd::from_raw_fd(number) });
+        adopted.push((number, owned));
+    }
+    adopted
+}
+
+/// Whether a number is that of a socket that listens (socket(7), `SO_ACCEPTCONN`); the standard streams never are.
+fn check_listens(number: RawFd) -> Result<(), Errno> {
+    if number <= libc::STDERR_FILENO {
+        return Err(Errno::BADF);
+    }
+    let mut value: libc::c_int = 0;
+    let mut len = size_of_val(&value) as libc::socklen_t;
+    let place = (&raw mut value).cast();
+    // SAFETY: the kernel writes at most `len` bytes to `value`, which is that long, and refuses a number that is no
+    // socket's.
+    let failed = unsafe { libc::getsockopt(number, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, place, &mut len) };
+    match (failed, value) {
+        (0, 0) => Err(Errno::INVAL),
+        (0, _) => Ok(()),
+        _ => Err(last_error()),
+    }
+}
 
 /// Blocks all signals in the calling thread, so that they reach the thread that is there to handle them.
 pub fn block_signals() -> Result<(), Errno> {
@@ -229,6 +272,20 @@ mod tests {
         let failed = unsafe { libc::getsockopt(fd, level, option, place, &mut len) };
         assert_eq!(failed, 0);
         value
+    }
+
+    #[test]
+    fn only_listening_sockets_are_adopted_and_only_once() {
+        let (listens, connected) = (TcpListener::bind("127.0.0.1:0").unwrap(), UnixStream::pair().unwrap().0);
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let numbers = [OwnedFd::from(listens), connected.into(), file.into()];
+        // Given up here, as by an exec: the numbers stay open and have no owner.
+        let [listens, connected, file] = numbers.map(std::os::fd::IntoRawFd::into_raw_fd);
+        let adopted = adopt_listeners(&[listens, connected, file, 2, -1, listens, 1 << 20]);
+        let outcomes: Vec<Option<Errno>> = adopted.iter().map(|(_, fd)| fd.as_ref().err().copied()).collect();
+        let (bad, not_listening, no_socket) = (Some(Errno::BADF), Some(Errno::INVAL), Some(Errno::NOTSOCK));
+        assert_eq!(outcomes, [None, not_listening, no_socket, bad, bad, Some(Errno::ALREADY), bad]);
+        assert!(matches!(adopt_listeners(&[connected])[..], [(_, Err(Errno::ALREADY))]));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! | the address stays | it stays; `backlog`, buffers and keepalive are set anew |
 //! | the address is new | it is opened; if that fails the old configuration goes on |
 //! | the address is gone | the master closes it, the old worker stops accepting |
+//! | the first configuration, with sockets of another process | as at a reload, see `inherit` |
 //! | `reuseport` or the number of threads changes | sockets are added or closed, the first ones stay |
 
 use std::fmt;
@@ -105,6 +106,8 @@ pub(crate) struct Listener {
     pub(crate) sockets: Vec<Rc<OwnedFd>>,
     /// With the port that the kernel chose.
     pub(crate) actual: ListenAddr,
+    /// systemd opened the sockets and uses them again when this server has ended: the file of a unix socket stays.
+    pub(crate) is_kept: bool,
 }
 
 /// All sockets of a configuration.
@@ -191,7 +194,7 @@ impl Listeners {
         for listener in &self.0 {
             let address = &listener.options.address;
             let in_use = kept.is_some_and(|kept| kept.find(address).is_some());
-            if let (ListenAddr::Unix(path), false) = (address, in_use) {
+            if let (ListenAddr::Unix(path), false) = (address, in_use || listener.is_kept) {
                 // Somebody may have removed it before; nothing follows from that.
                 let _ = std::fs::remove_file(path);
             }
@@ -256,7 +259,8 @@ fn open_one(
         sockets.push(Rc::new(socket));
     }
     let actual = actual.unwrap_or_else(|| options.address.clone());
-    Ok(Listener { options: options.clone(), sockets, actual })
+    let is_kept = inherited.is_some_and(|old| old.is_kept);
+    Ok(Listener { options: options.clone(), sockets, actual, is_kept })
 }
 
 /// A socket that listens. SO_REUSEADDR lets a restart bind while old connections are in TIME_WAIT, socket(7).

@@ -8,6 +8,7 @@
 mod agent;
 mod cli;
 mod control;
+mod inherit;
 mod limits;
 mod listen;
 mod loader;
@@ -19,6 +20,7 @@ mod privilege;
 mod reach;
 mod signals;
 mod site;
+mod systemd;
 mod worker;
 
 use std::process::ExitCode;

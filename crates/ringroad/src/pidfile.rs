@@ -30,6 +30,25 @@ impl PidFile {
         &self.path
     }
 
+    /// Makes room for the pid file of a new binary: `.oldbin` is added to the name, as nginx does.
+    pub(crate) fn step_aside(&mut self) -> Result<(), String> {
+        self.rename(with_old(&self.path))
+    }
+
+    /// Takes the name back. What a new binary left there is replaced.
+    pub(crate) fn step_back(&mut self, path: &Path) -> Result<(), String> {
+        self.rename(path.to_owned())
+    }
+
+    fn rename(&mut self, to: PathBuf) -> Result<(), String> {
+        std::fs::rename(&self.path, &to).map_err(|error| {
+            let (from, to, reason) = (self.path.display(), to.display(), error_text(&error));
+            format!("rename() {from} to {to} failed ({reason})")
+        })?;
+        self.path = to;
+        Ok(())
+    }
+
     /// Removes the file. It stays when another server has put its number there meanwhile.
     pub(crate) fn remove(self, log: &Log) {
         if read(&self.path).is_ok_and(|pid| pid != Some(std::process::id())) {
@@ -40,6 +59,13 @@ impl PidFile {
             log.alert(format_args!("unlink() \"{path}\" failed ({reason})"));
         }
     }
+}
+
+/// The name of a pid file while a new binary has its own.
+fn with_old(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".oldbin");
+    name.into()
 }
 
 /// The number in a pid file; `None` if it holds something else.

@@ -171,6 +171,9 @@ impl Control {
             if let Some(addresses) = serving.worker.take_addresses() {
                 self.answer(&ToMaster::Addresses(addresses));
             }
+            if let Some(number) = serving.worker.take_turned() {
+                self.answer(&ToMaster::Pong(number));
+            }
             while let Some(arrived) = self.signals.next() {
                 serving.handle_signal(arrived.signal);
             }
@@ -269,6 +272,7 @@ impl Serving {
             ToWorker::Quit(limit) => self.leave(limit),
             ToWorker::Stop => self.stop(),
             ToWorker::Leave => self.worker.leave(),
+            ToWorker::Ping(number) => self.worker.ask_turn(number),
         }
         (None, NextStep::GoOn)
     }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use super::letters::Options;
 use super::{print_error, signal, test};
+use crate::inherit;
 use crate::listen::errno_text;
 use crate::log::{self, Level, Log};
 use crate::master;
@@ -18,7 +19,11 @@ pub(super) fn run(options: &Options) -> ExitCode {
     let (request, log) = prepare(options);
     let starts = !options.test && options.signal.is_none();
     let loaded = site::load(&request, Files::Disk);
-    if starts && !master::is_daemon() && loaded.as_ref().is_ok_and(|site| site.settings.daemon) {
+    if starts
+        && !master::is_daemon()
+        && !inherit::is_new_binary()
+        && loaded.as_ref().is_ok_and(|site| site.settings.daemon)
+    {
         // The daemon reads everything anew, and has the warnings to itself.
         return master::launch(&log);
     }

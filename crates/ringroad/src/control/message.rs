@@ -11,6 +11,8 @@
 //!   | -- Acme --------------------> |   a challenge or a certificate, see `acme`
 //!   | <------------------ AcmeDone -|   every thread has it
 //!   | -- Reopen, fds -------------> |   no answer: a log that cannot be written is told in the log
+//!   | -- Ping --------------------> |   for the watchdog of systemd
+//!   | <---------------------- Pong -|   the event loop of every thread has turned since
 //!   | -- Quit, Stop --------------> |   the answer is the end of the process
 //! ```
 //!
@@ -87,6 +89,8 @@ pub(crate) enum ToWorker {
     Stop,
     /// Send clients elsewhere, and go on.
     Leave,
+    /// Let every thread's event loop turn, and confirm it by this number.
+    Ping(u64),
 }
 
 /// From the worker.
@@ -111,6 +115,8 @@ pub(crate) enum ToMaster {
     Addresses(String),
     /// The change of this number is in force in every thread.
     AcmeDone(u64),
+    /// The event loops of all threads turn: the ping of this number.
+    Pong(u64),
 }
 
 impl ToWorker {
@@ -135,6 +141,9 @@ impl ToWorker {
             ToWorker::Leave => {
                 out.u64(7);
             }
+            ToWorker::Ping(number) => {
+                out.u64(8).u64(*number);
+            }
         }
         out.finish()
     }
@@ -150,6 +159,7 @@ impl ToWorker {
             5 => ToWorker::Stop,
             6 => ToWorker::Acme(from.u64()?, take_change(&mut from)?),
             7 => ToWorker::Leave,
+            8 => ToWorker::Ping(from.u64()?),
             _ => return Err(Malformed),
         };
         from.end()?;
@@ -171,6 +181,7 @@ impl ToMaster {
             ToMaster::Retired(generation) => out.u64(5).u64(*generation),
             ToMaster::Addresses(text) => out.u64(6).text(cut(text)),
             ToMaster::AcmeDone(number) => out.u64(7).u64(*number),
+            ToMaster::Pong(number) => out.u64(8).u64(*number),
         };
         out.finish()
     }
@@ -186,6 +197,7 @@ impl ToMaster {
             5 => ToMaster::Retired(from.u64()?),
             6 => ToMaster::Addresses(from.text()?),
             7 => ToMaster::AcmeDone(from.u64()?),
+            8 => ToMaster::Pong(from.u64()?),
             _ => return Err(Malformed),
         };
         from.end()?;
@@ -346,6 +358,7 @@ mod tests {
             ToWorker::Stop,
             ToWorker::Acme(4, AcmeChange::Certificate { id: "a/b".to_owned(), pem: b"pem".to_vec() }),
             ToWorker::Leave,
+            ToWorker::Ping(5),
         ];
         for message in messages {
             assert_eq!(ToWorker::decode(&message.encode()), Ok(message));
@@ -358,6 +371,7 @@ mod tests {
             ToMaster::Retired(8),
             ToMaster::Addresses("group\thost\n".to_owned()),
             ToMaster::AcmeDone(4),
+            ToMaster::Pong(5),
         ];
         for answer in answers {
             assert_eq!(ToMaster::decode(&answer.encode()), Ok(answer));

@@ -40,12 +40,12 @@ pub(crate) type Logs = Vec<(PathBuf, Rc<OwnedFd>)>;
 pub(crate) struct NotOpened;
 
 impl Cycle {
-    /// Opens everything. What `old` has open already is shared with it.
+    /// Opens everything. Sockets of `old` are shared with it.
     pub(crate) fn open(
         request: &Request,
         site: Site,
         generation: u64,
-        old: Option<&Cycle>,
+        old: Option<&Listeners>,
         log: &Log,
     ) -> Result<Cycle, NotOpened> {
         let credentials = resolve_user(&site, log)?;
@@ -59,7 +59,6 @@ impl Cycle {
             log.write(Level::Warn, warning);
         }
         let settings = &site.settings;
-        let old = old.map(|old| &old.listeners);
         let listeners =
             Listeners::open(&settings.listens, settings.threads, old, log).map_err(|_| NotOpened)?;
         let own_log = Log::of(&settings.error_log, |path| find(&logs, path));

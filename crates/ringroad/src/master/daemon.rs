@@ -23,7 +23,7 @@ use crate::listen::{errno_text, error_text};
 use crate::log::Log;
 
 /// Tells the second process that it is the daemon. Its standard input is the pipe.
-const MARK: &str = "RINGROAD_DAEMON";
+pub(super) const MARK: &str = "RINGROAD_DAEMON";
 
 /// Whether this is the second process.
 pub(crate) fn is_daemon() -> bool {
@@ -71,14 +71,18 @@ fn try_launch() -> io::Result<ExitCode> {
 pub(super) struct Readiness(OwnedFd);
 
 impl Readiness {
-    /// Tells the caller that the server serves. What libraries print goes where the log goes from now on, unless
-    /// that is standard error itself.
+    /// Tells the caller that the server serves, and leaves its standard error.
     pub(super) fn tell(self, log: &Log) {
-        if let Some(file) = log.file_instead_of_stderr() {
-            let _ = rustix::stdio::dup2_stderr(file);
-        }
+        leave_stderr(log);
         // A caller that was interrupted does not want to know.
         let _ = rustix::io::write(&self.0, &[1]);
+    }
+}
+
+/// What libraries print goes where the log goes from now on, unless that is standard error itself.
+pub(super) fn leave_stderr(log: &Log) {
+    if let Some(file) = log.file_instead_of_stderr() {
+        let _ = rustix::stdio::dup2_stderr(file);
     }
 }
 

@@ -13,7 +13,7 @@
 //!    | first worker failed           |                              |
 //!    +------------> Ending <--- TERM, INT, QUIT --------------------+
 //! ```
-//! A reload is in `reload`, a worker as a process in `process`, one configuration with its sockets in `cycle`,
+//! A reload is in `reload`, a change of the binary in `upgrade`, systemd in `supervise`, a worker as a process in `process`, one configuration with its sockets in `cycle`,
 //! the server without a master in `single`.
 
 mod acme;
@@ -23,6 +23,8 @@ mod process;
 mod reload;
 mod respawn;
 mod single;
+mod supervise;
+mod upgrade;
 
 use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
@@ -36,6 +38,7 @@ pub(crate) use daemon::{is_daemon, launch};
 
 use crate::control::acme::AcmeChange;
 use crate::control::message::{ToMaster, ToWorker};
+use crate::inherit;
 use crate::limits::descriptors_line;
 use crate::listen::{ListenAddr, errno_text, reachable};
 use crate::log::{Level, Log, let_stderr_append};
@@ -43,11 +46,14 @@ use crate::pidfile::PidFile;
 use crate::places::Request;
 use crate::signals::{Arrived, Signals};
 use crate::site::{self, Site};
+use crate::systemd::Notifier;
 use acme::Acme;
 use daemon::Readiness;
 use process::{Heard, Stage, WorkerProcess, describe};
 use reload::Pending;
 use respawn::Respawn;
+use supervise::Pulse;
+use upgrade::{NewBinary, Predecessor};
 
 /// How long a worker may take for a fast stop before it is killed. nginx gives its workers a second; ours may save the
 /// index of a cache for three, and wait for a disk for two.
@@ -104,8 +110,16 @@ struct Master {
     /// No worker is started before this.
     start_at: Option<Instant>,
     pid_file: Option<PidFile>,
-    /// SIGWINCH means something to a daemon only.
-    daemonized: bool,
+    /// No shell waits for the end of this process: SIGWINCH and SIGUSR2 mean something only then.
+    is_detached: bool,
+    /// The new binary, while it and this one run.
+    new_binary: Option<NewBinary>,
+    /// The master whose new binary this is, while it runs.
+    predecessor: Option<Predecessor>,
+    notifier: Notifier,
+    /// The configuration that systemd knows to be in force; 0 is none.
+    told_generation: u64,
+    pulse: Pulse,
     /// Somebody waits at the terminal for the start of the daemon.
     readiness: Option<Readiness>,
     signals: Signals,
@@ -118,9 +132,12 @@ struct Master {
 pub(crate) fn run(request: Request, site: Site, log: Log) -> ExitCode {
     let_stderr_append();
     let (daemon, has_master) = (is_daemon(), site.settings.master_process);
-    let Ok(cycle) = Cycle::open(&request, site, 1, None, &log) else {
+    let is_new_binary = inherit::is_new_binary();
+    let inherited = inherit::take(daemon, &log);
+    let Ok(cycle) = Cycle::open(&request, site, 1, Some(&inherited.listeners), &log) else {
         return ExitCode::FAILURE;
     };
+    inherited.close_unused(&cycle.listeners, &log);
     let readiness = match daemon.then(daemon::detach).transpose() {
         Ok(readiness) => readiness,
         Err(message) => {
@@ -135,9 +152,10 @@ pub(crate) fn run(request: Request, site: Site, log: Log) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let notifier = Notifier::from_environment(is_new_binary, &log);
     drop(log);
     if !has_master {
-        return single::run(request, cycle, signals, readiness);
+        return single::run(request, cycle, signals, readiness, notifier);
     }
     let mut master = Master {
         request,
@@ -155,13 +173,19 @@ pub(crate) fn run(request: Request, site: Site, log: Log) -> ExitCode {
         respawned: 0,
         start_at: None,
         pid_file: None,
-        daemonized: daemon,
+        is_detached: daemon || is_new_binary || notifier.is_supervised(),
+        new_binary: None,
+        predecessor: is_new_binary.then(Predecessor::parent),
+        notifier,
+        told_generation: 0,
+        pulse: Pulse::default(),
         readiness,
         signals,
         failed: false,
     };
-    // Until the first worker serves somebody may be looking at the terminal.
-    master.cycle.log = master.cycle.log.clone().with_echo(true);
+    // Until the first worker serves somebody may be looking at the terminal. Standard error of a new binary may be the
+    // log of the old one.
+    master.cycle.log = master.cycle.log.clone().with_echo(!is_new_binary);
     master.serve()
 }
 
@@ -185,12 +209,15 @@ impl Master {
             // Words before deaths: the last message of a worker says why it ends.
             self.handle_messages();
             self.reap();
+            self.reap_new_binary();
+            self.look_at_predecessor();
             self.kill_late_ones();
+            self.notify();
             if self.quit_at.take_if(|at| *at <= Instant::now()).is_some() {
                 self.quit();
             }
         }
-        self.cycle.listeners.forget(None);
+        self.forget_listeners();
         if let Some(file) = self.pid_file.take() {
             file.remove(&self.cycle.log);
         }
@@ -222,10 +249,12 @@ impl Master {
 
     /// Hears the process that obtains certificates. There is one while workers serve, and none that a start waits for.
     fn keep_acme(&mut self) {
-        let Master { acme, workers, cycle, phase, .. } = self;
+        let Master { acme, workers, cycle, phase, new_binary, .. } = self;
         match phase {
             Phase::Starting => return,
             Phase::Ending => return acme.stop(),
+            // That of the new binary orders certificates from now on.
+            Phase::Running | Phase::Idle if new_binary.is_some() => return acme.stop(),
             Phase::Running | Phase::Idle => acme.keep(cycle),
         }
         acme.hear(&cycle.log, |number, change| tell_all(workers, number, change));
@@ -246,6 +275,8 @@ impl Master {
             let sending = if is_sending { PollFlags::OUT } else { PollFlags::empty() };
             polled.push(PollFd::from_borrowed_fd(channel, PollFlags::IN | sending));
         }
+        let before = self.predecessor.as_ref().and_then(Predecessor::end);
+        polled.extend(before.map(|end| PollFd::from_borrowed_fd(end, PollFlags::IN)));
         let timeout = self.next_deadline().map(timeout_until);
         match poll(&mut polled, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -261,6 +292,7 @@ impl Master {
             Stage::Serving => None,
         });
         let others = self.start_at.into_iter().chain(self.quit_at).chain(self.acme.deadline());
+        let others = others.chain(self.notifier.ping_at());
         kills.chain(others).chain(self.pending_deadline()).min()
     }
 
@@ -271,15 +303,15 @@ impl Master {
             Signal::SIGQUIT => ", shutting down",
             Signal::SIGHUP => ", reconfiguring",
             Signal::SIGUSR1 => ", reopening logs",
-            Signal::SIGWINCH if self.daemonized => ", stop accepting connections",
+            Signal::SIGWINCH if self.is_detached => ", stop accepting connections",
             Signal::SIGWINCH => ", ignored: not a daemon",
-            Signal::SIGUSR2 => ", ignored: this version cannot change the binary while it serves",
+            Signal::SIGUSR2 => self.upgrade_action(),
             _ => "",
         };
         let (number, name) = (signal as i32, signal.as_str());
         let from = if sender == 0 { String::new() } else { format!(" from {sender}") };
         self.cycle.log.notice(format_args!("signal {number} ({name}) received{from}{action}"));
-        if self.phase == Phase::Starting && matches!(signal, Signal::SIGHUP | Signal::SIGWINCH) {
+        if self.phase == Phase::Starting && upgrade::is_postponed(signal) {
             self.postponed.push(signal);
         } else {
             self.obey(signal);
@@ -291,9 +323,12 @@ impl Master {
         match signal {
             Signal::SIGTERM | Signal::SIGINT => self.end_workers(&ToWorker::Stop, Some(STOP_TIME)),
             Signal::SIGQUIT => self.begin_quit(),
-            Signal::SIGHUP if self.phase != Phase::Ending && self.quit_at.is_none() => self.reload(),
+            Signal::SIGHUP if self.phase == Phase::Ending || self.quit_at.is_some() => {}
+            Signal::SIGHUP if self.new_binary.is_some() => self.bring_workers_back(),
+            Signal::SIGHUP => self.reload(),
+            Signal::SIGUSR2 if self.is_detached => self.change_binary(),
             Signal::SIGUSR1 => self.reopen_logs(),
-            Signal::SIGWINCH if self.daemonized && self.phase == Phase::Running => {
+            Signal::SIGWINCH if self.is_detached && self.phase == Phase::Running => {
                 self.phase = Phase::Idle;
                 // The worker of a reload in flight is dismissed as well. The next reload reads everything anew.
                 self.abandon_pending();
@@ -307,6 +342,9 @@ impl Master {
 
     /// Everything ends, fast or with grace.
     fn end_workers(&mut self, message: &ToWorker, time: Option<Duration>) {
+        if self.phase != Phase::Ending {
+            self.notify_end();
+        }
         self.phase = Phase::Ending;
         self.abandon_pending();
         let kill_at = time.map(|time| Instant::now() + time);
@@ -340,7 +378,7 @@ impl Master {
         let limit = self.cycle.site.settings.shutdown_timeout;
         self.end_workers(&ToWorker::Quit(limit), limit.map(|limit| limit + QUIT_GRACE));
         // Nobody accepts any more: a client should be refused, not kept waiting in the queue.
-        self.cycle.listeners.forget(None);
+        self.forget_listeners();
         self.cycle.listeners.0.clear();
     }
 
@@ -408,6 +446,10 @@ impl Master {
             // Its end, which follows, decides what is done.
             ToMaster::Failed(message) => self.cycle.log.emerg(message),
             ToMaster::Reloaded(generation) => self.handle_reloaded(generation, index),
+            ToMaster::Pong(number) => {
+                let pid = self.workers[index].pid();
+                self.handle_pong(number, pid);
+            }
             ToMaster::AcmeDone(number) => self.acme.handle_done(number, self.workers[index].pid()),
             ToMaster::ReloadFailed(generation, message) => self.handle_reload_failed(generation, &message),
             ToMaster::Retired(generation) => {
@@ -439,6 +481,8 @@ impl Master {
                 self.cycle.log = self.cycle.log.clone().with_echo(false);
                 if let Some(readiness) = self.readiness.take_if(|_| !self.failed) {
                     readiness.tell(&self.cycle.log);
+                } else if self.predecessor.is_some() && self.cycle.site.settings.daemon {
+                    daemon::leave_stderr(&self.cycle.log);
                 }
                 if self.request.text.is_some() {
                     tell_urls(&self.cycle);

@@ -38,6 +38,7 @@ impl Master {
             return;
         }
         self.cycle.log.notice("reconfiguring");
+        self.notifier.reloading();
         let log = self.cycle.log.clone();
         let site = match site::load(&self.request, Files::Disk) {
             Ok(site) => site,
@@ -47,7 +48,8 @@ impl Master {
             log.write(*level, warning);
         }
         self.generation += 1;
-        let Ok(cycle) = Cycle::open(&self.request, site, self.generation, Some(&self.cycle), &log) else {
+        let Ok(cycle) = Cycle::open(&self.request, site, self.generation, Some(&self.cycle.listeners), &log)
+        else {
             return;
         };
         tell_changes(&self.cycle.site, &cycle.site, &self.request, &log);
@@ -166,7 +168,8 @@ impl Master {
         self.cycle.log.take_stderr_from(&old.log);
         old.listeners.forget(Some(&self.cycle.listeners));
         let path = self.cycle.site.settings.pid.as_deref();
-        if self.pid_file.as_ref().map(PidFile::path) != path {
+        // A new binary has its own, and this one keeps its name beside that.
+        if self.new_binary.is_none() && self.pid_file.as_ref().map(PidFile::path) != path {
             match write_pid_file(&self.request, &self.cycle) {
                 Ok(file) => {
                     if let Some(old) = std::mem::replace(&mut self.pid_file, file) {

@@ -18,6 +18,7 @@ use crate::listen::error_text;
 use crate::places::Request;
 use crate::signals::{Arrived, Signals};
 use crate::site::{self, Files, Resources, Site, Worker};
+use crate::systemd::Notifier;
 
 /// Serves until a signal ends it.
 pub(super) fn run(
@@ -25,6 +26,7 @@ pub(super) fn run(
     mut cycle: Cycle,
     signals: Signals,
     readiness: Option<Readiness>,
+    notifier: Notifier,
 ) -> ExitCode {
     cycle.log = cycle.log.with_echo(true);
     greet(&cycle.log);
@@ -62,7 +64,8 @@ pub(super) fn run(
     if let Some(readiness) = readiness {
         readiness.tell(&cycle.log);
     }
-    let mut single = Single { request, cycle, worker, acme, quit_at: None };
+    let mut single = Single { request, cycle, worker, acme, quit_at: None, notifier, ping: 0 };
+    single.notifier.ready("serving configuration 1");
     single.serve(&signals);
     let Single { cycle, worker, mut acme, .. } = single;
     acme.stop();
@@ -94,6 +97,9 @@ struct Single {
     acme: Acme,
     /// When the graceful end begins, while clients are sent elsewhere.
     quit_at: Option<Instant>,
+    notifier: Notifier,
+    /// The number of the newest question to the threads.
+    ping: u64,
 }
 
 impl Single {
@@ -108,7 +114,8 @@ impl Single {
                 polled.push(PollFd::from_borrowed_fd(channel, PollFlags::IN | sending));
             }
             // An interruption is a reason to look, as any other.
-            let until = self.acme.deadline().into_iter().chain(self.quit_at).min();
+            let until =
+                self.acme.deadline().into_iter().chain(self.quit_at).chain(self.notifier.ping_at()).min();
             let _ = poll(&mut polled, until.map(timeout_until).as_ref());
             if self.quit_at.take_if(|at| *at <= Instant::now()).is_some() {
                 self.quit();
@@ -119,6 +126,13 @@ impl Single {
             }
             while let Some(arrived) = signals.next() {
                 self.handle_signal(arrived);
+            }
+            if self.worker.take_turned() == Some(self.ping) {
+                self.notifier.ping();
+            }
+            if self.notifier.take_ping(Instant::now()) {
+                self.ping += 1;
+                self.worker.ask_turn(self.ping);
             }
         }
     }
@@ -148,6 +162,7 @@ impl Single {
         match signal {
             Signal::SIGTERM | Signal::SIGINT => {
                 log.notice("exiting");
+                self.notifier.stopping();
                 self.worker.stop();
             }
             Signal::SIGQUIT => {
@@ -160,7 +175,13 @@ impl Single {
                 self.quit_at = Some(Instant::now() + delay);
             }
             Signal::SIGHUP if self.quit_at.is_some() => {}
-            Signal::SIGHUP => self.reload(),
+            Signal::SIGHUP => {
+                self.notifier.reloading();
+                self.reload();
+                if self.notifier.is_reloading() {
+                    self.notifier.ready(&format!("serving configuration {}", self.cycle.generation));
+                }
+            }
             Signal::SIGUSR1 => {
                 let logs = self.cycle.reopen_logs();
                 let own = |(path, file): (_, std::rc::Rc<std::os::fd::OwnedFd>)| {
@@ -176,6 +197,7 @@ impl Single {
     }
 
     fn quit(&self) {
+        self.notifier.stopping();
         self.cycle.log.notice("gracefully shutting down");
         self.worker.quit(self.cycle.site.settings.shutdown_timeout);
     }
@@ -202,7 +224,8 @@ impl Single {
             }
         }
         let generation = self.cycle.generation + 1;
-        let Ok(cycle) = Cycle::open(&self.request, site, generation, Some(&self.cycle), &log) else {
+        let Ok(cycle) = Cycle::open(&self.request, site, generation, Some(&self.cycle.listeners), &log)
+        else {
             return;
         };
         let swapped = resources(&cycle).and_then(|mut resources| {

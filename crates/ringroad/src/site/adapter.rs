@@ -336,6 +336,17 @@ impl Worker {
         self.0.take_addresses()
     }
 
+    /// Asks every thread for a turn of its event loop.
+    pub(crate) fn ask_turn(&self, number: u64) {
+        self.0.ask_turn(number);
+    }
+
+    /// The number of the newest [`Worker::ask_turn`] that all threads have answered; to be asked after
+    /// [`Worker::take_retired`].
+    pub(crate) fn take_turned(&self) -> Option<u64> {
+        self.0.take_turned()
+    }
+
     /// Goes on with other descriptors of the same files.
     pub(crate) fn reopen(&self, logs: Vec<(PathBuf, OwnedFd)>) -> Result<(), String> {
         self.0.reopen(logs).map_err(|error| error.to_string())

@@ -5,7 +5,7 @@
 //! the last request that started under a configuration. The bell is an eventfd(2).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use io::Errno;
@@ -21,6 +21,8 @@ pub(super) struct Events {
     retired: Mutex<Vec<u64>>,
     /// Whether names have other addresses than when it was asked last.
     names_changed: AtomicBool,
+    /// The newest question that every thread has answered.
+    turned: AtomicU64,
 }
 
 impl Events {
@@ -28,7 +30,8 @@ impl Events {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (running, panicked) = (AtomicUsize::new(0), AtomicBool::new(false));
         let (retired, names_changed) = (Mutex::default(), AtomicBool::new(false));
-        Ok(Arc::new(Events { bell, running, panicked, retired, names_changed }))
+        let turned = AtomicU64::new(0);
+        Ok(Arc::new(Events { bell, running, panicked, retired, names_changed, turned }))
     }
 
     /// Readable from an event on until [`Events::take_retired`].
@@ -53,6 +56,11 @@ impl Events {
     /// Whether that was noted since this was asked last.
     pub(super) fn take_names(&self) -> bool {
         self.names_changed.swap(false, Ordering::AcqRel)
+    }
+
+    /// The newest question that every thread has answered, by its number; 0 if there was none since this was asked last.
+    pub(super) fn take_turned(&self) -> u64 {
+        self.turned.swap(0, Ordering::AcqRel)
     }
 
     /// How many threads have not ended.
@@ -89,6 +97,27 @@ impl Drop for Running {
         }
         self.0.running.fetch_sub(1, Ordering::AcqRel);
         self.0.ring();
+    }
+}
+
+/// A question to all threads whether their event loops turn. A thread answers when it drops its part; the last one
+/// reports.
+#[derive(Debug)]
+pub(super) struct Turn {
+    number: u64,
+    events: Arc<Events>,
+}
+
+impl Turn {
+    pub(super) fn new(number: u64, events: &Arc<Events>) -> Arc<Turn> {
+        Arc::new(Turn { number, events: Arc::clone(events) })
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.events.turned.fetch_max(self.number, Ordering::AcqRel);
+        self.events.ring();
     }
 }
 
@@ -136,6 +165,17 @@ mod tests {
         });
         assert!(thread.join().is_err());
         assert!(rings(&events) && events.running() == 0 && events.has_panicked());
+    }
+
+    #[test]
+    fn a_question_is_answered_by_the_last_thread() {
+        let events = Events::new().expect("a descriptor is free");
+        let first = Turn::new(7, &events);
+        let second = Arc::clone(&first);
+        drop(first);
+        assert_eq!((rings(&events), events.take_turned()), (false, 0));
+        drop(second);
+        assert_eq!((rings(&events), events.take_turned(), events.take_turned()), (true, 7, 0));
     }
 
     #[test]

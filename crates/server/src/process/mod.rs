@@ -22,7 +22,7 @@ use rt::thread::Setup;
 use crate::memory::Ledger;
 use crate::process::notes::Written;
 pub use engine::Choice;
-use events::{Events, InForce, Running};
+use events::{Events, InForce, Running, Turn};
 use exchange::config::Config;
 use exchange::files::root_facts;
 use exchange::settings::listen::ListenAddr;
@@ -257,6 +257,21 @@ impl Worker {
     pub fn take_addresses(&self) -> Option<String> {
         let config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
         self.events.take_names().then(|| config.http.of::<Upstreams>().known_addresses(ADDRESSES_MAX))
+    }
+
+    /// Asks every thread for a turn of its event loop. [`Worker::events`] becomes readable when all have had one.
+    pub fn ask_turn(&self, number: u64) {
+        let turn = Turn::new(number, &self.events);
+        for orders in &self.orders {
+            // A thread that has ended is reported as such.
+            let _ = send(orders, Order::Turn(Arc::clone(&turn)));
+        }
+    }
+
+    /// The number of the newest [`Worker::ask_turn`] that every thread has answered, once; to be asked after
+    /// [`Worker::take_retired`].
+    pub fn take_turned(&self) -> Option<u64> {
+        Some(self.events.take_turned()).filter(|&number| number > 0)
     }
 
     /// Writes on into these log files.

@@ -12,7 +12,7 @@ use rt::{Either, select};
 
 use crate::memory::{self, Ledger};
 use crate::process::Resources;
-use crate::process::events::Events;
+use crate::process::events::{Events, Turn};
 use crate::process::notes::{self, Written};
 use exchange::config::Config;
 use exchange::error_log;
@@ -50,6 +50,8 @@ pub(super) enum Order {
     Configure { version: ConfigVersion, resources: Resources, taken: SyncSender<()> },
     /// Other log files.
     Reopen(Vec<(PathBuf, OwnedFd)>),
+    /// A question whether the event loop turns; dropping it is the answer.
+    Turn(Arc<Turn>),
     /// An end soon.
     Quit(Option<Duration>),
     /// An end at once.
@@ -97,6 +99,7 @@ pub(super) async fn run(start: Start) {
                 let _ = taken.try_send(());
             }
             Order::Reopen(logs) => thread.reopen_logs(logs),
+            Order::Turn(turn) => drop(turn),
             Order::Begin => unreachable!("it comes once"),
             Order::Quit(patience) => {
                 doors.close_all();
@@ -144,7 +147,7 @@ async fn quit(
             match order {
                 Order::Stop => return,
                 Order::Reopen(logs) => thread.reopen_logs(logs),
-                Order::Begin | Order::Configure { .. } | Order::Quit(_) => {}
+                Order::Begin | Order::Configure { .. } | Order::Turn(_) | Order::Quit(_) => {}
             }
         }
     };

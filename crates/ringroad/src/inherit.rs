@@ -1,0 +1,249 @@
+//! Listening sockets that another process opened for this one: nginx's or Ringroad's master before a change of the
+//! binary, or systemd.
+//!
+//! | variable | who sets it | content |
+//! |---|---|---|
+//! | `NGINX` | a master that changes its binary | numbers of descriptors, `6;7;` |
+//! | `RINGROAD_KEPT_SOCKETS` | the same, if it is Ringroad | those of them that systemd opened |
+//! | `LISTEN_FDS`, `LISTEN_PID` | systemd, sd_listen_fds(3) | how many there are from 3 on, and for which process |
+//!
+//! [`take`] turns them into [`Listeners`], from which those of the configuration take what has the same address. The
+//! configuration decides on everything else: an option that it does not name is taken back.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::Command;
+use std::rc::Rc;
+
+use rustix::fs::OFlags;
+use rustix::io::{Errno, FdFlags};
+use rustix::net::{SocketType, sockopt};
+
+use crate::listen::{Keepalive, ListenAddr, ListenOptions, Listener, Listeners, errno_text};
+use crate::log::{Level, Log};
+
+/// nginx's name for its sockets.
+const SOCKETS: &str = "NGINX";
+
+/// Which of those are systemd's.
+const KEPT_SOCKETS: &str = "RINGROAD_KEPT_SOCKETS";
+
+/// systemd's variables; what they say is true of one process only.
+const LISTEN_FDS: &str = "LISTEN_FDS";
+const LISTEN_PID: &str = "LISTEN_PID";
+const LISTEN_NAMES: &str = "LISTEN_FDNAMES";
+
+/// The first descriptor of systemd, sd_listen_fds(3).
+const FIRST: RawFd = 3;
+
+/// Most sockets that are taken: as many descriptors as a process may have by default.
+const SOCKETS_MAX: usize = 1024;
+
+/// Sockets that were open when this process started.
+#[derive(Debug, Default)]
+pub(crate) struct Inherited {
+    /// One listener for each address. Their options are not known.
+    pub(crate) listeners: Listeners,
+    /// The first descriptor of each, for messages.
+    numbers: Vec<RawFd>,
+}
+
+/// Whether this process is the new binary of a master that runs.
+pub(crate) fn is_new_binary() -> bool {
+    std::env::var_os(SOCKETS).is_some()
+}
+
+/// Takes the sockets over. What is no listening socket is told and left alone. `is_daemon`: systemd's numbers were meant for
+/// the process that started this one.
+pub(crate) fn take(is_daemon: bool, log: &Log) -> Inherited {
+    let text = |name: &str| std::env::var(name).unwrap_or_default();
+    let (numbers, kept) = if is_new_binary() {
+        let kept = parse(&text(KEPT_SOCKETS)).unwrap_or_else(|(numbers, _)| numbers);
+        let numbers = parse(&text(SOCKETS)).unwrap_or_else(|(numbers, wrong)| {
+            log.emerg(format_args!(
+                "invalid socket number \"{wrong}\" in {SOCKETS} environment variable, ignoring the rest of the variable"
+            ));
+            numbers
+        });
+        log.notice(format_args!("using inherited sockets from \"{}\"", text(SOCKETS)));
+        (numbers, kept)
+    } else {
+        let own = if is_daemon { std::os::unix::process::parent_id() } else { std::process::id() };
+        let numbers = from_system(&text(LISTEN_PID), &text(LISTEN_FDS), own);
+        (numbers.clone(), numbers)
+    };
+    let mut inherited = Inherited::default();
+    if numbers.is_empty() {
+        return inherited;
+    }
+    for (number, adopted) in ::io::sys::adopt_listeners(&numbers) {
+        let added = adopted.and_then(|socket| inherited.add(number, socket, kept.contains(&number)));
+        if let Err(errno) = added {
+            let reason = errno_text(errno);
+            log.alert(format_args!("the inherited socket #{number} cannot be used ({reason}), ignored"));
+        }
+    }
+    inherited
+}
+
+impl Inherited {
+    /// Puts a socket to the others of its address.
+    fn add(&mut self, number: RawFd, socket: OwnedFd, is_kept: bool) -> Result<(), Errno> {
+        let address = address_of(&socket)?;
+        // A worker gets its sockets through its channel, and must not have them twice.
+        rustix::io::fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
+        // Those of systemd wait.
+        let flags = rustix::fs::fcntl_getfl(&socket)?;
+        rustix::fs::fcntl_setfl(&socket, flags | OFlags::NONBLOCK)?;
+        let listeners = &mut self.listeners.0;
+        match listeners.iter_mut().find(|listener| listener.actual == address) {
+            Some(listener) => listener.sockets.push(Rc::new(socket)),
+            None => {
+                let (options, sockets) = (unknown_options(&address), vec![Rc::new(socket)]);
+                listeners.push(Listener { options, sockets, actual: address, is_kept });
+                self.numbers.push(number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells of sockets that the configuration has no use for. They are closed when this is gone.
+    pub(crate) fn close_unused(self, used: &Listeners, log: &Log) {
+        for (listener, number) in self.listeners.0.iter().zip(&self.numbers) {
+            let address = &listener.actual;
+            let taken = used.find(address).map_or(0, |used| used.sockets.len());
+            let left = listener.sockets.len().saturating_sub(taken);
+            if left == 0 {
+                continue;
+            }
+            let remedy = match (listener.is_kept, taken) {
+                // The configuration of the new binary has changed: that is no fault.
+                (false, 0) => {
+                    log.notice(format_args!(
+                        "closing the inherited socket of {address}, which is not listened on"
+                    ));
+                    continue;
+                }
+                (true, 0) => format!("add \"listen {address};\" or take the socket out of the socket unit"),
+                _ => "connections in its queue are lost; use as many worker_processes as sockets".to_owned(),
+            };
+            log.write(
+                Level::Warn,
+                format_args!("{left} of the inherited sockets of {address} (from #{number}) match no \"listen\" directive, closing: {remedy}"),
+            );
+        }
+    }
+}
+
+/// Tells a new binary of the sockets, and lets it have them. [`close_on_exec`] is to be called when it has started.
+pub(crate) fn give(command: &mut Command, listeners: &Listeners) -> Result<(), Errno> {
+    let (mut all, mut kept) = (String::new(), String::new());
+    for listener in &listeners.0 {
+        for socket in &listener.sockets {
+            rustix::io::fcntl_setfd(&**socket, FdFlags::empty())?;
+            // Writing to a string does not fail.
+            let _ = write!(all, "{};", socket.as_raw_fd());
+            if listener.is_kept {
+                let _ = write!(kept, "{};", socket.as_raw_fd());
+            }
+        }
+    }
+    command.env(SOCKETS, all).env(KEPT_SOCKETS, kept);
+    for name in [LISTEN_FDS, LISTEN_PID, LISTEN_NAMES] {
+        command.env_remove(name);
+    }
+    Ok(())
+}
+
+/// From now on other programs that are started do not get the sockets.
+pub(crate) fn close_on_exec(listeners: &Listeners) {
+    for socket in listeners.0.iter().flat_map(|listener| &listener.sockets) {
+        // It can only fail for a descriptor that is not open.
+        let _ = rustix::io::fcntl_setfd(&**socket, FdFlags::CLOEXEC);
+    }
+}
+
+/// `6;7;` or `6:7:`. What is wrong comes with the numbers before it, as nginx takes those.
+fn parse(text: &str) -> Result<Vec<RawFd>, (Vec<RawFd>, String)> {
+    let mut numbers = Vec::new();
+    let mut rest = text;
+    while let Some(end) = rest.find([';', ':']) {
+        let number = rest[..end].parse().ok().filter(|number| *number >= 0);
+        match number {
+            Some(number) if numbers.len() < SOCKETS_MAX => numbers.push(number),
+            _ => return Err((numbers, rest.to_owned())),
+        }
+        rest = &rest[end + 1..];
+    }
+    if rest.is_empty() { Ok(numbers) } else { Err((numbers, rest.to_owned())) }
+}
+
+/// The numbers that systemd means, if it means this process.
+fn from_system(pid: &str, count: &str, own: u32) -> Vec<RawFd> {
+    match (pid.parse::<u32>(), count.parse::<RawFd>()) {
+        (Ok(pid), Ok(count)) if pid == own && count > 0 => {
+            (FIRST..FIRST.saturating_add(count)).take(SOCKETS_MAX).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Where a socket listens. Datagrams and other families are nothing for a server of HTTP.
+fn address_of(socket: &OwnedFd) -> Result<ListenAddr, Errno> {
+    if sockopt::socket_type(socket)? != SocketType::STREAM {
+        return Err(Errno::PROTOTYPE);
+    }
+    let name = rustix::net::getsockname(socket)?;
+    if let Ok(address) = SocketAddr::try_from(name.clone()) {
+        return Ok(ListenAddr::Inet(address));
+    }
+    let name = rustix::net::SocketAddrUnix::try_from(name).map_err(|_| Errno::AFNOSUPPORT)?;
+    let path = name.path_bytes().ok_or(Errno::AFNOSUPPORT)?;
+    Ok(ListenAddr::Unix(Path::new(std::ffi::OsStr::from_bytes(path)).to_owned()))
+}
+
+/// What a socket may have been opened with, as far as it has to be taken back.
+fn unknown_options(address: &ListenAddr) -> ListenOptions {
+    let is_inet = matches!(address, ListenAddr::Inet(_));
+    ListenOptions {
+        address: address.clone(),
+        backlog: 0,
+        reuseport: false,
+        ipv6only: true,
+        keepalive: Keepalive::Unset,
+        receive_buffer: None,
+        send_buffer: None,
+        deferred: is_inet,
+        fastopen: is_inet.then_some(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_as_nginx_reads_them() {
+        assert_eq!(parse(""), Ok(vec![]));
+        assert_eq!(parse("6;7;"), Ok(vec![6, 7]));
+        assert_eq!(parse("6:12;"), Ok(vec![6, 12]));
+        assert_eq!(parse("6;x;8;"), Err((vec![6], "x;8;".to_owned())));
+        assert_eq!(parse("6;7"), Err((vec![6], "7".to_owned())));
+        assert_eq!(parse("-6;"), Err((vec![], "-6;".to_owned())));
+        assert_eq!(parse(";"), Err((vec![], ";".to_owned())));
+        let many = "9;".repeat(SOCKETS_MAX + 1);
+        assert_eq!(parse(&many), Err((vec![9; SOCKETS_MAX], "9;".to_owned())));
+    }
+
+    #[test]
+    fn systemd_means_one_process() {
+        assert_eq!(from_system("42", "2", 42), [3, 4]);
+        for (pid, count) in [("43", "2"), ("", ""), ("42", "-1"), ("42", "0"), ("42", "x")] {
+            assert!(from_system(pid, count, 42).is_empty(), "{pid} {count}");
+        }
+        assert_eq!(from_system("42", "2147483647", 42).len(), SOCKETS_MAX);
+    }
+}

@@ -1,0 +1,210 @@
+//! The change of the binary while it serves, by nginx's protocol, so that either server can take the place of the other.
+//!
+//! ```text
+//! old master --USR2--> pid file becomes .oldbin, the new binary is executed with the sockets
+//!     |                     |--ready--> new master, writes the pid file, accepts beside the old one
+//!     |                     +--ended--> the pid file gets its name back, workers come back
+//!     +--WINCH: the workers finish   --HUP: they come back   --QUIT, TERM: the new master is alone
+//! ```
+//! The new binary is the file that this process was started as, by `argv[0]`: a package puts another one there.
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::{CommandExt, parent_id};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus};
+
+use nix::sys::signal::Signal;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::daemon::MARK;
+use super::process::describe;
+use super::{Master, Phase};
+use crate::inherit;
+use crate::listen::error_text;
+use crate::log::Level;
+
+/// nginx ignores the signal then too: a shell or a container waits for the end of this process.
+const NOT_A_DAEMON: &str = "not a daemon";
+
+/// The master before this one, until it has ended.
+#[derive(Debug)]
+pub(super) struct Predecessor {
+    pid: u32,
+    /// Readable when it has ended, pidfd_open(2). Without one its end shows at the next event.
+    process: Option<OwnedFd>,
+}
+
+/// A new binary that was executed.
+#[derive(Debug)]
+pub(super) struct NewBinary {
+    child: Child,
+    /// The name that the pid file had before.
+    pid_path: PathBuf,
+}
+
+impl Predecessor {
+    /// The process that executed this one.
+    pub(super) fn parent() -> Predecessor {
+        let pid = parent_id();
+        let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let process = raw.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        Predecessor { pid, process }
+    }
+
+    /// Whether it has not ended: an orphan gets another parent.
+    pub(super) fn lives(&self) -> bool {
+        parent_id() == self.pid
+    }
+
+    /// For poll(2).
+    pub(super) fn end(&self) -> Option<BorrowedFd<'_>> {
+        self.process.as_ref().map(AsFd::as_fd)
+    }
+}
+
+impl Master {
+    /// Why a change of the binary cannot begin.
+    pub(super) fn upgrade_obstacle(&self) -> Option<&'static str> {
+        if self.new_binary.is_some() {
+            return Some("a new binary runs already: end one of the two masters first");
+        }
+        // Its end may not have been noticed yet.
+        if self.predecessor.as_ref().is_some_and(Predecessor::lives) {
+            return Some("the master that started this one still runs: end it first");
+        }
+        if !self.is_detached {
+            return Some(NOT_A_DAEMON);
+        }
+        (self.phase == Phase::Ending || self.quit_at.is_some()).then_some("shutting down")
+    }
+
+    /// Executes the new binary. Whatever fails leaves this one as it was.
+    pub(super) fn change_binary(&mut self) {
+        if let Some(obstacle) = self.upgrade_obstacle() {
+            return self
+                .cycle
+                .log
+                .write(Level::Crit, format_args!("the changing binary signal is ignored: {obstacle}"));
+        }
+        self.cycle.log.notice("changing binary");
+        let Some(pid_file) = &mut self.pid_file else {
+            return self
+                .cycle
+                .log
+                .alert("the binary is not changed: there is no pid file to tell old from new by");
+        };
+        let pid_path = pid_file.path().to_owned();
+        if let Err(message) = pid_file.step_aside() {
+            return self.cycle.log.alert(format_args!("{message}, the binary is not changed"));
+        }
+        let (command, name) = command();
+        let started = execute(command, &self.cycle.listeners);
+        inherit::close_on_exec(&self.cycle.listeners);
+        match started {
+            Ok(child) => {
+                self.cycle.log.notice(format_args!("start new binary process {}", child.id()));
+                self.new_binary = Some(NewBinary { child, pid_path });
+            }
+            Err(reason) => {
+                let name = name.to_string_lossy();
+                self.cycle.log.alert(format_args!(
+                    "execve() failed while executing new binary process \"{name}\" ({reason})"
+                ));
+                self.restore_pid_file(pid_path);
+            }
+        }
+    }
+
+    /// The new binary has ended: this one is the only one again.
+    pub(super) fn reap_new_binary(&mut self) {
+        let status = match &mut self.new_binary {
+            Some(new) => new.child.try_wait().ok().flatten(),
+            None => None,
+        };
+        let Some(status) = status else { return };
+        let Some(NewBinary { child, pid_path }) = self.new_binary.take() else { return };
+        self.tell_end(child.id(), status);
+        if self.phase == Phase::Ending {
+            return;
+        }
+        self.restore_pid_file(pid_path);
+        // WINCH was for the sake of the new one.
+        if self.phase == Phase::Idle {
+            self.phase = Phase::Running;
+        }
+    }
+
+    fn tell_end(&self, pid: u32, status: ExitStatus) {
+        let level = if status.success() { Level::Notice } else { Level::Alert };
+        self.cycle.log.write(level, format_args!("new binary process {pid} {}", describe(status)));
+    }
+
+    /// HUP while a new binary runs: workers come back as they were, as with nginx. A configuration that was changed for the
+    /// new binary is none of this one's business.
+    pub(super) fn bring_workers_back(&mut self) {
+        if self.phase == Phase::Idle {
+            self.cycle.log.notice("start worker processes");
+            self.phase = Phase::Running;
+        } else {
+            self.cycle.log.notice("a new binary runs and workers serve: the configuration is not read again");
+        }
+    }
+
+    /// Under its old name a reader finds this process again.
+    fn restore_pid_file(&mut self, path: PathBuf) {
+        let restored = self.pid_file.as_mut().map_or(Ok(()), |pid_file| pid_file.step_back(&path));
+        if let Err(message) = restored {
+            self.cycle.log.alert(message);
+        }
+    }
+
+    /// The process id of the new binary, while there is one.
+    pub(super) fn new_binary_pid(&self) -> Option<u32> {
+        self.new_binary.as_ref().map(|new| new.child.id())
+    }
+
+    /// Removes the files of unix sockets at the end, unless another master goes on with them.
+    pub(super) fn forget_listeners(&self) {
+        let lives = self.predecessor.as_ref().is_some_and(Predecessor::lives);
+        if self.new_binary.is_none() && !lives {
+            self.cycle.listeners.forget(None);
+        }
+    }
+
+    /// Notices that the master before this one has ended.
+    pub(super) fn look_at_predecessor(&mut self) {
+        if self.predecessor.take_if(|predecessor| !predecessor.lives()).is_some() {
+            self.cycle.log.notice("the master process before this one has ended");
+        }
+    }
+
+    /// What a signal to change the binary is answered with in the log.
+    pub(super) fn upgrade_action(&self) -> &'static str {
+        match self.upgrade_obstacle() {
+            Some(NOT_A_DAEMON) => ", ignored: not a daemon",
+            Some(_) => ", ignoring",
+            None => ", changing binary",
+        }
+    }
+}
+
+/// Signals that count from the first worker on.
+pub(super) fn is_postponed(signal: Signal) -> bool {
+    matches!(signal, Signal::SIGHUP | Signal::SIGWINCH | Signal::SIGUSR2)
+}
+
+/// The command line of this process.
+fn command() -> (Command, OsString) {
+    let mut args = std::env::args_os();
+    let name = args.next().unwrap_or_else(|| "ringroad".into());
+    let mut command = Command::new(&name);
+    command.arg0(&name).args(args).env_remove(MARK);
+    (command, name)
+}
+
+/// Starts it with the sockets.
+fn execute(mut command: Command, listeners: &crate::listen::Listeners) -> Result<Child, String> {
+    inherit::give(&mut command, listeners).map_err(crate::listen::errno_text)?;
+    command.spawn().map_err(|error| error_text(&error))
+}

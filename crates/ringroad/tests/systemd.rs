@@ -1,0 +1,256 @@
+//! The protocols of systemd, spoken by the test in its place: notification, socket activation, watchdog.
+#![forbid(unsafe_code)]
+
+mod control;
+
+use std::net::TcpListener;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
+use std::path::Path;
+use std::time::Duration;
+
+use control::{BINARY, ask, site, wait_until};
+use rustix::io::FdFlags;
+use rustix::process::Signal;
+use testkit::program::signal_process;
+use testkit::server::ServerBuilder;
+use testkit::{Deadline, ListenAddr, Server, TempDir};
+
+/// What the service manager hears.
+struct Manager {
+    socket: UnixDatagram,
+    /// What the service finds in `NOTIFY_SOCKET`.
+    name: String,
+}
+
+impl Manager {
+    /// At a path in this directory.
+    fn at_path(dir: &Path) -> Manager {
+        let path = dir.join("notify");
+        Manager::of(UnixDatagram::bind(&path).expect("a socket"), path.display().to_string())
+    }
+
+    /// In the abstract namespace.
+    fn abstract_of(dir: &Path) -> Manager {
+        let name = format!("ringroad{}", dir.display());
+        let address = SocketAddr::from_abstract_name(&name).expect("a name");
+        Manager::of(UnixDatagram::bind_addr(&address).expect("a socket"), format!("@{name}"))
+    }
+
+    fn of(socket: UnixDatagram, name: String) -> Manager {
+        socket.set_read_timeout(Deadline::default().left()).expect("a timeout");
+        Manager { socket, name }
+    }
+
+    /// The next message, as its lines.
+    fn next(&self) -> Vec<String> {
+        let mut bytes = [0; 4096];
+        let count = self.socket.recv(&mut bytes).expect("a message in time");
+        String::from_utf8_lossy(&bytes[..count]).lines().map(str::to_owned).collect()
+    }
+
+    /// The next message that is no sign of life.
+    fn next_news(&self) -> Vec<String> {
+        loop {
+            let message = self.next();
+            if message != ["WATCHDOG=1"] {
+                return message;
+            }
+        }
+    }
+
+    fn serve(&self, builder: ServerBuilder) -> Server {
+        builder.env("NOTIFY_SOCKET", &self.name).start()
+    }
+}
+
+/// What the message says of this name.
+fn value<'a>(message: &'a [String], name: &str) -> &'a str {
+    let found = message.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    found.unwrap_or_else(|| panic!("{name} in {message:?}"))
+}
+
+#[test]
+fn systemd_hears_of_start_reloads_and_the_end() {
+    let dir = TempDir::new("notify");
+    for (manager, main) in [
+        (Manager::at_path(dir.path()), ""),
+        (Manager::abstract_of(dir.path()), ""),
+        (Manager::abstract_of(&dir.path().join("b")), "master_process off;"),
+    ] {
+        let mut server = manager.serve(Server::builder(BINARY).conf(&site(main, "one")));
+        let pid = server.pid().to_string();
+        let message = manager.next();
+        assert_eq!((value(&message, "READY"), value(&message, "MAINPID")), ("1", pid.as_str()));
+        assert_eq!(value(&message, "STATUS"), "serving configuration 1");
+        assert_eq!(ask(server.addr(0)), "one");
+
+        server.rewrite_conf(&site(main, "two"));
+        server.reload();
+        let message = manager.next();
+        assert_eq!(value(&message, "RELOADING"), "1");
+        let micros: u64 = value(&message, "MONOTONIC_USEC").parse().expect("a number");
+        assert!(micros > 0);
+        assert_eq!(value(&manager.next(), "READY"), "1");
+        assert_eq!(ask(server.addr(0)), "two", "in force when it is told");
+
+        // A reload that is refused ends too.
+        server.rewrite_conf("nonsense");
+        server.reload();
+        assert_eq!(value(&manager.next(), "RELOADING"), "1");
+        let message = manager.next();
+        assert_eq!(value(&message, "READY"), "1");
+        if main.is_empty() {
+            assert!(value(&message, "STATUS").contains("the last reload failed"), "{message:?}");
+        }
+        server.rewrite_conf(&site(main, "three"));
+        server.reload();
+        assert_eq!(value(&manager.next(), "RELOADING"), "1");
+        assert!(!value(&manager.next(), "STATUS").contains("failed"));
+
+        server.signal(Signal::QUIT);
+        assert_eq!(value(&manager.next(), "STOPPING"), "1");
+        assert!(server.wait_until_ended(Deadline::default()).success());
+    }
+}
+
+#[test]
+fn a_manager_that_cannot_be_reached_does_not_matter() {
+    for (name, is_told) in [("/nowhere/notify", false), ("relative", true), ("", false)] {
+        let server = Server::builder(BINARY).conf(&site("", "here")).env("NOTIFY_SOCKET", name).start();
+        assert_eq!(ask(server.addr(0)), "here");
+        let warning = "NOTIFY_SOCKET \"relative\" cannot be used";
+        assert_eq!(server.stderr().contains(warning), is_told, "{}", server.stderr());
+        assert!(server.quit_and_wait().success());
+    }
+}
+
+#[test]
+fn signs_of_life_stop_with_the_worker() {
+    let dir = TempDir::new("watchdog");
+    for main in ["worker_processes 2;", "master_process off;"] {
+        let _ = std::fs::remove_file(dir.path().join("notify"));
+        let manager = Manager::at_path(dir.path());
+        let builder = Server::builder(BINARY).conf(&site(main, "here")).env("WATCHDOG_USEC", "100000");
+        let server = manager.serve(builder);
+        assert_eq!(value(&manager.next(), "READY"), "1");
+        for _ in 0..3 {
+            assert_eq!(value(&manager.next(), "WATCHDOG"), "1");
+        }
+        let Some(&worker) = server.workers().first() else { continue };
+        signal_process(worker, Signal::STOP).expect("it runs");
+        // One may have been under way. After that there is none, however long the wait.
+        manager.socket.set_read_timeout(Some(Duration::from_secs(1))).expect("a timeout");
+        let mut bytes = [0; 64];
+        let still = (0..3).take_while(|_| manager.socket.recv(&mut bytes).is_ok()).count();
+        assert!(still < 3, "the worker has stopped");
+        manager.socket.set_read_timeout(Deadline::default().left()).expect("a timeout");
+        signal_process(worker, Signal::CONT).expect("it runs");
+        assert_eq!(value(&manager.next(), "WATCHDOG"), "1");
+        // Without a worker the master speaks for itself, and for the next one as soon as it serves.
+        signal_process(worker, Signal::KILL).expect("it runs");
+        server.wait_for_log_count(": start worker process ", 2, Deadline::default());
+        for _ in 0..3 {
+            assert_eq!(value(&manager.next(), "WATCHDOG"), "1");
+        }
+        server.signal(Signal::TERM);
+        assert_eq!(value(&manager.next_news(), "STOPPING"), "1");
+    }
+}
+
+#[test]
+fn a_watchdog_for_another_process_is_none() {
+    let dir = TempDir::new("watchdog");
+    let manager = Manager::at_path(dir.path());
+    let builder = Server::builder(BINARY).conf(&site("", "here"));
+    let server = manager.serve(builder.env("WATCHDOG_USEC", "1000").env("WATCHDOG_PID", "1"));
+    assert_eq!(value(&manager.next(), "READY"), "1");
+    assert_eq!(ask(server.addr(0)), "here");
+    server.signal(Signal::TERM);
+    assert_eq!(value(&manager.next(), "STOPPING"), "1");
+}
+
+/// Gives sockets to the server as its descriptors from 3 on, by a shell that knows numbers of several digits.
+fn activate(builder: ServerBuilder, sockets: &[OwnedFd], pid: &str) -> ServerBuilder {
+    let mut commands = format!("export LISTEN_PID={pid} LISTEN_FDS={}", sockets.len());
+    for (index, socket) in sockets.iter().enumerate() {
+        rustix::io::fcntl_setfd(socket, FdFlags::empty()).expect("open");
+        let number = socket.as_raw_fd();
+        commands += &format!("; exec {}<&{number} {number}<&-", index + 3);
+    }
+    builder.shell(&format!("exec bash -c '{commands}; exec \"$0\" \"$@\"' \"$0\" \"$@\""))
+}
+
+/// A copy whose number is far from those that the server is to get.
+fn high(socket: impl AsFd) -> OwnedFd {
+    rustix::io::fcntl_dupfd_cloexec(socket, 100).expect("a free number")
+}
+
+#[test]
+fn sockets_of_systemd_are_found_by_their_address() {
+    let dir = TempDir::new("activation");
+    let path = dir.path().join("site.sock");
+    let tcp = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let other = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let unix = UnixListener::bind(&path).expect("a path");
+    let (address, unused) = (tcp.local_addr().expect("bound"), other.local_addr().expect("bound"));
+    let listens = format!("listen {address}; listen unix:{};", path.display());
+    let conf = site("", "activated").replace("listen 127.0.0.1:0;", &listens);
+    // A client that comes before the server waits in the queue.
+    let early = std::thread::spawn(move || ask(&ListenAddr::Tcp(address)));
+    let sockets = [high(&unix), high(&other), high(&tcp)];
+    let server = activate(Server::builder(BINARY).conf(&conf), &sockets, "$$").start();
+    assert_eq!(early.join().expect("an answer"), "activated");
+    assert_eq!(ask(&ListenAddr::Unix(path.clone())), "activated");
+    let log = server.stderr() + &server.error_log();
+    let warning = format!("1 of the inherited sockets of {unused} (from #4) match no \"listen\" directive");
+    let remedy = format!("add \"listen {unused};\"");
+    assert!(log.contains(&warning) && log.contains(&remedy), "{log}");
+    let target = |fd: i32| std::fs::read_link(format!("/proc/{}/fd/{fd}", server.pid())).ok();
+    let sockets_inode = std::fs::read_link(format!("/proc/self/fd/{}", other.as_raw_fd())).ok();
+    assert!(sockets_inode.is_some() && target(4) != sockets_inode, "closed");
+    // The worker has them once, from the master.
+    let worker = server.workers()[0];
+    let inherited = (3..6).filter(|fd| target(*fd).is_some()).count();
+    assert!(inherited >= 2 && server.workers() == [worker]);
+
+    // A reload keeps them; the end leaves the file to systemd, which goes on listening.
+    server.reload();
+    server.wait_for_log("was replaced by 2 in place", Deadline::default());
+    assert_eq!(ask(&ListenAddr::Unix(path.clone())), "activated");
+    assert!(server.quit_and_wait().success());
+    assert!(path.exists());
+    drop((tcp, other, unix, sockets));
+}
+
+#[test]
+fn sockets_for_another_process_are_left_alone() {
+    let tcp = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let conf = site("", "own");
+    let server = activate(Server::builder(BINARY).conf(&conf), &[high(&tcp)], "1").start();
+    assert_eq!(ask(server.addr(0)), "own");
+    assert!(!server.stderr().contains("inherited"), "{}", server.stderr());
+}
+
+#[test]
+fn what_is_no_listening_socket_is_told() {
+    let file = std::fs::File::open("/dev/null").expect("it is everywhere");
+    let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let sockets = [high(&file), high(&datagrams)];
+    let server = activate(Server::builder(BINARY).conf(&site("", "here")), &sockets, "$$").start();
+    assert_eq!(ask(server.addr(0)), "here");
+    let log = server.stderr() + &server.error_log();
+    assert!(log.contains("the inherited socket #3 cannot be used (88: "), "{log}");
+    assert!(log.contains("the inherited socket #4 cannot be used ("), "{log}");
+}
+
+#[test]
+fn a_daemon_takes_the_sockets_of_the_process_that_started_it() {
+    let tcp = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = tcp.local_addr().expect("bound");
+    let conf = site("daemon on;", "daemon").replace("127.0.0.1:0", &address.to_string());
+    let server = activate(Server::builder(BINARY).conf(&conf), &[high(&tcp)], "$$").start();
+    assert_eq!(ask(&ListenAddr::Tcp(address)), "daemon");
+    wait_until("one worker", || server.workers().len() == 1);
+}
