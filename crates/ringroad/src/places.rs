@@ -6,11 +6,12 @@
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// What relative paths in a configuration start from without `-p`.
-pub(crate) const DEFAULT_PREFIX: &str = "/usr/local/ringroad/";
+/// What relative paths in a configuration start from without `-p`; ends with a slash. This and the other defaults can be
+/// set when the program is compiled, as with nginx's configure script. Packages do that.
+pub(crate) const DEFAULT_PREFIX: &str = or(option_env!("RINGROAD_PREFIX"), "/usr/local/ringroad/");
 
 /// The configuration without `-c` and without `-p`: where distributions put nginx's.
-pub(crate) const DEFAULT_CONF: &str = "/etc/nginx/nginx.conf";
+pub(crate) const DEFAULT_CONF: &str = or(option_env!("RINGROAD_CONF_PATH"), "/etc/nginx/nginx.conf");
 
 /// The configuration below the prefix with `-p` and without `-c`.
 pub(crate) const PREFIX_CONF: &str = "conf/nginx.conf";
@@ -18,11 +19,18 @@ pub(crate) const PREFIX_CONF: &str = "conf/nginx.conf";
 /// The directory below the prefix for what follows; made where it is missing.
 const LOG_FOLDER: &str = "logs";
 
-/// The pid file without a `pid` directive, below the prefix.
-pub(crate) const DEFAULT_PID: &str = "logs/nginx.pid";
+/// The pid file without a `pid` directive, below the prefix unless it is absolute.
+pub(crate) const DEFAULT_PID: &str = or(option_env!("RINGROAD_PID_PATH"), "logs/nginx.pid");
 
-/// The error log without an `error_log` directive, below the prefix.
-pub(crate) const DEFAULT_ERROR_LOG: &str = "logs/error.log";
+/// The error log without an `error_log` directive, below the prefix unless it is absolute.
+pub(crate) const DEFAULT_ERROR_LOG: &str = or(option_env!("RINGROAD_ERROR_LOG_PATH"), "logs/error.log");
+
+const fn or(given: Option<&'static str>, default: &'static str) -> &'static str {
+    match given {
+        Some(given) => given,
+        None => default,
+    }
+}
 
 /// Paths that the command line decides.
 #[derive(Clone, Debug, PartialEq, Eq)]

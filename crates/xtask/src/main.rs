@@ -10,6 +10,7 @@
 //! * [`configurations`] of public projects, which the server has to load.
 //! * [`licences`] of the dependencies and packages that are banned, and the generated
 //!   [`reference`](mod@reference) of directives.
+//! * [`package`]: Debian and RPM packages, and an image for containers.
 //! * [`fuzz`], [`loom`] and [`toolchains`]: fuzz targets, models of threads, the oldest compiler and a bare target.
 //! * [`sample`]: texts at random, for readers.
 //!
@@ -32,6 +33,7 @@ mod layers;
 mod licences;
 mod loom;
 mod metadata;
+mod package;
 mod plain;
 mod ratchet;
 mod reference;
@@ -58,6 +60,8 @@ Usage: cargo xtask COMMAND
                         counts the instructions of pure hot code (needs valgrind) and compares with the committed
                         figures; --bless writes those anew
   tuned                 the release build after a training: target/tuned/ringroad
+  package [deb|rpm|image|all] [--binary FILE] [--revision N] [--out DIR]
+                        the packages of a release: target/package; --binary takes a program that was built for them
   aims REPORT.json      how a run of `ringroad bench` stands against bench/aims.json
   configurations [--repositories DIR] [--program FILE] [--bless]
                         nginx configurations of public projects, tested by `ringroad -t`; without git directories in DIR
@@ -90,6 +94,7 @@ fn main() -> ExitCode {
         ["sample", seed] => sample::print(Some(seed)),
         ["http2"] => http2::run(),
         ["tuned"] => tuned::build(),
+        ["package", rest @ ..] => package::run(rest),
         ["aims", report] => aims::compare(report),
         ["configurations", rest @ ..] => configurations::run(rest),
         ["licences"] => licences::check(),

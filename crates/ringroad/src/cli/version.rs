@@ -1,6 +1,7 @@
 //! Version, modules and usage: the texts that tools read.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use io::probe::{Probe, State};
 
@@ -17,10 +18,12 @@ pub(crate) fn version_line() -> String {
 /// The last line of `-V`: where things are and which modules are there, in the words of nginx's configure script.
 pub(crate) fn configure_line() -> String {
     let modules = crate::site::configure_arguments().join(" ");
+    let below = |name: &str| Path::new(DEFAULT_PREFIX).join(name).display().to_string();
     format!(
-        "configure arguments: --prefix={} --conf-path={DEFAULT_CONF} --pid-path={DEFAULT_PREFIX}{DEFAULT_PID} \
-         --error-log-path={DEFAULT_PREFIX}{DEFAULT_ERROR_LOG} {modules}\n",
+        "configure arguments: --prefix={} --conf-path={DEFAULT_CONF} --pid-path={} --error-log-path={} {modules}\n",
         DEFAULT_PREFIX.trim_end_matches('/'),
+        below(DEFAULT_PID),
+        below(DEFAULT_ERROR_LOG),
     )
 }
 

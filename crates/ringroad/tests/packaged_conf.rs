@@ -1,0 +1,73 @@
+//! The configurations of the packages and of the image serve their page.
+#![forbid(unsafe_code)]
+
+mod control;
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use control::BINARY;
+use testkit::{Client, Server};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn text(name: &str) -> String {
+    std::fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// Paths and ports of a package become those of a test.
+fn moved(text: &str, dir: &Path) -> String {
+    let at = |name: &str| dir.join(name).display().to_string();
+    let text = text
+        .replace("user www-data;", "daemon off;")
+        .replace("pid /run/ringroad.pid", "pid logs/nginx.pid")
+        .replace("pid /tmp/ringroad.pid", "pid logs/nginx.pid; daemon off")
+        .replace("/var/log/ringroad/error.log", "logs/error.log notice")
+        .replace("error_log /dev/stderr", "error_log logs/error.log notice")
+        .replace("/dev/stdout", "logs/access.log")
+        .replace("/var/log/ringroad/", "logs/")
+        .replace("/usr/share/ringroad/html", &root().join("packaging/html").display().to_string())
+        .replace("_temp_path /tmp/", &format!("_temp_path {}/", at("logs")));
+    text.replace("listen 80 ", "listen 127.0.0.1:0 ")
+        .replace("listen [::]:80 default_server;", "")
+        .replace("listen 8080 ", "listen 127.0.0.1:0 ")
+}
+
+fn page(server: &Server) {
+    let page = Client::connect(server.addr(0)).get("/");
+    assert_eq!(page.status, 200);
+    assert!(page.text().contains("Ringroad is installed and serves this page"));
+    assert!(page.field("content-type").is_some_and(|kind| kind.starts_with("text/html")));
+}
+
+#[test]
+fn the_site_of_the_package_is_served() {
+    let builder = Server::builder(BINARY);
+    let dir = builder.dir().to_owned();
+    let conf = moved(&text("packaging/etc/ringroad.conf"), &dir);
+    let site = moved(&text("packaging/etc/sites-available/default"), &dir);
+    let with_snippets = site.replace("try_files", "include snippets/security-headers.conf; try_files");
+    let builder = builder
+        .conf(&conf)
+        .text("conf/mime.types", &text("examples/mime.types"))
+        .text("conf/conf.d/empty.conf", "")
+        .text("conf/sites-available/default", &with_snippets)
+        .text("conf/snippets/security-headers.conf", &text("packaging/etc/snippets/security-headers.conf"));
+    std::fs::create_dir(dir.join("conf/sites-enabled")).expect("new");
+    symlink("../sites-available/default", dir.join("conf/sites-enabled/default")).expect("new");
+    let server = builder.start();
+    page(&server);
+    let response = Client::connect(server.addr(0)).get("/nowhere");
+    assert_eq!((response.status, response.field("x-content-type-options")), (404, Some("nosniff")));
+}
+
+#[test]
+fn the_image_serves_its_page_and_its_health() {
+    let builder = Server::builder(BINARY);
+    let conf = moved(&text("packaging/image/ringroad.conf"), builder.dir());
+    let server = builder.conf(&conf).text("conf/mime.types", &text("examples/mime.types")).start();
+    page(&server);
+    assert_eq!(Client::connect(server.addr(0)).get("/health").status, 200);
+}

@@ -1,0 +1,152 @@
+//! The program of a package: a plain release build that knows where a package puts things, without its symbols.
+//!
+//! ```text
+//! cargo rustc --release --> ringroad --objcopy--> ringroad (stripped) + ringroad.debug, joined by the build id
+//! ```
+//! A PGO build (`cargo xtask tuned`) can be packaged by `--binary`, when it was made with the variables of [`PATHS`].
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::tool;
+use crate::{Failure, workspace};
+
+/// Where a package has what nginx's configure script asks for; `places.rs` of crate `ringroad` reads them.
+const PATHS: [(&str, &str); 4] = [
+    ("RINGROAD_PREFIX", "/var/lib/ringroad/"),
+    ("RINGROAD_CONF_PATH", "/etc/ringroad/ringroad.conf"),
+    ("RINGROAD_PID_PATH", "/run/ringroad.pid"),
+    ("RINGROAD_ERROR_LOG_PATH", "/var/log/ringroad/error.log"),
+];
+
+/// Libraries that the program may need, and the package of Debian that has each.
+const LIBRARIES: [(&str, &str); 4] =
+    [("libc.so.6", "libc6"), ("libm.so.6", "libc6"), ("ld-linux", "libc6"), ("libgcc_s.so.1", "libgcc-s1")];
+
+/// The program, and what has to be known of it.
+#[derive(Debug)]
+pub(super) struct Program {
+    /// Without symbols.
+    pub(super) stripped: PathBuf,
+    /// Only the symbols.
+    pub(super) symbols: PathBuf,
+    /// Identifies both, in hexadecimal digits.
+    pub(super) build_id: String,
+    /// The oldest C library that it runs with, `2.34`.
+    pub(super) libc: String,
+    /// Names of libraries.
+    pub(super) libraries: Vec<String>,
+}
+
+/// Builds it, or takes one that was built.
+pub(super) fn make(given: Option<&Path>, work: &Path) -> Result<Program, Failure> {
+    let built = match given {
+        Some(path) => path.to_owned(),
+        None => build()?,
+    };
+    check_paths(&built)?;
+    let (stripped, symbols) = (work.join("ringroad"), work.join("ringroad.debug"));
+    let objcopy = || tool("objcopy", "binutils");
+    workspace::run(
+        objcopy()?.args(["--only-keep-debug", "--compress-debug-sections"]).arg(&built).arg(&symbols),
+    )?;
+    workspace::run(
+        objcopy()?.args(["--strip-unneeded", "--remove-section=.comment"]).arg(&built).arg(&stripped),
+    )?;
+    let dynamic = workspace::output(tool("readelf", "binutils")?.args(["-d", "-n"]).arg(&stripped))?;
+    let bytes = std::fs::read(&stripped).map_err(|error| Failure::File { path: stripped.clone(), error })?;
+    let build_id =
+        build_id(&dynamic).ok_or_else(|| problem("the program has no build id: link it with --build-id"))?;
+    let libraries = libraries(&dynamic);
+    if let Some(unknown) = libraries.iter().find(|name| package_of(name).is_none()) {
+        return Err(problem(&format!(
+            "the program needs {unknown}, which no package is known for: build without pkg-config's libraries"
+        )));
+    }
+    Ok(Program { libc: newest_libc(&bytes), stripped, symbols, build_id, libraries })
+}
+
+/// The build id makes symbols findable; Rust leaves it to the linker's default.
+fn build() -> Result<PathBuf, Failure> {
+    let mut cargo = workspace::cargo(&["rustc", "--release", "--package", "ringroad", "--bin", "ringroad"]);
+    cargo.args(["--message-format", "json-render-diagnostics", "--", "-Clink-arg=-Wl,--build-id=sha1"]);
+    // The package carries PCRE2 with it, as every other crate.
+    cargo.envs(PATHS).env("PCRE2_SYS_STATIC", "1");
+    let messages = workspace::output(&mut cargo)?;
+    let executable = messages.lines().rev().find_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        message["executable"].as_str().map(PathBuf::from)
+    });
+    executable.ok_or_else(|| problem("cargo did not name the program that it built"))
+}
+
+/// A program with other paths would look for its configuration where the package has none.
+fn check_paths(program: &Path) -> Result<(), Failure> {
+    let output = Command::new(program)
+        .arg("-V")
+        .output()
+        .map_err(|error| Failure::Start { command: program.display().to_string(), error })?;
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    if text.contains(&format!("--conf-path={} ", PATHS[1].1)) && text.contains(PATHS[2].1) {
+        return Ok(());
+    }
+    let wanted: Vec<String> = PATHS.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    Err(problem(&format!(
+        "{} was not built for a package: build it with {}",
+        program.display(),
+        wanted.join(" ")
+    )))
+}
+
+/// Debian's package of a library.
+pub(super) fn package_of(library: &str) -> Option<&'static str> {
+    LIBRARIES.iter().find(|(name, _)| library.starts_with(name)).map(|(_, package)| *package)
+}
+
+fn problem(text: &str) -> Failure {
+    Failure::Problems { task: "package", found: vec![text.to_owned()] }
+}
+
+/// From the lines of `readelf -n`.
+fn build_id(text: &str) -> Option<String> {
+    let id = text.lines().find_map(|line| line.trim().strip_prefix("Build ID: "))?;
+    Some(id.trim().to_owned())
+}
+
+/// From the lines of `readelf -d`: `(NEEDED) Shared library: [libc.so.6]`.
+fn libraries(text: &str) -> Vec<String> {
+    let needed = text.lines().filter(|line| line.contains("(NEEDED)"));
+    needed.filter_map(|line| Some(line.split_once('[')?.1.split_once(']')?.0.to_owned())).collect()
+}
+
+/// The newest of the versions of symbols that the program asks the C library for.
+fn newest_libc(bytes: &[u8]) -> String {
+    const MARK: &[u8] = b"GLIBC_2.";
+    let minor = |at: usize| {
+        let digits = bytes[at + MARK.len()..].iter().take_while(|byte| byte.is_ascii_digit());
+        digits.fold(0_u32, |number, digit| number.saturating_mul(10) + u32::from(digit - b'0'))
+    };
+    let places = bytes.windows(MARK.len()).enumerate().filter(|(_, window)| *window == MARK);
+    format!("2.{}", places.map(|(at, _)| minor(at)).max().unwrap_or(17))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readelf_is_understood() {
+        let text = "  0x01 (NEEDED)  Shared library: [libgcc_s.so.1]\n 0x01 (NEEDED)  Shared library: [libc.so.6]\n\
+            0x0e (SONAME) Library soname: [x]\n    Build ID: 00ff\n";
+        assert_eq!(libraries(text), ["libgcc_s.so.1", "libc.so.6"]);
+        assert_eq!(build_id(text).as_deref(), Some("00ff"));
+        assert_eq!(package_of("ld-linux-x86-64.so.2"), Some("libc6"));
+        assert_eq!(package_of("libpcre2-8.so.0"), None);
+    }
+
+    #[test]
+    fn the_newest_symbol_decides_on_the_c_library() {
+        assert_eq!(newest_libc(b"..GLIBC_2.17\0GLIBC_2.34\0GLIBC_2.9\0GLIBC_2."), "2.34");
+        assert_eq!(newest_libc(b""), "2.17");
+    }
+}

@@ -1,0 +1,117 @@
+//! An OCI image by buildah, from nothing: the program, the libraries that it needs, and what those read.
+//!
+//! The libraries are those of the machine that makes the image, which the program was linked with. There is no shell and no
+//! package manager in it. The configuration logs to the standard streams and writes below `/tmp` only, so that the root
+//! may be read-only and the user any other.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Release, fresh_dir, make_dir, stage, tool, write};
+use crate::{Failure, workspace};
+
+/// Who the server is in the container; no user of the machine.
+const USER: &str = "10001:10001";
+
+/// Files of this machine that the C library and TLS to upstreams read, where they exist.
+const FROM_HERE: [&str; 2] = ["/etc/ssl/certs/ca-certificates.crt", "/usr/share/zoneinfo"];
+
+/// The image's own.
+const FILES: [(&str, &str); 3] = [
+    ("packaging/image/ringroad.conf", "etc/ringroad/ringroad.conf"),
+    ("packaging/html/index.html", "usr/share/ringroad/html/index.html"),
+    ("examples/mime.types", "etc/ringroad/mime.types"),
+];
+
+/// Makes it; the path of an archive of OCI's layout, which `podman load`, `docker load` and skopeo take.
+pub(super) fn make(release: &Release) -> Result<PathBuf, Failure> {
+    let root = release.work.join("image");
+    fill(release, &root)?;
+    let name = format!("ringroad-{}-{}.oci.tar", release.version, release.revision);
+    let archive = release.out.join(&name);
+    let _ = std::fs::remove_file(&archive);
+    // A store of its own: what the user of this machine has is left alone. It needs neither a daemon nor mounts.
+    let store = release.work.join("buildah");
+    let buildah = || -> Result<Command, Failure> {
+        let mut command = tool("buildah", "buildah")?;
+        command.arg("--root").arg(store.join("root")).arg("--runroot").arg(store.join("run"));
+        command.args(["--storage-driver", "vfs"]);
+        Ok(command)
+    };
+    let container = workspace::output(buildah()?.args(["from", "scratch"]))?;
+    let container = container.trim();
+    let made = commit(release, &buildah, container, &root, &archive);
+    // The container is of no use any more, whatever came of it.
+    workspace::output(buildah()?.args(["rm", container]))?;
+    made.map(|()| archive)
+}
+
+/// Copies the tree, says how it is run, and writes the archive.
+fn commit(
+    release: &Release,
+    buildah: &dyn Fn() -> Result<Command, Failure>,
+    container: &str,
+    root: &Path,
+    archive: &Path,
+) -> Result<(), Failure> {
+    workspace::output(buildah()?.args(["copy", container]).arg(root).arg("/"))?;
+    let mut config = buildah()?;
+    config.args(["config", "--user", USER, "--port", "8080", "--stop-signal", "SIGQUIT"]);
+    config.args(["--entrypoint", "[\"/usr/sbin/ringroad\"]", "--cmd", "-g 'daemon off;'"]);
+    for (key, value) in [
+        ("title", "Ringroad"),
+        ("description", super::notes::SUMMARY),
+        ("version", release.version.as_str()),
+        ("licenses", "Apache-2.0 OR MIT"),
+    ] {
+        config.arg("--label").arg(format!("org.opencontainers.image.{key}={value}"));
+    }
+    workspace::output(config.arg(container))?;
+    let mut commit = buildah()?;
+    commit.args(["commit", "--quiet", "--format", "oci", "--timestamp"]).arg(release.time.to_string());
+    commit.arg(container).arg(format!("oci-archive:{}:ringroad:{}", archive.display(), release.version));
+    workspace::output(&mut commit).map(drop)
+}
+
+/// The root of the image.
+fn fill(release: &Release, root: &Path) -> Result<(), Failure> {
+    fresh_dir(root)?;
+    stage::copy(&release.program.stripped, &root.join("usr/sbin/ringroad"), 0o755)?;
+    for (from, to) in FILES {
+        stage::copy(&workspace::root().join(from), &root.join(to), 0o644)?;
+    }
+    for library in libraries(&release.program.stripped)? {
+        stage::copy(&library, &root.join(library.strip_prefix("/").unwrap_or(&library)), 0o755)?;
+    }
+    for path in FROM_HERE.map(Path::new).iter().filter(|path| path.exists()) {
+        let to = root.join(path.strip_prefix("/").unwrap_or(path));
+        if let Some(directory) = to.parent() {
+            make_dir(directory)?;
+        }
+        workspace::run(tool("cp", "coreutils")?.args(["-rL", "--"]).arg(path).arg(&to))?;
+    }
+    write(&root.join("etc/passwd"), "root:x:0:0::/:/\nringroad:x:10001:10001::/:/\n")?;
+    write(&root.join("etc/group"), "root:x:0:\nringroad:x:10001:\n")?;
+    write(&root.join("etc/nsswitch.conf"), "passwd: files\ngroup: files\nhosts: files dns\n")?;
+    // The last three are for what a container's engine mounts: it cannot make them in a read-only root.
+    for directory in
+        ["etc/ringroad/conf.d", "tmp", "var/lib/ringroad", "var/cache/ringroad", "run", "proc", "sys", "dev"]
+    {
+        make_dir(&root.join(directory))?;
+    }
+    stage::settle(root, release.time)?;
+    // The server's user writes there where nothing is mounted over it.
+    let mut chmod = tool("chmod", "coreutils")?;
+    chmod.arg("1777");
+    for directory in ["tmp", "run", "var/lib/ringroad", "var/cache/ringroad"] {
+        chmod.arg(root.join(directory));
+    }
+    workspace::run(&mut chmod)
+}
+
+/// Paths of the libraries, from the lines of ldd(1): `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)`.
+fn libraries(program: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let text = workspace::output(tool("ldd", "libc-bin")?.arg(program))?;
+    let path = |line: &str| line.split_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);
+    Ok(text.lines().filter_map(path).collect())
+}

@@ -1,0 +1,185 @@
+//! `cargo xtask package`: what a release consists of, as files for others to install.
+//!
+//! | step | place |
+//! |---|---|
+//! | a release build with the paths of a package, symbols apart | [`binary`] |
+//! | the tree of files that every package has, from `packaging/` and the program itself | [`stage`] |
+//! | Debian packages, an RPM package, an OCI image | [`deb`], [`rpm`], [`image`] |
+//! | release notes and Debian's changelog, out of `CHANGELOG.md` | [`notes`] |
+//!
+//! Everything is made by the tools of the distribution (dpkg-deb, rpmbuild, buildah); a missing one is named with the
+//! package that has it. `docs/decisions/0066-packages-by-the-tools-of-the-distributions.md` has the reasons.
+
+mod binary;
+mod deb;
+mod image;
+mod notes;
+mod rpm;
+mod stage;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::{Failure, workspace};
+
+/// What was asked for.
+#[derive(Debug)]
+struct Wish {
+    deb: bool,
+    rpm: bool,
+    image: bool,
+    /// A program that was built already, with the paths of a package.
+    binary: Option<PathBuf>,
+    /// Counts packages of the same version, from 1.
+    revision: u32,
+    /// Where the results go.
+    out: PathBuf,
+}
+
+/// What all packages are made of.
+#[derive(Debug)]
+struct Release {
+    version: String,
+    revision: u32,
+    /// The program without symbols, and its symbols.
+    program: binary::Program,
+    /// The text of the version in `CHANGELOG.md`.
+    notes: String,
+    /// Seconds since 1970 that all files have as their time, so that two runs make the same.
+    time: u64,
+    /// Where intermediate files may be.
+    work: PathBuf,
+    out: PathBuf,
+}
+
+/// Makes the packages that the arguments name.
+pub(crate) fn run(args: &[&str]) -> Result<(), Failure> {
+    let wish = parse(args).ok_or(Failure::Usage)?;
+    let version = version()?;
+    let work = wish.out.join("work");
+    make_dir(&work)?;
+    let program = binary::make(wish.binary.as_deref(), &work)?;
+    let notes = notes::of_version(&workspace::read("CHANGELOG.md")?, &version)?;
+    let release = Release {
+        version,
+        revision: wish.revision,
+        program,
+        notes,
+        time: time_of_last_commit(),
+        work,
+        out: wish.out.clone(),
+    };
+    let mut made = vec![release.write_notes()?];
+    if wish.deb {
+        made.extend(deb::make(&release)?);
+    }
+    if wish.rpm {
+        made.push(rpm::make(&release)?);
+    }
+    if wish.image {
+        made.push(image::make(&release)?);
+    }
+    for path in made {
+        println!("{}", path.display());
+    }
+    Ok(())
+}
+
+fn parse(args: &[&str]) -> Option<Wish> {
+    let out = workspace::root().join("target/package");
+    let mut wish = Wish { deb: false, rpm: false, image: false, binary: None, revision: 1, out };
+    let mut args = args.iter();
+    while let Some(&arg) = args.next() {
+        match arg {
+            "deb" => wish.deb = true,
+            "rpm" => wish.rpm = true,
+            "image" => wish.image = true,
+            "all" => (wish.deb, wish.rpm, wish.image) = (true, true, true),
+            "--binary" => wish.binary = Some(PathBuf::from(args.next()?)),
+            "--revision" => wish.revision = args.next()?.parse().ok().filter(|number| *number > 0)?,
+            "--out" => wish.out = std::path::absolute(args.next()?).ok()?,
+            _ => return None,
+        }
+    }
+    if !(wish.deb || wish.rpm || wish.image) {
+        (wish.deb, wish.rpm, wish.image) = (true, true, true);
+    }
+    Some(wish)
+}
+
+impl Release {
+    fn write_notes(&self) -> Result<PathBuf, Failure> {
+        let path = self.out.join(format!("release-notes-{}.md", self.version));
+        write(&path, &self.notes)?;
+        Ok(path)
+    }
+}
+
+/// The version of the workspace.
+fn version() -> Result<String, Failure> {
+    let manifest = workspace::read("Cargo.toml")?;
+    let line = manifest.lines().find_map(|line| line.strip_prefix("version = \""));
+    line.and_then(|rest| rest.strip_suffix('"'))
+        .map(str::to_owned)
+        .ok_or_else(|| Failure::Format { what: "Cargo.toml", detail: "no line version = \"…\"".to_owned() })
+}
+
+/// In an unpacked archive without a history, the beginning of time.
+fn time_of_last_commit() -> u64 {
+    let mut git = Command::new("git");
+    git.args(["log", "-1", "--format=%ct"]).current_dir(workspace::root());
+    workspace::output(&mut git).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+/// A tool of the distribution, or which package has it.
+fn tool(name: &str, package: &str) -> Result<Command, Failure> {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    if std::env::split_paths(&paths).any(|directory| directory.join(name).exists()) {
+        return Ok(Command::new(name));
+    }
+    let found = vec![format!("{name} is not installed (apt-get install {package})")];
+    Err(Failure::Problems { task: "package", found })
+}
+
+fn make_dir(path: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(path).map_err(|error| Failure::File { path: path.to_owned(), error })
+}
+
+fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
+    if let Some(directory) = path.parent() {
+        make_dir(directory)?;
+    }
+    std::fs::write(path, bytes).map_err(|error| Failure::File { path: path.to_owned(), error })
+}
+
+/// An empty directory, whatever was there.
+fn fresh_dir(path: &Path) -> Result<(), Failure> {
+    if path.exists() {
+        std::fs::remove_dir_all(path).map_err(|error| Failure::File { path: path.to_owned(), error })?;
+    }
+    make_dir(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_kinds_are_made_unless_some_are_named() {
+        let all = parse(&[]).expect("no argument is all");
+        assert!(all.deb && all.rpm && all.image && all.revision == 1);
+        let one = parse(&["deb", "--revision", "2", "--binary", "b"]).expect("valid");
+        assert!(one.deb && !one.rpm && !one.image && one.revision == 2);
+        assert_eq!(one.binary, Some("b".into()));
+        for wrong in [&["tar"][..], &["--revision", "0"], &["--revision"], &["--out"]] {
+            assert!(parse(wrong).is_none(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn the_version_is_that_of_the_changelog() {
+        let version = version().expect("Cargo.toml has one");
+        let notes = notes::of_version(&workspace::read("CHANGELOG.md").expect("it is there"), &version);
+        assert!(notes.is_ok_and(|notes| notes.contains("* ")), "{version}");
+    }
+}

@@ -1,0 +1,131 @@
+//! An RPM package, by rpmbuild out of the same tree of files.
+//!
+//! The spec file builds nothing: it copies the tree, lists its files, and has the scriptlets of `packaging/rpm`. rpmbuild finds
+//! the libraries that the program needs. What differs from Debian's package:
+//!
+//! * the user is `ringroad`, made by `%pre`: other distributions have no `www-data`
+//! * directories of logs and caches belong to the package
+//! * the service is not started at the installation, as is the custom there
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use super::notes::{DESCRIPTION, SUMMARY, maintainer};
+use super::{Release, make_dir, stage, tool, write};
+use crate::{Failure, workspace};
+
+/// Debian's user of web servers does not exist elsewhere.
+const USER: &str = "ringroad";
+
+/// Directories for what is written, with their owners. That of logs is root's, who opens them: its user could put links there.
+const WRITTEN: [(&str, &str); 3] =
+    [("var/log/ringroad", "root"), ("var/cache/ringroad", USER), ("var/lib/ringroad", "root")];
+
+/// Makes it; its path.
+pub(super) fn make(release: &Release) -> Result<PathBuf, Failure> {
+    let (root, top) = (release.work.join("rpm"), release.work.join("rpmbuild"));
+    stage::make(release, &root)?;
+    let doc = root.join("usr/share/doc/ringroad");
+    for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
+        stage::copy(
+            &workspace::root().join(licence),
+            &root.join("usr/share/licenses/ringroad").join(licence),
+            0o644,
+        )?;
+    }
+    // %changelog has it.
+    std::fs::remove_file(doc.join("changelog.gz"))
+        .map_err(|error| Failure::File { path: doc.clone(), error })?;
+    rename_user(&root)?;
+    move_completions(&root)?;
+    for (directory, _) in WRITTEN {
+        make_dir(&root.join(directory))?;
+    }
+    stage::settle(&root, release.time)?;
+    let spec = release.work.join("ringroad.spec");
+    write(&spec, text(release, &root)?)?;
+    let mut build = tool("rpmbuild", "rpm")?;
+    build.args(["-bb", "--quiet", "--define"]).arg(format!("_topdir {}", top.display()));
+    build.arg("--define").arg(format!("stage {}", root.display()));
+    build.args(["--define", "_build_id_links none", "--define", "debug_package %{nil}"]);
+    build.env("SOURCE_DATE_EPOCH", release.time.to_string()).arg(&spec);
+    workspace::run(&mut build)?;
+    // rpmbuild names the file; only the architecture is its own choice.
+    let architecture = workspace::output(tool("rpm", "rpm")?.args(["--eval", "%{_arch}"]))?;
+    let name = format!("ringroad-{}-{}.{2}.rpm", release.version, release.revision, architecture.trim());
+    let built = top.join("RPMS").join(architecture.trim()).join(&name);
+    let package = release.out.join(name);
+    stage::copy(&built, &package, 0o644)?;
+    Ok(package)
+}
+
+/// In the configuration, and for rotated logs.
+fn rename_user(root: &Path) -> Result<(), Failure> {
+    for (path, from, to) in [
+        ("etc/ringroad/ringroad.conf", "user www-data;", "user ringroad;"),
+        ("etc/logrotate.d/ringroad", "create 0640 www-data adm", "create 0640 ringroad root"),
+    ] {
+        let path = root.join(path);
+        let text =
+            std::fs::read_to_string(&path).map_err(|error| Failure::File { path: path.clone(), error })?;
+        if !text.contains(from) {
+            return Err(Failure::Format {
+                what: "packaging",
+                detail: format!("no \"{from}\" in {}", path.display()),
+            });
+        }
+        write(&path, text.replace(from, to))?;
+    }
+    Ok(())
+}
+
+/// Only Debian keeps zsh's apart by who made them.
+fn move_completions(root: &Path) -> Result<(), Failure> {
+    let share = root.join("usr/share/zsh");
+    let (from, to) = (share.join("vendor-completions"), share.join("site-functions"));
+    if from.exists() {
+        std::fs::rename(&from, to).map_err(|error| Failure::File { path: from, error })?;
+    }
+    Ok(())
+}
+
+/// The spec file: nothing is built, the tree is copied.
+fn text(release: &Release, root: &Path) -> Result<String, Failure> {
+    let (version, revision) = (&release.version, release.revision);
+    let date = workspace::output(
+        tool("date", "coreutils")?
+            .args(["-u", "+%a %b %d %Y", "-d"])
+            .arg(format!("@{}", release.time))
+            .env("LC_ALL", "C"),
+    )?;
+    let mut files = String::new();
+    // A changed configuration survives an upgrade, and the new one comes beside it.
+    for path in stage::files_below(root)? {
+        let shown = path.display();
+        let kind = match path.components().nth(1).and_then(|part| part.as_os_str().to_str()) {
+            _ if path.starts_with("etc") => "%config(noreplace) ",
+            Some("share") if path.starts_with("usr/share/doc") => "%doc ",
+            Some("share") if path.starts_with("usr/share/licenses") => "%license ",
+            _ => "",
+        };
+        let _ = writeln!(files, "{kind}\"/{shown}\"");
+    }
+    let written: String =
+        WRITTEN.iter().map(|(path, user)| format!("%dir %attr(0755, {user}, {user}) /{path}\n")).collect();
+    let scripts = workspace::read("packaging/rpm/scripts.spec")?.replace("USER", USER);
+    Ok(format!(
+        "Name: ringroad\nVersion: {version}\nRelease: {revision}\nSummary: {SUMMARY}\n\
+         License: Apache-2.0 OR MIT\nPackager: {maintainer}\n\
+         Group: System Environment/Daemons\nRequires: logrotate\nRequires(pre): shadow-utils\nProvides: webserver\n\n\
+         %description\n{description}\n\n\
+         %install\ncp -a %{{stage}}/. %{{buildroot}}/\n\n{scripts}\n\
+         %files\n%dir /etc/ringroad\n%dir /etc/ringroad/conf.d\n%dir /etc/ringroad/sites-available\n\
+         %dir /etc/ringroad/sites-enabled\n%dir /etc/ringroad/snippets\n%dir /usr/share/ringroad\n\
+         %dir /usr/share/doc/ringroad\n%dir /usr/libexec/ringroad\n\
+         {written}{files}\n\
+         %changelog\n* {date} {maintainer} - {version}-{revision}\n- Version {version}\n",
+        description = DESCRIPTION.join("\n"),
+        date = date.trim(),
+        maintainer = maintainer(),
+    ))
+}

@@ -1,0 +1,174 @@
+//! The tree of files that packages have in common: `packaging/`, the documentation, and what the program prints itself.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Release, fresh_dir, make_dir, tool, write};
+use crate::{Failure, workspace};
+
+/// Files that are copied as they are, with their modes.
+const FILES: [(&str, &str, u32); 11] = [
+    ("packaging/signal", "usr/libexec/ringroad/signal", 0o755),
+    ("packaging/systemd/ringroad.service", "usr/lib/systemd/system/ringroad.service", 0o644),
+    ("packaging/systemd/ringroad.socket", "usr/share/doc/ringroad/examples/ringroad.socket", 0o644),
+    ("packaging/logrotate", "etc/logrotate.d/ringroad", 0o644),
+    ("packaging/etc/default/ringroad", "etc/default/ringroad", 0o644),
+    ("packaging/etc/ringroad.conf", "etc/ringroad/ringroad.conf", 0o644),
+    ("packaging/etc/sites-available/default", "etc/ringroad/sites-available/default", 0o644),
+    ("packaging/etc/snippets/proxy.conf", "etc/ringroad/snippets/proxy.conf", 0o644),
+    ("packaging/etc/snippets/security-headers.conf", "etc/ringroad/snippets/security-headers.conf", 0o644),
+    ("packaging/html/index.html", "usr/share/ringroad/html/index.html", 0o644),
+    ("examples/mime.types", "etc/ringroad/mime.types", 0o644),
+];
+
+/// Directories that are there from the start, without a file.
+const DIRECTORIES: [&str; 2] = ["etc/ringroad/conf.d", "etc/ringroad/sites-enabled"];
+
+/// What the program prints of itself, where its version has the command. The page is compressed.
+const PRINTED: [(&[&str], &str); 4] = [
+    (&["help", "man"], "usr/share/man/man8/ringroad.8"),
+    (&["completions", "bash"], "usr/share/bash-completion/completions/ringroad"),
+    (&["completions", "zsh"], "usr/share/zsh/vendor-completions/_ringroad"),
+    (&["completions", "fish"], "usr/share/fish/vendor_completions.d/ringroad.fish"),
+];
+
+/// Where the documentation goes.
+const DOC: &str = "usr/share/doc/ringroad";
+
+/// Makes the tree anew below `root`.
+pub(super) fn make(release: &Release, root: &Path) -> Result<(), Failure> {
+    fresh_dir(root)?;
+    copy(&release.program.stripped, &root.join("usr/sbin/ringroad"), 0o755)?;
+    for (from, to, mode) in FILES {
+        copy(&workspace::root().join(from), &root.join(to), mode)?;
+    }
+    for directory in DIRECTORIES {
+        make_dir(&root.join(directory))?;
+    }
+    for (args, to) in PRINTED {
+        let to = root.join(to);
+        match printed(&release.program.stripped, args)? {
+            Some(text) => write(&to, text)?,
+            None => {
+                println!("this version has no `ringroad {}`, so the package has no such file", args.join(" "))
+            }
+        }
+        if to.extension().is_some_and(|extension| extension == "8") && to.exists() {
+            compress(&to)?;
+        }
+    }
+    documentation(root)
+}
+
+/// The pages of `docs/` that are for those who run a server, the changelog, and whose work the program contains.
+fn documentation(root: &Path) -> Result<(), Failure> {
+    let doc = root.join(DOC);
+    let pages = std::fs::read_dir(workspace::root().join("docs"));
+    let pages = pages.map_err(|error| Failure::File { path: "docs".into(), error })?;
+    for page in pages.flatten().map(|entry| entry.path()) {
+        if page.extension().is_some_and(|extension| extension == "md") {
+            copy(&page, &doc.join("docs").join(page.file_name().unwrap_or_default()), 0o644)?;
+        }
+    }
+    copy(&workspace::root().join("README.md"), &doc.join("README.md"), 0o644)?;
+    copy(&workspace::root().join("CHANGELOG.md"), &doc.join("changelog"), 0o644)?;
+    compress(&doc.join("changelog"))?;
+    write(&doc.join("third-party.md"), third_party()?)
+}
+
+/// The crates that the program is linked with, and the licence of each.
+fn third_party() -> Result<String, Failure> {
+    let mut tree =
+        workspace::cargo(&["tree", "--package", "ringroad", "--edges", "normal", "--prefix", "none"]);
+    let tree = workspace::output(tree.args(["--format", "{p}|{l}"]))?;
+    // The workspace's own have a path behind the version.
+    let mut rows: Vec<String> = tree
+        .lines()
+        .filter(|line| !line.contains(" (/"))
+        .filter_map(|line| {
+            let (package, licence) = line.trim_end_matches(" (*)").split_once('|')?;
+            let (name, version) = package.split_once(" v")?;
+            Some(format!("| {name} | {} | {licence} |", version.trim_end_matches(" (proc-macro)")))
+        })
+        .collect();
+    rows.sort();
+    rows.dedup();
+    Ok(format!(
+        "# Crates in this program\n\n| crate | version | licence |\n|---|---|---|\n{}\n",
+        rows.join("\n")
+    ))
+}
+
+/// What a command of the program writes to standard output; `None` where there is no such command.
+fn printed(program: &Path, args: &[&str]) -> Result<Option<Vec<u8>>, Failure> {
+    let output = Command::new(program).args(args).output();
+    let output = output.map_err(|error| Failure::Start { command: program.display().to_string(), error })?;
+    Ok((output.status.success() && !output.stdout.is_empty()).then_some(output.stdout))
+}
+
+/// In place, without name and time, as Debian wants it.
+pub(super) fn compress(path: &Path) -> Result<(), Failure> {
+    workspace::run(tool("gzip", "gzip")?.args(["-9nf"]).arg(path))
+}
+
+/// Copies a file with its directories.
+pub(super) fn copy(from: &Path, to: &Path, mode: u32) -> Result<(), Failure> {
+    let failed = |error| Failure::File { path: from.to_owned(), error };
+    if let Some(directory) = to.parent() {
+        make_dir(directory)?;
+    }
+    std::fs::copy(from, to).map_err(failed)?;
+    std::fs::set_permissions(to, std::fs::Permissions::from_mode(mode)).map_err(failed)
+}
+
+/// A symbolic link, with its directories.
+pub(super) fn link(target: &str, at: &Path) -> Result<(), Failure> {
+    if let Some(directory) = at.parent() {
+        make_dir(directory)?;
+    }
+    symlink(target, at).map_err(|error| Failure::File { path: at.to_owned(), error })
+}
+
+/// All files below a directory, by their paths from there, sorted. Links count as files.
+pub(super) fn files_below(root: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let mut found = Vec::new();
+    let mut directories = vec![root.to_owned()];
+    while let Some(directory) = directories.pop() {
+        let listing = std::fs::read_dir(&directory);
+        let listing = listing.map_err(|error| Failure::File { path: directory.clone(), error })?;
+        for entry in listing.flatten() {
+            let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if is_directory {
+                directories.push(entry.path());
+            } else {
+                found.push(entry.path().strip_prefix(root).unwrap_or(Path::new("")).to_owned());
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Directories get the mode of directories, whatever the umask, and everything the time of the release.
+pub(super) fn settle(root: &Path, time: u64) -> Result<(), Failure> {
+    workspace::run(
+        tool("find", "findutils")?.arg(root).args(["-type", "d", "-exec", "chmod", "0755", "{}", "+"]),
+    )?;
+    let mut touch = tool("find", "findutils")?;
+    touch.arg(root).args(["-exec", "touch", "-h", "-d"]).arg(format!("@{time}")).args(["{}", "+"]);
+    workspace::run(&mut touch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_of_the_list_is_there_and_none_is_nginx_s() {
+        for (from, to, _) in FILES {
+            assert!(workspace::root().join(from).is_file(), "{from}");
+            assert!(!to.starts_with("etc/nginx"), "{to}");
+        }
+    }
+}

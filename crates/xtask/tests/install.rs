@@ -1,0 +1,235 @@
+//! The Debian packages in a chroot: installed, upgraded under load, installed once more, removed, purged.
+//!
+//! It needs root, debootstrap, a mirror of Debian, and a release build: no part of the ordinary suite. CONTRIBUTING.md
+//! has the command.
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use testkit::nginx::free_port;
+use testkit::{Client, Deadline, ListenAddr, TempDir, skip, wait};
+
+/// A small Debian in a directory.
+struct Chroot {
+    dir: TempDir,
+}
+
+impl Chroot {
+    /// Makes it, or says why it cannot.
+    fn make() -> Option<Chroot> {
+        let dir = TempDir::new("chroot");
+        let output =
+            Command::new("debootstrap").args(["--variant=minbase", "bookworm"]).arg(dir.path()).output();
+        match output {
+            Ok(output) if output.status.success() => {}
+            Ok(output) => {
+                skip(format_args!("debootstrap: {}", String::from_utf8_lossy(&output.stdout)));
+                return None;
+            }
+            Err(error) => {
+                skip(format_args!("debootstrap: {error} (apt-get install debootstrap)"));
+                return None;
+            }
+        }
+        let chroot = Chroot { dir };
+        run(Command::new("mount").args(["-t", "proc", "proc"]).arg(chroot.path("proc")));
+        Some(chroot)
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.dir.path().join(below)
+    }
+
+    /// Runs a command inside; its output.
+    #[track_caller]
+    fn run(&self, args: &[&str]) -> String {
+        run(Command::new("chroot").arg(self.dir.path()).args(args).env("DEBIAN_FRONTEND", "noninteractive"))
+    }
+
+    fn pid(&self) -> Option<i32> {
+        std::fs::read_to_string(self.path("run/ringroad.pid")).ok()?.trim().parse().ok()
+    }
+
+    /// Installs a package that lies outside.
+    fn install(&self, package: &Path) -> String {
+        testkit::copy(package, self.path("tmp/ringroad.deb")).expect("a file");
+        self.run(&["dpkg", "-i", "/tmp/ringroad.deb"])
+    }
+}
+
+impl Drop for Chroot {
+    fn drop(&mut self) {
+        let signal = self.path("usr/libexec/ringroad/signal");
+        if signal.exists() {
+            let _ = Command::new("chroot")
+                .arg(self.dir.path())
+                .args(["/usr/libexec/ringroad/signal", "TERM"])
+                .status();
+        }
+        let _ = Command::new("umount").arg("--lazy").arg(self.path("proc")).status();
+    }
+}
+
+/// Runs a command; its output, both streams.
+#[track_caller]
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}\n{said}", output.status);
+    said.into_owned()
+}
+
+/// Makes the packages; the path of the server's, of this revision.
+fn make_package(out: &Path, kinds: &[&str], revision: &str) -> PathBuf {
+    let mut xtask = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    xtask.arg("package").args(kinds).args(["--revision", revision]).arg("--out").arg(out);
+    if let Some(binary) = std::env::var_os("RINGROAD_PACKAGE_BINARY") {
+        xtask.arg("--binary").arg(binary);
+    }
+    let said = run(&mut xtask);
+    let line = said.lines().find(|line| line.contains("/ringroad_") && line.ends_with(".deb"));
+    PathBuf::from(line.unwrap_or_else(|| panic!("{said}")))
+}
+
+/// Asks without a pause while `action` runs, each time on a new connection. How many requests there were; none may fail.
+fn under_load(address: &ListenAddr, action: impl FnOnce()) -> usize {
+    let (done, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::SeqCst) {
+                    let response = Client::connect(address).get("/");
+                    assert_eq!(response.status, 200);
+                    asked.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        // Also when something fails: the clients would never end.
+        let _end = End(&done);
+        action();
+        let enough = asked.load(Ordering::SeqCst) + 100;
+        let more = wait::until("responses", Deadline::default(), || {
+            (asked.load(Ordering::SeqCst) >= enough).then_some(())
+        });
+        more.unwrap_or_else(|late| panic!("{late}"));
+    });
+    asked.into_inner()
+}
+
+/// Tells the clients to end.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+#[ignore = "needs root, debootstrap and a release build"]
+fn the_package_comes_upgrades_under_load_and_goes() {
+    if !is_root() {
+        return skip("chroot needs root");
+    }
+    let out = TempDir::new("packages");
+    let first = make_package(out.path(), &["deb"], "1");
+    let second = make_package(out.path(), &["deb"], "2");
+    let Some(chroot) = Chroot::make() else { return };
+
+    println!("installed: {}", chroot.install(&first));
+    assert!(
+        chroot
+            .path("etc/ringroad/sites-enabled/default")
+            .symlink_metadata()
+            .is_ok_and(|link| link.is_symlink())
+    );
+    chroot.run(&["ringroad", "-t"]);
+    // Another port than 80, which may be taken outside.
+    let address = ListenAddr::Tcp(([127, 0, 0, 1], free_port()).into());
+    std::fs::remove_file(chroot.path("etc/ringroad/sites-enabled/default")).expect("a link");
+    let site = format!("server {{ listen {address}; root /usr/share/ringroad/html; }}\n");
+    testkit::write(chroot.path("etc/ringroad/sites-enabled/own"), site).expect("a file");
+    // A changed file of the package is the administrator's from then on.
+    let conf = chroot.path("etc/ringroad/ringroad.conf");
+    let text = std::fs::read_to_string(&conf).expect("a file") + "# changed\n";
+    testkit::write(&conf, &text).expect("a file");
+    chroot.run(&["/usr/sbin/ringroad"]);
+    let started = chroot.pid().expect("a pid file");
+    assert!(Client::connect(&address).get("/").text().contains("Ringroad is installed"));
+
+    let requests = under_load(&address, || {
+        println!("upgraded: {}", chroot.install(&second));
+        let upgraded = chroot.pid().expect("a pid file");
+        assert_ne!(upgraded, started, "the new version serves");
+        println!("reinstalled: {}", chroot.install(&second));
+        let again = chroot.pid().expect("a pid file");
+        assert_ne!(again, upgraded);
+        // A version that refuses the configuration does not take over, and the package is installed all the same.
+        testkit::write(&conf, "nonsense;").expect("a file");
+        let said = chroot.install(&second);
+        assert!(said.contains("refuses the configuration"), "{said}");
+        assert_eq!(chroot.pid(), Some(again));
+        testkit::write(&conf, &text).expect("a file");
+    });
+    println!("{requests} requests during three installations, none failed");
+    let version = chroot.run(&["dpkg-query", "-W", "-f", "${Version}", "ringroad"]);
+    assert!(version.ends_with("-2"), "{version}");
+    assert_eq!(std::fs::read_to_string(&conf).expect("a file"), text);
+    let last = chroot.pid().expect("a pid file");
+
+    println!("removed: {}", chroot.run(&["dpkg", "-r", "ringroad"]));
+    let gone = wait::until("the end of the server", Deadline::default(), || {
+        (!testkit::process::is_alive(last)).then_some(())
+    });
+    gone.unwrap_or_else(|late| panic!("{late}"));
+    assert!(conf.exists() && chroot.path("var/log/ringroad/access.log").exists());
+    std::fs::remove_file(chroot.path("etc/ringroad/sites-enabled/own")).expect("our own file");
+    println!("purged: {}", chroot.run(&["dpkg", "-P", "ringroad"]));
+    for left in [
+        "etc/ringroad",
+        "var/log/ringroad",
+        "var/cache/ringroad",
+        "var/lib/ringroad",
+        "usr/libexec/ringroad",
+        "etc/default/ringroad",
+        "run/ringroad.pid",
+    ] {
+        assert!(!chroot.path(left).exists(), "{left}");
+    }
+}
+
+#[test]
+#[ignore = "needs a release build"]
+fn lintian_and_rpmlint_have_no_complaint() {
+    let out = TempDir::new("packages");
+    let deb = make_package(out.path(), &["deb", "rpm"], "1");
+    let listing = std::fs::read_dir(out.path()).expect("a directory");
+    let packages: Vec<PathBuf> = listing.flatten().map(|entry| entry.path()).collect();
+    for (tool, ending) in [("lintian", "deb"), ("rpmlint", "rpm")] {
+        let found: Vec<&PathBuf> =
+            packages.iter().filter(|path| path.extension().is_some_and(|found| found == ending)).collect();
+        let mut command = Command::new(tool);
+        if tool == "lintian" {
+            command.args(["--fail-on", "error,warning", "--allow-root"]);
+            // The page comes with the version whose program prints it (`ringroad help man`).
+            command.args(["--suppress-tags", "no-manual-page"]);
+        } else {
+            command
+                .arg("--config")
+                .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/rpm/rpmlint.toml"));
+        }
+        if Command::new(tool).arg("--version").output().is_err() {
+            skip(format_args!("{tool} is not installed (apt-get install {tool})"));
+            continue;
+        }
+        assert!(!found.is_empty(), "{tool}: {}", deb.display());
+        println!("{tool}: {}", run(command.args(found)));
+    }
+}
+
+/// Without a crate for one call.
+fn is_root() -> bool {
+    run(Command::new("id").arg("-u")).trim() == "0"
+}
