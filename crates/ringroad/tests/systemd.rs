@@ -171,6 +171,37 @@ fn a_watchdog_for_another_process_is_none() {
     assert_eq!(value(&manager.next(), "STOPPING"), "1");
 }
 
+#[test]
+fn systemd_hears_of_another_binary_when_the_old_one_leaves() {
+    let dir = TempDir::new("handover");
+    let manager = Manager::at_path(dir.path());
+    let path = dir.path().join("site.sock");
+    let unix = UnixListener::bind(&path).expect("a path");
+    let conf = site("", "here").replace("listen 127.0.0.1:0;", &format!("listen unix:{};", path.display()));
+    // Inside a socket of systemd, whose file outlives every server.
+    let builder = Server::builder(BINARY).conf(&conf).env("WATCHDOG_USEC", "100000");
+    let mut server = manager.serve(activate(builder, &[high(&unix)], "$$"));
+    assert_eq!(value(&manager.next_news(), "READY"), "1");
+    server.signal(Signal::USR2);
+    let pid_file = server.path("logs/nginx.pid");
+    let read = || std::fs::read_to_string(&pid_file).ok()?.trim().parse::<i32>().ok();
+    let old = server.pid();
+    wait_until("the pid file of the new binary", || read().is_some_and(|pid| pid != old));
+    let new = read().expect("just seen");
+    server.signal(Signal::QUIT);
+    // Only the main process may say so, and the new one speaks when it is that.
+    assert_eq!(manager.next_news(), [format!("MAINPID={new}")]);
+    let message = manager.next_news();
+    assert_eq!((value(&message, "READY"), value(&message, "MAINPID")), ("1", new.to_string().as_str()));
+    assert_eq!(value(&manager.next(), "WATCHDOG"), "1");
+    assert!(server.wait_until_ended(Deadline::default()).success());
+    assert_eq!(ask(&ListenAddr::Unix(path.clone())), "here");
+    signal_process(new, Signal::QUIT).expect("it runs");
+    assert_eq!(value(&manager.next_news(), "STOPPING"), "1");
+    wait_until("the end", || !testkit::process::is_alive(new));
+    assert!(path.exists(), "systemd listens on");
+}
+
 /// Gives sockets to the server as its descriptors from 3 on, by a shell that knows numbers of several digits.
 fn activate(builder: ServerBuilder, sockets: &[OwnedFd], pid: &str) -> ServerBuilder {
     let mut commands = format!("export LISTEN_PID={pid} LISTEN_FDS={}", sockets.len());

@@ -229,7 +229,7 @@ fn ringroad_takes_the_place_of_nginx_and_nginx_that_of_ringroad() {
 }
 
 #[test]
-#[ignore = "two minutes: twenty rounds"]
+#[ignore = "twenty rounds"]
 fn twenty_rounds_between_nginx_and_ringroad() {
     let nginx = nginx::binary();
     if !nginx.exists() {
