@@ -335,7 +335,10 @@ impl Table {
         let ours = self.specs().map(|spec| (spec.contexts, spec.name));
         let theirs = nginx_directives().iter().map(|row| (row.contexts, row.name));
         let (mut here, mut elsewhere) = (None, None);
-        for (contexts, known) in ours.chain(theirs) {
+        // Known names are ASCII. Those of another length, which are the most, are not compared.
+        let length = name.chars().count();
+        let is_near = |(_, known): &(Contexts, &'static str)| known.len().abs_diff(length) <= slips_max;
+        for (contexts, known) in ours.chain(theirs).filter(is_near) {
             let slips = edit_distance(name, known);
             let best = if contexts.intersects(context) { &mut here } else { &mut elsewhere };
             if slips <= slips_max && best.is_none_or(|best| (slips, known) < best) {

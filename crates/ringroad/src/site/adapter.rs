@@ -72,14 +72,17 @@ pub(crate) fn load(request: &Request, files: Files<'_>) -> Result<Site, Refused>
 pub(crate) fn problems(request: &Request) -> Vec<Problem> {
     let source = conf::Source::new(&request.main).with_globals(&request.globals);
     let found = server::examine(&source, &request.places.prefix, &DiskLoader::new(request));
-    let problem = |error: conf::Error| Problem {
+    let problem = |(index, error): (usize, conf::Error)| Problem {
         level: level_of(&error),
         message: error.to_string(),
-        excerpt: conf::excerpt(&error, &found.sources),
+        excerpt: if index < EXCERPTS_MAX { conf::excerpt(&error, &found.sources) } else { None },
         error,
     };
-    found.errors.into_iter().map(problem).collect()
+    found.errors.into_iter().enumerate().map(problem).collect()
 }
+
+/// Problems that are shown with their line. Each reads a file again, and a configuration may have thousands.
+const EXCERPTS_MAX: usize = 200;
 
 /// One attempt, with the error in the form that process control uses.
 fn load_text(source: &conf::Source, request: &Request, loader: &dyn conf::Loader) -> Result<Loaded, Refused> {
