@@ -50,7 +50,7 @@ http {
     location /ignore/ { @P@_ignore_headers X-Accel-Redirect X-Accel-Charset X-Accel-Buffering; @P@_pass app; }
     location /intercept/ { @P@_intercept_errors on; error_page 404 500 503 /page; error_page 403 =200 /page; @P@_pass app; }
     location /own/ { @OWN@ @P@_param OWN $uri; @P@_param HTTP_X_CASE $http_x_case; @P@_param CONTENT_LENGTH $content_length;
-                     @P@_param REQUEST_URI $request_uri; @P@_param HTTP_X_A ""; @P@_pass app; }
+                     @P@_param REQUEST_URI $request_uri; @P@_param HTTP_X_A ""; @P@_param HTTP_X_OPT $arg_none; @P@_pass app; }
     location /cache/ { @P@_cache c; @P@_cache_key $request_uri$http_x_case; @P@_cache_valid 200 404 1h; @P@_cache_valid any 1m;
                        add_header X-Cache $upstream_cache_status always; @P@_pass app; }
     location = /page { internal; return 200 "page for $status $args\n"; }

@@ -114,6 +114,8 @@ impl Drop for FastCgi {
 
 /// Answers the requests of a connection until it ends.
 fn serve(mut stream: TcpStream, script: &dyn Fn(&Request) -> Reply) {
+    // The end of a long response does not wait for an acknowledgement.
+    let _ = stream.set_nodelay(true);
     while let Ok(request) = read(&mut stream) {
         let Reply(bytes, closes) = script(&request);
         if stream.write_all(&bytes).is_err() || closes {

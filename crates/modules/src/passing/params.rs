@@ -47,10 +47,13 @@ pub(crate) fn each(
     push: &mut dyn FnMut(&[u8], &[u8]),
 ) {
     for param in params {
+        // As in nginx, a value that is written as nothing takes a field of the client away: `HTTP_PROXY ""`. Variables that come
+        // to nothing are passed on.
+        if param.name.starts_with("HTTP_") && param.value.constant() == Some("") {
+            continue;
+        }
         let value = param.value.rendered(request);
-        // As in nginx, an empty value takes a field of the client away: `HTTP_PROXY ""`.
-        let is_left_out = value.is_empty() && (param.is_optional || param.name.starts_with("HTTP_"));
-        if !is_left_out {
+        if !(param.is_optional && value.is_empty()) {
             push(param.name.as_bytes(), &value);
         }
     }
