@@ -335,9 +335,13 @@ impl Table {
         let ours = self.specs().map(|spec| (spec.contexts, spec.name));
         let theirs = nginx_directives().iter().map(|row| (row.contexts, row.name));
         let (mut here, mut elsewhere) = (None, None);
-        // Known names are ASCII. Those of another length, which are the most, are not compared.
-        let length = name.chars().count();
-        let is_near = |(_, known): &(Contexts, &'static str)| known.len().abs_diff(length) <= slips_max;
+        // Known names are ASCII. Those of another length or of other letters, which are the most, are not compared: a
+        // slip changes the length by one, and the set of letters by two.
+        let (length, letters) = (name.chars().count(), letters(name));
+        let is_near = |(_, known): &(Contexts, &'static str)| {
+            let others = (self::letters(known) ^ letters).count_ones() as usize;
+            known.len().abs_diff(length) <= slips_max && others <= 2 * slips_max
+        };
         for (contexts, known) in ours.chain(theirs).filter(is_near) {
             let slips = edit_distance(name, known);
             let best = if contexts.intersects(context) { &mut here } else { &mut elsewhere };
@@ -355,6 +359,11 @@ impl Table {
             (here, None) => (here.map(|(_, known)| known), Contexts::NONE),
         }
     }
+}
+
+/// The set of bytes in a word, several to a bit.
+fn letters(word: &str) -> u64 {
+    word.bytes().fold(0, |set, byte| set | 1 << (byte % 64))
 }
 
 /// How far two words are apart: letters to insert, drop, replace, or swap with their neighbour.

@@ -4,6 +4,7 @@
 //! directive apply to blocks above it in the text. nginx reads once, though, and stops at the first error in the order
 //! of the files: where a simple directive is wrong, the blocks above it are checked before it is reported.
 
+use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -87,10 +88,11 @@ pub fn examine(
         }
     }
     let mut errors = faults.errors;
+    let mut known: HashSet<String> = errors.iter().map(ToString::to_string).collect();
     // Blocks of directives that are not there were not walked into.
     conf::visit(&tree, modules.specs(), &mut |visit| {
         if let Verdict::Fault(error) = visit.verdict
-            && !errors.contains(&error)
+            && known.insert(error.to_string())
         {
             errors.push(error);
         }
@@ -115,8 +117,8 @@ struct Bases<'a> {
 #[derive(Debug, Default)]
 struct Faults {
     errors: Vec<Error>,
-    /// The words of refused statements: what they were to define is missing further on.
-    words: Vec<String>,
+    /// The names in refused statements: what they were to define is missing further on.
+    words: HashSet<String>,
     /// A file is missing, so any name may be.
     misses_file: bool,
 }
@@ -127,11 +129,7 @@ impl Faults {
         let text = error.kind().to_string();
         let is_value = matches!(error.kind(), ErrorKind::Message(_));
         let mut names = text.split('"').skip(1).step_by(2).filter(|name| !name.is_empty());
-        let has = |word: &String, name: &str| {
-            let is_end = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'));
-            word.split(is_end).any(|part| part == name)
-        };
-        let is_explained = names.any(|name| self.words.iter().any(|word| has(word, name)));
+        let is_explained = names.any(|name| self.words.contains(name));
         let is_name =
             ["unknown", "zero size", "not found", "no such", "is not"].iter().any(|word| text.contains(word));
         // What is wrong with a block as a whole, and names nothing, may come from what is wrong inside of it.
@@ -147,7 +145,9 @@ impl Faults {
         self.misses_file |= matches!(error.kind(), ErrorKind::Unreadable { .. });
         if let Some(statement) = statement {
             let rows = statement.children().iter().flat_map(Statement::texts);
-            self.words.extend(statement.texts().chain(rows).map(str::to_owned));
+            let is_end = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'));
+            let parts = statement.texts().chain(rows).flat_map(|word| word.split(is_end));
+            self.words.extend(parts.map(str::to_owned));
         }
         if !(is_value && (is_explained || is_name && self.misses_file)) {
             self.errors.push(error);
