@@ -28,6 +28,7 @@ pub(crate) static MODULE: Module = Module {
     ..Module::named("http_geoip2")
 };
 
+/// A row for `http`.
 const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
     Spec::new("http_geoip2", name, Contexts::HTTP, args, help)
 }
@@ -158,6 +159,7 @@ const METADATA: [(&str, Metadata); 3] = [
     ("last_change", Metadata::LastChange),
 ];
 
+/// A row of the block: `auto_reload`, a variable from a record, or one from the database's metadata.
 fn read_row(row: &Statement, cx: &mut Cx<'_>) -> Result<Row, Error> {
     let (key, args): (&str, Vec<&str>) = (&row.name.text, row.texts().collect());
     match (key, args.as_slice()) {

@@ -19,6 +19,7 @@ use exchange::config::{Layered, Scope};
 use exchange::template::Template;
 use upstream::SecureSettings;
 
+/// One argument.
 const ONE: Args = Args::Exactly(1);
 
 /// What the directives say.
@@ -160,6 +161,7 @@ impl<F: Family> Rows<F> {
     ];
 }
 
+/// A row that is accepted with a warning.
 const fn without_effect(name: &'static str, args: Args, help: &'static str) -> Directive {
     let row = row(name, args, help).many().state(State::Accepted("the TLS library does not have it"));
     Directive::http(row, |cx| {
@@ -169,6 +171,7 @@ const fn without_effect(name: &'static str, args: Args, help: &'static str) -> D
     })
 }
 
+/// The settings of this block, made for its first directive.
 fn own<F: Family>(scope: &mut Scope) -> &mut Conf {
     Arc::make_mut(&mut conf::<F>(scope).ssl)
 }

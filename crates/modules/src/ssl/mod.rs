@@ -37,12 +37,15 @@ pub(crate) static MODULE: Module = Module {
     ..Module::named("http_ssl")
 };
 
+/// One argument.
 const ONE: Args = Args::Exactly(1);
 
+/// A row for `http` and `server`.
 const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
     Spec::new("http_ssl", name, SERVER_LEVELS, args, help)
 }
 
+/// Certificates and keys that the server presents, and from where they are read.
 const CERTIFICATES: &[Directive] = &[
     Directive::scope(
         spec(
@@ -101,6 +104,7 @@ const CERTIFICATES: &[Directive] = &[
     ),
 ];
 
+/// What a handshake may agree on.
 const HANDSHAKES: &[Directive] = &[
     Directive::scope(
         spec("ssl_protocols", Args::AtLeast(1), "Versions of the protocol.")
@@ -176,6 +180,7 @@ const HANDSHAKES: &[Directive] = &[
     ),
 ];
 
+/// Certificates of clients, and who may have signed them.
 const CLIENTS: &[Directive] = &[
     Directive::scope(
         spec(
@@ -229,6 +234,7 @@ const CLIENTS: &[Directive] = &[
     ),
 ];
 
+/// Sessions that later connections of a client go on with.
 const SESSIONS: &[Directive] = &[
     Directive::scope(
         spec(
@@ -279,6 +285,7 @@ const WITHOUT_EFFECT: &[Directive] = &[
     without_effect("ssl_stapling_verify", Args::Flag, false, "Whether a stapled response is verified."),
 ];
 
+/// A row that is accepted with a warning.
 const fn without_effect(name: &'static str, args: Args, many: bool, help: &'static str) -> Directive {
     let row = spec(name, args, help).state(State::Accepted("the TLS library does not have it"));
     Directive::http(if many { row.many() } else { row }, |cx| {
@@ -300,8 +307,10 @@ fn read_origin(scope: &mut Scope, cx: &mut Cx<'_>, what: &str) -> Result<Origin,
 
 /// nginx's defaults.
 const CERTIFICATE_INACTIVE: Duration = Duration::from_secs(10);
+/// How long a cached certificate is used without a look at its file without `valid=`, as in nginx.
 const CERTIFICATE_VALID: Duration = Duration::from_secs(60);
 
+/// `off`, or `max=` with `inactive=` and `valid=`.
 fn set_certificate_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let (mut max, mut is_off) = (None, false);
     let (mut inactive, mut valid) = (CERTIFICATE_INACTIVE, CERTIFICATE_VALID);
@@ -406,6 +415,7 @@ const SESSION_BYTES: usize = 512;
 /// nginx's count of sessions where none is written.
 const BUILTIN_SESSIONS: usize = 20 * 1024;
 
+/// `off`, `none`, or caches: `builtin[:SESSIONS]` of a worker, `shared:NAME:SIZE` of all of them.
 fn set_session_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let mut cache = None;
     for text in cx.statement.texts() {

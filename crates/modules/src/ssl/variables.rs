@@ -9,8 +9,10 @@ use exchange::request::Request;
 use exchange::secured::Secured;
 use exchange::variables::Variable;
 
+/// The unit of `$ssl_client_v_remain`.
 const SECONDS_PER_DAY: i64 = 86_400;
 
+/// Each with the function that writes its value; `false` means that there is none.
 pub(super) const VARIABLES: &[Variable] = &[
     text(
         "ssl_alpn_protocol",
