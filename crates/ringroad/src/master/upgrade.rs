@@ -129,7 +129,7 @@ impl Master {
             return;
         }
         self.restore_pid_file(pid_path);
-        // WINCH was for the sake of the new one.
+        // WINCH made room for the new binary, which has ended.
         if self.phase == Phase::Idle {
             self.phase = Phase::Running;
         }
@@ -140,8 +140,8 @@ impl Master {
         self.cycle.log.write(level, format_args!("new binary process {pid} {}", describe(status)));
     }
 
-    /// HUP while a new binary runs: workers come back as they were, as with nginx. A configuration that was changed for the
-    /// new binary is none of this one's business.
+    /// HUP while a new binary runs: workers come back with the configuration that they had, as with nginx. The file may have been
+    /// changed for the new binary.
     pub(super) fn bring_workers_back(&mut self) {
         if self.phase == Phase::Idle {
             self.cycle.log.notice("start worker processes");
@@ -151,7 +151,7 @@ impl Master {
         }
     }
 
-    /// Under its old name a reader finds this process again.
+    /// Gives the pid file its name back: it names this process.
     fn restore_pid_file(&mut self, path: PathBuf) {
         let restored = self.pid_file.as_mut().map_or(Ok(()), |pid_file| pid_file.step_back(&path));
         if let Err(message) = restored {
@@ -179,7 +179,7 @@ impl Master {
         }
     }
 
-    /// What a signal to change the binary is answered with in the log.
+    /// What the log says about a signal to change the binary.
     pub(super) fn upgrade_action(&self) -> &'static str {
         match self.upgrade_obstacle() {
             Some(NOT_A_DAEMON) => ", ignored: not a daemon",
