@@ -108,6 +108,10 @@ impl Link {
     /// Bytes for the server: what waits, sealed where the connection speaks TLS. Empty where there is nothing to send.
     pub(crate) fn outgoing(&mut self) -> Result<Vec<u8>, TlsError> {
         let Some(session) = &mut self.tls else {
+            if self.out.is_empty() {
+                // Its memory stays for the next request.
+                return Ok(Vec::new());
+            }
             return Ok(std::mem::replace(&mut self.out, std::mem::take(&mut self.spare)));
         };
         if session.is_handshaking() || self.out.is_empty() {

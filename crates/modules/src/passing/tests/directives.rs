@@ -297,9 +297,9 @@ fn commands_of_openssl_choose_versions_and_suites() {
     }
     for (command, expected) in [
         ("Ciphersuites x", "SSL_CONF_cmd(\"Ciphersuites\", \"x\") failed"),
-        ("Groups x", "unknown curve name \"x\""),
+        ("Groups x", "SSL_CONF_cmd(\"Groups\", \"x\") failed: unknown curve name \"x\""),
         ("MinProtocol x", "SSL_CONF_cmd(\"MinProtocol\", \"x\") failed"),
-        ("Verify x", "SSL_CONF_cmd(\"Verify\", \"x\") failed: the commands are "),
+        ("Verify x", "SSL_CONF_cmd(\"Verify\", \"x\") failed: the supported commands are "),
     ] {
         let found = error(&location(command));
         assert!(found.starts_with(expected), "{command}: {found}");
