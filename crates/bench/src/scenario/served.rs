@@ -6,7 +6,12 @@
 //! workers of its ring included. The generator's share is that of its threads. What interrupts take meanwhile is
 //! charged to whom they interrupt, on loopback mostly to the one that sends.
 
-use std::time::Duration;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use tls::issue;
+use tls::signing::KeyKind;
 
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
@@ -270,6 +275,26 @@ impl ServerCpus {
         let tls = self.tls.clone();
         Conditions { cpus: self.split.server.clone(), groups, tls, ..Conditions::default() }
     }
+}
+
+/// Files that scenarios request from memory: names and bytes.
+pub(crate) const FILES: [(&str, usize); 4] =
+    [("1k", 1 << 10), ("10k", 10 << 10), ("100k", 100 << 10), ("1m", 1 << 20)];
+
+/// Writes those files into a directory.
+pub(crate) fn write_files(directory: &Path) -> Result<(), Failure> {
+    for (name, bytes) in FILES {
+        let path = directory.join(name);
+        fs::write(&path, vec![b'x'; bytes]).map_err(Failure::file("write", &path))?;
+    }
+    Ok(())
+}
+
+/// Writes a self-signed certificate of the run and its key into one file.
+pub(crate) fn write_certificate(path: &Path, kind: KeyKind) -> Result<(), Failure> {
+    let made = issue::self_signed_pem(&["bench".to_owned()], kind, SystemTime::now());
+    let made = made.map_err(|error| Failure::Other(format!("a certificate: {error}")))?;
+    fs::write(path, made).map_err(Failure::file("write", path))
 }
 
 /// Raises this process's limit of descriptors, which servers inherit, as far as it goes; answers how far.

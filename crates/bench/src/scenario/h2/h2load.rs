@@ -1,4 +1,4 @@
-//! The load: `h2load` of nghttp2, with certificates that `openssl` makes for the run.
+//! The load: `h2load` of nghttp2.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,14 +10,14 @@ use crate::failure::Failure;
 use crate::method::disturbance::Watch;
 use crate::method::process::Launch;
 use crate::peers::server::Server;
-use crate::peers::tool::{Tool, in_path};
+use crate::peers::tool::Tool;
 use crate::report::model::Run;
 
 /// How long h2load may take beside the time of its load.
 const EXTRA_LIMIT: Duration = Duration::from_secs(60);
 
 /// A message of 64 bytes with the prefix of gRPC: not compressed, its length.
-const MESSAGE: [u8; 69] = {
+pub(super) const MESSAGE: [u8; 69] = {
     let mut message = [b'm'; 69];
     (message[0], message[1], message[2], message[3], message[4]) = (0, 0, 0, 0, 64);
     message
@@ -29,31 +29,6 @@ pub(super) struct Load {
     cpus: Vec<usize>,
     folder: PathBuf,
     length: Duration,
-}
-
-/// A certificate of the run and its key.
-pub(super) struct Certificate {
-    pub(super) file: PathBuf,
-    pub(super) key: PathBuf,
-}
-
-/// Has openssl make a self-signed ECDSA certificate, which every server presents.
-pub(super) fn certificate(bench: &Bench) -> Result<Result<Certificate, String>, Failure> {
-    let Some(openssl) = in_path("openssl") else {
-        return Ok(Err("openssl is not installed (apt-get install openssl)".to_owned()));
-    };
-    let folder = bench.workspace.folder("h2")?;
-    let (file, key) = (folder.join("certificate.pem"), folder.join("key.pem"));
-    let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost";
-    let mut program = Launch::new("openssl", &openssl)
-        .arguments(words.split(' '))
-        .arguments(["-keyout".into(), key.clone().into_os_string()])
-        .arguments(["-out".into(), file.clone().into_os_string()])
-        .start(&folder.join("openssl"))?;
-    match program.wait(EXTRA_LIMIT) {
-        Some(status) if status.success() => Ok(Ok(Certificate { file, key })),
-        _ => Err(program.problem("made no certificate")),
-    }
 }
 
 impl Load {

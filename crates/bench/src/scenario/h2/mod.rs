@@ -19,9 +19,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
+use tls::signing::KeyKind;
 
 use super::lineup::{self, EPOLL, NGINX, READY, RING, Text, Way};
-use super::served::{CPU, RATE, ServerCpus};
+use super::served::{self, CPU, RATE, ServerCpus};
 use super::sheet::{Labels, Sheet, at, judged};
 use crate::context::Bench;
 use crate::failure::Failure;
@@ -29,7 +30,7 @@ use crate::method::pin::{self, Split};
 use crate::peers::server::{Conditions, Place, Program, Server, free_port};
 use crate::peers::tool::Peer;
 use crate::report::model::Section;
-use h2load::{Certificate, Load};
+use h2load::Load;
 
 /// Neither command has options of its own.
 #[derive(Args, Clone, Debug)]
@@ -64,9 +65,6 @@ impl Case {
     }
 }
 
-/// Files by name and bytes.
-const FILES: [(&str, usize); 4] = [("1k", 1 << 10), ("10k", 10 << 10), ("100k", 100 << 10), ("1m", 1 << 20)];
-
 const FILE_CASES: [Case; 5] = [
     Case::file("/1k", 10, 100),
     Case::file("/1k", 100, 1),
@@ -93,17 +91,9 @@ pub(super) fn run_files(bench: &Bench, _: &Options) -> Result<Section, Failure> 
         ..Section::default()
     };
     let files = bench.workspace.folder("h2-files")?;
-    for (name, bytes) in FILES {
-        let path = files.join(name);
-        fs::write(&path, vec![b'x'; bytes]).map_err(Failure::file("write", &path))?;
-    }
-    let certificate = match h2load::certificate(bench)? {
-        Ok(certificate) => certificate,
-        Err(reason) => {
-            section.skip("HTTP/2 over TLS", &reason);
-            return Ok(section);
-        }
-    };
+    served::write_files(&files)?;
+    let certificate = bench.workspace.folder("h2")?.join("certificate.pem");
+    served::write_certificate(&certificate, KeyKind::EcdsaP256)?;
     let ways = [RING, EPOLL, NGINX_TUNED, H2O];
     measure(bench, &mut section, &ways, &FILE_CASES, |way, place, port| {
         files_configuration(way, place, port, &files, &certificate)
@@ -138,8 +128,7 @@ pub(super) fn run_calls(bench: &Bench, _: &Options) -> Result<Section, Failure> 
 fn origin(bench: &Bench, split: &Split) -> Result<(Server, u16), Failure> {
     let (files, port) = (bench.workspace.folder("grpc-files")?, free_port()?);
     let path = files.join("message");
-    let message = [&[0, 0, 0, 0, 64][..], &[b'm'; 64]].concat();
-    fs::write(&path, message).map_err(Failure::file("write", &path))?;
+    fs::write(&path, h2load::MESSAGE).map_err(Failure::file("write", &path))?;
     let conditions = Conditions { cpus: split.load.clone(), ..Conditions::default() };
     let server = Server::start(bench, "origin of calls", &Program::ours(bench), &conditions, |place| {
         let server = format!(
@@ -153,23 +142,17 @@ fn origin(bench: &Bench, split: &Split) -> Result<(Server, u16), Failure> {
     Ok((server, port))
 }
 
-fn files_configuration(
-    way: &Way,
-    place: &Place,
-    port: u16,
-    files: &Path,
-    certificate: &Certificate,
-) -> String {
-    let (files, file, key) = (files.display(), certificate.file.display(), certificate.key.display());
+fn files_configuration(way: &Way, place: &Place, port: u16, files: &Path, certificate: &Path) -> String {
+    let (files, certificate) = (files.display(), certificate.display());
     if way.peer == Some(Peer::H2o) {
         return format!(
             "num-threads: 1\nmax-connections: 4096\nhosts:\n  default:\n    listen:\n      host: 127.0.0.1\n      \
-             port: {port}\n      ssl:\n        certificate-file: {file}\n        key-file: {key}\n    paths:\n      \
+             port: {port}\n      ssl:\n        certificate-file: {certificate}\n        key-file: {certificate}\n    paths:\n      \
              /:\n        file.dir: {files}\n"
         );
     }
     let server = format!(
-        "{READY}\nlisten 127.0.0.1:{port} ssl http2;\nssl_certificate {file};\nssl_certificate_key {key};\n\
+        "{READY}\nlisten 127.0.0.1:{port} ssl http2;\nssl_certificate {certificate};\nssl_certificate_key {certificate};\n\
          location / {{ {}root {files}; }}",
         way.location
     );
@@ -265,9 +248,8 @@ mod tests {
     #[test]
     fn every_server_listens_for_the_load() {
         let place = Place { port: 8080, folder: "/x".into() };
-        let certificate = Certificate { file: "/c".into(), key: "/k".into() };
         for way in [RING, NGINX_TUNED, H2O] {
-            let text = files_configuration(&way, &place, 8443, Path::new("/files"), &certificate);
+            let text = files_configuration(&way, &place, 8443, Path::new("/files"), Path::new("/k"));
             assert!(text.contains("8443") && text.contains("/k"), "{text}");
         }
     }

@@ -5,7 +5,6 @@
 //!
 //! The smallest file is also asked for over a connection for each request, as by clients that fetch one thing and go.
 
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use crate::peers::server::{Place, Server};
 use crate::peers::tool::Peer;
 use crate::report::model::Section;
 use crate::scenario::lineup::{self, EPOLL, NGINX, RING, Text, Way};
-use crate::scenario::served::{self, ServerCpus};
+use crate::scenario::served::{self, FILES, ServerCpus};
 use crate::scenario::sheet::{Sheet, at};
 
 /// As many as in the project's other comparisons of a request's cost.
@@ -26,9 +25,6 @@ const CONNECTIONS: u32 = 100;
 
 /// Length of one measurement in a result for keeping: there are many, and each compares servers within seconds.
 const LENGTH: Duration = Duration::from_secs(1);
-
-/// Names of the files, and their bytes.
-const FILES: [(&str, usize); 4] = [("1k", 1 << 10), ("10k", 10 << 10), ("100k", 100 << 10), ("1m", 1 << 20)];
 
 /// What is asked for in one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,11 +87,7 @@ fn configuration(way: &Way, place: &Place, files: &Path) -> String {
 /// Adds the tables of them to the section of `bench http`.
 pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
     let files = bench.workspace.folder("warm")?;
-    for (name, bytes) in FILES {
-        let path = files.join(name);
-        let written = fs::write(&path, vec![b'x'; bytes]);
-        written.map_err(Failure::file("write", &path))?;
-    }
+    served::write_files(&files)?;
     let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
     let ways = (&WAYS[..], ", warm files");
     let mut servers =

@@ -11,18 +11,17 @@
 //! * Latency is that of requests at a fixed rate over kept connections, alone and while other clients make handshakes as fast
 //!   as the server can.
 
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use clap::Args;
 use tls::client::ClientSettings;
 use tls::server::Versions;
 use tls::signing::KeyKind;
-use tls::{Client, ciphers, groups, issue};
+use tls::{Client, ciphers, groups};
 
 use super::lineup::{self, NGINX, RING, Text, Way};
-use super::served::{self, CPU, GENERATOR_CPU, LIMITED, P50, P99, P999, RATE, ServerCpus};
+use super::served::{self, CPU, FILES, GENERATOR_CPU, LIMITED, P50, P99, P999, RATE, ServerCpus};
 use super::sheet::{Figure, Labels, Of, Sheet, alone_and_beside, at, figure, named, under};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
@@ -54,9 +53,6 @@ const CLIENTS: u32 = 8;
 
 /// Requests a second whose latency is measured: few enough that a server that makes handshakes has time for them.
 const RATE_OF_KEPT: f64 = 1000.0;
-
-/// Names of the files, and their bytes.
-const FILES: [(&str, usize); 4] = [("1k", 1 << 10), ("10k", 10 << 10), ("100k", 100 << 10), ("1m", 1 << 20)];
 
 const WAYS: [Way; 3] = [RING.listening(" ssl"), NGINX.listening(" ssl"), Way::of("h2o", Peer::H2o)];
 
@@ -110,15 +106,9 @@ struct Data {
 impl Data {
     fn make(bench: &Bench) -> Result<Data, Failure> {
         let (files, certificates) = (bench.workspace.folder("tls")?, bench.workspace.folder("tls-keys")?);
-        for (name, bytes) in FILES {
-            let path = files.join(name);
-            fs::write(&path, vec![b'x'; bytes]).map_err(Failure::file("write", &path))?;
-        }
+        served::write_files(&files)?;
         for (name, kind) in KEYS {
-            let made = issue::self_signed_pem(&["bench".to_owned()], kind, SystemTime::now());
-            let made = made.map_err(|error| Failure::Other(format!("a certificate: {error}")))?;
-            let path = certificates.join(name);
-            fs::write(&path, made).map_err(Failure::file("write", &path))?;
+            served::write_certificate(&certificates.join(name), kind)?;
         }
         Ok(Data { files, certificates })
     }
