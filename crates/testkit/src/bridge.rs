@@ -13,7 +13,8 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::thread;
 
-use http::h2::hpack::Decoder;
+use http::StatusCode;
+use http::h2::hpack::{Decoder, push_field, push_request};
 use rustix::event::{PollFd, PollFlags, poll};
 
 /// The variable that selects the protocol to the server: `http2`.
@@ -439,7 +440,8 @@ impl Bridge {
         let has_length = fields.iter().any(|(name, _)| name == "content-length");
         let has_body = !is_interim && status != 204 && status != 304 && !self.exchange.is_head;
         let is_over = self.exchange.ends_after_headers;
-        let mut head = format!("HTTP/1.1 {status} {}\r\n", reason(status));
+        let reason = StatusCode::new(status).map_or("", StatusCode::reason);
+        let mut head = format!("HTTP/1.1 {status} {reason}\r\n");
         for (name, value) in &fields {
             head.push_str(&format!("{}: {value}\r\n", capitalised(name)));
         }
@@ -455,8 +457,7 @@ impl Bridge {
             head.push_str(&format!("Connection: {connection}\r\n"));
         }
         head.push_str("\r\n");
-        let bytes: Vec<u8> = head.chars().map(|char| char as u8).collect();
-        self.test.write_all(&bytes)?;
+        self.test.write_all(&bytes_of(&head))?;
         if is_over { self.end(&[]) } else { Ok(()) }
     }
 
@@ -537,32 +538,15 @@ fn request(bytes: &[u8]) -> Option<(Request, usize)> {
             _ => fields.push((name, value.to_owned())),
         }
     }
-    let line = [(":method", method), (":scheme", "http"), (":path", target), (":authority", &host?)];
     let mut block = Vec::new();
-    line.iter().for_each(|(name, value)| push_field(&mut block, name, value));
-    fields.iter().for_each(|(name, value)| push_field(&mut block, name, value));
+    push_request(&mut block, method.as_bytes(), b"http", target.as_bytes(), &bytes_of(&host?));
+    fields.iter().for_each(|(name, value)| push_field(&mut block, name.as_bytes(), &bytes_of(value)));
     Some((Request { block, body, is_head: method == "HEAD", closes }, end + 4))
 }
 
-/// A literal field without a table (RFC 7541 section 6.2.2). Each character of the value is a byte.
-fn push_field(out: &mut Vec<u8>, name: &str, value: &str) {
-    out.push(0);
-    for text in [name, value] {
-        let bytes: Vec<u8> = text.chars().map(|char| char as u8).collect();
-        match bytes.len() {
-            len @ 0..=126 => out.push(len as u8),
-            len => {
-                let mut rest = len - 127;
-                out.push(127);
-                while rest >= 128 {
-                    out.push(rest as u8 | 128);
-                    rest >>= 7;
-                }
-                out.push(rest as u8);
-            }
-        }
-        out.extend_from_slice(&bytes);
-    }
+/// The bytes of a text each of whose characters is one.
+fn bytes_of(text: &str) -> Vec<u8> {
+    text.chars().map(|char| char as u8).collect()
 }
 
 /// `content-type` as HTTP/1 writes it: `Content-Type`. Tests that compare bytes expect the server's usual form.
@@ -575,33 +559,6 @@ fn capitalised(name: &str) -> String {
         if std::mem::replace(&mut starts, char == '-') { char.to_ascii_uppercase() } else { char }
     };
     name.chars().map(upper).collect()
-}
-
-/// The usual reason phrase, for tests that look at it.
-fn reason(status: u16) -> &'static str {
-    match status {
-        100 => "Continue",
-        103 => "Early Hints",
-        200 => "OK",
-        201 => "Created",
-        204 => "No Content",
-        206 => "Partial Content",
-        301 => "Moved Permanently",
-        302 => "Moved Temporarily",
-        304 => "Not Modified",
-        400 => "Bad Request",
-        403 => "Forbidden",
-        404 => "Not Found",
-        405 => "Not Allowed",
-        412 => "Precondition Failed",
-        413 => "Request Entity Too Large",
-        416 => "Requested Range Not Satisfiable",
-        500 => "Internal Server Error",
-        502 => "Bad Gateway",
-        503 => "Service Temporarily Unavailable",
-        504 => "Gateway Time-out",
-        _ => "",
-    }
 }
 
 #[cfg(test)]
