@@ -42,5 +42,5 @@ pub use layered::Layered;
 pub use nginx::{NginxDirective, differences, instead_of, nginx_directives};
 pub use print::{dump, print};
 pub use source::{FileId, Loader, MapLoader, Source, SourceFile, Sources, Span};
-pub use spec::{Args, Block, Contexts, Repeat, Spec, State, Table, edit_distance};
+pub use spec::{Args, Block, Contexts, Repeat, Spec, State, Table, edit_distance, slips_max};
 pub use tree::{Statement, Tree, Word, parse, parse_past_faults};

@@ -331,7 +331,7 @@ impl Table {
     /// The directive that was probably meant, one slip for each three letters, and where it may stand unless that is this
     /// context. One of another context has to be closer.
     pub(crate) fn similar(&self, name: &str, context: Contexts) -> (Option<&'static str>, Contexts) {
-        let slips_max = (name.chars().count() / 3).clamp(1, 3);
+        let slips_max = slips_max(name);
         let ours = self.specs().map(|spec| (spec.contexts, spec.name));
         let theirs = nginx_directives().iter().map(|row| (row.contexts, row.name));
         let (mut here, mut elsewhere) = (None, None);
@@ -364,6 +364,11 @@ impl Table {
 /// The set of bytes in a word, several to a bit.
 fn letters(word: &str) -> u64 {
     word.bytes().fold(0, |set, byte| set | 1 << (byte % 64))
+}
+
+/// How far a word may be from the one that was meant: one slip for each three letters.
+pub fn slips_max(word: &str) -> usize {
+    (word.chars().count() / 3).clamp(1, 3)
 }
 
 /// How far two words are apart: letters to insert, drop, replace, or swap with their neighbour.

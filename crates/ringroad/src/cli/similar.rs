@@ -1,8 +1,8 @@
 //! The word that was probably meant, among those that are known.
 
-/// One slip for each three letters, as in messages of the configuration.
+/// As in messages of the configuration.
 pub(super) fn similar<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let slips_max = (word.chars().count() / 3).clamp(1, 3);
+    let slips_max = conf::slips_max(word);
     let distances = known.into_iter().map(|known| (conf::edit_distance(word, known), known));
     distances.filter(|(slips, _)| *slips <= slips_max).min().map(|(_, known)| known)
 }
