@@ -99,6 +99,15 @@ const FLAGS: &[Flag] = &[
 ];
 
 impl Commands {
+    /// What these commands, each a name and a value, come to together.
+    pub fn of(commands: &[(String, String)]) -> Result<Commands, Refused> {
+        let mut all = Commands::default();
+        for (name, value) in commands {
+            all.take(name, value)?;
+        }
+        Ok(all)
+    }
+
     /// Takes a command.
     pub fn take(&mut self, name: &str, value: &str) -> Result<Obeyed, Refused> {
         let refused =

@@ -189,10 +189,7 @@ pub(super) fn finish(conf: &mut passing::Conf, span: &Span) -> Result<(), Error>
 
 impl Conf {
     fn settings(&self, prefix: &str, is_http2: bool) -> Result<SecureSettings, String> {
-        let mut chosen = Commands::default();
-        for (name, value) in self.commands.items() {
-            chosen.take(name, value).map_err(|refused| refused.to_string())?;
-        }
+        let chosen = Commands::of(self.commands.items()).map_err(|refused| refused.to_string())?;
         let suites = ciphers::parse(chosen.ciphers.as_ref().unwrap_or(&self.ciphers));
         let versions = chosen.versions(self.versions);
         let versions = Versions { tls12: versions.tls12 && !suites.is_empty(), ..versions };

@@ -188,7 +188,7 @@ fn unusable(what: &str, path: &Path, error: &FileError) -> String {
 
 impl Conf {
     fn server(&self, block: &BlockEnd<'_>, has_http2: bool, acme: &Acme) -> Result<Server, String> {
-        let chosen = self.commands()?;
+        let chosen = Commands::of(self.commands.items()).map_err(|refused| refused.to_string())?;
         let ciphers = chosen.ciphers.as_ref().unwrap_or(&self.ciphers);
         let suites = ciphers::parse(ciphers);
         let suites_13 = chosen.suites_13.clone().unwrap_or_else(ciphers::all_13);
@@ -380,14 +380,5 @@ impl Conf {
             }
         }
         ::tls::digest(&scope)
-    }
-
-    /// What `ssl_conf_command` puts in the place of other directives.
-    fn commands(&self) -> Result<Commands, String> {
-        let mut commands = Commands::default();
-        for (name, value) in self.commands.items() {
-            commands.take(name, value).map_err(|refused| refused.to_string())?;
-        }
-        Ok(commands)
     }
 }

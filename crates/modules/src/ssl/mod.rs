@@ -305,7 +305,7 @@ fn read_origin(scope: &mut Scope, cx: &mut Cx<'_>, what: &str) -> Result<Origin,
     Ok(Origin::Named(cx.template(text)?, text.to_owned()))
 }
 
-/// nginx's defaults.
+/// How long an unused certificate stays in the cache without `inactive=`, as in nginx.
 const CERTIFICATE_INACTIVE: Duration = Duration::from_secs(10);
 /// How long a cached certificate is used without a look at its file without `valid=`, as in nginx.
 const CERTIFICATE_VALID: Duration = Duration::from_secs(60);
