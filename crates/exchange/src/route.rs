@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use crate::address::Address;
 use crate::config::{Config, LocationId, ServerId};
 pub use crate::find_location::Candidate;
+use crate::network::Network;
 use crate::settings::listen::ListenAddr;
 use crate::settings::locations::Locations;
 
@@ -100,6 +101,12 @@ pub fn place(config: &Config, server: usize, uri: &[u8]) -> Result<Place, String
     }
     let chain = chain.into_iter().map(|id| config.location(id).name.clone()).collect();
     Ok(Place { chain, losers, how, has_predicates: server.locations.has_predicates(), id })
+}
+
+/// Whether the text of `allow` or `deny` covers an address: `all`, an address or a network.
+pub fn covers(text: &str, ip: IpAddr) -> bool {
+    let client = Address::Inet(SocketAddr::new(ip, 0));
+    text == "all" || Network::parse(text).is_some_and(|(network, _)| network.includes(&client))
 }
 
 /// The way to a location through those around it.

@@ -23,7 +23,7 @@ pub(crate) use server::acme::issuers;
 pub(crate) use server::config::Config;
 pub(crate) use server::directives as table;
 pub(crate) use server::process::ProcessKey;
-pub(crate) use server::route::{Candidate, Place, path_and_query, place, route};
+pub(crate) use server::route::{Candidate, Place, covers, path_and_query, place, route};
 pub(crate) use server::search_pattern;
 pub(crate) use server::telemetry::shared::set_respawned;
 pub(crate) use server::{

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) use adapter::{
-    Candidate, Config, Place, ProcessKey, Worker, apply, changes, configure_arguments, counters,
+    Candidate, Config, Place, ProcessKey, Worker, apply, changes, configure_arguments, counters, covers,
     default_movers, explain, foreign_module, go_on_with_tickets, issuers, load, missing_names, mover,
     path_and_query, place, problems, reference, ring_warning, route, search_pattern, set_respawned,
     state_files, table, tickets,

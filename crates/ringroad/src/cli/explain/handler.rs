@@ -1,6 +1,5 @@
 //! What makes the response in a location: access, `try_files`, the file or the upstream, the cache.
 
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use conf::Statement;
@@ -57,25 +56,11 @@ fn written(statement: &Statement) -> String {
 /// The first of the rules that the client's address falls under.
 fn access(blocks: &Blocks<'_>, values: &Values, report: &mut Report) {
     let rules = blocks.holding(&["allow", "deny"]);
-    let first = rules.into_iter().find(|rule| covers(rule.arg(0), values.from));
+    let first = rules.into_iter().find(|rule| site::covers(rule.arg(0), values.from));
     if let Some(rule) = first {
         let outcome = if rule.name.text == "deny" { ": 403, unless \"satisfy any\" lets it in" } else { "" };
         report.line("access", format_args!("{} at {}{outcome}", written(rule), rule.span()));
     }
-}
-
-/// Whether `all`, an address or a network covers an address.
-fn covers(text: &str, address: IpAddr) -> bool {
-    let (network, length) = text.split_once('/').unwrap_or((text, ""));
-    let bits = |address: IpAddr| match address {
-        IpAddr::V4(address) => (u128::from(address.to_bits()) << 96, 32),
-        IpAddr::V6(address) => (address.to_bits(), 128),
-    };
-    let Ok(network) = network.parse::<IpAddr>() else { return text == "all" };
-    let ((network, width), (address, other)) = (bits(network), bits(address));
-    let length: u32 = length.parse().unwrap_or(width);
-    let mask = u128::MAX.checked_shl(128 - length.min(128)).unwrap_or(0);
-    width == other && network & mask == address & mask
 }
 
 /// The file that a URI names, by `alias` or `root`.
