@@ -71,7 +71,7 @@ fn read_servers(scope: &mut Scope, cx: &mut Cx<'_>, path: &Path, text: &[u8]) ->
 /// Writes the servers of a group to its file, if it has one. The caller has changed them.
 pub(crate) async fn save(group: &Arc<Group>, thread: &Thread) {
     let Some(path) = &group.state_file else { return };
-    // Another thread may change the group meanwhile: the last of them writes what there is at last.
+    // Another thread may change the group meanwhile: the file is written again until it has the group's servers.
     loop {
         let text = group.state_text();
         let (to, bytes) = (path.clone(), text.clone().into_bytes());

@@ -118,9 +118,8 @@ pub(super) fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> 
     served::raise_descriptors();
     let mut section = Section {
         scenario: "tls".to_owned(),
-        title: "TLS: handshakes, kept connections, idle ones, and one beside the other".to_owned(),
-        question: "What does TLS cost a server for each connection and for each request, and what do requests notice of \
-                   handshakes beside them?"
+        title: "TLS: handshakes, keep-alive connections, idle connections, and requests beside handshakes".to_owned(),
+        question: "What does TLS cost a server for each connection and for each request, and do handshakes delay requests?"
             .to_owned(),
         ..Section::default()
     };
