@@ -54,6 +54,7 @@ Usage: cargo xtask COMMAND
   ci                    every check and the tests: the gate for a change
   test [ARGS]           cargo test for the workspace, with ARGS; sums up the engines at the end
                         (the heavy tests: cargo xtask test -- --ignored)
+  further               instructions, toolchains, loom and fuzz, which `ci` runs beside the tests
   http2                 the tests of responses, proxying and caching with HTTP/2 between client and server
   tidy [--tighten]      shape of the sources; --tighten lowers crates/xtask/ratchet.txt to what is reached
   instructions [--bless]
@@ -82,6 +83,7 @@ fn main() -> ExitCode {
     let outcome = match words.as_slice() {
         ["ci"] => gate::run(),
         ["test", rest @ ..] => suite::run_alone(rest),
+        ["further"] => gate::run_further(),
         ["tidy"] => tidy::check(),
         ["tidy", "--tighten"] => tidy::tighten(),
         ["instructions"] => instructions::check(),
