@@ -15,7 +15,7 @@ const BINARY: &str = env!("CARGO_BIN_EXE_ringroad");
 #[track_caller]
 fn load(engine: &str, url: &str, args: &[&str]) -> serde_json::Value {
     let all = [&["bench", "load", "--json", "--engine", engine, url][..], args].concat();
-    let Finished { status, stdout, stderr } = program::run(BINARY, &all);
+    let Finished { status, stdout, stderr, .. } = program::run(BINARY, &all);
     assert!(status.success(), "{all:?}: {stderr}");
     serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"))
 }
@@ -23,7 +23,7 @@ fn load(engine: &str, url: &str, args: &[&str]) -> serde_json::Value {
 /// A command that must end with status 2 and one line, which is answered.
 fn refused(args: &[&str]) -> String {
     let all = [&["bench", "load"][..], args].concat();
-    let Finished { status, stdout, stderr } = program::run(BINARY, &all);
+    let Finished { status, stdout, stderr, .. } = program::run(BINARY, &all);
     assert_eq!(status.code(), Some(2), "{args:?}: {stdout}{stderr}");
     assert_eq!((stdout.as_str(), stderr.lines().count()), ("", 1), "{args:?}: {stderr}");
     stderr

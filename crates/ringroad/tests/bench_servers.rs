@@ -4,9 +4,10 @@
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rustix::process::Signal;
+use testkit::process::Pid;
 use testkit::program::{self, Program};
 use testkit::{Deadline, TempDir};
 
@@ -101,7 +102,7 @@ impl Bench {
     fn run(&self, args: &[&str]) -> program::Finished {
         let words = self.words(args);
         let finished = program::run(RINGROAD, &words.iter().map(String::as_str).collect::<Vec<_>>());
-        self.assert_nothing_left();
+        self.assert_nothing_left(finished.pid);
         finished
     }
 
@@ -124,15 +125,16 @@ impl Bench {
         finished.stderr
     }
 
-    /// No file, no process whose command line names the folder, no mount, no control group of a run that has ended.
+    /// No file, no process whose command line names the folder, no mount, no control group of this run. Other runs may have
+    /// been killed at this moment.
     #[track_caller]
-    fn assert_nothing_left(&self) {
+    fn assert_nothing_left(&self, pid: Pid) {
         let files: Vec<_> = std::fs::read_dir(self.work()).expect("the folder").collect();
         assert!(files.is_empty(), "{files:?}");
         assert_eq!(self.processes(), Vec::<String>::new());
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         assert!(!mounts.contains(&self.work().display().to_string()), "{mounts}");
-        let groups = groups_of_ended_runs();
+        let groups = groups_of(pid);
         assert!(groups.is_empty(), "{groups:?}");
     }
 
@@ -148,20 +150,17 @@ impl Bench {
     }
 }
 
-fn groups_of_ended_runs() -> Vec<PathBuf> {
+/// Control groups of a run.
+fn groups_of(pid: Pid) -> Vec<PathBuf> {
     let mut folders = vec![PathBuf::from("/sys/fs/cgroup")];
     let controllers =
         std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());
     folders.extend(controllers);
     let entries = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
-    entries
-        .map(|entry| entry.path())
-        .filter(|path| {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            let owner = name.strip_prefix("ringroad-bench-").and_then(|rest| rest.split('-').next());
-            owner.is_some_and(|owner| !Path::new("/proc").join(owner).exists())
-        })
-        .collect()
+    let start = format!("ringroad-bench-{pid}-");
+    let is_one =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&start));
+    entries.map(|entry| entry.path()).filter(is_one).collect()
 }
 
 /// Every cell of every table holds a figure, a text or a reason; and there are plots, findings and single runs.
@@ -397,7 +396,7 @@ fn a_signal_ends_a_run_in_order_and_a_second_one_changes_nothing() {
             "{}",
             program.stderr()
         );
-        bench.assert_nothing_left();
+        bench.assert_nothing_left(program.pid());
     }
 }
 
@@ -413,4 +412,5 @@ fn servers_end_with_a_run_that_is_killed() {
     assert!(gone.is_ok(), "{:?}", bench.processes());
     // What it had no time for, the next run removes, if it is its own kind of thing.
     Bench::new("bench-after").report(&["http", "--instant", "--connections", "1"]);
+    assert_eq!(groups_of(program.pid()), Vec::<PathBuf>::new());
 }

@@ -11,7 +11,7 @@ use testkit::program::{Finished, run};
 
 /// A text that has to be printed, with success and nothing on standard error.
 fn printed(args: &[&str]) -> String {
-    let Finished { status, stdout, stderr } = run(BINARY, args);
+    let Finished { status, stdout, stderr, .. } = run(BINARY, args);
     assert!(status.success() && stderr.is_empty() && !stdout.is_empty(), "{args:?}: {status} {stderr}");
     stdout
 }

@@ -37,6 +37,8 @@ pub struct Program {
 /// What a program that ran to its end left behind.
 #[derive(Debug)]
 pub struct Finished {
+    /// Its process id.
+    pub pid: Pid,
     /// How it ended.
     pub status: ExitStatus,
     /// Everything from standard output.
@@ -50,7 +52,7 @@ pub struct Finished {
 pub fn run(binary: impl AsRef<OsStr>, args: &[&str]) -> Finished {
     let mut program = Program::start(binary, args);
     let status = program.wait_until_ended(Deadline::after(RUN_MAX));
-    Finished { status, stdout: program.stdout(), stderr: program.stderr() }
+    Finished { pid: program.pid(), status, stdout: program.stdout(), stderr: program.stderr() }
 }
 
 impl Program {
