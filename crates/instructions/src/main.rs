@@ -10,6 +10,7 @@
 use std::error::Error;
 
 mod pieces;
+mod streams;
 mod whole;
 
 /// The one of the server.

@@ -29,9 +29,12 @@ use telemetry::shared::Shared;
 use upstream::caching;
 use upstream::peers::Upstreams;
 
+use crate::streams;
+
 /// All of them, each with the location of its server.
-pub(crate) const ALL: [(Workload, &str); 5] = [
+pub(crate) const ALL: [(Workload, &str); 6] = [
     (course_static, ""),
+    (course_streams, ""),
     (course_counted, "location = /metrics { metrics; }"),
     (course_proxied, "proxy_pass http://origin;"),
     (course_upload, "proxy_pass http://origin; client_body_buffer_size 64k;"),
@@ -47,7 +50,13 @@ fn course_static(server: &mut Server, repetitions: u32) {
     server.requests(repetitions, REQUEST, &["200 OK", "text/html", "Last-Modified"]);
 }
 
-/// The same, where requests are counted for `metrics`: the difference is what that costs.
+/// Ten requests for the file by HTTP/2, which come at once on streams of one connection.
+#[inline(never)]
+fn course_streams(server: &mut Server, repetitions: u32) {
+    server.streams(repetitions);
+}
+
+/// A file by HTTP/1, where requests are counted for `metrics`: the difference is what that costs.
 #[inline(never)]
 fn course_counted(server: &mut Server, repetitions: u32) {
     server.requests(repetitions, REQUEST, &["200 OK", "text/html", "Last-Modified"]);
@@ -95,9 +104,12 @@ const REPLY: &[u8] = b"HTTP/1.1 200 OK\r\nServer: origin\r\nDate: Sun, 22 Nov 20
 /// The end of the body, by which a response is known to be whole.
 const END: &[u8] = b"</html>\n";
 
+/// Its length.
+const BODY_LEN: usize = 2048;
+
 /// A small page.
 fn body() -> Vec<u8> {
-    let mut body = vec![b'x'; 2048 - END.len()];
+    let mut body = vec![b'x'; BODY_LEN - END.len()];
     body.extend_from_slice(END);
     body
 }
@@ -144,6 +156,18 @@ impl Server {
         done.expect("the only client and the only origin stay connected");
     }
 
+    /// Makes requests by HTTP/2.
+    fn streams(&mut self, repetitions: u32) {
+        let parts = &mut self.parts;
+        let done: io::Result<()> = self.runtime.block_on(async {
+            for _ in 0..repetitions {
+                parts.streams().await?;
+            }
+            Ok(())
+        });
+        done.expect("the only client stays connected");
+    }
+
     /// Ends what the next server must not meet: the cache writes what it knows, and lets go of its directory.
     pub(crate) fn end(mut self) {
         self.runtime.block_on(self.parts.end());
@@ -158,6 +182,8 @@ struct Parts {
     doors: Doors,
     /// The only connection of the only client.
     client: UnixStream,
+    /// What the client knows if it speaks HTTP/2.
+    http2: streams::Client,
     /// Where the server finds its upstream.
     origin: UnixListener,
     /// The connection that the server keeps to the origin.
@@ -197,8 +223,9 @@ impl Parts {
         let client = UnixStream::connect(&front)?;
         client.set_nonblocking(true)?;
         let reply = [REPLY, &body()].concat();
-        let (asked, received) = (vec![0; 2 * UPLOAD_LEN], vec![0; 8192]);
-        Ok(Parts { thread, doors, client, origin, link: None, asked, reply, received, length: 0 })
+        let (asked, received) = (vec![0; 2 * UPLOAD_LEN], vec![0; 32768]);
+        let http2 = streams::Client::default();
+        Ok(Parts { thread, doors, client, http2, origin, link: None, asked, reply, received, length: 0 })
     }
 
     /// One request, until its response is there.
@@ -211,6 +238,19 @@ impl Parts {
             self.length += read(&mut self.client, &mut self.received[self.length..])?;
         }
         Ok(self)
+    }
+
+    /// A few requests by HTTP/2, until their responses are there.
+    async fn streams(&mut self) -> io::Result<()> {
+        let before = self.http2.body;
+        self.http2.ask(&mut self.client)?;
+        while !self.http2.is_served() {
+            rt::yield_now().await;
+            let length = read(&mut self.client, &mut self.received)?;
+            self.http2.take(&self.received[..length], &mut self.client)?;
+        }
+        assert_eq!(self.http2.body - before, streams::AT_ONCE as usize * BODY_LEN, "all responses are whole");
+        Ok(())
     }
 
     /// Whether these words are in the response.
@@ -277,6 +317,7 @@ fn configuration(directory: &Path, location: &str) -> String {
             upstream origin {{ server unix:{directory}/origin; keepalive 4; keepalive_requests 1000000; }} \
             server {{ \
                 listen unix:{directory}/front; \
+                http2 on; \
                 keepalive_requests 1000000; \
                 root {directory}; \
                 open_file_cache max=100; \
