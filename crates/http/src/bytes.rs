@@ -46,6 +46,27 @@ fn find_below<const LIMIT: u8>(buf: &[u8], from: usize) -> usize {
     })
 }
 
+/// `tchar` of RFC 9110 section 5.6.2, by byte.
+const TOKEN: [bool; 256] = {
+    let mut table = [false; 256];
+    let (mut byte, others) = (0, b"!#$%&'*+-.^_`|~");
+    while byte < 128 {
+        table[byte] = (byte as u8).is_ascii_alphanumeric();
+        byte += 1;
+    }
+    let mut at = 0;
+    while at < others.len() {
+        table[others[at] as usize] = true;
+        at += 1;
+    }
+    table
+};
+
+/// Whether a byte may stand in a token (RFC 9110 section 5.6.2).
+pub(crate) fn is_token(byte: u8) -> bool {
+    TOKEN[usize::from(byte)]
+}
+
 /// Index of the first byte at or after `from` that is neither a letter nor a digit nor a hyphen; `buf.len()` when there
 /// is none.
 #[inline]
@@ -121,6 +142,11 @@ pub fn parse_decimal(digits: &[u8]) -> Option<u64> {
 
 /// Appends `value` in decimal without going through a formatter.
 pub fn push_decimal(out: &mut Vec<u8>, value: u64) {
+    with_decimal(value, |digits| out.extend_from_slice(digits));
+}
+
+/// Hands `value` in decimal to `take`.
+pub(crate) fn with_decimal<R>(value: u64, take: impl FnOnce(&[u8]) -> R) -> R {
     let mut digits = [0u8; DECIMAL_LEN_MAX];
     let mut at = digits.len();
     let mut rest = value;
@@ -132,7 +158,7 @@ pub fn push_decimal(out: &mut Vec<u8>, value: u64) {
             break;
         }
     }
-    out.extend_from_slice(&digits[at..]);
+    take(&digits[at..])
 }
 
 /// Number of decimal digits of `value`.

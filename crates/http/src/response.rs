@@ -4,7 +4,7 @@
 //! a reused buffer. Every value is checked: a CR, LF or NUL from a variable or a file must not start another field or
 //! response.
 
-use crate::bytes::{find_control, push_decimal};
+use crate::bytes::{find_control, is_token, push_decimal};
 use crate::{StatusCode, date};
 
 /// The value of the `Connection` field.
@@ -289,7 +289,7 @@ pub fn push_relayed_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) -> Resul
 /// # Errors
 /// [`InvalidField`] says which part may not.
 pub fn check_field(name: &[u8], value: &[u8]) -> Result<(), InvalidField> {
-    if name.is_empty() || !name.iter().all(|&byte| is_token(byte)) {
+    if !is_name(name) {
         return Err(InvalidField::Name);
     }
     check_value(value)
@@ -310,14 +310,17 @@ fn push_known(out: &mut Vec<u8>, name_and_colon: &[u8], value: &[u8]) -> Result<
     Ok(())
 }
 
-/// RFC 9110 section 5.5: visible bytes, spaces, tabs and bytes above 0x7f.
-fn check_value(value: &[u8]) -> Result<(), InvalidField> {
+/// Checks the value of a field (RFC 9110 section 5.5): visible bytes, spaces, tabs and bytes above 0x7f.
+///
+/// # Errors
+/// It has another byte.
+pub fn check_value(value: &[u8]) -> Result<(), InvalidField> {
     if find_control(value, 0) == value.len() { Ok(()) } else { Err(InvalidField::Value) }
 }
 
-/// `tchar` of RFC 9110 section 5.6.2.
-pub(crate) fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+/// Whether a text is the name of a field (RFC 9110 section 5.1).
+fn is_name(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().fold(true, |is_good, &byte| is_good & is_token(byte))
 }
 
 /// `server_tokens`: how much of itself the server tells in `Server` and on error pages.

@@ -36,7 +36,7 @@ pub fn selecting_names<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Result
         if name == b"*" {
             return Err(VaryError::Any);
         }
-        if !name.iter().all(|&byte| crate::response::is_token(byte)) {
+        if !name.iter().all(|&byte| crate::bytes::is_token(byte)) {
             return Err(VaryError::InvalidName);
         }
         let name = name.to_ascii_lowercase().into_boxed_slice();

@@ -1,8 +1,7 @@
 //! The head of a response of HTTP/2: a header block that needs no table, in nginx's order.
 
-use http::h2::hpack::{push_field, push_status};
-use http::push_decimal;
-use http::response::{ResponseHead, check_field};
+use http::h2::hpack::{known, push_field, push_known, push_known_decimal, push_status};
+use http::response::{ResponseHead, check_field, check_value};
 
 use exchange::request::Request;
 use exchange::response_head;
@@ -62,6 +61,14 @@ impl Fields<'_> {
             Err(_) => self.is_good = false,
         }
     }
+
+    /// Appends a field of the server's own.
+    fn push_known(&mut self, name: usize, value: &[u8]) {
+        match check_value(value) {
+            Ok(()) => push_known(self.out, name, value),
+            Err(_) => self.is_good = false,
+        }
+    }
 }
 
 /// The fields that the server itself writes.
@@ -73,28 +80,26 @@ fn write_own(head: &ResponseHead<'_>, fields: &mut Fields<'_>) {
     };
     push_status(fields.out, status);
     if let Some(server) = head.server {
-        fields.push(b"server", server);
+        fields.push_known(known::SERVER, server);
     }
-    fields.push(b"date", head.date);
+    push_known(fields.out, known::DATE, head.date);
     match (head.content_type, head.charset) {
         (Some(media_type), Some(charset)) => {
-            fields.push(b"content-type", &[media_type, b"; charset=", charset].concat());
+            fields.push_known(known::CONTENT_TYPE, &[media_type, b"; charset=", charset].concat());
         }
-        (Some(media_type), None) => fields.push(b"content-type", media_type),
+        (Some(media_type), None) => fields.push_known(known::CONTENT_TYPE, media_type),
         (None, _) => {}
     }
     if let Some(length) = head.content_length {
-        let mut text = Vec::with_capacity(20);
-        push_decimal(&mut text, length);
-        fields.push(b"content-length", &text);
+        push_known_decimal(fields.out, known::CONTENT_LENGTH, length);
     }
     if let Some(modified) = head.last_modified {
-        fields.push(b"last-modified", &http::date::http(modified));
+        push_known(fields.out, known::LAST_MODIFIED, &http::date::http(modified));
     }
     if let Some(location) = head.location {
-        fields.push(b"location", location);
+        fields.push_known(known::LOCATION, location);
     }
     if head.vary_accept_encoding {
-        fields.push(b"vary", b"Accept-Encoding");
+        push_known(fields.out, known::VARY, b"Accept-Encoding");
     }
 }

@@ -90,7 +90,7 @@ impl<'a> Http2Outlet<'a> {
         self.pieces = 0;
         if let Some(mut head) = self.head.take() {
             let ends = ends && body.is_empty();
-            self.shared.send(self.stream, &head, Segments::new(), ends).map_err(SendError::Gone)?;
+            self.shared.send(self.stream, &head, ends).map_err(SendError::Gone)?;
             self.has_ended = ends;
             self.sent += head.len() as u64;
             head.clear();

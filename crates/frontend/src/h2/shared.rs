@@ -278,34 +278,48 @@ impl Shared {
 
 /// What streams do.
 impl Shared {
-    /// Sends a head, and with `data` a body that is in memory. Where it `ends`, nothing follows. How many bytes the head takes,
-    /// and whether nothing of the body is left.
+    /// Sends a head. Where it `ends`, nothing follows.
     ///
     /// # Errors
     /// The client is gone.
-    pub(super) fn send(
+    pub(super) fn send(&self, stream: &Stream, head: &[u8], ends: bool) -> Result<(), Errno> {
+        let state = &mut *self.state.borrow_mut();
+        state.check(stream)?;
+        state.push_head(stream, head, ends);
+        self.wake_driver();
+        Ok(())
+    }
+
+    /// Sends a whole response, whose first `head_len` bytes are its head. How many bytes that takes, and whether nothing of the
+    /// body is left.
+    ///
+    /// # Errors
+    /// The client is gone.
+    pub(super) fn send_whole(
         &self,
         stream: &Stream,
-        head: &[u8],
-        data: Segments,
-        ends: bool,
+        head_len: usize,
+        mut data: Segments,
     ) -> Result<(usize, bool), Errno> {
         let state = &mut *self.state.borrow_mut();
         state.check(stream)?;
-        let ends_now = ends && data.is_empty();
-        // The table of the connection changes with each head: it is compressed in the order of sending.
-        let head_bytes = state.session.push_head(stream.id, head, ends_now, &mut state.out);
-        let is_done = if ends_now {
-            stream.outbox.borrow_mut().is_done = true;
-            true
-        } else {
-            state.add(stream, data, ends.then(Vec::new));
-            state.gather();
-            let outbox = stream.outbox.borrow();
-            if ends { outbox.is_done } else { outbox.queued == 0 }
+        let has_body = data.len() > head_len;
+        let first = data.parts().next().and_then(|part| part.bytes().get(..head_len));
+        let head_bytes = match first {
+            Some(head) => state.push_head(stream, head, !has_body),
+            None => {
+                let head: Vec<u8> =
+                    data.parts().flat_map(|part| part.bytes()).copied().take(head_len).collect();
+                state.push_head(stream, &head, !has_body)
+            }
         };
+        if has_body {
+            data.advance(head_len);
+            state.add(stream, data, Some(Vec::new()));
+            state.gather();
+        }
         self.wake_driver();
-        Ok((head_bytes, is_done))
+        Ok((head_bytes, stream.outbox.borrow().is_done))
     }
 
     /// Adds to a body; with `end` nothing follows but a block of trailers.
@@ -434,6 +448,13 @@ impl State {
     fn read_ahead(&self) -> usize {
         let share = READ_AHEAD_ALL / self.session.open_streams().max(1);
         share.clamp(*READ_AHEAD.start(), *READ_AHEAD.end())
+    }
+
+    /// Appends a head. The table of the connection changes with each: they are compressed in the order of sending.
+    fn push_head(&mut self, stream: &Stream, head: &[u8], ends: bool) -> usize {
+        let head_bytes = self.session.push_head(stream.id, head, ends, &mut self.out);
+        stream.outbox.borrow_mut().is_done |= ends;
+        head_bytes
     }
 
     /// Puts bytes into an outbox.

@@ -104,19 +104,11 @@ impl Transport for StreamTransport {
         head::write(request, core, out)
     }
 
-    fn send(&mut self, request: &mut Request, mut data: Segments) -> Result<Option<Patience>, BodyError> {
+    fn send(&mut self, request: &mut Request, data: Segments) -> Result<Option<Patience>, BodyError> {
+        // The body stays where it is; the head is compressed.
         let head_len = request.sent_head as usize;
-        let (sent, len) = {
-            let first = data.parts().next().map(|part| part.bytes()).filter(|bytes| bytes.len() >= head_len);
-            // The body stays where it is; of the head a copy is compressed.
-            let head = match first {
-                Some(bytes) => bytes[..head_len].to_vec(),
-                None => data.parts().flat_map(|part| part.bytes()).copied().take(head_len).collect(),
-            };
-            data.advance(head_len);
-            let len = data.len();
-            (self.shared.send(&self.stream, &head, data, true), len)
-        };
+        let len = data.len() - head_len;
+        let sent = self.shared.send_whole(&self.stream, head_len, data);
         let (head_bytes, is_done) = sent.map_err(|errno| BodyError::Send(SendError::Gone(errno)))?;
         // Of frames only those of the head are counted, so that the rest is the body (`$body_bytes_sent`).
         request.sent_head = head_bytes as u64;
@@ -156,9 +148,7 @@ impl Transport for StreamTransport {
         by: Box<dyn Takeover>,
     ) -> Result<TakeoverEnd, BodyError> {
         let StreamTransport { shared, stream, timer, .. } = self;
-        shared
-            .send(stream, &head, Segments::new(), false)
-            .map_err(|errno| BodyError::Send(SendError::Gone(errno)))?;
+        shared.send(stream, &head, false).map_err(|errno| BodyError::Send(SendError::Gone(errno)))?;
         Ok(by.run(&mut StreamDuplex::new(shared, stream), timer, &[]).await)
     }
 }

@@ -34,7 +34,7 @@ impl<'a> Argument<'a> {
             Self::None | Self::Open => b"",
         };
         let names = || text.split(|&byte| byte == b',').map(trim_ows);
-        let valid = names().all(|name| name.iter().all(|&byte| crate::response::is_token(byte)));
+        let valid = names().all(|name| name.iter().all(|&byte| crate::bytes::is_token(byte)));
         names().filter(move |name| valid && !name.is_empty())
     }
 }

@@ -14,7 +14,7 @@
 //!                                                          +-> EndLf -> Done
 //! ```
 
-use crate::bytes::hex_value;
+use crate::bytes::{hex_value, is_token};
 
 /// Longest line of a chunk size with its extension, in bytes. Extensions carry at most a signature (about 90 bytes
 /// in the wild); an endless one is an attack on the reader.
@@ -338,11 +338,6 @@ impl ChunkedDecoder {
 
 fn expect_lf(byte: u8) -> Result<(), ChunkedError> {
     if byte == b'\n' { Ok(()) } else { Err(ChunkedError::BareCr) }
-}
-
-/// RFC 9110 section 5.6.2.
-fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 fn is_control(byte: u8) -> bool {

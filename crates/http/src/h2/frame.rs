@@ -122,9 +122,14 @@ impl FrameHeader {
 
     /// Appends it.
     pub fn push(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.bytes());
+    }
+
+    /// As it is sent.
+    pub(super) fn bytes(&self) -> [u8; FRAME_HEADER_LEN] {
         let [_, a, b, c] = (self.len as u32).to_be_bytes();
         let [s, t, u, v] = self.stream.to_be_bytes();
-        out.extend_from_slice(&[a, b, c, self.kind.byte(), self.flags, s, t, u, v]);
+        [a, b, c, self.kind.byte(), self.flags, s, t, u, v]
     }
 }
 

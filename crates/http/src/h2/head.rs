@@ -8,6 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 
 use crate::Span;
+use crate::bytes::find_any_control;
 use crate::request::{Composer, Head, Method, ParseError, Policy, Version};
 
 /// Why a request is refused.
@@ -234,7 +235,7 @@ impl<'a> HeadReader<'a> {
         match name {
             _ if name.first() == Some(&b':') => return malformed(Malformed::Pseudo),
             _ if !is_name(name) => return malformed(Malformed::Name),
-            _ if !is_value(value) => return malformed(Malformed::Value),
+            _ if has_blank_end(value) => return malformed(Malformed::Value),
             _ if is_connection_field(name) => return malformed(Malformed::Connection),
             b"te" if !value.eq_ignore_ascii_case(b"trailers") => return malformed(Malformed::Connection),
             // One authority is enough, where it is the same.
@@ -244,6 +245,9 @@ impl<'a> HeadReader<'a> {
             }
             // Several are one for whoever reads them (RFC 9113 section 8.2.3).
             b"cookie" => {
+                if !is_value(value) {
+                    return malformed(Malformed::Value);
+                }
                 let cookies = &mut self.scratch.cookies;
                 if !cookies.is_empty() {
                     cookies.extend_from_slice(b"; ");
@@ -253,7 +257,10 @@ impl<'a> HeadReader<'a> {
             }
             _ => {}
         }
-        composer.field(name, value).map_err(HeadFault::Refused)
+        composer.field(name, value).map_err(|error| match error {
+            ParseError::InvalidByteInValue if !is_value(value) => HeadFault::Malformed(Malformed::Value),
+            error => HeadFault::Refused(error),
+        })
     }
 
     /// Ends the head of a request that has no body where it `ends` here.
@@ -293,8 +300,14 @@ fn is_name(name: &[u8]) -> bool {
 
 /// RFC 9113 section 8.2.1: no NUL, CR or LF, and no blank at the ends.
 fn is_value(value: &[u8]) -> bool {
+    // Most values have no control byte at all.
+    let ends_line = || memchr::memchr3(0, b'\r', b'\n', value).is_some();
+    !has_blank_end(value) && (find_any_control(value, 0) == value.len() || !ends_line())
+}
+
+fn has_blank_end(value: &[u8]) -> bool {
     let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
-    memchr::memchr3(0, b'\r', b'\n', value).is_none() && !is_blank(value.first()) && !is_blank(value.last())
+    is_blank(value.first()) || is_blank(value.last())
 }
 
 /// RFC 9113 section 8.2.2: fields of a connection, which no message of HTTP/2 has. `te` is not one of them in requests.

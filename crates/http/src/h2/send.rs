@@ -32,7 +32,8 @@ impl<T> Session<T> {
         let len = out.len() - before - FRAME_HEADER_LEN;
         if len <= PAYLOAD_MAX {
             let flags = END_HEADERS | end_stream;
-            put(FrameHeader { len, kind: Kind::Headers, flags, stream: id }, &mut out[before..]);
+            let header = FrameHeader { len, kind: Kind::Headers, flags, stream: id };
+            out[before..before + FRAME_HEADER_LEN].copy_from_slice(&header.bytes());
         } else {
             let whole = out.split_off(before + FRAME_HEADER_LEN);
             out.truncate(before);
@@ -162,13 +163,6 @@ impl<T> Session<T> {
             self.go_away(self.streams.last, ErrorCode::NoError, out);
         }
     }
-}
-
-/// Writes the first bytes of a frame where room was left for them.
-fn put(header: FrameHeader, at: &mut [u8]) {
-    let mut bytes = Vec::with_capacity(FRAME_HEADER_LEN);
-    header.push(&mut bytes);
-    at[..FRAME_HEADER_LEN].copy_from_slice(&bytes);
 }
 
 /// Appends a header block that is longer than a frame (RFC 9113 section 6.10).

@@ -235,7 +235,7 @@ fn split_field(line: &[u8]) -> Result<Field, ReplyError> {
         Some(b':') => name_end + 1,
         // A line without a colon: nginx takes the whole of it for a name with an empty value. What is no name, such as the
         // first line of a page, is none of a header section.
-        None if name_end > 0 && text.iter().all(|byte| crate::response::is_token(*byte)) => name_end,
+        None if name_end > 0 && text.iter().all(|byte| crate::bytes::is_token(*byte)) => name_end,
         None if name_end > 0 => return Err(ReplyError::InvalidByteInName),
         None => return Err(ReplyError::BareCr),
         Some(b' ' | b'\t') if name_end == 0 => return Err(ReplyError::ObsoleteFolding),

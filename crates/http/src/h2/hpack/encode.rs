@@ -4,10 +4,9 @@
 //! no table; it can be thrown away, or wait. [`Encoder::compress`] turns it into what is sent, in the order in which it is sent:
 //! only there the table of the connection changes.
 
-use std::collections::VecDeque;
-
 use super::table::{STATIC, Table};
 use super::{TABLE_BYTES_DEFAULT, huffman, integer, push_integer};
+use crate::bytes::with_decimal;
 
 /// Appends `:status`, which comes first.
 pub fn push_status(out: &mut Vec<u8>, code: u16) {
@@ -40,26 +39,49 @@ pub fn push_request(
     match method {
         b"GET" => out.push(0x82),
         b"POST" => out.push(0x83),
-        _ => push_indexed(out, 2, method),
+        _ => push_known(out, 2, method),
     }
     match scheme {
         b"http" => out.push(0x86),
         b"https" => out.push(0x87),
-        _ => push_indexed(out, 6, scheme),
+        _ => push_known(out, 6, scheme),
     }
-    push_indexed(out, 4, target);
+    push_known(out, 4, target);
     let start = out.len() - target.len();
     if !authority.is_empty() {
-        push_indexed(out, 1, authority);
+        push_known(out, 1, authority);
     }
     start
 }
 
-/// Appends a field whose name is in the static table.
-fn push_indexed(out: &mut Vec<u8>, index: usize, value: &[u8]) {
+/// Where the static table has the names of fields that a server writes itself.
+pub mod known {
+    /// `content-length`
+    pub const CONTENT_LENGTH: usize = 28;
+    /// `content-type`
+    pub const CONTENT_TYPE: usize = 31;
+    /// `date`
+    pub const DATE: usize = 33;
+    /// `last-modified`
+    pub const LAST_MODIFIED: usize = 44;
+    /// `location`
+    pub const LOCATION: usize = 46;
+    /// `server`
+    pub const SERVER: usize = 54;
+    /// `vary`
+    pub const VARY: usize = 59;
+}
+
+/// Appends a field whose name is in the static table, at `index`.
+pub fn push_known(out: &mut Vec<u8>, index: usize, value: &[u8]) {
     push_integer(out, 0, 4, index);
     push_integer(out, 0, 7, value.len());
     out.extend_from_slice(value);
+}
+
+/// The same for a number.
+pub fn push_known_decimal(out: &mut Vec<u8>, index: usize, value: u64) {
+    with_decimal(value, |digits| push_known(out, index, digits));
 }
 
 /// Appends a field; its name is written in lower case (RFC 9113 section 8.2).
@@ -140,15 +162,15 @@ const HUFFMAN_MIN: usize = 32;
 #[derive(Debug)]
 pub struct Encoder {
     table: Table,
-    /// A number for each entry, to tell most of them from a field by one comparison. The newest first.
-    marks: VecDeque<u32>,
+    /// A number for each entry, to tell most of them from a field by one comparison. The newest last.
+    marks: Vec<u32>,
     /// The smallest size of the table since the last block, which the other end has to be told, where it changed.
     smallest: Option<usize>,
 }
 
 impl Default for Encoder {
     fn default() -> Encoder {
-        Encoder { table: Table::new(TABLE_BYTES_DEFAULT), marks: VecDeque::new(), smallest: None }
+        Encoder { table: Table::new(TABLE_BYTES_DEFAULT), marks: Vec::new(), smallest: None }
     }
 }
 
@@ -159,8 +181,14 @@ impl Encoder {
         if bytes != self.table.max() {
             self.smallest = Some(self.smallest.unwrap_or(usize::MAX).min(bytes));
             self.table.set_max(bytes);
-            self.marks.truncate(self.table.len());
+            self.forget_marks();
         }
+    }
+
+    /// Keeps the marks of entries that exist and are looked for. Older ones stay in the table.
+    fn forget_marks(&mut self) {
+        let kept = self.table.len().min(ENTRIES_MAX);
+        self.marks.drain(..self.marks.len().saturating_sub(kept));
     }
 
     /// Appends what is sent for a block of [`push_status`] and [`push_field`].
@@ -192,16 +220,16 @@ impl Encoder {
             return push_text(out, field.value, field.value.len() >= HUFFMAN_MIN);
         }
         let mark = field.mark();
-        let is_it = |index: &usize| self.marks[*index] == mark && field.is(self.table.get(*index));
-        if let Some(index) = (0..self.marks.len()).find(is_it) {
+        let mut newest_first = self.marks.iter().rev().enumerate();
+        let is_it = |&(index, &other): &(usize, &u32)| other == mark && field.is(self.table.get(index));
+        if let Some((index, _)) = newest_first.find(is_it) {
             return push_integer(out, 0x80, 7, index + 1 + STATIC.len());
         }
         push_name(out, 0x40, 6, field, true);
         push_text(out, field.value, true);
         self.table.add(field.name, field.value);
-        self.marks.push_front(mark);
-        // Older ones stay in the table, but are not looked for.
-        self.marks.truncate(self.table.len().min(ENTRIES_MAX));
+        self.marks.push(mark);
+        self.forget_marks();
     }
 }
 
@@ -229,20 +257,24 @@ impl<'a> Literal<'a> {
         self.name.len() + self.value.len()
     }
 
-    /// A number that differs for nearly all fields that differ.
+    /// A number that differs for nearly all fields that differ: values that are alike at both ends are few.
     fn mark(&self) -> u32 {
-        let mut mark = (self.name.len() as u64) << 32 | self.value.len() as u64;
-        let mut mix = |word: u64| mark = (mark.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
-        for text in [self.name, self.value] {
-            let (words, rest) = text.as_chunks::<8>();
-            words.iter().for_each(|word| mix(u64::from_le_bytes(*word)));
-            rest.iter().for_each(|&byte| mix(u64::from(byte)));
-        }
+        let name = if self.index == 0 { ends(self.name) } else { self.index as u64 };
+        let lengths = (self.name.len() << 16 ^ self.value.len()) as u64;
+        let mark = (name ^ ends(self.value).rotate_left(5) ^ lengths).wrapping_mul(0x517c_c1b7_2722_0a95);
         (mark >> 32) as u32
     }
 
     fn is(&self, entry: Option<(&[u8], &[u8])>) -> bool {
         entry.is_some_and(|(name, value)| name == self.name && value == self.value)
+    }
+}
+
+/// The first and the last bytes of a text as a number.
+fn ends(text: &[u8]) -> u64 {
+    match (text.first_chunk::<8>(), text.last_chunk::<8>()) {
+        (Some(first), Some(last)) => u64::from_le_bytes(*first) ^ u64::from_le_bytes(*last).rotate_left(29),
+        _ => text.iter().fold(0, |number, &byte| number << 8 | u64::from(byte)),
     }
 }
 

@@ -11,7 +11,7 @@ mod table;
 mod tests;
 
 pub use decode::Decoder;
-pub use encode::{Encoder, push_field, push_request, push_status};
+pub use encode::{Encoder, known, push_field, push_known, push_known_decimal, push_request, push_status};
 
 /// Why a header block cannot be decoded: in HTTP/2 a connection error of type COMPRESSION_ERROR (RFC 9113 section 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +61,7 @@ fn integer(input: &[u8], prefix: u32) -> Result<(usize, usize), HpackError> {
 }
 
 /// Appends a number behind the bits that `first` has above the prefix.
+#[inline]
 pub(super) fn push_integer(out: &mut Vec<u8>, first: u8, prefix: u32, value: usize) {
     let mask = (1usize << prefix) - 1;
     if value < mask {

@@ -234,3 +234,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn known_names_have_the_numbers_of_the_static_table() {
+    use super::known;
+    use super::table::STATIC;
+    for (index, name) in [
+        (known::CONTENT_LENGTH, "content-length"),
+        (known::CONTENT_TYPE, "content-type"),
+        (known::DATE, "date"),
+        (known::LAST_MODIFIED, "last-modified"),
+        (known::LOCATION, "location"),
+        (known::SERVER, "server"),
+        (known::VARY, "vary"),
+    ] {
+        assert_eq!(STATIC[index - 1].0, name);
+    }
+}
