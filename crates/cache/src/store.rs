@@ -230,13 +230,20 @@ impl Store {
 impl Store {
     /// Purges. Returns when the purge holds after a crash too. The entries that it has hit are deleted as they are found.
     pub async fn purge(&self, scope: Scope, fate: Fate) -> Result<(), StoreError> {
-        let key = match (&scope, fate) {
-            (Scope::Key(key), Fate::Gone) => Some(Key(*key)),
+        self.purge_together(vec![scope], fate).await
+    }
+
+    /// Purges several scopes; one write to the log brings them to the device.
+    pub async fn purge_together(&self, scopes: Vec<Scope>, fate: Fate) -> Result<(), StoreError> {
+        let key_of = |scope: &Scope| match scope {
+            Scope::Key(key) => Some(Key(*key)),
             _ => None,
         };
-        let number = self.entries.purges.add(scope, fate).await?;
-        if let Some(key) = key {
-            self.entries.carry_out(&key, number);
+        let keys: Vec<_> = scopes.iter().map(key_of).collect();
+        let first = self.entries.purges.add(scopes, fate).await?;
+        if fate == Fate::Gone {
+            let numbered = (first..).zip(keys).filter_map(|(number, key)| Some((number, key?)));
+            numbered.for_each(|(number, key)| self.entries.carry_out(&key, number));
         }
         Ok(())
     }

@@ -32,7 +32,7 @@ use crate::disk::directory::Directory;
 use crate::disk::read::read_all;
 use crate::error::{OpenError, StoreError};
 use crate::key::Key;
-use crate::purge::{Fate, Log, Purges, Scope, encode};
+use crate::purge::{Fate, Log, Purges, Scope, TEXT_MAX, encode};
 use crate::stats::Counter;
 
 /// The log in the cache's directory.
@@ -230,25 +230,32 @@ impl PurgeLog {
         self.good.load(Ordering::Relaxed) > self.rewrite_at.load(Ordering::Relaxed)
     }
 
-    /// Purges. Returns when the purge holds after a crash too, with its number.
-    pub(crate) async fn add(self: &Arc<PurgeLog>, scope: Scope, fate: Fate) -> Result<u64, StoreError> {
+    /// Purges. Returns when all of these hold after a crash too, with the number of the first. The others follow it.
+    pub(crate) async fn add(self: &Arc<PurgeLog>, scopes: Vec<Scope>, fate: Fate) -> Result<u64, StoreError> {
         if !self.dir.is_owner() {
             return Err(StoreError::NotOwner);
         }
-        let (number, batch) = self.gather(scope, fate)?;
+        if scopes.iter().any(|scope| scope.text().len() > TEXT_MAX) {
+            return Err(StoreError::Disk { doing: WRITING, errno: Errno::INVAL });
+        }
+        let (number, batch) = self.gather(scopes, fate);
         batch.done().await?;
         Ok(number)
     }
 
-    /// Gives a purge its number and its place in the group that is written next.
-    fn gather(self: &Arc<PurgeLog>, scope: Scope, fate: Fate) -> Result<(u64, Arc<Batch>), StoreError> {
+    /// Gives purges their numbers and adds their records to the group that is written next.
+    fn gather(self: &Arc<PurgeLog>, scopes: Vec<Scope>, fate: Fate) -> (u64, Arc<Batch>) {
         // One lock for both, so that numbers come in the order of the log.
         let mut group = self.group();
-        let purge = self.set_mut().add(scope, fate);
-        if !encode(&purge, crc32c::of, &mut group.records) {
-            return Err(StoreError::Disk { doing: WRITING, errno: Errno::INVAL });
+        let mut purges = self.set_mut();
+        let number = purges.sequence() + 1;
+        for scope in scopes {
+            let purge = purges.add(scope, fate);
+            let is_written = encode(&purge, crc32c::of, &mut group.records);
+            assert!(is_written, "its text is short enough");
+            group.count += 1;
         }
-        group.count += 1;
+        drop(purges);
         let batch = Arc::clone(&group.batch);
         let is_first = !std::mem::replace(&mut group.is_written, true);
         drop(group);
@@ -256,7 +263,7 @@ impl PurgeLog {
             let writer = Writer { log: Arc::clone(self), batch: None, is_done: false };
             rt::spawn(writer.write_groups());
         }
-        Ok((purge.sequence, batch))
+        (number, batch)
     }
 
     fn group(&self) -> MutexGuard<'_, Group> {

@@ -26,6 +26,17 @@ pub enum Scope {
     All,
 }
 
+impl Scope {
+    /// Its text in a record of the log.
+    fn text(&self) -> &[u8] {
+        match self {
+            Scope::Key(key) => key,
+            Scope::Pattern(text) | Scope::Tag(text) => text,
+            Scope::All => &[],
+        }
+    }
+}
+
 /// The effect on a purged object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fate {
@@ -329,12 +340,13 @@ const RECORD_HEAD: usize = 4 + 4 + 8 + 2;
 ///   length of what follows the checksum u32 | crc32c of it u32 | number u64 | kind u8 | fate u8 | text
 /// ```
 pub fn encode(purge: &Purge, checksum: fn(&[u8]) -> u32, out: &mut Vec<u8>) -> bool {
-    let (kind, text) = match &purge.scope {
-        Scope::Key(key) => (0, &key[..]),
-        Scope::Pattern(text) => (1, &text[..]),
-        Scope::Tag(text) => (2, &text[..]),
-        Scope::All => (3, &[][..]),
+    let kind = match &purge.scope {
+        Scope::Key(_) => 0,
+        Scope::Pattern(_) => 1,
+        Scope::Tag(_) => 2,
+        Scope::All => 3,
     };
+    let text = purge.scope.text();
     if text.len() > TEXT_MAX {
         return false;
     }

@@ -108,6 +108,33 @@ fn purges_that_come_at_once_are_brought_to_the_disk_together() {
 }
 
 #[test]
+fn purges_of_one_call_are_one_write_and_one_sync() {
+    const COUNT: u64 = 64;
+    let place = Place::new();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        for number in 0..2 {
+            put(&store, number, 100).await.unwrap();
+        }
+        // The first one creates the log.
+        purge(&store, tag(COUNT)).await;
+        let before = rt::counters().engine.submitted;
+        let scopes = (0..COUNT).map(tag).collect();
+        store.purge_together(scopes, Fate::Gone).await.unwrap();
+        let operations = rt::counters().engine.submitted - before;
+        assert!(operations <= 4, "open, write, sync, close, and not {operations} operations");
+        assert_eq!(kept(&store), COUNT + 1);
+        // Keys among others are forgotten like those of a purge alone.
+        store.purge_together(vec![key(0), tag(COUNT), key(1)], Fate::Gone).await.unwrap();
+        assert!(find(&store, 0).await.is_none() && find(&store, 1).await.is_none());
+        until(|| kept(&store) == COUNT + 1).await;
+        stop(&store).await;
+    });
+    assert_eq!(Log::new(&log_of(&place), crc32c).count() as u64, COUNT + 4);
+}
+
+#[test]
 fn a_purge_leaves_no_name_behind_once_nothing_it_names_is_stored() {
     let place = Place::new();
     PLAIN.run(async {

@@ -23,7 +23,7 @@ pub enum Purged {
     All,
 }
 
-/// Most tags of one request: each is a separate record in the log, synced to the disk before the response.
+/// Most tags of one request: each is a record of the log. The request waits for one write of them all.
 pub const TAGS_MAX: usize = 64;
 
 /// Longest text of a key, pattern or tag that is purged: what the store takes for a key.
@@ -59,15 +59,15 @@ pub async fn purge(request: &Request, cache: &Arc<Cache>, purged: &Purged, fate:
             .log(Level::Error, format_args!("cache purge names no tag, too many, or one that is too long"));
         return 400;
     }
-    for scope in scopes {
-        match &scope {
+    for scope in &scopes {
+        match scope {
             Scope::Key(key) => cache.shared_fetches().part_from(&Key(*key)),
             _ => cache.shared_fetches().part_from_all(rt::now()),
         }
-        if let Err(error) = store.purge(scope, fate).await {
-            request.log(Level::Error, format_args!("cache purge failed: {error}"));
-            return if error == StoreError::NotOwner { 503 } else { 500 };
-        }
+    }
+    if let Err(error) = store.purge_together(scopes, fate).await {
+        request.log(Level::Error, format_args!("cache purge failed: {error}"));
+        return if error == StoreError::NotOwner { 503 } else { 500 };
     }
     if was_there { 204 } else { 404 }
 }
