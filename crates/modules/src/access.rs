@@ -74,10 +74,10 @@ struct Rule {
     allow: bool,
 }
 
-/// Whom a rule is about.
+/// The subject of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
-    /// Whoever comes, from wherever.
+    /// All clients, from any address.
     All,
     /// Addresses that belong together.
     Network(Network),
@@ -110,7 +110,7 @@ impl Who {
 }
 
 impl Conf {
-    /// What the rules say about a client; `None` when none applies.
+    /// The verdict of the rules on a client; `None` when none applies.
     fn judge(&self, peer: &Address) -> Option<bool> {
         self.rules.items().iter().find(|rule| rule.who.includes(peer)).map(|rule| rule.allow)
     }

@@ -5,9 +5,10 @@
 //!                        |                          |
 //!         issuers(): to the agent's process         +--> Slots: order -> slot, shown by ssl_certificate $acme_certificate
 //! ```
-//! The directives say what is wanted: [`issuers`] returns that for the process that obtains it. A server block with
-//! `acme_certificate` has a slot in [`exchange::acme::Slots`], which `ssl_certificate $acme_certificate` shows; until a certificate is
-//! there it holds one that nobody trusts. The handler here serves the files that authorities ask for.
+//! The directives describe the certificates: [`issuers`] returns that for the process that obtains it. A server block with
+//! `acme_certificate` has a slot in [`exchange::acme::Slots`], which `ssl_certificate $acme_certificate` shows; until the
+//! first certificate arrives, it holds one that no client trusts. The handler here serves the files that authorities ask
+//! for.
 
 use std::net::IpAddr;
 use std::time::SystemTime;
@@ -269,8 +270,8 @@ fn key_kind(text: &str) -> Option<Result<KeyKind, &'static str>> {
     Some(KeyKind::ALL.iter().find(|(name, _)| *name == whole).map(|(_, kind)| *kind).ok_or(wrong))
 }
 
-/// The file of an account's key. It is read here, with the rights of the master, and checked, so that `-t` tells what is wrong
-/// with it; the process that obtains certificates gets its bytes.
+/// The file of an account's key. The file is read and checked here, with the rights of the master, so that `-t` reports
+/// errors in it; the process that obtains certificates gets its bytes.
 fn read_key(cx: &mut Cx<'_>, text: &str) -> Result<Vec<u8>, Error> {
     let file = crate::ssl::read_file(cx, "account key")?;
     ::tls::signing::SigningKey::from_pem(&file.bytes)
@@ -356,7 +357,7 @@ fn add_name(names: &mut Vec<String>, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A name that is written twice is asked for once: authorities refuse orders with duplicates.
+/// A repeated name is ordered once: authorities refuse orders with duplicates.
 fn push(names: &mut Vec<String>, name: String) {
     if !names.contains(&name) {
         names.push(name);
@@ -385,7 +386,7 @@ fn end(http: &mut Http, scope: &mut Scope, block: &BlockEnd<'_>) -> Result<(), E
     let placeholder = ::tls::issue::placeholder(&names, SystemTime::now());
     let placeholder = placeholder.map_err(|error| at(error.to_string()))?;
     // Made for each server that has one, though most have a certificate a moment later: making it takes some 30 us, and
-    // only the master and the worker know later what is kept.
+    // only the master and the worker know later which certificates are stored.
     let order = Order { names, key };
     let mut issuers = http.own::<Wanted>().issuers.iter_mut();
     let found = issuers.find(|known| known.name == issuer);

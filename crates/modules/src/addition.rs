@@ -1,7 +1,7 @@
 //! `add_before_body` and `add_after_body`: the responses of subrequests around a body.
 //!
-//! The subrequests are made while the body is sent, not before: a client sees the first part while the last one
-//! is still worked on, and where one fails its error page takes the place, as in nginx.
+//! The subrequests are made while the body is sent, not before: a client sees the first part while the last one is
+//! still processed, and the error page of a failed part takes its place, as in nginx.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
 }
 
 const DIRECTIVES: &[Directive] = &[
-    // An empty text is how nginx lets a location do without what it inherits.
+    // In nginx an empty text removes the inherited one from a location.
     Directive::scope(
         spec("add_before_body", Args::Exactly(1), "A URI whose response precedes bodies; empty for none."),
         |scope, cx| set(&mut scope.own::<Conf>().before, cx),
@@ -49,7 +49,7 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// What is added to bodies.
+/// The texts added to bodies.
 #[derive(Clone, Debug)]
 pub(crate) struct Conf {
     /// `add_before_body`
@@ -87,7 +87,7 @@ fn set(field: &mut Option<Arc<str>>, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The client's response alone, and only where it is what was asked for.
+/// Only the main response, and only where it is the requested content.
 fn filter(conf: &Conf, request: &mut Request) {
     if request.depth > 0 || request.response.status != 200 || !conf.types.matches(request) {
         return;
@@ -98,12 +98,12 @@ fn filter(conf: &Conf, request: &mut Request) {
     };
     let addition = Addition { before: wanted(&conf.before), after: wanted(&conf.after) };
     let response = &mut request.response;
-    // The date stays: the page is as new as what it is put around.
+    // The date stays: the page is as new as the body inside.
     response.becomes_another(true);
     response.filters.push(Box::new(addition));
 }
 
-/// What is still to be added.
+/// Text that remains to be added.
 struct Addition {
     before: Option<Subrequest>,
     after: Option<Subrequest>,

@@ -56,7 +56,7 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// Who is asked, and what is kept of the response.
+/// The URI of the subrequest, and the variables taken from its response.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
     uri: Option<Arc<str>>,
@@ -86,7 +86,7 @@ fn add_variable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 /// Asks, takes the values, and decides.
 async fn run(conf: &Conf, request: &mut Request) -> Step {
     let Some(uri) = &conf.uri else { return Step::Next };
-    // As in nginx without the client's query; who needs it finds it in `$request_uri`.
+    // As in nginx without the client's query; the original is in `$request_uri`.
     let wanted = Subrequest { uri: uri.as_bytes().to_vec(), ..Subrequest::default() };
     let Some(mut child) = subrequest::answer(request, &wanted).await else { return Step::Status(500) };
     let mut values = Vec::new();
@@ -106,7 +106,7 @@ async fn run(conf: &Conf, request: &mut Request) -> Step {
     match status {
         200..300 => Step::Allow,
         401 => {
-            // The client is to know what it is asked for.
+            // The client gets the challenge of the subrequest.
             request.response.www_authenticate.extend(questions);
             Step::Status(401)
         }

@@ -1,7 +1,7 @@
 //! `brotli`: responses are compressed on their way with brotli, by the directives of Google's module for nginx.
 //!
-//! Which responses are compressed is decided as for `gzip`, but neither versions nor proxies matter: whoever names this
-//! coding can read it. A client that takes several gets the first of zstd, brotli and gzip.
+//! Which responses are compressed is decided as for `gzip`, but neither versions nor proxies matter: every client that
+//! names this coding can read it. A client that takes several gets the first of zstd, brotli and gzip.
 
 use conf::{Args, Spec, State};
 
@@ -41,7 +41,7 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
 const BUFFERS_WHY: &str = "compressed data is sent as soon as it fills a send";
 
 const DIRECTIVES: &[Directive] = &[
-    // In an `if` too, for clients that are known by something else than what they accept.
+    // In an `if` too, for clients that are recognised by other properties than `Accept-Encoding`.
     Directive::scope(
         Spec::new(
             "http_brotli_filter",
@@ -70,12 +70,12 @@ const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // What is shorter would not fit into fewer packets.
+    // A shorter body would not fit into fewer packets.
     Directive::scope(
         spec("brotli_min_length", Args::Exactly(1), "Smallest `Content-Length` to compress.").default("20"),
         |scope, cx| cx.size(&mut scope.own::<Conf>().min_length),
     ),
-    // A response that says it is shorter gets a window of its own size, which saves memory at both ends.
+    // A short response gets a window of its size, which saves memory at both ends.
     Directive::scope(
         spec("brotli_window", Args::Exactly(1), "How far back repetitions are searched for.").default("512k"),
         |scope, cx| {
@@ -95,12 +95,12 @@ const DIRECTIVES: &[Directive] = &[
 /// The words for all other sizes.
 const WINDOWS: &str = "must be 1k, 2k, 4k, 8k, 16k, 32k, 64k, 128k, 256k, 512k, 1m, 2m, 4m, 8m or 16m";
 
-/// What is compressed, and how.
+/// Which responses are compressed, and how.
 #[derive(Clone, Debug)]
 pub(crate) struct Conf {
     /// Whether anything is.
     enabled: bool,
-    /// What the encoder is told.
+    /// Settings of the encoder.
     settings: coding::brotli::Settings,
     /// Bytes of the shortest response, where its length is known beforehand.
     min_length: u64,

@@ -1,4 +1,4 @@
-//! `$modern_browser` and `$ancient_browser`: what the `User-Agent` field says, judged by the configuration.
+//! `$modern_browser` and `$ancient_browser`: the `User-Agent` field, judged by the configuration.
 //!
 //! The browsers that it knows are those of nginx, which are those of 2004. Rules for others are names to look for.
 
@@ -23,7 +23,7 @@ pub(crate) static MODULE: Module = Module {
 };
 
 const DIRECTIVES: &[Directive] = &[
-    // Without any rule nobody is modern.
+    // Without any rule no browser is modern.
     Directive::scope(
         Spec::new(
             "http_browser",
@@ -134,7 +134,7 @@ pub(crate) struct Conf {
 
 impl Settings for Conf {}
 
-/// Rules that a block inherits as a whole, or makes anew with its first one.
+/// Rules of a block, inherited as a whole or replaced from its first rule on.
 #[derive(Debug, Default)]
 struct Owned<T> {
     rules: Arc<T>,
@@ -177,7 +177,7 @@ struct Ancient {
     netscape4: bool,
 }
 
-/// A browser that versions can be asked for.
+/// A browser whose version the rules may name.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
     /// Its place in the order in which browsers are looked for.
@@ -186,7 +186,7 @@ struct Kind {
     name: &'static str,
     /// Bytes at the start that all of its kind have.
     skip: usize,
-    /// What stands before its version,
+    /// The text before its version,
     mark: &'static str,
     /// and how many bytes that takes.
     mark_len: usize,
@@ -242,7 +242,7 @@ fn add_modern(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `1.2.3.4` as one number. What is no digit ends it, and parts beyond the fourth count nothing.
+/// `1.2.3.4` as one number. A character other than a digit ends it, and parts beyond the fourth are ignored.
 fn version_of(text: &[u8]) -> u64 {
     let end = text.iter().position(|byte| !byte.is_ascii_digit() && *byte != b'.').unwrap_or(text.len());
     let scales = [SCALE, SCALE / 100, SCALE / 10_000, SCALE / 1_000_000];

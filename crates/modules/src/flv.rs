@@ -1,5 +1,5 @@
-//! nginx's flv module: a Flash video from a byte on, which `start` in the query names. What is sent begins with the header of
-//! such files, so that a player takes it.
+//! nginx's flv module: a Flash video from a byte on, which `start` in the query names. The response begins with the header
+//! of such files, so that players accept it.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! nginx's grpc module: gRPC to upstreams, which is HTTP/2 with nothing read ahead. What it shares with HTTP is in [`crate::passing`] and
-//! [`crate::proxy`], connections and streams are `upstream`'s.
+//! nginx's grpc module: gRPC to upstreams, which is HTTP/2 with nothing read ahead. The part shared with HTTP is in
+//! [`crate::passing`] and [`crate::proxy`], connections and streams are in `upstream`.
 //!
 //! | part of a call | what becomes of it |
 //! |---|---|

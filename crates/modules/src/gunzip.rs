@@ -1,8 +1,7 @@
 //! `gunzip`: responses that are stored or come compressed with gzip, for clients that cannot read that.
 //!
-//! One copy that is stored compressed is enough then: `gzip_static always` finds it, and this module undoes it for
-//! the few that do not accept it. What is broken ends with the connection, so that no client takes a part of a body
-//! for all of it.
+//! One copy that is stored compressed is enough then: `gzip_static always` finds it, and this module undoes it for the
+//! few that do not accept it. A damaged body ends with the connection, so that no client mistakes a part for the whole.
 
 use conf::{Args, Spec, State};
 use http::request::Method;
@@ -69,7 +68,7 @@ fn filter(_: &Conf, request: &mut Request) {
     if !request.response.field(b"Content-Encoding").is_some_and(is_gzip) {
         return;
     }
-    // Either form is right for somebody, which caches have to know.
+    // Caches must know that the form depends on the client.
     request.response.vary_accept_encoding = true;
     if accept::gzip(request) {
         return;
@@ -86,8 +85,8 @@ fn filter(_: &Conf, request: &mut Request) {
 #[derive(Default)]
 struct Gunzip {
     decoder: Decoder,
-    /// Whether the first byte that comes was decompressed already: it was said to be left, so that what follows
-    /// from it is asked for.
+    /// Whether the first byte that comes was decompressed already: the stage was reported as removed, so that the
+    /// changes that follow from it are requested.
     ahead: bool,
 }
 
@@ -99,7 +98,7 @@ impl BodyFilter for Gunzip {
         let skip = usize::from(self.ahead);
         let bytes = out.bytes();
         let used = skip + self.decoder.push(&input[skip..], ROOM, bytes)?;
-        // With the room used up, the last byte may stand for more than what it gave.
+        // When the room is used up, the last input byte may still have output to come.
         self.ahead = bytes.len() == ROOM && used == input.len();
         Ok(used - usize::from(self.ahead))
     }

@@ -39,7 +39,7 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
 }
 
 const DIRECTIVES: &[Directive] = &[
-    // In an `if` too, for clients that are known by something else than what they accept.
+    // In an `if` too, for clients that are recognised by other properties than `Accept-Encoding`.
     Directive::scope(
         Spec::new("http_gzip", "gzip", LEVELS_AND_IF, Args::Flag, "Compresses responses with gzip.")
             .default("off"),
@@ -62,7 +62,7 @@ const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // What is shorter would not fit into fewer packets.
+    // A shorter body would not fit into fewer packets.
     Directive::scope(
         spec("gzip_min_length", Args::Exactly(1), "Smallest `Content-Length` to compress.").default("20"),
         |scope, cx| cx.size(&mut scope.own::<Conf>().min_length),
@@ -111,12 +111,12 @@ const ACCEPTED: &[Directive] = &[
     ),
 ];
 
-/// What is compressed, and how.
+/// Which responses are compressed, and how.
 #[derive(Clone, Debug)]
 pub(crate) struct Conf {
     /// Whether anything is.
     enabled: bool,
-    /// What the encoder is told.
+    /// Settings of the encoder.
     settings: coding::gzip::Settings,
     /// Bytes of the shortest response, where its length is known beforehand.
     min_length: u64,

@@ -1,8 +1,8 @@
 //! `gzip_static`: files that were compressed with gzip before, sent in the place of the originals.
 //!
-//! The file next to the original has its own date, length and entity tag, and ranges of it can be asked for; only the
-//! media type is that of the original. Nobody looks whether it holds what the original does. Everything else is
-//! the same for all codings and stands in [`crate::coding::precompressed`].
+//! The compressed file has its date, length and entity tag, and supports ranges; only the media type is that of the
+//! original. Its content is not compared with the original. Everything else is the same for all codings and stands in
+//! [`crate::coding::precompressed`].
 
 use conf::{Args, Spec, value};
 

@@ -61,7 +61,7 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// What a block does to fields, with what the blocks around it do, in order.
+/// The changes to fields of a block and of the blocks around it, in order.
 #[derive(Clone, Debug, Default)]
 struct Conf {
     /// `more_set_headers`, `more_clear_headers`
@@ -76,7 +76,7 @@ impl Settings for Conf {}
 /// One directive.
 #[derive(Clone, Debug)]
 struct Command {
-    /// In the order in which they were written; a later one sees what an earlier one did.
+    /// In the order in which they were written; a later change sees the result of an earlier one.
     fields: Vec<Field>,
     /// `-s`: the statuses that it is for; all where there is none.
     statuses: Vec<u16>,
@@ -109,13 +109,13 @@ enum Name {
 /// Which messages a directive is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
-    /// What the client gets.
+    /// The fields of the response.
     Response,
-    /// What the client has sent (`input` in the name of the directive).
+    /// The fields of the request (`input` in the name of the directive).
     Request,
 }
 
-/// What a directive does with fields.
+/// The change that a directive makes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Action {
     /// A field without a value is taken away all the same.
@@ -209,7 +209,7 @@ fn field(cx: &mut Cx<'_>, text: &str, action: Action) -> Result<Option<Field>, E
 }
 
 impl Command {
-    /// Whether it is for a message of this media type, whose parameters do not count.
+    /// Whether the change applies to this media type; parameters are ignored.
     fn is_for_type(&self, media_type: Option<&str>) -> bool {
         let media_type = media_type.unwrap_or_default().split(';').next().unwrap_or_default().trim();
         self.types.is_empty() || self.types.iter().any(|wanted| wanted.eq_ignore_ascii_case(media_type))
@@ -237,7 +237,7 @@ impl Field {
     }
 }
 
-/// Changes the response that the client gets, and not what it is made of.
+/// Changes the response of the client, not those of subrequests.
 fn change_response(conf: &Conf, request: &mut Request) {
     if request.depth > 0 {
         return;
@@ -258,7 +258,7 @@ fn change_response(conf: &Conf, request: &mut Request) {
     }
 }
 
-/// Sets a field. Those that the server writes itself have places of their own.
+/// Sets a field. Fields that the server writes have members of the response.
 fn set(response: &mut Response, name: &str, value: Vec<u8>, adds: bool) {
     match HeaderId::of(name.as_bytes()) {
         HeaderId::Server => response.server = Some(value),
@@ -271,7 +271,7 @@ fn set(response: &mut Response, name: &str, value: Vec<u8>, adds: bool) {
         HeaderId::LastModified => {
             response.remove_field(name.as_bytes());
             response.last_modified = http::date::parse_http(&value);
-            // What is no date is sent, but there is nothing to compare with it.
+            // An invalid date is sent, but the conditions ignore it.
             if response.last_modified.is_none() {
                 response.fields.push((name.into(), value));
             }

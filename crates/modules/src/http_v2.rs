@@ -118,7 +118,7 @@ fn read_preread_size(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `http2_chunk_size`: what is longer than any frame may be is that, as in nginx.
+/// `http2_chunk_size`: a value above the largest frame is an error, as in nginx.
 fn read_chunk_size(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let mut size = 0;
     cx.size(&mut size)?;
@@ -179,7 +179,7 @@ const fn obsolete(name: &'static str, contexts: Contexts, args: Args, help: &'st
     })
 }
 
-/// What has taken the place of an obsolete directive.
+/// The replacement of an obsolete directive.
 fn replacement(name: &str) -> Option<&'static str> {
     match name {
         "http2_idle_timeout" => Some("keepalive_timeout"),

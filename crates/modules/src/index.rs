@@ -125,8 +125,8 @@ async fn run(index: &Conf, request: &mut Request) -> Step {
     Step::Next
 }
 
-/// A directory that is not there is answered with 404, and not with what follows where it has no index. `path` is that
-/// of the first name, which nginx writes to its log.
+/// A missing directory is answered with 404, even if a handler follows. `path` is that of the first name, which nginx
+/// writes to its log.
 async fn look_at_folder(request: &Request, folder: &[u8], path: &[u8]) -> Result<(), Step> {
     let folder = folder.strip_suffix(b"/").filter(|folder| !folder.is_empty()).unwrap_or(folder);
     match files::look(request, folder).await {
@@ -149,7 +149,7 @@ async fn look_at_folder(request: &Request, folder: &[u8], path: &[u8]) -> Result
     }
 }
 
-/// nginx's words and statuses for a file that cannot be looked at, or whose directory is not there.
+/// nginx's messages and statuses for a file that cannot be read, or whose directory is missing.
 fn refused(request: &Request, path: &[u8], failure: Failure) -> Step {
     let (path, reason) = (files::display(path), Reason(failure.errno));
     if matches!(failure.errno, Errno::ACCESS | Errno::XDEV) {

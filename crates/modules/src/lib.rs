@@ -144,7 +144,7 @@ pub static MODULES: &[&Module] = &[
     &gzip_static::MODULE,
     &autoindex::MODULE,
     &static_file::MODULE,
-    // What a slice was made the whole of is compared with what the client has.
+    // The conditions apply to the response assembled from slices.
     &slice::MODULE,
     &not_modified::MODULE,
     // Its changes of requests are behind all rewriting, and those of responses before what adds to these.
@@ -163,13 +163,13 @@ pub static MODULES: &[&Module] = &[
     &range::MODULE,
 ];
 
-/// All modules with what the reading of a configuration needs of them.
+/// All modules, with their data for reading a configuration.
 pub fn all() -> &'static ModuleTable {
     static TABLE: LazyLock<ModuleTable> = LazyLock::new(|| ModuleTable::new(MODULES));
     &TABLE
 }
 
-/// The module of another vendor whose directives have such names.
+/// The third-party module whose directives have such names.
 pub fn foreign_module(directive: &str) -> Option<&'static str> {
     core::foreign_module(directive)
 }

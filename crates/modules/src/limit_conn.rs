@@ -91,7 +91,7 @@ type Zone = shared_zone::Zone<Declared>;
 /// What `limit_conn_zone` says.
 #[derive(Debug)]
 pub(crate) struct Declared {
-    /// What requests are told apart by.
+    /// The key of a count.
     key: Template,
     /// The same as it was written, for messages and to be compared at a reload.
     key_text: String,
@@ -100,7 +100,7 @@ pub(crate) struct Declared {
 /// Requests in flight, by key. Keys without any have no entry, so nothing is ever pushed out.
 type Counts = Table<u32>;
 
-/// What a count costs beside its key: 64 bytes with an address.
+/// Memory of a count beside its key: 64 bytes with an address.
 const COUNT_OVERHEAD: u64 = 36;
 
 impl Kind for Declared {

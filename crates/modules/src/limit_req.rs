@@ -1,8 +1,8 @@
 //! `limit_req`: how many requests a key may make in a second.
 //!
-//! Each key has a bucket that requests fill and time empties. Its level is counted in thousandths of a
-//! request, as in nginx: a request adds 1000, a millisecond takes the rate away. What is above `burst` is
-//! refused, what is above `delay` waits until it would have been its turn.
+//! Each key has a bucket that requests fill and time empties. Its level is counted in thousandths of a request, as in
+//! nginx: a request adds 1000, a millisecond takes the rate away. Requests above `burst` are refused, and requests
+//! above `delay` wait for their turn.
 //!
 //! With several limits in a location a request is charged for none when one refuses it; else the last one that
 //! has a key is charged with the look at it, and then the others.
@@ -114,7 +114,7 @@ type Zone = shared_zone::Zone<Declared>;
 /// What `limit_req_zone` says.
 #[derive(Debug)]
 pub(crate) struct Declared {
-    /// What requests are told apart by.
+    /// The key of a bucket.
     key: Template,
     /// The same as it was written, for messages and to be compared at a reload.
     key_text: String,
@@ -122,7 +122,7 @@ pub(crate) struct Declared {
     rate: i64,
 }
 
-/// What a key's bucket holds.
+/// The content of a key's bucket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bucket {
     /// Thousandths of a request.
@@ -146,7 +146,7 @@ impl Buckets {
     }
 }
 
-/// What a bucket costs beside its key: with an address 128 bytes, as the documentation of nginx has it.
+/// Memory of a bucket beside its key: with an address 128 bytes, as the documentation of nginx has it.
 const BUCKET_OVERHEAD: u64 = 80;
 
 impl Kind for Declared {
@@ -232,7 +232,7 @@ pub(crate) struct Outcome {
     dry_run: bool,
 }
 
-/// What the limits say together.
+/// The verdict of all limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     /// Within all limits, or in a zone that has just seen its key for the first time.
@@ -283,7 +283,7 @@ fn run(conf: &Conf, request: &mut Request) -> Option<Step> {
     (!is_delayed(request)).then_some(Step::Next)
 }
 
-/// What one limit says of a request.
+/// The verdict of one limit on a request.
 enum Look {
     /// Its bucket would hold so much with this request.
     Fits(i64),
@@ -293,7 +293,7 @@ enum Look {
     NoRoom,
 }
 
-/// The verdict, and what it says in the log; `None` when no limit has a key for this request.
+/// The verdict and its log message; `None` when no limit has a key for this request.
 fn judge(request: &Request, conf: &Conf) -> Option<Verdict> {
     let limits = conf.limits.items();
     let dry = conf.dry();
@@ -371,7 +371,7 @@ impl Limit {
         let (rate, now_ms) = (self.zone.kind().rate, self.now_ms());
         self.zone.state().table.with(key, |entry| {
             let Some(bucket) = entry.touch() else {
-                // Whoever charges it later makes the bucket; until then an absent one is an empty one.
+                // The later charge makes the bucket; until then an absent one is an empty one.
                 let fits = !is_last || begin(entry, rate, now_ms);
                 return if fits { Look::Fits(0) } else { Look::NoRoom };
             };
@@ -386,7 +386,7 @@ impl Limit {
         })
     }
 
-    /// Charges the bucket of a key for a request that all limits let pass; returns what it holds then.
+    /// Charges the bucket of a key for a request that all limits let pass; returns its new content.
     fn charge(&self, key: &[u8]) -> i64 {
         let (rate, now_ms) = (self.zone.kind().rate, self.now_ms());
         self.zone.state().table.with(key, |entry| match entry.touch() {

@@ -1,4 +1,4 @@
-//! `map`: a variable whose value follows from that of a text with variables.
+//! `map`: a variable whose value is looked up by a text with variables.
 //!
 //! Texts are looked up by hash and patterns in turn, when the variable is first used in a request.
 
@@ -20,7 +20,7 @@ use exchange::wildcard::{HostTable, Refusal};
 pub(crate) static MODULE: Module = Module { directives: &[DIRECTIVES], ..Module::named("http_map") };
 
 const DIRECTIVES: &[Directive] = &[
-    // Its value is made when somebody asks, so maps that a request does not need cost it nothing.
+    // The value is computed at its first use, so unused maps cost a request nothing.
     Directive::http(
         Spec::new(
             "http_map",
@@ -33,7 +33,7 @@ const DIRECTIVES: &[Directive] = &[
         .many(),
         add_map,
     ),
-    // Their values are checked all the same: a slip is told here as it is by nginx.
+    // Their values are checked all the same: an error is reported here, as in nginx.
     Directive::http(tuning("map_hash_bucket_size", "64").state(State::Accepted(NO_HASH)), |cx| {
         cx.number(&mut 0)
     }),
@@ -51,7 +51,7 @@ const fn tuning(name: &'static str, default: &'static str) -> Spec {
 /// One `map`.
 #[derive(Debug)]
 struct Map {
-    /// What is looked up.
+    /// The text to look up.
     source: Template,
     /// Places in `values` by text in lower case.
     texts: HostTable<u32>,
@@ -59,11 +59,11 @@ struct Map {
     patterns: Vec<(Pattern, u32)>,
     /// Each once, however many rows have it.
     values: Vec<Template>,
-    /// What holds when nothing fits; without it the value is empty.
+    /// The default value; without it the value is empty.
     default: Option<u32>,
     /// Whether texts are host names, which may have wildcards and a dot at their end.
     hostnames: bool,
-    /// Whether the value is made anew for each use, because what it follows from changes during a request.
+    /// Whether the value is computed at each use, because its source may change during a request.
     volatile: bool,
 }
 
@@ -71,7 +71,7 @@ struct Map {
 fn add_map(cx: &mut Cx<'_>) -> Result<(), Error> {
     let source = cx.template(cx.arg(0))?;
     let name = cx.variable_name(cx.arg(1))?;
-    // Before the rows: a name that cannot be had is told with the line of the block.
+    // Before the rows: an invalid name is reported with the line of the block.
     let slot = cx.http.registry.define_computed(name, cx.statement)?;
     let mut reader = Reader {
         map: Map {
@@ -133,7 +133,7 @@ impl<'a> Reader<'a> {
         }
         // What begins like a pattern, or is one of the words above, is written behind a backslash.
         let text = key.strip_prefix('\\').unwrap_or(key);
-        // Lowered once here, so that a lookup lowers only what it was asked for.
+        // Lowered once here, so that a lookup lowers only its argument.
         let lower = text.to_ascii_lowercase();
         let added = match self.map.hostnames {
             true => self.map.texts.add(&lower, value),

@@ -1,4 +1,4 @@
-//! nginx's memcached module: the values of a memcached server as responses. What it shares with HTTP is in
+//! nginx's memcached module: the values of a memcached server as responses. The part shared with HTTP is in
 //! [`crate::passing`], the bytes are in `http::gateway::memcached`.
 //!
 //! | step | where |
@@ -8,8 +8,8 @@
 //! | the first line as a header section, the end of the value | the decoder |
 //! | type, ranges, 404 of this server | `passing::reply`, by the settings of `Memcached::finish` |
 //!
-//! As in nginx, GET and HEAD alone are taken, a value is passed on as it arrives, and a key that the server does not know
-//! is 404 of this server, so that `error_page 404` can lead to what makes the value.
+//! As in nginx, only GET and HEAD are accepted, and a value is passed on as it arrives. A missing key is a 404 of this
+//! server, so that `error_page 404` can lead to the source of the value.
 
 use conf::{Args, Contexts, Spec};
 use http::gateway::memcached;

@@ -1,4 +1,4 @@
-//! `mirror`: copies of a request that are made beside it, and whose responses nobody looks at.
+//! `mirror`: copies of a request whose responses are ignored.
 
 use std::sync::Arc;
 

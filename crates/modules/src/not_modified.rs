@@ -16,8 +16,8 @@ pub(crate) static MODULE: Module = Module {
 
 /// Runs before the range filter, so that a range of a file that the client has already is not read at all.
 fn filter(request: &mut Request) {
-    // Other statuses say nothing about the file that the client may have; nor does the file of an error page.
-    // Nor has the client a copy of what a subrequest is answered with.
+    // Other statuses say nothing about the file that the client may have; nor does the file of an error page. The
+    // client has no copy of a subrequest's response either.
     if request.response.status != 200 || request.error_status.is_some() || request.depth > 0 {
         return;
     }
@@ -27,7 +27,8 @@ fn filter(request: &mut Request) {
     }
     let response = &request.response;
     let mut last_modified = response.last_modified;
-    // A file that was put back to an older state must be sent again. What an upstream made has no such past.
+    // A file that was put back to an older state must be sent again. An upstream's response is compared by date as
+    // well.
     let mut mode = IfModifiedSince::Exact;
     if response.is_stored {
         mode = IfModifiedSince::Before;
@@ -43,8 +44,7 @@ fn filter(request: &mut Request) {
         Outcome::NotModified => {
             let response = &mut request.response;
             response.status = 304;
-            // RFC 9110 section 15.4.5: what is sent beside the validators would only describe a body that does
-            // not come.
+            // RFC 9110 section 15.4.5: fields beside the validators would describe a body that is not sent.
             response.content_length = None;
             response.content_type = ContentType::None;
             response.remove_field(b"Content-Encoding");

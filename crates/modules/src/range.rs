@@ -23,12 +23,12 @@ pub(crate) static MODULE: Module = Module {
 
 /// Leaves everything as it is unless the response is a whole body of known size that was declared divisible.
 fn filter(request: &mut Request) {
-    // The client asks for a range of the whole, and not of what is put into it.
+    // The range applies to the main response, not to inserted parts.
     if request.depth > 0 {
         return;
     }
     let response = &mut request.response;
-    // What the modules before this one change on its way has no length, and nothing that could be divided.
+    // A response that earlier modules change has no known length, and cannot be divided.
     response.allow_ranges &= response.content_length.is_some();
     let (Some(size), true, 200) = (response.content_length, response.allow_ranges, response.status) else {
         return;
@@ -47,8 +47,8 @@ fn filter(request: &mut Request) {
     };
     let asked = has_meaning && if_range_holds(request);
     let Some(value) = request.header(HeaderId::Range).filter(|_| asked) else { return };
-    // A bound holds even where none is configured: each range costs a part of its own, and a client could ask
-    // for thousands of one byte.
+    // A bound holds even where none is configured: each range costs memory, and a client could request thousands of one
+    // byte.
     let max_ranges = max_ranges.map_or(MAX_RANGES_DEFAULT, |most| most.min(u64::from(u32::MAX)) as u32);
     let mut ranges = Vec::new();
     match range::parse(value, size, max_ranges, &mut ranges) {
@@ -61,8 +61,8 @@ fn filter(request: &mut Request) {
         }
         RangeOutcome::Partial => match ranges.as_slice() {
             &[single] => one(request, single, size),
-            // What can be read once only has no second part before the first one; and what is made of several pieces is
-            // divided once, as in nginx.
+            // A body that can be read once only has its parts in order; and a body of several pieces is divided once,
+            // as in nginx.
             _ if is_divided_once(&request.response.body) => {}
             several => many(request, several, size),
         },
@@ -110,7 +110,7 @@ fn if_range_holds(request: &Request) -> bool {
     request.header(HeaderId::IfRange).is_none_or(|value| range::if_range_matches(value, validators))
 }
 
-/// One range needs no framing: the piece itself is the body, and its place is told in a header field.
+/// One range needs no framing: the range is the body, and a header field has its position.
 fn one(request: &mut Request, range: ByteRange, size: u64) {
     let mut text = Vec::new();
     range::push_content_range(range, size, &mut text);
@@ -140,7 +140,7 @@ fn one(request: &mut Request, range: ByteRange, size: u64) {
     };
 }
 
-/// Several ranges are parts of a multipart body, whose length is known before a byte of it is read.
+/// Several ranges are parts of a multipart body, whose length is computed before it is read.
 fn many(request: &mut Request, ranges: &[ByteRange], size: u64) {
     let boundary = request.conn.thread.shared.next_boundary();
     // Each part repeats the type of the whole; the type of the response names the boundary instead.

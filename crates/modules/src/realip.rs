@@ -1,8 +1,7 @@
 //! The address of a client behind a proxy that is trusted.
 //!
-//! What the proxy says, in a field of the request or in a header of the PROXY protocol, takes the place of the
-//! peer's address for everything that asks [`Request::client`], from this module's phases to the end of the
-//! request.
+//! The address from a proxy, in a request field or in a header of the PROXY protocol, replaces the peer's for all
+//! callers of [`Request::client`], from this module's phases to the end of the request.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use exchange::variables::Variable;
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     variables: VARIABLES,
-    // Early, so that rewriting sees the address; and again where a location has settings of its own.
+    // Early, so that rewriting sees the address; and again where a location has other settings.
     settings: &[SettingsType::of::<Conf>()],
     take_part: |_, scope, plan| {
         if !scope.of::<Conf>().from.items().is_empty() {
@@ -34,7 +33,7 @@ pub(crate) static MODULE: Module = Module {
 };
 
 const DIRECTIVES: &[Directive] = &[
-    // Nobody is trusted by default: the fields are the client's to write.
+    // By default no peer is trusted: the fields are the client's to write.
     Directive::scope(
         Spec::new(
             "http_realip",
@@ -95,10 +94,10 @@ const VARIABLES: &[Variable] = &[
     },
 ];
 
-/// Whom to believe, and where to look.
+/// The trusted proxies, and the source of the address.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
-    /// Whoever connects from elsewhere is a client, whatever it says.
+    /// A peer outside of the trusted networks is the client, whatever it sends.
     from: Layered<Network>,
     source: Source,
     recursive: bool,
@@ -114,7 +113,7 @@ enum Source {
     RealIp,
     /// `X-Forwarded-For`: a list to which each proxy adds, in one field or several.
     ForwardedFor,
-    /// What came before the first request.
+    /// The header before the first request.
     ProxyProtocol,
     /// The first field of this name.
     Field(Arc<str>),
@@ -138,7 +137,7 @@ fn trust(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What was found first stays: the second phase is for locations with other settings.
+/// The first address found stays: the second phase is for locations with other settings.
 fn run(conf: &Conf, request: &mut Request) -> Step {
     if request.real_client.is_none() {
         request.real_client = find(conf, request);
@@ -155,7 +154,7 @@ fn find(conf: &Conf, request: &Request) -> Option<Address> {
     let found = match &conf.source {
         Source::RealIp => search.back(peer, [request.header(HeaderId::XRealIp)?]),
         Source::ForwardedFor => {
-            // Each proxy adds behind what it got, so the last field is the nearest.
+            // Each proxy appends to the field that it received, so the last one is the nearest.
             let values: Vec<&[u8]> = request.head.all(request.bytes(), HeaderId::XForwardedFor).collect();
             search.back(peer, values.into_iter().rev())
         }
@@ -174,15 +173,15 @@ fn find(conf: &Conf, request: &Request) -> Option<Address> {
 
 /// A walk from the connection's peer towards the client.
 pub(crate) struct Search<'a> {
-    /// Whether what an address says of its own client is believed.
+    /// Whether the claim of this address about its client is trusted.
     pub(crate) trusted: &'a dyn Fn(&Address) -> bool,
     /// Whether the walk goes on over addresses that are trusted.
     pub(crate) recursive: bool,
 }
 
 impl Search<'_> {
-    /// Goes back through lists of addresses, the last list first. The walk ends at an address that is not trusted,
-    /// at text that is no address, or after one step where it is not to go on.
+    /// Goes back through lists of addresses, the last list first. The walk ends at an address that is not trusted, at
+    /// text that is no address, or after one step unless it is recursive.
     pub(crate) fn back<'v>(
         &self,
         peer: &Address,

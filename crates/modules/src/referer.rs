@@ -1,6 +1,6 @@
 //! `valid_referers` and `$invalid_referer`: does the request come from a page of one of these sites?
 //!
-//! A field that the client writes proves nothing; it keeps other sites from embedding what is served here.
+//! A field that the client writes proves nothing; it keeps other sites from embedding files of this one.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ const VARIABLES: &[Variable] = &[Variable {
     help: "`1` when `valid_referers` does not list where the request came from, else empty.",
 }];
 
-/// Which sites are right, and what a list may refer to.
+/// The allowed sites, and the parts of a list.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
     list: Option<Arc<List>>,
@@ -79,11 +79,11 @@ pub(crate) struct Conf {
 struct List {
     /// Requests without the field are right.
     none: bool,
-    /// Requests are right whose field was made unreadable, by a proxy for instance.
+    /// Requests are allowed whose field was made unreadable, by a proxy for instance.
     blocked: bool,
     /// Hosts; the value is a place in `paths`.
     hosts: HostTable<Option<u32>>,
-    /// What the path has to begin with, for hosts with one.
+    /// The prefix of the path, for hosts with one.
     paths: Vec<Box<[u8]>>,
     /// Patterns among the server's names, for the host.
     names: Vec<Arc<Pattern>>,
@@ -97,7 +97,7 @@ struct List {
     awaits_names: bool,
 }
 
-/// A second directive in a block adds to the first; the first in a block starts a list of its own.
+/// A second directive in a block adds to the first; the first in a block replaces the inherited list.
 fn read(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let conf = scope.own::<Conf>();
     let mut list = conf.list.take().map(Arc::unwrap_or_clone).unwrap_or_default();
@@ -174,11 +174,10 @@ impl List {
         !self.has_hosts && self.names.is_empty() && self.patterns.is_empty()
     }
 
-    /// Whether a request with this field comes from a right site. Where a pattern took too long nobody can say, and
-    /// it is taken for a wrong one.
+    /// Whether a request with this field comes from a right site. A pattern that took too long counts as no match.
     fn takes<'l>(&'l self, referer: Option<&[u8]>) -> Result<bool, GaveUp<'l>> {
         let Some(referer) = referer else { return Ok(self.none) };
-        // nginx's measure of what can be an address at all: a scheme and a host of four bytes.
+        // nginx's minimum for an address: a scheme and a host of four bytes.
         const LEN_MIN: usize = "http://i.ru".len();
         let scheme_len = |scheme: &[u8]| {
             let begins = referer.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
@@ -242,7 +241,7 @@ impl Conf {
         self.check(end)
     }
 
-    /// A block is complete: nginx does not take a list that can only say no to those who name a site.
+    /// A block is complete: nginx refuses a list that could only reject requests with a `Referer`.
     fn check(&self, end: &conf::Span) -> Result<(), Error> {
         let is_wrong = |list: &Arc<List>| (list.none || list.blocked) && !list.has_hosts;
         match self.list.as_ref().is_some_and(is_wrong) {

@@ -1,4 +1,4 @@
-//! nginx's scgi module: requests are passed to servers that speak SCGI. What it shares with HTTP is in
+//! nginx's scgi module: requests are passed to servers that speak SCGI. The part shared with HTTP is in
 //! [`crate::passing`], the bytes are in `http::gateway::scgi`.
 
 use conf::{Args, Contexts, Spec};

@@ -1,4 +1,4 @@
-//! Links that only the server can make: with a hash of what they are for, and a time at which they end.
+//! Links that only the server can make: with a hash of the URI or other text, and an expiry time.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // Whoever knows this text can make links; it should have a secret in it.
+    // Anyone with this text can make links; it should have a secret in it.
     Directive::scope(
         Spec::new(
             "http_secure_link",
@@ -76,14 +76,14 @@ const DIRECTIVES: &[Directive] = &[
 ];
 
 const VARIABLES: &[Variable] = &[
-    // For `if`, which refuses what is empty or 0.
+    // For `if`, in which an empty value or 0 is false.
     Variable {
         name: "secure_link",
         get: link,
         set: None,
         help: "Empty for a wrong link, `0` for one that has ended, else `1`; with `secure_link_secret` the link.",
     },
-    // For the text that is hashed: a time that is not in it could be changed by anybody.
+    // For the text that is hashed: without it in the hash, any client could change the time.
     Variable {
         name: "secure_link_expires",
         get: |request, out| request.nested("secure_link_expires", || expires(request, out)),
@@ -100,7 +100,7 @@ pub(crate) enum Conf {
     Unset,
     /// `secure_link_secret`
     Secret {
-        /// What is hashed behind the link.
+        /// The word hashed after the link.
         word: Arc<str>,
         /// The block that says so.
         block: u32,
@@ -116,7 +116,7 @@ impl Settings for Conf {}
 pub(crate) struct Signed {
     /// Where hash and time are in a request.
     link: Option<Arc<Template>>,
-    /// What the hash is made of.
+    /// The text to hash.
     hashed: Option<Arc<Template>>,
     /// The block that said something last.
     block: u32,
@@ -144,7 +144,7 @@ fn mixed(cx: &Cx<'_>) -> Error {
 fn link(request: &Request, out: &mut Vec<u8>) -> bool {
     match request.scope().of::<Conf>() {
         Conf::Unset => false,
-        // The word may be empty; then nobody has a link.
+        // The word may be empty; then no link is valid.
         Conf::Secret { word, .. } if word.is_empty() => false,
         Conf::Secret { word, .. } => {
             let found = with_secret(request.head.request_uri(request.bytes()), word.as_bytes());

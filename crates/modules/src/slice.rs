@@ -1,9 +1,9 @@
-//! `slice`: a large response is asked for in slices of one size, each stored by itself.
+//! `slice`: a large response is requested in slices of one size, each stored as a separate entry.
 //!
-//! The configuration does the asking: `proxy_set_header Range $slice_range`, with the variable in the cache key.
-//! Whoever evaluates it has a request for one slice; when that is answered with it (206), the response becomes that of
-//! the whole, and the other slices are fetched as the client comes to them, in requests that go through the same
-//! location. Ranges of a client are cut out of the whole, so that only the slices are fetched that they touch.
+//! The configuration does the asking: `proxy_set_header Range $slice_range`, with the variable in the cache key. A
+//! request that evaluates it asks for one slice; when the response is that slice (206), it becomes that of the whole.
+//! The other slices are fetched as the client reaches them, in requests through the same location. Ranges of a client
+//! are cut out of the whole, so that only the slices are fetched that they touch.
 //!
 //! Main types: [`Slices`], the body that is made of them.
 
@@ -94,7 +94,7 @@ fn show_range(request: &Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Where the client's range starts. Behind `If-Range`, and of several ranges, nobody knows what will be sent.
+/// Where the client's range starts. With `If-Range` or several ranges, the bytes to send are not known yet.
 fn first_byte(request: &Request) -> u64 {
     if request.header(HeaderId::IfRange).is_some() {
         return 0;
@@ -109,7 +109,7 @@ fn first_byte(request: &Request) -> u64 {
     http::parse_decimal(&spec[..digits]).unwrap_or(0)
 }
 
-/// Why a response is not the slice that was asked for, in nginx's words.
+/// The reason why a response is not the requested slice, in nginx's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Wrong {
     Status(u16),
@@ -164,7 +164,7 @@ fn etag_of(request: &Request) -> Option<Vec<u8>> {
     request.response.etag.as_ref().map(|etag| etag.as_bytes().to_vec())
 }
 
-/// Makes the response of the whole out of that of a slice. Any other response is what it is.
+/// Makes the response of the whole out of that of a slice. Any other response is left alone.
 fn filter(conf: &Conf, request: &mut Request) {
     let Some(start) = slice_start(request) else { return };
     if request.depth > 0 || request.response.status != 206 {
@@ -196,7 +196,7 @@ fn filter(conf: &Conf, request: &mut Request) {
     }
 }
 
-/// What the slices of one answer have in common.
+/// The common state of the slices of one response.
 struct Shared {
     /// What requests for further ones are made of.
     seed: RefCell<Box<Request>>,
@@ -228,7 +228,7 @@ impl Ranged for Slices {
 
 struct SliceSource {
     shared: Rc<Shared>,
-    /// What is still to be served.
+    /// The rest to serve.
     range: Range<u64>,
     first: Option<(u64, Body)>,
     state: State,
@@ -239,14 +239,14 @@ type Fetching = Pin<Box<dyn Future<Output = Option<Body>>>>;
 enum State {
     /// To be found out.
     Next,
-    /// A slice is asked for, of which this part is wanted.
+    /// A slice was requested, of which this part is needed.
     Fetching(Range<u64>, Fetching),
     /// It comes.
     Live(Box<dyn BodySource>),
 }
 
 impl SliceSource {
-    /// What comes next of the range.
+    /// The next part of the range.
     fn next(&mut self) -> Result<State, BodyError> {
         let size = self.shared.size;
         let start = self.range.start / size * size;
@@ -316,7 +316,7 @@ impl Shared {
 fn part_of(body: Body, part: Range<u64>) -> Result<Box<dyn BodySource>, BodyError> {
     let of_bytes = |source: Source, all: Range<usize>| {
         let (start, end) = (all.start + part.start as usize, all.start + part.end as usize);
-        // The head has said how long it is; what the body is must not be trusted for that.
+        // The head has said how long it is; the body itself cannot be trusted for that.
         if end > all.end { Err(BodyError::Broken) } else { Ok(RangedBody::of_bytes(source, start..end)) }
     };
     match body {

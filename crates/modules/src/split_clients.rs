@@ -30,7 +30,7 @@ const DIRECTIVES: &[Directive] = &[Directive::http(
 /// One `split_clients`.
 #[derive(Debug)]
 struct Split {
-    /// What clients are told apart by.
+    /// The text by which clients are distributed.
     source: Template,
     /// In the order of the configuration, which is that of the hashes.
     parts: Vec<Part>,
@@ -105,7 +105,7 @@ impl Compute for Split {
         if let Some(part) = parts.find(|part| part.below.is_none_or(|below| hash < below)) {
             out.extend_from_slice(part.value.as_bytes());
         }
-        // What no share is left for has a value too: an empty one.
+        // The rest above the shares has a value too: an empty one.
         true
     }
 }
@@ -118,7 +118,7 @@ fn murmur2(text: &[u8]) -> u32 {
         let word = word.wrapping_mul(MULTIPLIER);
         (word ^ word >> 24).wrapping_mul(MULTIPLIER)
     };
-    // The length is mixed in, so that texts which differ in zeros at the end are told apart.
+    // The length is mixed in, so that texts with different numbers of zeros at the end differ.
     let mut hash = text.len() as u32;
     let mut words = text.chunks_exact(4);
     for word in words.by_ref() {

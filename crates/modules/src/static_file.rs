@@ -16,7 +16,7 @@ use exchange::response::{Body, ContentType};
 use telemetry::Level;
 use transfer::body::{FileBody, Piece, choose};
 
-/// The module; it has no directives of its own.
+/// The module; it has no directives.
 pub(crate) static MODULE: Module = Module {
     take_part: |_, _, plan| {
         plan.now_or_later(
@@ -30,7 +30,7 @@ pub(crate) static MODULE: Module = Module {
 };
 
 /// Everything but waiting for the disk: a file that is cached, or whose path the kernel has in memory, is answered
-/// without the state of something that waits.
+/// without the state of a waiting task.
 fn now(request: &mut Request) -> Option<Step> {
     // POST goes on up to the file, so that a directory or a missing file is answered as for the others, like nginx.
     if !matches!(request.method, Method::Get | Method::Head | Method::Post) {
@@ -39,7 +39,7 @@ fn now(request: &mut Request) -> Option<Step> {
     if files::alias_is_lost(request) {
         return Some(Step::Status(500));
     }
-    // A directory: its index has been looked for before; what is left is for the modules behind this one.
+    // A directory: its index has been looked for before; other methods are left to the modules behind this one.
     if request.uri.last() == Some(&b'/') {
         return Some(Step::Next);
     }
@@ -62,7 +62,7 @@ fn later(request: &mut Request) -> Later<'_> {
 }
 
 /// Opens the file of the URI for a handler that answers for a whole location: the file and its path, or the step to take.
-/// What is no file is left to the handlers behind it.
+/// Everything but regular files is left to the handlers behind it.
 pub(crate) async fn open(request: &mut Request) -> Result<(Opened, Vec<u8>), Step> {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Err(Step::Status(405));
@@ -90,7 +90,7 @@ fn path(request: &mut Request) -> Vec<u8> {
     path
 }
 
-/// Answers with what the path of the URI led to.
+/// Answers with the file at the path of the URI.
 fn serve(request: &mut Request, found: Result<Found, Failure>, path: &[u8]) -> Step {
     match found {
         Ok(Found::File(_)) if request.method == Method::Post => Step::Status(405),
@@ -109,7 +109,7 @@ fn serve(request: &mut Request, found: Result<Found, Failure>, path: &[u8]) -> S
     }
 }
 
-/// The status that nginx gives this failure, and its line: crit for what an operator must look at.
+/// The status that nginx gives this failure, and its line: crit for errors that need an operator.
 pub(crate) fn refused(request: &Request, failure: Failure, path: &[u8]) -> Step {
     let status = files::status_of(failure.errno);
     let level = if status == 500 { Level::Crit } else { Level::Error };
@@ -120,7 +120,7 @@ pub(crate) fn refused(request: &Request, failure: Failure, path: &[u8]) -> Step 
     Step::Status(status)
 }
 
-/// A directory was asked for without the slash that relative links in it need.
+/// A request for a directory without the slash that relative links in it need.
 fn add_slash(request: &mut Request) -> Step {
     let mut location = Vec::with_capacity(request.uri.len() + request.args.len() + 2);
     // The decoded path must not bring bytes into the header that the client had escaped.
@@ -163,7 +163,7 @@ pub(crate) fn answer(request: &mut Request, opened: Opened) {
     response.content_length = Some(stat.size);
     response.last_modified = Some(stat.modified);
     response.etag = core.answering.etag.then(|| Etag::of_file(stat.modified, stat.size));
-    // Another server may have named the type of what it led to (`X-Accel-Redirect`).
+    // Another server may have set the type of the target (`X-Accel-Redirect`).
     if matches!(response.content_type, ContentType::None) {
         response.content_type = ContentType::OfUri;
     }

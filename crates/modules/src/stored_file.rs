@@ -1,8 +1,8 @@
 //! A file that is temporary until it is complete, and then gets its name in one step: copies of responses (`proxy_store`)
 //! and uploads (`dav`).
 //!
-//! Writes go through the disk engine of the location. What comes at the end is a handful of calls that a thread for long
-//! work makes in a row, since each may wait for the disk.
+//! Writes go through the disk engine of the location. The last step is a few calls that a thread for long work makes in
+//! a row, since each may wait for the disk.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,15 +20,15 @@ use exchange::room::DiskRoom;
 use exchange::thread::Thread;
 use transfer::received;
 
-/// What is to become of a file.
+/// The destination of a file.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     /// Where it will be.
     pub(crate) path: PathBuf,
-    /// The folder of temporary files, and the digits of its levels.
+    /// The directory of temporary files, and the digits of its levels.
     pub(crate) temp: PathBuf,
     pub(crate) levels: Vec<u8>,
-    /// Permission bits; directories get the same, and those who may read get into them.
+    /// Permission bits; directories get the same, and those with a right to read get the right to enter.
     pub(crate) mode: u32,
     /// Whether missing directories above it are made.
     pub(crate) makes_folders: bool,
@@ -95,7 +95,7 @@ impl Writer {
             return Ok(());
         }
         let (file, temp) = self.opened().await?;
-        // Whoever opens the name finds all bytes: the kernel shows what was written, flushed or not.
+        // A process that opens the name finds all bytes: the kernel shows written bytes, flushed or not.
         file.close().await;
         let plan = self.plan.clone();
         let from = temp.clone();
@@ -117,11 +117,11 @@ impl Drop for Writer {
     }
 }
 
-/// Takes a temporary file away, without anybody waiting for it.
+/// Removes a temporary file without waiting for it.
 fn remove(path: PathBuf, via: DiskVia) {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return };
     rt::spawn(async move {
-        // Nothing follows from a failure: the name is one that nobody looks for.
+        // Nothing follows from a failure: the name is not used again.
         let _ = rt::file::unlink(path, DeviceId::default(), via).await;
     });
 }
@@ -138,7 +138,7 @@ async fn write_piece(file: &rt::File, offset: u64, bytes: &[u8], via: DiskVia) -
 /// Permissions, time, the folders above it, and the name at last.
 #[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
 fn finish(temp: &Path, plan: &Plan) -> Result<(), Fault> {
-    // Before it has its name, so that nobody finds it with the wrong permissions.
+    // Before it has its name, so that no process opens it with the wrong permissions.
     dress(temp, plan)?;
     // In one step: readers of an older file keep that, and new ones find the new one.
     let mut renamed = rustix::fs::rename(temp, &plan.path);
@@ -153,8 +153,8 @@ fn finish(temp: &Path, plan: &Plan) -> Result<(), Fault> {
     }
 }
 
-/// The permissions of directories for files with these: whoever may read the files may also look into their directories,
-/// as in nginx.
+/// The permissions of directories for files with these: readers of the files may also enter their directories, as in
+/// nginx.
 pub(crate) fn folder_mode(mode: u32) -> u32 {
     mode | (mode & 0o444) >> 2
 }
@@ -199,7 +199,7 @@ fn dress(path: &Path, plan: &Plan) -> Result<(), Fault> {
 #[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
 fn copy_over(temp: &Path, plan: &Plan) -> Result<(), Fault> {
     let mut name = plan.path.clone().into_os_string();
-    // The name of the temporary file is nobody else's.
+    // The name of the temporary file is unique.
     name.push(".");
     name.push(temp.file_name().unwrap_or_default());
     let beside = PathBuf::from(name);

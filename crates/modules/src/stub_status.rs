@@ -83,7 +83,7 @@ const fn variable(
     Variable { name, get, set: None, help }
 }
 
-/// Added up when it is asked for; a request that does not ask pays nothing.
+/// Computed on request; a request that does not ask pays nothing.
 fn totals(request: &Request) -> Totals {
     request.conn.thread.shared.totals()
 }

@@ -71,7 +71,7 @@ struct Wanted {
     folder: bool,
 }
 
-/// What follows when nothing is there.
+/// The fallback when no file exists.
 #[derive(Debug)]
 enum Otherwise {
     /// `=404`
@@ -83,7 +83,7 @@ enum Otherwise {
 /// What fits into three digits of a status line.
 const STATUS_MAX: u16 = 999;
 
-/// The last argument is no file: it is what follows when none is there.
+/// The last argument is no file: the fallback when no file exists.
 fn set_files(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let texts: Vec<&str> = cx.statement.texts().collect();
     let (last, texts) = texts.split_last().expect("the table promises two arguments");
@@ -131,8 +131,8 @@ async fn run(files: &Files, request: &mut Request) -> Step {
     }
 }
 
-/// Under an alias, what a variable says of the URI still has the location's prefix, which the alias stands for.
-/// nginx takes it from every text with a variable, from the last resort too; sites count on that.
+/// Under an alias, a variable with the URI still has the location's prefix, which the alias replaces. nginx takes it
+/// from every text with a variable, from the last resort too; sites count on that.
 fn below_alias(request: &Request, core: &Core, name: &Template) -> Vec<u8> {
     let text = name.rendered(request);
     match core.files.root {

@@ -7,8 +7,8 @@
 //!          <=========================================>  (`upstream::Tunnel`)
 //! ```
 //!
-//! Whom it may lead to is for other directives: `allow` and `deny`, `auth_basic`, a `map` of `$host`. What is connected to is
-//! the address of `tunnel_pass`, or what the request names.
+//! Other directives restrict the destinations: `allow` and `deny`, `auth_basic`, a `map` of `$host`. The destination is
+//! the address of `tunnel_pass`, or the target of the request.
 
 use conf::{Args, Contexts, Spec};
 use http::gateway::Encoded;
@@ -33,11 +33,11 @@ pub(crate) static MODULE: Module = Module {
     ..passing::module::<Tunnel>("http_tunnel")
 };
 
-/// It has no settings of its own.
+/// It has no settings.
 #[derive(Clone, Debug, Default)]
 struct Tunnel;
 
-/// What a request names, which is nginx's default too.
+/// The target of a request, which is nginx's default too.
 const NAMED: &str = "$host:$request_port";
 
 const DIRECTIVES: &[Directive] = &[Directive::scope(

@@ -1,7 +1,7 @@
 //! What requests show of the servers behind this one that answered them.
 //!
 //! Formats of logs that are copied from site to site have these variables, whether a location passes requests on or
-//! not. As in nginx they have no value for a request that nobody else answered.
+//! not. As in nginx they have no value for a request without an upstream.
 
 use crate::Module;
 use exchange::request::Request;

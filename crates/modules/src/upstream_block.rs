@@ -1,6 +1,7 @@
 //! `upstream` and the servers in it: data, which [`upstream::peers`] lives by.
 //!
-//! How a server is chosen is set by modules of its own, one for each of nginx's; [`set_method`] is what they share.
+//! The method to choose a server is set by separate modules, one for each of nginx's; [`set_method`] is their common
+//! part.
 
 use conf::{Args, Contexts, Error, Spec, Statement, value};
 
@@ -24,7 +25,7 @@ pub(crate) static MODULE: Module = Module {
     upstream_url: upstream::state::url,
     thread: ThreadHooks {
         make: |locals| locals.insert(Pools::default()),
-        // Whom connections lead to is the business of the configuration that they were made under.
+        // Connections belong to the configuration that they were made under.
         configured: |thread, _| thread.local::<Pools>().clear(),
         drain: |thread| thread.local::<Pools>().clear(),
         give_up_idle: |thread| thread.local::<Pools>().give_up_one(),
@@ -96,10 +97,10 @@ fn begin(scope: &mut Scope, cx: &Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The end of a block: it has to have somebody who is asked first.
+/// The end of a block: a group needs a primary server.
 fn end(scope: &mut Scope, statement: &Statement, http: &mut Http) -> Result<(), Error> {
     let draft = std::mem::take(scope.own::<Draft>());
-    // One whose servers come through `api` may have none.
+    // A group with servers from `api` may have none.
     let may_be_empty = draft.state.is_some();
     if draft.lines.is_empty() && !may_be_empty {
         return Err(Error::at(&statement.end, "no servers are inside upstream"));
@@ -121,7 +122,7 @@ fn end(scope: &mut Scope, statement: &Statement, http: &mut Http) -> Result<(), 
 
 /// Sets the method of a block, for the modules that have one.
 pub(crate) fn set_method(draft: &mut Draft, cx: &mut Cx<'_>, method: Method) {
-    // Sessions count as one, and what was set last holds alone: they belong behind the method.
+    // Sessions count as one method, and the last one set applies: they belong behind the method.
     if draft.method.is_some() || draft.sticky.is_some() {
         cx.warn("load balancing method redefined");
     }

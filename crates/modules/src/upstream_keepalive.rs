@@ -1,5 +1,4 @@
-//! `keepalive` and its like: what is kept of idle connections to the servers of a group. The connections themselves are
-//! kept elsewhere.
+//! `keepalive` and its like: idle connections to the servers of a group. The connections themselves are kept elsewhere.
 
 use conf::{Args, Contexts, Error, Spec, value};
 
@@ -26,7 +25,7 @@ const DIRECTIVES: &[Directive] = &[
         .default("32 local"),
         keepalive,
     ),
-    // Not for ever, so that what a server keeps for a connection is given back in the end.
+    // Not for ever, so that memory of a server for a connection is freed in the end.
     Directive::scope(
         spec("keepalive_requests", Args::Exactly(1), "Requests that a connection is used for.").default("1000"),
         |scope, cx| cx.number(&mut scope.own::<Draft>().keepalive.requests),

@@ -1,5 +1,5 @@
-//! `sticky`: a client that was at a server of a group comes back to it, by a cookie of ours, by a route that it says, or
-//! by a session that its server gave out.
+//! `sticky`: a client returns to its server of a group, by a cookie set here, by a route in the request, or by a session
+//! that its server created.
 
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ fn sticky(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// nginx's form of most of what it says here: `"sticky" directive …`.
+/// nginx's form of most errors here: `"sticky" directive …`.
 fn fault(cx: &Cx<'_>, text: &str) -> Error {
     Error::directive(cx.statement, text)
 }
@@ -133,7 +133,7 @@ fn expires(text: &str, cx: &Cx<'_>) -> Result<Expires, Error> {
     Ok(Expires::After(seconds as i64))
 }
 
-/// Ten minutes without a request end a session that has no time of its own.
+/// A session without a timeout ends after ten minutes without a request.
 const TIMEOUT_MS: i64 = 600_000;
 
 /// The parameters of `sticky learn` as they are read.

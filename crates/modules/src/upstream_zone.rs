@@ -1,6 +1,6 @@
-//! `zone` in an upstream block: the name under which what is known of its servers goes over to the next configuration.
+//! `zone` in an upstream block: the name under which the state of its servers passes to the next configuration.
 //!
-//! nginx needs a zone so that its processes share that. Threads do so anyway; what is left of the directive is the
+//! nginx needs a zone so that its processes share that. Threads do so anyway; the effect left of the directive is the
 //! reload in place, which keeps failures, times and requests in flight of groups in a zone of the same name and size.
 
 use conf::{Args, Contexts, Error, Spec, value};

@@ -1,7 +1,7 @@
-//! Cookies that tell clients apart: made for those who come without one, shown to the log.
+//! Cookies that tell clients apart: made for clients without one, and available to the log.
 //!
-//! An identifier is sixteen bytes: who made it (an address or a number), when, which process, and a count. Its form
-//! is that of nginx and of mod_uid, so cookies that one of them made are known to the other.
+//! An identifier is sixteen bytes: the origin (an address or a number), the time, the process, and a count. Its form is
+//! that of nginx and of mod_uid, so cookies that one of them made are known to the other.
 
 use std::cell::OnceCell;
 use std::io::Write;
@@ -52,7 +52,7 @@ const DIRECTIVES: &[Directive] = &[
             cx.choice(&mut scope.own::<Conf>().own().mode, NAMES)
         },
     ),
-    // Also what the variables show in front of an identifier.
+    // Also the prefix that variables show before an identifier.
     Directive::scope(
         spec("userid_name", Args::Exactly(1), "The name of the cookie.").default("uid"),
         |scope, cx| {
@@ -93,7 +93,7 @@ const DIRECTIVES: &[Directive] = &[
         spec("userid_flags", Args::Between(1, 3), "Further attributes of the cookie.").many().default("off"),
         set_flags,
     ),
-    // A mark in the place of the padding: cookies without it are sent again, with what is configured now.
+    // A mark in the place of the padding: cookies without it are sent again, with the current settings.
     Directive::scope(
         spec("userid_mark", Args::Exactly(1), "A character that marks cookies as up to date.").default("off"),
         |scope, cx| {
@@ -152,7 +152,7 @@ const VARIABLES: &[Variable] = &[
         set: None,
         help: "The cookie's name and the identifier that the client is sent.",
     },
-    // For `set` and `map`: what is neither empty nor 0 gives the client another identifier.
+    // For `set` and `map`: a value other than empty and 0 gives the client another identifier.
     Variable {
         name: "uid_reset",
         get: show_reset,
@@ -161,7 +161,7 @@ const VARIABLES: &[Variable] = &[
     },
 ];
 
-/// The settings of a block; most have none of their own.
+/// The settings of a block; most blocks inherit them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf(Option<Arc<CookieSettings>>);
 
@@ -202,12 +202,12 @@ static DEFAULT: CookieSettings = CookieSettings {
 };
 
 impl Conf {
-    /// What is in force.
+    /// The settings in force.
     fn get(&self) -> &CookieSettings {
         self.0.as_deref().unwrap_or(&DEFAULT)
     }
 
-    /// What is in force, for a directive to change.
+    /// The settings in force, to be changed by a directive.
     fn own(&mut self) -> &mut CookieSettings {
         // The texts of the defaults cannot stand in a static.
         let initial =
@@ -240,7 +240,7 @@ enum Expires {
     After(i64),
 }
 
-/// Attributes without a value of their own.
+/// Attributes without a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Flags {
     secure: bool,
@@ -288,7 +288,7 @@ type Id = [u8; 16];
 /// What `set $uid_reset` said.
 struct Reset(Vec<u8>);
 
-/// The value of `$uid_reset`: what `set` gave it, else what a `map` or its like makes of it.
+/// The value of `$uid_reset`: the value of `set`, or of a `map` or the like.
 fn reset(request: &Request) -> Vec<u8> {
     let mut value = Vec::new();
     match request.config().http.registry.find("uid_reset") {
@@ -306,14 +306,14 @@ fn show_reset(request: &Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// What a request has to do with identifiers; found out once, when something asks.
+/// The identifiers of a request; found out once, when something asks.
 #[derive(Clone, Debug, Default)]
 struct Found {
     /// The cookie's value.
     cookie: Vec<u8>,
     /// The identifier in it.
     got: Option<Id>,
-    /// What the client is sent, and whether it is a new one.
+    /// The identifier to send, and whether it is a new one.
     given: OnceCell<(Id, bool)>,
 }
 
@@ -327,7 +327,7 @@ impl Fact for Found {
 /// Characters of an identifier in Base64, without the padding: old cookies have a mark or worse in its place.
 const ENCODED_LEN: usize = 22;
 
-/// What came with the request, looked for once.
+/// The identifier of the request, parsed once.
 fn found(request: &Request) -> Rc<Found> {
     request.facts.get().unwrap_or_else(|| request.facts.insert(look(request)))
 }
@@ -358,7 +358,7 @@ fn look(request: &Request) -> Found {
     Found { got: id.filter(|id| id[12..] != [0; 4]), cookie: cookie.to_vec(), given: OnceCell::new() }
 }
 
-/// The identifier that the client is sent, and whether it is new; `None` when it keeps what it has.
+/// The identifier that the client is sent, and whether it is new; `None` when the client keeps its identifier.
 fn given(request: &Request) -> Option<(Id, bool)> {
     let found = found(request);
     if let Some(given) = found.given.get() {
@@ -455,7 +455,7 @@ fn shown(conf: &CookieSettings, id: Option<Id>, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// The filter: adds the cookie to the response. A subrequest has none of its own.
+/// The filter: adds the cookie to the response. A subrequest sends none.
 fn send_cookie(conf: &Conf, request: &mut Request) {
     if request.depth > 0 {
         return;

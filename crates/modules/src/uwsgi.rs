@@ -1,5 +1,5 @@
-//! nginx's uwsgi module: requests are passed to servers that speak uwsgi, also over TLS. What it shares with HTTP is in
-//! [`crate::passing`], the bytes are in `http::gateway::uwsgi`.
+//! nginx's uwsgi module: requests are passed to servers that speak uwsgi, also over TLS. The part shared with HTTP is
+//! in [`crate::passing`], the bytes are in `http::gateway::uwsgi`.
 
 use conf::{Args, Contexts, Spec, value};
 use http::gateway::uwsgi::Encoder;
@@ -144,7 +144,7 @@ impl Protocol for Uwsgi {
     }
 
     fn can_frame(&self, length: BodyLength) -> bool {
-        // Without an end of its own, a body has the length that a parameter tells.
+        // A body without an end marker has its length in a parameter.
         length != BodyLength::Unknown
     }
 }

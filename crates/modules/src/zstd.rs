@@ -1,8 +1,8 @@
 //! `zstd`: responses are compressed on their way with Zstandard, by the directives of the zstd module for nginx.
 //!
-//! Which responses are compressed is decided as for `gzip`, but neither versions nor proxies matter: whoever names this
-//! coding can read it. A client that takes several gets the first of zstd, brotli and gzip. No window is larger than
-//! the 8 MiB that clients of HTTP have to accept (RFC 9659), so the highest levels gain less than in files.
+//! Which responses are compressed is decided as for `gzip`, but neither versions nor proxies matter: every client that
+//! names this coding can read it. A client that takes several gets the first of zstd, brotli and gzip. No window is
+//! larger than the 8 MiB that clients of HTTP have to accept (RFC 9659), so the highest levels gain less than in files.
 
 use conf::value::ValueError;
 use conf::{Args, Contexts, Error, Spec, State, value};
@@ -42,7 +42,7 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
 const BUFFERS_WHY: &str = "compressed data is sent as soon as it fills a send";
 
 const DIRECTIVES: &[Directive] = &[
-    // In an `if` too, for clients that are known by something else than what they accept.
+    // In an `if` too, for clients that are recognised by other properties than `Accept-Encoding`.
     Directive::scope(
         Spec::new("http_zstd_filter", "zstd", LEVELS_AND_IF, Args::Flag, "Compresses responses with zstd.")
             .default("off"),
@@ -68,7 +68,7 @@ const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // What is shorter would not fit into fewer packets.
+    // A shorter body would not fit into fewer packets.
     Directive::scope(
         spec("zstd_min_length", Args::Exactly(1), "Smallest `Content-Length` to compress.").default("20"),
         |scope, cx| cx.size(&mut scope.own::<Conf>().min_length),
@@ -106,12 +106,12 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// What is compressed, and how.
+/// Which responses are compressed, and how.
 #[derive(Clone, Debug)]
 pub(crate) struct Conf {
     /// Whether anything is.
     enabled: bool,
-    /// What the encoder is told.
+    /// Settings of the encoder.
     settings: coding::zstd::Settings,
     /// Bytes of the shortest response, where its length is known beforehand.
     min_length: u64,

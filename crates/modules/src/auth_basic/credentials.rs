@@ -5,7 +5,7 @@ use http::request::HeaderId;
 use crate::base64;
 use exchange::request::Request;
 
-/// What was given with the request.
+/// The credentials of the request.
 pub(crate) struct Credentials {
     /// Name and password, out of their Base64.
     decoded: Vec<u8>,
@@ -30,7 +30,7 @@ impl Credentials {
         &self.decoded[..self.colon]
     }
 
-    /// All behind the first colon; it may have colons of its own.
+    /// All behind the first colon; it may contain colons.
     pub(super) fn password(&self) -> &[u8] {
         &self.decoded[self.colon + 1..]
     }

@@ -50,14 +50,14 @@ impl Form {
         found.map_or(Form::Des, |&(_, form)| form)
     }
 
-    /// Whether a check takes so long, on purpose, that a worker thread must not make it: milliseconds, or what the
-    /// stored password asks for.
+    /// Whether a check takes so long, on purpose, that a worker thread must not make it: milliseconds, or as the stored
+    /// password demands.
     pub(super) fn is_slow(self) -> bool {
         matches!(self, Form::Sha2 | Form::Bcrypt | Form::Yescrypt)
     }
 }
 
-/// Whether `password` is the stored one. What is stored in a form that nobody knows is nobody's password.
+/// Whether `password` is the stored one. A stored password in an unknown form matches no password.
 pub(super) fn verify(password: &[u8], stored: &[u8]) -> bool {
     // crypt(3) reads up to a zero.
     let password = password.split(|&byte| byte == 0).next().unwrap_or_default();

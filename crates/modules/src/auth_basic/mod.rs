@@ -1,7 +1,7 @@
 //! Names and passwords (RFC 7617): `auth_basic` asks, `auth_basic_user_file` knows.
 //!
-//! `user_file` finds what is stored of a user, `crypt` compares it; comparisons that are slow on purpose are made on
-//! threads of their own.
+//! `user_file` finds the line of a user, `crypt` compares the password; comparisons that are slow on purpose run on
+//! separate threads.
 
 mod credentials;
 mod crypt;
@@ -31,7 +31,7 @@ pub(crate) static MODULE: Module = Module {
     settings: &[SettingsType::of::<Conf>()],
     take_part: |_, scope, plan| {
         if scope.of::<Conf>().is_active() {
-            // A client that gives no name is asked for it at once.
+            // A client without a name gets a 401 at once.
             plan.now_or_later(Phase::Access, scope.shared::<Conf>(), ask, |conf, request| {
                 Box::pin(check(conf, request))
             });
@@ -80,19 +80,19 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// Whom to ask, and where the responses are.
+/// The realm, and the file of users.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
-    /// What is shown to the user, or `off`.
+    /// The realm shown to the user, or `off`.
     realm: Option<Arc<Template>>,
     user_file: Option<Arc<Template>>,
 }
 
 impl Settings for Conf {}
 
-/// With either directive alone nginx asks nobody.
+/// With only one of the directives nginx requires no password.
 impl Conf {
-    /// Whether users are asked for.
+    /// Whether a password is required.
     pub(crate) fn is_active(&self) -> bool {
         self.user_file.is_some() && self.realm.as_ref().is_some_and(|realm| realm.constant() != Some("off"))
     }
@@ -104,7 +104,7 @@ fn realm_of(conf: &Conf, request: &Request) -> Option<Vec<u8>> {
     (realm != b"off").then_some(realm)
 }
 
-/// What can be said without a look into the file.
+/// The verdict that needs no file.
 fn ask(conf: &Conf, request: &mut Request) -> Option<Step> {
     if Credentials::of(request).is_some() {
         return None;
@@ -166,7 +166,7 @@ fn refuse(request: &mut Request, realm: &[u8]) -> Step {
     Step::Status(401)
 }
 
-/// A file that is not there lets nobody in; one that cannot be read is a fault of the server.
+/// A missing file refuses all users; one that cannot be read is a fault of the server.
 fn fail(request: &Request, path: &[u8], error: FileError) -> Step {
     let path = files::display(path);
     let (level, status) = match error {

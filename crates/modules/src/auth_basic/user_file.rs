@@ -89,11 +89,11 @@ struct Search<'u> {
 
 /// Where in a line the search is.
 enum State {
-    /// So many bytes of the name fit.
+    /// This many bytes of the name match.
     Name(usize),
     /// Behind the name's colon: the password so far.
     Password(Vec<u8>),
-    /// In a line of somebody else, or a comment.
+    /// In the line of another user, or in a comment.
     Skip,
 }
 

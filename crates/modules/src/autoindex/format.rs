@@ -26,7 +26,7 @@ impl Form {
             Form::Page => "text/html; charset=utf-8",
             Form::Json => "application/json",
             Form::Jsonp => "application/javascript",
-            // Whatever the names are: what is no UTF-8 in one stays as it is, as in nginx.
+            // Whatever the names are: bytes that are not UTF-8 are sent unchanged, as in nginx.
             Form::Xml => "text/xml; charset=utf-8",
         }
     }
@@ -39,7 +39,7 @@ pub(super) struct Writer {
     pub(super) exact_size: bool,
     /// Seconds that the times in HTML are ahead of UTC.
     pub(super) offset_s: i64,
-    /// Whether names are text in UTF-8, which decides what a column is.
+    /// Whether names are UTF-8, which decides how columns are counted.
     pub(super) utf8: bool,
     pub(super) out: Vec<u8>,
 }
@@ -54,7 +54,7 @@ const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 impl Writer {
-    /// What comes before the first entry. `callback` is the function of JSONP.
+    /// The text before the first entry. `callback` is the function of JSONP.
     pub(super) fn begin(&mut self, uri: &[u8], callback: &[u8]) {
         match self.form {
             Form::Html => {
@@ -76,7 +76,7 @@ impl Writer {
         }
     }
 
-    /// One entry. What is older than 1970 is of 1970, as in nginx.
+    /// One entry. Earlier times than 1970 are shown as 1970, as in nginx.
     pub(super) fn entry(&mut self, entry: &Entry) {
         match self.form {
             Form::Html | Form::Page => self.html(entry),
@@ -85,7 +85,7 @@ impl Writer {
         }
     }
 
-    /// What comes behind the last entry.
+    /// The text after the last entry.
     pub(super) fn end(&mut self) {
         match self.form {
             Form::Html => self.text("</pre><hr></body>\r\n</html>\r\n"),
@@ -142,7 +142,7 @@ impl Writer {
 
     /// The name as text of the page, cut where it has too many columns; how many it had.
     fn name(&mut self, name: &[u8]) -> usize {
-        // Without a charset that says what the bytes mean, each is a column.
+        // Without a charset, each byte is a column.
         let text = if self.utf8 { std::str::from_utf8(name).ok() } else { None };
         let columns = text.map_or(name.len(), |text| text.chars().count());
         let shown = match text {

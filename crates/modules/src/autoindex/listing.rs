@@ -35,7 +35,7 @@ pub(super) struct Entry {
     pub(super) modified: i64,
 }
 
-/// What an entry is, links followed.
+/// The kind of an entry, links followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum EntryKind {
     Folder,
@@ -95,7 +95,7 @@ impl Listing {
                 entries.retain(|entry| !entry.name.starts_with(b"."));
                 Ok(Some(entries))
             }
-            // It was removed while it was read: what it had then is what there is.
+            // It was removed while it was read: the entry is gone: the attributes read before are used.
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => {
                 let failure = Failure { errno, call: "readdir()" };
@@ -120,8 +120,8 @@ impl Listing {
         Ok(merged)
     }
 
-    /// What a list says of an entry. One that must not be looked at is left out, as in nginx; so is one that was
-    /// removed meanwhile, where nginx gives the whole list up.
+    /// The attributes of an entry in a list. One that must not be looked at is left out, as in nginx; so is one that
+    /// was removed meanwhile, where nginx gives the whole list up.
     fn entry(&self, request: &Request, found: DirEntry) -> Result<Option<Entry>, Step> {
         let stat = match found.stat {
             Some(Ok(stat)) => stat,

@@ -112,7 +112,7 @@ async fn run(conf: &Conf, request: &mut Request) -> Step {
     let response = &mut request.response;
     response.status = 200;
     response.content_type = ContentType::Text(form.media_type().into());
-    // Nobody sees the list, and nginx does not tell its length either.
+    // The list is not sent, and nginx does not send its length either.
     if request.method == Method::Head {
         return Step::Done;
     }
@@ -192,8 +192,8 @@ const LISTING_BYTES_MAX: usize = 1 << 30;
 /// Longest name of a function.
 const CALLBACK_BYTES_MAX: usize = 128;
 
-/// The function that `callback` in the query names; nothing without one. It becomes code in a page of somebody
-/// else, so only what can be a name passes.
+/// The function that `callback` in the query names; nothing without one. It becomes code in a page of another site, so
+/// only valid names pass.
 fn callback(request: &Request) -> Result<Option<Vec<u8>>, Step> {
     let name = http::uri::arg(&request.args, b"callback").unwrap_or_default();
     let refused = |what: &str| {

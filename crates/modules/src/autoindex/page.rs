@@ -9,10 +9,11 @@ use http::uri::{Escape, escape, escape_html};
 
 use crate::autoindex::listing::{Entry, EntryKind};
 
-/// Entries that are sorted anew; longer lists are by name. Sorting is one step of the thread, a few milliseconds for these.
+/// Entries sorted in another order; longer lists are by name. Sorting is one step of the thread, a few milliseconds for
+/// these.
 pub(super) const SORTED_MAX: usize = 20_000;
 
-/// What the list is sorted by.
+/// The sort key of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Key {
     Name,
@@ -92,7 +93,7 @@ impl Page {
         Page { order, is_sorted, offset_s, folders: 0, files: 0, bytes: 0 }
     }
 
-    /// What comes before the first entry: the path as links, and the heads of the columns.
+    /// The text before the first entry: the path as links, and the heads of the columns.
     pub(super) fn begin(&self, uri: &[u8], out: &mut Vec<u8>) {
         let text = String::from_utf8_lossy(uri);
         out.extend_from_slice(b"<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n");
@@ -166,7 +167,7 @@ impl Page {
             writeln!(out, "<td class=\"d\">{year:04}-{month:02}-{day:02}<span> {hour:02}:{minute:02}</span>");
     }
 
-    /// What comes behind the last entry: the sums.
+    /// The text after the last entry: the sums.
     pub(super) fn end(&self, out: &mut Vec<u8>) {
         let counted =
             |count: u64, one: &str, many: &str| format!("{count} {}", if count == 1 { one } else { many });

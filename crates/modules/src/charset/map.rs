@@ -36,7 +36,7 @@ pub(super) enum Tables {
     Utf8 { forth: Box<[Utf8; 256]>, back: Box<Utf8Table> },
 }
 
-/// A character of the basic plane, or what stands for one.
+/// A character of the basic plane, or its replacement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Utf8 {
     bytes: [u8; UTF8_LEN_MAX],
@@ -141,8 +141,8 @@ impl Utf8Table {
 }
 
 impl Tables {
-    /// What holds before the rows are read: ASCII is the same everywhere, so that maps need not list it, and the
-    /// rest is unknown.
+    /// The state before the rows are read: ASCII is the same everywhere, so that maps need not list it, and the rest is
+    /// unknown.
     fn start(is_utf8: bool) -> Tables {
         let ascii = |byte: usize| byte < 128;
         if is_utf8 {

@@ -32,7 +32,8 @@ pub(crate) static MODULE: Module = Module {
     settings: &[SettingsType::of::<Conf>()],
     http: &[HttpType::of::<Charsets>()],
     take_part: |http, scope, plan| {
-        // In all locations where a charset is known: another server may name it (`X-Accel-Charset`) for what it leads to.
+        // In all locations where a charset is known: another server may set it (`X-Accel-Charset`) for the file of an
+        // internal redirect.
         if http.of::<Charsets>().is_any() {
             plan.filter(scope.shared::<Conf>(), filter);
         }
@@ -98,12 +99,12 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// What a block says of charsets.
+/// The charset settings of a block.
 #[derive(Clone, Debug)]
 pub(crate) struct Conf {
-    /// What the client is to get; `None` is `off`.
+    /// The charset of the response; `None` is `off`.
     charset: Option<Charset>,
-    /// What the files are in.
+    /// The charset of the files.
     source: Option<Charset>,
     /// `override_charset`
     overrides: bool,
@@ -140,7 +141,7 @@ enum Charset {
     Variable(VarRef),
 }
 
-/// What a subrequest's response is recoded to: its text becomes a part of another one.
+/// The charset that a subrequest's response is recoded to: its text becomes a part of another one.
 struct Wanted(Cow<'static, [u8]>);
 
 impl Conf {
@@ -191,7 +192,7 @@ impl Charset {
     }
 }
 
-/// Remembers the place too, since what is missing is found when all maps are read.
+/// Also keeps the line, since a missing map is found only after all maps are read.
 fn set_charset(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     scope.own::<Conf>().charset = if cx.arg(0) == "off" { None } else { Some(Charset::parse(cx)?) };
     scope.own::<Conf>().span = Some(cx.statement.span().clone());
@@ -204,10 +205,10 @@ fn set_source(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Fails where a location asks for what no map can do.
+/// Fails where a location requires a map that does not exist.
 fn check(http: &Http) -> Result<(), Error> {
     for conf in http.locations.iter().map(|location| location.scope.of::<Conf>()) {
-        // What a variable names is looked at with each request.
+        // The value of a variable is checked with each request.
         let constant =
             |charset: &Option<Charset>| charset.as_ref().and_then(Charset::constant).map(str::to_owned);
         let (Some(from), Some(to), Some(span)) =
@@ -237,12 +238,12 @@ fn filter(conf: &Conf, request: &mut Request) {
     };
     let Some(wanted) = wanted else { return };
     let source = named.or_else(|| conf.source.as_ref()?.name(request));
-    // Nothing is known of the text: it is taken to be what the client is told.
+    // Nothing is known of the text: it is assumed to have the charset sent to the client.
     let Some(source) = source else { return name(request, wanted) };
     if source.eq_ignore_ascii_case(&wanted) {
         return name(request, wanted);
     }
-    // What is encoded is no text any more.
+    // An encoded body is no text.
     if request.response.field(b"Content-Encoding").is_some_and(|encoding| !encoding.is_empty()) {
         return;
     }
@@ -273,7 +274,7 @@ pub(crate) fn of_upstream(request: &Request, name: &[u8]) -> Option<Box<[u8]>> {
     is_known.then(|| Box::from(name))
 }
 
-/// Whether the response, whose type is known, will go out as UTF-8.
+/// Whether the response, whose type is known, will be sent as UTF-8.
 pub(crate) fn is_utf8(request: &Request) -> bool {
     let conf = request.scope().of::<Conf>();
     let named = named(request);
@@ -281,7 +282,8 @@ pub(crate) fn is_utf8(request: &Request) -> bool {
     charset.is_some_and(|charset| charset.eq_ignore_ascii_case(Charset::UTF8.as_bytes()))
 }
 
-/// The charset that the response came with: said by who made it, or put behind the type by another server.
+/// The charset that the response came with: set by the module that made the response, or appended to the type by
+/// another server.
 fn named(request: &Request) -> Option<Cow<'static, [u8]>> {
     let response = &request.response;
     let behind_type = || match &response.content_type {
@@ -304,7 +306,7 @@ fn wanted(request: &Request, conf: &Conf, is_named: bool) -> Option<Cow<'static,
 
 /// Puts the charset behind the type, in the place of one that is there.
 fn name(request: &mut Request, charset: Cow<'static, [u8]>) {
-    // What a subrequest is answered with has no head.
+    // The response to a subrequest has no header section.
     if request.depth > 0 {
         return;
     }

@@ -13,7 +13,7 @@ use exchange::request::Request;
 pub(super) struct Recode {
     /// The tables and the direction.
     way: Way,
-    /// The beginning of a character whose end is not here yet.
+    /// The first bytes of a character whose last bytes have not arrived.
     held: Vec<u8>,
 }
 
@@ -51,8 +51,8 @@ impl Recode {
     }
 }
 
-/// Appends what the charset has no byte for as an entity, and what is no character as a question mark. The response is
-/// a character that is not complete.
+/// Appends a character that the charset lacks as an entity, and an invalid one as a question mark. The response is a
+/// character that is not complete.
 fn from_utf8(table: &Utf8Table, input: &[u8], out: &mut Vec<u8>) -> Vec<u8> {
     let mut rest = input.len();
     for chunk in input.utf8_chunks() {

@@ -1,6 +1,6 @@
 //! Which codings a client takes (RFC 9110 section 12.5.3), read as nginx and its modules read it.
 //!
-//! An asterisk names no coding here: nginx does not look for it, and whoever can gzip says so.
+//! An asterisk names no coding here: nginx does not check it either, and clients that accept gzip say so.
 
 use http::date::parse_http;
 use http::request::{HeaderId, Version};
@@ -8,8 +8,8 @@ use http::request::{HeaderId, Version};
 use exchange::request::Request;
 use exchange::settings::gzip_clients::Proxied;
 
-/// Whether the response of `request` may be compressed with gzip for its client: by what it accepts, by its version and
-/// name, and for a proxy by what the response says about being kept.
+/// Whether the response of `request` may be compressed with gzip for its client: by its `Accept-Encoding`, version and
+/// name, and for a proxy by the caching fields of the response.
 pub(crate) fn gzip(request: &Request) -> bool {
     if request.depth > 0 {
         return false;
@@ -76,7 +76,7 @@ fn for_proxy(request: &Request, allowed: Proxied) -> bool {
 /// Whether a list has this member, without a value.
 fn has_token(list: &[u8], token: &[u8]) -> bool {
     list.split(|&byte| byte == b',').any(|members| {
-        // What stands behind a semicolon is looked at as well, but a member that ends at one has more to it.
+        // The parameter after a semicolon is checked as well, but a member that ends at one has more to it.
         let last = members.rsplit(|&byte| byte == b';').next().unwrap_or_default();
         last.trim_ascii().eq_ignore_ascii_case(token)
     })
@@ -122,8 +122,8 @@ fn has_quality(parameter: &[u8]) -> bool {
     }
 }
 
-/// The search that the modules for brotli and zstd share: any member of this name counts, and the first that
-/// does decides by its quality. What is no quality of zero accepts.
+/// The search that the modules for brotli and zstd share: any member of this name counts, and the first that does
+/// decides by its quality. Any quality other than zero accepts.
 fn has_coding(accepted: &[u8], name: &[u8]) -> bool {
     let mut start = 0;
     while let Some(place) = find(&accepted[start..], name) {

@@ -1,5 +1,4 @@
-//! Files that somebody compressed before, next to the ones that they stand for: what `gzip_static` and its
-//! siblings share.
+//! Compressed files next to the originals: what `gzip_static` and its siblings share.
 
 use http::request::Method;
 use io::Errno;
@@ -19,7 +18,7 @@ pub(crate) enum Wanted {
     Off,
     /// `on`: for clients that accept the coding.
     On,
-    /// `always`: for all; who cannot read it has to have it decompressed on its way.
+    /// `always`: for all; for a client that cannot read it, it is decompressed while it is sent.
     Always,
 }
 
@@ -29,7 +28,7 @@ pub(crate) const WORDS: &[(&str, Wanted)] =
 
 /// The settings of one module.
 pub(crate) trait Conf: Settings {
-    /// What it looks for.
+    /// The compressed file beside an original.
     const SIBLING: Sibling;
 
     /// What its directive says in a block.
@@ -50,20 +49,20 @@ fn skip<C: Conf>(conf: &C, request: &mut Request) -> Option<Step> {
     (!C::SIBLING.is_wanted(request, conf.wanted())).then_some(Step::Next)
 }
 
-/// What one module looks for.
+/// The compressed file of one module.
 #[derive(Clone, Copy)]
 pub(crate) struct Sibling {
     /// The name of the coding.
     pub(crate) coding: &'static str,
-    /// What the name of the file has behind that of the original.
+    /// The suffix of its name.
     pub(crate) suffix: &'static str,
     /// Whether the client of a request accepts the coding.
     pub(crate) is_accepted: fn(&Request) -> bool,
 }
 
 impl Sibling {
-    /// Whether to look for a file at all. Where the response has to say that it depends on what is accepted, one that
-    /// will not be sent is looked for as well.
+    /// Whether to look for a file at all. Where the response needs `Vary`, the file is also opened for clients that
+    /// will not get it.
     pub(crate) fn is_wanted(self, request: &Request, wanted: Wanted) -> bool {
         matches!(request.method, Method::Get | Method::Head)
             && request.uri.last() != Some(&b'/')

@@ -57,7 +57,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         event("debug_connection", Args::Exactly(1), "Clients whose connections are logged in detail.").many(),
         "there is no debug log for single clients; use `error_log … debug`",
     ),
-    // What a queue of a disk holds; more only wait in the kernel.
+    // The capacity of a disk queue; more only wait in the kernel.
     Directive::events(
         Spec::new("epoll", "worker_aio_requests", EVENTS, Args::Exactly(1), "Reads in flight in libaio, for each thread.")
             .default("32"),
@@ -128,8 +128,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         )
         .default("16k"),
         |events, cx| {
-            // Zero would be another way to write "always"; `off` has a word of its own so that the two are not
-            // mixed up.
+            // Zero would be another way to write "always"; `off` is a separate word, so that the two are not mixed up.
             let off = cx.arg(0).eq_ignore_ascii_case("off");
             events.zero_copy = if off { None } else { Some(cx.statement.value(0, value::size)?) };
             Ok(())

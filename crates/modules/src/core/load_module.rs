@@ -1,6 +1,6 @@
-//! `load_module`: nothing is ever loaded, because what is built stands in the binary. A configuration that
-//! works without the module, or with the one that is built in, works all the same; distributions load modules
-//! in every configuration, whether it uses them or not.
+//! `load_module`: modules are compiled in, and no file is loaded. A configuration that works without the module, or
+//! with the one that is built in, works all the same; distributions load modules in every configuration, whether it
+//! uses them or not.
 
 use std::path::Path;
 
@@ -65,14 +65,14 @@ pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// nginx's module of another vendor whose directives have such names, for reports.
+/// A third-party module of nginx whose directives have such names, for reports.
 pub(crate) fn foreign_module(directive: &str) -> Option<&'static str> {
     FOREIGN.iter().map(|(name, _)| *name).find(|module| is_foreign(directive, module))
 }
 
 /// nginx's name of the module in a file: `http_image` for `/x/ngx_http_image_filter_module.so`.
 fn module_of(path: &str) -> String {
-    // Only the name counts: nobody looks whether the file is there, because nobody reads it.
+    // Only the name counts: the file is never read, so its existence is not checked.
     let file = Path::new(path).file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     let name = file.strip_suffix(".so").unwrap_or(&file);
     let name = name.strip_suffix("_module").unwrap_or(name);
@@ -82,7 +82,7 @@ fn module_of(path: &str) -> String {
 
 /// Whether one of our modules is that one.
 fn is_built_in(modules: &ModuleTable, module: &str) -> bool {
-    // By the names of directives too: one of our modules may hold what are several in nginx.
+    // By the names of directives too: one of our modules may cover several of nginx.
     let name = |name: &'static str| name.strip_suffix("_filter").unwrap_or(name);
     modules.modules().iter().any(|ours| name(ours.name) == module)
         || modules.specs().specs().any(|ours| name(ours.module) == module)
@@ -90,7 +90,7 @@ fn is_built_in(modules: &ModuleTable, module: &str) -> bool {
 
 /// The first directive in the configuration that this module would bring, and its place.
 fn first_use<'t>(cx: &Cx<'t>, module: &str) -> Option<(&'t str, &'t Span)> {
-    // The whole text is looked at, because what needs a module stands below the line that loads it.
+    // The whole text is searched, because directives of a module stand below the line that loads it.
     let mut first: Option<&Statement> = None;
     conf::visit(cx.tree, cx.modules.specs(), &mut |visit| {
         let Verdict::Fault(error) = &visit.verdict else { return };
@@ -112,7 +112,7 @@ fn is_part(part: &str, module: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || matches!(module, "mail" | "stream") && rest.starts_with('_'))
 }
 
-/// Whether a directive that nobody here knows has a name as those of a module that is not nginx's own.
+/// Whether an unknown directive has a name like those of a third-party module.
 fn is_foreign(directive: &str, module: &str) -> bool {
     let words = FOREIGN.iter().find(|(name, _)| *name == module).map(|(_, words)| *words);
     words.is_some_and(|words| words.iter().any(|word| directive.contains(word)))

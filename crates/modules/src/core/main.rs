@@ -24,13 +24,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .default("nobody nobody"),
         set_user,
     ),
-    // Threads of one process here; each does what a worker process of nginx does.
+    // Threads of one process here; each thread does the work of an nginx worker process.
     Directive::main(
         nginx("worker_processes", Args::Exactly(1), "Threads that serve; `auto` is one for each CPU.")
             .default("1"),
         set_workers,
     ),
-    // A thread without a mask of its own takes the last one, as in nginx.
+    // A thread without a mask takes the last one, as in nginx.
     Directive::main(
         nginx("worker_cpu_affinity", Args::AtLeast(1), "CPUs that each thread is bound to, as masks."),
         set_affinity,
@@ -40,7 +40,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         nginx("worker_rlimit_nofile", Args::Exactly(1), "Open files that each thread may have."),
         |main, cx| cx.set(&mut main.worker_rlimit_nofile, |text| value::number(text).map(Some)),
     ),
-    // Without it the limit stays what the master was started with.
+    // Without it the limit is that of the master's environment.
     Directive::main(
         nginx("worker_rlimit_core", Args::Exactly(1), "Largest core file in bytes."),
         |main, cx| cx.set(&mut main.worker_rlimit_core, |text| value::offset(text).map(Some)),
@@ -75,7 +75,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // Relative paths do not start here but at the prefix; only what the kernel writes does.
+    // Relative paths do not start here but at the prefix; only core dumps of the kernel do.
     Directive::main(nginx("working_directory", Args::Exactly(1), "Where core files go."), |main, cx| {
         main.working_directory = Some(cx.path(cx.arg(0)));
         Ok(())
@@ -109,7 +109,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         nginx("lock_file", Args::Exactly(1), "The file that workers lock.").default("logs/nginx.lock"),
         "threads need no lock file",
     ),
-    // Workers keep only TZ and what is named here, as in nginx.
+    // Workers keep only TZ and the variables named here, as in nginx.
     Directive::main(
         nginx("env", Args::Exactly(1), "An environment variable that workers keep or get.").many(),
         |main, cx| {
@@ -193,10 +193,9 @@ fn set_user(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
 
 fn set_workers(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     cx.set(&mut main.workers, |text| match text {
-        // What it comes to is found when the threads are made, since the processors of a process may be
-        // restricted.
+        // The value is computed when the threads start, since the processors of a process may be restricted.
         "auto" => Ok(Workers::Auto),
-        // Zero would never serve anybody, which nobody can want.
+        // Zero threads could serve no request.
         _ => match value::number(text).ok().and_then(|count| u32::try_from(count).ok()) {
             Some(count) if count > 0 => Ok(Workers::Count(count)),
             _ => Err(ValueError::Invalid),

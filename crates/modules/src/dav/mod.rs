@@ -128,7 +128,7 @@ impl Conf {
     }
 }
 
-/// What a request comes to without a touch of the disk: another module's, refused, or a body that is wanted first.
+/// The result of a request before the disk is touched: another module's, refused, or a body that is wanted first.
 fn skip(conf: &Conf, request: &mut Request) -> Option<Step> {
     if !conf.has(request.method) {
         return Some(Step::Next);
@@ -195,7 +195,7 @@ enum Depth {
     Invalid,
 }
 
-/// What the request says, or the default of its method. nginx compares the bytes, so another case is invalid.
+/// The depth in the request, or the default of its method. nginx compares the bytes, so another case is invalid.
 fn depth(request: &Request, default: Depth) -> Depth {
     match request.header(HeaderId::Depth) {
         None => default,
@@ -210,7 +210,7 @@ fn depth(request: &Request, default: Depth) -> Depth {
     }
 }
 
-/// How many slashes a path has before its last part; DELETE needs at least so many.
+/// How many slashes a path has before its last part; DELETE requires at least N components.
 fn is_deep_enough(uri: &[u8], least: u64) -> Result<(), u64> {
     let mut depth = 0;
     for (at, _) in uri.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
@@ -225,7 +225,7 @@ fn is_deep_enough(uri: &[u8], least: u64) -> Result<(), u64> {
     }
 }
 
-/// DELETE (RFC 4918 section 9.6). A part of a tree that cannot be removed is told in the log alone: 207 is not nginx's.
+/// DELETE (RFC 4918 section 9.6). A part of a tree that cannot be removed is only logged: 207 is not nginx's.
 async fn delete(conf: &Conf, request: &mut Request) -> Result<Step, u16> {
     if let Err(depth) = is_deep_enough(&request.uri, conf.delete_depth_min) {
         return Err(refusal(request, 409, format_args!("insufficient URI depth:{depth} to DELETE")));

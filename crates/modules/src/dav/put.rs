@@ -19,7 +19,7 @@ use exchange::phases::Step;
 use exchange::request::Request;
 use telemetry::{Level, Reason};
 
-/// What needs no disk: requests that are refused, and a body that has to be asked for.
+/// The checks that need no disk: refused requests, and bodies that must be received.
 pub(super) fn begin(request: &mut Request) -> Option<Step> {
     if request.uri.ends_with(b"/") {
         return Some(refused(request, 409, format_args!("cannot PUT to a collection")));

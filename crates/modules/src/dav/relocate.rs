@@ -188,7 +188,7 @@ impl Job<'_> {
         }
     }
 
-    /// What stands at the destination, where it may be overwritten.
+    /// An existing destination, where it may be overwritten.
     async fn earlier(&self, is_collection: bool, overwrites: bool) -> Result<Option<Stat>, u16> {
         let stat = match self.disk.look(&self.to).await {
             Err(Trouble { errno: Errno::NOENT, .. }) => return Ok(None),
@@ -205,7 +205,7 @@ impl Job<'_> {
         Ok(Some(stat))
     }
 
-    /// A collection. What is overwritten goes first, so a failure behind that leaves neither.
+    /// A collection. The destination is removed first, so a failure after that leaves neither.
     async fn relocate_tree(&self, stat: &Stat, earlier: Option<Stat>) -> Result<Step, u16> {
         let (request, disk) = (self.request, &self.disk);
         if !request.uri.ends_with(b"/") {
@@ -218,7 +218,7 @@ impl Job<'_> {
             None => {}
         }
         let from = self.from.strip_suffix(b"/").unwrap_or(&self.from);
-        // The slash stays: behind a link it means what the link leads to.
+        // The slash stays: for a link it means the target of the link.
         if request.method == Method::Move && disk.rename(&self.from, &self.to).await.is_ok() {
             return Ok(Step::Status(201));
         }

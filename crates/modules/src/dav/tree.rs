@@ -1,4 +1,4 @@
-//! Files and directories of the dav module: what is there, removing, copying, moving. All of it through the engine.
+//! Files and directories of the dav module: checks for existence, removes, copies, moves. All of it through the engine.
 //!
 //! ```text
 //!   remove_tree   directory --entries--> files and links: unlink   directories: onto the list, before the rest of this one
@@ -8,8 +8,8 @@
 //!   copy_file     NAME.PID-NUMBER --bytes, permissions, time--> rename to NAME
 //! ```
 //!
-//! Trees are walked with a list of what is left and no recursion, so a deep tree takes memory of the heap only. Failures
-//! inside a tree are told in the log and the walk goes on, as in nginx.
+//! A walk keeps a list of pending directories instead of recursing, so a deep tree takes memory of the heap only.
+//! Failures inside a tree are logged and the walk continues, as in nginx.
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStringExt;
@@ -109,7 +109,7 @@ impl Disk {
         Ok(())
     }
 
-    /// What is at a path, a link itself and not its target, unless a slash follows it.
+    /// The kind of a path: of a link itself and not its target, unless a slash follows.
     pub(super) async fn look(&self, path: &[u8]) -> Done<Stat> {
         let flags = (OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC).bits() as i32;
         let how = OpenHow { flags, ..OpenHow::default() };
@@ -187,7 +187,8 @@ impl Disk {
         Ok((!entries.is_empty()).then_some((file, entries)))
     }
 
-    /// Removes a directory with everything in it. What cannot be removed is told, and the directory is not either then.
+    /// Removes a directory with everything in it. An entry that cannot be removed is logged, and its directory stays
+    /// too.
     pub(super) async fn remove_tree(&self, request: &Request, path: &[u8]) -> Result<(), u16> {
         let top = self.open_folder(path).await.map_err(|trouble| trouble.tell_failed(request))?;
         let root = path.strip_suffix(b"/").unwrap_or(path);
@@ -273,7 +274,7 @@ impl Disk {
                 }
             }
         }
-        // At last, since what is made in a directory changes its time.
+        // Last, since entries made in a directory change its time.
         for (path, modified) in times {
             told(request, dress(path, None, modified).await);
         }
@@ -387,7 +388,7 @@ async fn dress(path: Vec<u8>, mode: Option<u32>, modified: i64) -> Done {
     set.await.unwrap_or(Err(Errno::IO)).map_err(fault("utimensat()", &shown))
 }
 
-/// Tells of a failure inside of a tree.
+/// Logs a failure inside of a tree.
 fn told(request: &Request, done: Done) {
     if let Err(trouble) = done {
         trouble.tell(request, 0);

@@ -1,5 +1,5 @@
-//! What `ringroad check` tells of locations that pass scripts on: the pitfalls of `SCRIPT_FILENAME`, which a server of PHP answers
-//! with an empty page or 404, and says why in its own log alone.
+//! The advice of `ringroad check` on locations that pass scripts on: the pitfalls of `SCRIPT_FILENAME`, which a server of
+//! PHP answers with an empty page or 404, and says why in its own log alone.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::{rewrite, try_files};
 use exchange::config::{Config, Location};
 use exchange::settings::locations::Locations;
 
-/// A line for each location that has such a pitfall: the location, and what to do.
+/// A line for each location that has such a pitfall: the location, and the remedy.
 pub fn advice(config: &Config) -> Vec<String> {
     let mut told = Vec::new();
     for server in &config.http.servers {
@@ -19,7 +19,7 @@ pub fn advice(config: &Config) -> Vec<String> {
     told
 }
 
-/// Locations inside of locations come behind the one around them; an `if` is a part of its own.
+/// Locations inside of locations come behind the one around them; an `if` is listed separately.
 fn look(config: &Config, server: &str, locations: &Locations, told: &mut Vec<String>) {
     for location in locations.all().map(|id| config.location(id)) {
         told.extend(

@@ -62,7 +62,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // PHP answers 200 where a script has died; what it says of that on the side tells it.
+    // PHP answers 200 where a script has died; messages about the server on the side name the line.
     Directive::scope(
         row(
             "_catch_stderr",

@@ -7,7 +7,7 @@
 //! | `request` | the parameters that an upstream gets |
 //! | `script` | `$fastcgi_script_name` and `$fastcgi_path_info` |
 //!
-//! What it shares with HTTP is in [`crate::passing`], records and their bytes are in `http::gateway::fastcgi`.
+//! The part shared with HTTP is in [`crate::passing`], records and their bytes are in `http::gateway::fastcgi`.
 
 mod advice;
 mod conf;

@@ -1,5 +1,4 @@
-//! The script that a request is for, and what of the URI is behind its name: by `fastcgi_split_path_info` and
-//! `fastcgi_index`.
+//! The script of a request, and the part of the URI behind its name: by `fastcgi_split_path_info` and `fastcgi_index`.
 
 use crate::fastcgi::conf::FastCgi;
 use crate::passing::Passing;
@@ -36,7 +35,7 @@ fn own(request: &Request) -> &FastCgi {
     &request.scope().of::<Passing<FastCgi>>().own
 }
 
-/// The name and what is behind it, where the pattern fits.
+/// The name and the part behind it, where the pattern matches.
 fn split<'r>(own: &FastCgi, request: &'r Request) -> Option<(&'r [u8], &'r [u8])> {
     let uri = &request.uri[..];
     let pattern = own.split.as_ref()?;

@@ -1,4 +1,4 @@
-//! `geo`: a variable whose value follows from an address, the client's or another one.
+//! `geo`: a variable whose value follows from an address, that of the client or another one.
 //!
 //! `table` holds what addresses are looked up in.
 
@@ -21,7 +21,7 @@ use table::{Added, Networks, Place, Ranges, Stretches};
 /// The module.
 pub(crate) static MODULE: Module = Module { directives: &[DIRECTIVES], ..Module::named("http_geo") };
 
-/// Its value is made when somebody asks, so a `geo` that a request does not need costs it nothing.
+/// The value is computed at its first use, so an unused `geo` costs a request nothing.
 const DIRECTIVES: &[Directive] = &[Directive::http(
     Spec::new(
         "http_geo",
@@ -43,11 +43,11 @@ struct Geo {
     table: Table,
     /// As they are written: there are no variables in them, as in nginx.
     values: Vec<Box<str>>,
-    /// Whose word on the client's address is taken.
+    /// Proxies whose field names the client's address.
     proxies: Vec<Network>,
     /// Whether the search for the client goes on behind a trusted proxy that another one names.
     recursive: bool,
-    /// Whether the value is made anew for each use.
+    /// Whether the value is computed at each use.
     volatile: bool,
 }
 
@@ -60,10 +60,11 @@ enum Table {
     Ranges(Stretches<u32>),
 }
 
-/// Stands for what is no address of IPv4, as in nginx: rows that have it are met by unix sockets too.
+/// The address that stands for text that is no IPv4 address, as in nginx: rows that have it are met by unix sockets
+/// too.
 const NO_ADDRESS: u32 = u32::MAX;
 
-/// The place of the empty value, which holds for what is in no row.
+/// The index of the empty value, used for addresses in no row.
 const EMPTY: Place = 0;
 
 /// An address by name or not, then the name of the variable.
@@ -77,7 +78,7 @@ fn add_geo(cx: &mut Cx<'_>) -> Result<(), Error> {
         _ => (None, cx.arg(0)),
     };
     let name = cx.variable_name(name)?;
-    // Before the rows: a name that cannot be had is told with the line of the block.
+    // Before the rows: an invalid name is reported with the line of the block.
     let slot = cx.http.registry.define_computed(name, statement)?;
     let mut reader = Reader::new();
     for row in statement.rows() {
@@ -101,7 +102,7 @@ struct Reader<'a> {
     v6: Networks,
     /// Whether there was a row of networks, which keeps `ranges` out.
     has_networks: bool,
-    /// With `ranges`, which says what the rows behind it are.
+    /// With `ranges`, which selects the form of the rows behind it.
     ranges: Option<Ranges>,
     /// `default` of ranges; that of networks is a network.
     default: Option<Place>,
@@ -130,7 +131,7 @@ impl<'a> Reader<'a> {
             ("volatile", []) => self.volatile = true,
             // Also where there are ranges: it is no row of theirs.
             ("proxy", [network]) => self.proxies.push(network_of(&network.text, cx)?),
-            // Words are told apart by what was read so far, as in nginx.
+            // Words are classified by the rows read so far, as in nginx.
             (_, [value]) if self.ranges.is_some() => return self.range_row(key, &value.text, cx),
             (_, [value]) => return self.network_row(key, &value.text, cx),
             _ => return Err(cx.error("invalid number of the geo parameters")),
@@ -214,7 +215,7 @@ impl<'a> Reader<'a> {
                 ));
                 Ok(())
             }
-            // Nobody could say whose the addresses are that both have.
+            // The owner of an address in both would be undefined.
             Added::Overlaps(first, last) => {
                 Err(cx.error(format_args!("range \"{text}\" overlaps \"{first}-{last}\"")))
             }
@@ -251,7 +252,7 @@ fn network_of(text: &str, cx: &mut Cx<'_>) -> Result<Network, Error> {
     Network::read(text, cx).ok_or_else(|| invalid_network(text, cx))
 }
 
-/// nginx's words for what is no network.
+/// nginx's message for text that is no network.
 fn invalid_network(text: &str, cx: &Cx<'_>) -> Error {
     cx.error(format_args!("invalid network \"{text}\""))
 }
@@ -266,8 +267,8 @@ fn range_of(text: &str) -> Option<(u32, u32)> {
 }
 
 impl Geo {
-    /// The address that counts: what the variable says, or the client's; where a trusted proxy says another one,
-    /// that.
+    /// The address that counts: the value of the variable, or the client's address; where a trusted proxy says another
+    /// one, that.
     fn address(&self, request: &Request) -> Option<Address> {
         let start = match &self.source {
             None => request.client().clone(),

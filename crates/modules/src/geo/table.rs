@@ -1,7 +1,7 @@
-//! What a `geo` looks addresses up in: stretches of addresses in order, each with a value.
+//! The lookup table of a `geo`: stretches of addresses in order, each with a value.
 //!
-//! Networks in networks and cut ranges are made flat when the configuration is complete, so a lookup is one
-//! binary search over neighbouring memory, whatever the rows were.
+//! Nested networks and cut ranges are flattened when the configuration is complete. So a lookup is one binary search
+//! over adjacent memory, however the rows were nested.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
@@ -57,8 +57,8 @@ impl Networks {
         self.0.remove(&(start, bits)).is_some()
     }
 
-    /// Makes the networks flat: of those that have an address, the smallest has it. `width` is the number of bits
-    /// of an address, `outside` the value of what is in no network.
+    /// Makes the networks flat: of those that have an address, the smallest has it. `width` is the number of bits of an
+    /// address, `outside` the value of addresses in no network.
     pub(super) fn flatten(self, width: u32, outside: Place) -> Stretches<u128> {
         let mut networks: Vec<((u128, u32), Place)> = self.0.into_iter().collect();
         // A network stands before those inside of it, which start at the same address or further on.
@@ -107,7 +107,7 @@ const PIECE: u32 = 0x1_0000;
 /// What happened to a range that was added.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Added {
-    /// It has its addresses; what a piece of it had before is the response, where it was the same piece.
+    /// It has its addresses; returns the earlier value of the range, where all of it had the same.
     Done(Option<Place>),
     /// It has some addresses of this range, and not all of it lies inside.
     Overlaps(Ipv4Addr, Ipv4Addr),
@@ -157,7 +157,7 @@ impl Ranges {
         all
     }
 
-    /// Makes the ranges a table; `outside` is the value of what is in none.
+    /// Makes the ranges a table; `outside` is the value of addresses in no range.
     pub(super) fn flatten(self, outside: Place) -> Stretches<u32> {
         let mut flat = Stretches::starting(0, outside);
         for (first, (last, value)) in self.0 {

@@ -36,7 +36,7 @@ impl AsRef<[u8]> for Bytes {
     }
 }
 
-/// Bytes whose metadata and layout were found right.
+/// Bytes whose metadata and layout are valid.
 pub(super) struct Content {
     reader: Reader<Bytes>,
     bytes: Bytes,
@@ -125,7 +125,7 @@ impl Database {
         !self.claimed.swap(true, Ordering::Relaxed)
     }
 
-    /// Whether these bytes are the end of the database, whose length is this.
+    /// Whether these bytes are the end of the database, which has this length.
     pub(super) fn ends_with(&self, len: u64, end: &[u8]) -> bool {
         self.with(|content| content.bytes.0.len() as u64 == len && content.bytes.0.ends_with(end))
     }
@@ -145,7 +145,7 @@ impl Content {
         let Ok(record) = self.reader.lookup(ip) else { return false };
         let indexes: SmallVec<[PathElement<'_>; 8]> = path.iter().map(Step::as_index).collect();
         let mut found = record.decode_path::<Value<'_>>(&indexes);
-        // A number is the index of an array, or the name in a map, by what the record has there.
+        // A number is an index into an array or selects a name in a map, whichever the record contains.
         if found.is_err() && path.iter().any(|step| step.index.is_some()) {
             let names: SmallVec<[PathElement<'_>; 8]> = path.iter().map(Step::as_name).collect();
             found = record.decode_path(&names);
@@ -190,7 +190,7 @@ enum Value<'d> {
 }
 
 impl Value<'_> {
-    /// Appends it as the module for nginx does; `false` for what has no text.
+    /// Appends it as the module for nginx does; `false` for values without a text.
     fn show(&self, out: &mut Vec<u8>) -> bool {
         // Writing to memory does not fail.
         let _ = match self {
@@ -250,7 +250,7 @@ impl<'d> Visitor<'d> for Values {
         Ok(Value::Float(value))
     }
 
-    // What is inside stays undecoded.
+    // Its members are not decoded.
     fn visit_map<A: MapAccess<'d>>(self, _: A) -> Result<Value<'d>, A::Error> {
         Ok(Value::Container)
     }

@@ -1,4 +1,4 @@
-//! `geoip2` (module ngx_http_geoip2): variables whose values stand in a MaxMind database, by an address.
+//! `geoip2` (module ngx_http_geoip2): variables with values of a MaxMind database, looked up by address.
 //!
 //! `database` holds a file in memory and finds values in it; `reload` reads a file again that has changed.
 
@@ -140,7 +140,7 @@ struct Record {
     path: Box<[Step]>,
 }
 
-/// What is known of a database.
+/// Metadata of a database.
 #[derive(Clone, Copy, Debug)]
 enum Metadata {
     /// When it was made, in seconds since 1970.

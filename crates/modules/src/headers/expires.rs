@@ -12,14 +12,14 @@ use exchange::request::Request;
 use exchange::template::Template;
 use telemetry::time_zone::since_1970;
 
-/// What the directive says.
+/// The value of the directive.
 #[derive(Clone, Debug)]
 pub(super) enum Setting {
     /// The same for all answers.
     Fixed(Expires),
     /// Depends on the request.
     Variable {
-        /// What is read when the variables are known.
+        /// The text, parsed when the variables are known.
         text: Template,
         /// Whether times count from the last change of the file.
         modified: bool,
@@ -33,7 +33,7 @@ pub(super) enum Expires {
     Off,
     /// It always was.
     Epoch,
-    /// Never, as far as anybody can tell.
+    /// Never, or close to it.
     Max,
     /// So long after the response.
     Access(i64),
@@ -43,7 +43,7 @@ pub(super) enum Expires {
     Daily(i64),
 }
 
-/// What is wrong with a text, in nginx's words.
+/// nginx's message for an invalid text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Invalid,
@@ -137,7 +137,7 @@ pub(super) fn apply(setting: &Setting, request: &mut Request) {
         // Without a date the response itself is the change.
         Expires::Modified(time) => {
             let date = request.response.last_modified.unwrap_or(now).saturating_add(time);
-            // What was to be old before it was new is never kept.
+            // A time that is both in the past and relative is never cached.
             (date, if time < 0 { -1 } else { date - now })
         }
     };

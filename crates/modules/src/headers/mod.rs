@@ -65,7 +65,7 @@ const DIRECTIVES: &[Directive] = &[
 
 const INHERIT: &[(&str, Inherit)] = &[("off", Inherit::Off), ("on", Inherit::On), ("merge", Inherit::Merge)];
 
-/// What a block adds.
+/// The fields that a block adds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
     /// `None` is `off`, which is inherited like any other value.
@@ -79,7 +79,7 @@ pub(crate) struct Conf {
 /// The fields of one block and of those around it.
 #[derive(Clone, Debug, Default)]
 struct List {
-    /// What the block itself says.
+    /// The fields of the block itself.
     own: Arc<Vec<Field>>,
     /// Those that hold in the block around this one.
     outer: Arc<Vec<Field>>,
@@ -89,9 +89,9 @@ struct List {
 /// `add_header_inherit`, `add_trailer_inherit`; inherited themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Inherit {
-    /// Only what the block has itself.
+    /// The fields of the block only.
     Off,
-    /// What the blocks around it have, as long as it has nothing itself.
+    /// The fields of the blocks around it, unless it has any itself.
     #[default]
     On,
     /// Both, its own first.
@@ -147,7 +147,7 @@ impl List {
     }
 }
 
-/// The values stay templates: what they show is the response's, and that is not made yet.
+/// The values stay templates: they show the response, which does not exist yet.
 fn add(list: fn(&mut Conf) -> &mut List, scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let name = cx.arg(0);
     let value = cx.template(cx.arg(1))?;
@@ -156,7 +156,7 @@ fn add(list: fn(&mut Conf) -> &mut List, scope: &mut Scope, cx: &mut Cx<'_>) -> 
         Some("always") => true,
         Some(text) => return Err(cx.error(format_args!("invalid parameter \"{text}\""))),
     };
-    // nginx sends it as it is, which is often a colon too many, and clients make of it what they like.
+    // nginx sends the line unchanged, often with a colon too many, and clients interpret it differently.
     if http::response::push_field(&mut Vec::new(), name.as_bytes(), b"").is_err() {
         cx.warn(format_args!("invalid field name \"{name}\", the field is not sent"));
         return Ok(());
@@ -171,7 +171,7 @@ fn is_fine(status: u16) -> bool {
     matches!(status, 200 | 201 | 204 | 206 | 301 | 302 | 303 | 304 | 307 | 308)
 }
 
-/// Adds to the response that the client gets, and not to what it is made of.
+/// Adds to the response of the client, not to those of subrequests.
 fn filter(conf: &Conf, request: &mut Request) {
     if request.depth > 0 {
         return;
@@ -190,15 +190,15 @@ fn filter(conf: &Conf, request: &mut Request) {
     }
 }
 
-/// Two fields describe the body and have values of their own that are replaced, or taken away by an empty
-/// value. An empty value of others adds nothing.
+/// Two fields that describe the body have members of the response, which a value replaces and an empty value removes.
+/// An empty value of others adds nothing.
 fn put(field: &Field, value: Vec<u8>, request: &mut Request) {
     let response = &mut request.response;
     if field.name.eq_ignore_ascii_case("ETag") {
         response.etag = (!value.is_empty()).then(|| Etag::from_text(&value));
     } else if field.name.eq_ignore_ascii_case("Last-Modified") {
         response.last_modified = http::date::parse_http(&value);
-        // What is no date is sent, but there is nothing to compare with it.
+        // An invalid date is sent, but the conditions ignore it.
         if response.last_modified.is_none() && !value.is_empty() {
             response.fields.push((field.name.as_bytes().into(), value));
         }

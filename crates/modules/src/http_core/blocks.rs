@@ -1,4 +1,4 @@
-//! Directives that make servers and locations, and those that say who may reach them.
+//! Directives that make servers and locations, and those that restrict access to them.
 
 use conf::{Args, Contexts, Error, State};
 
@@ -45,7 +45,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("\"\""),
         add_names,
     ),
-    // What it may be called is read in `locations`, which also searches.
+    // The arguments are parsed in `locations`, which also searches.
     Directive::walk(
         core(
             "location",
@@ -57,7 +57,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .many(),
         Walk::Location,
     ),
-    // Not inherited; it is a location of its own for the other methods.
+    // Not inherited; it is a separate location for the other methods.
     Directive::walk(
         core(
             "limit_except",
@@ -87,7 +87,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .default("all"),
         |scope, cx| cx.choice(&mut scope.core.satisfy.any, &[("all", false), ("any", true)]),
     ),
-    // Against guessing: each wrong password costs the one who tries it time, and the server none.
+    // Against guessing: each wrong password costs the client time, and the server none.
     Directive::scope(
         core("auth_delay", LEVELS, Args::Exactly(1), "How long a 401 response is delayed.").default("0s"),
         |scope, cx| cx.milliseconds(&mut scope.core.satisfy.auth_delay),
@@ -100,7 +100,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     tuning("variables_hash_max_size", Contexts::HTTP, "1024"),
 ];
 
-/// Patterns are compiled here, so that a wrong one is told with its line.
+/// Patterns are compiled here, so that an invalid one is reported with its line.
 fn add_names(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error> {
     for text in cx.statement.texts() {
         draft.names.push(server_name(text, cx)?);

@@ -1,7 +1,7 @@
 //! The arguments of `listen`: addresses and options.
 //!
 //! One line may stand for several addresses: a name that resolves to more than one, or a range of ports. Each gets the
-//! options of the line. What several lines say about one address is joined when all servers are known
+//! options of the line. Options of several lines for one address are joined when all servers are known
 //! (`exchange::settings::listen::gather`), because the servers that share a socket may stand anywhere in `http`.
 //!
 //! Four options belong to the address and not to the socket: `default_server`, `ssl`, `http2` and `proxy_protocol`. All others
@@ -56,7 +56,7 @@ fn read_option(spec: &mut ListenSpec, option: &str, cx: &mut Cx<'_>) -> Result<(
     let wrong = |name: &str| cx.error(format_args!("invalid {name} \"{option}\""));
     let number = |text: &str| value::number(text).ok().and_then(|number| u32::try_from(number).ok());
     match (name, text) {
-        // Every address has a socket of its own, but for those behind a wildcard.
+        // Every address has a separate socket, except those that a wildcard covers.
         ("bind", None) => {}
         ("deferred", None) => spec.deferred = true,
         ("reuseport", None) => spec.reuseport = true,
@@ -106,8 +106,8 @@ fn read_keepalive(text: &str) -> Option<SoKeepalive> {
     Some(SoKeepalive::On { idle: idle.flatten(), interval: interval.flatten(), count: count.flatten() })
 }
 
-/// The addresses that a text stands for; `Err` says what is wrong in nginx's words. Names are looked up by
-/// the system, which may wait: for start and reload.
+/// The addresses that a text stands for; `Err` has nginx's message. Names are looked up by the system, which may wait:
+/// for start and reload.
 fn resolve(text: &str) -> Result<Vec<ListenAddr>, &'static str> {
     if let Some(path) = text.strip_prefix("unix:") {
         return match path.len() {

@@ -1,4 +1,4 @@
-//! nginx's HTTP core: servers, locations, files, connections, and what holds for all responses.
+//! nginx's HTTP core: servers, locations, files, connections, and the rules for all responses.
 //!
 //! `conf` holds the settings; `reading`, `serving` and `blocks` the directives; `listen`, `names` and
 //! `locations` the tables that requests are matched against.

@@ -1,4 +1,4 @@
-//! Directives about opening files: what is kept open, and which symbolic links are followed.
+//! Directives about opening files: which files stay open, and which symbolic links are followed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use telemetry::links::Refused;
 use transfer::files::cache::{CacheId, Limits};
 
 pub(super) const DIRECTIVES: &[Directive] = &[
-    // Each directive is a cache of its own in each worker thread; blocks inside share it.
+    // Each directive makes a separate cache in each worker thread; blocks inside share it.
     Directive::scope(
         core(
             "open_file_cache",
@@ -25,7 +25,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("off"),
         set_cache,
     ),
-    // What is known is believed for this long without a call of the kernel.
+    // Attributes are trusted for this long without a system call.
     Directive::scope(
         core(
             "open_file_cache_valid",
@@ -36,7 +36,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("60s"),
         |scope, cx| cx.seconds(&mut scope.core.files.opening.terms.valid),
     ),
-    // Files that are asked for once would take the places of others.
+    // Files that are requested once would evict others.
     Directive::scope(
         core(
             "open_file_cache_min_uses",
@@ -47,7 +47,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("1"),
         |scope, cx| cx.number(&mut scope.core.files.opening.terms.min_uses),
     ),
-    // Only what the path itself is the reason for: a disk that fails is asked again.
+    // Only errors that the path itself causes: a disk that fails is asked again.
     Directive::scope(
         core("open_file_cache_errors", LEVELS, Args::Flag, "Caches errors of paths, too.")
             .default("off"),
@@ -60,7 +60,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .state(State::Idle("nginx has it for kqueue alone, which Linux does not have")),
         |_, cx| cx.flag(&mut false),
     ),
-    // The kernel checks while it opens, so a link that is exchanged meanwhile gains nobody anything.
+    // The kernel checks while it opens, so a link that is replaced meanwhile does not bypass the check.
     Directive::scope(
         core(
             "disable_symlinks",
@@ -117,7 +117,7 @@ const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
 
 /// `off`, or `on` or `if_not_owner` with an optional `from=`.
 fn set_links(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    // In any order; a second word for the same thing is told from a missing one below.
+    // In any order; a duplicate is distinguished from a missing argument below.
     let (mut refused, mut from) = (None, None);
     for text in cx.statement.texts() {
         match text {

@@ -34,7 +34,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("0"),
         |scope, cx| cx.milliseconds(&mut scope.core.keeping.keepalive_min_timeout),
     ),
-    // Frees what a connection has gathered in memory, now and then.
+    // Frees the memory that a connection has gathered, from time to time.
     Directive::scope(
         core("keepalive_requests", LEVELS, Args::Exactly(1), "Requests that one connection may make.")
             .default("1000"),
@@ -51,8 +51,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("1h"),
         |scope, cx| cx.milliseconds(&mut scope.core.keeping.keepalive_time),
     ),
-    // Browsers that fail on POST over kept connections; nobody has met one for years, but the header is cheap
-    // to look at.
+    // Browsers that fail on POST over kept connections; such clients are rare by now, but the header is cheap to check.
     Directive::scope(
         core("keepalive_disable", LEVELS, Args::Between(1, 2), "Browsers without keep-alive connections.")
             .many()
@@ -89,7 +88,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .default("5s"),
         |scope, cx| cx.milliseconds(&mut scope.core.keeping.lingering_timeout),
     ),
-    // Otherwise the kernel keeps what the client never took for minutes (tcp(7), FIN-WAIT-1).
+    // Otherwise the kernel keeps unsent bytes for minutes (tcp(7), FIN-WAIT-1).
     Directive::scope(
         core(
             "reset_timedout_connection",
@@ -143,7 +142,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .default("1000"),
         |scope, cx| cx.number(&mut scope.core.reading.max_headers),
     ),
-    // On, as in nginx: what no specification allows is not handed on to anybody.
+    // On, as in nginx: characters that no specification allows are not passed on.
     Directive::scope(
         core("ignore_invalid_headers", SERVER_LEVELS, Args::Flag, "Drops header lines with odd names.")
             .default("on"),
@@ -160,7 +159,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("off"),
         |scope, cx| cx.flag(&mut scope.core.reading.underscores_in_headers),
     ),
-    // For servers whose clients are known: everything that is not by the book is 400.
+    // For servers with known clients: everything that is not by the book is 400.
     Directive::scope(
         Spec::new(
             OWN,
@@ -256,7 +255,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             cx.choice(&mut scope.core.body_files.in_file_only, NAMES)
         },
     ),
-    // Two buffers would be one copy less for some bodies, and a second case for everybody who looks into one.
+    // Two buffers would save a copy for some bodies, but all readers would need a second case.
     Directive::scope(
         core("client_body_in_single_buffer", LEVELS, Args::Flag, "Keeps a request body in one buffer.")
             .default("off")
@@ -279,7 +278,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// The second argument only says what clients are told; it may be longer than the first.
+/// The second argument only sets the header field sent to clients; it may be longer than the first.
 fn set_keepalive_timeout(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     cx.milliseconds(&mut scope.core.keeping.keepalive_timeout)?;
     if cx.statement.args.len() > 1 {
@@ -289,7 +288,7 @@ fn set_keepalive_timeout(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error
     Ok(())
 }
 
-/// `none` has a bit of its own so that naming it twice is noticed, and takes everything away.
+/// `none` has a separate bit so that a duplicate is noticed, and removes all others.
 fn set_keepalive_disable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     const NAMES: &[(&str, u64)] = &[("none", 1), ("msie6", 2), ("safari", 4)];
     // A name that is written twice is a warning, as in nginx, and no error.
@@ -315,7 +314,7 @@ fn pool_size(text: &str) -> Result<u64, ValueError> {
     }
 }
 
-/// nginx has its own words for what is wrong with the size of a pool.
+/// nginx has a separate message for an invalid pool size.
 fn pool_error(cx: &Cx<'_>, error: Error) -> Error {
     match value::size(cx.arg(0)) {
         Ok(size) if size < POOL_SIZE_MIN => {

@@ -1,4 +1,4 @@
-//! Directives about where files are, how their bytes move, and what a response says.
+//! Directives for the location of files, for the way their bytes are sent, and for the header fields of responses.
 
 use conf::value;
 use conf::{Args, Contexts, Error, Spec};
@@ -41,7 +41,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .default("off"),
         |scope, cx| cx.flag(&mut scope.core.files.opening.beneath),
     ),
-    // The default is three types, as in nginx: whoever serves more includes a file of them.
+    // The default is three types, as in nginx: larger sites include a file of them.
     Directive::scope(
         core("types", LEVELS, Args::None, "Media types by file extension.").raw().many(),
         |scope, cx| Types::read(&mut scope.core.files.types, cx.block, cx.statement, cx.warnings),
@@ -60,9 +60,8 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // How their bytes move.
-    // Not written is not the same as `off`: without it long files leave so where `aio` and `directio` leave the choice
-    // too. What it means together with those is decided in `body::choose`.
+    // How their bytes move. Not written is not the same as `off`: without it long files leave so where `aio` and
+    // `directio` leave the choice too. `body::choose` combines it with those.
     Directive::scope(
         core(
             "sendfile",
@@ -106,7 +105,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .state(conf::State::Accepted("files are always written through the disk engine")),
         |_, cx| cx.flag(&mut false),
     ),
-    // The chunk is what one read of the disk brings; large ones suit large files on spinning or remote disks.
+    // The chunk is the size of a read from the disk; large ones suit large files on spinning or remote disks.
     Directive::scope(
         Spec::new(
             OWN,
@@ -244,8 +243,8 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // What a response says.
-    // A second one in a block adds to the first; the first in a block replaces what was inherited.
+    // The header fields of a response. A second one in a block adds to the first; the first in a block replaces the
+    // inherited ones.
     Directive::scope(
         core("error_page", LEVELS_AND_IF, Args::AtLeast(2), "The URI that is shown for some statuses.")
             .many(),
@@ -268,7 +267,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("on"),
         set_server_tokens,
     ),
-    // Made of time and size, as nginx makes it, so that caches keep what they have when servers are exchanged.
+    // Made from time and size, as in nginx, so that caches keep their entries when servers are exchanged.
     Directive::scope(
         core("etag", LEVELS, Args::Flag, "Gives files entity tags.").default("on"),
         |scope, cx| cx.flag(&mut scope.core.answering.etag),
@@ -291,7 +290,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             cx.choice(&mut scope.core.answering.if_modified_since, NAMES)
         },
     ),
-    // Without it the range filter has a limit of its own against requests for thousands of pieces.
+    // Without it the range filter has its built-in limit against requests for thousands of ranges.
     Directive::scope(
         core("max_ranges", LEVELS, Args::Exactly(1), "Most ranges of a request; 0 ignores them."),
         |scope, cx| cx.set(&mut scope.core.answering.max_ranges, |text| value::number(text).map(Some)),
@@ -323,7 +322,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         core("port_in_redirect", LEVELS, Args::Flag, "Puts the port into redirects.").default("on"),
         |scope, cx| cx.flag(&mut scope.core.answering.port_in_redirect),
     ),
-    // Browsers of that age showed a page of their own in the place of short ones.
+    // Browsers of that age replaced short error pages by theirs.
     Directive::scope(
         core("msie_padding", LEVELS, Args::Flag, "Makes error pages long enough for old browsers.")
             .default("on"),
@@ -355,7 +354,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .many(),
         |scope, cx| read_error_log(&mut scope.core.error_log, cx),
     ),
-    // They are memory of the server for each client: what a page keeps in a variable is short.
+    // They are memory of the server for each client: values that pages store in a variable are short.
     Directive::scope(
         core(
             "subrequest_output_buffer_size",
@@ -381,8 +380,8 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// `root` and `alias` exclude each other in one block, and remember how the location is found: an alias
-/// replaces what the location is found by.
+/// `root` and `alias` exclude each other in one block, and remember how the location is found: an alias replaces the
+/// matched prefix.
 fn set_root(scope: &mut Scope, cx: &mut Cx<'_>, alias: bool) -> Result<(), Error> {
     let core = &mut scope.core;
     let name = if alias { "alias" } else { "root" };
@@ -449,7 +448,7 @@ fn set_aio(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 /// Less than a page would cost more calls than it saves copies.
 const CHUNK_MIN: u64 = 4096;
 
-/// A size that is worth a chunk of its own.
+/// A size that is worth a separate chunk.
 fn chunk(cx: &Cx<'_>) -> Result<u64, Error> {
     match cx.statement.value(0, value::size)? {
         bytes if bytes < CHUNK_MIN => {
@@ -461,7 +460,7 @@ fn chunk(cx: &Cx<'_>) -> Result<u64, Error> {
 
 /// `on`, `off`, `build`, or a text of one's own, which is more than free nginx takes.
 fn set_server_tokens(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    // A type of its own, because the texts that may follow are no choice from a list.
+    // A separate type, because the texts that may follow are no choice from a list.
     const NAMES: &[(&str, Tokens)] = &[("off", Tokens::Off), ("on", Tokens::On), ("build", Tokens::Build)];
     #[derive(Clone, Copy)]
     enum Tokens {
@@ -474,7 +473,7 @@ fn set_server_tokens(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         Ok(Tokens::Off) => ServerTokens::Off,
         Ok(Tokens::On) => ServerTokens::On,
         Ok(Tokens::Build) => ServerTokens::Build,
-        // A slip of the pen is no signature; only what is clearly meant as one is.
+        // A slip of the pen is no signature; only text that clearly means a status code is.
         Err(_) if cx.statement.args[0].quoted || text.contains('$') => ServerTokens::Text(cx.template(text)?),
         Err(error) => return Err(error),
     };
@@ -510,7 +509,7 @@ fn add_error_pages(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// 499 means that the client is gone: nobody would see the page.
+/// 499 means that the client is gone: the page would never be sent.
 fn status_of_page(text: &str, cx: &Cx<'_>) -> Result<u16, Error> {
     match value::number(text) {
         Ok(499) | Err(_) => Err(cx.error(format_args!("invalid value \"{text}\""))),

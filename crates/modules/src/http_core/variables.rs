@@ -15,7 +15,7 @@ use exchange::variables::{Prefixed, Variable};
 use telemetry::Level;
 use telemetry::time_zone::since_1970;
 
-/// The version of nginx whose behaviour is the reference.
+/// The reference version of nginx.
 pub(crate) const NGINX_VERSION: &str = "1.31.5";
 
 type Get = fn(&Request, &mut Vec<u8>) -> bool;
@@ -95,7 +95,7 @@ pub(super) const VARIABLES: &[Variable] = &[
         |_, out| some(NGINX_VERSION.as_bytes(), out),
         "The version of nginx that this server follows.",
     ),
-    // Worker processes are told apart by it, threads are not.
+    // It distinguishes worker processes, but not threads.
     variable("pid", |_, out| number(std::process::id().into(), out), "The number of the worker process."),
     // The connection knows whether bytes of the next request had come along.
     variable(
@@ -135,7 +135,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     variable("remote_user", remote_user, "The name that was given with Basic authentication."),
     // For logs; escaped there, not here.
     variable("request", request_line, "The request line as received."),
-    // Nobody reads bodies but those who need them.
+    // Only modules that need a body read it.
     variable("request_body", request_body, "The request's body, where something has read it into memory."),
     variable("request_body_file", request_body_file, "The file with the request's body, where there is one."),
     // Tells aborted downloads from whole ones.
@@ -144,7 +144,7 @@ pub(super) const VARIABLES: &[Variable] = &[
         |request, out| some(if request.completed { b"OK" } else { b"" }, out),
         "`OK` when the whole response was sent, else empty.",
     ),
-    // Rendered anew for each use, because the URI may have changed.
+    // Rendered at each use, because the URI may have changed.
     variable("request_filename", request_filename, "The file that the URI stands for."),
     // Random, so that logs of several machines can be put together.
     variable("request_id", request_id, "A random identifier of the request: 32 hexadecimal digits."),
@@ -171,7 +171,7 @@ pub(super) const VARIABLES: &[Variable] = &[
         |request, out| request.conn.local.show_address(out),
         "The address that the client reached.",
     ),
-    // As configured; `$host` is what the client said.
+    // As configured; `$host` is the host of the request.
     variable(
         "server_name",
         |request, out| some(request.server().name.as_bytes(), out),
@@ -183,7 +183,7 @@ pub(super) const VARIABLES: &[Variable] = &[
         "The port that the client reached.",
     ),
     variable("server_protocol", server_protocol, "The protocol, such as `HTTP/1.1`."),
-    // After error pages: what the client sees.
+    // After error pages: the status that the client sees.
     variable("status", status, "The response's status."),
     // Made once a second for each thread.
     variable(
@@ -295,7 +295,7 @@ fn proxy_tlv(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// All fields of this name as one list, for the variables that have names of their own.
+/// All fields of this name as one list, for the variables with fixed names.
 fn header(request: &Request, id: HeaderId, out: &mut Vec<u8>) -> bool {
     join(request.head.all(request.bytes(), id), b", ", out)
 }
@@ -377,7 +377,7 @@ fn request_port(request: &Request, out: &mut Vec<u8>) -> bool {
     named_port(request).is_none_or(|port| number(port.into(), out))
 }
 
-/// What was set, else what is configured; 0 is no limit.
+/// The value of `set`, else the configured one; 0 is no limit.
 fn limit_rate(request: &Request, out: &mut Vec<u8>) -> bool {
     let configured = || {
         let rate = request.scope().core.limit_rate.as_ref()?.rendered(request);
@@ -386,7 +386,7 @@ fn limit_rate(request: &Request, out: &mut Vec<u8>) -> bool {
     request.nested("limit_rate", || number(request.limit_rate.or_else(configured).unwrap_or(0), out))
 }
 
-/// What is no size leaves the rate as it was.
+/// An invalid size leaves the rate unchanged.
 fn set_limit_rate(request: &mut Request, value: &[u8]) {
     let rate = std::str::from_utf8(value).ok().and_then(|text| conf::value::size(text).ok());
     request.limit_rate = rate.or(request.limit_rate);
@@ -398,7 +398,7 @@ fn milliseconds_of(_: &Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// What stands before the first colon. The password is not looked at.
+/// The text before the first colon. The password is not looked at.
 fn remote_user(request: &Request, out: &mut Vec<u8>) -> bool {
     Credentials::of(request).is_some_and(|credentials| some(credentials.user(), out))
 }
@@ -504,8 +504,8 @@ fn join<'a>(values: impl Iterator<Item = &'a [u8]>, separator: &[u8], out: &mut 
     found
 }
 
-/// Fields that the connection writes have values of their own; the others are looked up by name. As in nginx
-/// some are whole only when the head was written: `Location` as a URL, the type with its charset.
+/// Fields that the connection writes have computed values; the others are looked up by name. As in nginx some are whole
+/// only when the head was written: `Location` as a URL, the type with its charset.
 fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     let (response, core) = (&request.response, &request.scope().core);
     let text = |value: Option<&[u8]>, out: &mut Vec<u8>| value.is_some_and(|value| some(value, out));
@@ -526,7 +526,7 @@ fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
         }
         "content_length" => response.content_length.is_some_and(|length| number(length, out)),
         "content_range" => text(response.content_range.as_deref(), out),
-        // These two have places of their own in a response.
+        // These two are members of the response.
         "accept_ranges" => response.allow_ranges && is_written && some(b"bytes", out),
         "location" if response.location.is_some() => {
             let location = response.location.as_deref().unwrap_or_default();
@@ -551,7 +551,7 @@ fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
             let seconds = core.keeping.keepalive_header.filter(|_| request.keepalive);
             seconds.is_some_and(|seconds| some(b"timeout=", out) && number(seconds, out))
         }
-        // What follows from the body and the client's version.
+        // The value follows from the body and the client's version.
         "transfer_encoding" => response.chunked && some(b"chunked", out),
         _ => named(&response.fields, name, out),
     }

@@ -1,4 +1,4 @@
-//! `access_log` and `log_format`: which lines requests leave, and what they look like.
+//! `access_log` and `log_format`: which requests are logged, and in which format.
 //!
 //! The lines are written elsewhere ([`telemetry`]); this file says where to and makes the text.
 
@@ -86,7 +86,7 @@ pub(crate) struct Conf {
 pub(crate) struct AccessLog {
     /// Where lines go.
     to: LogTo,
-    /// What a line looks like.
+    /// The format of a line.
     format: Arc<LogFormat>,
     /// Requests for which this is empty or `0` leave no line.
     condition: Option<Template>,
@@ -97,7 +97,7 @@ pub(crate) struct AccessLog {
 enum LogTo {
     /// A target that is open from the start.
     Target(TargetId),
-    /// A file whose name depends on the request.
+    /// A log file whose name depends on the request.
     Named(Template),
 }
 
@@ -211,7 +211,7 @@ fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 
 /// Formats must be defined above their use, as in nginx.
 fn format_of(cx: &Cx<'_>) -> Result<Arc<LogFormat>, Error> {
-    // The built-in format is made anew for each use; that happens when a configuration is read, and never later.
+    // The built-in format is rendered at each use; that happens when a configuration is read, and never later.
     let name = cx.statement.args.get(1).map_or(COMBINED, |word| word.text.as_str());
     if name == COMBINED {
         return Ok(Arc::new(LogFormat::combined()));
@@ -241,7 +241,7 @@ impl Gather {
             let size = value::size(text).ok().filter(|&size| size > 0);
             self.bytes = Some(size.ok_or_else(|| cx.error(format_args!("invalid buffer size \"{text}\"")))?);
         } else if let Some(text) = option.strip_prefix("flush=") {
-            // Zero would flush each line, which is what no buffer does.
+            // Zero would flush each line, which is the behaviour without a buffer.
             let time = value::milliseconds(text).ok().filter(|&time| time > 0);
             let time = time.ok_or_else(|| cx.error(format_args!("invalid flush time \"{text}\"")))?;
             self.flush = Some(Duration::from_millis(time));
@@ -262,7 +262,7 @@ impl Gather {
         Ok(())
     }
 
-    /// What the options come to; a time without a buffer would have nothing to wait with.
+    /// The value of the options; a time without a buffer would have nothing to wait with.
     fn hold(&self, cx: &Cx<'_>) -> Result<Option<Hold>, Error> {
         let Some(bytes) = self.bytes else {
             let none = || cx.error(format_args!("no buffer is defined for access_log \"{}\"", cx.arg(0)));
@@ -283,7 +283,7 @@ fn set_file_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         valid: Duration::from_secs(60),
         min_uses: 1,
     };
-    // nginx reads on behind `off`, so that what stands there has to be right too.
+    // nginx parses the arguments after `off` as well, so they must be valid.
     let mut off = false;
     for option in cx.statement.texts() {
         let (name, text) = option.split_once('=').unwrap_or((option, ""));
@@ -303,7 +303,7 @@ fn set_file_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     if !off && cache.max == 0 {
         return Err(cx.error("\"open_log_file_cache\" must have \"max\" parameter"));
     }
-    // Each directive has files of its own, as in nginx; blocks that inherit it share them.
+    // Each directive opens separate files, as in nginx; blocks that inherit it share them.
     cx.http.own::<LogCaches>().0 += u32::from(!off);
     scope.own::<Conf>().cache = (!off).then_some(cache);
     Ok(())
@@ -391,7 +391,7 @@ enum Part {
 /// `escape=`: what happens to bytes that could break a line or a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LogEscape {
-    /// `"`, `\`, and what is no printable ASCII becomes `\xXX`; no value becomes `-`.
+    /// `"`, `\`, and characters other than printable ASCII become `\xXX`; no value becomes `-`.
     Default,
     /// As in strings of JSON; no value becomes nothing.
     Json,
@@ -463,7 +463,7 @@ impl LogFormat {
     }
 }
 
-/// Escapes what stands in `out` from `start` on, in place: the line's memory is all that is needed.
+/// Escapes the text in `out` from `start` on, in place: the line's memory is all that is needed.
 fn escape_tail(escape: LogEscape, start: usize, out: &mut Vec<u8>) {
     // Nearly all values have nothing to escape, and are looked through once without being moved.
     let Some(first) = out[start..].iter().position(|&byte| escape.growth(byte) > 0) else { return };
@@ -491,7 +491,7 @@ fn escape_tail(escape: LogEscape, start: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// What stands behind the backslash where JSON has a short form.
+/// The character after the backslash where JSON has a short form.
 fn json_letter(byte: u8) -> u8 {
     match byte {
         b'\n' => b'n',

@@ -5,7 +5,7 @@
 //!   response:  ftyp | moov of the span, made here | mdat: a range of the file
 //! ```
 //!
-//! This file has the directives and reads what it needs of the file, through the engine; [`movie`] makes the new box.
+//! This file has the directives and reads the parts that it needs, through the engine; [`movie`] makes the new box.
 //! `mp4_limit_rate` and `mp4_limit_rate_after` are those of nginx's commercial edition.
 
 mod movie;
@@ -76,7 +76,7 @@ const DIRECTIVES: &[Directive] = &[
         .default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().at_key_frame),
     ),
-    // A player that has what it shows next needs no more than that: a client that leaves has not been sent the rest.
+    // A player needs no more than that to continue: a client that leaves has not been sent the rest.
     Directive::scope(
         Spec::new(
             OWN,
@@ -175,7 +175,7 @@ fn span(request: &Request, conf: &Conf) -> Option<Span> {
     Some(Span { start_ms, length_ms, at_key_frame: conf.at_key_frame })
 }
 
-/// Opens the file, makes what stands before the media data, and leaves the rest to what sends files.
+/// Opens the file, makes the bytes before the media data, and leaves the rest to the movers of files.
 async fn run(conf: &Conf, request: &mut Request) -> Step {
     let (opened, path) = match static_file::open(request).await {
         Ok(found) => found,
@@ -214,8 +214,8 @@ fn limit_rate(request: &mut Request, conf: &Conf, size: u64, duration_ms: u64) {
     request.limit_rate_after = Some(bytes_in(conf.rate_after.as_millis(), 1000));
 }
 
-/// What stands in front of the media data, and the media data; nothing where the file is sent as it is. And how long the
-/// movie lasts, where that was found.
+/// The bytes before the media data, and the media data; nothing where the file is sent as it is. And how long the movie
+/// lasts, where that was found.
 type Made = (Option<(Vec<u8>, Cut)>, Option<u64>);
 
 /// Finds the boxes of a file, and cuts the movie.
@@ -247,7 +247,7 @@ async fn make(mut source: Source<'_>, span: Option<Span>, conf: &Conf) -> Result
                     let what = "you may want to increase mp4_max_buffer_size";
                     return Err(Fault::Of(format!("moov atom is too large:{len}, {what}")).into());
                 }
-                // What is wanted is the file, and its boxes stand in the order that players like.
+                // The whole file is wanted, and its boxes are in the order that players prefer.
                 if is_whole && is_first && conf.rate_permille == 0 {
                     return Ok((None, None));
                 }
@@ -314,7 +314,7 @@ struct Source<'a> {
     opened: &'a Opened,
     via: io::DiskVia,
     len: u64,
-    /// Bytes that are read at least, where the file has so many.
+    /// Bytes read at least, unless the file is shorter.
     window: u64,
     held: Vec<u8>,
     /// Where they begin.

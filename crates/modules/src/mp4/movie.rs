@@ -33,7 +33,7 @@ pub(super) struct Span {
     pub(super) at_key_frame: bool,
 }
 
-/// What stands around the box in the file.
+/// The bytes around the box in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Around {
     /// Bytes of the file.
@@ -44,7 +44,7 @@ pub(super) struct Around {
     pub(super) before: u64,
 }
 
-/// A response: these bytes behind what is sent before the box, and this range of the file behind them.
+/// A response: these bytes after those sent before the box, and this range of the file after them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Cut {
     /// The box, and the header of the media data.
@@ -53,7 +53,7 @@ pub(super) struct Cut {
     pub(super) data: Range<u64>,
 }
 
-/// What is wrong with a file, in nginx's words.
+/// nginx's message for an invalid file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// The words stand behind the name of the file.
@@ -184,7 +184,7 @@ enum Sizes {
     Each(Vec<[u32; 1]>),
 }
 
-/// A duration in a header whose numbers have four bytes in version 0 and eight in version 1.
+/// A duration in a header, in which numbers have four bytes in version 0 and eight in version 1.
 struct Times {
     timescale: u32,
     duration: u64,
@@ -233,7 +233,7 @@ impl Layout {
     }
 }
 
-/// A number of so many bytes, the highest first. The caller has looked that they are there.
+/// A number of N bytes, the highest first. The caller has looked that they are there.
 fn number(bytes: &[u8], at: usize, width: usize) -> u64 {
     bytes[at..at + width].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
@@ -248,7 +248,7 @@ fn table<const N: usize>(name: &str, content: &[u8], before: usize) -> Result<Ve
     Ok(rows.chunks_exact(4 * N).map(row).collect())
 }
 
-/// Sets what stands only once.
+/// Sets a value that may occur only once.
 fn once<T>(field: &mut Option<T>, value: T, name: &str) -> Result<(), Fault> {
     match field.replace(value) {
         None => Ok(()),
@@ -269,7 +269,7 @@ fn units(milliseconds: u64, timescale: u32) -> u64 {
     (u128::from(milliseconds) * u128::from(timescale) / 1000).min(u128::from(u64::MAX)) as u64
 }
 
-/// What is left of a duration.
+/// The rest of a duration.
 fn rest_of(duration: u64, span: &Span, timescale: u32) -> u64 {
     let rest = duration.saturating_sub(units(span.start_ms, timescale));
     match span.length_ms {
@@ -459,7 +459,7 @@ struct Samples {
     ctts: Option<Vec<[u32; 2]>>,
     stsc: Vec<[u32; 3]>,
     stsz: Option<Vec<[u32; 1]>>,
-    /// Where the chunks begin in the file, the first behind what is not sent of it.
+    /// The offsets of chunks in the file, the first one after the part that is not sent.
     chunks: Vec<u64>,
     /// In units of the track, with the prefix.
     duration: u64,
@@ -611,7 +611,7 @@ impl Track {
         Ok(prefix)
     }
 
-    /// `stsc`: which chunks the samples are in. A chunk that is sent in part gets a row of its own.
+    /// `stsc`: which chunks the samples are in. A chunk that is sent in part gets a separate row.
     fn cut_chunks(&self, has_end: bool, bounds: &mut Bounds) -> Result<Vec<[u32; 3]>, Fault> {
         let Some(rows) = &self.stsc else { return within("no mp4 stsc atoms were found") };
         if rows.is_empty() {
@@ -820,7 +820,7 @@ fn without_first(rows: &[[u32; 2]], mut samples: u64) -> Vec<[u32; 2]> {
     Vec::new()
 }
 
-/// Rows of so many samples. As in nginx the last one may be of none.
+/// Rows of N samples. As in nginx the last one may be of none.
 fn keep_first(rows: &mut Vec<[u32; 2]>, mut samples: u64) {
     for row in 0..rows.len() {
         if samples < u64::from(rows[row][0]) {

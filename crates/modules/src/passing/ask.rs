@@ -1,4 +1,4 @@
-//! Asks the upstream: where a request goes, what it looks like, and the response to it.
+//! Asks the upstream: the destination of a request, its form, and the response to it.
 
 use crate::passing::request::Fill;
 use crate::passing::{Via, pass};

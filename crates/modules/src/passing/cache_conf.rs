@@ -1,9 +1,9 @@
-//! The directives of the cache: what may be stored, for how long, where, and when an old answer will do.
+//! The directives of the cache: which responses may be stored, for how long, where, and when a stale one is used.
 //!
-//! Lists follow nginx: the first use in a block replaces what was inherited, the next ones add. Sets of words, methods
+//! Lists follow nginx: the first use in a block replaces the inherited ones, the next ones add. Sets of words, methods
 //! and cases, do the same. Conditions hold when one of their values is neither empty nor `0`.
 //!
-//! What they set is data of `upstream::caching::settings`, and what follows from it is the business of `caching`.
+//! The values are data of `upstream::caching::settings`, and `caching` acts on them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use upstream::caching::settings::{
 };
 
 impl<F: Family> Rows<F> {
-    /// What may be stored, for how long, where, and when a stale response will do.
+    /// Which responses may be stored, for how long, where, and when a stale one is used.
     pub(crate) const CACHE: &'static [Directive] = &[
         // A zone may be used above the line that declares it, so whether there is one is asked at the end.
         Directive::scope(
@@ -45,7 +45,7 @@ impl<F: Family> Rows<F> {
             .many(),
             cache_path::declare,
         ),
-        // Without one the key is what the upstream is asked for: scheme, host and URI as they go out.
+        // Without one the key is the URI of the upstream's request: scheme, host and URI as they go out.
         Directive::scope(
             Spec { default: F::KEY_DEFAULT, ..row("_cache_key", Args::Exactly(1), "The text that identifies stored responses.") },
             |scope, cx| {
@@ -55,7 +55,7 @@ impl<F: Family> Rows<F> {
                 Ok(())
             },
         ),
-        // What the answer itself says goes before this.
+        // Header fields of the response take precedence.
         Directive::scope(
             row(
                 "_cache_valid",
@@ -76,7 +76,7 @@ impl<F: Family> Rows<F> {
             .many(),
             |scope, cx| conf::<F>(scope).cache.methods.add(METHODS, cx),
         ),
-        // The answer is stored nevertheless, which makes this the way to fetch an entry anew.
+        // The response is stored nevertheless, so that a request can replace an entry.
         Directive::scope(
             row(
                 "_cache_bypass",
@@ -96,7 +96,7 @@ impl<F: Family> Rows<F> {
             .many(),
             |scope, cx| add_predicates(&mut conf::<F>(scope).cache.no_store, cx),
         ),
-        // What is asked for once is most of what is asked for; storing it would push out what is wanted again.
+        // Most entries are requested only once; storing them would evict those that are requested again.
         Directive::scope(
             row("_cache_min_uses", Args::Exactly(1), "Number of requests after which a response is stored.")
                 .default("1"),
@@ -140,7 +140,7 @@ impl<F: Family> Rows<F> {
                 Ok(())
             },
         ),
-        // What they fetch themselves then is not stored: somebody else is about to.
+        // The responses to their own fetches are not stored: another request is about to store one.
         Directive::scope(
             row("_cache_lock_timeout", Args::Exactly(1), "How long requests wait for a fetch that brings nothing before they ask themselves.")
                 .default("5s"),
@@ -231,7 +231,7 @@ impl<F: Family> Rows<F> {
             .many(),
             |scope, cx| add_predicates(&mut conf::<F>(scope).cache.purge, cx),
         ),
-        // What is soft keeps the old answer at hand for when nobody answers, and for `stale-while-revalidate`.
+        // A soft purge keeps the entry for the case that no upstream responds, and for `stale-while-revalidate`.
         Directive::scope(
             own(
                 "_cache_purge_soft",
@@ -357,7 +357,7 @@ fn names_credential(mut text: &str) -> bool {
     false
 }
 
-/// Warns where the key holds the credential of a request and nothing permits to store what is answered to it.
+/// Warns where the key holds the credential of a request and nothing permits storing the response to it.
 pub(super) fn warn_of_credentials<F: Family>(http: &Http, warnings: &mut Vec<Error>) {
     let mut told: Vec<&Span> = Vec::new();
     for location in &http.locations {

@@ -1,7 +1,7 @@
 //! `proxy_cache_path`: where a cache lies, how large it may become, and how it is kept in order.
 //!
 //! The parameters are nginx's, those of its commercial version (`purger…`) among them, and four of this server: `memory`,
-//! `store`, `verify` and `scrub`. A zone has the name that `proxy_cache` uses; folder and zone belong to one another for good.
+//! `store`, `verify` and `scrub`. A zone has the name that `proxy_cache` uses; a zone keeps its directory.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use exchange::config::Cx;
 use std::sync::Arc;
 use upstream::caching::settings::{CachePath, CacheRoom, Caches, StoreKind};
 
-/// The setter: the folder, then parameters in any order.
+/// The setter: the directory, then parameters in any order.
 pub(super) fn declare(cx: &mut Cx<'_>) -> Result<(), Error> {
     let path = cx.path(cx.arg(0).trim_end_matches('/'));
     let mut cache = CachePath::new("", path);
@@ -33,7 +33,7 @@ pub(super) fn declare(cx: &mut Cx<'_>) -> Result<(), Error> {
     if zone.declared().is_some() {
         return Err(cx.error(format_args!("duplicate zone \"{name}\"")));
     }
-    // Two caches in one folder would delete each other's files.
+    // Two caches in one directory would delete each other's files.
     if cx.http.own::<Caches>().zones.iter().any(|known| known.kind().path == cache.path) {
         let path = cache.path.display();
         return Err(cx.error(format_args!("the same path name \"{path}\" is used by another cache")));

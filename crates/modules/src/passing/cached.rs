@@ -1,5 +1,5 @@
-//! Requests whose answers may come from a cache (`proxy_cache`): which cache, under which key, and how the upstream is asked
-//! on its behalf. What follows from it is the business of `caching`.
+//! Requests that a cache may answer (`proxy_cache`): which cache, under which key, and how the upstream is asked on its
+//! behalf. `caching` does the rest.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use upstream::caching::tasks::Cache;
 use upstream::caching::{Origin, Wanted, policy};
 
 impl<F: Family> Passing<F> {
-    /// How a protocol's upstreams are asked for a cache.
+    /// How a protocol makes the requests of a cache.
     pub(super) const ORIGIN: &'static Origin = &Origin {
         conf: |scope| &scope.of::<Passing<F>>().conf.cache,
         upstream: |scope| &scope.of::<Passing<F>>().conf.upstream,
@@ -128,7 +128,7 @@ fn tags(request: &Request, conf: &Conf) -> Option<Vec<Vec<u8>>> {
     Some(words.take(purge::TAGS_MAX + 1).map(<[u8]>::to_vec).collect())
 }
 
-/// What is asked for in the place of what the client does.
+/// The request of a cache in the place of the client's.
 fn fill_of(request: &Request, conf: &Conf, wanted: &Wanted) -> Fill {
     let mut fields = Vec::new();
     let mut add = |id, value: &Option<Vec<u8>>| fields.extend(value.clone().map(|value| (id, value)));

@@ -1,5 +1,5 @@
-//! What the directives of the family set, with nginx's defaults, and what follows from them where a block ends. The names
-//! in comments are those of HTTP; each protocol has its own prefix.
+//! The settings of the family, with nginx's defaults and the values that are derived at the end of a block. The names in
+//! comments are those of HTTP; each protocol has its own prefix.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(crate) fn conf<F: Family>(scope: &mut Scope) -> &mut Conf {
 /// The settings of a block that all protocols have.
 #[derive(Clone, Debug)]
 pub(crate) struct Conf {
-    /// What the names of the directives begin with.
+    /// The prefix of the directives.
     pub(crate) prefix: &'static str,
     /// Which fields of responses the protocol does not pass on, beside those of all protocols.
     pub(super) hides: fn(HeaderId, &[u8]) -> bool,
@@ -94,7 +94,7 @@ impl Default for Conf {
     }
 }
 
-/// What was written of the sizes; the others follow from the largest buffer.
+/// The sizes as written; the others follow from the largest buffer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sizes {
     /// `proxy_busy_buffers_size`
@@ -106,7 +106,7 @@ pub(super) struct Sizes {
 }
 
 impl Conf {
-    /// What the outermost block starts with.
+    /// The settings of the outermost block.
     pub(super) fn start<F: Family>(start: &Start<'_>) -> Conf {
         let prefix = F::PREFIX;
         let mut conf = Conf { prefix, hides: F::hides, ..Conf::default() };
@@ -136,8 +136,8 @@ impl Conf {
         self.store = Store::Off;
     }
 
-    /// nginx's rules for buffers, in its words: a head, or one buffer of a body, has to fit wherever it goes. What they come
-    /// to is told beside, because most of these sizes follow from others that somebody else wrote.
+    /// nginx's rules for buffers, in its words: a head, or one buffer of a body, has to fit wherever it goes. The derived
+    /// values are stored beside, because most of these sizes depend on others, which may be inherited.
     pub(super) fn finish_sizes(&mut self) -> Result<(), String> {
         let (upstream, prefix) = (&mut self.upstream, self.prefix);
         let Sizes { busy_buffers, temp_file_write, max_temp_file } = self.sizes;

@@ -1,5 +1,5 @@
-//! The directives of the family that say how upstreams are talked to and what of a response is passed on. Those of the
-//! cache stand in `cache_conf`, those of TLS in `ssl`. The protocols choose which of the tables they have.
+//! The directives of the family for requests to upstreams, and for the parts of a response that are passed on. Those of
+//! the cache stand in `cache_conf`, those of TLS in `ssl`. The protocols choose which of the tables they have.
 
 use std::net::SocketAddr;
 
@@ -64,7 +64,7 @@ impl<F: Family> Rows<F> {
                 Ok(())
             },
         ),
-        // The same bound as a time; a try under way is not cut short by it.
+        // The same bound as a time; a try in flight is not interrupted by it.
         Directive::scope(
             row("_next_upstream_timeout", Args::Exactly(1), "For how long others are tried; 0 is no limit.")
                 .default("0"),
@@ -78,7 +78,7 @@ impl<F: Family> Rows<F> {
         ),
     ];
 
-    /// What of a response is passed on, and what it may tell this server: for protocols whose responses have fields.
+    /// Which parts of a response are passed on, and which fields this server obeys: for protocols with header fields.
     pub(crate) const FIELDS: &'static [Directive] = &[
         // Fields that are this server's own business are hidden without being named; see `reply`.
         Directive::scope(
@@ -117,7 +117,7 @@ impl<F: Family> Rows<F> {
     /// Bodies of requests and responses, the memory and the files for them. nginx has rules for how the sizes fit together;
     /// `conf` looks at them where a block ends, because the lines of one may stand in any order.
     pub(crate) const BODIES: &'static [Directive] = &[
-        // Off, an upstream gets what `proxy_set_header` says and what the message cannot do without.
+        // When off, an upstream gets the fields of `proxy_set_header` and those that the message needs.
         Directive::scope(
             row("_pass_request_headers", Args::Flag, "Whether the client's fields are passed on.")
                 .default("on"),
@@ -160,8 +160,8 @@ impl<F: Family> Rows<F> {
                 Ok(())
             },
         ),
-        // What is on its way cannot be filled anew, so some buffers have to be left to read into. nginx's default, twice the
-        // largest buffer, would only make more calls: `body::source` gathers what is there.
+        // Buffers in flight cannot be filled again, so some have to remain for reading. nginx's default, twice the largest
+        // buffer, would only make more calls: `body::source` gathers the received pieces.
         Directive::scope(
             row(
                 "_busy_buffers_size",
@@ -199,7 +199,7 @@ impl<F: Family> Rows<F> {
                 Ok(())
             },
         ),
-        // A limit on what is read: with buffering it keeps one answer from filling the line to the upstream.
+        // A limit on the bytes read: with buffering it keeps one answer from filling the line to the upstream.
         Directive::scope(
             row(
                 "_limit_rate",
@@ -301,7 +301,7 @@ fn bind_address(text: &str) -> Option<SocketAddr> {
     }
 }
 
-/// What the bits of [`NEXT_UPSTREAM`](crate::passing::conf::NEXT_UPSTREAM) mean, in their order.
+/// The words for the bits of [`NEXT_UPSTREAM`](crate::passing::conf::NEXT_UPSTREAM), in their order.
 const REASONS: [NextUpstream; 11] = [
     NextUpstream::ERROR,
     NextUpstream::TIMEOUT,

@@ -2,7 +2,7 @@
 //! other but 100, which answers this server alone (RFC 9110 section 15.2).
 //!
 //! The directive is the core's in nginx, and only modules that pass requests on have something for it. The connection
-//! writes what is made here while it waits for the answer itself.
+//! sends the interim responses made here while it waits for the final one.
 
 use conf::{Args, Error, Spec};
 use http::reply::ReplyHead;
@@ -46,7 +46,7 @@ fn add(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What makes the interim responses to this request; nothing where its client is to have none.
+/// The function that makes the interim responses to this request; nothing where its client is to have none.
 pub(crate) fn interim_of<F: Family>(request: &Request) -> Option<MakeInterim> {
     let conditions = request.scope().of::<EarlyHints>().0.items();
     let holds = || conditions.iter().any(|text| !matches!(text.rendered(request).as_slice(), b"" | b"0"));
@@ -57,7 +57,8 @@ pub(crate) fn interim_of<F: Family>(request: &Request) -> Option<MakeInterim> {
     (may_have && holds()).then_some(pass_on::<F> as MakeInterim)
 }
 
-/// Takes what the client gets of an interim response. A 100 says nothing to the client of a proxy that has sent its request as a whole.
+/// Receives the fields of an interim response for the client. A 100 says nothing to the client of a proxy that has sent its
+/// request as a whole.
 fn pass_on<F: Family>(request: &Request, head: &ReplyHead, raw: &[u8]) -> Option<Interim> {
     let status = head.status();
     if status.code() == 100 {

@@ -1,9 +1,9 @@
-//! What a request that changes something makes stale (RFC 9111 section 4.4): what is stored for its URI, and for those that
-//! `Location` and `Content-Location` of its answer name, as long as they are on the same origin.
+//! The entries that an unsafe request makes stale (RFC 9111 section 4.4): those of its URI, and of the URIs in
+//! `Location` and `Content-Location` of its response, if they have the same origin.
 //!
 //! Under which key that is, and in which cache, only the way of a GET of that URI can tell: it may lead to another
-//! location, with rewrites and variables of its own. So such a request is made, and goes that way up to here, where it
-//! takes away what it would have been answered with. It asks no upstream.
+//! location, with different rewrites and variables. So a subrequest runs through the phases up to this point, and
+//! removes the entry that it would have been answered with. It asks no upstream.
 
 use ::http::invalidation::{self, Target};
 use ::http::request::HeaderId;
@@ -18,7 +18,8 @@ use upstream::caching::purge;
 /// What marks a request that has come to invalidate.
 struct Errand;
 
-/// Invalidates what an exchange has changed. It is waited for: who has the answer must not find the old content.
+/// Invalidates the entries that an exchange has changed. It is waited for: a client with the response must not find the
+/// old content.
 pub(super) async fn after(request: &Request, via: Via<'_>, heading: &Heading) {
     let status = heading.head().status().code();
     let conf = via.conf;
@@ -33,7 +34,7 @@ pub(super) async fn after(request: &Request, via: Via<'_>, heading: &Heading) {
     let mut paths = vec![path.to_vec()];
     for id in [HeaderId::Location, HeaderId::ContentLocation] {
         let Some(value) = heading.head().get(heading.raw(), id) else { continue };
-        // An upstream that knows itself under another name says that one; the client is told this server's.
+        // An upstream that knows itself under another name says that one; the client gets the URI of this server.
         let changed = via.protocol.location(request, value);
         let found = invalidation::same_origin_target(target, changed.as_deref().unwrap_or(value));
         paths.extend(found.filter(|path| !paths.contains(path)));
@@ -48,7 +49,7 @@ pub(super) fn is_errand(request: &Request) -> bool {
     request.extensions.get::<Errand>().is_some()
 }
 
-/// Takes away what this request would be answered with.
+/// Removes the entry that this request would be answered with.
 pub(super) async fn carry_out(request: &mut Request, via: Via<'_>) -> Step {
     // From here on it is to look like one that a client has made: the usual key has the URI as it was received.
     request.depth = 0;

@@ -1,5 +1,5 @@
-//! Requests that are passed on to other servers, and the responses of those: what `proxy_` has in common with the
-//! protocols whose directives differ from it in the prefix alone.
+//! Requests that are passed on to other servers, and the responses of those: the common part of `proxy_` and the
+//! protocols whose directives differ only in the prefix.
 //!
 //! | part | holds |
 //! |---|---|
@@ -17,7 +17,7 @@
 //!
 //! A protocol is a type with its own settings that implements [`Family`] and [`Protocol`]. Its module says which tables
 //! of [`Rows`] it has beside its own, and gets everything else by [`module`]. Connections, tries and buffers are
-//! `upstream`'s; whom a group's name stands for is `upstream::peers`'.
+//! `upstream`'s; `upstream::peers` has the servers of a group.
 
 mod ask;
 mod cache_conf;
@@ -80,7 +80,7 @@ pub(crate) static MODULE: Module = Module {
     ..Module::named("passing")
 };
 
-/// What a protocol makes of requests and responses, by its own settings.
+/// The requests and responses of a protocol, made with its settings.
 pub(crate) trait Protocol: Send + Sync {
     /// Makes the request for the upstream. `fill` is given where the response is for a cache.
     ///
@@ -130,13 +130,13 @@ pub(crate) trait Protocol: Send + Sync {
     }
 }
 
-/// A protocol whose directives have the names of this family behind a prefix of its own. The type holds its own settings.
+/// A protocol whose directives have the names of this family behind another prefix. The type holds its own settings.
 pub(crate) trait Family: Protocol + Any + Clone + Debug + Default {
     /// What its directives begin with.
     const PREFIX: &'static str;
-    /// What may stand in front of an address. For most it stands alone, and has no usual port.
+    /// The schemes of an address. For most it stands alone, and has no usual port.
     const SCHEMES: &'static [Scheme] = &[Scheme::NONE];
-    /// Whether it has the directives for buffers of bodies, whose sizes have to fit together, and for temporary files.
+    /// Whether it has the directives for buffers of bodies, whose sizes have to match, and for temporary files.
     const HAS_BUFFERS: bool = true;
     /// The names of `proxy_next_upstream`, and the bits of them.
     const NEXT_UPSTREAM: &'static [(&'static str, u64)] = conf::NEXT_UPSTREAM;
@@ -150,7 +150,7 @@ pub(crate) trait Family: Protocol + Any + Clone + Debug + Default {
         false
     }
 
-    /// Fills in what follows from other settings where a block ends.
+    /// Derives the values that depend on other settings, at the end of a block.
     fn finish(&mut self, _: &mut Conf) {}
 }
 
@@ -302,7 +302,7 @@ async fn run_with_cache(via: Via<'_>, origin: &'static caching::Origin, request:
     step
 }
 
-/// What follows from the response of the upstream or of the cache.
+/// The effects of a response of the upstream or of the cache.
 fn step(request: &mut Request, via: Via<'_>, answered: Result<upstream::Reply, Failure>) -> Step {
     match answered {
         Ok(reply) => reply::apply(request, via, reply),

@@ -1,6 +1,6 @@
 //! `proxy_pass` and its siblings: where requests go, read once, or for each request where variables are in it.
 //!
-//! What of the URI goes along is said in `request`; who is behind the address, in `upstream::peers`.
+//! `request` has the URI that is passed on; `upstream::peers` has the servers of the address.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ use upstream::peers::{Group, Upstreams};
 #[derive(Debug)]
 pub(crate) struct Pass {
     to: To,
-    /// What of a request's path the URI of the address takes the place of: the path of the location.
+    /// The part of a request's path that the URI of the address replaces: the path of the location.
     location: Box<str>,
-    /// What may stand in front of an address.
+    /// The schemes of an address.
     schemes: &'static [Scheme],
 }
 
@@ -38,7 +38,7 @@ enum To {
     Variables(Template, Span),
 }
 
-/// What an address says beside who is behind it.
+/// The parts of an address beside the server.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     /// Scheme and host, as the usual cache key starts.
@@ -49,7 +49,7 @@ pub(crate) struct Place {
     pub(crate) host: Vec<u8>,
     /// `$proxy_port`; a unix socket has none.
     pub(crate) port: Option<u16>,
-    /// What follows the host.
+    /// The text after the host.
     pub(crate) uri: Vec<u8>,
 }
 
@@ -70,7 +70,7 @@ impl Pass {
         }
     }
 
-    /// What of the path the URI takes the place of.
+    /// The part of the path that the URI replaces.
     pub(crate) fn location(&self) -> &str {
         &self.location
     }
@@ -91,7 +91,7 @@ pub(crate) struct Destination {
     pub(crate) prefix: &'static str,
 }
 
-/// What stands in front of an address.
+/// The scheme of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scheme {
     pub(crate) text: &'static str,
@@ -159,7 +159,7 @@ fn lacks_port(url: &Url) -> bool {
     url.port == 0 && !matches!(url.address(), Some(PeerAddr::Unix(_)))
 }
 
-/// The scheme of an address, and what stands behind it.
+/// The scheme of an address, and the rest.
 fn after_scheme<'t>(schemes: &[Scheme], text: &'t [u8]) -> Option<(Scheme, &'t [u8])> {
     schemes.iter().find_map(|scheme| {
         let (start, rest) = text.split_at_checked(scheme.text.len())?;
@@ -180,7 +180,7 @@ fn split(text: &str) -> (&str, &str) {
     text.split_at(text.find(['/', '?']).unwrap_or(text.len()))
 }
 
-/// What the path of a socket stands behind.
+/// The prefix of a socket's path.
 const UNIX: &str = "unix:";
 
 impl Place {
@@ -202,8 +202,7 @@ impl Place {
     }
 }
 
-/// Finds out where a request goes, which variables show from then on. The log has what is wrong with an address that
-/// came out of variables.
+/// Finds out where a request goes, which variables show from then on. An invalid address made of variables is logged.
 ///
 /// # Errors
 /// The status that answers.
@@ -232,7 +231,7 @@ fn found(request: &mut Request, conf: &Conf) -> Result<(Target, Destination), u1
     }
 }
 
-/// What is wrong with an address that came out of variables.
+/// The error in an address made of variables.
 enum Wrong {
     Scheme,
     Address(Fault),
@@ -262,7 +261,7 @@ fn evaluate(
     text: &[u8],
 ) -> Result<(Target, Destination), Wrong> {
     let (scheme, rest) = after_scheme(schemes, text).ok_or(Wrong::Scheme)?;
-    // The URI may hold any bytes, the authority only text; a slash, a colon and a question mark are bytes of their own.
+    // The URI may hold any bytes, the authority only text; a slash, a colon and a question mark are single bytes.
     let valid = rest.utf8_chunks().next().map_or("", |chunk| chunk.valid());
     let (authority, _) = split(valid);
     let uri = match split(valid) {

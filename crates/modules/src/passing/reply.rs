@@ -1,4 +1,5 @@
-//! The answer of an upstream as the client gets it: which fields are passed on, what they steer here, what the body is.
+//! The answer of an upstream as the client gets it: which fields are passed on, which of them this server obeys, and
+//! which body is sent.
 //!
 //! | field | becomes |
 //! |---|---|
@@ -10,8 +11,8 @@
 //! | those of the connection, and those that `Connection` names | nothing |
 //! | all others | themselves |
 //!
-//! Values that filters look at (type, length, date, tag) go to their places in the response, so that `gzip`, ranges
-//! and conditions work as for files; all others are passed on as they came.
+//! Values that filters need (type, length, date, tag) become members of the response, so that `gzip`, ranges and
+//! conditions work as for files; all others are passed on as they came.
 
 use std::rc::Rc;
 
@@ -117,7 +118,7 @@ fn has_name(list: &[Box<str>], name: &[u8]) -> bool {
 pub(crate) fn apply(request: &mut Request, via: Via<'_>, reply: Reply) -> Step {
     let conf = via.conf;
     let heading = Rc::clone(&reply.head);
-    // nginx's order: what is intercepted does not steer, and what is redirected has no body to pass on.
+    // nginx's order: an intercepted response controls nothing, and a redirected one has no body to pass on.
     if let Some(step) = intercept(request, conf, &heading) {
         return step;
     }
@@ -131,7 +132,7 @@ pub(crate) fn apply(request: &mut Request, via: Via<'_>, reply: Reply) -> Step {
     let is_judged = context.is_none_or(|context| context.passes_conditions) && reply.stored.is_none();
     request.response.is_judged = is_judged;
     request.response.is_stored = reply.stored.is_some();
-    // Any part of what is stored can be had, whatever the upstream promised.
+    // Any part of an entry can be read, whatever ranges the upstream supports.
     request.response.allow_ranges = reply.stored.is_some() && heading.head().status().code() == 200;
     head(request, via, &heading);
     if let Some(stored) = reply.stored {
@@ -158,7 +159,7 @@ pub(crate) fn apply(request: &mut Request, via: Via<'_>, reply: Reply) -> Step {
     Step::Done
 }
 
-/// Whether a response without content had a framing for it whose end is known now: its client has to be told a length.
+/// Whether a response without content had a framing whose end is known now: its client has to be told a length.
 fn is_empty(request: &Request) -> bool {
     let has_framing = request.method != Method::Head && !matches!(request.response.status, 101 | 204 | 304);
     has_framing && request.response.content_length.is_none()
@@ -176,14 +177,14 @@ fn intercept(request: &mut Request, conf: &Conf, heading: &Heading) -> Option<St
         return None;
     }
     if status == 401 {
-        // The page still asks for what the upstream asked for.
+        // The page keeps the challenge of the upstream.
         let questions = heading.head().all(heading.raw(), HeaderId::WwwAuthenticate);
         request.response.www_authenticate = questions.map(<[u8]>::to_vec).collect();
     }
     Some(Step::Status(status))
 }
 
-/// What an answer tells this server.
+/// The fields that this server obeys.
 struct Steering<'h> {
     /// `X-Accel-Redirect`: where the answer is to be found.
     redirect: Option<&'h [u8]>,
@@ -195,7 +196,7 @@ struct Steering<'h> {
 fn steer<'h>(request: &mut Request, conf: &Conf, heading: &'h Heading) -> Steering<'h> {
     let ignored = conf.ignored();
     let get = |id: HeaderId| heading.head().get(heading.raw(), id).filter(|_| !ignored.has(id));
-    // They hold for what a redirect leads to as well, so they are looked at first.
+    // They apply to the target of a redirect as well, so they come first.
     if let Some(rate) = get(HeaderId::XAccelLimitRate).and_then(http::parse_decimal) {
         request.limit_rate = Some(rate);
     }
@@ -212,7 +213,8 @@ fn steer<'h>(request: &mut Request, conf: &Conf, heading: &'h Heading) -> Steeri
     Steering { redirect, buffering }
 }
 
-/// Goes on with another URI. What describes the answer as such is kept for what is found there, as in nginx.
+/// Goes on with another URI. The fields that describe the response are kept for the target of the redirect, as in
+/// nginx.
 fn redirect(request: &mut Request, via: Via<'_>, heading: &Heading, target: &[u8]) -> Step {
     for line in heading.head().lines(heading.raw()) {
         if is_kept(line) {
@@ -267,7 +269,7 @@ fn head(request: &mut Request, via: Via<'_>, heading: &Heading) {
     };
     // A 426 has to name the protocol that the client should go over to (RFC 9110 section 15.5.22).
     let is_upgrade = matches!(status.code(), 101 | 426);
-    // RFC 9110 section 7.6.1: what was for this connection is not for the next one. nginx lets most of it through.
+    // RFC 9110 section 7.6.1: fields of this connection do not apply to the next one. nginx lets most of it through.
     let options = ConnectionOptions::new(head.all(raw, HeaderId::Connection));
     // A `Server` that is shown is the upstream's, be there none. nginx has no `Date` then either, but RFC 9110 section
     // 6.6.1 asks for one.
@@ -353,7 +355,7 @@ fn location(request: &mut Request, via: Via<'_>, name: &[u8], value: &[u8]) {
     }
 }
 
-/// What stands behind `url=` is a place like that in `Location`.
+/// The text after `url=` is a URI like that in `Location`.
 fn refresh(request: &Request, via: Via<'_>, value: &[u8]) -> Vec<u8> {
     const URL: &[u8] = b"url=";
     let start = value.windows(URL.len()).position(|window| window.eq_ignore_ascii_case(URL));

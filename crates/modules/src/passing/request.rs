@@ -1,5 +1,5 @@
-//! What the requests of all protocols to upstreams have in common: which body follows, what a cache asks for, and what
-//! variables show afterwards.
+//! The common parts of requests to upstreams in all protocols: which body follows, which fields a cache adds, and which
+//! values variables show afterwards.
 
 use std::rc::Rc;
 
@@ -13,7 +13,7 @@ use exchange::request::Request;
 use telemetry::Level;
 use upstream::{OutgoingBody, Secure};
 
-/// What a cache asks for in the place of what the client does.
+/// The fields of a cache in the place of the client's.
 #[derive(Debug, Default)]
 pub(crate) struct Fill {
     /// GET, whatever the client's method is.
@@ -32,7 +32,7 @@ pub(crate) fn streams_body(request: &Request, via: Via<'_>) -> bool {
 pub(super) fn can_stream_body(request: &Request, via: Via<'_>) -> bool {
     let Via { conf, protocol } = via;
     let framing = request.head.body();
-    // What a cache asks it may ask again, and for others, when the client has gone.
+    // A cache may repeat its request, also for other clients, when the client has gone.
     let is_cached = conf.cache.zone.is_on() && conf.cache.has_method(request.method);
     !is_cached
         && protocol.body().is_none()
@@ -70,12 +70,12 @@ pub(crate) fn length_of(request: &Request, conf: &Conf, body: &OutgoingBody) -> 
     }
 }
 
-/// Whether the body would go along, but another location has passed it on while it came. The rest of it would look
-/// like all of it to an upstream, or leave one that keeps the connection waiting for bytes of the next request.
+/// Whether the body would go along, but another location has passed it on while it came. The rest of a body would look
+/// complete to an upstream, or the connection would wait for bytes of the next request.
 fn lacks_body(request: &Request, via: Via<'_>) -> bool {
     let is_begun = request.incoming.as_ref().is_some_and(|incoming| incoming.is_begun());
     let is_wanted = via.protocol.body().is_none() && via.conf.pass_body && request.depth == 0;
-    // An error page is fetched by GET, which nobody expects a body with.
+    // An error page is fetched by GET, which has no body.
     let is_same = request.method == request.head.method();
     is_wanted && is_same && (is_begun || request.body_was_streamed)
 }
@@ -128,7 +128,7 @@ pub(crate) fn secure_of(
     }
 }
 
-/// Fields of clients that a cache does not pass on: what is stored is for others too.
+/// Fields of clients that a cache does not pass on: an entry is for other clients too.
 pub(crate) fn is_conditional(id: HeaderId) -> bool {
     matches!(
         id,

@@ -22,7 +22,7 @@ use upstream::SecureSettings;
 /// One argument.
 const ONE: Args = Args::Exactly(1);
 
-/// What the directives say.
+/// The settings of the directives.
 #[derive(Clone, Debug)]
 pub(super) struct Conf {
     certificate: Option<File>,
@@ -210,7 +210,7 @@ impl Conf {
             groups: groups.map_or_else(groups::auto, |groups| groups.supported),
             reuses_sessions: self.reuses_sessions,
             sends_name: self.sends_name,
-            // HTTP/1 is what a server speaks that is not told anything.
+            // HTTP/1 is the protocol without ALPN.
             alpn: if is_http2 { vec![b"h2".to_vec()] } else { Vec::new() },
         });
         let client = client.map_err(|error| format!("TLS to upstreams cannot be set up: {error}"))?;
@@ -232,7 +232,7 @@ impl Conf {
         })
     }
 
-    /// Whom upstreams' certificates have to come from.
+    /// The authorities for certificates of upstreams.
     fn trust(&self, prefix: &str) -> Result<Option<Trust>, String> {
         if !self.verify {
             return Ok(None);

@@ -6,7 +6,7 @@
 //!      +-- an error of the upstream or of the disk: the temporary file goes --> Gone
 //! ```
 //!
-//! An answer goes to a temporary file first and gets its name when it is complete: nobody ever sees a part of one
+//! An answer goes to a temporary file first and gets its name when it is complete: no reader sees an incomplete copy
 //! under its name. Errors of the disk are said, and the client's answer goes on without a copy.
 
 use std::ffi::OsString;
@@ -41,7 +41,7 @@ use upstream::caching::settings::Zone;
 impl<F: Family> Rows<F> {
     /// Copies of responses as files.
     pub(crate) const STORE: &'static [Directive] = &[
-        // A mirror of another server, made as it is asked for: `try_files` or `error_page` leads here when a file is missing.
+        // A mirror of another server, filled by requests: `try_files` or `error_page` leads here when a file is missing.
         // Nothing ever looks whether a copy is still right; that is what caches are for.
         Directive::scope(
             row(
@@ -52,7 +52,7 @@ impl<F: Family> Rows<F> {
             .default("off"),
             |scope, cx| set(conf::<F>(scope), cx),
         ),
-        // Folders that have to be made get the same bits, and those who may read get into them.
+        // New directories get the same bits, and those with a right to read get the right to enter.
         Directive::scope(
             row(
                 "_store_access",
@@ -107,8 +107,8 @@ fn set(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The body, with a copy of it on its way to a file where the configuration asks for that. Only what is a whole answer
-/// to a GET is kept.
+/// The body, with a copy of it on its way to a file where the configuration asks for that. Only a complete response to
+/// a GET is stored.
 pub(super) fn keep(request: &Request, conf: &Conf, body: Body) -> Body {
     let is_whole = request.response.status == 200 && !matches!(body, Body::None | Body::Tunnel(_));
     // HEAD has no body, 206 a part of one, and other statuses are no files.
@@ -187,7 +187,7 @@ enum Copy {
 }
 
 impl Storing {
-    /// Waits until the copy has what it was given.
+    /// Waits until the copy has all bytes given to it.
     fn poll_copy(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Copy::Busy(work) = &mut self.copy {
             let writer = ready!(work.as_mut().poll(context));
@@ -276,7 +276,7 @@ fn tell(thread: &Thread, (call, path, errno): Fault) -> Option<Writer> {
     None
 }
 
-/// What the rest of an answer is read by when its client is gone.
+/// The reader of the rest of a response whose client is gone.
 struct Empty;
 
 impl BodySource for Empty {

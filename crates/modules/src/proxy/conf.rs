@@ -26,7 +26,7 @@ pub(super) fn http(scope: &mut Scope) -> &mut Http {
 pub(crate) struct Http {
     /// `proxy_http_version`
     pub(super) version: Version,
-    /// Whether fields are those of gRPC: trailers are asked for where the client does.
+    /// Whether fields are those of gRPC: trailers are requested as the client does.
     pub(super) is_grpc: bool,
     /// `proxy_method`
     pub(super) method: Option<Arc<Template>>,

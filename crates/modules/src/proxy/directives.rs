@@ -14,7 +14,7 @@ use crate::proxy::conf::{Http, http};
 use crate::proxy::request::{self, SetField};
 use exchange::config::{Cx, Layered, Scope};
 
-/// Whom to ask, and how the request looks. What a block does not say is that of the block around it, but for the target.
+/// The servers to pass to, and the form of the request. A block inherits all settings but the target.
 pub(super) const DIRECTIVES: &[Directive] = &[
     // The only way into this module. Where it may have a URI is looked at by `pass`.
     Directive::scope(
@@ -58,8 +58,8 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // A template: what a `map` makes of the client's method is a usual value. What it comes to is looked at for each
-    // request, since only a token may stand in a request line.
+    // A template: the value is often that of a `map` over the client's method. The value is checked for each request,
+    // since only a token is valid in a request line.
     Directive::scope(
         row("_method", Args::Exactly(1), "The method of requests, in the place of the client's."),
         |scope, cx| {
@@ -73,7 +73,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .many(),
         set_field,
     ),
-    // The client's body is still read, so that variables can show it, and its length is told anew.
+    // The client's body is still read, so that variables can show it, and its length is computed again.
     Directive::scope(
         row("_set_body", Args::Exactly(1), "The body of requests, in the place of the client's."),
         |scope, cx| {
@@ -107,7 +107,7 @@ const fn tuning(name: &'static str, default: &'static str) -> Directive {
     Directive::scope(spec.default(default).state(State::Accepted(NO_HASH)), |_, cx| cx.number(&mut 0))
 }
 
-/// Fields with a name that nobody could send are told and left out; nginx sends them as they are.
+/// Fields with an invalid name are reported and left out; nginx sends them as they are.
 fn set_field(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     add_field(&mut http(scope).set_fields, cx)
 }

@@ -44,8 +44,8 @@ pub(super) fn is_framing(name: &[u8]) -> bool {
     matches!(HeaderId::of(name), HeaderId::ContentLength | HeaderId::TransferEncoding)
 }
 
-/// Fields of clients that upstreams get only where `proxy_set_header` says so. `Host` and those that frame the body
-/// are made anew, the others are between the client and this server.
+/// Fields of clients that upstreams get only where `proxy_set_header` says so. `Host` and the fields for framing are
+/// written by this server, hop-by-hop fields are dropped.
 fn is_replaced(id: HeaderId) -> bool {
     matches!(
         id,
@@ -73,7 +73,7 @@ pub(crate) fn build<F: Family>(
     fill: Option<&Fill>,
 ) -> Result<Outgoing, u16> {
     let method = method_text(request, http, fill);
-    // A variable may have brought anything; a line end in it would start a request of its own.
+    // A variable may have brought anything; a line end in it would start another request.
     if method.is_empty() || !method.iter().all(|&byte| is_token(byte)) {
         let method = method.escape_ascii();
         request.log(Level::Error, format_args!("invalid method \"{method}\" for an upstream"));
@@ -106,7 +106,7 @@ pub(crate) fn build<F: Family>(
     let mut writer = Writer { request, conf, http, encoder, closes: false, upgrades: false };
     writer.fields(destination, length, fill);
     let Writer { encoder, closes, upgrades, .. } = writer;
-    // What a client did not ask for it would not understand.
+    // The client does not understand a protocol that it did not ask for.
     let upgrade = upgrades && request.depth == 0 && request.header(HeaderId::Upgrade).is_some();
     let method = Method::of(&method);
     let secure = secure_of(request, conf, destination)?;
@@ -177,15 +177,15 @@ fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// Appends the request target by nginx's rules: what came out of variables as it is; without a URI in `proxy_pass`
-/// what the client sent, as long as nothing has changed it; else the decoded path, encoded anew.
+/// Appends the request target by nginx's rules: an address made of variables as it is; without a URI in `proxy_pass`
+/// the client's URI, if no rewrite has changed it; else the decoded path, encoded again.
 fn push_uri(request: &Request, conf: &Conf, destination: &Destination, out: &mut Vec<u8>) {
     let uri = &destination.place.uri;
-    // Whoever puts variables into an address says all of it: nothing is added, not even the query.
+    // An address with variables is complete: nothing is added, not even the query.
     if destination.is_evaluated && !uri.is_empty() {
         return push_safe(uri, out);
     }
-    // An upstream that sees the client's own spelling can tell what an encoded slash was.
+    // With the client's spelling an upstream can recognise an encoded slash.
     if uri.is_empty() && !request.uri_replaced && request.depth == 0 {
         return push_safe(request.head.request_uri(request.bytes()), out);
     }
@@ -224,9 +224,9 @@ struct Writer<'r> {
     conf: &'r Conf,
     http: &'r Http,
     encoder: Encoder,
-    /// Whether the upstream is told to close the connection.
+    /// Whether the upstream shall close the connection.
     closes: bool,
-    /// Whether it is asked for another protocol.
+    /// Whether the request asks for another protocol.
     upgrades: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What is changed in fields of answers that name places: `proxy_redirect`, `proxy_cookie_domain`, `proxy_cookie_path`,
+//! Changes to the URIs and cookies in response fields: `proxy_redirect`, `proxy_cookie_domain`, `proxy_cookie_path`,
 //! `proxy_cookie_flags`.
 //!
 //! | directive | looks at | without a pattern it compares | and replaces |
@@ -30,8 +30,8 @@ use exchange::request::Request;
 use exchange::template::Template;
 
 pub(super) const DIRECTIVES: &[Directive] = &[
-    // What an upstream calls itself is not what its client called; by default the address of `proxy_pass` becomes the
-    // location again.
+    // The client knows other names than the upstream: by default the address of `proxy_pass` becomes the location
+    // again.
     Directive::scope(
         row("_redirect", Args::Between(1, 2), "Changes the beginning of `Location` and `Refresh`.")
             .default("default")
@@ -59,14 +59,14 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// One pair of what is looked for and what takes its place.
+/// A pattern and its replacement.
 #[derive(Clone, Debug)]
 pub(super) struct Rewrite {
     find: Find,
     replacement: Arc<Template>,
 }
 
-/// What a value is compared with.
+/// The pattern of a value.
 #[derive(Clone, Debug)]
 enum Find {
     /// Its beginning, which is replaced.
@@ -112,7 +112,7 @@ pub(super) struct Redirects {
     /// The block that says `off`, and whether that holds.
     off_block: u32,
     is_off: bool,
-    /// What holds where nothing is written: it follows from `proxy_pass`.
+    /// The default without a directive: it follows from `proxy_pass`.
     by_default: Option<Rewrite>,
 }
 
@@ -257,7 +257,7 @@ fn add_cookie_path(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     add_to(&mut http(scope).cookie_paths, item, cx)
 }
 
-/// `proxy_cookie_flags`: what is done with the flags of some cookies.
+/// `proxy_cookie_flags`: changes to the flags of some cookies.
 #[derive(Clone, Debug)]
 pub(super) struct CookieFlags {
     cookie: CookieName,
@@ -270,7 +270,7 @@ pub(super) struct CookieFlags {
 enum CookieName {
     /// Those of this name, without case.
     Text(Arc<Template>),
-    /// Those whose names match, without case.
+    /// Names that match, without case.
     Pattern(Arc<Pattern>),
 }
 
@@ -294,7 +294,7 @@ fn read_flags(cx: &mut Cx<'_>) -> Result<CookieFlags, Error> {
 }
 
 impl CookieFlags {
-    /// What is to be done with the flags of the cookie of this name; `None` where this directive is not for it.
+    /// The changes to the flags of the cookie of this name; `None` where this directive is not for it.
     fn edits(&self, request: &Request, name: &[u8]) -> Option<Flags> {
         let is_meant = match &self.cookie {
             CookieName::Text(text) => text.rendered(request).eq_ignore_ascii_case(name),

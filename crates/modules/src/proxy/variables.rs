@@ -1,7 +1,7 @@
-//! Variables of requests that are passed on: what the upstream is told, as it was made.
+//! Variables of requests that are passed on: the values sent to the upstream.
 //!
-//! They are known from the moment on that the request is made, so a `rewrite` in front of it sees none of them, and a log
-//! line behind it does. A location that passes nothing on has none of them but that of the client's addresses.
+//! They have values from the moment the request is made, so an earlier `rewrite` sees none, and a later log line does. A
+//! location that passes nothing on has none of them but that of the client's addresses.
 
 use http::request::{BodyLength, HeaderId};
 
@@ -102,7 +102,7 @@ fn length(request: &Request, out: &mut Vec<u8>, show: fn(BodyLength, &mut Vec<u8
 }
 
 fn add_x_forwarded_for(request: &Request, out: &mut Vec<u8>) -> bool {
-    // Whoever is in front of this server may have said several lines; together they are one list (RFC 9110 section 5.3).
+    // A proxy in front of this server may have sent several lines; together they are one list (RFC 9110 section 5.3).
     for value in request.head.all(request.bytes(), HeaderId::XForwardedFor) {
         out.extend_from_slice(value);
         out.extend_from_slice(b", ");

@@ -27,7 +27,7 @@ pub(super) enum Condition {
     File { path: Template, kind: FileKind, wanted: bool },
 }
 
-/// What a file is tested for.
+/// The test on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileKind {
     /// `-f`
@@ -40,19 +40,19 @@ pub(super) enum FileKind {
     Executable,
 }
 
-/// What a condition comes to.
+/// The result of a condition.
 pub(super) enum Verdict {
     /// It is known whether it holds.
     Holds(bool),
     /// It has to look at the file of this path first.
     Asks(Vec<u8>),
-    /// Nobody can say: a pattern took too long.
+    /// Undecided: a pattern took too long.
     Fails,
 }
 
 impl Condition {
-    /// Reads the words in parentheses. Blanks may stand anywhere but in words, so the parentheses are words of
-    /// their own or parts of the first and the last one.
+    /// Reads the words in parentheses. Blanks may stand anywhere but in words, so the parentheses are separate words or
+    /// parts of the first and the last one.
     pub(super) fn read(cx: &mut Cx<'_>) -> Result<Condition, Error> {
         let mut words: Vec<&str> = cx.statement.texts().collect();
         let invalid = |cx: &Cx<'_>, word: &str| cx.error(format_args!("invalid condition \"{word}\""));
@@ -119,7 +119,7 @@ impl Condition {
         matches!(self, Condition::File { .. })
     }
 
-    /// Whether it holds. `escaped` is how groups go into texts; with `log`, a match is told.
+    /// Whether it holds. `escaped` is how groups go into texts; with `log`, a match is logged.
     pub(super) fn look(&self, request: &Request, escaped: bool, log: bool) -> Verdict {
         Verdict::Holds(match self {
             Condition::Set(variable) => {
@@ -156,7 +156,7 @@ impl Condition {
 }
 
 impl FileKind {
-    /// Whether what is at a path, behind all links, is of this kind.
+    /// Whether the target of a path, links followed, is of this kind.
     fn fits(self, stat: &Stat) -> bool {
         match self {
             FileKind::Plain => files::is_file(stat),
@@ -191,7 +191,7 @@ fn variable(text: &str, cx: &mut Cx<'_>) -> VarRef {
     cx.http.registry.reference_named(&text[1..], cx.statement)
 }
 
-/// What has no value is empty, so that it can be compared.
+/// A variable without a value is empty, so that it can be compared.
 fn value_of(variable: &VarRef, request: &Request) -> Vec<u8> {
     let mut value = Vec::new();
     variable.value(request, &mut value);

@@ -1,8 +1,8 @@
 //! nginx's rewrite module: `rewrite`, `if`, `return`, `set`, `break`.
 //!
-//! The directives of a block make a script (`script`), which runs at server level and in the location. An
-//! `if` in a location is a location of its own: where its condition holds, the request goes on with its
-//! settings, and with the rest of the script that it stands in.
+//! The directives of a block make a script (`script`), which runs at server level and in the location. An `if` in a
+//! location is a nested location: where its condition holds, the request goes on with its settings, and with the rest
+//! of the script that it stands in.
 
 mod condition;
 mod replace;
@@ -112,7 +112,7 @@ const DIRECTIVES: &[Directive] = &[
         flag("rewrite_log", "Logs at level notice what rewrites and conditions matched.").default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().log),
     ),
-    // Also what a `map` would compute can be set, and some of what nginx itself has, such as the query.
+    // Variables of `map` can be set too, and some of nginx's, such as the query.
     Directive::scope(spec("set", Args::Exactly(2), "Gives a variable a value."), add_set),
     Directive::scope(
         flag(
@@ -124,7 +124,7 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// What the directives of one block make.
+/// The script of the directives of one block.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
     /// While the block is read.
@@ -151,14 +151,14 @@ impl Settings for Conf {
 }
 
 impl Conf {
-    /// Adds the condition of an `if`, whose block is read when the one around it is complete.
+    /// Adds the condition of an `if`, whose block is parsed when the one around it is complete.
     fn add_condition(&mut self, cx: &mut Cx<'_>) -> Result<(), Error> {
         let condition = Condition::read(cx)?;
         self.draft.0.push(Instruction::If { condition, location: None, skip: 0 });
         Ok(())
     }
 
-    /// What was read becomes the script of the server or of the location.
+    /// Compiles the directives into the script of the server or of the location.
     fn complete(&mut self, kind: BlockKind) {
         let script = std::mem::take(&mut self.draft).finish(self.log);
         match kind {
@@ -179,7 +179,7 @@ fn is_url(text: &str) -> bool {
     ["http://", "https://", "$scheme"].iter().any(|start| text.starts_with(start))
 }
 
-/// A code, a code with a text or a URL, or a URL alone, which is told from a code by how it begins.
+/// A code, a code with a text or a URL, or a URL alone, which is recognised by its beginning.
 fn add_return(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     let behind = cx.statement.args.get(1).map(|word| word.text.as_str());
@@ -232,7 +232,7 @@ fn answer(request: &mut Request, status: u16, text: Option<&Template>) -> Step {
     let body = text.map_or(Source::Static(b""), |text| text.source(request));
     let response = &mut request.response;
     response.status = status;
-    // Another server may have named the type of what it led to (`X-Accel-Redirect`).
+    // Another server may have set the type of the target (`X-Accel-Redirect`).
     if matches!(response.content_type, ContentType::None) {
         response.content_type = ContentType::OfUri;
     }

@@ -26,7 +26,7 @@ pub(super) struct Rewrite {
     kind: Kind,
 }
 
-/// What the replacement is for.
+/// The use of the replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// The URI from here on.
@@ -35,7 +35,7 @@ enum Kind {
     Redirect(u16, bool),
 }
 
-/// What follows a rewritten URI.
+/// The next step after a rewritten URI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
     /// The next instruction, and behind the last one the search for a location.
@@ -46,7 +46,7 @@ pub(super) enum After {
     Stay,
 }
 
-/// What a rewrite did.
+/// The result of a rewrite.
 pub(super) enum Outcome {
     /// Nothing: the URI does not match.
     None,

@@ -1,4 +1,4 @@
-//! What the directives of one block make: a list of instructions, which a request runs through.
+//! The script of the directives of one block: a list of instructions, which a request runs through.
 //!
 //! A condition that looks at a file has to wait for the disk. The interpreter stops there and is asked again,
 //! so that scripts without such conditions, nearly all, run without a future.
@@ -43,8 +43,8 @@ pub(crate) enum Instruction {
     Break,
     /// Replaces the URI.
     Rewrite(Arc<Rewrite>),
-    /// Goes on with the next instruction, and in another location, where the condition holds; otherwise jumps
-    /// over so many.
+    /// Goes on with the next instruction, and in another location, where the condition holds; otherwise skips N
+    /// instructions.
     If { condition: Condition, location: Option<LocationId>, skip: usize },
 }
 
@@ -82,7 +82,7 @@ struct State {
     /// Whether the texts of `set` and `if` have the groups of a decoded URI encoded: so it is in nginx up to the
     /// first rewrite that takes place.
     escaped: bool,
-    /// What the condition that was stopped at came to.
+    /// The result of the condition that the script waits for.
     looked: Option<bool>,
 }
 

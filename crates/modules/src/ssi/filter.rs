@@ -10,7 +10,7 @@ use exchange::filter::{BodyFilter, FilterError, Output};
 use exchange::request::Request;
 use exchange::subrequest::{self, Subrequest};
 
-/// What stands in the place of a directive that failed, before a page says something else.
+/// The text in the place of a failed directive, unless a page sets another.
 const MESSAGE: &[u8] = b"[an error occurred while processing the directive]";
 
 /// Bytes that one push makes, about; more wait for the next, because a short command can stand for much.
@@ -76,7 +76,7 @@ enum Next {
     Wait,
 }
 
-// In the order of nginx's documentation of what they do, the longest first.
+// In the order of nginx's documentation, the longest name first.
 const KINDS: &[Kind] = &[
     // The heart of it: a response of this server in the place of the command.
     Kind {
@@ -92,7 +92,7 @@ const KINDS: &[Kind] = &[
         branch: None,
         run: Page::echo,
     },
-    // Holds for the rest of this page alone, and not for what it includes.
+    // Applies to the rest of this page only, not to included ones.
     Kind {
         name: "config",
         parameters: &[("errmsg", false), ("timefmt", false)],
@@ -144,7 +144,7 @@ impl BodyFilter for Page {
     fn captured(&mut self, request: &mut Request, status: u16, body: Vec<u8>) {
         let Some(name) = self.waiting.take() else { return };
         if status < 300 {
-            // Too much is told in the log; there is no place left for a message in the page.
+            // An excess is logged; there is no place left for a message in the page.
             let _ = values::set(request, &name, body);
         }
     }
@@ -298,7 +298,7 @@ impl Page {
         Ok(Next::GoOn)
     }
 
-    /// The value is made now: a later change of what it is made of does not reach it.
+    /// The value is made now: a later change of its sources does not affect it.
     fn set(&mut self, request: &mut Request, values: Values, _: &mut Output) -> Result<Next, Failed> {
         let [name, value] = take(values);
         let value = values::evaluate(request, &value.unwrap_or_default())?;
@@ -326,7 +326,7 @@ impl Page {
         Ok(Next::GoOn)
     }
 
-    /// Counts when no branch did. What follows up to `endif` may be nothing but text.
+    /// Counts when no branch did. Only text may follow up to `endif`.
     fn begin_else(&mut self, _: &mut Request, _: Values, _: &mut Output) -> Result<Next, Failed> {
         self.output = !self.chosen;
         self.branch = Branch::Else;
@@ -405,7 +405,7 @@ impl Command {
     }
 }
 
-/// The values of a command with so many parameters.
+/// The values of a command with N parameters.
 fn take<const N: usize>(values: Values) -> [Option<Vec<u8>>; N] {
     values.try_into().expect("each kind has its number of parameters")
 }

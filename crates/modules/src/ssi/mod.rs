@@ -39,7 +39,7 @@ const DIRECTIVES: &[Directive] = &[
         ssi("ssi", LEVELS_AND_IF, Args::Flag, "Carries out the commands in pages. Includes without `wait=\"yes\"` run side by side, 16 of a page at a time.").default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().on),
     ),
-    // A page that is put together has no date that is true, unless somebody says so.
+    // A page made of several parts has no date, unless a directive keeps it.
     Directive::scope(
         ssi("ssi_last_modified", LEVELS, Args::Flag, "Keeps the date of a page.").default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().last_modified),
@@ -123,7 +123,7 @@ fn filter(conf: &Conf, request: &mut Request) {
     if request.response.content_length == Some(0) || !conf.types.matches(request) {
         return;
     }
-    // What is put into another page has no head that anybody sees.
+    // The header section of an included response is not sent.
     if request.depth == 0 {
         request.response.becomes_another(conf.last_modified);
     }

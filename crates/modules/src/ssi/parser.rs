@@ -9,7 +9,7 @@
 //!    +--------- '>' -- Skip(2) <-- Skip(1) <-- Skip(0) <-- anything that does not belong there
 //! ```
 //!
-//! What a command means is not known here.
+//! The parser does not interpret commands.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ const NAME_MAX: usize = 32;
 /// Parameters of a command, nginx's limit.
 pub(super) const PARAMETERS_MAX: usize = 16;
 
-/// Takes text apart. What was found is in [`Parser::command`] when a command has ended.
+/// Takes text apart. When a command has ended, it is in [`Parser::command`].
 pub(super) struct Parser {
     state: State,
     command: Command,
@@ -42,7 +42,7 @@ pub(super) struct Command {
 enum State {
     /// In text.
     Text,
-    /// So many bytes of [`BEGIN`] were seen.
+    /// N bytes of [`BEGIN`] were seen.
     Begin(usize),
     /// White space before the name.
     BeforeName,
@@ -60,13 +60,13 @@ enum State {
     Escaped(u8),
     /// Right behind the closing quote.
     AfterValue,
-    /// So many bytes of `--` at the end of a command.
+    /// N bytes of `--` at the end of a command were seen.
     End(usize),
     /// In a command with a fault, and this many bytes of `--`.
     Skip(usize),
 }
 
-/// What comes next in the text.
+/// The next element of the text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// Nothing; all input is used up.
@@ -135,7 +135,7 @@ impl Parser {
         (at, Found::Nothing)
     }
 
-    /// The text is over: what was held back of it. A command that does not end is dropped, as in nginx.
+    /// The text is over: the bytes held back are part of it. A command that does not end is dropped, as in nginx.
     pub(super) fn finish(&mut self) -> &'static [u8] {
         match std::mem::replace(&mut self.state, State::Text) {
             State::Begin(seen) => &BEGIN[..seen],
@@ -185,7 +185,7 @@ impl Parser {
             State::Value(quote) if byte == quote => State::AfterValue,
             State::Value(quote) | State::Escaped(quote) if value_len < self.value_max => {
                 self.parameter().1.push(byte);
-                // The backslash stays: what it means depends on the command.
+                // The backslash stays: its meaning depends on the command.
                 let escapes = byte == b'\\' && before == State::Value(quote);
                 if escapes { State::Escaped(quote) } else { State::Value(quote) }
             }
@@ -214,7 +214,7 @@ impl Parser {
         self.command.parameters.last_mut().expect("its first byte made it")
     }
 
-    /// Goes on behind the command and says what is wrong with it, in nginx's words.
+    /// Skips the command and reports the error in nginx's words.
     fn fault(&mut self, byte: u8) -> Found {
         let (name, shown) = (self.command.name.escape_ascii(), byte.escape_ascii());
         let none = Default::default();
@@ -245,7 +245,7 @@ impl Parser {
             ),
             _ => format!("unexpected \"{shown}\" symbol in \"{name}\" SSI command"),
         };
-        // Where a dash is what does not belong there it may be the first one of the end, as in nginx.
+        // An unexpected dash may be the first one of the end, as in nginx.
         let may_end = matches!(self.state, State::Parameter | State::BeforeEquals | State::BeforeValue);
         self.state = State::Skip(usize::from(may_end && byte == b'-'));
         Found::Fault(text)

@@ -1,9 +1,9 @@
-//! `$date_local` and `$date_gmt`: the time in the format that `config timefmt` asked for.
+//! `$date_local` and `$date_gmt`: the time in the format of `config timefmt`.
 
 use exchange::request::Request;
 use telemetry::time_zone::since_1970;
 
-/// What holds before a page says something else; nginx's.
+/// The format before a page sets another; nginx's.
 const DEFAULT: &str = "%A, %d-%b-%Y %H:%M:%S %Z";
 
 /// `config timefmt` of a request.
@@ -24,8 +24,8 @@ pub(super) fn date(request: &Request, gmt: bool, out: &mut Vec<u8>) -> bool {
     })
 }
 
-/// The format as strftime(3) has it in the C locale, in the words of our formatter: those for whole dates are
-/// spelled out, `E` and `O` mean nothing there, and what is no conversion is text.
+/// The format as strftime(3) has it in the C locale, in the words of our formatter: those for whole dates are written
+/// out, `E` and `O` have no effect, and other characters are text.
 fn as_in_c(format: &str) -> String {
     let mut out = String::with_capacity(format.len());
     let mut rest = format;

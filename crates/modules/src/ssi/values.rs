@@ -1,4 +1,4 @@
-//! Values of SSI: variables of a page and of what it includes, and text with variables in it.
+//! Values of SSI: variables of a page and of the pages that it includes, and text with variables in it.
 
 use std::cell::RefMut;
 
@@ -7,13 +7,13 @@ use exchange::pattern::{self, Groups};
 use exchange::request::Request;
 use telemetry::Level;
 
-/// What a page and everything that it includes have in common.
+/// The state shared by a page and all that it includes.
 #[derive(Default)]
 pub(super) struct Common {
     /// By name, in lower case.
     variables: Vec<(Vec<u8>, Vec<u8>)>,
     pub(super) blocks: Vec<Block>,
-    /// What the last pattern matched, and in what.
+    /// The captures of the last match, and its text.
     captures: Option<(Vec<u8>, Groups)>,
     /// Bytes of all the values and blocks.
     used: usize,
@@ -42,7 +42,7 @@ pub(super) fn fail<T>(request: &Request, why: std::fmt::Arguments<'_>) -> Result
     Err(Failed)
 }
 
-/// What the page and its parts have in common.
+/// The state shared by the page and its parts.
 pub(super) fn common(request: &Request) -> RefMut<'_, Common> {
     RefMut::map(request.shared.extensions.borrow_mut(), Extensions::get_or_default)
 }
@@ -78,7 +78,7 @@ pub(super) fn set(request: &mut Request, name: &[u8], value: Vec<u8>) -> Result<
     let mut common = common(request);
     let known = common.variables.iter().position(|(known, _)| *known == name);
     let before = known.map_or(0, |place| common.variables[place].1.len());
-    // What a variable had before is given back first: a page may count with one for as long as it likes.
+    // The earlier value of a variable is dropped first: a page may count with one for as long as it likes.
     let added = if known.is_some() { value.len() } else { name.len() + value.len() };
     if common.used - before + added > COMMON_MAX {
         let name = name.escape_ascii();
@@ -103,7 +103,7 @@ pub(super) fn add_block(request: &mut Request, name: Vec<u8>) -> Result<usize, F
     Ok(common.blocks.len() - 1)
 }
 
-/// Adds text to a block; what is too much of it is left away.
+/// Adds text to a block; an excess of it is cut off.
 pub(super) fn add_to_block(request: &mut Request, block: usize, text: &[u8]) {
     let mut common = common(request);
     let text = &text[..text.len().min(COMMON_MAX - common.used.min(COMMON_MAX))];

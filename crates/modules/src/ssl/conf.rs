@@ -28,20 +28,20 @@ pub(crate) struct File {
     pub(crate) bytes: Arc<Vec<u8>>,
 }
 
-/// Where a certificate or its key comes from. The bytes of a file are part of the configuration; what an authority issues is
-/// not, so that a renewal needs no reload.
+/// Where a certificate or its key comes from. The bytes of a file are part of the configuration; certificates of an
+/// authority are left out, so that a renewal needs no reload.
 #[derive(Clone, Debug)]
 pub(super) enum Origin {
     /// A file.
     File(File),
     /// The authority of `acme_certificate`.
     Acme,
-    /// A file whose name has variables, which a handshake reads; with the text of the directive.
+    /// A file whose name has variables, read during handshakes; with the text of the directive.
     Named(Template, String),
 }
 
 impl Origin {
-    /// What a handshake reads.
+    /// The name that a handshake evaluates.
     fn template(&self) -> Template {
         match self {
             Origin::File(file) if file.path == Path::new("data:") => {
@@ -54,7 +54,7 @@ impl Origin {
     }
 }
 
-/// What the directives of a block say.
+/// The settings of a block.
 #[derive(Clone, Debug)]
 pub(super) struct Conf {
     /// `ssl_certificate`
@@ -174,7 +174,7 @@ pub(super) fn end(_: &mut Http, scope: &mut Scope, block: &BlockEnd<'_>) -> Resu
     Ok(())
 }
 
-/// What is offered by ALPN, the best first.
+/// The protocols for ALPN, in order of preference.
 fn protocols(has_http2: bool) -> Vec<Vec<u8>> {
     let first = if has_http2 { Some(b"h2".to_vec()) } else { None };
     let others = [&b"http/1.1"[..], b"http/1.0", b"http/0.9"];
@@ -295,7 +295,7 @@ impl Conf {
         Some(NamedCertificates { pairs, passwords, prefix, cache })
     }
 
-    /// Certificates whose names clients are told, where they are asked for one of their own.
+    /// Authorities whose names are sent to clients with a request for a certificate.
     fn client_authorities(&self) -> Result<Option<Vec<::tls::CertificateDer<'static>>>, String> {
         match (&self.verify, &self.client_certificate) {
             (VerifyClient::Off, _) => Ok(None),
@@ -307,7 +307,7 @@ impl Conf {
         }
     }
 
-    /// Whom clients' certificates have to come from.
+    /// The authorities for certificates of clients.
     fn trust(&self) -> Result<Option<Trust>, String> {
         if self.verify == VerifyClient::Off {
             return Ok(None);

@@ -30,7 +30,7 @@ pub(super) fn of(certificates: &[Origin]) -> Vec<Expiry> {
     certificates.iter().filter_map(end).collect()
 }
 
-/// What stands in the place of a file for the certificate of an authority.
+/// The word that replaces a file for the certificate of an authority.
 const OF_AUTHORITY: &str = "$acme_certificate";
 
 /// The certificates of all servers, each once: the server's first name, the file, the end. The end is 0 where an authority has
@@ -65,8 +65,7 @@ fn name_of(server: &Server) -> &str {
 /// Warnings count whole days.
 const DAY_S: i64 = 24 * 60 * 60;
 
-/// Seconds before the end of a certificate that are worth a warning: those who renew certificates automatically do it
-/// earlier.
+/// Seconds before the end of a certificate that are worth a warning: automatic renewal happens earlier.
 const NEAR_S: i64 = 14 * DAY_S;
 
 /// Warns of certificates that have ended or will soon.

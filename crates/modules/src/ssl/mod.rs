@@ -1,4 +1,4 @@
-//! `http_ssl`: TLS to clients. [`conf`] has the settings and prepares handshakes, [`variables`] shows what came of them.
+//! `http_ssl`: TLS to clients. [`conf`] has the settings and prepares handshakes, [`variables`] shows their results.
 //!
 //! Directives of things that the library does not have are accepted with a warning: the traffic is secret without them.
 
@@ -104,7 +104,7 @@ const CERTIFICATES: &[Directive] = &[
     ),
 ];
 
-/// What a handshake may agree on.
+/// Settings of handshakes.
 const HANDSHAKES: &[Directive] = &[
     Directive::scope(
         spec("ssl_protocols", Args::AtLeast(1), "Versions of the protocol.")
@@ -180,7 +180,7 @@ const HANDSHAKES: &[Directive] = &[
     ),
 ];
 
-/// Certificates of clients, and who may have signed them.
+/// Certificates of clients, and the authorities that may sign them.
 const CLIENTS: &[Directive] = &[
     Directive::scope(
         spec(
@@ -269,7 +269,7 @@ const SESSIONS: &[Directive] = &[
     ),
 ];
 
-/// What the library does not have. Not silent: whoever writes one counts on it.
+/// Settings that the library does not support. Not silent: a configuration with one relies on it.
 const WITHOUT_EFFECT: &[Directive] = &[
     without_effect(
         "ssl_dhparam",
@@ -295,7 +295,7 @@ const fn without_effect(name: &'static str, args: Args, many: bool, help: &'stat
     })
 }
 
-/// Reads the file of a certificate or a key; one whose name has variables is left to the handshakes.
+/// Reads the file of a certificate or a key; names with variables are evaluated during handshakes.
 fn read_origin(scope: &mut Scope, cx: &mut Cx<'_>, what: &str) -> Result<Origin, Error> {
     let text = cx.arg(0);
     if !text.contains('$') {

@@ -1,4 +1,4 @@
-//! `$ssl_*`: what is known of a connection's handshake and of its client's certificate. Without TLS none has a value.
+//! `$ssl_*`: values of a connection's handshake and of its client's certificate. Without TLS none has a value.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,7 +1,7 @@
 //! `dashboard`: one page for people, and its data.
 //!
-//! The page is a part of the program. It asks for `?snapshot` of its own address once a second and computes rates and
-//! percentiles itself, so that the server keeps nothing for it. Its policy lets it load nothing else, from anywhere.
+//! The page is a part of the program. It fetches `?snapshot` of its address once a second and computes rates and
+//! percentiles itself, so that the server keeps no state for it. Its policy lets it load nothing else, from anywhere.
 //!
 //! Names of the configuration become text nodes there and never markup. There is no way to change anything by the page,
 //! so that a frame or a forged request gains nothing; its policy refuses both nevertheless.

@@ -1,5 +1,5 @@
 //! Warnings of pages for operators that all clients can read: on an address beyond this machine, without a rule that
-//! keeps anyone out. Numbers tell what a site has and when it is busy, and changes can take it down.
+//! keeps anyone out. Numbers reveal the content and the load of a site, and changes can take it down.
 
 use conf::{Error, Level};
 
@@ -29,7 +29,7 @@ pub(super) fn check(http: &Http, warnings: &mut Vec<Error>) {
     }
 }
 
-/// Whether anything keeps clients out. What it is, and whether it keeps out the right ones, is up to the operator.
+/// Whether anything keeps clients out. The kind of restriction, and its members, are up to the operator.
 fn is_guarded(scope: &Scope) -> bool {
     scope.of::<access::Conf>().has_rules()
         || scope.of::<auth_basic::Conf>().is_active()

@@ -142,8 +142,8 @@ pub(crate) struct Conf {
     zone: Option<Named>,
 }
 
-/// What a block shows. A block has one of them, as it has one handler that makes its content: the last directive that was
-/// read.
+/// The pages of a block. A block has one of them, as it has one handler that makes its content: the last directive that
+/// was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Page {
     /// `health live`: whether a thread serves.

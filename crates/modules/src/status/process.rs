@@ -11,7 +11,7 @@ use std::time::SystemTime;
 const CPU: Metric =
     Metric::counter("process_cpu_seconds_total", "seconds", "CPU time of all threads.").without_prefix();
 
-/// A scraper sees by it that counters have begun anew.
+/// A scraper notices by it that counters have restarted.
 const STARTED: Metric = Metric::gauge(
     "process_start_time_seconds",
     "seconds",

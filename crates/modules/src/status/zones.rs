@@ -3,8 +3,7 @@
 //! The tables are made when the configuration is checked, since names of servers and locations are complete then. Requests
 //! find their zone by the number of their location.
 //!
-//! `status_zone` renames and joins them. Blocks without a name of their own, such as `if`, belong to the location around
-//! them.
+//! `status_zone` renames and joins them. Blocks without a name, such as `if`, belong to the location around them.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -30,7 +29,7 @@ const NAMELESS: &str = "_";
 /// The name of the zone for all that are too many.
 const OTHER: &str = "other";
 
-/// What a block says about its zone.
+/// The zone settings of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Named {
     /// Counted under this name.
@@ -141,7 +140,7 @@ pub(super) fn configured(thread: &Rc<Thread>, before: Option<&Generation>) {
     let Some(zones) = generation.config.http.of::<StatusZones>().made.get() else { return };
     let before = before.and_then(|before| before.traffic.get());
     let traffic = Traffic::begin(zones, before, &thread.shared.traffic);
-    // It is told once of each configuration.
+    // It is set once for each configuration.
     let _ = generation.traffic.set(traffic);
 }
 

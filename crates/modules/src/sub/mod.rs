@@ -65,7 +65,7 @@ const DIRECTIVES: &[Directive] = &[
 /// nginx's limit, from the times when a pattern's number was a byte.
 const PATTERNS_MAX: usize = 255;
 
-/// What is replaced.
+/// The replacements of a block.
 #[derive(Clone, Debug)]
 pub(crate) struct Conf {
     /// In the order of the text, which decides where two begin at the same place.
@@ -85,9 +85,9 @@ impl Settings for Conf {}
 /// One `sub_filter`.
 #[derive(Clone, Debug)]
 struct Pair {
-    /// What is looked for.
+    /// The text to replace.
     pattern: Template,
-    /// What takes its place.
+    /// The replacement.
     text: Template,
 }
 
@@ -109,7 +109,7 @@ fn add(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         return Err(cx.error(format_args!("number of search patterns exceeds {PATTERNS_MAX}")));
     }
     pairs.push(pair);
-    // Made anew with each pair of the block: how many follow is not known, and a block has few.
+    // Built again with each pair of the block: how many follow is not known, and a block has few.
     let constants: Option<Vec<&str>> = pairs.iter().map(|pair| pair.pattern.constant()).collect();
     scope.own::<Conf>().patterns = match constants.map(Patterns::new) {
         None => None,
@@ -119,12 +119,12 @@ fn add(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Looks at the type of the response; what the body holds is not known before it comes.
+/// Looks at the type of the response; the length of the body is not known in advance.
 fn filter(conf: &Conf, request: &mut Request) {
     if request.response.content_length == Some(0) || !conf.types.matches(request) {
         return;
     }
-    // An empty body has nothing to replace, and keeps what is known of it.
+    // An empty body has nothing to replace, and keeps its length and date.
     let patterns = match &conf.patterns {
         Some(patterns) => Arc::clone(patterns),
         None => {

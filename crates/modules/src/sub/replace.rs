@@ -71,11 +71,11 @@ struct Found {
 /// Replaces texts in one body.
 pub(super) struct Replace {
     search: Search,
-    /// What takes their places, by the number of the `sub_filter`.
+    /// The replacements, by the number of the `sub_filter`.
     pairs: Layered<Pair>,
     /// The same with variables, once they were needed: as in nginx they keep their value for a body.
     rendered: Vec<Option<Vec<u8>>>,
-    /// The end of what came, which may be the beginning of a text.
+    /// The end of the input, which may be the beginning of a match.
     held: Vec<u8>,
 }
 
@@ -85,7 +85,7 @@ const OUTPUT_MAX: usize = 64 << 10;
 /// What `replace` is given.
 #[derive(Clone, Copy)]
 enum Piece {
-    /// More follows. So many bytes were held back before, and are done with in any case.
+    /// More follows. N bytes were held back before, and are finished in any case.
     Next { held: usize },
     /// The end of the body, or of what belongs together.
     Last,
@@ -93,13 +93,13 @@ enum Piece {
 
 /// Where `replace` stopped.
 enum Stop {
-    /// Before what may begin a text; that has to wait for more.
+    /// Before a possible match; that has to wait for more.
     Wait(usize),
     /// Behind as much as is good to make at once.
     Enough(usize),
 }
 
-/// What is still looked for.
+/// The pairs that can still match.
 struct Search {
     patterns: Arc<Patterns>,
     once: bool,
@@ -142,7 +142,7 @@ impl Search {
         }
     }
 
-    /// Where the input ends within a text that would go before what was found: there it has to wait.
+    /// Where the input ends within a text that would precede the match: there it has to wait.
     fn find_partial(&self, input: &[u8], from: usize, found: Option<&Found>) -> Option<usize> {
         // What begins earlier would have been found whole.
         let first = from.max((input.len() + 1).saturating_sub(self.patterns.len_max));
@@ -228,7 +228,7 @@ impl Replace {
         Stop::Wait(input.len())
     }
 
-    /// Takes what was held back and no more.
+    /// Outputs the bytes held back, and no more.
     fn flush(&mut self, request: &Request, out: &mut Output) {
         if !self.held.is_empty() {
             let held = std::mem::take(&mut self.held);

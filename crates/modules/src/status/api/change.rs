@@ -16,7 +16,7 @@ const NO_GROUP: Fault = fault(404, "UpstreamNotFound", "upstream not found");
 const NO_SERVER: Fault = fault(404, "UpstreamServerNotFound", "server with this id does not exist");
 /// A new server is an address with a port, or a unix socket. A name would have to be looked up.
 const BAD_ADDRESS: Fault = fault(400, "UpstreamBadAddress", "the server is no address");
-/// Unknown fields are refused and not passed over: what they were to change would stay as it is.
+/// Unknown fields are refused and not passed over: the object to change would remain unchanged.
 const BAD_FORMAT: Fault = fault(400, "UpstreamConfFormatError", "a field is unknown, or its value is wrong");
 const KNOWN: Fault = fault(409, "EntryExists", "the group has this server");
 const TOO_LARGE: Fault = fault(413, "UpstreamConfFormatError", "the body is too large");
@@ -31,7 +31,7 @@ pub(super) fn run(request: &Request, path: &[&str]) -> Result<(u16, Value), Faul
         return Err(UNKNOWN_VERSION);
     }
     let ["http", "upstreams", name, "servers", rest @ ..] = path else { return Err(NOT_ALLOWED) };
-    // Implicit groups have no block whose servers could change.
+    // Implicit groups have no block with servers to change.
     let group = tree::group(request, name).filter(|group| group.port.is_none()).ok_or(NO_GROUP)?;
     match (request.method_text(), rest) {
         (b"POST", []) => add(group, body(request)?),

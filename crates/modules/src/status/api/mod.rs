@@ -1,5 +1,5 @@
-//! `api`: the numbers of this process as JSON, under the paths of the module of that name in nginx's commercial version,
-//! so that its tools can read them. Versions 8 and 9 of its paths are the same here.
+//! `api`: the numbers of this process as JSON, under the paths of the `api` module in nginx's commercial version, so
+//! that its tools can read them. Versions 8 and 9 of its paths are the same here.
 //!
 //! [`tree`] has the content, [`change`] the requests that change servers of upstream groups. Those need `write=on`, and
 //! are refused when a browser sends them from another site.
@@ -110,7 +110,7 @@ fn error(Fault { status, text, code }: Fault) -> Value {
     })
 }
 
-/// The part of the tree at a path, with the fields that are asked for.
+/// The part of the tree at a path, with the requested fields.
 fn read(request: &Request, path: &[&str]) -> Result<Value, Fault> {
     let Some((version, path)) = path.split_first() else { return Ok(json!([8, 9])) };
     if !VERSIONS.contains(version) {

@@ -1,4 +1,4 @@
-//! The content of the API: an object for each path, made when it is asked for.
+//! The content of the API: an object for each path, made on request.
 //!
 //! A field that has no number here is left out. Paths of parts that this server does not have are there and empty, since
 //! tools take one that is missing for a fault.
@@ -40,7 +40,7 @@ const HTTP: &[&str] = &[
 /// Names below `stream`, of which all are empty: this server does not pass on TCP and UDP.
 const STREAM: &[&str] = &["server_zones", "limit_conns", "keyvals", "zone_sync", "upstreams"];
 
-/// What is at a path behind the version.
+/// The object at a path behind the version.
 pub(super) fn at(request: &Request, path: &[&str]) -> Option<Value> {
     let (value, rest) = match path {
         [] => (json!(ROOT), path),
@@ -139,7 +139,7 @@ fn tls(request: &Request) -> Value {
 /// Bytes of a page of nginx's shared memory.
 const PAGE: u64 = 4096;
 
-/// `slabs`: the zones whose bytes are counted, in pages of nginx's size. Slots of an allocator are not here: `slots` is empty.
+/// `slabs`: the zones with counted bytes, in pages of nginx's size. Slots of an allocator are not here: `slots` is empty.
 fn slabs(request: &Request) -> Value {
     let zone = |entry: &Entry| {
         let (bytes, used) = (entry.zone.bytes()?, entry.zone.used()?);
