@@ -1,7 +1,7 @@
 //! One try: a request goes out on a connection, and the header section of its response comes back.
 //!
-//! Sending and reading run side by side, because an upstream may answer before it has all of the request, and one that
-//! refuses a body closes its side without reading it.
+//! Sending and reading run concurrently, because an upstream may answer before it has received all of the request, and
+//! one that refuses a body closes its side without reading it.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -35,7 +35,7 @@ pub(super) struct Answer {
     pub(super) decoder: Decoder,
     /// Whether the request lets the connection be used again when the body has been read.
     pub(super) keeps: bool,
-    /// The rest of the request, where the upstream has answered before it had all of it.
+    /// The rest of the request, if the upstream has answered before it received all of it.
     pub(super) sending: Option<Sending>,
 }
 
@@ -50,7 +50,7 @@ pub(super) enum Trouble {
     InvalidHeader,
     /// A local failure.
     Local,
-    /// The client's body could not be had; this status answers it.
+    /// The client's body could not be had; the client gets this status.
     Client(u16),
 }
 
@@ -340,7 +340,7 @@ fn complete(
             format_args!("upstream sent duplicate header line: \"{line}\", ignored {READING}"),
         );
     }
-    // The head is copied and not what came of the body, which is the longer part where it matters.
+    // The header section is copied, but not the part of the body received with it, which may be longer.
     Ok(Rc::new(Heading::new(Source::Vec(bytes.to_vec()), head)))
 }
 

@@ -24,7 +24,7 @@ use transfer::body::source::BodySource;
 /// The connection that the rest of a response comes from. Dropping it closes the connection.
 pub struct Live {
     link: Option<Box<Link>>,
-    /// The rest of the request, where the upstream has answered before it had all of it.
+    /// The rest of the request, if the upstream has answered before it received all of it.
     sending: Option<Sending>,
     decoder: Decoder,
     /// The bytes received with the header section.
@@ -73,8 +73,8 @@ impl Live {
         self.sending = sending;
     }
 
-    /// Sends more of the request. Where that fails the response may still be whole, but the connection is of no more use. A stream may
-    /// have its answer to what was to come.
+    /// Sends more of the request. Where that fails the response may still be whole, but the connection is of no more use. A
+    /// stream may have its response before that.
     fn poll_sending(&mut self, context: &mut Context<'_>) -> Result<(), Fault> {
         if let Some(sending) = &mut self.sending
             && let Poll::Ready(result) = sending.poll(context)
@@ -199,7 +199,7 @@ impl Live {
         }
     }
 
-    /// Takes what a receive has brought.
+    /// Takes the result of a receive.
     fn received(&mut self, received: Result<Option<Buf>, Errno>) -> Result<(), Fault> {
         match received {
             Ok(Some(buf)) => {

@@ -285,14 +285,14 @@ impl Attempt<'_> {
         let secure = self.outgoing.secure.as_ref();
         match self.outgoing.encoded.protocol() {
             Protocol::Http2 => home.join(address, options, secure),
-            // What one client has of a connection is not for another one.
+            // Connection state of one client is not used for another one.
             Protocol::Bytes => None,
             _ => home.take(address, options, secure),
         }
     }
 
-    /// The body as far as it is here, or will be in a moment: one that fits into the buffer of the head is waited for,
-    /// so that it goes out with the head, and where it breaks off there is still something to be done about it.
+    /// The body as far as it is here, or will be in a moment: a body that fits into the buffer of the header section is
+    /// received first, so that both leave together, and an interrupted one can still be tried again.
     async fn begin_body(&self, request: &Request, link: Box<Link>, answer: Answer) -> Result<Done, Trouble> {
         let Answer { heading, rest, decoder, keeps, sending } = answer;
         // Boxed once for all of its way: it is large, and passes through many hands.
@@ -384,7 +384,7 @@ impl Attempt<'_> {
             }
             Ok(Err(error)) => {
                 let (errno, call) = (Reason(error.errno), link::call(error.step, &options));
-                // nginx's levels: what the upstream has no part in is worse, and no other one would do better.
+                // nginx's levels: an error without the upstream's part is worse, and another server would not help.
                 let (level, trouble) = match error.step {
                     ConnectStep::Connect => (Level::Error, Trouble::Failed),
                     ConnectStep::Bind => (Level::Crit, Trouble::Local),

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A module such as `proxy` makes the [`Settings`] from its directives, the [`Outgoing`] request and the [`Target`];
-//! [`fetch`] comes back with a [`Reply`] or with the [`Failure`] that answers the client. Nothing here knows the name
-//! of a directive, nor what is done with a response's fields.
+//! [`fetch`] comes back with a [`Reply`] or with the [`Failure`] that answers the client. This crate knows neither
+//! names of directives nor the treatment of response fields.
 
 #![forbid(unsafe_code)]
 
@@ -231,7 +231,7 @@ pub enum Target {
 pub struct Outgoing {
     /// The head as bytes of the upstream's protocol, and how the body is framed.
     pub encoded: Encoded,
-    /// What the error log shows in front of the address.
+    /// The text before the address in the error log.
     pub scheme: &'static str,
     /// How the upstream is spoken to by TLS, if it is.
     pub secure: Option<Secure>,
@@ -252,7 +252,7 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// A request on a connection of its own, without TLS, which is sent once.
+    /// A request on a separate connection, without TLS, which is sent once.
     pub fn new(encoded: Encoded, scheme: &'static str, body: OutgoingBody, method: Method) -> Outgoing {
         Outgoing {
             encoded,
@@ -383,10 +383,10 @@ fn rate(settings: &Settings, request: &Request) -> u64 {
     conf::value::size(&text).unwrap_or(0)
 }
 
-/// Why there is no answer.
+/// The reason without a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// This status answers instead: 502, 504, 500 ….
+    /// The status for the client: 502, 504, 500 ….
     Status(u16),
     /// The client is gone (499).
     Gone,

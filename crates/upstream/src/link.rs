@@ -1,8 +1,8 @@
 //! A connection to an upstream: made, used for one exchange at a time, kept for the next one. One of HTTP/2 is shared: each exchange
 //! has a stream of it for its link.
 //!
-//! Main types: [`Link`], and [`Pools`], which holds the idle ones of a thread. A link that is idle has a receive armed,
-//! so that an upstream which closes it, or says something that it was not asked, is noticed without a call.
+//! Main types: [`Link`], and [`Pools`], which holds the idle ones of a thread. An idle link has a receive armed, so
+//! that an end or an unexpected message of the upstream is noticed without a call.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -162,7 +162,7 @@ impl Home {
         self.keeps(link.requests, link.opened)
     }
 
-    /// Whether a connection may serve again that was opened then and has served so many.
+    /// Whether a connection of this age that has served N requests may serve again.
     fn keeps(&self, requests: u64, opened: Instant) -> bool {
         let Home { thread, generation, keepalive, .. } = self;
         !thread.is_draining()
@@ -204,9 +204,8 @@ impl Link {
             connected = Socket::connect_with(address.clone(), &options).await;
         }
         let mut socket = connected?;
-        // One receive at a time. No send follows the bytes of a response, so an armed one would have to be asked in
-        // each turn whether an end has come with them (`io::uring::doubt`); a fresh one looks at the socket's state
-        // first.
+        // One receive at a time. No send follows the bytes of a response, so each turn would have to check whether an
+        // armed receive has missed an end (`io::uring::doubt`); a fresh one looks at the socket's state first.
         let (reader, _) = socket.split();
         reader.set_multishot(false);
         reader.set_large(true);

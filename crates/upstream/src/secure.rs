@@ -1,4 +1,4 @@
-//! TLS to upstreams: what a location asks of it, and the verdict on an upstream's certificate.
+//! TLS to upstreams: the settings of a location, and the verdict on an upstream's certificate.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use tls::{Client, Session, Trust};
 pub struct SecureSettings {
     /// What handshakes are made with.
     pub client: Client,
-    /// `proxy_ssl_name`, where it is written: the name in the upstream's certificate, and the one that it is told.
+    /// `proxy_ssl_name`, where it is written: the name in the upstream's certificate, and the one sent in the hello.
     pub name: Option<Template>,
-    /// Whom its certificate has to come from (`proxy_ssl_verify`).
+    /// The authorities for its certificate (`proxy_ssl_verify`).
     pub trust: Option<Trust>,
 }
 

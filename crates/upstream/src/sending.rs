@@ -113,7 +113,7 @@ impl Sending {
     }
 }
 
-/// Sends what is in memory, as it lies there.
+/// Sends bytes from memory without a copy.
 async fn whole(mut out: Out, head: Vec<u8>, body: Vec<SharedBytes>) -> Result<(), SendTrouble> {
     let mut data = Segments::from(head);
     let mut pieces = 1;

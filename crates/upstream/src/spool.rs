@@ -39,7 +39,7 @@ struct Spool {
     /// Bytes of buffers in memory.
     held: u64,
     file: Option<rt::File>,
-    /// Nothing can be written to a file: what is in memory is all that is read ahead.
+    /// Nothing can be written to a file: only bytes in memory are read ahead.
     has_no_file: bool,
     /// Bytes that could not be written were lost for this reason.
     lost: Option<Errno>,
@@ -221,7 +221,7 @@ async fn wait_for_room(spool: &RefCell<Spool>, limits: &Limits) -> Option<()> {
     .await
 }
 
-/// The first bytes of a buffer as a buffer of their own, where it has more. Where memory is short it stays as it is.
+/// The first bytes of a buffer as a separate buffer, if it has more. Where memory is short it stays as it is.
 fn split(buf: &mut Buf, most: usize) -> Option<Buf> {
     if buf.len() <= most {
         return None;

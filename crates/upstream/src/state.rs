@@ -1,7 +1,7 @@
 //! The record of each try at an upstream, for `$upstream_*` and for log lines.
 //!
-//! [`Tries`] are kept with the request; a [`Try`] is shared with the body that is still on its way when the head has
-//! gone out, because lengths and times are known only at its end.
+//! [`Tries`] are kept with the request; a [`Try`] is shared with the body that follows the header section, because
+//! lengths and times are known only at its end.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -51,7 +51,7 @@ pub struct Try {
     /// Whether it begins what another location asks, after a redirect inside of the server.
     begins: bool,
     started: Instant,
-    /// 0 where there was no answer, and nothing that takes its place.
+    /// 0 without a response or its replacement.
     pub(super) status: Cell<u16>,
     pub(super) connect_time: Cell<Option<Duration>>,
     pub(super) header_time: Cell<Option<Duration>>,
@@ -61,15 +61,15 @@ pub struct Try {
     pub(super) response_length: Cell<u64>,
     pub(super) heading: RefCell<Option<Rc<Heading>>>,
     pub(super) trailers: RefCell<Vec<(Vec<u8>, Vec<u8>)>>,
-    /// What a server said beside the body, for the log.
+    /// Messages of a server beside the body, for the log.
     pub(super) messages: RefCell<Vec<u8>>,
-    /// What was wrong behind a body that is complete, for the log.
+    /// An error after a complete body, for the log.
     pub(super) note: Cell<Option<&'static str>>,
     /// Whether more came than was announced.
     pub(super) excess: Cell<bool>,
     /// Why the body broke off, reported by its sender.
     pub(super) fault: Cell<Option<Fault>>,
-    /// Whether what came was no header section of a response.
+    /// Whether the received bytes were no header section of a response.
     pub(super) is_invalid: Cell<bool>,
     /// Whether its connection had been used before.
     pub(super) is_reused: Cell<bool>,
@@ -186,7 +186,7 @@ impl Tries {
         self.url.1.extend_from_slice(target);
     }
 
-    /// Whether the last try failed because what came was no header section of a response.
+    /// Whether the last try failed because the received bytes were no header section of a response.
     pub fn had_invalid_header(&self) -> bool {
         self.last().is_some_and(|last| last.is_invalid.get())
     }
@@ -211,7 +211,7 @@ pub fn url(request: &Request) -> Option<Vec<u8>> {
     Some(url)
 }
 
-/// Writes to the error log what was wrong with the body that another server sent.
+/// Logs an error in the body of another server.
 pub fn log_body(request: &Request) {
     let Some(last) = request.extensions.get::<Tries>().and_then(Tries::last) else { return };
     let messages = last.messages.take();
@@ -230,7 +230,7 @@ pub fn log_body(request: &Request) {
     }
 }
 
-/// Writes what a server has said beside its response, in nginx's words.
+/// Logs the messages of a server beside its response, in nginx's words.
 pub(super) fn log_messages(request: &Request, text: &[u8], doing: &str) {
     let text = text.trim_ascii_end().escape_ascii();
     request.log(Level::Error, format_args!("FastCGI sent in stderr: \"{text}\" {doing}"));
@@ -252,7 +252,7 @@ fn each(request: &Request, out: &mut Vec<u8>, show: impl Fn(&Try, &mut Vec<u8>))
     true
 }
 
-/// Seconds with three digits, or what stands for a time that never came.
+/// Seconds with three digits, or the mark for an event that did not happen.
 fn push_time(time: Option<Duration>, out: &mut Vec<u8>) {
     // A vector takes every write.
     let _ = match time {
@@ -310,8 +310,8 @@ pub fn last_server_name(request: &Request, out: &mut Vec<u8>) -> bool {
     last.map(|last| out.extend_from_slice(last.server.as_bytes())).is_some()
 }
 
-/// The header section of the last response, for `$upstream_http_*` and `$upstream_cookie_*`. As in nginx it is the
-/// stored one where that answers the request, whatever an upstream has said of it.
+/// The header section of the last response, for `$upstream_http_*` and `$upstream_cookie_*`. As in nginx it is that of
+/// the stored response if that is sent, whatever status an upstream has sent.
 pub fn last_heading(request: &Request) -> Option<Rc<Heading>> {
     let tries = request.extensions.get::<Tries>()?;
     let is_old = |cached: &Cached| matches!(cached.status, "HIT" | "STALE" | "UPDATING" | "REVALIDATED");

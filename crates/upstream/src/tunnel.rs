@@ -1,4 +1,4 @@
-//! A connection that has changed its protocol (101): what comes from one end goes to the other, until both have ended.
+//! A connection that has changed its protocol (101): the bytes of each end go to the other, until both have ended.
 //!
 //! The waiting bytes are bounded: each direction holds those of a few receives, and receives no more before they have
 //! been sent.

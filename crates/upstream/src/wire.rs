@@ -86,7 +86,7 @@ impl Wire {
         }
     }
 
-    /// Tells a stream what is asked: which responses have a body depends on it.
+    /// Gives a stream the properties of the request: which responses have a body depends on it.
     pub(super) fn ask(&self, method: Method, limits: Limits) {
         if let Wire::Stream(stream) = self {
             stream.ask(method, limits);

@@ -1,6 +1,6 @@
 //! The part of a response that a request wants, and the part that an upstream has sent: the numbers alone.
 //!
-//! [`Asked`] is the range of a client, [`Part`] what a 206 holds, [`SliceStart`] the slice that a request is for.
+//! [`Asked`] is the range of a client, [`Part`] the content of a 206, [`SliceStart`] the slice of a request.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use exchange::request::Request;
 pub enum Asked {
     /// From a byte to the byte before another one, or to the end.
     From(u64, Option<u64>),
-    /// So many bytes at the end.
+    /// The last N bytes.
     Last(u64),
 }
 
@@ -121,7 +121,7 @@ impl Fact for SliceStart {
     }
 }
 
-/// The first byte of the slice that a request is for (`slice`), once `$slice_range` was asked for.
+/// The first byte of the slice of a request (`slice`), once `$slice_range` was evaluated.
 pub fn slice_start(request: &Request) -> Option<u64> {
     request.facts.get::<SliceStart>().map(|start| start.0)
 }

@@ -10,7 +10,7 @@
 //!      +----- handed over --------+-- failed ----------> leader and followers decide on a stale answer, each for itself
 //! ```
 //! Order matters twice. The leader's reader of a [`Filling`] is made before the first byte is read from the upstream,
-//! and the leader gets the outcome of a fetch before the others.
+//! and the leader gets the outcome of a fetch before the waiting requests.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -215,8 +215,8 @@ impl Fetch {
         Ok(reply)
     }
 
-    /// Asks the upstream on behalf of `request`, which may be a client's or one without a client, and begins to store
-    /// the response where that may be.
+    /// Sends `request`, with or without a client, to the upstream, and begins to store the response if it may be
+    /// stored.
     async fn ask(&self, request: &mut Request, stores: bool) -> (Answered, Option<Box<Filler>>) {
         let generation = Rc::clone(&request.generation);
         let scope = &generation.config.location(request.location).scope;
@@ -272,7 +272,7 @@ impl Fetch {
         answer: &Answer<'_>,
         reply: Reply,
     ) -> (Answered, Option<Box<Filler>>) {
-        // `proxy_method` may have asked for a body that this client does not get.
+        // `proxy_method` may have requested a body that this client does not get.
         if self.is_of_head(request) && !matches!(reply.body, ReplyBody::None) {
             return (Answered::Reply(reply), None);
         }
@@ -428,8 +428,8 @@ impl Fetch {
         // Judged before the store is called: the header section rules out most responses that may not be stored.
         let mut meta = policy::judge(request, conf, answer)?;
         if matches!(meta.status, 206 | 416) && !conf.sets_range {
-            // Not the part that was asked for, or not one that could be joined with others; or about a range that others
-            // have not asked for.
+            // Not the requested part, or not one that could be joined with others; or a part that the others did not
+            // request.
             return Err(Unstored::Rules(NotStored::Partial));
         }
         let (head, raw) = (answer.heading.head(), answer.heading.raw());
@@ -458,7 +458,7 @@ impl Fetch {
         Ok((fill, Filling::new(meta, SharedHead::new(stored_head, parsed))))
     }
 
-    /// Gives the stored response what a 304 says (RFC 9111 section 4.3.4).
+    /// Updates the stored response by a 304 (RFC 9111 section 4.3.4).
     async fn refresh(&self, request: &mut Request, conf: &CacheConf, answer: &Answer<'_>) -> Answered {
         let hit = match &self.stale {
             Some(hit) => Rc::clone(hit),
@@ -475,7 +475,7 @@ impl Fetch {
         match updated(request, conf, answer, &hit) {
             Some((meta, head)) => {
                 let is_for_others = policy::is_for_others(&meta);
-                // Where it cannot be written the old one is asked for again each time, which is right too.
+                // If the write fails, the old entry is revalidated each time, which is correct too.
                 if let Err(reason @ (Refused::Disk(_) | Refused::Gone)) =
                     self.store.refresh(&hit, meta, &head).await
                 {

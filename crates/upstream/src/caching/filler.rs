@@ -1,7 +1,7 @@
 //! The task that moves a response from the upstream to its readers and into the store. Main type: [`Filler`].
 //!
-//! The response is pending ([`crate::caching::pending`]) from before its last byte goes to a reader until its entry is found,
-//! so that no client that has all of it gets an older one afterwards.
+//! The response is pending ([`crate::caching::pending`]) from before its last byte goes to a reader until its entry is
+//! published, so that no client that has all of it gets an older one afterwards.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,7 +29,7 @@ pub struct Filler {
     key: Key,
     /// Its text.
     text: Vec<u8>,
-    /// When the upstream was asked: what was changed since then is not stored.
+    /// When the upstream was asked: a subject changed since then is not stored.
     asked: Instant,
     /// The question: purges since then are remembered until this is dropped.
     question: Arc<Asked>,
@@ -142,7 +142,7 @@ impl Filler {
             None => false,
         };
         if !written && self.fill.is_some() {
-            // Told before what it has is dropped, so that readers that come now find their way.
+            // Set before the data is dropped, so that new readers notice it.
             self.filling.lose_disk();
             self.fill = None;
         }

@@ -44,7 +44,7 @@ pub struct Filling {
     news: Publisher,
     /// Names readers.
     next_reader: AtomicU64,
-    /// Whether the upstream has answered with it to a request for a part of it.
+    /// Whether the upstream has answered a range request with it.
     refuses_parts: AtomicBool,
 }
 
@@ -95,7 +95,7 @@ enum Disk {
     /// Everything goes to it.
     #[default]
     Works,
-    /// Nothing more goes to it; what it has can be read.
+    /// Nothing more goes to it; the bytes received so far can be read.
     Lost,
 }
 
@@ -112,8 +112,8 @@ pub enum End {
 // the way there. It is memory of the thread that receives: where half of that is lent, what everybody has taken and the file
 // has goes at once.
 
-/// Bytes of the window beyond what has not reached the disk: clients that are a little slower than others do not wait for
-/// the file then.
+/// Bytes of the window above those that have not reached the disk: clients that are a little slower than others do not
+/// wait for the file then.
 const WINDOW_BYTES: u64 = 1 << 20;
 
 /// Bytes that the window holds at most when it has to wait for readers because the disk is lost.
@@ -158,7 +158,7 @@ impl Filling {
         self.part.as_ref()
     }
 
-    /// Remembers that the upstream sends the whole whatever it is asked for.
+    /// Remembers that the upstream ignores ranges.
     pub fn refuse_parts(&self) {
         self.refuses_parts.store(true, Ordering::Relaxed);
     }
@@ -426,7 +426,7 @@ impl FillingReader {
             (Some(file), _) if at < on_disk && at >= state.unwritten_below => {
                 Next::File(file.clone(), on_disk)
             }
-            // Behind what came, with an end that is known.
+            // After the received bytes, with a known end.
             (_, Some(End::Whole)) if at >= state.arrived => Next::End(Ok(())),
             (_, Some(_)) => Next::End(Err(BodyError::Broken)),
             _ if at < state.arrived => Next::End(Err(BodyError::Broken)),
@@ -469,7 +469,7 @@ impl FillingReader {
                         return Poll::Pending;
                     };
                     let Some(piece) = piece.map_err(|_| BodyError::Broken)? else {
-                        // This part of the file is read; what follows may be in the window by now.
+                        // This part of the file is read; later bytes may be in the window by now.
                         return Poll::Ready(Ok(None));
                     };
                     self.from_file = FromFile::Ready(reader);
@@ -503,7 +503,7 @@ impl BodySource for FillingReader {
                     let located = file.located().map_err(|_| BodyError::Broken)?;
                     self.from_file = FromFile::Ready(Box::new(located.read(self.range.start..end, READS)));
                 }
-                // The fill keeps its side for as long as anybody holds it, so that there is no end of the news.
+                // The fill keeps its side while any reader exists, so that the notifications do not end.
                 Next::Wait => drop(ready!(self.waiting.poll_above(seen, context))),
                 Next::End(result) => return Poll::Ready(result.map(|()| None)),
             }

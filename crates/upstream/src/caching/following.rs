@@ -7,8 +7,8 @@
 //!       +---- its bytes are those that were sent -------+---- they are not: cut
 //! ```
 //! A client has the header section of the first fetch and the beginning of its body. It gets the rest of another body
-//! only where both have the same strong validator, or where the other one has the same describing fields and begins
-//! with the bytes that the client has: then it has the whole of the other one.
+//! only if both have the same strong validator, or if the other one has the same describing fields and begins with the
+//! bytes that the client has: then it has the whole of the other one.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -76,7 +76,7 @@ struct Way {
 /// A body of a known length.
 struct Following {
     way: Rc<Way>,
-    /// Keeps what may be wanted of the body from going until the first part is opened.
+    /// Keeps the needed parts of the body from being dropped until the first part is opened.
     held: Cell<Option<FillingReader>>,
 }
 

@@ -66,7 +66,7 @@ pub async fn join(fetch: &Fetch, entry: Key, heading: &Heading, hole: &Range<u64
             Outcome::Filling(filling) if filling.part().is_none_or(|part| part.has(hole)) => {
                 return Joined::Along(filling);
             }
-            // Less came than was asked for.
+            // The response is shorter than requested.
             Outcome::Filling(_) => return Joined::Lead(None),
             Outcome::Failed(failed) => return Joined::Failed(failed.failure),
             // Another outcome: all waiting requests contact the upstream concurrently.
@@ -94,7 +94,7 @@ struct Shared {
     fetch: Rc<Fetch>,
     /// A request without a client, lent to one fetch after the other.
     request: RefCell<Option<Box<Request>>>,
-    /// The entry that is completed; none where what comes is not stored.
+    /// The entry that is completed; none if the response is not stored.
     hit: Option<Rc<Hit>>,
     /// The stored header section, whose validator the parts must have.
     heading: Rc<Heading>,
@@ -141,7 +141,7 @@ struct HoledSource {
     shared: Rc<Shared>,
     /// The range still to be served.
     range: Range<u64>,
-    /// A hole that was asked for before the head went out.
+    /// A hole that was requested before the header section was sent.
     first: Option<(Range<u64>, FillingReader)>,
     state: State,
     /// How often a fetch has stalled and another one has gone on.
@@ -155,7 +155,7 @@ enum State {
     Next,
     /// From the file, with the rest of its range.
     Stored(Box<dyn BodySource>, Range<u64>),
-    /// A hole is being asked for.
+    /// A hole is being fetched.
     Fetching(Range<u64>, Fetching),
     /// A hole comes in.
     Live(FillingReader),
@@ -185,7 +185,7 @@ impl HoledSource {
         }
         match (missing, &self.located) {
             (Some(hole), _) if hole.start <= wanted.start => {
-                // Not what is on its way already.
+                // Not the part in flight already.
                 let hole = hole.start..hole.end.min(end.next_multiple_of(CHUNK_BYTES));
                 let part = wanted.start..hole.end.min(end);
                 self.range.start = part.end;
@@ -259,7 +259,7 @@ impl BodySource for HoledSource {
 }
 
 impl Shared {
-    /// Fetches a hole while a head is out that says what is to be in it: anything else is no answer.
+    /// Fetches a hole while the header section that promises it is sent: anything else is no answer.
     async fn fetch_hole(&self, hole: Range<u64>) -> Option<FillingReader> {
         // Without stored parts no other request fetches the same one.
         let joined = match &self.hit {
@@ -270,7 +270,7 @@ impl Shared {
             Joined::Lead(lead) => lead,
             Joined::Failed(_) => return None,
             Joined::Along(filling) => {
-                // The whole of something new is not what the header section of this response is about.
+                // A complete new response does not match the header section already sent.
                 let reader = filling.part().and_then(|_| filling.reader(hole.clone()));
                 if let Some(reader) = reader {
                     return Some(reader.with_limit(self.fetch.limit));
@@ -284,7 +284,7 @@ impl Shared {
             Ok(reply) => match fitting(&reply, &self.heading, &hole) {
                 true => begin(&self.fetch, &request, self.hit.as_deref(), (reply, lead), hole).await,
                 false => {
-                    // Whatever it is now, what is stored is not it.
+                    // The stored response is outdated in any case.
                     let key = cache::Scope::Key(self.fetch.key.0);
                     if self.hit.is_some() {
                         let _ = self.fetch.store.purge(key, cache::Fate::Gone).await;

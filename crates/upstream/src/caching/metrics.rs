@@ -69,7 +69,7 @@ impl Facts {
     }
 }
 
-/// A metric that is read where it is asked for.
+/// A metric that is computed when it is read.
 struct Row {
     metric: Metric,
     /// Appends a number for each value of the last label, or one; nothing where it is not known.

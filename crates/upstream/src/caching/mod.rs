@@ -97,10 +97,10 @@ impl Wanted {
 /// Most lookups of one request: beyond it the entry changes faster than it can be looked up.
 const LOOKS_MAX: u32 = 4;
 
-/// Answers a request from the cache, or by asking the upstream.
+/// Answers a request from the cache or from the upstream.
 ///
 /// # Errors
-/// The status that answers instead, or that the client is gone.
+/// The status of an error, or the end of the client.
 pub async fn serve(
     request: &mut Request,
     origin: &'static Origin,
@@ -132,7 +132,7 @@ pub async fn serve(
     let answered = lookup.run(request).await;
     let record = record::of(request);
     record.key = lookup.text;
-    // Also where there is no answer it is known what was there.
+    // Also without a response, the entry found is recorded.
     record.status.get_or_insert(match record.forwarded {
         Some(Forwarded::Stale) => Status::Expired,
         _ => Status::Miss,
@@ -165,7 +165,7 @@ enum Found {
     Reply(Reply),
     /// One that is fresh and has holes, or may have.
     Parts(Hit),
-    /// One that has to be asked for again.
+    /// A stale one, to be revalidated.
     Stale(Hit),
     /// One that is good, but not for this client, which wants a newer one.
     Unwanted(Hit),
@@ -187,8 +187,7 @@ impl Lookup<'_> {
     async fn run(&self, request: &mut Request) -> Result<Reply, Failure> {
         let mut meeting = Meeting { key: self.key, ended: 0 };
         for _ in 0..LOOKS_MAX {
-            // Looked up each time: what the response varies by may have become known, and its variants are fetched side by
-            // side.
+            // Looked up each time: the fields of `Vary` may be known by now, and its variants are fetched concurrently.
             if meeting.key == self.key
                 && let Some(vary) = self.cache.shared_fetches().varying(&self.key)
             {
@@ -267,8 +266,8 @@ impl Lookup<'_> {
         if let Some(asked) = part {
             return Box::pin(self.obtain_part(request, stale, asked)).await;
         }
-        // As in nginx: what is not going to be stored is asked for as the client does, and several ranges are cut out of the
-        // whole only where that is stored.
+        // As in nginx: a response that will not be stored is requested as the client does, and several ranges are cut from
+        // the whole only if that is stored.
         let has_range = request.header(HeaderId::Range).is_some();
         if has_range && stale.is_none() && self.fetch(None).has_too_few_uses(self.conf) {
             let record = record::of(request);
@@ -348,7 +347,7 @@ impl Lookup<'_> {
                         record.stored = true;
                         reply
                     }
-                    // It has broken off, or its beginning is lost: what comes now is not stored beside it.
+                    // It has broken off, or its beginning is lost: the response is not stored beside it.
                     None => self.fetch(stale).alone(request, false).await?,
                 }
             }
@@ -375,7 +374,7 @@ impl Lookup<'_> {
         start.is_some_and(|(most, start)| start > most)
     }
 
-    /// Whether the client does not take what is stored, by its own words.
+    /// Whether the client refuses stored responses by its `Cache-Control`.
     fn wants_new(&self, request: &mut Request) -> bool {
         self.control.no_cache || record::of(request).forwarded == Some(Forwarded::Request)
     }
@@ -477,7 +476,7 @@ impl Lookup<'_> {
 
     /// Looks into the cache.
     async fn look(&self, request: &mut Request) -> Found {
-        // Before the store: what is there may be older.
+        // Before the store: the entry may be older.
         if let Some(found) = self.look_for_pending(request) {
             return found;
         }
@@ -520,8 +519,8 @@ impl Lookup<'_> {
         }
     }
 
-    /// Whether the first bytes that this request wants of a body are damaged on the disk, which drops the entry. This is found
-    /// out before the head goes, so that the request is a miss. Later on only the rest can be asked for.
+    /// Whether the first bytes that this request wants of a body are damaged on the disk, which drops the entry. This is
+    /// found out before the head goes, so that the request is a miss. Later only the rest can be requested.
     async fn is_damaged(&self, request: &Request, hit: &Hit) -> bool {
         let Some(body) = hit.located().filter(|_| request.method != Method::Head) else { return false };
         let start = self.asked(request).map_or(0, |asked| asked.within(body.length).start);
@@ -565,7 +564,7 @@ impl Lookup<'_> {
         Some(Found::Reply(reply))
     }
 
-    /// Serves a stale answer while a new one is fetched, by this request's doing or another's.
+    /// Serves a stale response while this request or another one fetches a new one.
     fn update_beside(&self, request: &mut Request, hit: Hit) -> Found {
         let (status, lead) =
             match self.cache.shared_fetches().join(&self.key, self.key, rt::now(), self.conf.join_limit()) {
@@ -606,7 +605,7 @@ impl Lookup<'_> {
         Some(reply)
     }
 
-    /// Keeps for variables what a stored response is.
+    /// Keeps the properties of a stored response for variables.
     fn note(&self, request: &mut Request, meta: &Arc<Meta>, now_s: i64) {
         let record = record::of(request);
         record.stored_for_s = Some(now_s.saturating_sub(meta.response_time_ms / 1000).max(0) as u64);
@@ -688,7 +687,7 @@ pub fn access(request: &Request, store: &Store) -> Access {
         direct_via: choose::direct_engine(core.sending.aio, &rt::caps()),
         sends_files: core.sending.sendfile == Some(true),
         has_room: !buffer_turns::are_on() || is_quick(request),
-        // Faults that are asked for are to be met, and they are met in the engine.
+        // Injected faults shall occur, and they occur in the engine.
         calls_directly: store.config().calls_directly && events.calls_directly(),
     }
 }

@@ -10,7 +10,7 @@
 //! first one ([`Filling`]). The body of stored parts and holes for one request is in [`holes`].
 //!
 //! Parts are joined only where both have the same strong validator (RFC 9110 section 15.3.7.3). An upstream that answers
-//! with another one, or with the whole, has something new: what is stored goes.
+//! with a different response, or with the whole, has a new version: the stored parts are removed.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -45,8 +45,7 @@ pub fn is_whole(hit: &Hit) -> bool {
     hit.located().is_none_or(|body| body.is_present(&(0..body.length)))
 }
 
-/// Whether a stored response can be served as it is: nothing is missing of the range that is asked for, or of the
-/// whole.
+/// Whether a stored response can be served as it is: the requested range, or the whole, has no holes.
 pub fn is_servable(request: &Request, hit: &Hit) -> bool {
     hit.located().is_none_or(|body| {
         let asked = asked(request).filter(|_| request.header(HeaderId::IfRange).is_none());
@@ -171,7 +170,7 @@ fn start_part(fetch: &Fetch, request: &Request, filling: Arc<Filling>, reply: Re
     if let Some(lead) = &writing.lead {
         lead.publish(match &writing.fill {
             Some(_) => Outcome::Filling(Arc::clone(&filling)),
-            // A part that is not stored is read at the speed of its own client, which others must not share.
+            // A part that is not stored is read at the speed of its client, which must not slow others.
             None => Outcome::Alone,
         });
     }
@@ -212,7 +211,7 @@ async fn pump(filling: Arc<Filling>, mut body: Coming, writing: Writing, object:
                 if let Some(writing) = &mut fill
                     && writing.write_shared(at, &piece).await.is_err()
                 {
-                    // Told before what it has is dropped, so that readers that come now find their way.
+                    // Set before the data is dropped, so that new readers notice it.
                     filling.lose_disk();
                     fill = None;
                 }
@@ -271,7 +270,7 @@ impl Fetch {
             return self.part_failed(request, failed, lead).await;
         }
         if status != 206 {
-            // The whole, or an error: as if it had been asked for.
+            // The whole, or an error: as if it had been requested.
             return self.take_whole(request, question, reply, lead).await;
         }
         let record = record::of(request);
@@ -279,7 +278,7 @@ impl Fetch {
         let part = match ContentRange::of_part(reply.head.head(), reply.head.raw()) {
             Ok((range, Some(length))) => Some(Part { range: range.start..range.end, length }),
             Err(ContentRangeError::LengthDiffers) => None,
-            // It does not say what of it the client wants; the client's own range is asked for.
+            // It does not include the range of the client; the client's range is requested.
             Ok((_, None)) | Err(_) => return (self.origin.ask)(request, &Wanted::default()).await,
         };
         let Some(part) = part.filter(|part| may_be(&reply, &part.range)) else {
@@ -322,7 +321,7 @@ impl Fetch {
     ) -> Option<Reply> {
         let part = filling.part()?;
         let (heading, same) = (filling.heading()?, filling.heading()?);
-        // The part will do, unless a filter wants more of the body than the client asked for.
+        // The part suffices, unless a filter needs more of the body than the client requested.
         let (child, coming) = (detached(request)?, Some((part.range.clone(), reader)));
         let source = Holed::new(Rc::clone(fetch), child, None, Rc::new(same), coming);
         let body = Body::Ranged(RangedBody::new(Box::new(source), part.length));
@@ -330,8 +329,8 @@ impl Fetch {
         Some(stored::reply(heading, ReplyBody::Ready(body), Some(part.length), age))
     }
 
-    /// Begins to store a part of something new; what it is read from even where it is not stored. `None` when the head cannot
-    /// be made to be that of the whole.
+    /// Begins to store a part of something new; the body is read from it even if it is not stored. `None` when the head
+    /// cannot be made to be that of the whole.
     async fn begin_part(
         &self,
         request: &mut Request,
@@ -448,8 +447,7 @@ impl Fetch {
         Some(joined)
     }
 
-    /// Asks for the first hole of a response, before its head is out; or the response, where what came is something
-    /// new.
+    /// Asks for the first hole of a response, before its head is out; or the response, if it is a new version.
     async fn ask_first(
         &self,
         request: &mut Request,
@@ -461,7 +459,7 @@ impl Fetch {
         let record = record::of(request);
         record.forwarded = Some(Forwarded::Partial);
         record.status = Some(Status::Miss);
-        // On behalf of the request, so that its variables show what was asked.
+        // In the name of the request, so that its variables show the fetch.
         let reply = match ask_for(self, request, heading, &hole).await {
             Ok(reply) => reply,
             Err(failure) => {

@@ -1,4 +1,4 @@
-//! Complete responses whose entries are not published yet: they wait for the disk. A request gets such a response and
+//! Complete responses before their entries are published: they wait for the disk. A request gets such a response and
 //! not the entry that it replaces.
 //!
 //! Main types: [`Table`], all of one cache; [`Pending`], one of them.
@@ -27,7 +27,7 @@ struct Response {
 }
 
 impl Table {
-    /// The newest pending response that a request may have, and the number of the last purge when it was asked for.
+    /// The newest pending response that a request may use, and the number of the last purge when it was requested.
     pub fn find(&self, key: &Key, is_wanted: impl Fn(&Meta) -> bool) -> Option<(Arc<Filling>, u64)> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;

@@ -1,7 +1,7 @@
-//! Whether a response may be stored, for how long it is good, and whether what is stored will do.
+//! Whether a response may be stored, how long it is fresh, and whether a stored one may be used.
 //!
 //! The rules are those of `http::freshness`; here they meet the configuration and the request. Where nginx and RFC 9111
-//! differ on what may be stored or shared the stricter one holds; an explicit setting (`proxy_cache_valid`,
+//! differ on storing or sharing, the stricter one applies; an explicit setting (`proxy_cache_valid`,
 //! `proxy_ignore_headers`, `proxy_cache_use_stale`) has nginx's meaning. docs/caching.md lists the differences.
 
 use std::sync::Arc;
@@ -32,13 +32,13 @@ const TARGETS: &[&[u8]] = &[b"CDN-Cache-Control"];
 pub struct Answer<'a> {
     /// The header section of the response.
     pub heading: &'a Heading,
-    /// Seconds since 1970 when it was asked for, and when its head came.
+    /// Seconds since 1970 at the request, and at the arrival of the header section.
     pub times: Times,
     /// `proxy_ignore_headers`
     pub ignored: Ignored,
     /// The purge number at that time, to recognise later purges.
     pub question: &'a Arc<Asked>,
-    /// When it was asked for.
+    /// The time of the request.
     pub asked: Instant,
     /// The place of the question among all questions for its key.
     pub ticket: &'a Arc<Ticket>,
@@ -252,7 +252,7 @@ pub enum Grade {
     Fresh,
     /// It may be served while a new one is fetched beside.
     StaleWhileRevalidate,
-    /// It is to be asked for.
+    /// It must be revalidated.
     Stale,
 }
 
@@ -305,7 +305,7 @@ pub fn reuse(
         false => *control,
     };
     match freshness::reuse(&fields.control, lifetime, age, &control) {
-        // Of its age alone: what is done about that is the operator's to say.
+        // Of its age alone: the operator decides on the consequence.
         Reuse::Validate(Refusal::NotAllowed) => Reuse::Fresh,
         reuse => reuse,
     }
@@ -361,9 +361,9 @@ pub fn age(meta: &Meta, now_s: i64) -> u32 {
     current_age(meta.initial_age, meta.response_time_ms / 1000, now_s)
 }
 
-/// The header section of a response as it is stored: without what belongs to one connection or to the framing of its
-/// body, and without what is counted anew each time. A response without a valid `Date` gets `received_s`, when it came
-/// (RFC 9110 section 6.6.1). `keeps` has fields that describe this body and not a whole one; all others are left out.
+/// The header section of a response as it is stored: without fields of the connection and of the body's framing, and
+/// without those that are computed at each use. A response without a valid `Date` gets `received_s`, when it came (RFC
+/// 9110 section 6.6.1). `keeps` has fields that describe this body and not a whole one; all others are left out.
 ///
 /// # Errors
 /// Lines that no head may have.
@@ -380,7 +380,7 @@ where
     let options = http::hop_by_hop::ConnectionOptions::new(connection);
     let capacity = lines.clone().map(|line| line.name.len() + line.value.len() + 4).sum::<usize>() + 64;
     let mut out = HeadWriter::new(status, status_text, capacity)?;
-    // RFC 9111 section 5.2.2.4: what must not be used again without asking is not there to be used.
+    // RFC 9111 section 5.2.2.4: a response that always needs revalidation does not count as stored.
     let control = lines.clone().filter(|line| line.id == HeaderId::CacheControl).map(|line| line.value);
     let unshared: Vec<&[u8]> = qualified_fields(control, Qualified::NoCache).collect();
     let mut has_date = false;

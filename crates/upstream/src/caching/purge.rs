@@ -17,7 +17,7 @@ pub enum Purged {
     /// The entries of a key's text, with all variants. With a star at its end it is a pattern, in which each star
     /// matches any text.
     Key(Vec<u8>),
-    /// All whose response had one of these tags.
+    /// All responses with one of these tags.
     Tags(Vec<Vec<u8>>),
     /// Everything.
     All,
@@ -26,7 +26,7 @@ pub enum Purged {
 /// Most tags of one request: each is a record of the log. The request waits for one write of them all.
 pub const TAGS_MAX: usize = 64;
 
-/// Longest text of a key, pattern or tag that is purged: what the store takes for a key.
+/// Longest text of a key, pattern or tag that is purged: the limit of the store for keys.
 const TEXT_MAX: usize = ::cache::TEXT_BYTES_MAX;
 
 /// Purges on behalf of a request, and returns the status: 204; 404 where nothing is stored under a key; 400 for what
@@ -72,18 +72,18 @@ pub async fn purge(request: &Request, cache: &Arc<Cache>, purged: &Purged, fate:
     if was_there { 204 } else { 404 }
 }
 
-/// Removes what is stored under a key, because a request changed what it is about (RFC 9111 section 4.4). Nothing is
-/// written where nothing is stored: clients could fill the log of purges otherwise.
+/// Removes the entries of a key, because a request has changed its resource (RFC 9111 section 4.4). Nothing is written
+/// where nothing is stored: clients could fill the log of purges otherwise.
 pub async fn invalidate(request: &Request, cache: &Arc<Cache>, text: &[u8]) {
     let Some(store) = cache.store() else { return };
     let key = Key::of(text);
-    // First, so that nothing that was asked for before takes a place from here on.
+    // First, so that no earlier request stores its response after this point.
     cache.shared_fetches().outdate(&key, rt::now());
     store.outdate(&key).await;
     if !store.holds(&key, text).await.unwrap_or(true) {
         return;
     }
-    // The client's change was made, so its response is passed on even where what is stored outlives it.
+    // The client's change was made, so its response is passed on even if the stored one remains.
     if let Err(error) = store.purge(Scope::Key(key.0), Fate::Gone).await {
         request.log(Level::Error, format_args!("stored answer was not invalidated: {error}"));
     }

@@ -51,13 +51,13 @@ impl Status {
 /// Why a response was not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unstored {
-    /// By what it says, or does not say (RFC 9111).
+    /// By its header fields, or the lack of them (RFC 9111).
     Rules(NotStored),
     /// By `proxy_no_cache`.
     Configured,
     /// By `proxy_cache_min_uses`.
     TooFewUses,
-    /// By what it varies by.
+    /// By its `Vary`.
     Vary(VaryError),
     /// It is one of the responses that a stale one is used in the place of.
     Worse,
@@ -104,7 +104,7 @@ pub struct Record {
     pub key: Vec<u8>,
 }
 
-/// Shows what the cache did: to variables, and in `Cache-Status` where the configuration names this cache.
+/// The result of the cache for variables: to variables, and in `Cache-Status` where the configuration names this cache.
 pub fn publish(request: &mut Request, conf: &CacheConf) {
     let Some(record) = request.extensions.get::<Record>() else { return };
     let Some(status) = record.status else { return };

@@ -69,8 +69,7 @@ pub struct CacheConf {
     pub heuristic: Option<Heuristic>,
     /// `proxy_cache_s_maxage_stale`
     pub s_maxage_stale: bool,
-    /// Whether `proxy_set_header` says which range upstreams are asked for, as with `slice`: found out where a block
-    /// ends.
+    /// Whether `proxy_set_header` sets the `Range` of upstream requests, as with `slice`: found out where a block ends.
     pub sets_range: bool,
     /// `proxy_cache_min_uses`
     pub min_uses: u64,
@@ -169,7 +168,7 @@ pub struct Valid {
     pub time: Duration,
 }
 
-/// When a stale answer will do (`proxy_cache_use_stale`).
+/// The cases in which a stale response is used (`proxy_cache_use_stale`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stale {
     /// `error`
@@ -241,7 +240,7 @@ impl CacheConf {
         self.use_stale.has(IGNORE_MUST_REVALIDATE)
     }
 
-    /// Whether a stale answer will do in this case.
+    /// Whether a stale response may be used in this case.
     pub fn uses_stale(&self, case: Stale) -> bool {
         !self.use_stale.has(OFF) && self.use_stale.has(bit(case))
     }

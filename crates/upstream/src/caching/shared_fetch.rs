@@ -7,7 +7,8 @@
 //!      +-- follow -> waits               +----------------> Refreshed (304: look it up again)
 //!                                        +----------------> Failed
 //! ```
-//! Main types: [`SharedFetches`], all of one cache; [`FetchLeader`], the duty to say how it ends; [`SharedFetch`], what others wait for.
+//! Main types: [`SharedFetches`], all of one cache; [`FetchLeader`], the duty to say how it ends; [`SharedFetch`], which
+//! coalesced requests wait for.
 
 use std::cell::OnceCell;
 use std::future::poll_fn;
@@ -84,8 +85,8 @@ impl SharedFetch {
         }
     }
 
-    /// Whether requests that come now may wait for it, or have what came of it: not when it has brought nothing for so long,
-    /// nor when it is complete and stale.
+    /// Whether new requests may wait for it, or use its result: not when it has brought nothing for so long, nor when it is
+    /// complete and stale.
     fn is_joinable(&self, now: Instant, limit: Duration) -> bool {
         match self.known() {
             None => now < self.started + limit,
@@ -100,7 +101,7 @@ impl SharedFetch {
         lock(&self.state).outcome.clone()
     }
 
-    /// Whether what is asked for as `coming` has all of a range, and is not far before it.
+    /// Whether the fetch `coming` includes a range, and reaches it soon.
     fn comes_soon_to(&self, coming: &Range<u64>, range: &Range<u64>) -> bool {
         let at = match self.known() {
             None => coming.start,
@@ -223,7 +224,7 @@ impl Drop for FetchLeader {
 /// Shards, each with its lock.
 const SHARDS: usize = 16;
 
-/// How long a key is marked whose response was for one request only: long enough for concurrent requests of a busy key,
+/// How long a key is marked after a response for one request only: long enough for concurrent requests of a busy key,
 /// short enough that a mistake of the origin is soon forgotten.
 pub const MARK_LIFETIME: Duration = Duration::from_secs(5);
 
@@ -242,12 +243,12 @@ pub struct SharedFetches {
     /// Ranges that are being fetched by themselves, by the primary key.
     parts: [Mutex<KeyMap<Parts>>; SHARDS],
     marks: [Mutex<KeyMap<Instant>>; SHARDS],
-    /// Keys whose content was changed or purged, and when: responses to earlier requests are not stored.
+    /// Changed or purged keys, with the time: responses to earlier requests are not stored.
     changes: Mutex<Changes>,
     /// The `Vary` of these keys' responses, as far as memory allows: without it, variants are sometimes fetched once
     /// too often.
     varying: [Mutex<KeyMap<Arc<[u8]>>>; SHARDS],
-    /// Complete responses whose entries are not published yet.
+    /// Complete responses before their entries are published.
     pub pending: pending::Table,
     /// Fetches that are over, by shard.
     ended: [AtomicU64; SHARDS],
@@ -265,8 +266,8 @@ struct Changes {
     joined_since: Option<Instant>,
 }
 
-/// Keys that are remembered as changed, about 40 bytes each. With more of them all keys count as changed at once, which
-/// costs what is being fetched at that moment its place in the cache.
+/// Keys that are remembered as changed, about 40 bytes each. With more of them all keys count as changed at once, so
+/// that the fetches in flight are not stored.
 pub const CHANGES_MAX: usize = 1 << 14;
 
 impl SharedFetches {
@@ -315,7 +316,7 @@ impl SharedFetches {
         })
     }
 
-    /// Joins the fetch of a range that has all of this one and comes to it soon, or that of the same name, or starts it.
+    /// Joins the fetch of a range that includes this one and reaches it soon, or that of the same name, or starts it.
     pub fn join_part(
         self: &Arc<SharedFetches>,
         primary: &Key,
@@ -380,8 +381,8 @@ impl SharedFetches {
         self.table(key).get(key).map(Arc::clone)
     }
 
-    /// Lets requests have a response that is complete, until the result is dropped; `None` where a newer one is complete or
-    /// its subject was changed since it was asked for.
+    /// Lets requests have a response that is complete, until the result is dropped; `None` if a newer one is complete or
+    /// its subject has changed since the request.
     pub fn add_pending(
         self: &Arc<SharedFetches>,
         key: Key,
@@ -394,7 +395,7 @@ impl SharedFetches {
             return None;
         }
         let pending = Pending::new(self, key, (filling, ticket), sequence);
-        // A change that comes after this look removes what was added.
+        // A change after this check removes the added response.
         (!self.is_outdated(&key, asked)).then_some(pending)
     }
 
@@ -467,17 +468,18 @@ impl SharedFetches {
         }
     }
 
-    /// The upstream has sent a part of this object that is not as long as it says: for a while the whole is asked for.
+    /// The upstream has sent a part of this object that is not as long as it says: for some time the whole is
+    /// requested.
     pub fn refuse_parts(&self, key: &Key) {
         self.mark(&refusal(key), rt::now());
     }
 
-    /// Whether parts of this object are not asked for.
+    /// Whether parts of this object are not requested.
     pub fn refuses_parts(&self, key: &Key) -> bool {
         self.is_marked(&refusal(key), rt::now())
     }
 
-    /// A response to this key was stored: what was said of it before is over.
+    /// A response to this key was stored: earlier marks end.
     pub fn unmark(&self, key: &Key) {
         lock(&self.marks[shard(key)]).remove(key);
     }
@@ -518,7 +520,7 @@ impl std::fmt::Debug for SharedFetches {
     }
 }
 
-/// Where it is marked that parts of an object are not asked for.
+/// The marks of objects whose parts are not requested.
 fn refusal(key: &Key) -> Key {
     key.variant(b" parts")
 }

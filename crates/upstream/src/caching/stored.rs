@@ -1,4 +1,4 @@
-//! Answers out of the cache: what was stored, or is on its way into it, as a [`Reply`] that is passed on like one from an
+//! Responses from the cache: a stored response, or one being stored, as a [`Reply`] that is passed on like one from an
 //! upstream: the same directives hide, rewrite and add its fields, and the same filters change its body.
 //!
 //! A small body comes in the same memory as its head and leaves with it in one send. A large one is a file's part that
@@ -215,7 +215,8 @@ struct Joined {
 
 impl Ranged for Joined {
     fn open(&self, range: Range<u64>) -> Box<dyn BodySource> {
-        // The first part continues the reader that joined; further ones read what may be in the file by then.
+        // The first part continues the reader that joined; further ones read the bytes that have reached the file by
+        // then.
         if let Some(mut reader) = self.held.take() {
             reader.narrow(range);
             return Box::new(reader);

@@ -32,7 +32,7 @@ pub struct Cache {
     is_over: Mutex<bool>,
     /// Ends the wait for the next try; 1 when it is over.
     over: Publisher,
-    /// 1 when what runs it has ended: what is known of it is saved, and the directory is another process's.
+    /// 1 when what runs it has ended: its index is saved, and the directory belongs to another process.
     ended: Publisher,
     /// Fetches in flight, which outlive a configuration as the cache does.
     shared_fetches: Arc<SharedFetches>,
@@ -208,7 +208,7 @@ pub fn tend(thread: &Rc<Thread>, before: Option<&Generation>) {
 
 // A worker that is to end stops its caches at once, before its last requests: its successor waits for the directories.
 
-/// Lets another process have the directories, which saves what is known of them first. Lookups go on.
+/// Releases the directories to another process, after saving their indexes. Lookups go on.
 pub fn stop(generation: &Generation) {
     for zone in &generation.config.http.of::<Caches>().zones {
         zone.state().stop();

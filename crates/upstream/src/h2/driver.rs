@@ -1,4 +1,4 @@
-//! The task of a connection: receives for all streams, and sends what they have ready.
+//! The task of a connection: receives for all streams, and sends their queued frames.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -87,7 +87,7 @@ impl Driver {
         Poll::Pending
     }
 
-    /// Sends what is ready, in as few sends as it takes.
+    /// Sends all queued frames, in as few sends as possible.
     fn poll_send(&mut self, context: &mut Context<'_>, connection: &Connection) -> Poll<Result<(), Errno>> {
         loop {
             let data = match &mut self.flying {
@@ -107,7 +107,7 @@ impl Driver {
         }
     }
 
-    /// Nothing is to be done: what comes next wakes the task.
+    /// Nothing is to be done: the next event wakes the task.
     fn wait(&mut self, context: &mut Context<'_>, connection: &Connection) -> Poll<Cut> {
         let (idle_since, probed_at) = {
             let state = connection.state.borrow();
@@ -127,7 +127,7 @@ impl Driver {
         Poll::Ready(if is_dead { Cut::Errno(Errno::TIMEDOUT) } else { Cut::Closed })
     }
 
-    /// Handles the frames in what was received.
+    /// Handles the received frames.
     fn receive(&mut self, bytes: &[u8], state: &mut State) -> Result<(), Fault> {
         if self.input.is_empty() {
             let used = handle(bytes, state)?;

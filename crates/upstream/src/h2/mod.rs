@@ -4,8 +4,8 @@
 //!   Sending --head, body--> StreamWriter --frames--> out --> driver: one send for all streams
 //!   attempt, Live <--text of HTTP/1-- Inbox <--events-- Session <-- driver: receives
 //! ```
-//! [`driver`] is the task of a connection, [`stream`] what one exchange has of it. A response is handed on as text of HTTP/1 with a
-//! body in chunks, so that everything above reads one kind of response. Whoever changes what is to be sent wakes the driver.
+//! [`driver`] is the task of a connection, [`stream`] its view of one exchange. A response is handed on as text of HTTP/1
+//! with a body in chunks, so that everything above reads one kind of response. Every queued frame wakes the driver.
 
 mod driver;
 mod stream;
@@ -43,7 +43,7 @@ struct State {
     is_closing: bool,
     /// Whether the upstream has said that it serves no further stream.
     has_goodbye: bool,
-    /// Since when nobody uses it.
+    /// The time since when it is idle.
     idle_since: Instant,
     /// When the upstream was asked whether it is there, until something comes.
     probed_at: Option<Instant>,
@@ -51,7 +51,7 @@ struct State {
     cut: Option<Cut>,
 }
 
-/// What comes behind the bytes of a send.
+/// The action after the bytes of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Follows {
     /// Others that are at hand.
@@ -88,7 +88,7 @@ impl Cut {
         }
     }
 
-    /// Whether the upstream has answered, and not as it should.
+    /// Whether the upstream has answered with an error status.
     pub(super) fn is_invalid_answer(self) -> bool {
         matches!(self, Cut::Reset(_) | Cut::Fault(_) | Cut::Reply(_))
     }
@@ -159,7 +159,7 @@ impl Connection {
             && state.session.may_open()
     }
 
-    /// Whether nobody uses it.
+    /// Whether no exchange uses it.
     pub(super) fn is_idle(&self) -> bool {
         self.state.borrow().users == 0
     }

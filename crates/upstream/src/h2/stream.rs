@@ -13,11 +13,11 @@ use io::{Buf, Errno, Segments};
 
 use super::{Connection, Cut, Follows, OUT_BYTES_MAX, State};
 
-/// What the session keeps of an exchange.
+/// The state of an exchange in the session.
 pub(super) struct Stream {
     /// Its number, once something was sent.
     id: Cell<Option<u32>>,
-    /// What the request says of its response.
+    /// The properties of the request that matter for its response.
     asked: Cell<Asked>,
     inbox: RefCell<Inbox>,
     /// The task that waits for a window, or for room.
@@ -25,14 +25,14 @@ pub(super) struct Stream {
     cut: Cell<Option<Cut>>,
 }
 
-/// What the request says of its response.
+/// The properties of the request that matter for its response.
 #[derive(Clone, Copy)]
 struct Asked {
     method: Method,
     limits: Limits,
 }
 
-/// A response on its way to who reads it.
+/// A response on its way to its reader.
 #[derive(Default)]
 struct Inbox {
     /// Text, and how many bytes of a body are in it.
@@ -92,7 +92,7 @@ impl Stream {
         self.giver.take().into_iter().for_each(Waker::wake);
     }
 
-    /// Whether bytes of a body are taken by who reads.
+    /// Whether the reader takes bytes of a body.
     pub(super) fn wants_body(&self) -> bool {
         self.inbox.borrow().stage != Stage::NoBody
     }
@@ -149,7 +149,7 @@ pub(super) enum Heads {
 }
 
 impl Heads {
-    /// What comes next on a stream.
+    /// The next event of a stream.
     pub(super) fn of(stream: &Stream) -> Heads {
         let limits = stream.asked.get().limits;
         match stream.inbox.borrow().stage {
@@ -217,7 +217,7 @@ impl Inbox {
     }
 }
 
-/// What an exchange has of its connection. Dropping it ends the stream, early if need be.
+/// A handle of an exchange on its connection. Dropping it ends the stream, early if need be.
 pub(crate) struct StreamEnd {
     connection: Rc<Connection>,
     stream: Rc<Stream>,
@@ -228,7 +228,7 @@ impl StreamEnd {
         StreamEnd { connection, stream: Stream::new() }
     }
 
-    /// Says what the request will be, before anything of it is sent.
+    /// Announces the properties of the request before any of it is sent.
     pub(crate) fn ask(&self, method: Method, limits: Limits) {
         self.stream.asked.set(Asked { method, limits });
     }
@@ -258,7 +258,7 @@ impl StreamEnd {
         self.stream.cut.get()
     }
 
-    /// Whether there is no text that nobody has read.
+    /// Whether all text has been read.
     pub(crate) fn is_quiet(&self) -> bool {
         self.stream.inbox.borrow().pieces.is_empty() && self.stream.cut.get().is_none()
     }
@@ -282,7 +282,7 @@ impl Drop for StreamEnd {
             state.idle_since = rt::now();
             let Some(id) = self.stream.id.get() else { return };
             state.session.release(id, &mut state.out);
-            // Whoever gives up may have waited for an upstream that is not there any more.
+            // The upstream may be gone when an exchange gives up.
             if !is_over && self.stream.cut.get().is_none() {
                 state.probe();
             }
@@ -314,7 +314,7 @@ impl StreamWriter {
         }
         let (connection, stream) = (Rc::clone(&self.connection), Rc::clone(&self.stream));
         let polled = connection.with(|state| {
-            // The connection has ended, or is full by what it told last, before anything was sent.
+            // The connection has ended, or is full by its last settings, before anything was sent.
             let is_late = state.cut.is_some() || state.has_goodbye || !state.session.may_open();
             if stream.id.get().is_none() && is_late {
                 stream.cut(Cut::Unprocessed);

@@ -408,7 +408,7 @@ impl Times {
         self.inflight_count = (self.inflight_count - 1).max(0);
     }
 
-    /// Lets the average of those that wait follow what it is now.
+    /// Moves the average of idle connections towards the current number.
     fn look_at_waiting(&mut self, now: Moment) {
         if self.inflight_count > 0 {
             let each = self.inflight_sum / self.inflight_count + (now.ms - self.inflight_changed);

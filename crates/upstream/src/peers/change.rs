@@ -9,7 +9,7 @@ use super::lines::{Line, Source, Takes};
 use super::table::Shape;
 use super::{Group, PeerState};
 
-/// New settings of a server; what is not there stays.
+/// New settings of a server; unset members remain unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerChange {
     /// `weight`

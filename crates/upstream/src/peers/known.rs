@@ -4,8 +4,8 @@
 //! ```text
 //! group | host | service or - | weight | priority | name in the SRV record or - | address:port
 //! ```
-//! The reader may be older or newer than the writer, and the text may be of an attacker who got hold of the worker
-//! before: an invalid line is skipped, and an address is a server only where the configuration has its name.
+//! The reader may be older or newer than the writer, and the text may come from an attacker who has taken over the
+//! worker: an invalid line is skipped, and an address is a server only where the configuration has its name.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

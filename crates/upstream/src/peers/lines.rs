@@ -119,7 +119,7 @@ pub enum Source {
 
 /// A name to resolve: the interface to the resolver.
 ///
-/// [`super::Group::names`] lists them, [`super::Group::put`] takes what was found, as often as it changes.
+/// [`super::Group::names`] lists them, [`super::Group::put`] takes the addresses, as often as they change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Named {
     /// The name.
@@ -184,7 +184,7 @@ pub enum Method {
     LeastTime {
         /// `last_byte`: the time of the whole response counts, not that of its head.
         whole: bool,
-        /// `inflight`: requests that have no answer yet count with the time that they have waited.
+        /// `inflight`: requests without a response yet count with their waiting time.
         inflight: bool,
     },
     /// `ip_hash`
@@ -201,8 +201,8 @@ pub enum Method {
 }
 
 impl Method {
-    /// Whether `backup` and `slow_start` mean something with it: with the methods that send the same client to the same
-    /// server, or anybody anywhere, they do not.
+    /// Whether `backup` and `slow_start` mean something with it: methods that bind a client to a server, and random
+    /// ones, ignore them.
     pub fn takes_backup(&self) -> bool {
         matches!(self, Method::RoundRobin | Method::LeastConn | Method::LeastTime { .. })
     }

@@ -266,7 +266,7 @@ impl Group {
         all.map(|(peer, backup)| PeerState::of(peer, backup, moment)).collect()
     }
 
-    /// Whether sessions set a cookie, which a filter adds to answers.
+    /// Whether sessions set a cookie, which a filter adds to responses.
     pub fn sets_cookies(&self) -> bool {
         matches!(self.sticky, Some(Sticky { kind: StickyKind::Cookie(_), .. }))
     }
@@ -367,7 +367,7 @@ pub struct PeerState {
     pub condition: Condition,
     /// Requests that it has now.
     pub active: u64,
-    /// What was counted.
+    /// The counters.
     pub counts: Box<Counts>,
 }
 
@@ -431,9 +431,9 @@ pub enum NoPeer {
 /// The outcome of a try, as nginx counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It answered.
+    /// It has responded.
     Answered,
-    /// It answered with a status that another one is asked for: no fault of it (403 and 404).
+    /// It has responded with a status that is tried at another one: no fault of it (403 and 404).
     Passed,
     /// It failed.
     Failed,

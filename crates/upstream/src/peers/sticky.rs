@@ -89,7 +89,7 @@ pub struct Cookie {
 pub enum Expires {
     /// To the end of time as 32 bits have it.
     Max,
-    /// So many seconds.
+    /// After N seconds.
     After(i64),
 }
 

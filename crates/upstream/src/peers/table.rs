@@ -39,7 +39,7 @@ pub(super) struct Peer {
     /// Its name in cookies and routes; empty where it is not used.
     pub(super) sid: Sid,
     pub(super) weight: i64,
-    /// Smooth weighted round robin: what it has saved up.
+    /// Smooth weighted round robin: its accumulated weight.
     pub(super) current: i64,
     /// The weight less what failures have taken off; comes back one by one.
     pub(super) effective: i64,
@@ -82,7 +82,7 @@ impl Times {
 }
 
 impl Peer {
-    /// Whether it may be asked by anybody.
+    /// Whether any request may use it.
     pub(super) fn is_open(&self, now: Moment) -> bool {
         self.takes == Takes::All && !self.has_failed(now) && !self.is_full()
     }
@@ -251,14 +251,14 @@ impl State {
         state
     }
 
-    /// Another configuration of the same group: servers that stay keep what is known of them.
+    /// Another configuration of the same group: servers that stay keep their state.
     pub(super) fn reshape(&mut self, shape: Shape) {
         self.shape = shape;
         self.found = carried(&self.shape.lines, &self.found);
         self.rebuild();
     }
 
-    /// What it is made of now.
+    /// Its present shape.
     pub(super) fn shape(&self) -> Shape {
         self.shape.clone()
     }
@@ -298,7 +298,7 @@ impl State {
         Moment { seconds: since.as_secs() as i64, ms: since.as_millis() as i64 }
     }
 
-    /// Makes the sets anew, in the order of the lines. A server that was there before stays what it is.
+    /// Builds the sets again, in the order of the lines. A server that existed before keeps its number.
     fn rebuild(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         let mut old: Vec<Peer> =
@@ -322,8 +322,8 @@ impl State {
         first.is_single = is_alone && first.peers.len() == 1;
     }
 
-    /// Addresses that were there stay in their order, so that hashes do not move when a resolver rotates its answers;
-    /// new ones follow.
+    /// Known addresses keep their order, so that hashes do not move when a resolver rotates its answers; new ones
+    /// follow.
     fn place_found(&mut self, line: &Line, named: &Named, mut found: Vec<Found>, old: &mut Vec<Peer>) {
         let known = |found: &Found| {
             let place = old.iter().position(|peer| peer.address == found.address.address);

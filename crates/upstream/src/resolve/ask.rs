@@ -5,9 +5,9 @@
 //!       ^                     |                                |
 //!       +-- nothing in time, refused, it has failed -----------+
 //! ```
-//! Every queried server is listened to until there is an answer. A repeated query is the same and comes from the same
-//! port, so that its responses to both tries count and a guess has one question to meet. Each question has a port and
-//! an identifier that cannot be guessed without a view of the query (RFC 5452).
+//! The resolver listens to every queried server until one has answered. A repeated query is the same and comes from the
+//! same port, so that responses to both tries count and an attacker has one question to guess. Each question has a port
+//! and an identifier that cannot be guessed without a view of the query (RFC 5452).
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -24,13 +24,13 @@ use rt::{Either, Socket, Timer, select};
 
 use super::wire::{Fault, Kind, NXDOMAIN, Name, Question, Response};
 
-/// The server whose turn it is.
+/// The next server.
 #[derive(Debug, Default)]
 pub(super) struct Turn(AtomicUsize);
 
-/// When the next server is asked, or the same one again: each round waits twice as long as the one before, up to the last. A
-/// name server that has to ask others needs some hundred milliseconds, and a datagram that was lost should not cost
-/// the five seconds that nginx waits.
+/// When the next server is asked, or the same one again: each round waits twice as long as the one before, up to the last.
+/// A name server that queries others needs some hundred milliseconds, and a lost datagram should not cost the five seconds
+/// that nginx waits.
 const TRY_MIN: Duration = Duration::from_secs(1);
 const TRY_MAX: Duration = Duration::from_secs(5);
 
@@ -56,11 +56,11 @@ enum Tried {
     Nothing,
 }
 
-/// Asks until a server answers or the time is over. A server that has been asked is listened to until then, so that a
-/// response that comes late, to any of the tries, is an answer too.
+/// Queries until a server answers or the time is over. The resolver listens to a queried server until then, so that a
+/// late response to any of the tries counts.
 ///
 /// # Errors
-/// [`Silence`]; a server that answers that it has failed is an answer when all have been asked.
+/// [`Silence`]; the failure of a server is the result when all have been queried.
 pub(super) async fn ask(
     servers: &[SocketAddr],
     turn: &Turn,
@@ -111,7 +111,7 @@ pub(super) async fn ask(
     failed.ok_or(Silence)
 }
 
-/// A name server that has been asked and may still answer.
+/// A queried name server that may still answer.
 struct Asked {
     /// Sends the question again.
     again: Event,
@@ -191,7 +191,7 @@ async fn over_udp(server: SocketAddr, question: &Question, again: &Event) -> Res
     Err(Errno::BADMSG)
 }
 
-/// Asks over TCP, where messages have their length in front (RFC 1035 section 4.2.2); `None` where what comes is no
+/// Asks over TCP, where messages have their length in front (RFC 1035 section 4.2.2); `None` if the message is no
 /// response.
 async fn over_tcp(server: SocketAddr, question: &Question) -> Result<Option<Response>, Errno> {
     let mut socket = Socket::connect(PeerAddr::Inet(server)).await?;

@@ -7,8 +7,8 @@
 //!            ^                                                                    |
 //!            +--------------------------------------------------------------------+
 //! ```
-//! A name that cannot be found keeps the addresses that it had; one that had none leaves its group without anybody to
-//! ask, and requests are answered with 502 until it is found. The log has a line when that begins and when it ends.
+//! A name that cannot be found keeps the addresses that it had; without any address a group has no server, and requests
+//! are answered with 502 until one is found. The log has a line when that begins and when it ends.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -39,8 +39,8 @@ pub struct Keeper {
     end: Rc<Event>,
 }
 
-/// The pauses after a name could not be found: a server that has just been started comes up soon, and one that stays
-/// away is not asked for all the time.
+/// The pauses after a name could not be found: a server that has just been started responds soon, and one that stays
+/// down is not queried all the time.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
@@ -114,7 +114,7 @@ fn run_time_names(config: &Config) -> Vec<(Arc<Group>, Named)> {
     groups.flat_map(names).collect()
 }
 
-/// Where what is to be said goes: the error log of the process.
+/// The destination of messages: the error log of the process.
 #[derive(Clone)]
 pub(super) struct Told {
     pub(super) say: Rc<dyn Fn(Level, fmt::Arguments<'_>)>,
@@ -179,7 +179,7 @@ impl SystemName {
         (self.told.changed)();
     }
 
-    /// Waits until the answer may be another one.
+    /// Waits until the answer may have changed.
     async fn until_changed(&self, found: &SystemAddresses) {
         let now = rt::now();
         let Some(stamp) = found.hosts else {
@@ -275,7 +275,7 @@ impl fmt::Display for RunTimeName {
     }
 }
 
-/// The name whose SRV records `service=` means: a word without a dot is a service over TCP (RFC 2782).
+/// The name of the SRV records for `service=`: a word without a dot is a service over TCP (RFC 2782).
 fn service_name(service: &str, host: &str) -> String {
     if service.contains('.') { format!("{service}.{host}") } else { format!("_{service}._tcp.{host}") }
 }

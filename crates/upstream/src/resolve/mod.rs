@@ -101,7 +101,7 @@ fn resolvers(config: &Config) -> Vec<&Arc<Resolver>> {
 /// The addresses of a name that came out of variables, in an order that differs from request to request.
 ///
 /// # Errors
-/// The status that answers; the log has the reason.
+/// The status of the response; the log has the reason.
 pub async fn addresses(
     request: &Request,
     host: &[u8],

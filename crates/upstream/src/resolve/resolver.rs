@@ -47,7 +47,7 @@ struct Table {
 }
 
 struct Entry {
-    /// The last answer.
+    /// The last result.
     found: Option<Addresses>,
     /// Until when it may serve although its time is over.
     stale_until: Instant,
@@ -73,10 +73,10 @@ const NAMES_MAX: usize = 8192;
 /// Lookups in flight at once: each has two sockets for each name server that was asked.
 const LOOKUPS_MAX: usize = 512;
 
-/// The longest time that an answer is believed.
+/// The longest time that an answer is used.
 const TTL_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// How long addresses serve on when their time is over and no name server answers (RFC 8767 section 5: days).
+/// How long expired addresses are used when no name server answers (RFC 8767 section 5: days).
 const STALE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// How long requests wait for an answer where there are expired addresses (RFC 8767 section 5).
@@ -163,7 +163,7 @@ impl Resolver {
             Err(rt::Elapsed) => Err(Unresolved::TimedOut),
         };
         match (outcome, stale) {
-            // That there is no such name is an answer.
+            // A negative answer is an answer.
             (Err(Unresolved::TimedOut | Unresolved::Code(1 | SERVFAIL | 4..)), Some(stale)) => Ok(stale),
             (outcome, _) => outcome,
         }
@@ -298,7 +298,7 @@ impl Resolver {
         }
     }
 
-    /// How long an answer of this time to live is believed.
+    /// How long an answer with this time to live is used.
     fn holds(&self, seconds: u32) -> Duration {
         let own = Duration::from_secs(seconds.into()).min(TTL_MAX);
         self.settings.valid.unwrap_or(own)

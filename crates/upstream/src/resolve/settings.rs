@@ -15,7 +15,7 @@ use crate::peers::address::{Fault, Place, Url};
 pub struct Settings {
     /// The name servers, asked by turns.
     pub(super) servers: Vec<NameServer>,
-    /// `valid=`: how long an answer holds, whatever it says itself.
+    /// `valid=`: how long an answer is used, whatever its TTL.
     pub(super) valid: Option<Duration>,
     /// `ipv4=`
     pub(super) ipv4: bool,
@@ -120,7 +120,7 @@ pub(super) struct SystemSettings {
     dots_min: usize,
 }
 
-/// Name servers that the system's library uses, and endings that are tried: what the manual page says.
+/// Name servers that the system's library uses, and endings that are tried: the limit in resolv.conf(5).
 const SYSTEM_SERVERS_MAX: usize = 3;
 const SEARCH_MAX: usize = 6;
 

@@ -68,7 +68,7 @@ impl System {
         done.unwrap_or_else(|| Err("the lookup has failed".to_owned()))
     }
 
-    /// The same by a call that blocks, for long where a name server does not answer.
+    /// The same by a call that blocks for long if a name server does not answer.
     pub(super) fn look_up_now(&self, name: &str) -> Result<SystemAddresses, String> {
         // Before the call: a change of the file meanwhile is seen as one afterwards.
         let hosts = self.has_host(name).then(|| self.stamp_now());
@@ -144,7 +144,7 @@ struct OwnV6 {
 
 #[cfg(test)]
 impl System {
-    /// One whose names are found by `lookup`, with files that the test writes.
+    /// A resolver with a function for lookups and files of the test.
     pub(super) fn for_tests(
         folder: &std::path::Path,
         lookup: impl Fn(&str) -> Result<Vec<IpAddr>, String> + Send + Sync + 'static,

@@ -1,8 +1,8 @@
-//! How long the system's answer for a name holds, where it came from name servers.
+//! How long the system's answer for a name is used, if it came from name servers.
 //!
 //! getaddrinfo(3) returns no TTL. So the same name servers are queried for it: where they return the same addresses,
 //! the system's answer came from them and their TTL applies. Where they return others, the name may just have moved, or
-//! each answer is another choice out of many; then it applies too, but at most as long as for unknown names.
+//! each answer is a different selection; then it applies too, but at most as long as for unknown names.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -25,10 +25,10 @@ pub(super) struct TimeSource {
 /// No name is looked up more often, whatever its time.
 const MIN: Duration = Duration::from_secs(1);
 
-/// Nor less often: an operator who moves a server expects that it is found within an hour.
+/// Nor less often: an operator who moves a server expects it to be found within an hour.
 const MAX: Duration = Duration::from_secs(3600);
 
-/// How long an answer holds that cannot be found out about.
+/// How long an answer of unknown lifetime is used.
 pub(super) const UNKNOWN: Duration = Duration::from_secs(60);
 
 /// How long the question may take. The addresses are in use meanwhile.

@@ -254,7 +254,7 @@ impl Response {
     }
 }
 
-/// SRV records that are used; the addresses of each are a lookup of their own.
+/// SRV records that are used; the addresses of each need separate lookups.
 const SERVICES_MAX: usize = 64;
 
 /// The flags of a message that has our identifier and our question, and is a response.
@@ -270,7 +270,7 @@ fn is_ours(message: &[u8], question: &Question) -> Option<u16> {
     (name == question.name && asked == (question.kind as u16, CLASS_IN)).then_some(flags)
 }
 
-/// The records of the answer section that can be of use.
+/// The usable records of the answer section.
 fn records(message: &[u8], question: &Question) -> Option<Vec<Record>> {
     let count = word(message, 6)?;
     // Read before: it matched.
@@ -295,7 +295,7 @@ fn records(message: &[u8], question: &Question) -> Option<Vec<Record>> {
     Some(records)
 }
 
-/// The data of a record of the kind that was asked for, or an alias; `Some(None)` for any other.
+/// The data of a record of the requested kind, or an alias; `Some(None)` for any other.
 fn read_data(message: &[u8], (at, data): (usize, &[u8]), kind: u16, wanted: Kind) -> Option<Option<Data>> {
     // A name has to end where its data does.
     let name_at = |start: usize| {
