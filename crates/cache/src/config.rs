@@ -63,7 +63,7 @@ pub struct Config {
 /// The rate of background work: it sleeps after this many files, or this long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Files at a time; bounds what is in flight at once too.
+    /// Files at a time; also bounds the requests in flight at once.
     pub files: u32,
     /// The pause between two rounds.
     pub sleep: Duration,
@@ -76,8 +76,8 @@ impl Pace {
     pub const NGINX: Pace =
         Pace { files: 100, sleep: Duration::from_millis(50), threshold: Duration::from_millis(200) };
 
-    /// No pauses: what is in flight at once is bounded, and that keeps the disk free for others. The default, where
-    /// nginx would check 2000 files a second and need minutes instead of seconds.
+    /// No pauses: requests in flight are bounded, and that keeps the disk free for others. The default, where nginx
+    /// would check 2000 files a second and need minutes instead of seconds.
     pub const UNPACED: Pace =
         Pace { files: u32::MAX, sleep: Duration::ZERO, threshold: Duration::from_secs(3600) };
 }
@@ -132,7 +132,7 @@ pub struct Access {
     pub direct_via: DiskVia,
     /// Whether a body leaves by sendfile(2) once it was compared: then it is not read together with its head.
     pub sends_files: bool,
-    /// Whether what is read can leave at once, so that it holds memory for no longer than the disk takes.
+    /// Whether the bytes can be sent at once, so that they hold memory only as long as the read takes.
     pub has_room: bool,
     /// See [`Config::calls_directly`].
     pub calls_directly: bool,

@@ -124,7 +124,7 @@ pub enum Refused {
     Stopping,
     /// More entries wait for the disk than it takes.
     Behind,
-    /// A response that was asked for later is complete.
+    /// The response to a later request is complete.
     Older,
 }
 

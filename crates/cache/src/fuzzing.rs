@@ -9,8 +9,8 @@ use crate::purge::{Fate, Log, Purge, Purges, Scope, Subject, encode};
 /// The header of an entry: decodes raw bytes, and the same bytes behind a valid start and with a valid checksum.
 ///
 /// # Panics
-/// When a property does not hold: a header that was read is written and read back the same, a request for more bytes is
-/// a request for more than there are, and texts lie inside the bytes.
+/// When a property does not hold: a header that was read is written and read back the same, a header cut short asks for
+/// more bytes than there are, and texts lie inside the bytes.
 pub fn entry_header(bytes: &[u8]) {
     check_header(bytes);
     let mut file = bytes.to_vec();
@@ -67,8 +67,8 @@ fn check_read(header: &Header, bytes: &[u8]) {
 /// The purge log: reads raw bytes, and records cut out of the bytes and encoded.
 ///
 /// # Panics
-/// When a property does not hold: what was read is written as the same bytes, a log that was cut off holds the first of
-/// the same purges, and purges that were applied can be listed again.
+/// When a property does not hold: a record is written as the same bytes, a log cut short holds the first of the same
+/// purges, and applied purges can be listed again.
 pub fn purge_log(bytes: &[u8]) {
     check_log(bytes);
     let mut log = Vec::new();

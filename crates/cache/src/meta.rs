@@ -11,7 +11,7 @@ pub struct Meta {
     pub initial_age: u32,
     /// Fresh until this time.
     pub fresh_until: i64,
-    /// May be served stale until this time while it is fetched anew (RFC 5861); 0 when not.
+    /// May be served stale until this time while it is fetched again (RFC 5861); 0 when not.
     pub stale_while_revalidate_until: i64,
     /// May be served stale until this time when fetching it fails (RFC 5861); 0 when not.
     pub stale_if_error_until: i64,

@@ -53,7 +53,7 @@ pub struct Stats {
     pub write_errors: u64,
     /// Times that the cache began to pass through.
     pub pass_throughs: u64,
-    /// Chunks whose checksum was verified.
+    /// Chunks with a verified checksum.
     pub verified_chunks: u64,
     /// Responses not stored, by reason ([`Refused::NAMES`]).
     pub refused: [u64; Refused::NAMES.len()],

@@ -168,7 +168,7 @@ impl Store {
         self.lookup.holds(key, text).await
     }
 
-    /// Counts that a key which has no entry was asked for, and returns how often by now (`proxy_cache_min_uses`).
+    /// Counts a request for a key without an entry, and returns the number of them (`proxy_cache_min_uses`).
     pub fn count_use(&self, key: &Key) -> u32 {
         u32::from(self.entries.index.count_use(&key.0, now_s()))
     }
@@ -196,8 +196,8 @@ impl Store {
         self.fills.begin(new, self.staging(staging)).await
     }
 
-    /// Begins to store parts of something, or adds to the entry that another fill has begun or stored meanwhile, where
-    /// `joins` says that both are of the same bytes. `selector` finds the one for the request that the parts are for.
+    /// Begins to store parts of a response, or adds to the entry that another fill has begun or stored meanwhile, if
+    /// `joins` says that both have the same bytes. `selector` finds the one for the request that the parts are for.
     pub async fn begin_parts(
         &self,
         new: New,
@@ -248,7 +248,7 @@ impl Store {
         Ok(())
     }
 
-    /// What an upstream was asked for up to now does not become an entry: a request has changed what it is about. An entry that was
+    /// Responses to requests up to now do not become entries: a request has changed their resource. An entry that was
     /// about to take its place has it when this returns.
     pub async fn outdate(&self, key: &Key) {
         self.orders.outdate(key);

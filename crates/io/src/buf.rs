@@ -25,19 +25,20 @@ use crate::shm;
 /// of a large file.
 pub const CLASS_BYTES: [u32; 7] = [4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];
 
-/// Every buffer of a pool begins at a multiple of this, and its capacity is one: what reads and writes of files open
-/// with `O_DIRECT` need of memory on every device in use. Offset and length in the file are the caller's to align.
+/// Every buffer of a pool begins at a multiple of this, and its capacity is one: the alignment that reads and writes of
+/// files open with `O_DIRECT` need in memory on every device in use. Offset and length in the file are the caller's to
+/// align.
 pub const ALIGNMENT: usize = 4096;
 
 /// Bytes that the pool takes from the kernel, registers with the ring and gives back at once.
 pub const CHUNK_BYTES: usize = 1 << 20;
 
-/// Chunks of the smallest pool: received bytes, answers, and some to spare.
+/// Chunks of the smallest pool: received bytes, header sections, and a reserve.
 const CHUNKS_MIN: usize = 4;
 
-/// Classes below this one are for heads, those from it on for bodies. Of the chunks of a pool each of the two groups has a
-/// quarter that the other one cannot cut anew: requests that are held while their bodies wait for memory leave them some,
-/// and bodies leave requests some. At the limit a long head may still borrow an idle buffer of a body.
+/// Classes below this one are for heads, those from it on for bodies. Each of the two groups has a quarter of the pool's
+/// chunks that the other one cannot take: requests that are held while their bodies wait for memory leave them some, and
+/// bodies leave requests some. At the limit a long head may still borrow an idle buffer of a body.
 const BODY_CLASS: usize = 2;
 
 /// See [`BODY_CLASS`].
@@ -119,9 +120,9 @@ impl Pool {
         }))
     }
 
-    /// An empty buffer with room for at least `bytes`, of the largest class when `bytes` is above it;
-    /// `None` when the pool is at its limit or the kernel has no memory. At the limit a larger buffer than
-    /// was asked for may come, when one is idle. A quarter of the pool is left to heads, and one to bodies.
+    /// An empty buffer with room for at least `bytes`, of the largest class when `bytes` is above it; `None` when the
+    /// pool is at its limit or the kernel has no memory. At the limit a larger buffer than requested may be returned,
+    /// when one is idle. A quarter of the pool is left to heads, and one to bodies.
     pub fn get(&self, bytes: usize) -> Option<Buf> {
         let (class, shared) = (class_of(bytes), &self.0);
         shared.take_back();
@@ -156,8 +157,8 @@ impl Pool {
         self.0.heads_exhausted.get()
     }
 
-    /// Whether a buffer of this many bytes would come out of the quarter that is reserved for bodies, and leave nothing
-    /// that header sections could use.
+    /// Whether a buffer of this many bytes would come out of the quarter that is reserved for bodies, and leave no
+    /// memory that header sections could use.
     pub fn is_left_to_bodies(&self, bytes: usize) -> bool {
         let (class, shared) = (class_of(bytes), &self.0);
         let idle = |class: usize| shared.free[class].borrow().len() * CLASS_BYTES[class] as usize;
@@ -253,7 +254,7 @@ fn class_of(bytes: usize) -> usize {
 }
 
 impl Shared {
-    /// Puts what was shared, and is no longer, to the idle buffers.
+    /// Adds the buffers that are no longer shared to the idle ones.
     fn take_back(&self) {
         self.returned.take(|class, id| self.free[class as usize].borrow_mut().push(id));
     }
@@ -263,7 +264,7 @@ impl Shared {
         if let Some(id) = self.convert(class) {
             return Some((class, id));
         }
-        // The smallest ones are held for long, and would keep what they are in from being cut anew.
+        // The smallest ones are held for long, and would keep their chunk from being cut for another class.
         let end = if class == 0 { BODY_CLASS } else { CLASS_BYTES.len() };
         (class + 1..end).find_map(|larger| Some((larger, self.free[larger].borrow_mut().pop()?)))
     }
@@ -288,8 +289,8 @@ impl Shared {
         }
     }
 
-    /// Cuts a chunk of another class anew whose buffers are all idle. Its registration with a ring stays valid, because
-    /// that is about its memory.
+    /// Cuts a chunk of another class for this one, if all its buffers are idle. Its registration with a ring stays
+    /// valid, because that is about its memory.
     fn convert(&self, class: usize) -> Option<BufId> {
         let mut chunks = self.chunks.borrow_mut();
         for (place, slot) in chunks.iter_mut().enumerate() {
@@ -319,8 +320,8 @@ impl Shared {
         id(0)
     }
 
-    /// Maps a chunk for `class`, or two where they make a huge page, puts all their buffers but one on the free list
-    /// and returns that one.
+    /// Maps a chunk for `class`, or two if they make a huge page. All their buffers but one go on the free list, and
+    /// that one is returned.
     fn grow(&self, class: usize) -> Option<BufId> {
         let can_take =
             |count| self.chunks_live.get() + count <= self.chunks_max && self.may_cut(count, class, None);
@@ -339,7 +340,7 @@ impl Shared {
         Some(self.put(Chunk::new(&mapping, 0, class)))
     }
 
-    /// Gives a chunk a place, and answers one of its buffers.
+    /// Adds a chunk to the table, and returns one of its buffers.
     fn put(&self, chunk: Chunk) -> BufId {
         let class = chunk.class as usize;
         let mut chunks = self.chunks.borrow_mut();
@@ -379,7 +380,7 @@ impl Chunk {
             // SAFETY: the run is of buffers of this chunk, so it is within its mapping.
             let start = unsafe { self.memory().add(run[0] as usize * bytes) };
             let advice = rustix::mm::Advice::LinuxDontNeed;
-            // SAFETY: the range belongs to idle buffers alone, whose content is unused; the mapping is private and
+            // SAFETY: the range belongs to idle buffers only, whose content is unused; the mapping is private and
             // anonymous, so its pages are zeroed when they are next touched (madvise(2)).
             let _ = unsafe { rustix::mm::madvise(start.as_ptr().cast(), run.len() * bytes, advice) };
         }
@@ -471,8 +472,8 @@ impl Drop for Mapping {
 
 /// An owned buffer: `len` bytes of content at a stable address, page-aligned unless [`Buf::advance`] has moved it.
 ///
-/// The memory behind it is initialised (the kernel maps zeroes), so all of the capacity may be written as
-/// a slice; what an earlier user left there is never part of the content.
+/// The memory behind it is initialised (the kernel maps zeroes), so all of the capacity may be written as a slice;
+/// bytes of an earlier user are never part of the content.
 pub struct Buf {
     memory: NonNull<u8>,
     len: u32,
@@ -537,7 +538,7 @@ impl Buf {
         self.capacity -= count as u32;
     }
 
-    /// Appends as much of `bytes` as fits and answers how much that was.
+    /// Appends as much of `bytes` as fits and returns that number.
     pub fn append(&mut self, bytes: &[u8]) -> usize {
         let len = self.len as usize;
         let taken = bytes.len().min(self.capacity() - len);
@@ -606,7 +607,7 @@ impl SharedSlot {
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: `Buf::freeze` took the place out of a chunk of this mapping.
         let first = unsafe { self.mapping.memory.add(self.offset) };
-        // SAFETY: the memory is mapped and initialised for as long as the mapping is held, `freeze` gave up the only
+        // SAFETY: the memory is mapped and initialised for as long as the mapping is held. `freeze` gave up the only
         // way to change it, and its pool does not lend it again before this is dropped and the slot returned.
         unsafe { std::slice::from_raw_parts(first.as_ptr(), self.len as usize) }
     }

@@ -1,7 +1,7 @@
 //! How many descriptors this process can still open.
 //!
 //! The size of `/proc/self/fd` is the number of open descriptors since Linux 6.2 (proc_fd_getattr). Older kernels say 0:
-//! there [`Descriptors::open`] answers `None`, and a caller finds out by `EMFILE` only.
+//! there [`Descriptors::open`] returns `None`, and a caller notices the limit only by `EMFILE`.
 
 use std::os::fd::OwnedFd;
 

@@ -1,8 +1,8 @@
 //! The limit that keeps a slow device from taking every worker that all devices share.
 //!
 //! Work that may hold a worker passes the limit of its device first; beyond the device's share it queues here, in order.
-//! An engine has one for the kernel workers of its ring, a thread pool one for its threads. Nothing here knows what the
-//! work does.
+//! An engine has one for the kernel workers of its ring, a thread pool one for its threads. This module does not know
+//! the work.
 
 use std::collections::VecDeque;
 

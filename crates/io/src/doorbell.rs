@@ -1,7 +1,7 @@
 //! How other threads end an engine's wait: one eventfd for each engine, rung only while the engine sleeps.
 //!
-//! [`Doorbell`] joins the state machine of [`bell::Bell`] with the descriptor. A thread that has something for the
-//! engine (a pool thread an outcome, the runtime a message) puts it into a queue of the engine, then rings.
+//! [`Doorbell`] joins the state machine of [`bell::Bell`] with the descriptor. A thread with news for the engine (an
+//! outcome of a pool thread, a message of the runtime) puts it into a queue of the engine, then rings.
 
 pub(crate) mod bell;
 
@@ -48,9 +48,9 @@ impl Wake for Doorbell {
     fn wake(&self) -> bool {
         let was_asleep = self.bell.ring();
         if was_asleep {
-            // The counter is never read: each write is an edge of its own, for epoll's edge trigger and for
-            // a multishot poll alike. It fails only when it is full after 2^64 - 2 writes, and then the
-            // descriptor is readable anyway.
+            // The counter is never read: each write is a separate edge, for epoll's edge trigger and for a multishot
+            // poll alike. It fails only when it is full after 2^64 - 2 writes, and then the descriptor is readable
+            // anyway.
             let _full = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
         was_asleep

@@ -27,7 +27,7 @@ pub enum Wait {
 pub enum Drained {
     /// All have completed.
     Clean,
-    /// So many have not; what the kernel may still write to was leaked, not freed.
+    /// N have not; memory that the kernel may still write to was leaked, not freed.
     Leaked(usize),
 }
 
@@ -43,8 +43,8 @@ pub trait Engine {
     /// here. `Err` gives the operation back when the table of operations is full.
     ///
     /// A slot is not reused before [`Engine::turn`] has returned the terminal completion of its operation, or the
-    /// operation was abandoned. A caller that looks at a whole batch before it submits finds at most one operation of
-    /// its own at each slot.
+    /// operation was abandoned. A caller that reads a whole batch before it submits finds at most one of its operations
+    /// at each slot.
     ///
     /// A receive into the pool ([`crate::op::RecvInto`]) never ends with `ENOBUFS`: without a buffer the engine parks it
     /// and starts it again once there is one.
@@ -54,8 +54,8 @@ pub trait Engine {
     /// Operations on files run to their end.
     fn cancel(&mut self, id: OpId);
 
-    /// As [`Engine::cancel`], and no completion of it is ever shown: the engine closes, frees or gives
-    /// back what it brings. For a caller that is gone.
+    /// As [`Engine::cancel`], and no completion of it is ever shown: the engine closes, frees or gives back the
+    /// results. For a caller that is gone.
     fn abandon(&mut self, id: OpId);
 
     /// Submits, waits and collects in one kernel entry; appends to `batch`. An interrupted wait is no error. Every
@@ -74,7 +74,7 @@ pub trait Engine {
     /// Gives idle memory back to the system; returns the bytes.
     fn trim(&mut self) -> usize;
 
-    /// Something that the operator should hear of, each only once; to be asked for now and then.
+    /// Something that the operator should hear of, each only once; to be called from time to time.
     fn take_note(&mut self) -> Option<Note> {
         None
     }
@@ -173,10 +173,10 @@ pub struct EngineConfig {
     pub libaio_depth: u32,
     /// Thread pools of the process, by the number that [`crate::DiskVia::Pool`] names.
     pub pools: Vec<Arc<crate::disk::threads::ThreadPool>>,
-    /// Threads of their own for [`crate::Op::Put`]; without them it goes where what a ring lacks goes.
+    /// Separate threads for [`crate::Op::Put`]; without them it takes the way of operations that a ring lacks.
     pub put_pool: Option<Arc<crate::disk::threads::ThreadPool>>,
-    /// Whether a read for a pool first tries what is resident (`preadv2` with `RWF_NOWAIT`), which saves
-    /// the hop when it succeeds and one cheap call when it does not.
+    /// Whether a read for a pool first tries resident pages (`preadv2` with `RWF_NOWAIT`), which saves the hop when it
+    /// succeeds and one cheap call when it does not.
     pub pool_tries_resident: bool,
     /// Faults to inject, for tests; nothing stands before the engine without them.
     pub faults: Option<Arc<crate::fault::FaultPlan>>,

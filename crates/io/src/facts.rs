@@ -13,7 +13,7 @@ pub struct Space {
     pub block_bytes: u64,
     /// Bytes of all blocks.
     pub total_bytes: u64,
-    /// Bytes of the blocks that are free to anybody, without those kept for the superuser.
+    /// Bytes of the blocks that are free to all users, without those kept for the superuser.
     pub available_bytes: u64,
     /// Files that can still be made; 0 as well where the file system does not count them.
     pub available_files: u64,

@@ -18,7 +18,7 @@ struct Shared {
     direct: Cell<Option<bool>>,
     /// Whether it is not seekable, as a pipe, a terminal or a socket, once the kernel was asked.
     stream: Cell<Option<bool>>,
-    /// Whether what is read and written is to leave the page cache.
+    /// Whether read and written bytes shall leave the page cache.
     uncached: Cell<bool>,
     /// Whether its owner has marked it as a socket of datagrams.
     datagrams: Cell<bool>,
@@ -131,8 +131,8 @@ impl Fd {
         self.0.datagrams.get()
     }
 
-    /// Says that this is a TCP connection: a send that it takes shows that no reset had come before, and the kernel
-    /// tells the end of the peer's bytes with the last of them. Nothing is lost without it but a system call a turn.
+    /// Says that this is a TCP connection: a successful send shows that no reset had come before, and the kernel
+    /// reports the end of the peer's bytes with the last of them. Nothing is lost without it but a system call a turn.
     pub fn set_tcp(&self) {
         self.0.tcp.set(true);
     }
@@ -142,7 +142,7 @@ impl Fd {
         !self.0.in_doubt.replace(true)
     }
 
-    /// Notes that a send has been asked for: it fails where a reset has come before.
+    /// Notes that a send was submitted: it fails where a reset has come before.
     pub(crate) fn note_send(&self) {
         if self.0.tcp.get() {
             self.0.in_doubt.set(false);

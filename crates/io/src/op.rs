@@ -22,7 +22,7 @@ pub use crate::segments::{SEGMENTS_MAX, Segment, Segments, Source};
 /// means the slot's next operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OpId {
-    /// Place in the engine's table; dense and small, so that callers can index a table of their own.
+    /// Place in the engine's table; dense and small, so that callers can use it as an index.
     pub slot: u32,
     /// Counts the uses of the slot.
     pub generation: u32,
@@ -250,7 +250,8 @@ pub enum Op {
     },
     /// Writes the segments at `offset`, or at the end of a file opened with `O_APPEND`: bytes that are still shared are
     /// written without a copy. Completes with the count, which may be short, and gives the segments back:
-    /// [`Payload::Segments`]. Not for files open with `O_DIRECT`, whose memory must be aligned, as a [`Buf`]'s is.
+    /// [`Payload::Segments`]. Not for files open with `O_DIRECT`, whose memory must be aligned, as that of a [`Buf`]
+    /// is.
     WriteSegments {
         /// The file.
         file: Fd,
@@ -285,7 +286,7 @@ pub enum Op {
         /// The backend.
         via: DiskVia,
     },
-    /// Renames a file or directory; what has the new name is replaced.
+    /// Renames a file or directory; an existing file of the new name is replaced.
     Rename {
         /// The old path.
         from: CString,
@@ -382,8 +383,9 @@ pub enum Op {
 }
 
 impl Op {
-    /// Puts the memory that the caller lent into the completion with this result, where it lies: the one place that says
-    /// what an operation gives back. A payload that is made elsewhere and moved in would be waited for (decision 0015).
+    /// Puts the memory that the caller lent into the completion with this result, where it lies: the only function that
+    /// returns the resources of an operation. A payload that is made elsewhere and moved in would be waited for
+    /// (decision 0015).
     #[inline]
     pub(crate) fn give_back(&mut self, result: Result<u32, Errno>, payload: &mut Payload) {
         match self {
@@ -433,7 +435,7 @@ impl Op {
         payload
     }
 
-    /// The disk backend that was asked for and the device that counts; `None` for the network.
+    /// The requested disk backend and the device that counts; `None` for the network.
     pub(crate) fn disk(&self) -> Option<(DiskVia, DeviceId)> {
         match self {
             Op::Open { via, device, .. }
@@ -464,7 +466,7 @@ impl Op {
         }
     }
 
-    /// The file whose bytes the operation moves.
+    /// The file that the operation reads or writes.
     pub(crate) fn moved_file(&self) -> Option<&Fd> {
         match self {
             Op::Read { file, .. } | Op::Write { file, .. } | Op::WriteSegments { file, .. } => Some(file),
@@ -488,7 +490,7 @@ impl Op {
 pub struct NewFile {
     /// Its name until it is whole.
     pub temp: CString,
-    /// Its name then; what has that is replaced.
+    /// Its name then; an existing file of that name is replaced.
     pub to: CString,
     /// The file that has the first name, where it was begun before; else it is made, and must not be there.
     pub begun: Option<Fd>,
@@ -561,5 +563,5 @@ pub struct Completion {
     pub payload: Payload,
 }
 
-// Both are moved from place to place on their way; what is larger is boxed.
+// Both are moved from place to place on their way; larger fields are boxed.
 const _: () = assert!(size_of::<Op>() <= 64 && size_of::<Completion>() <= 56);

@@ -23,7 +23,7 @@ pub struct SharedBytes {
 enum Content {
     /// A buffer of some thread's pool.
     SharedSlot(SharedSlot),
-    /// Memory of their own.
+    /// Separate memory.
     Owned(Box<[u8]>),
 }
 

@@ -1,10 +1,10 @@
 //! Chunks of shared memory to read into and to `sendfile` from.
 //!
-//! sendfile(2) from a file in memory queues references to its pages: what is written to the chunk later
-//! changes bytes that were "sent" already. Neither an empty send queue nor an acknowledgement says that the
-//! pages are free (on loopback they sit in the peer's receive queue). So pages are used once: [`take`] gives
-//! fresh ones each time. A chunk that comes back has a hole punched over all of it (fallocate(2)), which
-//! leaves the old pages to the sockets that still refer to them; file and mapping are used again.
+//! sendfile(2) from a file in memory queues references to its pages: later writes to the chunk change bytes that were
+//! "sent" already. Neither an empty send queue nor an acknowledgement says that the pages are free (on loopback they
+//! sit in the peer's receive queue). So pages are used once: [`take`] gives fresh ones each time. A chunk that comes
+//! back has a hole punched over all of it (fallocate(2)), which leaves the old pages to the sockets that still refer to
+//! them; file and mapping are used again.
 //!
 //! Chunks belong to their thread. Nothing here submits I/O.
 
@@ -114,7 +114,7 @@ impl Chunk {
         // The mapping stays valid for as long as the file keeps its length.
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let mapping = Mapping::of_file(file.as_fd(), bytes)?;
-        // A huge page that reaches over the end of the chunk is not given up by a hole but zeroed, including pages that
+        // A huge page that reaches over the end of the chunk is not released by a hole but zeroed, including pages that
         // sockets refer to. EINVAL where the kernel has no huge pages.
         let _ = mapping.keep_pages_small();
         Ok(Chunk { file: file.into(), mapping, fresh: true })

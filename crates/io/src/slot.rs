@@ -24,7 +24,7 @@ pub(crate) struct Slots {
     first_generation: u32,
     /// Free slots, last in first out: the hot ones stay in the cache.
     free: Vec<u32>,
-    /// Slots whose operation has ended, but whose completion may not have been returned yet.
+    /// Slots of ended operations whose completion may not have been returned yet.
     retired: Vec<u32>,
     max: usize,
     live: usize,
@@ -149,7 +149,7 @@ impl Slots {
     /// then a slot has one name only, so that a caller's table by slot needs no second look.
     pub(crate) fn recycle(&mut self) {
         self.free.append(&mut self.retired);
-        // Both sides of the books: what was taken has ended or is in flight.
+        // Both sides of the books: the operation has ended or is in flight.
         assert_eq!(self.submitted, self.completed + self.live as u64, "an operation was lost");
     }
 

@@ -11,7 +11,7 @@ static HAS_ADOPTED: AtomicBool = AtomicBool::new(false);
 /// Takes over listening sockets that this process was started with, by the numbers that its environment names. Each
 /// number gets its socket or the reason why it is none; it gets `EALREADY` when the process has called this before.
 ///
-/// Call it before the process opens a listening socket of its own.
+/// Call it before the process opens a listening socket.
 pub fn adopt_listeners(numbers: &[RawFd]) -> Vec<(RawFd, Result<OwnedFd, Errno>)> {
     let is_late = HAS_ADOPTED.swap(true, Ordering::AcqRel);
     let mut adopted: Vec<(RawFd, Result<OwnedFd, Errno>)> = Vec::with_capacity(numbers.len());
@@ -152,8 +152,8 @@ pub fn set_fastopen(listener: BorrowedFd<'_>, queue: u32) -> Result<(), Errno> {
     set_tcp_number(listener, libc::TCP_FASTOPEN, queue)
 }
 
-/// Lets a socket be bound to an address that is not of this machine, such as a client's, and take what is sent
-/// there (`IP_TRANSPARENT` of ip(7), `IPV6_TRANSPARENT`). It needs `CAP_NET_RAW` or `CAP_NET_ADMIN`, else `EPERM`.
+/// Lets a socket be bound to an address of another machine, such as a client's, and receive data for it
+/// (`IP_TRANSPARENT` of ip(7), `IPV6_TRANSPARENT`). It needs `CAP_NET_RAW` or `CAP_NET_ADMIN`, else `EPERM`.
 pub fn set_transparent(socket: BorrowedFd<'_>, ipv6: bool) -> Result<(), Errno> {
     match ipv6 {
         true => set_number(socket, libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 1),

@@ -26,7 +26,7 @@ struct Request {
     waiter: Waiter,
 }
 
-/// Takes a buffer out of the pool where that leaves enough to others, or leaves them what they cannot use.
+/// Takes a buffer out of the pool if that leaves enough to others, or only buffers that they cannot use.
 fn take(pool: &Pool, bytes: usize, reserve_bytes: u64) -> Option<Buf> {
     let leaves_enough = pool.spare_bytes() >= reserve_bytes.saturating_add(bytes as u64);
     if leaves_enough || pool.is_left_to_bodies(bytes) { pool.get(bytes) } else { None }

@@ -34,7 +34,7 @@ pub fn buffer_at_once(bytes: usize) -> Option<Buf> {
     if is_passing_by { None } else { reactor::with_current(|reactor| reactor.pool.get(bytes)) }
 }
 
-/// Whether more than half of the pool is in use: what is held for long should leave its buffer then. Asked of the pool
+/// Whether more than half of the pool is in use: data held for long should leave its buffer then. Asked of the pool
 /// once in a turn.
 pub fn buffers_are_scarce() -> bool {
     reactor::with_current(|reactor| {

@@ -1,8 +1,8 @@
 //! The tasks of one thread: their table, their wakers, the queue of those that are ready, and the poll of each.
 //!
-//! A task is a boxed future in a slot, which leaves it while it is polled. Its waker is an `Arc` header without the
-//! future in it, so that a waker on another thread never owns, runs or drops what belongs to this one. Inside the runtime a waiting
-//! task is remembered by its name ([`Waiter::Task`]), which costs no atomic operation. The engine is not known here.
+//! A task is a boxed future in a slot, which leaves it while it is polled. Its waker is an `Arc` header without the future
+//! in it, so that a waker on another thread never owns, runs or drops state of this one. Inside the runtime a waiting task
+//! is remembered by its name ([`Waiter::Task`]), which costs no atomic operation. The engine is not known here.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};

@@ -4,9 +4,8 @@
 //! the current thread; [`Socket`], [`Listener`] and [`File`] turn the engine's completions into futures.
 //! Threads meet in [`mailbox`] and [`watch`] only. No HTTP, no configuration, no unsafe code.
 //!
-//! Whatever the kernel may touch belongs to the engine while an operation runs; a future holds the
-//! operation's name. Dropping a future abandons its operation; what is said otherwise, of receives and
-//! accepts, stands at the method.
+//! Whatever the kernel may touch belongs to the engine while an operation runs; a future holds the operation's name.
+//! Dropping a future abandons its operation; exceptions of receives and accepts are described at the method.
 
 #![forbid(unsafe_code)]
 
@@ -100,7 +99,7 @@ pub fn trim() -> usize {
     engine + thread_alloc::trim()
 }
 
-/// Something about this thread's engine that the operator should hear of; each is answered once.
+/// Something about this thread's engine that the operator should hear of; each is returned once.
 pub fn take_note() -> Option<io::Note> {
     reactor::with_current(|reactor| reactor.engine.borrow_mut().take_note())
 }

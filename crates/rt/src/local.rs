@@ -143,7 +143,7 @@ impl WaitGroup {
         WaitGroup::default()
     }
 
-    /// Counts one more, as long as the answer lives.
+    /// Counts one more while the returned value lives.
     pub fn enter(&self) -> Counted {
         self.0.count.set(self.0.count.get() + 1);
         Counted(Rc::clone(&self.0))
@@ -181,7 +181,7 @@ impl Drop for Counted {
     }
 }
 
-/// A number of permits, handed out in the order in which they were asked for. Clones are the same.
+/// A number of permits, handed out in the order of the requests. Clones are the same.
 #[derive(Clone)]
 pub struct Semaphore(Rc<SemaphoreState>);
 
@@ -194,7 +194,7 @@ struct SemaphoreState {
 pub struct Permit(Rc<SemaphoreState>);
 
 impl Semaphore {
-    /// So many permits.
+    /// N permits.
     pub fn new(permits: usize) -> Semaphore {
         Semaphore(Rc::new(SemaphoreState { free: Cell::new(permits), queue: Queue::default() }))
     }

@@ -21,7 +21,7 @@ use std::time::Duration;
 use crate::mailbox;
 use crate::wait_list::{Ticket, WaitList};
 
-/// Does `work` on another thread and returns what it answers; `None` when it panicked. A task that is dropped meanwhile
+/// Does `work` on another thread and returns its result; `None` when it panicked. A task that is dropped meanwhile
 /// takes work back that has not begun.
 ///
 /// The queue holds [`QUEUE_MAX`] pieces of work; a task waits while the queue is full.
@@ -71,8 +71,8 @@ struct State {
 /// More than one for each processor would only take turns, and take them from the worker threads.
 static COMPUTING: Pool = Pool::new(None);
 
-/// A name server that is down costs each name some seconds. With more threads than this nothing would be gained but
-/// for configurations with very many such names, and those are asked for again later anyway.
+/// A name server that is down costs each name some seconds. More threads would help only configurations with very many
+/// such names, and those are looked up again later anyway.
 const WAITING_THREADS_MAX: usize = 8;
 
 static WAITING: Pool = Pool::new(Some(WAITING_THREADS_MAX));

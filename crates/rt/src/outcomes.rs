@@ -1,7 +1,7 @@
 //! Results that no task has taken yet.
 //!
 //! They lie together, and not with the operation that they belong to: a place is used again as soon as its result is
-//! taken, the last one first. So what a turn brings for many connections goes through a few lines of memory that stay
+//! taken, the last one first. So the results of a turn for many connections go through a few lines of memory that stay
 //! in the cache. Main types: [`Outcomes`], and [`Results`], which an operation has.
 
 use io::{Errno, Payload};

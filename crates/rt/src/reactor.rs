@@ -34,7 +34,7 @@ pub(crate) struct Reactor {
     wall: Cell<Option<SystemTime>>,
     pub(crate) pool: Pool,
     pub(crate) caps: Rc<Caps>,
-    /// Whether buffers are scarce in this turn, once asked for.
+    /// Whether buffers are scarce in this turn, once computed.
     pub(crate) scarce: Cell<Option<bool>>,
     /// Told when buffers for received bytes have run out, and how often that has been.
     pub(crate) shortage: Event,
@@ -132,7 +132,7 @@ impl Reactor {
         self.turn_id.get()
     }
 
-    /// Bytes were received: what was seen before may have changed since.
+    /// Bytes were received: earlier results may be outdated.
     pub(crate) fn note_received(&self) {
         self.turn_id.set(self.turn_id.get() + 1);
     }
@@ -180,7 +180,7 @@ impl Reactor {
         self.timers.borrow_mut().reuse(woken);
     }
 
-    /// Files a completion and does what follows from it.
+    /// Files a completion and handles its consequences.
     pub(crate) fn file(&self, completion: Completion) {
         let Filed { wake, cancel, close } = self.ops.borrow_mut().file(completion);
         if let Some(id) = cancel {
@@ -214,7 +214,7 @@ impl Reactor {
         id
     }
 
-    /// Submits what had to queue for room in the engine, in order, as far as there is room.
+    /// Submits the operations that queued for room in the engine, in order, as far as there is room.
     pub(crate) fn submit_backlog(&self) {
         let mut ops = self.ops.borrow_mut();
         while let Some((id, op)) = ops.backlog.pop_front() {
@@ -277,7 +277,7 @@ impl Reactor {
         }
     }
 
-    /// Gives an operation up: what it still brings is dropped.
+    /// Gives an operation up: its further results are dropped.
     pub(crate) fn abandon(&self, id: OpHandle) {
         let mut ops = self.ops.borrow_mut();
         let Some(wait) = ops.get(id) else { return };
@@ -287,7 +287,7 @@ impl Reactor {
         ops.release(id);
     }
 
-    /// Lets an operation run to its end without anybody looking at what it brings.
+    /// Lets an operation run to its end and drops its results.
     pub(crate) fn detach(&self, id: OpHandle) {
         let mut ops = self.ops.borrow_mut();
         let Some(wait) = ops.get(id) else { return };

@@ -29,8 +29,8 @@ use io::{Drained, Engine, Wait};
 use crate::reactor::Reactor;
 use crate::remote::RemoteHandle;
 
-/// Polls of tasks before the engine is asked for news: a burst of wake-ups must not keep completions
-/// waiting. Twice the connections of a busy turn.
+/// Polls of tasks before the next turn of the engine: a burst of wake-ups must not keep completions waiting. Twice the
+/// connections of a busy turn.
 pub const POLLS_PER_TURN: usize = 256;
 
 /// The runtime of one thread, over its engine.
@@ -126,7 +126,7 @@ impl Runtime {
         self.reactor.executor.panic_hook.set(hook);
     }
 
-    /// Drops all tasks, closes what they had open and waits for the engine's operations to end.
+    /// Drops all tasks, closes their descriptors and waits for the engine's operations to end.
     pub fn shutdown(self, deadline: Instant) -> Drained {
         end(&self.reactor, deadline)
     }

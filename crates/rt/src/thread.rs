@@ -83,8 +83,8 @@ impl<T> Worker<T> {
     }
 }
 
-/// Starts a thread with all signals blocked, makes its engine in it and runs the future of `main` there.
-/// Returns when the engine is made. When the future is done, the engine has `drain` to end what is left.
+/// Starts a thread with all signals blocked, makes its engine in it and runs the future of `main` there. Returns when
+/// the engine is made. When the future is done, the engine has `drain` to end the rest.
 pub fn start<T, E, B, M, F>(
     setup: Setup,
     drain: Duration,

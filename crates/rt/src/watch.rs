@@ -111,7 +111,7 @@ impl Watcher {
     /// Waits for a number above `seen` and returns it.
     ///
     /// # Errors
-    /// [`Closed`] when there will be none. Numbers that were published before are answered first.
+    /// [`Closed`] when there will be none. Earlier published numbers are returned first.
     pub async fn above(&self, seen: u64) -> Result<u64, Closed> {
         let mut waiting = Waiting::new(self);
         poll_fn(|context| waiting.poll_above(seen, context)).await
@@ -169,7 +169,7 @@ impl Drop for Waiting {
             self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
         }
         drop(waiters);
-        // Dropped without the lock: what is behind a waker is not ours.
+        // Dropped without the lock: a waker runs foreign code.
         drop(sleeper);
     }
 }

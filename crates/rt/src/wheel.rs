@@ -122,13 +122,13 @@ impl<T> Wheel<T> {
         entry.value.as_mut().filter(|_| entry.generation == key.generation)
     }
 
-    /// A tick at or before which nothing becomes due, and at which [`Wheel::advance`] has work: the
-    /// earliest entry's tick when it is near, else the time to sort the entries anew.
+    /// A tick at or before which nothing becomes due, and at which [`Wheel::advance`] has work: the earliest entry's
+    /// tick when it is near, else the time to sort the entries again.
     pub(crate) fn next(&self) -> Option<u64> {
         self.next_slot().map(|(_, tick)| tick.max(self.now))
     }
 
-    /// Moves the present to `now` and hands out what is due, with its key, in order of slots.
+    /// Moves the present to `now` and returns the due entries, with their keys, in order of slots.
     pub(crate) fn advance(&mut self, now: u64, mut due: impl FnMut(Key, T)) {
         while let Some((place, tick)) = self.next_slot().filter(|&(_, tick)| tick <= now) {
             self.now = self.now.max(tick);
@@ -151,8 +151,8 @@ impl<T> Wheel<T> {
         assert!(self.live <= self.entries.len(), "an entry is counted once");
     }
 
-    /// The first slot that is not empty, and the tick at which its turn comes. Lower levels come first:
-    /// what lies in them is due before the present's slot of the level above ends.
+    /// The first slot that is not empty, and the tick at which its turn comes. Lower levels come first: their entries
+    /// are due before the present's slot of the level above ends.
     fn next_slot(&self) -> Option<(Place, u64)> {
         let (number, level) = self.levels.iter().enumerate().find(|(_, level)| level.occupied != 0)?;
         let shift = SLOT_BITS * number as u32;

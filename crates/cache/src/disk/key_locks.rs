@@ -1,7 +1,7 @@
 //! Locks for changes of the file of a key: one holder at a time, over all threads.
 //!
 //! A commit renames a file into place and an eviction removes one. Without an order between them a removal could hit the
-//! file that has just come. Readers need no lock: what they have opened stays.
+//! file that has just come. Readers need no lock: their open files remain valid.
 
 use std::collections::hash_map::Entry;
 use std::future::poll_fn;

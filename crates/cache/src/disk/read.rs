@@ -83,8 +83,8 @@ pub(crate) async fn extend_to(
     go_on(file, buf, 0, end, device, via).await
 }
 
-/// Goes on reading behind what is in `buf`, which starts at `start` and has room for `wanted` bytes, until it has these or
-/// the file ends.
+/// Continues a read after the bytes in `buf`, which starts at `start` and has room for `wanted` bytes, until it has these
+/// or the file ends.
 async fn go_on(
     file: &File,
     buf: Buf,
@@ -96,7 +96,7 @@ async fn go_on(
     let mut buf = buf;
     let mut may_start_over = true;
     while (buf.len() as u64) < wanted {
-        // Where direct reads may start; what is there already is read again.
+        // Where direct reads may start; the bytes from there on are read again.
         let done = buf.len() as u64 / ALIGN * ALIGN;
         let bytes = (wanted - done).next_multiple_of(ALIGN);
         if std::mem::take(&mut may_start_over) && is_short_of(bytes) {
@@ -120,7 +120,7 @@ async fn go_on(
 }
 
 /// Reads at `at`, after a read from the block's start has brought nothing new: either the file ends here, or the read
-/// was cut at the same byte as the one before it, which a read from that byte on cannot be.
+/// was cut at the same byte as the one before, which a read from that byte on cannot be.
 async fn read_rest(file: &File, at: u64, end: u64, device: DeviceId, via: DiskVia) -> Result<Buf, ReadError> {
     match read_some(file, at, end - at, device, via).await {
         // Open for direct reads, which start at blocks alone: then it is taken for the end.
@@ -147,8 +147,8 @@ fn is_short_of(bytes: u64) -> bool {
     pool.spare_bytes() < bytes + pool.bytes_max() / SPARED_PART
 }
 
-/// An empty buffer of the thread's pool, for this many bytes or what the largest has room for. A stored response must
-/// not be missed because many are being sent at once.
+/// An empty buffer of the thread's pool, for this many bytes or for the largest class. A stored response must not be
+/// missed because many are being sent at once.
 pub(crate) async fn buffer(bytes: u64) -> Result<Buf, ReadError> {
     let bytes = bytes.min(BUF_BYTES_MAX) as usize;
     let spared = rt::pool().bytes_max() / SPARED_PART;
@@ -169,7 +169,7 @@ pub(crate) async fn read_whole(
     device: DeviceId,
     via: DiskVia,
 ) -> Result<Buf, ReadError> {
-    // Whole blocks, so that a file that is open for direct I/O can be read; what is read too much is cut off.
+    // Whole blocks, so that a file that is open for direct I/O can be read; the excess is cut off.
     let buf = read_some(file, at, wanted.next_multiple_of(ALIGN), device, via).await?;
     if buf.len() as u64 >= wanted {
         return Ok(buf);

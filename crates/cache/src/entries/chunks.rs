@@ -45,7 +45,7 @@ impl Chunks {
         copy
     }
 
-    /// Forgets what was compared in an earlier epoch.
+    /// Forgets the comparisons of an earlier epoch.
     pub(crate) fn begin_epoch(&self, epoch: u16) {
         if self.epoch.load(Ordering::Acquire) != epoch {
             // Before the epoch is changed: a reader that sees the new one sees no old bit. Two threads may do this at
@@ -187,7 +187,7 @@ impl Bits {
     }
 }
 
-/// Entries whose chunks are remembered: reading a table again costs a read, comparing a chunk again a pass over it.
+/// Entries with remembered chunks: reading a table again costs a read, comparing a chunk again a pass over it.
 const RECENT_ENTRIES_MAX: usize = 4096;
 
 /// Chunks of all remembered entries; each takes about four bytes. 4 MiB in all.

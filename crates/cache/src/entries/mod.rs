@@ -41,7 +41,7 @@ pub(crate) struct Entries {
     pub(crate) is_measured: AtomicBool,
     /// Length of an epoch ([`crate::Config::verify`]).
     verify: Option<Duration>,
-    /// When the first epoch began: when it was first asked for.
+    /// When the first epoch began: set at its first use.
     began: OnceLock<Instant>,
     /// Removals in flight.
     removals: AtomicUsize,
@@ -94,7 +94,7 @@ impl Entries {
         self.is_measured.load(Ordering::Acquire)
     }
 
-    /// The number of the current epoch of [`crate::Config::verify`]; never 0. After 65 535 epochs the numbers begin anew,
+    /// The number of the current epoch of [`crate::Config::verify`]; never 0. After 65 535 epochs the numbers restart,
     /// which is seven years by default.
     pub(crate) fn epoch(&self) -> u16 {
         let Some(length) = self.verify else { return 1 };

@@ -1,7 +1,7 @@
 //! Removes entries: from the index first, so that no lookup finds them, then the file by the engine.
 //!
-//! Each removal is a task of its own thread and holds the key's lock, and the manager limits those in flight: deleting
-//! a million files must not delay reads.
+//! Each removal is a separate task with the key's lock, and the manager limits those in flight: deleting a million
+//! files must not delay reads.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -48,7 +48,7 @@ impl Drop for Removal {
 }
 
 impl Entries {
-    /// Removes an entry whose file does not exist.
+    /// Removes the index entry of a missing file.
     pub(crate) fn forget(&self, key: &Key, version: u32) {
         self.memory.remove(&key.0);
         self.index.remove(&key.0, Some(version));

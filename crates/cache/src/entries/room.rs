@@ -19,8 +19,7 @@ const TRIES: usize = 3;
 const GIVEN_MAX: usize = 32;
 
 impl Entries {
-    /// Reserves blocks for an entry of this key. When the cache is as good as full, a key that is asked for the first time
-    /// pushes nothing out.
+    /// Reserves blocks for an entry of this key. When the cache is nearly full, a key at its first request evicts nothing.
     pub(crate) async fn reserve(
         self: &Arc<Entries>,
         key: &Key,

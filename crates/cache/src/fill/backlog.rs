@@ -25,7 +25,7 @@ use crate::error::Refused;
 pub(crate) const MOST: usize = 64;
 
 /// How long a fill waits for a disk that takes nothing: longer than a journal takes to be written, and no longer than a
-/// client should wait for a response that could be had without a cache.
+/// client should wait for a response that needs no cache.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Those that wait for the disk, of all threads.

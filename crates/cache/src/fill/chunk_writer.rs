@@ -68,7 +68,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Where what can be read ends. It begins with the first chunk that was put.
+    /// The end of the readable bytes. It begins with the first chunk that was put.
     pub(crate) fn on_disk(&self) -> u64 {
         self.on_disk.load(Ordering::Acquire)
     }
@@ -207,7 +207,7 @@ impl Shared {
                 return self.fail(errno);
             }
             chunks.add(index, crc);
-            // One that is written anew has its room.
+            // A rewritten one has its space.
             if is_new
                 && let Some(room) = room
                 && !self.entries.index.grow(&key.0, *version, room)

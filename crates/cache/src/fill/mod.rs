@@ -9,8 +9,8 @@
 //! The header is written last, so a file that is not complete has none. For parts an entry without content is made first,
 //! and all fills that have a part of it add to that one. The checksum of a chunk is made once, from the bytes that came.
 //!
-//! [`gather`] joins pieces to chunks, [`chunk_writer`] writes chunks, [`publish`] gives a complete file its name,
-//! [`refresh`] changes an entry that is there, [`backlog`] limits fills that wait for the disk, [`order`] knows the newest
+//! [`gather`] joins pieces to chunks, [`chunk_writer`] writes chunks, [`publish`] gives a complete file its name.
+//! [`refresh`] changes an existing entry, [`backlog`] limits fills that wait for the disk, [`order`] knows the newest
 //! response to a key.
 
 pub(crate) mod backlog;
@@ -53,9 +53,9 @@ use crate::purge::{Fate, Subject};
 pub(crate) struct Fills {
     entries: Arc<Entries>,
     lookup: Arc<Lookup>,
-    /// Chunks that are being added to entries, and keys whose first part is being stored.
+    /// Chunks that fills add to entries, and keys whose first part is being stored.
     extending: KeyLocks,
-    /// Keys whose variants choose the names of their files.
+    /// Keys whose entries are files named by a variant.
     variants: KeyLocks,
     /// Entries that are complete and wait for the disk.
     pub(crate) backlog: Backlog,
@@ -137,7 +137,7 @@ impl Fill {
     async fn gather(&mut self, at: u64, piece: SharedBytes) -> Result<(), FillError> {
         let (index, is_start) = (at / CHUNK_BYTES, at.is_multiple_of(CHUNK_BYTES));
         if self.gather.as_ref().is_none_or(|gather| gather.index != index) {
-            // The rest of a chunk whose start is missing could not be verified later, so it is not stored.
+            // The rest of a chunk without its start could not be verified later, so it is not stored.
             if !is_start {
                 return Ok(());
             }
@@ -502,8 +502,8 @@ impl Fills {
         self.begin_new(new, staging).await.map_err(|refused| self.entries.counters.refuse(refused))
     }
 
-    /// Begins to store parts of something, or adds to the entry that another fill has begun or stored meanwhile, where
-    /// `joins` says that both are of the same bytes. `selector` finds the one for the request that the parts are for.
+    /// Begins to store parts of a response, or adds to the entry that another fill has begun or stored meanwhile, if
+    /// `joins` says that both have the same bytes. `selector` finds the one for the request that the parts are for.
     pub(crate) async fn begin_parts(
         self: &Arc<Fills>,
         new: New,

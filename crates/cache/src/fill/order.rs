@@ -1,5 +1,5 @@
-//! Which response to a key is the newest. Fetches of one key overlap, and the one that was asked for first may end last:
-//! its response must not take the place of a newer one.
+//! Which response to a key is the newest. Fetches of one key overlap, and the first one may end last: its response must
+//! not take the place of a newer one.
 //!
 //! Main type: [`Ticket`], which a caller takes before it asks the upstream and gives along with the response
 //! ([`crate::New::ticket`]).
@@ -24,7 +24,7 @@ struct Record {
     held: usize,
     /// The number of the newest complete response of each variant.
     complete: Vec<(Vec<u8>, u64)>,
-    /// Responses with a smaller number were asked for before a request changed what they are about.
+    /// Responses with a smaller number were requested before another request changed their resource.
     changed: u64,
 }
 
@@ -46,7 +46,7 @@ impl Orders {
         Ticket { orders: Arc::clone(self), key, number }
     }
 
-    /// What was asked for up to now does not take a place any more: a request has changed its subject.
+    /// Responses requested up to now are not published: a request has changed its subject.
     pub(crate) fn outdate(&self, key: &Key) {
         if let Some(record) = self.records().get_mut(key) {
             record.changed = self.next.load(Ordering::Relaxed);
@@ -69,8 +69,8 @@ impl Ticket {
         }
     }
 
-    /// Whether no response is complete that was asked for later and has the same place, and nothing has changed its subject: an
-    /// empty variant is that of all requests.
+    /// Whether no later response for the same name is complete, and no request has changed its resource: an empty variant
+    /// is that of all requests.
     pub fn is_newest(&self, variant: &[u8]) -> bool {
         let records = self.orders.records();
         let Some(record) = records.get(&self.key) else { return true };

@@ -47,7 +47,7 @@ pub(crate) struct Publication {
     pub(crate) key: Key,
     pub(crate) reserved: SpaceReservation,
     pub(crate) condition: Condition,
-    /// The question that it answers stays open until it has its place.
+    /// Its question stays open until it is published.
     pub(crate) asked: Arc<Asked>,
     /// Held where the key was chosen among those of several variants.
     pub(crate) variants: Option<KeyLock>,

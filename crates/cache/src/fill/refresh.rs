@@ -1,6 +1,6 @@
 //! Changing an entry that is there: a new head after a 304, and access to its file for new parts.
 //!
-//! A small entry is written anew and renamed into its place. Of a large one only a slot is written, the one that does not
+//! A small entry is written to a new file and renamed. Of a large one only a slot is written, the one that does not
 //! count, with a higher generation: a reader sees the old head or the new one, and so does a start after a crash.
 
 use std::sync::Arc;

@@ -23,7 +23,7 @@ pub(crate) fn table(nonce: u64, records: &[(u64, u32)]) -> Vec<u8> {
     records.iter().flat_map(|(index, crc)| record(nonce, *index, *crc)).collect()
 }
 
-/// The slots and the table of an entry whose table follows them; the checksums of its chunks are `records`.
+/// The slots, and the table of an entry whose table follows them; the checksums of its chunks are `records`.
 pub(crate) fn file_start(identity: &Identity, new: &New, records: &[(u64, u32)]) -> Vec<u8> {
     let layout = identity.layout;
     let mut bytes = Vec::with_capacity(layout.body as usize);

@@ -316,7 +316,7 @@ fn slot(file: &[u8], start: usize) -> Result<Header, Unread> {
     })
 }
 
-/// The facts of a slot whose texts are at `texts`.
+/// The fields of a slot whose texts are at `texts`.
 fn meta(bytes: &[u8], length: u64, texts: [Range<usize>; TEXTS]) -> Meta {
     let [_, variant, vary, _, tags, etag] = texts;
     let last_modified = date(bytes, 112);

@@ -40,7 +40,7 @@ pub(crate) const SECTOR_BYTES: u64 = 512;
 /// Alignment of offsets for direct I/O.
 pub(crate) const ALIGN: u64 = 4096;
 
-/// Longest body: far above what a file system can hold, and low enough for sums not to overflow.
+/// Longest body: far above the limit of file systems, and low enough for sums not to overflow.
 pub(crate) const LENGTH_MAX: u64 = 1 << 56;
 
 /// Chunks of a body.

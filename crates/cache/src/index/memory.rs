@@ -1,7 +1,7 @@
 //! Small objects with frequent requests, whole in memory: the tier above the disk (`memory=`), with a separate limit.
 //!
-//! Files that are read with direct I/O leave nothing in the page cache, so this is all the memory that hot objects
-//! take, and a container's limit can be met.
+//! Direct reads leave nothing in the page cache, so this is all the memory of hot objects, and a container's limit
+//! holds.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,7 +40,7 @@ impl<T> MemoryTier<T> {
     /// A tier of at most `bytes`; of 0 nothing is kept. `seed` is not to be known to clients.
     pub(crate) fn new(bytes: u64, seed: [u64; 2]) -> MemoryTier<T> {
         let shard_bytes = bytes / SHARDS as u64;
-        // Room for objects of a few hundred bytes: what is smaller runs out of places before it runs out of bytes.
+        // Room for objects of a few hundred bytes: a smaller tier runs out of slots before it runs out of bytes.
         let places = (shard_bytes / 512) as usize;
         let count = if bytes == 0 { 0 } else { SHARDS };
         let shards = (0..count).map(|_| Mutex::new(S3Fifo::new(places, seed))).collect();
@@ -64,8 +64,8 @@ impl<T> MemoryTier<T> {
         slot.object.as_ref().filter(|_| slot.version == version).map(Arc::clone)
     }
 
-    /// Keeps an object of this many bytes, where it is worth a place: not the first time that it is asked for when
-    /// others would have to go.
+    /// Keeps an object of this many bytes, where it is worth a place: not at its first request when others would have
+    /// to leave.
     pub(crate) fn offer(&self, key: &KeyBytes, version: u32, bytes: u64, object: &Arc<T>) {
         let Some(mut shard) = self.shard(key).filter(|_| bytes <= self.object_max()) else { return };
         let weight = (bytes + OVERHEAD_BYTES) as u32;

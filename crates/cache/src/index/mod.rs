@@ -1,8 +1,8 @@
 //! The in-memory index of a cache: a few words for each object on its disk, in shards with a lock each that is held for
 //! some ten nanoseconds.
 //!
-//! The index never says that an object is there when it is not for long: what is deleted leaves the index first. It
-//! may say that one is not there that is, until loading has come to it (the store asks the disk then).
+//! The index never says that an object is there when it is not for long: an object leaves the index before its file is
+//! deleted. It may say that one is not there that is, until loading has come to it (the store asks the disk then).
 
 pub(crate) mod memory;
 pub(crate) mod s3fifo;
@@ -35,11 +35,11 @@ pub struct Known {
     pub version: u32,
     /// The epoch ([`crate::Config::verify`]) in which it was last compared with its checksums, or written; 0 for never.
     pub verified: u16,
-    /// Whether it was asked for before, since it was found or written.
+    /// Whether it was requested since it was found or written.
     pub asked: bool,
-    /// How often the key was asked for before it got a file (`proxy_cache_min_uses`).
+    /// How often the key was requested before it got a file (`proxy_cache_min_uses`).
     pub uses: u8,
-    /// When it was asked for last, in seconds of the store's clock.
+    /// The time of its last request, in seconds of the store's clock.
     pub accessed_s: u32,
 }
 
@@ -67,7 +67,7 @@ impl Facts {
     }
 }
 
-/// An object whose file is to be deleted.
+/// An object whose file will be deleted.
 #[derive(Debug)]
 pub struct Victim {
     /// Its name.
@@ -109,12 +109,12 @@ impl Index {
         Index { shards, used, version: AtomicU64::new(1), next: AtomicU64::new(0) }
     }
 
-    /// The version of the latest object: what is put in from here on has a higher one.
+    /// The version of the latest object: later insertions have a higher one.
     pub fn version(&self) -> u32 {
         (self.version.load(Ordering::Relaxed) as u32).wrapping_sub(1)
     }
 
-    /// Objects, with keys that were only asked for.
+    /// Objects, including keys without a file.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| lock(shard).len()).sum()
     }
@@ -139,7 +139,7 @@ impl Index {
         self.shard(key).get(key).map(|(facts, blocks)| facts.known(blocks))
     }
 
-    /// Counts that a key without a file was asked for; how often by now. Where there is no room to count, it was once.
+    /// Counts a request for a key without a file; how often by now. Where there is no room to count, it was once.
     pub fn count_use(&self, key: &KeyBytes, now_s: u32) -> u8 {
         let mut shard = self.shard(key);
         if let Some((facts, _)) = shard.touch(key) {
@@ -156,8 +156,8 @@ impl Index {
         1
     }
 
-    /// Whether an object that comes while the disk is full may push another one out: when its key was asked for before,
-    /// not too long ago. It is remembered that it was now.
+    /// Whether an object that comes while the disk is full may push another one out: its key was requested before, not
+    /// too long ago. It is remembered that it was now.
     pub fn admits(&self, key: &KeyBytes) -> bool {
         let mut shard = self.shard(key);
         let known = shard.remembers(key) || shard.get(key).is_some_and(|(facts, _)| facts.uses > 1);
@@ -275,8 +275,8 @@ impl Index {
         freed
     }
 
-    /// Takes out what was not asked for since `before_s` among some objects behind a cursor; returns where to go on,
-    /// `None` at the end.
+    /// Takes out objects without a request since `before_s`, among some behind a cursor; returns where to go on, `None`
+    /// at the end.
     pub fn expire(
         &self,
         cursor: Cursor,
@@ -291,7 +291,7 @@ impl Index {
             }
         });
         for (key, version) in old {
-            // It may have been asked for since: one look again, under the lock.
+            // It may have been requested since: one look again, under the lock.
             if self.peek(&key).is_some_and(|known| known.accessed_s < before_s) {
                 victims.extend(self.remove(&key, Some(version)));
             }

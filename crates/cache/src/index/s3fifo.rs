@@ -36,7 +36,7 @@ struct Node<V> {
     newer: u32,
     older: u32,
     place: Place,
-    /// How often it was asked for lately, at most [`FREQUENCY_MAX`].
+    /// How often it was requested recently, at most [`FREQUENCY_MAX`].
     frequency: u8,
     value: V,
 }
@@ -51,7 +51,7 @@ enum Place {
 /// No node.
 const NONE: u32 = u32::MAX;
 
-/// Two bits, as published: more would keep what was once popular for too long.
+/// Two bits, as published: a higher limit would keep formerly popular objects for too long.
 const FREQUENCY_MAX: u8 = 3;
 
 /// An object with more requests than this while it is in the small queue moves to main.
@@ -60,8 +60,8 @@ const PROMOTED_ABOVE: u8 = 1;
 /// The small queue gets one part in this many.
 const SMALL_PART: u64 = 10;
 
-/// Objects that one eviction looks at. Each look moves an object or takes a bit of it, so there is always an end, but
-/// when all were popular it is far away, and the lock of a shard is held meanwhile.
+/// Objects that one eviction looks at. Each step moves an object or lowers its count, so the search ends. When all
+/// objects are popular it takes long, and the lock of a shard is held meanwhile.
 const LOOKS_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -130,13 +130,13 @@ impl<V: Default> S3Fifo<V> {
         Some((&node.value, node.weight))
     }
 
-    /// As [`S3Fifo::get`], to change it; not counted as being asked for.
+    /// As [`S3Fifo::get`], to change it; the access does not count as a request.
     pub(crate) fn get_mut(&mut self, key: &KeyBytes) -> Option<&mut V> {
         let place = self.find(key)?;
         Some(&mut self.nodes[place as usize].value)
     }
 
-    /// As [`S3Fifo::get`], of an object that is asked for.
+    /// As [`S3Fifo::get`], for a request.
     pub(crate) fn touch(&mut self, key: &KeyBytes) -> Option<(&mut V, u32)> {
         let place = self.find(key)?;
         let node = &mut self.nodes[place as usize];
@@ -156,8 +156,8 @@ impl<V: Default> S3Fifo<V> {
         self.ghosts.insert(hash);
     }
 
-    /// Puts an object in, or in the place of an earlier one, which is answered. `Err` when there is no room: something
-    /// has to be evicted first.
+    /// Inserts an object, or replaces an earlier one, which is returned. `Err` when there is no room: something has to
+    /// be evicted first.
     pub(crate) fn insert(&mut self, key: KeyBytes, weight: u32, value: V) -> Result<Option<Taken<V>>, V> {
         if let Some(place) = self.find(&key) {
             let node = &mut self.nodes[place as usize];
@@ -200,7 +200,7 @@ impl<V: Default> S3Fifo<V> {
         Some(self.take(place))
     }
 
-    /// Takes out what is worth least, to make room of the kind that is short; `None` when nothing is here.
+    /// Takes out the least valuable object, of the kind that is short; `None` when nothing is here.
     pub(crate) fn evict(&mut self, short: Short) -> Option<Taken<V>> {
         for _ in 0..LOOKS_MAX {
             if self.small_is_next(short) {
@@ -220,7 +220,7 @@ impl<V: Default> S3Fifo<V> {
                 self.move_to(place, Place::Main);
             }
         }
-        // Everything seen was asked for lately: the oldest has to go all the same.
+        // All objects seen were requested recently: the oldest has to go all the same.
         if self.small_is_next(short) { Some(self.evict_small()) } else { Some(self.take(self.main.oldest)) }
     }
 
@@ -363,7 +363,7 @@ impl Queue {
 }
 
 /// Buckets hold one more than a node's number, so that fresh memory of the kernel, which is zero, means none and need
-/// not be touched at the start.
+/// not be written at the start.
 const NONE_STORED: u32 = 0;
 
 fn stored(place: u32) -> u32 {

@@ -1,10 +1,10 @@
-//! Room on the disk: what is reserved before it is written, within `max_size` and `min_free`.
+//! Room on the disk: the bytes reserved before they are written, within `max_size` and `min_free`.
 //!
 //! ```text
 //!   reserved for a fill ──▶ the entry's ──▶ of a file that is being removed ──▶ free again
 //! ```
-//! All of them are one number ([`Used`]), which a step from one state to the next does not change, so that no reader
-//! sees fewer in between. A reservation fails rather than exceeding a limit: both limits hold at all times.
+//! All of them are one number ([`Used`]), which a change of state leaves alone, so that no reader sees a smaller sum in
+//! between. A reservation fails rather than exceeding a limit: both limits hold at all times.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,7 +48,7 @@ impl Used {
         self.release_of(count)
     }
 
-    /// So many more, when there are no more than `max` then; otherwise how many are too many.
+    /// Adds N, if the sum stays within `max`; otherwise how many are too many.
     fn reserve(&self, count: u64, max: u64) -> Result<SpaceReservation, u64> {
         let within = |all: u64| Some(all + count).filter(|sum| *sum <= max);
         match self.0.all.fetch_update(Ordering::AcqRel, Ordering::Acquire, within) {
@@ -108,7 +108,7 @@ pub(crate) struct Space {
     free: AtomicU64,
     /// Whether entries may use more than is known, up to `max_size`.
     is_unmeasured: AtomicBool,
-    /// Reserved since the file system was asked: what it may or may not have given away yet.
+    /// Reserved since the file system was asked: the part that may have been given away.
     spent: AtomicU64,
 }
 
@@ -152,7 +152,7 @@ impl Space {
         self.min_free > 0
     }
 
-    /// The sizes of all entries are known: what is not known until then could be anything up to the limit.
+    /// The sizes of all entries are known: the unknown sizes could be anything up to the limit until then.
     pub(crate) fn loaded(&self) {
         self.is_unmeasured.store(false, Ordering::Release);
     }
@@ -167,7 +167,7 @@ impl Space {
         self.used.adopt(count)
     }
 
-    /// Nothing, to which a fill adds what it needs.
+    /// An empty reservation, to which a fill adds the space that it needs.
     pub(crate) fn none(&self) -> SpaceReservation {
         self.used.release_of(0)
     }
@@ -213,7 +213,7 @@ impl Space {
         size.max(free)
     }
 
-    /// Notes what the file system has said.
+    /// Records the free space of the file system.
     pub(crate) fn set_free(&self, bytes: u64) {
         self.free.store(bytes / BLOCK_BYTES, Ordering::Relaxed);
         // Blocks of fills may not be written yet.

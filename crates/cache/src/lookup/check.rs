@@ -53,7 +53,7 @@ impl Check<'_> {
         Some(Hit { is_purged_soft, is_from_memory: true, ..hit })
     }
 
-    /// A large entry whose file was opened and whose header was read a moment ago.
+    /// A large entry whose file was opened and whose header was read recently.
     pub(crate) fn cached_header(self, plan: ReadPlan, file: File, read: &CachedHeader) -> Checked {
         let (header, key) = (&read.header, self.key);
         if header.primary != *key.primary || read.image[header.text.clone()] != *key.text {

@@ -118,7 +118,7 @@ pub struct Located {
     pub length: u64,
     pub(crate) key: Key,
     pub(crate) version: u32,
-    /// `None` of a fill in flight: what has got to the file was made from the bytes that came.
+    /// `None` of a fill in flight: the file has the bytes that came.
     pub(crate) chunks: Option<Arc<Chunks>>,
     pub(crate) entries: Arc<Entries>,
 }
@@ -129,8 +129,8 @@ impl Located {
         self.missing(range).is_none()
     }
 
-    /// The first hole in a range, in whole chunks (it may begin before the range and end behind it): what has to be
-    /// fetched so that it can be stored.
+    /// The first hole in a range, in whole chunks (it may begin before the range and end behind it): the range to fetch
+    /// so that it can be stored.
     pub fn missing(&self, range: &Range<u64>) -> Option<Range<u64>> {
         self.chunks.as_ref()?.missing(range)
     }

@@ -1,6 +1,6 @@
 //! Files of entries that were opened a moment ago stay open, each thread's own: the next request neither opens the file
-//! again nor, where it is large, reads its header and table again. Keeping a file costs more than opening it saves where no
-//! request comes twice, so only the second one within a second or so has it kept.
+//! again nor, where it is large, reads its header and table again. Keeping a file open costs more than it saves if no
+//! request repeats, so only the second open within about a second keeps it.
 //!
 //! A file from here is as good as a newly opened one: before each use fstat(2) checks the open file, and one that has
 //! lost its name, or was changed since its header was read, is closed. A file is kept for two seconds at most after its
@@ -90,7 +90,7 @@ pub(crate) type Name = (u64, Key);
 
 type Files = HashMap<Name, OpenFile, KeyHash>;
 
-/// Entries whose last open is remembered: as many as are kept open, and some more.
+/// Entries with a remembered open: as many as are kept open, and some more.
 const RECENT: usize = 512;
 
 struct OpenFiles {

@@ -1,4 +1,4 @@
-//! [`ReadPlan`]: what an [`Access`] comes to for the file of one entry. Pure: no call to the disk.
+//! [`ReadPlan`]: the [`Access`] of one entry's file. Pure: no call to the disk.
 
 use io::DiskVia;
 use io::page_cache::PageCacheAdmission;
@@ -31,8 +31,8 @@ pub(crate) struct ReadPlan {
     pub(crate) reads_direct: DiskVia,
     /// Whether it is to be read bypassing the page cache. The file system may not be able to: the open file knows.
     pub(crate) direct: bool,
-    /// Whether it is read bypassing the page cache only where it is not in there: it was asked for before, and may not
-    /// have stayed.
+    /// Whether it is read bypassing the page cache only where it is not in there: it was requested before, and may have
+    /// been evicted from the page cache.
     pub(crate) bypass_page_cache: bool,
     /// Whether cached names and pages are opened and read on the calling thread.
     pub(crate) calls_directly: bool,

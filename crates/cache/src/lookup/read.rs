@@ -204,7 +204,7 @@ async fn read_table(
     with_records(entries, header, chunks)
 }
 
-/// Remembers the chunks of an entry whose records are known; none may be missing of one that was stored completely.
+/// Remembers the chunks of an entry with known records; none may be missing of one that was stored completely.
 fn with_records(entries: &Entries, header: &Header, chunks: Chunks) -> Result<Arc<Chunks>, ReadError> {
     match chunks.first_absent().filter(|_| !header.layout.is_partial) {
         Some(index) => Err(ReadError::Damaged(Damage::Truncated { index })),

@@ -43,7 +43,7 @@ const LONE_RUN_CHUNKS: u64 = 4;
 pub struct Reader {
     located: Located,
     range: Range<u64>,
-    /// The next chunk to be asked for.
+    /// The next chunk to read.
     next: u64,
     window: usize,
     /// Bytes that the client takes now.

@@ -39,7 +39,7 @@ struct Walk {
     pace: Paced,
     unconfirmed_up_to: u32,
     unread: RefCell<Vec<(Subdirectory, Errno)>>,
-    /// Entries whose sizes are not known yet.
+    /// Entries of unknown size.
     named: RefCell<Vec<Named>>,
     /// One list of them is measured at a time.
     measuring: Semaphore,
@@ -247,7 +247,7 @@ impl Walk {
                 measure(&self.entries, named).await;
             }
         }
-        // Not before it was read to its end: what is tried again as a whole must not be in flight in parts.
+        // Not before it was read to its end: a part in flight must not overlap a retry of the whole.
         inner.into_iter().for_each(|directory| self.begin_directory(directory));
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! [`Manager`]: the work of a cache that no request asks for. It becomes the owner of the directory, loads, keeps the limits,
-//! drops entries that are not used, tries a disk that has failed, works off purges, and saves the index.
+//! [`Manager`]: the work of a cache that no request asks for. It becomes the owner of the directory, loads the index and
+//! saves it. It enforces the limits, drops unused entries, tests a failed disk, and carries out purges.
 //!
 //! ```text
 //!   not owner --lock--> loading --> managing: room, inactive, trial, purger, snapshot --stop--> saved, unlocked
@@ -30,7 +30,7 @@ use crate::manager::scrub::Scrub;
 use crate::manager::snapshot::{save_snapshot, set_aside};
 use crate::note::Note;
 
-/// How often the file system is asked for its free space where `min_free` is set; between, what is reserved counts.
+/// How often the free space of the file system is read if `min_free` is set; between, reservations count.
 const FREE_EVERY: Duration = Duration::from_secs(1);
 
 /// Shortest and longest interval of scans of the index for inactive entries.
@@ -238,7 +238,7 @@ impl Manager {
         }
     }
 
-    /// Removes entries that were not asked for in `inactive`.
+    /// Removes entries without a request in `inactive`.
     async fn drop_inactive(&self) {
         let entries = &self.entries;
         let before_s = now_s().saturating_sub(self.config.inactive.as_secs() as u32);

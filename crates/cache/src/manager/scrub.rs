@@ -58,7 +58,7 @@ impl Scrub<'_> {
 
     async fn entry(&self, key: &Key) {
         let (entries, opener) = (&self.lookup.entries, &self.lookup.opener);
-        // A key that was only asked for has no file. The rest was noted a while ago.
+        // A key that was only requested has no file. The rest was noted a while ago.
         let Some(known) = entries.index.peek(&key.0).filter(|known| known.blocks > 0) else { return };
         if entries.dir.health.can_read(now_ms()) {
             let access = Access {

@@ -1,4 +1,4 @@
-//! Sizes of entries whose names a walk has read: stat(2) in the order of their inodes, many in one operation.
+//! Sizes of entries found by a walk: stat(2) in the order of their inodes, many in one operation.
 //!
 //! Entries get consecutive inodes as they are written, while a directory has those whose digests end alike. So in the
 //! order of directories each stat(2) reads another part of the disk, and in the order of inodes the reads are
@@ -18,7 +18,7 @@ use crate::index::space::blocks_of;
 use crate::key::Key;
 use crate::manager::pace::NAP;
 
-/// An entry whose name was read.
+/// An entry found by its name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Named {
     pub(crate) inode: u64,
@@ -91,7 +91,7 @@ async fn measure_some(entries: &Entries, base: &File, keys: &[Key]) {
     }
 }
 
-/// Takes the guess for the size of a file whose stat(2) fails: once known, it can be purged and evicted.
+/// Uses the guess for the size of a file whose stat(2) fails: once known, it can be purged and evicted.
 fn keep_guess(entries: &Entries, key: &Key) {
     if let Some(known) = entries.index.peek(&key.0) {
         entries.index.measure(&key.0, known.blocks);

@@ -205,8 +205,8 @@ fn gather(index: &Index, cursor: Cursor, records: &mut Vec<u8>) -> Option<Cursor
     })
 }
 
-/// Enters an entry whose name a walk has found; returns whether its size must be measured. An entry known only from a
-/// snapshot gets a new version, so that entries that no walk found are recognised by their old one.
+/// Inserts an entry found by a walk; returns whether its size must be measured. An entry known only from a snapshot
+/// gets a new version, so that entries that no walk found are recognised by their old one.
 pub(crate) fn confirm(entries: &Arc<Entries>, key: &Key, unconfirmed_up_to: u32, now_s: u32) -> bool {
     let known = entries.index.peek(&key.0).filter(|known| known.blocks > 0);
     if known.is_some_and(|known| known.version > unconfirmed_up_to) {

@@ -8,9 +8,9 @@
 //!   rewriting (manager): records are gathered beside from here on -- what is kept, in parts -- file system synchronised --
 //!                        the records from beside -- fdatasync -- rename
 //! ```
-//! The log is a file of records ([`crate::purge::encode`]) with zeroes behind them. Each group is written behind the last one
-//! that was whole, so that one which was torn is written over. The work for a purge does not depend on how many are kept: when
-//! the log has become twice as long as it was written anew, it is written anew beside, while purges go on.
+//! The log is a file of records ([`crate::purge::encode`]) with zeroes behind them. Each group is written behind the last
+//! one that was whole, so that one which was torn is written over. The work for a purge does not depend on how many are
+//! kept: a log of twice its last length is written to a new file, while purges continue.
 
 use std::ffi::{CStr, CString};
 use std::future::poll_fn;
@@ -38,7 +38,7 @@ use crate::stats::Counter;
 /// The log in the cache's directory.
 pub(crate) const LOG_NAME: &str = "ringroad.purges";
 
-/// A log that is shorter is never written anew.
+/// A shorter log is never rewritten.
 const REWRITE_BYTES: u64 = 1 << 20;
 
 /// Longest log that is read: [`crate::purge::NAMES_MAX`] tags of usual length, several times over.
@@ -48,11 +48,10 @@ const LOG_BYTES_MAX: u64 = 1 << 30;
 /// a fraction of the time. Some thousands of records.
 const ROOM_BYTES: usize = 256 << 10;
 
-/// Bytes of a write while the log is written anew.
+/// Bytes of a write during the rewrite of the log.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// A log that was changed a moment ago may be changed again without a change of its times, which may be as coarse as a tick
-/// of the kernel's clock.
+/// A recently changed log may change again with the same times, which may be as coarse as a tick of the kernel's clock.
 const TICK: Duration = Duration::from_millis(100);
 
 /// The purges of a cache and their log.
@@ -63,7 +62,7 @@ pub(crate) struct PurgeLog {
     pub(crate) confirmed: Counter,
     /// Bytes of whole records.
     good: AtomicU64,
-    /// Above this many it is to be written anew.
+    /// Above this many bytes it is rewritten.
     rewrite_at: AtomicU64,
     /// Whether its name is on the device.
     is_named: AtomicBool,
@@ -171,7 +170,7 @@ fn read(directory: &Path) -> Result<Vec<u8>, OpenError> {
     let file = match rustix::fs::open(path.as_os_str().as_bytes(), flags, rustix::fs::Mode::empty()) {
         Ok(file) => file,
         Err(Errno::NOENT) => return Ok(Vec::new()),
-        // A cache whose purges cannot be read must not be used: purged entries could come back.
+        // A cache with an unreadable purge log must not be used: purged entries could come back.
         Err(errno) => return Err(failed(errno)),
     };
     let size = rustix::fs::fstat(&file).map_err(failed)?.st_size as u64;
@@ -225,7 +224,7 @@ impl PurgeLog {
         self.set.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is to be written anew.
+    /// Whether it is to be rewritten.
     pub(crate) fn is_long(&self) -> bool {
         self.good.load(Ordering::Relaxed) > self.rewrite_at.load(Ordering::Relaxed)
     }
@@ -305,7 +304,7 @@ impl PurgeLog {
         Ok(())
     }
 
-    /// Writes the log anew while purges go on: what is forgotten leaves the disk.
+    /// Rewrites the log while purges continue: forgotten purges leave the disk.
     pub(crate) async fn rewrite(&self) {
         self.group().beside = Some(Vec::new());
         let result = self.write_beside().await;
@@ -373,7 +372,7 @@ impl PurgeLog {
         dir.rename(path.to_owned(), self.path()).await?;
         self.good.store(end, Ordering::Relaxed);
         self.rewrite_at.store((2 * end).max(REWRITE_BYTES), Ordering::Relaxed);
-        // Without this a crash could bring the old log back, which lacks what comes from now on.
+        // Without this a crash could bring the old log back, which lacks later purges.
         self.is_named.store(false, Ordering::Relaxed);
         dir.sync_names().await?;
         self.is_named.store(true, Ordering::Relaxed);
@@ -390,7 +389,7 @@ impl PurgeLog {
         }
         let Ok(file) = dir.open_file(self.path(), OFlags::RDONLY).await else { return };
         let Ok(stat) = file.stat_inline() else { return };
-        // The same file has grown behind what was read of it.
+        // The same file has grown behind the part that was read.
         let is_same = seen.is_some_and(|seen| seen.inode == stat.inode);
         let from = if is_same { self.good.load(Ordering::Relaxed) } else { 0 };
         let to = stat.size.min(LOG_BYTES_MAX);

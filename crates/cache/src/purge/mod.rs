@@ -1,9 +1,9 @@
 //! Purges: by key, by prefix or pattern, by tag, or of everything. Purges are numbered, and each object has the number
 //! that was current when it was stored. An object older than a purge that matches it is removed, or stale.
 //!
-//! A purge takes the same work however many objects it hits. It is written to a log before it is answered
-//! ([`encode`], [`Log`]), so that it holds after a crash too; what it hit is deleted later, as it is found.
-//! This file does no I/O: [`log`] brings purges to the disk, [`settling`] says which may be forgotten.
+//! A purge takes the same work however many objects it hits. It is written to a log before it is confirmed ([`encode`],
+//! [`Log`]), so that it holds after a crash too; its entries are deleted later, as they are found. This file does no
+//! I/O: [`log`] brings purges to the disk, [`settling`] says which may be forgotten.
 
 pub(crate) mod log;
 pub(crate) mod settling;
@@ -20,7 +20,7 @@ pub enum Scope {
     Key(KeyBytes),
     /// Keys that fit a pattern: `*` stands for any text, also none. Without one in it, the whole key.
     Pattern(Box<[u8]>),
-    /// Objects whose response had this tag.
+    /// Objects with this tag in their response.
     Tag(Box<[u8]>),
     /// Everything.
     All,
@@ -83,8 +83,8 @@ pub struct Purges {
 /// The last soft and the last hard purge of a name; 0 for none.
 type Numbers = [u64; 2];
 
-/// Keys and tags in shards: a purge adds to one of them, and a log that is written anew reads one at a time. Neither may
-/// take longer because others are kept.
+/// Keys and tags in shards: a purge adds to one of them, and a rewrite of the log reads one at a time. Neither may take
+/// longer because others are kept.
 #[derive(Debug)]
 struct Names {
     shards: Box<[Shard]>,
@@ -171,7 +171,7 @@ impl Purges {
         self.sequence
     }
 
-    /// The next purge: its number is to be logged before it is answered. It holds from here on.
+    /// The next purge: its number is logged before it is confirmed. It holds from here on.
     pub fn add(&mut self, scope: Scope, fate: Fate) -> Purge {
         let purge = Purge { scope, fate, sequence: self.sequence + 1 };
         self.apply(&purge);
@@ -314,8 +314,8 @@ fn raise(numbers: &mut Numbers, others: &Numbers) {
     }
 }
 
-/// Whether a text fits a pattern with `*` in it. The work is bounded by their lengths: each star takes the first place
-/// where what follows it fits, and never another.
+/// Whether a text fits a pattern with `*` in it. The work is bounded by their lengths: each star takes the first
+/// position where the text after it fits, and never another.
 fn fits(pattern: &[u8], text: &[u8]) -> bool {
     let mut parts = pattern.split(|byte| *byte == b'*');
     let first = parts.next().unwrap_or_default();
@@ -362,7 +362,7 @@ pub fn encode(purge: &Purge, checksum: fn(&[u8]) -> u32, out: &mut Vec<u8>) -> b
     true
 }
 
-/// The records of a log, up to the first that is not whole: that one was never answered.
+/// The records of a log, up to the first that is not whole: that one was never confirmed.
 #[derive(Debug)]
 pub struct Log<'a> {
     rest: &'a [u8],

@@ -1,5 +1,5 @@
-//! When a purge may be forgotten: once no object that it matches is stored, nor may be stored by a fill whose request
-//! was sent before it.
+//! When a purge may be forgotten: once no object that it matches is stored, nor may be stored by a fill with an earlier
+//! request.
 //!
 //! ```text
 //!   purge of a key --entry in the index--> its file is removed --+--> no older question is open, no variant --> forgotten
@@ -237,7 +237,7 @@ impl Settling {
         pending.pop_front()
     }
 
-    /// Whether a purge waits for a question to be answered.
+    /// Whether a purge waits for the end of a question.
     pub(crate) fn is_pending(&self) -> bool {
         !self.pending().is_empty()
     }

@@ -146,8 +146,8 @@ impl Backends {
         }
     }
 
-    /// The backend that carries the operation out: the one asked for where it is there and can do it, else
-    /// the first pool, else the blocking call.
+    /// The backend that carries the operation out: the requested one if it exists and supports it, else the first pool,
+    /// else the blocking call.
     fn route(&mut self, id: OpId, via: DiskVia, device: DeviceId) -> Route {
         let op = self.slots.op(id);
         let by_ring = self.net.ring().is_some_and(|ring| !ring.lacks(op));

@@ -19,7 +19,7 @@ pub enum BuildError {
     Libaio {
         /// The kernel's error.
         errno: Errno,
-        /// Requests in flight that were asked for.
+        /// The requested number of requests in flight.
         depth: u32,
     },
 }

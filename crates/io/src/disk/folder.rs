@@ -51,7 +51,7 @@ fn entry(dir: BorrowedFd<'_>, name: &CStr, kind: FileType, inode: u64, look: Ent
         EntryLook::Kind => None,
         EntryLook::Itself => Some(stat(dir, name, AtFlags::SYMLINK_NOFOLLOW)),
         EntryLook::Followed => Some(match stat(dir, name, AtFlags::empty()) {
-            // A link that leads nowhere, or in a circle: what is left is the link.
+            // A link that leads nowhere, or in a circle: the entry is the link itself.
             Err(Errno::NOENT | Errno::LOOP) => stat(dir, name, AtFlags::SYMLINK_NOFOLLOW),
             found => found,
         }),

@@ -84,8 +84,8 @@ pub(crate) fn is_uncached(op: &Op) -> bool {
     op.moved_file().is_some_and(crate::op::Fd::is_uncached)
 }
 
-/// Reads what is in the page cache, when the operation is a read and all of it is there, as far as the file goes: a part of
-/// it would leave the rest to a second read, and a second buffer. Not to be used on a file open with `O_DIRECT`.
+/// Reads from the page cache only, when the operation is a read and all of it is resident, up to the end of the file: a
+/// part of it would leave the rest to a second read, and a second buffer. Not to be used on a file open with `O_DIRECT`.
 pub(crate) fn read_if_resident(op: &mut Op) -> Option<Outcome> {
     let Op::Read { file, offset, len, buf, .. } = op else { return None };
     let len = (*len as usize).min(buf.capacity());
@@ -169,7 +169,7 @@ fn change(op: &mut Op) -> Result<(), Errno> {
     }
 }
 
-/// Makes the file, writes it and renames it, or removes what it has made of it.
+/// Makes the file, writes it and renames it, or removes the incomplete file.
 fn put(new: &NewFile) -> Result<(), Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(new.mode);
@@ -211,7 +211,7 @@ const PIECES_MAX: usize = 1024;
 /// The pieces of a write, as the kernel wants them.
 type Slices<'a> = SmallVec<[IoSlice<'a>; SEGMENTS_MAX]>;
 
-/// Reads at `offset`; bypassing the page cache where that is asked for and can be had, which the second part tells.
+/// Reads at `offset`; bypassing the page cache if requested and possible, which the second part of the result tells.
 fn read(file: BorrowedFd<'_>, space: &mut [u8], offset: u64, uncached: bool) -> Moved {
     let room = space.len();
     let mut parts = [IoSliceMut::new(space)];
@@ -241,8 +241,8 @@ fn write(file: BorrowedFd<'_>, slices: &[IoSlice<'_>], offset: u64, uncached: bo
     Moved { result, refused_uncached: uncached }
 }
 
-/// Gives an open file a name. By the descriptor itself, which needs a privilege before Linux 6.10 and answers
-/// ENOENT without it; then by its entry in /proc, as open(2) shows it for `O_TMPFILE`.
+/// Gives an open file a name. By the descriptor itself, which needs a privilege before Linux 6.10 and returns ENOENT
+/// without it; then by its entry in /proc, as open(2) shows it for `O_TMPFILE`.
 fn link(file: BorrowedFd<'_>, to: &CStr) -> Result<(), Errno> {
     match rustix::fs::linkat(file, c"", CWD, to, AtFlags::EMPTY_PATH) {
         Err(Errno::NOENT) => {}

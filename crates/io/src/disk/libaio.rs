@@ -21,7 +21,7 @@ use crate::slot::Slots;
 
 /// `IOCB_CMD_PREAD` of linux/aio_abi.h.
 const COMMAND_PREAD: u16 = 0;
-/// `IOCB_FLAG_RESFD`: the eventfd in `resfd` is told of the completion.
+/// `IOCB_FLAG_RESFD`: the completion is signalled on the eventfd in `resfd`.
 const FLAG_RESFD: u32 = 1;
 /// `AIO_RING_MAGIC`: the shared ring has the layout that is known here.
 const RING_MAGIC: u32 = 0xa10a_10a1;
@@ -108,8 +108,8 @@ impl Context {
         }
     }
 
-    /// Gives requests to the kernel; answers how many it took. What they point to stays with the caller, and stays
-    /// where it is, until [`Context::next_event`] has brought each one's completion.
+    /// Gives requests to the kernel; returns how many it took. The memory behind them stays with the caller, at its
+    /// address, until [`Context::next_event`] has returned each one's completion.
     fn submit(&mut self, pointers: &mut [*mut Request]) -> Result<usize, Errno> {
         self.kernel_entries += 1;
         let (context, count, pointers) = (self.name(), pointers.len(), pointers.as_mut_ptr());
@@ -212,7 +212,7 @@ impl Libaio {
         }
     }
 
-    /// Delivers what has completed; no call into the kernel.
+    /// Delivers the completions; no call into the kernel.
     pub(crate) fn reap(&mut self, slots: &mut Slots, done: &mut Vec<Completion>) {
         while let Some(event) = self.context.next_event() {
             assert!(self.in_flight > 0, "what completes was submitted");

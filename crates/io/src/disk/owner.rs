@@ -2,9 +2,9 @@
 //! if_not_owner`).
 //!
 //! The path is walked from component to component, each opened below the last one. A link is read through a descriptor
-//! of the link itself (`O_PATH | O_NOFOLLOW`, open(2)) and its owner through the same one, so that a link that is
-//! exchanged in between is either the old one or the new one, never the owner of one with the target of the other. The
-//! owner of the target is that of the opened file (fstat(2)).
+//! of the link itself (`O_PATH | O_NOFOLLOW`, open(2)), and its owner through the same one. So a link that is replaced
+//! in between is either the old one or the new one, never the owner of one with the target of the other. The owner of
+//! the target is that of the opened file (fstat(2)).
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,7 +23,7 @@ struct How {
 /// Opens `path` from `dir`, or from the root when it begins with a slash.
 ///
 /// # Errors
-/// `ELOOP` for a link whose owner is another one; else those of openat2(2).
+/// `ELOOP` for a link with another owner; else those of openat2(2).
 pub(super) fn open(
     dir: BorrowedFd<'_>,
     path: &[u8],

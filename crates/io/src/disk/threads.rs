@@ -1,9 +1,9 @@
 //! Thread pools for operations on files that would block (nginx's `thread_pool`).
 //!
-//! A [`ThreadPool`] belongs to the process and serves the engines of all worker threads. Its queue is
-//! bounded, and one device may hold a share of its threads only: what is beyond that waits per device, so
-//! that a device that hangs leaves threads for the others. Outcomes go to the [`Inbox`] of the engine that
-//! asked. Threads end when the pool is dropped, each after the job it is in.
+//! A [`ThreadPool`] belongs to the process and serves the engines of all worker threads. Its queue is bounded, and one
+//! device may hold a share of its threads only: further work waits per device, so that a device that hangs leaves
+//! threads for the others. Outcomes go to the [`Inbox`] of the engine that asked. Threads end when the pool is dropped,
+//! each after the job it is in.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -263,7 +263,7 @@ impl Inbox {
         self.doorbell.wake();
     }
 
-    /// Swaps what has come into `outcomes`, which is empty.
+    /// Swaps the gathered outcomes into `outcomes`, which is empty.
     pub(crate) fn take(&self, outcomes: &mut Vec<Ended>) {
         std::mem::swap(&mut *self.outcomes.lock().unwrap_or_else(PoisonError::into_inner), outcomes);
     }

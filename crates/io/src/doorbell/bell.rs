@@ -10,8 +10,8 @@
 //! ```
 //!
 //! All transitions are read-modify-write operations on one word, so they have one total order, and no fence between a
-//! flag and a queue is needed. An engine that wakes up after a ring sees everything that the thread wrote before it,
-//! and an engine that is about to sleep after a ring does not sleep.
+//! flag and a queue is needed. An engine that wakes up after a ring sees all earlier writes of the thread, and an
+//! engine that is about to sleep after a ring does not sleep.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU8, Ordering};
@@ -45,7 +45,7 @@ impl Bell {
         self.0.compare_exchange(RUNNING, SLEEPING, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// The engine is awake; what was left before the last ring is visible to it from here on.
+    /// The engine is awake; writes before the last ring are visible to it from here on.
     pub(crate) fn wake_up(&self) {
         self.0.swap(RUNNING, Ordering::SeqCst);
     }

@@ -28,7 +28,7 @@ use crate::op::{Completion, Fd, Interest, Op, OpId};
 use crate::slot::Slots;
 use table::{Entry, Registration, Side, Table};
 
-/// Events taken from the kernel in one turn; what is beyond comes with the next. One page of them.
+/// Events taken from the kernel in one turn; the rest comes with the next. One page of them.
 const EVENTS_MAX: usize = 256;
 
 /// Connections accepted between two renewals of an exclusive registration. The kernel wakes the longest
@@ -131,7 +131,7 @@ impl Epoll {
         }
     }
 
-    /// Retries what can go on, waits for events and runs the operations that they are about.
+    /// Retries operations that can continue, waits for events and runs the operations of these.
     pub(crate) fn turn(
         &mut self,
         wait: Wait,

@@ -1,8 +1,7 @@
 //! State of each descriptor in the epoll backend: its registration, its readiness, its waiting operations.
 //!
-//! Entries are found by number. A number may have been closed and given to another file since: an entry
-//! remembers its owner weakly and starts anew when the owner differs, and events carry the serial number
-//! of the registration that they belong to.
+//! Entries are found by number. A number may have been closed and given to another file since: an entry remembers its
+//! owner weakly and is reset when the owner differs, and events carry the serial number of their registration.
 
 use std::os::fd::AsRawFd;
 
@@ -25,7 +24,7 @@ pub(super) enum Registration {
     Listener,
 }
 
-/// What an operation waits for.
+/// The event that an operation waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     /// A connection.
@@ -38,7 +37,7 @@ pub(super) enum Side {
     End,
 }
 
-/// All sides that have a line of their own.
+/// All sides with a separate entry.
 const SIDES: [Side; 3] = [Side::Read, Side::Write, Side::End];
 
 /// One descriptor. All fields that an event with bytes needs are in one cache line: with many connections none is
@@ -56,7 +55,7 @@ pub(super) struct Entry {
     pub(super) writable: bool,
     /// Whether the peer has closed its side, so that a short read is not the last word.
     pub(super) hung_up: bool,
-    /// Whether a connect is in flight, whose outcome the next event brings.
+    /// Whether a connect is in flight, whose outcome comes with the next event.
     pub(super) connecting: bool,
     /// Connections accepted since the listener was registered.
     pub(super) accepted: u32,

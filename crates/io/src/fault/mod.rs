@@ -1,10 +1,10 @@
 //! An engine that makes another one fail on purpose, by a plan.
 //!
-//! [`FaultEngine`] stands between a caller and a real engine. It shortens what goes in, and holds back,
-//! ends or drops what comes out, so that every failure has the shape that a kernel would give it: a short
-//! receive leaves its rest for the next one, a failed send gives its segments back, a late completion ends
-//! the wait of a turn when its time has come. Names of operations are its own, because an operation may be
-//! over inside while its caller still waits. [`FaultPlan`] is the plan, [`table`] the names.
+//! [`FaultEngine`] stands between a caller and a real engine. It shortens operations, and delays, ends or drops
+//! completions, so that every failure looks like one of the kernel: a short receive leaves its rest for the next one, a
+//! failed send gives its segments back, a late completion ends the wait of a turn when its time has come. Names of
+//! operations are its own, because an operation may be over inside while its caller still waits. [`FaultPlan`] is the
+//! plan, [`table`] the names.
 
 mod carry;
 mod paths;
@@ -320,7 +320,7 @@ impl FaultEngine {
         }
     }
 
-    /// Moves what is due into `batch`.
+    /// Moves the due completions into `batch`.
     fn deliver(&mut self, batch: &mut Vec<Completion>) {
         let now = Instant::now();
         let mut place = 0;
@@ -493,7 +493,7 @@ impl Engine for FaultEngine {
     }
 }
 
-/// Halves what an operation may move; returns how to undo that.
+/// Halves the bytes that an operation may move; returns how to undo that.
 fn shorten(op: &mut Op) -> Undo {
     match op {
         Op::Send { data, .. } => {

@@ -283,7 +283,7 @@ fn number<N: FromStr>(word: &str, value: &str) -> Result<N, FaultParseErrorKind>
     value.parse().map_err(|_| FaultParseErrorKind::BadValue(word.to_owned()))
 }
 
-/// One rule at work in one engine: what it has counted so far.
+/// One rule at work in one engine: its count so far.
 #[derive(Debug)]
 pub(super) struct RuleState {
     pub(super) rule: Rule,

@@ -30,7 +30,7 @@ impl<T> Table<T> {
         OpId { slot, generation: place.0 }
     }
 
-    /// Says what the engine inside calls the operation.
+    /// Records the name of the operation in the inner engine.
     pub(super) fn join(&mut self, inner: OpId, id: OpId) {
         self.joined.insert(inner, id);
     }

@@ -1,8 +1,8 @@
 //! The policy of the page cache: which files are read through it and which past it, for the server's files and for caches
 //! alike.
 //!
-//! [`probe`] finds out where bytes are, [`PageCacheAdmission`] decides what may enter, [`TryPredictor`] tells whether a
-//! cheap try is likely to succeed. Nothing here submits operations.
+//! [`probe`] finds the resident bytes, [`PageCacheAdmission`] decides which files may enter, [`TryPredictor`] predicts
+//! whether a cheap try succeeds. Nothing here submits operations.
 
 mod admission;
 mod predictor;

@@ -1,13 +1,13 @@
 //! Where bytes of a file are: in the page cache, on their way to it, or on the device. The result decides between
 //! `sendfile` on the worker thread and a read by a disk engine.
 //!
-//! [`is_resident`] never waits for a device. It is a snapshot: the kernel may drop a page right after the
-//! answer, which costs one wait and no wrong byte. Only [`read_cached`] reads content.
+//! [`is_resident`] never waits for a device. It is a snapshot: the kernel may drop a page right after the check, which
+//! costs one wait and no wrong byte. Only [`read_cached`] reads content.
 //!
-//! Two calls answer together. A read of one byte with `RWF_NOWAIT` (preadv2(2), Linux 4.14) fails with
-//! EAGAIN where a page is missing or still being read. The kernel may start to read the missing page (6.18
-//! does, that page alone), and a quick device may even bring it before the call ends. cachestat(2) (Linux 6.5) counts the pages of a range at once, but counts pages that are
-//! still being read too. Short ranges need reads alone.
+//! Two calls together give the result. A read of one byte with `RWF_NOWAIT` (preadv2(2), Linux 4.14) fails with EAGAIN
+//! where a page is missing or still being read. The kernel may start to read the missing page (6.18 does, that page alone),
+//! and a fast device may even bring it before the call ends. cachestat(2) (Linux 6.5) counts the pages of a range at once,
+//! but counts pages that are still being read too. Short ranges need reads alone.
 
 use std::io::IoSliceMut;
 use std::ops::Range;
@@ -49,9 +49,8 @@ impl ProbeOptions {
     pub const CAREFUL: ProbeOptions = ProbeOptions { is_local: false, ahead: 1 };
 }
 
-/// Whether all pages of `len` bytes at `offset`, which must lie inside the file, are in the page cache.
-/// Where the file system cannot tell without waiting (FUSE, NFS), and for files open with `O_DIRECT`, the
-/// answer is no.
+/// Whether all pages of `len` bytes at `offset`, which must lie inside the file, are in the page cache. Where the file
+/// system cannot tell without waiting (FUSE, NFS), and for files open with `O_DIRECT`, the result is no.
 pub fn is_resident(file: &Fd, offset: u64, len: u64) -> bool {
     residency(file, offset, len, ProbeOptions::CAREFUL) == Residency::Resident
 }
@@ -84,8 +83,8 @@ pub fn residency(file: &Fd, offset: u64, len: u64, options: ProbeOptions) -> Res
 }
 
 /// Whether all pages of `len` bytes at `offset`, which must lie inside the file, are in the page cache or on their way
-/// there; `None` where that may not be counted. Unlike [`residency`] it reads nothing, wherever the pages are; a file of another
-/// machine may have that asked for the right to count.
+/// there; `None` where that may not be counted. Unlike [`residency`] it reads nothing, wherever the pages are; a remote
+/// file may have such pages of a process with the right to count.
 pub fn are_counted(file: &Fd, offset: u64, len: u64) -> Option<bool> {
     if NO_CACHESTAT.load(Ordering::Relaxed) {
         return None;
@@ -102,8 +101,8 @@ pub fn begin_reading(file: &Fd, offset: u64, len: u64) -> bool {
     sys::begin_reading(file, offset, len) == Ok(true)
 }
 
-/// How many of `len` bytes at `offset`, which must lie inside the file and of which a part is missing, come before the
-/// first missing page, resident or being read. 0 where the first one is missing, or where this is unknown. Reads
+/// How many of `len` bytes at `offset` come before the first missing page, resident or being read. The range must lie
+/// inside the file, and a part of it is missing. 0 where the first one is missing, or where this is unknown. Reads
 /// nothing.
 pub fn cached_start(file: &Fd, offset: u64, len: u64) -> u64 {
     if len == 0 || NO_CACHESTAT.load(Ordering::Relaxed) {
@@ -137,10 +136,10 @@ fn first_hole(
     Ok(there)
 }
 
-/// `RWF_DONTCACHE` (Linux 6.14); a kernel or file system without it answers EOPNOTSUPP.
+/// `RWF_DONTCACHE` (Linux 6.14); a kernel or file system without it returns EOPNOTSUPP.
 pub(crate) const UNCACHED: ReadWriteFlags = ReadWriteFlags::from_bits_retain(libc::RWF_DONTCACHE as u32);
 
-/// Reads now what is in the page cache; `EAGAIN` where the first byte is not, without waiting for the device
+/// Reads from the page cache without waiting; `EAGAIN` where the first byte is not, without waiting for the device
 /// (`RWF_NOWAIT`, preadv2(2)). Not for files open with `O_DIRECT`, which would wait.
 pub fn read_cached(file: &Fd, offset: u64, space: &mut [u8]) -> Result<usize, Errno> {
     let parts = &mut [IoSliceMut::new(space)];
@@ -161,7 +160,7 @@ fn cached_pages(file: &Fd, offset: u64, len: u64) -> Result<u64, Errno> {
     sys::cachestat(file, offset, len).map(|found| found.cached)
 }
 
-/// The answer, or ENOSYS when `count` is not there.
+/// The result, or ENOSYS when `count` is missing.
 fn probe(
     file: &Fd,
     offset: u64,
@@ -190,8 +189,8 @@ fn probe(
         Ok(true) => {}
         Ok(false) => return Ok(Residency::InFlight { at: first * page_bytes }),
         Err(Errno::OPNOTSUPP) if is_in_memory(file) => {
-            // A file in memory (tmpfs, memfd) has no `RWF_NOWAIT`; what is not there was swapped out, or is a hole and
-            // costs nothing. Where the kernel does not count either, it counts as memory.
+            // A file in memory (tmpfs, memfd) has no `RWF_NOWAIT`; missing pages were swapped out, or are holes and
+            // cost nothing. Where the kernel does not count either, it counts as memory.
             let is_whole = counted(file, offset, len, count)?.is_none_or(|counted| counted >= pages);
             return Ok(if is_whole { Residency::Resident } else { Residency::Missing });
         }

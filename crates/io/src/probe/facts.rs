@@ -34,7 +34,7 @@ pub(super) struct Fault {
     pub(super) what: &'static str,
 }
 
-/// Known faults of released kernels. A last resort: what can be tried is tried instead.
+/// Known faults of released kernels. A last resort: features that can be tested are tested instead.
 const FAULTS: [Fault; 2] = [
     Fault {
         from: OLDEST,
@@ -172,7 +172,7 @@ pub(super) fn query() -> Option<Opcodes> {
         reserved: [0; 3],
     };
     let argument: *mut QueryHeader = &mut header;
-    // SAFETY: the kernel reads the header and writes it and at most `bytes` of the answer; both live here.
+    // SAFETY: the kernel reads the header and writes it and at most `bytes` of the result; both live here.
     let asked = unsafe { libc::syscall(libc::SYS_io_uring_register, -1, REGISTER_QUERY, argument, 0) };
     (asked == 0 && header.result == 0 && answer.requests > 0)
         .then_some(Opcodes { requests: answer.requests, registers: answer.registers })

@@ -91,7 +91,7 @@ impl Trial {
         Ok(self.done.remove(0))
     }
 
-    /// Ends an operation and throws away what it still brings.
+    /// Ends an operation and drops its further completions.
     fn stop(&mut self, id: OpId) -> Result<(), Failure> {
         self.uring.cancel(id, &mut self.slots);
         while self.slots.get(id).is_some() || !self.done.is_empty() {
@@ -182,7 +182,7 @@ impl Drop for Trial {
             }
         }
         if self.slots.live() > 0 {
-            // The kernel may still use what the table owns.
+            // The kernel may still use memory of the table.
             std::mem::forget(std::mem::replace(&mut self.slots, Slots::new(0)));
         }
     }

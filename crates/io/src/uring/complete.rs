@@ -182,7 +182,7 @@ impl Uring {
             }
             Err(Errno::NOBUFS) => self.finish(id, Err(Errno::CANCELED), out.slots, out.done),
             Err(Errno::INTR) => self.again(id, out),
-            // Ended by ourselves to be started anew (see `doubt.rs`).
+            // Ended by the engine to be started again (see `doubt.rs`).
             Err(Errno::CANCELED) if !cancelled => self.again(id, out),
             // A socket waits for data: these receives poll first. A descriptor with this error cannot be polled, and a
             // caller that waited for its readiness would be told at once to try again, endlessly.
@@ -196,7 +196,7 @@ impl Uring {
         }
     }
 
-    /// Has a receive that found no large buffer take a small one; `false` where it asked for a small one.
+    /// Has a receive that found no large buffer take a small one; `false` if it requested a small one.
     fn takes_small(&mut self, id: OpId, slots: &mut Slots) -> bool {
         let Op::Recv { into: into @ RecvInto::Large, .. } = slots.op(id) else { return false };
         *into = RecvInto::Pool;
@@ -260,8 +260,8 @@ impl Uring {
         }
     }
 
-    /// A file may not have got its name because the kernel wants a privilege for the first way, which looks like a
-    /// directory that is missing.
+    /// A file may lack its name because the kernel requires a privilege for the first way, which looks like a missing
+    /// directory.
     fn link_done(&mut self, id: OpId, result: Result<u32, Errno>, out: &mut Out<'_>) {
         let Some(flight) = self.flights.get(id) else { return };
         if result == Err(Errno::NOENT) && !flight.by_proc {

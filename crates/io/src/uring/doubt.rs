@@ -1,14 +1,14 @@
 //! Ends of streams that the kernel forgets.
 //!
-//! A multishot receive takes what is there and waits for the next wake-up. An end that came before the receive ran
-//! brings no further one, and the kernel looks for it only where the socket says that there is more to take: TCP
-//! does for a FIN, but not for a reset, and a unix socket does for nothing (Linux 6.18; axboe/liburing issue 1549).
-//! It happens when bytes and end are there as the receive is armed; on older kernels also when they come between two
-//! turns. Such a receive would wait for ever.
+//! A multishot receive takes the available bytes and waits for the next wake-up. An end that came before the receive
+//! ran causes no further wake-up, and the kernel checks for it only if the socket reports more bytes: TCP does for a
+//! FIN, but not for a reset, and a unix socket does for nothing (Linux 6.18; axboe/liburing issue 1549). It happens
+//! when bytes and end are there as the receive is armed; on older kernels also when they come between two turns. Such a
+//! receive would wait for ever.
 //!
 //! So a stream with received bytes is in doubt. A send that TCP accepts clears the doubt, because it would have failed.
 //! At the start of the next turn one poll(2) checks all remaining streams. A receive whose socket has ended is
-//! cancelled and armed anew, which finds the end. When responses follow requests at once, the check never happens.
+//! cancelled and armed again, which finds the end. When responses follow requests at once, the check never happens.
 
 use std::os::fd::AsRawFd;
 
@@ -47,7 +47,7 @@ impl Uring {
             let Some(socket) = socket_of(id, slots).filter(|socket| socket.take_doubt()) else {
                 return false;
             };
-            // One that waits for a buffer is started anew as it is; one that was cancelled is not missed.
+            // One that waits for a buffer is restarted unchanged; one that was cancelled is not missed.
             let waits = |flight: &mut InFlight| flight.phase == Phase::Kernel && !flight.cancelled;
             if !self.flights.get(id).is_some_and(waits) {
                 return false;
@@ -59,7 +59,7 @@ impl Uring {
         let mut unknown = false;
         if !doubts.polled.is_empty() {
             self.counters.looks += 1;
-            // Where the kernel cannot say, starting anew is right for all of them.
+            // If the kernel cannot tell, a restart is right for all of them.
             unknown = sys::poll_now(&mut doubts.polled).is_err();
         }
         assert_eq!(

@@ -80,7 +80,7 @@ pub(super) fn small(id: OpId, op: &Op) -> Option<Entry> {
     Some(entry.user_data(Tag::Op(id).pack()))
 }
 
-/// The entry that carries out `op`, whose name is `id`. `fixed` is the index of its buffer in the ring's table, if it
+/// The entry that carries out `op` with the name `id`. `fixed` is the index of its buffer in the ring's table, if it
 /// has one; `copying` makes a zero-copy send an ordinary one.
 ///
 /// # Errors

@@ -79,9 +79,9 @@ pub(super) struct InFlight {
     /// Which use of the slot this is about.
     pub(super) generation: u32,
     pub(super) phase: Phase,
-    /// Whether an early end was asked for: it is not started again.
+    /// Whether an early end was requested: it is not started again.
     pub(super) cancelled: bool,
-    /// Whether a send goes by copying although zero copy was asked for.
+    /// Whether a send copies although zero copy was requested.
     pub(super) copying: bool,
     /// Whether a file that gets a name is named by its path in /proc.
     pub(super) by_proc: bool,
@@ -108,7 +108,7 @@ impl InFlightTable {
         self.live
     }
 
-    /// Starts the state of an operation anew.
+    /// Resets the state for a new operation.
     pub(super) fn begin(&mut self, id: OpId) -> &mut InFlight {
         let index = id.slot as usize;
         if index >= self.table.len() {

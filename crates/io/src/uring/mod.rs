@@ -1,12 +1,12 @@
 //! The io_uring backend: one ring of one thread for sockets and files.
 //!
-//! [`Uring::start`] stages operations, [`Uring::turn`] is the one kernel entry of a turn: it submits what is staged,
-//! waits, and collects. `complete.rs` interprets completions, the entries are built in `entry.rs`, the queues and
-//! system calls are in `ring.rs`, set-up and refusals in `setup.rs`, buffers for received bytes in `recv.rs`,
-//! per-operation memory in `in_flight.rs`, ends that the kernel does not report in `doubt.rs`.
+//! [`Uring::start`] stages operations, [`Uring::turn`] is the one kernel entry of a turn: it submits the staged
+//! entries, waits, and collects. `complete.rs` interprets completions, `entry.rs` builds entries, the queues and system
+//! calls are in `ring.rs`, set-up and refusals in `setup.rs`. Buffers for received bytes are in `recv.rs`, memory of
+//! operations in `in_flight.rs`, ends that the kernel does not report in `doubt.rs`.
 //!
-//! Nothing here frees memory that the kernel may still write to: closing a ring does not wait for its
-//! operations, so an owner that could not drain leaks the table of slots, and this type leaks the rest.
+//! Nothing here frees memory that the kernel may still write to: closing a ring does not wait for its operations, so an
+//! owner that could not drain leaks the table of slots, and this type leaks the rest.
 
 mod complete;
 mod doubt;
@@ -43,8 +43,7 @@ use crate::slot::Slots;
 /// Entries of the completion queue that room is kept for: as many as a busy turn brings.
 const BATCH_KEPT: usize = 256;
 
-/// Completions without an operation of their own that may be in the queue: failed cancellations and the
-/// doorbell.
+/// Completions without an operation that may be in the queue: failed cancellations and the doorbell.
 const COMPLETIONS_SPARE: u32 = 256;
 /// The smallest completion queue. Multishot operations fill it without being submitted again.
 const COMPLETIONS_MIN: u32 = 4096;

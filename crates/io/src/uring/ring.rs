@@ -1,9 +1,8 @@
 //! One ring as the kernel sees it: the queues, the entry into the kernel, the registrations.
 //!
-//! The `io-uring` crate lays the queues out and maps them. Entering the kernel is done here, because a ring with
+//! The `io-uring` crate lays the queues out and maps them. The kernel is entered here for two reasons. A ring with
 //! `DEFER_TASKRUN` completes nothing unless it is entered with `GETEVENTS`, which the crate's `submit()` leaves out,
-//! and because the crate forgets a registered ring descriptor. `entry.rs` builds the entries, `mod.rs` decides when to
-//! enter.
+//! and the crate forgets a registered ring descriptor. `entry.rs` builds the entries, `mod.rs` decides when to enter.
 
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -186,8 +185,8 @@ impl Ring {
         let (base, len) = memory.unwrap_or((std::ptr::null_mut(), 0));
         let pieces = [libc::iovec { iov_base: base.cast(), iov_len: len }];
         let submitter = self.ring.submitter();
-        // SAFETY: the memory is a chunk of the pool; the pool unmaps a chunk only after it was taken out
-        // of this table, and the pool outlives the ring because the ring's owner holds it.
+        // SAFETY: the memory is a chunk of the pool; the pool unmaps a chunk only after it was taken out of this table,
+        // and the pool outlives the ring because the ring's owner holds it.
         let updated = unsafe { submitter.register_buffers_update(u32::from(place), &pieces, None) };
         updated.map_err(|error| errno(&error))
     }
@@ -202,8 +201,7 @@ impl Ring {
         registered.map_err(|error| SetupError::new(Stage::BufferRing, errno(&error)))
     }
 
-    /// Stages an entry; when the queue is full what is in it is submitted first, without collecting.
-    /// `false` when the kernel takes nothing now.
+    /// Stages an entry; a full queue is submitted first, without collecting. `false` when the kernel takes nothing now.
     pub(crate) fn push_or_submit(&mut self, entry: &squeue::Entry) -> bool {
         if self.push(entry) {
             return true;
@@ -217,8 +215,8 @@ impl Ring {
     #[inline(always)]
     pub(crate) fn push(&mut self, entry: &squeue::Entry) -> bool {
         let mut queue = self.ring.submission();
-        // SAFETY: entries are built by `entry.rs` from an operation in a slot, which owns the memory, the
-        // path and the descriptor, and does not move until the kernel has answered for the last time.
+        // SAFETY: entries are built by `entry.rs` from an operation in a slot. The slot owns the memory, the path and
+        // the descriptor, and does not move until the last completion.
         let pushed = unsafe { queue.push(entry) };
         pushed.is_ok()
     }
@@ -239,8 +237,8 @@ impl Ring {
         !self.mode.taskrun_flag || queue.taskrun() || queue.cq_overflow()
     }
 
-    /// Submits `count` staged entries. With `wait_for` completions to wait for, or with `collect`, runs
-    /// what the kernel has deferred. Answers how many entries the kernel took.
+    /// Submits `count` staged entries. With `wait_for` completions to wait for, or with `collect`, runs the deferred
+    /// work of the kernel. Returns how many entries the kernel took.
     pub(crate) fn enter(
         &mut self,
         count: u32,

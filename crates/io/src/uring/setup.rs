@@ -1,4 +1,4 @@
-//! Setting a ring up: which flags, what to leave out on older kernels, and why it was refused.
+//! Setting a ring up: flags, exceptions for older kernels, and reasons of a refusal.
 //!
 //! Types: [`SetupError`] with its likely cause and the remedy, [`Mode`] for the flags in use.
 
@@ -36,9 +36,9 @@ pub(crate) const LADDER: [u32; 4] = [
     COOP_TASKRUN,
 ];
 
-/// As [`LADDER`], for a ring whose owner waits in epoll_wait(2). Deferred work does not make the ring's
-/// descriptor readable, so with `DEFER_TASKRUN` such a wait would not end (tried on 6.18); cooperative
-/// work interrupts the wait, which posts the completion, and the next wait returns at once.
+/// As [`LADDER`], for a ring whose owner waits in epoll_wait(2). Deferred work does not make the ring's descriptor
+/// readable, so with `DEFER_TASKRUN` such a wait would not end (tried on 6.18); cooperative work interrupts the wait,
+/// which posts the completion, and the next wait returns at once.
 pub(crate) const POLLED_LADDER: [u32; 4] = [
     SINGLE_ISSUER | COOP_TASKRUN | TASKRUN_FLAG | NO_SQARRAY,
     SINGLE_ISSUER | COOP_TASKRUN | TASKRUN_FLAG,
@@ -66,7 +66,7 @@ pub enum Stage {
     BufferRing,
     /// Memory for the buffers themselves.
     Buffers,
-    /// Telling the kernel what the ring may be asked for, and having it start.
+    /// Registering the allowed operations with the kernel, and starting the ring.
     Restrictions,
 }
 
@@ -82,7 +82,7 @@ pub enum Refusal {
     SecurityModule,
     /// The kernel was built without it, or is older than 5.1.
     Absent,
-    /// The kernel knows io_uring but not what this server needs of it.
+    /// The kernel knows io_uring but lacks operations that this server needs.
     Outdated,
     /// Memory, most often the limit on locked memory.
     Memory,

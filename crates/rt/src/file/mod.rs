@@ -67,7 +67,7 @@ struct Opened {
 }
 
 impl File {
-    /// Opens a file. `EINTR`, and `EAGAIN` of a path that changed under `RESOLVE_BENEATH`, are answered.
+    /// Opens a file. `EINTR`, and `EAGAIN` of a path that changed under `RESOLVE_BENEATH`, cause a retry.
     pub fn open(
         dir: Option<&Fd>,
         path: CString,
@@ -160,8 +160,8 @@ impl File {
         facts(self.as_fd())
     }
 
-    /// Reads now what is in the page cache, up to `len` bytes at `offset` behind what is in `buf`; `EAGAIN` when
-    /// the first byte is not (`RWF_NOWAIT`, preadv2(2)).
+    /// Reads from the page cache without waiting, up to `len` bytes at `offset`, behind the content of `buf`; `EAGAIN`
+    /// when the first byte is not (`RWF_NOWAIT`, preadv2(2)).
     pub fn read_resident(&self, offset: u64, len: u32, buf: &mut Buf) -> Result<u32, Errno> {
         let start = buf.len();
         let len = (len as usize).min(buf.capacity() - start);
@@ -294,8 +294,8 @@ impl File {
         }
     }
 
-    /// Has what is read from and written to the file leave the page cache, where kernel and file system can
-    /// (`RWF_DONTCACHE`, Linux 6.14). Elsewhere nothing changes, and [`File::advise`] can be asked afterwards.
+    /// Makes reads and writes of the file leave the page cache, if kernel and file system can (`RWF_DONTCACHE`, Linux
+    /// 6.14). Elsewhere nothing changes, and [`File::advise`] can be asked afterwards.
     pub fn set_uncached(&self) {
         self.fd().set_uncached();
     }
@@ -318,8 +318,8 @@ impl File {
         self.repeat(|file| Op::Allocate { file, offset, len, keep_size, device, via }).await
     }
 
-    /// Tells the kernel how a range will be used; a `len` of 0 is all up to the end. `DontNeed` frees only what is
-    /// on the device already ([`File::sync`]).
+    /// Tells the kernel how a range will be used; a `len` of 0 is all up to the end. `DontNeed` frees only pages that
+    /// are on the device already ([`File::sync`]).
     pub async fn advise(
         &self,
         offset: u64,
@@ -418,7 +418,7 @@ impl File {
         Some((reactor, fd))
     }
 
-    /// Brings what was written to the device (fdatasync).
+    /// Brings written bytes to the device (fdatasync).
     pub async fn sync(&self, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
         self.repeat(|file| Op::Sync { file, device, via }).await
     }

@@ -27,8 +27,8 @@ pub fn stat_cached(path: &CStr) -> Result<Stat, Errno> {
 }
 
 /// Size, times and kind of the file at a path, now. The call waits for the disk if a directory of the path was evicted
-/// from memory. It is for paths on local file systems that were resolved a moment ago and whose file is open, which
-/// keeps their names in memory. It costs half of [`stat_cached`].
+/// from memory. It is for recently resolved paths on local file systems whose file is open, which keeps their names in
+/// memory. It costs half of [`stat_cached`].
 pub fn stat_now(path: &CStr) -> Result<Stat, Errno> {
     rustix::fs::stat(path).map(Stat::from)
 }

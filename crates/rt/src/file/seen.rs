@@ -30,7 +30,7 @@ struct Seen {
     reads: Vec<Read>,
 }
 
-/// Bytes that were asked for.
+/// Requested bytes.
 struct Read {
     file: Weak<Opened>,
     offset: u64,

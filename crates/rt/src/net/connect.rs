@@ -114,7 +114,7 @@ pub(super) fn family_of(peer: &PeerAddr) -> AddressFamily {
 }
 
 impl ConnectOptions {
-    /// A new socket with the options that every kind of socket has, bound where that is asked for.
+    /// A new socket with the options of every kind of socket, bound if requested.
     pub(super) fn prepare(&self, family: AddressFamily, kind: SocketType) -> Result<OwnedFd, ConnectError> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = rustix::net::socket_with(family, kind, flags, None);

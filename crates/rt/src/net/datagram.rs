@@ -24,7 +24,7 @@ use crate::op_table::{OpHandle, UNLIMITED};
 use crate::outcomes::Outcome;
 use crate::reactor::{self, OpFuture, Reactor};
 
-/// A UDP socket with one peer: what others send does not reach it. Dropping it closes it through the engine.
+/// A UDP socket with one peer: data from other senders does not reach it. Dropping it closes it through the engine.
 pub struct Datagram {
     reactor: Rc<Reactor>,
     fd: Fd,

@@ -89,8 +89,8 @@ impl Listener {
         }
     }
 
-    /// Waits until [`Listener::accept`] has something to answer, as far as is known, and takes no connection: for a
-    /// caller that makes room for it first.
+    /// Waits until [`Listener::accept`] has a result, as far as is known, and takes no connection: for a caller that
+    /// makes room for it first.
     pub async fn ready(&mut self) {
         let shared = &*self.shared;
         poll_fn(|context| {
@@ -191,8 +191,8 @@ impl Stopper {
         }
     }
 
-    /// Has the accept asked for anew: the one that is armed keeps a place in the tables of this thread, at their end if it
-    /// was armed when there were many connections, and holds their memory.
+    /// Restarts the accept: the armed one keeps a slot in the tables of this thread, at their end if it was armed when
+    /// there were many connections, and holds their memory.
     pub fn rearm(&self) {
         let Some(shared) = self.0.upgrade() else { return };
         if let State::Armed(wait) | State::Polling(wait) = shared.state.get() {
@@ -214,7 +214,7 @@ impl Shared {
         self.state.set(State::Polling(self.reactor.start(op, UNLIMITED)));
     }
 
-    /// Takes one result; `None` when it is no answer to the caller.
+    /// Takes one result; `None` when it is no result for the caller.
     fn handle(&self, outcome: Outcome) -> Option<Result<OwnedFd, Errno>> {
         let polled = matches!(self.state.get(), State::Polling(_));
         if !outcome.more {

@@ -66,7 +66,7 @@ enum Target {
 pub enum Behind {
     /// The buffer with more content.
     Grown(Buf),
-    /// The buffer as it was, and bytes that had come before it was asked for.
+    /// The unchanged buffer, and bytes that had come before the request.
     Apart(Buf, Buf),
     /// The end of the stream.
     End,
@@ -206,7 +206,7 @@ impl Reader {
         }
     }
 
-    /// Stops an armed receive until the next `recv`: what the peer sends meanwhile waits in the kernel and takes no buffer.
+    /// Stops an armed receive until the next `recv`: bytes of the peer wait in the kernel meanwhile and take no buffer.
     pub fn disarm(&mut self) {
         if let State::Armed(wait) = self.state {
             self.reactor.cancel(wait);
@@ -225,8 +225,7 @@ impl Reader {
         self.multishot = multishot;
     }
 
-    /// Whether a receive that asks once takes a large buffer where the engine has one: for a peer that answers with
-    /// bodies.
+    /// Whether a receive that asks once takes a large buffer where the engine has one: for a peer that sends bodies.
     pub fn set_large(&mut self, large: bool) {
         self.large = large;
     }
@@ -236,7 +235,7 @@ impl Reader {
         self.queue = buffers.max(1);
     }
 
-    /// Goes through the states until there is an answer or something to wait for.
+    /// Moves through the states until there is a result or an operation to wait for.
     fn poll(&mut self, context: &mut Context<'_>, target: &mut Target) -> Poll<Result<Option<Buf>, Errno>> {
         if let Some(kept) = self.kept.take() {
             return Poll::Ready((*kept).map(Some));
@@ -295,7 +294,7 @@ impl Reader {
         self.state = State::Armed(self.reactor.start(Op::Recv { socket, into }, limit));
     }
 
-    /// Takes one result of the armed receive; `None` when it is no answer to the caller.
+    /// Takes one result of the armed receive; `None` when it is no result for the caller.
     fn handle(&mut self, outcome: Outcome) -> Option<Result<Option<Buf>, Errno>> {
         if !outcome.more {
             self.state = State::Idle;
@@ -318,7 +317,7 @@ impl Reader {
         }
     }
 
-    /// Ends the operation that is still armed and drops what it brings.
+    /// Ends the armed operation and drops its results.
     pub(super) async fn stop(&mut self) {
         while let State::Armed(wait) | State::Polling(wait) = self.state {
             self.reactor.cancel(wait);

@@ -16,8 +16,8 @@ use super::writer::{FilePart, Sending, Writer};
 use crate::file::File;
 use crate::reactor::{self, OpFuture, Reactor};
 
-/// A connected stream socket. Dropping it cancels what is in flight and then closes it through the engine,
-/// without waiting.
+/// A connected stream socket. Dropping it cancels operations in flight and then closes it through the engine, without
+/// waiting.
 pub struct Socket {
     reactor: Rc<Reactor>,
     /// Closes the descriptor when it is dropped.

@@ -74,7 +74,7 @@ pub struct FilePart<'f> {
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct Sending<'w> {
     writer: &'w mut Writer,
-    /// The answer where there is nothing to send, or nothing may be sent any more.
+    /// The result if there is nothing to send, or sending has ended.
     early: Option<(Result<(), Errno>, Segments)>,
 }
 
@@ -388,9 +388,8 @@ impl Writer {
         self.sent.get()
     }
 
-    /// A number that grows as the peer takes bytes: what TCP says was acknowledged, else what was sent
-    /// less what still queues in the kernel. One system call; meant for when a timer has fired. 0 where
-    /// the kernel tells neither.
+    /// A number that grows as the peer takes bytes: the bytes acknowledged by TCP, else the bytes sent less those
+    /// queued in the kernel. One system call; meant for when a timer has fired. 0 where the kernel tells neither.
     pub fn progress(&self) -> u64 {
         progress(&self.fd, self.sent.get())
     }
