@@ -1,7 +1,7 @@
 //! What certificate authorities ask this server for (ACME), and certificates that come from them while it runs.
 //!
-//! [`Slots`] belongs to a configuration: a certificate for each order, the placeholder first. The challenges are those of the
-//! process, because a reload must not take away what an authority is about to ask for: [`http_challenge`] and
+//! [`Slots`] belongs to a configuration: a certificate for each order, the placeholder first. The challenges belong to the
+//! process, because a reload must not remove one that an authority is about to request: [`http_challenge`] and
 //! [`tls_challenge`] find them, in any thread.
 
 use std::collections::HashMap;
@@ -56,7 +56,7 @@ pub fn install_http(token: String, text: String) -> bool {
     })
 }
 
-/// Puts a handshake in place, by the name that is asked for. False where there are too many.
+/// Selects the handshake by the name in the hello. False where there are too many.
 pub fn install_tls(name: String, server: Server) -> bool {
     change(|challenges| {
         let has_room = challenges.tls.len() < CHALLENGES_MAX;

@@ -1,4 +1,4 @@
-//! One end of a connection: a client, or what it reached.
+//! One end of a connection: a client, or the address it connected to.
 
 use std::fmt;
 use std::io::Write as _;

@@ -13,12 +13,12 @@ use transfer::coding::CodingError;
 
 /// One stage of a body on its way.
 pub trait BodyFilter {
-    /// Takes bytes of the body and says how many, at least one. Fewer than all are taken where what follows depends
-    /// on a subrequest that was put into `out`, or where it was enough for once: what was put there is carried out
-    /// and sent before the rest comes again.
+    /// Takes bytes of the body and says how many, at least one. Fewer than all are taken if the rest depends on a
+    /// subrequest that was put into `out`, or if the limit of a slice was reached: the subrequest runs and its response
+    /// is sent before the rest comes again.
     ///
     /// # Errors
-    /// The body cannot go on; what was sent of it is all that the client gets.
+    /// The body cannot go on; the client gets only the part sent before.
     fn push(&mut self, request: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, FilterError>;
 
     /// The body has ended: outputs the bytes held back, and those that follow the body.
@@ -27,7 +27,7 @@ pub trait BodyFilter {
     /// As for [`BodyFilter::push`].
     fn finish(&mut self, request: &mut Request, out: &mut Output) -> Result<(), FilterError>;
 
-    /// Bytes of another origin come here: what was held back goes out before them.
+    /// Bytes of another origin come here: bytes held back are sent before them.
     fn interrupt(&mut self, _request: &mut Request, _out: &mut Output) {}
 
     /// The response of a subrequest that was to be captured.

@@ -1,5 +1,5 @@
-//! Certificates whose names have variables (`ssl_certificate $ssl_server_name.pem`): they are loaded at a handshake, with the
-//! rights of the worker, on a thread that may wait for the disk.
+//! Certificates with variables in their names (`ssl_certificate $ssl_server_name.pem`): they are loaded at a handshake,
+//! with the rights of the worker, on a thread that may wait for the disk.
 //!
 //! Main type: [`NamedCertificates`], those of a server block. With `ssl_certificate_cache` pairs are kept: a pair is looked at
 //! again when it is older than `valid`, and read again where a file has changed.
@@ -35,7 +35,7 @@ pub struct CacheLimits {
     pub valid: Duration,
 }
 
-/// Certificates of a server block whose names have variables.
+/// Certificates of a server block with variables in their names.
 #[derive(Debug)]
 pub struct NamedCertificates {
     /// Certificate and key.
@@ -179,7 +179,7 @@ fn load(
     Ok(Loaded { identity, files })
 }
 
-/// What a log line may hold of a value: a key in it stays secret.
+/// The part of a value that is logged: a key in it stays secret.
 fn shown(prefix: &Path, value: &str) -> String {
     if value.starts_with(DATA) { DATA.to_owned() } else { prefix.join(value).display().to_string() }
 }
@@ -198,7 +198,7 @@ fn read(prefix: &Path, what: &str, value: &str) -> Result<Vec<u8>, LoadError> {
         let errno = io::Errno::from_io_error(&error).unwrap_or(io::Errno::IO);
         failed(&format_args!("open() failed ({})", Reason(errno)))
     };
-    // A name may be that of a pipe, whose other end does not come.
+    // The name may be that of a pipe without a writer.
     if !std::fs::metadata(&path).map_err(errno)?.is_file() {
         return Err(failed(&"it is no regular file"));
     }

@@ -143,7 +143,7 @@ pub struct Location {
     pub plan: Plan,
 }
 
-/// The end of a block, for the modules that check or complete what they read in it.
+/// The end of a block, for the modules that check or complete their settings in it.
 pub struct BlockEnd<'a> {
     /// The kind of the block.
     pub kind: BlockKind,

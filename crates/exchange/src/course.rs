@@ -174,7 +174,7 @@ impl PhaseCursor {
                 Step::Allow => {
                     if self.phase == Phase::Access && request.scope().core.satisfy.any {
                         self.refusal = None;
-                        // The module that had refused may have asked for a password.
+                        // The module that refused may have required a password.
                         request.response.www_authenticate.clear();
                         self.enter(Phase::Precontent);
                     }
@@ -231,14 +231,14 @@ impl PhaseCursor {
         }
     }
 
-    /// Has the handler called again when it can have what it wants.
+    /// Has the handler called again when its data is available.
     fn want(&mut self, wants: Wants) -> Option<Outcome> {
         self.handler -= 1;
         self.wants_body = wants;
         None
     }
 
-    /// Whether another module of this phase may yet allow what one refuses.
+    /// Whether another module of this phase may still allow a request that one refuses.
     fn may_be_allowed(&self, request: &Request) -> bool {
         // At the end of the phase the count is one beyond its handlers: the refusal itself comes through here.
         let handlers = request.location().plan.of_phase(Phase::Access).len();
@@ -293,7 +293,7 @@ impl PhaseCursor {
         Step::Next
     }
 
-    /// A rewrite in the location changed the URI, which may belong to another one, with rewrites of its own.
+    /// A rewrite in the location changed the URI, which may belong to another location with other rewrites.
     fn search_again(&mut self, request: &mut Request) -> Step {
         if request.redirects >= REDIRECTS_MAX {
             let uri = String::from_utf8_lossy(&request.uri).into_owned();
@@ -388,7 +388,7 @@ pub async fn replace(request: &mut Request, status: u16) -> Outcome {
 }
 
 /// Whether a field describes the content that it came with, or says how long that may be kept. The latter would let a cache
-/// keep the error under the URI of the whole (RFC 9111 section 3 asks for no more than a status that it knows).
+/// keep the error under the URI of the whole (RFC 9111 section 3 requires no more than a known status).
 fn is_of_content(name: &[u8]) -> bool {
     let is_content = name.get(..8).is_some_and(|start| start.eq_ignore_ascii_case(b"Content-"));
     is_content
@@ -465,7 +465,7 @@ pub async fn post_action(request: &mut Request) {
         // Boxed: few configurations have one, and the state of the phases is large.
         Box::pin(run_without_body(&mut cursor, request)).await;
     }
-    // The log is to tell what the client got.
+    // The log shows the status that the client got.
     request.response.status = status;
 }
 
@@ -561,7 +561,7 @@ fn begin(request: &mut Request, listen: Option<&Listen>) -> Result<(), u16> {
 
 /// Whether CONNECT may go on: in HTTP/1.1, without a body, to a server with a `tunnel_pass`.
 fn admit_connect(request: &mut Request) -> Result<(), u16> {
-    // What follows is not a request, whatever comes of this one.
+    // The following bytes are no request in any case.
     request.keepalive = false;
     let request = &*request;
     let refused = |what: &str, status| {

@@ -45,7 +45,7 @@ pub fn signature<'t>(tokens: &ServerTokens, request: &Request) -> Option<Cow<'t,
     }
 }
 
-/// The rate that the response is limited to: what was set for the request, else `limit_rate`.
+/// The rate that the response is limited to: the rate set for the request, else `limit_rate`.
 pub fn rate(conf: &Core, request: &Request) -> Option<Rate> {
     let size = |template: &crate::template::Template| {
         let text = String::from_utf8(template.rendered(request)).ok()?;

@@ -99,7 +99,7 @@ fn go_to(request: &mut Request, page: &ErrorPage, status: u16) -> Option<Step> {
             let code =
                 page.overwrite.filter(|code| matches!(code, 301 | 302 | 303 | 307 | 308)).unwrap_or(302);
             request.response.location = Some(target);
-            // A URL is for the client to follow, so the status that led here is not what it sees.
+            // The client follows a URL, so it does not see the status that led to it.
             request.error_status = None;
             match wants_refresh(request) {
                 true => refresh(request),
@@ -126,7 +126,7 @@ pub fn built_in(request: &mut Request, status: u16) {
     let code = StatusCode::new(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let core = &request.scope().core;
     let signature = effect::signature(&core.answering.server_tokens, request);
-    // Only for browsers that showed a page of their own in the place of a short one.
+    // Only for browsers that replaced short pages by theirs.
     let padded = core.answering.msie.padding
         && request.header(HeaderId::UserAgent).is_some_and(|agent| Browser::detect(agent).wants_padding());
     http::error_page::push_page(code, signature.as_deref(), padded, &mut page);
@@ -135,7 +135,7 @@ pub fn built_in(request: &mut Request, status: u16) {
     // Statuses that nginx has no page for come with nothing, which has no type either.
     response.content_type =
         if page.is_empty() { ContentType::None } else { ContentType::Text("text/html".into()) };
-    // They described a file; what goes out now is a page made for this request.
+    // They described a file; the body is a page made for this request.
     (response.last_modified, response.etag, response.content_range) = (None, None, None);
     response.allow_ranges = false;
     response.remove_field(b"Content-Encoding");

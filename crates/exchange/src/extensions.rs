@@ -1,5 +1,5 @@
-//! Values of modules that belong to a request, by type: a module stores a value and reads it in a later phase, in its
-//! variables, or never, when only its drop at the request's end matters.
+//! Values of modules that belong to a request, by type: a module stores a value and reads it in a later phase or in its
+//! variables. Some values are never read: their drop at the request's end is the purpose.
 //!
 //! Most requests keep nothing, and those pay for an empty vector. The values go when the next request of the
 //! connection starts or the connection ends, whichever way that comes.

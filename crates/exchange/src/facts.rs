@@ -1,7 +1,7 @@
 //! Cached results of modules about a request, by type, while they are valid.
 //!
-//! `Extensions` keep what a handler stores. Variables are asked with a shared request, and some of them have to keep
-//! what they found. A fact is forgotten when the request moves to another location, or ends.
+//! `Extensions` hold values of handlers. Variables get a shared request, and some of them have to store their results.
+//! A fact is forgotten when the request moves to another location, or ends.
 
 use std::any::Any;
 use std::cell::RefCell;

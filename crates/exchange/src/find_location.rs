@@ -1,10 +1,9 @@
 //! Which location a URI belongs to.
 //!
-//! nginx's search: an exact name ends it. Otherwise the longest prefix is remembered and searched inside
-//! of; then patterns are tried in order, unless the prefix forbids it (`^~`), and the first that matches
-//! wins. Where neither an exact name nor a pattern is found, predicates are tried in order: variables whose
-//! value sends a request into their location. Tables are sorted, and each prefix knows the next shorter one, so
-//! a search costs one binary search and a few steps back.
+//! nginx's search: an exact name ends it. Otherwise the longest prefix is remembered and searched inside of; then
+//! patterns are tried in order, unless the prefix forbids it (`^~`), and the first that matches wins. Where neither an
+//! exact name nor a pattern is found, predicates are tried in order: variables whose value selects a location. Tables
+//! are sorted, and each prefix knows the next shorter one, so a search costs one binary search and a few steps back.
 
 use std::cmp::Ordering;
 
@@ -24,7 +23,7 @@ trait Seeker<'c> {
     fn holds(&mut self, predicate: &Template) -> bool;
 }
 
-/// A search that ends in a request: what a pattern matched is known to the predicates inside of its location.
+/// A search that ends in a request: predicates inside of a location use the captures of its pattern.
 struct Asking<'r> {
     request: &'r mut Request,
     uri: &'r [u8],
@@ -143,8 +142,8 @@ impl Locations {
         Ok(found)
     }
 
-    /// The location that this path leads to with a slash behind it, where that passes requests on and none is found by
-    /// the path as it is. As in nginx patterns are not asked before.
+    /// The location of this path with a slash appended, if that passes requests on and the path as it is matches none.
+    /// As in nginx patterns are not asked before.
     pub fn with_slash(&self, arena: &[Location], uri: &[u8]) -> Option<LocationId> {
         if !self.has_slashes || uri.last() == Some(&b'/') {
             return None;

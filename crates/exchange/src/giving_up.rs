@@ -16,7 +16,7 @@ const CLOSING: Duration = Duration::from_millis(1);
 /// Files that are closed at once when descriptors have run out: enough for the requests of the next moment.
 const FILES_CLOSED: usize = 16;
 
-/// The shortest time between two looks for buffers: what was given up is back by then.
+/// The shortest time between two looks for buffers: released buffers are back by then.
 const BUFFERS_AGAIN: Duration = Duration::from_millis(100);
 
 impl Thread {
@@ -31,7 +31,7 @@ impl Thread {
         any
     }
 
-    /// Gives up what holds descriptors: first files that are open for later requests only, which costs no client anything.
+    /// Closes connections and files: first files that are open for later requests only, which costs no client anything.
     pub async fn give_up_descriptors(&self, generation: &Generation) -> bool {
         close_unused(generation).await || self.give_up(Want::Descriptor).await
     }
@@ -53,7 +53,7 @@ impl Thread {
     pub async fn place_for_upstream(&self) -> Option<Counted> {
         let room = &self.room;
         let mut has_waited = false;
-        // Connections that come in meanwhile take what was given up: the number of tries has an end.
+        // New connections take the released memory: the number of tries has an end.
         for _ in 0..=2 * room.places_for_clients() {
             if room.has_place_for_upstream() {
                 break;

@@ -2,18 +2,18 @@
 
 use crate::config::Settings;
 
-/// What the directives of module `http_v2` say.
+/// The settings of module `http_v2`.
 #[derive(Clone, Copy, Debug)]
 pub struct Http2 {
     /// `http2`
     pub enabled: bool,
     /// `http2_max_concurrent_streams`
     pub streams_max: u32,
-    /// `http2_body_preread_size`, bytes: what a client may send of a body before somebody takes it.
+    /// `http2_body_preread_size`, bytes: the bytes that a client may send of a body before the handler takes it.
     pub preread: u32,
     /// `http2_chunk_size`, bytes: the longest payload of a frame with a part of a body.
     pub chunk_size: u64,
-    /// `http2_recv_buffer_size`, bytes: what is received at most before other connections have their turn.
+    /// `http2_recv_buffer_size`, bytes: the bytes received at most before other connections have their turn.
     pub recv_buffer_size: u64,
 }
 

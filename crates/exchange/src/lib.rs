@@ -1,8 +1,8 @@
 //! The life of one request: its phases, its error pages and the response that comes out of them. There is no socket here.
 //!
 //! [`course`] takes a request through its phases, [`error_page`] answers errors and redirects, [`effect`] computes
-//! effective settings of one request, [`prepare`] runs the filters and decides how the response is sent, [`facts`] are
-//! cached results of modules about it, [`client`] is the interface to its connection, [`takeover`] is for connections
+//! effective settings of one request. [`prepare`] runs the filters and decides how the response is sent, [`facts`] are
+//! cached results of modules about it. [`client`] is the interface to its connection, [`takeover`] is for connections
 //! that change their protocol.
 #![forbid(unsafe_code)]
 

@@ -61,7 +61,7 @@ impl ModuleTable {
         &self.directives
     }
 
-    /// What the directives of all modules are called and take.
+    /// Names and arguments of the directives of all modules.
     pub fn specs(&self) -> &Table {
         &self.specs
     }
@@ -108,8 +108,8 @@ fn address(spec: &'static Spec) -> usize {
 pub struct Module {
     /// nginx's name of it, without `ngx_` and `_module`.
     pub name: &'static str,
-    /// What the names of directives begin with that stand in its tables from the underscore on, as several modules have
-    /// them: `proxy` for `_connect_timeout`.
+    /// The prefix of directives whose table lists them from the underscore on, as several modules have them: `proxy`
+    /// for `_connect_timeout`.
     pub prefix: &'static str,
     /// Its directives, in tables.
     pub directives: &'static [&'static [Directive]],
@@ -148,7 +148,7 @@ pub struct SubrequestHooks {
 /// State and hooks of a module on each thread.
 #[derive(Clone, Copy)]
 pub struct ThreadHooks {
-    /// Makes what it keeps there.
+    /// Makes the module's state there.
     pub make: fn(&mut Extensions),
     /// A configuration is in force, in the place of this one where the thread does not just begin.
     pub configured: fn(&Rc<Thread>, Option<&Generation>),
@@ -175,7 +175,7 @@ pub struct BlockHooks {
     pub conditions: Option<ConditionHooks>,
     /// The module's part in `upstream` blocks.
     pub upstream: Option<UpstreamHooks>,
-    /// Says what the process needs for a block.
+    /// Reports the needs of a block to the process.
     pub needs: fn(&Http, &Scope, &mut Needs),
 }
 
@@ -184,8 +184,8 @@ pub struct BlockHooks {
 pub struct ConditionHooks {
     /// Reads the condition in its place among the directives of the block around it.
     pub read: fn(&mut Scope, &mut Cx<'_>) -> Result<(), Error>,
-    /// Joins the first `if` at or behind a place with the block that was read for it, which may be a separate location,
-    /// and returns the index behind it.
+    /// Joins the first `if` at or behind an index with its block, which may be a separate location, and returns the
+    /// index behind it.
     pub join: fn(&mut Scope, usize, &mut Scope, Option<LocationId>) -> usize,
 }
 
@@ -300,7 +300,7 @@ impl Directive {
     }
 }
 
-/// What a directive changes.
+/// The setting that a directive changes.
 #[derive(Clone, Copy)]
 pub enum Set {
     /// Process-wide settings.
@@ -313,7 +313,7 @@ pub enum Set {
     Server(fn(&mut ServerDraft, &mut Cx<'_>) -> Result<(), Error>),
     /// Settings of the whole of `http`, reached through the context.
     Http(fn(&mut Cx<'_>) -> Result<(), Error>),
-    /// Nothing: the directive tunes what this server does not have. Its help says so.
+    /// Nothing: the directive tunes a feature that this server lacks. Its help says so.
     Nothing,
     /// A block with directives, which the resolver walks into.
     Walk(Walk),

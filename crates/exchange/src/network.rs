@@ -84,7 +84,7 @@ impl From<IpAddr> for Network {
     }
 }
 
-/// A shift by all bits is not defined, so no bits at all are a case of their own.
+/// A shift by all bits is not defined, so zero bits are a separate case.
 fn mask_v4(bits: u32) -> u32 {
     u32::MAX.checked_shl(32 - bits).unwrap_or(0)
 }

@@ -55,11 +55,11 @@ impl Pattern {
         self.regex.captures_len() - 1
     }
 
-    /// The first match in `subject`. A search that PCRE gives up is none that found nothing: what a pattern keeps
-    /// out would come in by a text that takes too long.
+    /// The first match in `subject`. A search that PCRE gives up is none that found nothing: text that takes too long
+    /// would bypass a pattern that refuses.
     pub fn find(&self, subject: &[u8]) -> Result<Option<Match<'_>>, GaveUp<'_>> {
         let gave_up = |error: pcre2::Error| GaveUp { pattern: self, code: error.code() };
-        // A match needs memory of its own; most searches end without one.
+        // A match needs separate memory; most searches end without one.
         if !self.regex.is_match(subject).map_err(gave_up)? {
             return Ok(None);
         }
@@ -78,7 +78,7 @@ pub struct GaveUp<'p> {
 }
 
 impl GaveUp<'_> {
-    /// What the log says of it, in nginx's words.
+    /// The log message for it, in nginx's words.
     pub(crate) fn words(&self, subject: &[u8]) -> String {
         let (code, subject, text) = (self.code, subject.escape_ascii(), &self.pattern.text);
         format!("pcre2_match() failed: {code} on \"{subject}\" using \"{text}\"")
@@ -98,7 +98,7 @@ impl Match<'_> {
     }
 }
 
-/// What a search found.
+/// The result of a search.
 pub struct Groups {
     /// Start and end of the match and of each group.
     pub spans: Vec<Option<(usize, usize)>>,

@@ -1,7 +1,7 @@
 //! The phases of a request with their handlers, and the filters of a response.
 //!
-//! The order is nginx's. Each location has its handlers and filters listed when the configuration is read, so
-//! a request never asks a module that has nothing to do there.
+//! The order is nginx's. Each location has its handlers and filters listed when the configuration is read, so a request
+//! never calls a module that has no part in it.
 
 use std::future::Future;
 use std::pin::Pin;

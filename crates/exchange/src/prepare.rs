@@ -19,7 +19,7 @@ pub fn filter(request: &mut Request) -> Option<u16> {
     if let Some(status) = request.error_status.filter(|&status| status != 0) {
         request.response.status = status;
     }
-    // The file of an error page is no version of what was asked for: its date would let a cache keep it as one.
+    // The file of an error page is no version of the requested one: its date would let a cache keep it as one.
     if !matches!(request.response.status, 200 | 206 | 304) {
         request.response.last_modified = None;
         request.response.allow_ranges = false;

@@ -1,4 +1,5 @@
-//! One request and its response, from a head that was read to what follows: one loop for all protocols of clients.
+//! One request and its response, from a parsed header section to the next step of the connection: one loop for all
+//! protocols of clients.
 //!
 //! ```text
 //! head --> phases --> filters --> response in memory --------------------> Transport::send --+--> log --> what is left
@@ -6,8 +7,8 @@
 //!           `--+ waits: a handler, the request's body
 //! ```
 //!
-//! All that waits for nothing is done on the stack, by plain functions that return what is [`Pending`]: the state of a
-//! connection is small, and where there are many each line of it is fetched anew for a response.
+//! All steps that need not wait are plain functions on the stack, which return [`Pending`] for the others: the state of
+//! a connection is small. With many connections each cache line of it is fetched from memory for each response.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -52,7 +53,7 @@ enum Pending<R> {
 struct Held {
     head: Vec<u8>,
     rate: Option<Box<Rate>>,
-    /// Whether the client is told to send its body first.
+    /// Whether the client may send its body (100 Continue).
     tells_to_go_on: bool,
 }
 
@@ -60,7 +61,7 @@ struct Held {
 pub async fn run<T: Transport>(transport: &mut T, request: &mut Request, received: Received) -> After {
     let mut pump = Pump { transport, request };
     let mut pending = pump.received(received);
-    // Boxed: what is large, which most requests do without.
+    // Boxed: rare large states.
     loop {
         pump.leave_buffers(&pending);
         pending = match pending {
@@ -101,7 +102,7 @@ pub async fn run<T: Transport>(transport: &mut T, request: &mut Request, receive
     }
 }
 
-/// A request and what it came by.
+/// A request and the state of its connection.
 struct Pump<'p, T> {
     transport: &'p mut T,
     request: &'p mut Request,
@@ -216,7 +217,7 @@ impl<T: Transport> Pump<'_, T> {
         };
         let incoming = Rc::clone(&feed.incoming);
         request.incoming = Some(Rc::clone(&incoming));
-        // The reader goes first: what is here leaves in one send with the head.
+        // The reader goes first: available bytes leave in one send with the header section.
         let outcome = match select(transport.feed(feed), course::run(cursor, request)).await {
             Either::Left(never) => match never {},
             Either::Right(outcome) => outcome,
@@ -241,7 +242,7 @@ impl<T: Transport> Pump<'_, T> {
 
 /// The way of a response.
 impl<T: Transport> Pump<'_, T> {
-    /// Sends what was decided.
+    /// Sends the response.
     fn answer(&mut self) -> Pending<T::Rest> {
         if let Some(status) = prepare::filter(self.request) {
             return Pending::Error(status);

@@ -1,4 +1,4 @@
-//! One request in flight: what was asked, where it stands, what is answered.
+//! One request in flight: the request, its progress, and the response.
 //!
 //! A connection has one `Request` and uses it again for each request it reads. Reading, sending and logging
 //! are the connection's; deciding is the phases'.
@@ -112,7 +112,7 @@ pub struct Request {
     pub method: Method,
     /// Whether it was made GET, which variables show in subrequests too.
     pub method_replaced: bool,
-    /// The host that was asked for, lower case, without port; empty without one.
+    /// The requested host, lower case, without port; empty without one.
     pub host: Vec<u8>,
     /// Decoded and normalised path; changed by internal redirects.
     pub uri: Vec<u8>,
@@ -134,7 +134,7 @@ pub struct Request {
     pub uri_replaced: bool,
     /// Internal redirects so far.
     pub redirects: u32,
-    /// The status whose error page is being made.
+    /// The status of the error page in progress.
     pub error_status: Option<u16>,
     /// State that it shares with its subrequests.
     pub shared: Rc<Shared>,
@@ -170,9 +170,9 @@ pub struct Request {
     pub limit_rate_after: Option<u64>,
     /// Values of modules that belong to this request.
     pub extensions: Extensions,
-    /// The body, where something asked for it; subrequests have the same one.
+    /// The body, if a handler requested it; subrequests have the same one.
     pub body: Option<Rc<ReceivedBody>>,
-    /// The body, while it comes to a handler that asked for it piece by piece.
+    /// The body, while it comes to a handler piece by piece.
     pub incoming: Option<Rc<IncomingBody>>,
     /// Whether the connection has read the body, or as much of it as could be read: then it is not in the way of the
     /// next request. A handler that asks when the response has gone out gets none, and it still is.
@@ -196,7 +196,7 @@ pub struct Shared {
     pub extensions: RefCell<Extensions>,
     /// Subrequests that were made so far, in whatever depth.
     pub subrequests: Cell<u32>,
-    /// `$request_id`, made when asked for.
+    /// `$request_id`, made at its first use.
     pub id: Cell<Option<[u8; 16]>>,
 }
 
@@ -434,7 +434,7 @@ impl Request {
         self.raw.as_ref().map(|raw| &raw.bytes()[self.raw_start..]).unwrap_or_default()
     }
 
-    /// The request line for logs; of one that cannot be read what came of it, up to its end. Where the protocol has no such
+    /// The request line for logs; for an unreadable one the received part, up to its end. Where the protocol has no such
     /// line it is made.
     pub fn line(&self) -> Cow<'_, [u8]> {
         let bytes = self.bytes();

@@ -42,7 +42,7 @@ impl<R> Feed<R> {
         Feed { incoming: Rc::default(), held: None, rest: None, most, patience }
     }
 
-    /// Hands out what was received before, at the pace at which it is taken.
+    /// Returns received bytes at the pace at which they are taken.
     ///
     /// # Errors
     /// The temporary file cannot be read.
@@ -60,7 +60,7 @@ impl<R> Feed<R> {
     }
 }
 
-/// How a body continues whose temporary file fails.
+/// The continuation after a failure of the temporary file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WithoutFile {
     /// Nothing: 500, as nginx answers each of them.
@@ -72,7 +72,7 @@ pub enum WithoutFile {
 }
 
 impl WithoutFile {
-    /// How a body of this location is read, whose handler may take it in pieces.
+    /// How a body of this location is read, if the handler may take it in pieces.
     pub fn of(core: &Core, takes_pieces: bool) -> WithoutFile {
         match core.body_files.in_file_only {
             BodyInFile::Off if takes_pieces => WithoutFile::Pieces,
@@ -98,8 +98,8 @@ async fn keep(request: &Request, body: &mut ReceivedBody, left: u64) -> bool {
     has_room && body.leave_file(bodies.enter()).await.is_ok()
 }
 
-/// Moves what was read to a file, and says so the first time: it is slower than a larger buffer. Where that failed: how the
-/// request does without, of which `left` bytes are known to come.
+/// Moves the received bytes to a file, and logs the first time: it is slower than a larger buffer. Where that failed: how
+/// the request does without, of which `left` bytes are known to come.
 ///
 /// # Errors
 /// The file failed, and the request cannot do without.

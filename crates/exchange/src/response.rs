@@ -32,9 +32,9 @@ pub struct Response {
     pub location: Option<Vec<u8>>,
     /// `Content-Range`
     pub content_range: Option<Vec<u8>>,
-    /// Values of `WWW-Authenticate`: what the client is asked for. An error page keeps them.
+    /// Values of `WWW-Authenticate`: the challenge for the client. An error page keeps them.
     pub www_authenticate: Vec<Vec<u8>>,
-    /// Whether ranges of the body may be asked for.
+    /// Whether ranges of the body may be requested.
     pub allow_ranges: bool,
     /// Further fields in order.
     pub fields: Vec<(Vec<u8>, Vec<u8>)>,
@@ -42,7 +42,7 @@ pub struct Response {
     pub body: Body,
     /// Whether another server has judged the client's conditions already, so that none is judged here.
     pub is_judged: bool,
-    /// Whether it is a response that a cache stores, whose dates are compared by RFC 9111 section 4.3.2.
+    /// Whether it is a response that a cache stores; its dates are compared by RFC 9111 section 4.3.2.
     pub is_stored: bool,
     /// The upstream's text behind the number of its status.
     pub reason: Option<Reason>,
@@ -64,7 +64,7 @@ pub struct Response {
     pub trailers: Vec<Trailers>,
     /// The fields that followed it, for the log.
     pub sent_trailers: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Set by a filter that replaces the response by an error, whose page may be another response.
+    /// Set by a filter that replaces the response by an error, which may have a page.
     pub refusal: Option<u16>,
     /// Whether the body goes out in chunks, known when the head is written.
     pub chunked: bool,
@@ -166,7 +166,7 @@ impl std::fmt::Debug for Body {
 impl Response {
     /// Forgets everything but the memory.
     pub fn clear(&mut self) {
-        // One by one: most of it was never set, and finding that out costs less than making all of it anew.
+        // One by one: most of it was never set, and checking that costs less than resetting all of it.
         let Response {
             status,
             content_type,

@@ -13,7 +13,7 @@ use ::tls::{Hello, Trust};
 /// `ssl_verify_client`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VerifyClient {
-    /// No certificate is asked for.
+    /// No certificate is required.
     #[default]
     Off,
     /// One is needed.
@@ -28,9 +28,9 @@ pub enum VerifyClient {
 /// may ask for.
 #[derive(Debug, Default)]
 pub struct Secured {
-    /// The server's name that the client asked for.
+    /// The server's name in the hello.
     pub name: Option<Box<str>>,
-    /// What it offered.
+    /// The client's offer.
     pub offer: Offer,
     /// nginx's name of the version.
     pub protocol: &'static str,
@@ -74,7 +74,7 @@ impl fmt::Debug for ClientCertificate {
 }
 
 impl Secured {
-    /// What is known before the handshake goes on: the hello.
+    /// The facts known before the handshake continues: the hello.
     pub fn hello(hello: &Hello) -> Rc<Secured> {
         let name = hello.name.as_deref().map(Box::from);
         Rc::new(Secured { name, offer: Offer::of(hello), ..Secured::default() })

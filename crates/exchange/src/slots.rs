@@ -150,7 +150,7 @@ impl Request {
         false
     }
 
-    /// Appends what a group of the last match captured.
+    /// Appends the text of a group of the last match.
     pub fn capture(&self, number: u8, out: &mut Vec<u8>) -> bool {
         let Matched { subject, spans } = &*self.captures.0.borrow();
         let span = spans.get(number as usize).copied().flatten();

@@ -119,8 +119,8 @@ pub fn finish(child: Box<Request>) {
 }
 
 /// Sends a request through the phases that looks as if the client had fetched `target`, a path with its query, and
-/// throws its response away. The handler that it is meant for knows it by `errand`, which is among its extensions;
-/// nothing is done where `target` cannot be asked for.
+/// throws its response away. The handler that it is meant for knows it by `errand`, which is among its extensions; no
+/// subrequest is made if `target` is invalid.
 pub async fn visit<T: 'static>(parent: &Request, target: &[u8], errand: T) {
     let Some(mut child) = fetching(parent, target) else { return };
     detach(parent, &mut child);

@@ -91,7 +91,7 @@ pub struct Thread {
     locals: Extensions,
 }
 
-/// Requests whose memory is kept: as many as are in flight at once on a busy thread.
+/// Recycled requests: as many as are in flight at once on a busy thread.
 const SPARE_REQUESTS_MAX: usize = 256;
 
 impl Thread {
@@ -125,7 +125,7 @@ impl Thread {
         }
     }
 
-    /// Lets the modules begin what they do on this thread.
+    /// Lets the modules start their work on this thread.
     pub fn begin(self: &Rc<Self>) {
         self.tell_modules(None);
     }

@@ -23,7 +23,7 @@ pub struct Tls {
     pub client: VerifyClient,
     /// Trust settings for clients' certificates.
     pub trust: Option<Arc<Trust>>,
-    /// Certificates whose names have variables: a handshake loads them.
+    /// Certificates with variables in their names: a handshake loads them.
     pub named: Option<Arc<NamedCertificates>>,
 }
 
@@ -50,7 +50,7 @@ pub fn admit(request: &Request, listen: Option<&Listen>) -> Result<(), u16> {
     if settings.client == VerifyClient::Off {
         return Ok(());
     }
-    // The handshake asked for certificates as another server has it.
+    // The handshake used the certificate settings of another server.
     let negotiated = listen.map(|listen| server_of(secured.name.as_deref(), listen, &request.conn.local).0);
     if negotiated.is_some_and(|negotiated| negotiated != request.server) {
         let what = "client attempted to request the server name different from the one that was negotiated";

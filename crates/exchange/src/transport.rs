@@ -60,14 +60,14 @@ pub trait Transport {
     /// Leaves the buffers that were received into to others: the request may take long.
     fn leave_buffers(&mut self);
 
-    /// Whether what came of the body along with the head is wrong, so that the request can still be refused.
+    /// Whether the body bytes received with the header section are invalid, so that the request can still be refused.
     fn body_is_broken(&self, request: &Request) -> bool;
 
     /// Whether all of the body is here, and in memory as a whole.
     fn has_whole_body(&self, request: &Request) -> bool;
 
-    /// Reads the whole body into the request. Where no temporary file takes it and the handler can do with pieces
-    /// (`takes_pieces`), what has come and the rest are handed out to be fed to it.
+    /// Reads the whole body into the request. If no temporary file takes it and the handler accepts pieces
+    /// (`takes_pieces`), the received bytes and the rest are returned to be fed to it.
     fn read_body(
         &mut self,
         request: &mut Request,
@@ -83,7 +83,8 @@ pub trait Transport {
     /// Reads the body as fast as it is taken. It never returns: the reader of the body ends first.
     fn feed(&mut self, feed: Feed<Self::BodyRest>) -> impl Future<Output = Infallible>;
 
-    /// Lets a body go on to its reader while the response is sent, where that can be: the feed has ended, and somebody takes more.
+    /// Lets a body go on to its reader while the response is sent, where that can be: the feed has ended, and more is
+    /// taken.
     fn go_on_feeding(&mut self, _: &Request, _: &IncomingBody) {}
 
     /// Discards the rest of an unread body; `false` where no request can follow it.
@@ -121,7 +122,7 @@ pub trait Transport {
         tells_to_go_on: bool,
     ) -> Self::Outlet<'a>;
 
-    /// Waits, where the end of this response will take back what is on its way to the client, until that has arrived.
+    /// If the end of this response would discard bytes on their way to the client, waits until they have arrived.
     fn settle(&mut self, request: &Request, core: &Core, error: &BodyError) -> impl Future<Output = ()>;
 
     /// The client has at most a part of the response: ensures that it does not look complete.

@@ -1,4 +1,4 @@
-//! Variables: values of a request by name, computed when they are asked for.
+//! Variables: values of a request by name, computed at their use.
 //!
 //! Most belong to a module and are functions. Those that the configuration defines (`set`, named groups,
 //! `map` and its like) get a numbered slot in each request ([`crate::slots`]). Which is which is decided when
@@ -33,7 +33,7 @@ pub struct Variable {
 struct Replaced(Vec<(&'static str, Vec<u8>)>);
 
 impl Request {
-    /// Gives a module's variable another value, for modules whose variables nginx lets be set.
+    /// Sets another value of a module's variable, if nginx allows it.
     pub fn replace_variable(&mut self, name: &'static str, value: &[u8]) {
         // Shared, because subrequests have the variables of the request that makes them.
         let mut shared = self.shared.extensions.borrow_mut();
@@ -51,7 +51,7 @@ impl Request {
     }
 }
 
-/// A family of variables whose names share their beginning.
+/// A family of variables with a common prefix.
 pub struct Prefixed {
     /// The beginning, such as `http_`.
     pub prefix: &'static str,
@@ -66,7 +66,7 @@ pub trait Compute: fmt::Debug + Send + Sync {
     /// Appends the value; `false` when there is none. It is called once for a request.
     fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool;
 
-    /// Whether the value is to be made anew each time that it is asked for.
+    /// Whether the value is computed at each use.
     fn is_volatile(&self) -> bool {
         false
     }
@@ -197,7 +197,7 @@ impl Template {
         out
     }
 
-    /// As [`Template::rendered`], for a response: what is the same in each is shared.
+    /// As [`Template::rendered`], for a response: constant text is shared.
     pub fn source(&self, request: &Request) -> Source {
         match self.parts.as_slice() {
             [Part::Text(text)] => Source::Shared(Arc::clone(text).into()),

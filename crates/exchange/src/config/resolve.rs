@@ -1,6 +1,6 @@
 //! From the tree of statements to the typed configuration.
 //!
-//! Each block is read in two passes, its simple directives and then the blocks inside of it, because nginx lets a
+//! Each block is read in two passes, first its simple directives and then its inner blocks, because nginx lets a
 //! directive apply to blocks above it in the text. nginx reads once, though, and stops at the first error in the order
 //! of the files: where a simple directive is wrong, the blocks above it are checked before it is reported.
 
@@ -54,7 +54,7 @@ pub fn load(
     Ok(Loaded { config, sources: tree.files, warnings })
 }
 
-/// What is wrong with a configuration, as far as that can be found without mending one fault after the other.
+/// The errors of a configuration, as far as they are independent of each other.
 #[derive(Debug, Default)]
 pub struct Problems {
     /// Errors in the order of the text. Those that follow from others are left out.
@@ -79,7 +79,7 @@ pub fn examine(
     let read = resolver.main_block(&tree.statements);
     let mut faults = resolver.faults.take().unwrap_or_default();
     faults.errors.extend(read.err());
-    // What the whole lacks is judged with errors too, as far as these do not explain it.
+    // Missing parts of the whole are reported beside errors too, unless these explain them.
     match faults.errors.is_empty() {
         true => faults.errors.extend(resolver.finish().err()),
         false => {
@@ -102,7 +102,7 @@ pub fn examine(
         let path = span.file.path()?;
         Some((tree.files.iter().position(|file| file.path == path), span.line))
     };
-    // What has no place is about the whole: it comes last.
+    // An error without a position concerns the whole: it comes last.
     errors.sort_by_key(|error| place(error).map_or((true, None), |place| (false, Some(place))));
     Problems { errors, sources: tree.files }
 }
@@ -117,7 +117,7 @@ struct Bases<'a> {
 #[derive(Debug, Default)]
 struct Faults {
     errors: Vec<Error>,
-    /// The names in refused statements: what they were to define is missing further on.
+    /// The names in refused statements: the objects that they were to define are missing further on.
     words: HashSet<String>,
     /// A file is missing, so any name may be.
     misses_file: bool,
@@ -132,7 +132,7 @@ impl Faults {
         let is_explained = names.any(|name| self.words.contains(name));
         let is_name =
             ["unknown", "zero size", "not found", "no such", "is not"].iter().any(|word| text.contains(word));
-        // What is wrong with a block as a whole, and names nothing, may come from what is wrong inside of it.
+        // An error of a block as a whole may be caused by an error inside of it.
         let is_inside = |block: &Statement, error: &Error| {
             let lines = block.span.line..=block.end.line;
             let in_lines = |span: &conf::Span| span.file == block.span.file && lines.contains(&span.line);
@@ -280,7 +280,7 @@ impl<'a> Resolver<'a> {
         let checked = scope.core.check(&statement.end);
         self.pass(checked, statement)?;
         self.end_block(BlockKind::Http, statement, &mut scope, None)?;
-        // Before the servers, whose locations name them, wherever both stand.
+        // Before the servers, whose locations name them, in any order in the text.
         for statement in of_kind(&inner, Walk::Upstream) {
             let read = self.upstream_block(statement);
             self.pass(read, statement)?;
@@ -304,7 +304,7 @@ impl<'a> Resolver<'a> {
         (hooks.end)(&mut scope, statement, &mut self.http)
     }
 
-    /// A server. Its own scope is a location too: what holds where no other one matches.
+    /// A server. Its own scope is a location too: the fallback where no other one matches.
     fn server_block(&mut self, statement: &Statement, outer: &Scope) -> Result<ServerDraft, Error> {
         let mut scope = outer.inherit();
         let id = ServerId(self.http.servers.len() as u32);
@@ -406,7 +406,7 @@ impl<'a> Resolver<'a> {
         Ok(())
     }
 
-    /// Lets the modules check what they read in a block.
+    /// Lets the modules check their settings of a block.
     fn end_block(
         &mut self,
         kind: BlockKind,
@@ -428,7 +428,7 @@ impl<'a> Resolver<'a> {
         Ok(())
     }
 
-    /// Lets the modules complete what they read in a block and in its `if` blocks.
+    /// Lets the modules complete their settings of a block and of its `if` blocks.
     fn complete_block(&self, kind: BlockKind, statement: &Statement, scope: &mut Scope) {
         let end = BlockEnd { kind, span: &statement.end, names: &[], listens_for_http2: false };
         for module in self.modules.modules() {

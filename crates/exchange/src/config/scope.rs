@@ -1,8 +1,8 @@
 //! Settings that blocks inherit from the block around them.
 //!
-//! A scope is cloned for each block inside of it and then changed by that block's directives, so what is
-//! not set stays as it was outside. Lists follow nginx: a directive that may be repeated replaces what was
-//! inherited with its first use in a block and adds with the next ones; [`conf::Layered`] does that.
+//! A scope is cloned for each inner block and then changed by that block's directives, so unset values stay as they
+//! were outside. Lists follow nginx: a directive that may be repeated replaces the inherited values with its first use
+//! in a block and adds with the next ones; [`conf::Layered`] does that.
 
 use std::sync::Arc;
 

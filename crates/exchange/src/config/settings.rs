@@ -183,7 +183,7 @@ impl Slots {
         Slots { table, values: table.types.iter().map(|settings| (settings.start)(start)).collect() }
     }
 
-    /// What an inner block starts with.
+    /// The initial settings of an inner block.
     pub(crate) fn inherit(&self, inner: Inner) -> Slots {
         let pairs = self.table.types.iter().zip(&self.values);
         let inherit = |(settings, value): (&SettingsType, &Value)| {

@@ -4,7 +4,7 @@ use conf::{Error, value};
 
 use crate::config::Cx;
 
-/// A set of names: several directives in a block add up, and replace what was inherited.
+/// A set of names: several directives in a block add up, and replace the inherited ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Words {
     bits: u64,

@@ -1,9 +1,8 @@
 //! From a URI to a file: the path under the root, opening, looking at it.
 //!
-//! Everything that may touch a slow disk goes through the engine that the location chose. [`open()`] is the way to
-//! a file for all modules: it keeps to `disable_symlinks` and `root_beneath` and answers from `open_file_cache`;
-//! [`look`] is for those that only ask what is there, [`open_folder`] for those that list. [`links`] is
-//! `disable_symlinks`.
+//! Everything that may touch a slow disk goes through the engine that the location chose. [`open()`] is the way to a
+//! file for all modules: it keeps to `disable_symlinks` and `root_beneath` and answers from `open_file_cache`; [`look`]
+//! only checks for existence, [`open_folder`] is for lists. [`links`] is `disable_symlinks`.
 
 pub mod links;
 mod open;

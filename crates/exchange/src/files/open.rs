@@ -51,7 +51,7 @@ fn cache(request: &Request) -> Option<(CacheId, Terms)> {
     opening.cache.map(|id| (id, opening.terms))
 }
 
-/// Opens what is at `path` for reading, or returns what `open_file_cache` knows about it.
+/// Opens `path` for reading, or returns the result that `open_file_cache` has.
 pub async fn open(request: &Request, mut path: Vec<u8>) -> Result<Found, Failure> {
     match open_at_once(request, &mut path) {
         Some(found) => found,
@@ -171,7 +171,7 @@ fn with_nul<T>(path: &mut Vec<u8>, call: impl FnOnce(&CStr) -> T) -> Option<T> {
     answer
 }
 
-/// Opens what is at `path`, waiting for the disk: what [`open_at_once`] could not answer.
+/// Opens `path`, waiting for the disk: what [`open_at_once`] could not answer.
 pub async fn open_by_engine(request: &Request, path: &[u8]) -> Result<Found, Failure> {
     let rules = rules(request, path);
     if cache(request).is_none()
@@ -333,8 +333,8 @@ fn copy(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     rustix::io::fcntl_dupfd_cloexec(fd, 0)
 }
 
-/// Opens a path through the engine. A signal is no reason to fail, and neither is a directory that was renamed while a
-/// path below the root was followed (openat2(2), `EAGAIN` with `RESOLVE_BENEATH`).
+/// Opens a path through the engine. A signal causes a retry, and so does a directory that was renamed while a path
+/// below the root was followed (openat2(2), `EAGAIN` with `RESOLVE_BENEATH`).
 pub(super) async fn open_path(
     facts: &RootFacts,
     dir: Option<&io::Fd>,
@@ -359,7 +359,7 @@ pub(super) async fn open_path(
     }
 }
 
-/// Attempts to open a file whose path changes under the kernel's feet; more would be an attack.
+/// Attempts to open a file whose path changes meanwhile; more would be an attack.
 const OPEN_TRIES: u32 = 8;
 
 /// The kind of file at a configured path, inside or outside of the root.

@@ -77,7 +77,7 @@ impl Encoder {
         }
     }
 
-    /// Takes bytes of the body and appends what comes out.
+    /// Takes bytes of the body and appends the output.
     pub async fn push(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
         let start = out.len();
         self.taken += input.len() as u64;
@@ -158,7 +158,7 @@ impl Encoder {
         done
     }
 
-    /// Compresses what waits and does further work on another thread, which has the state meanwhile.
+    /// Compresses the queued bytes and does further work on another thread, which has the state meanwhile.
     async fn elsewhere(
         &mut self,
         out: &mut Vec<u8>,

@@ -1,6 +1,6 @@
 //! A body on its way through its filters, and the responses of subrequests that are put into it.
 //!
-//! Each request whose answer is in flight is a level: the one of the client at the bottom, a subrequest that was made
+//! Each request whose response is in flight is a level: the one of the client at the bottom, a subrequest that was made
 //! for it above, and so on. The top one runs. They are a list instead of a recursion, because fifty nested ones are
 //! allowed and a thread's stack is small.
 //!
@@ -95,7 +95,7 @@ enum Purpose {
     Send,
     /// It goes there in its place, or this does when the response is empty.
     Include { stub: Option<Vec<u8>>, before: u64 },
-    /// The filter below that asked for it gets it.
+    /// The filter below gets it.
     Capture { filter: usize, body: Vec<u8> },
 }
 
@@ -224,7 +224,7 @@ impl<'r> Levels<'r> {
         output: &mut FilterOutput<'_>,
     ) -> Result<(), BodyError> {
         let top = self.top();
-        // The rest has its place in the list before what the filter makes, which goes first.
+        // The rest is queued before the filter's output, which is sent first.
         let place = top.work.len();
         let start = start + top.push(stage, &bytes[start..])?;
         if start < bytes.len() {
@@ -312,7 +312,7 @@ impl<'r> Levels<'r> {
         Ok(())
     }
 
-    /// Takes the top away, and gives what it had borrowed to the one below.
+    /// Removes the top, and returns its borrowed state to the one below.
     fn leave(&mut self) -> (u16, Purpose) {
         let Some(ResponseLevel { request: Owner::Subrequest(child), purpose, .. }) = self.list.pop() else {
             unreachable!("only subrequests are left")
@@ -407,7 +407,7 @@ impl<'r> ResponseLevel<'r> {
     /// Reads on, by the engine that would read it for a body that is not changed; `false` at the end.
     async fn read(&mut self) -> Result<bool, BodyError> {
         match &mut self.origin {
-            // A stream is waited for elsewhere, where it is known what is to be sent before.
+            // The caller waits for streams, because it knows the bytes to send before.
             Origin::Done | Origin::Source(_) => return Ok(false),
             Origin::Bytes(..) => {
                 if let Origin::Bytes(source, range) = std::mem::replace(&mut self.origin, Origin::Done) {

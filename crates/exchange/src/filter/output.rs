@@ -1,4 +1,4 @@
-//! Bodies that are changed on their way, or whose length is not known before they end.
+//! Bodies that filters change, or whose length is unknown before their end.
 //!
 //! ```text
 //! source --> filter --> ... --> filter --+--> encoder --> outlet
@@ -6,8 +6,8 @@
 //!     answer of a subrequest, filtered --+
 //! ```
 //!
-//! Bytes are read by the disk engine that the location chose, pass the filters in slices, and leave by the outlet,
-//! which marks their end for the client.
+//! The disk engine of the location reads the bytes. They pass the filters in slices, and leave by the outlet, which
+//! marks their end for the client.
 
 use io::op::Source;
 
@@ -83,7 +83,7 @@ impl FilterOutput<'_> {
         Ok(())
     }
 
-    /// Sends what was gathered when it is as much as this.
+    /// Sends the gathered bytes when they are as many as this.
     async fn flush(&mut self, least: usize) -> Result<(), BodyError> {
         if self.gathered.len() < least || self.gathered.is_empty() {
             return Ok(());
@@ -104,7 +104,7 @@ impl FilterOutput<'_> {
         flushed.map_err(|error| broken(request, &error.into()))
     }
 
-    /// Ends the body of the request that the client asked for.
+    /// Ends the body of the client's request.
     async fn finish(mut self, request: &mut Request) -> Result<(), BodyError> {
         if let Some(encoder) = &mut self.encoder {
             let done = encoder.finish(&mut request.extensions, &mut self.gathered).await;
@@ -118,7 +118,7 @@ impl FilterOutput<'_> {
         Ok(self.outlet.end(streaming::trailers(request)).await?)
     }
 
-    /// Adds what was gathered to the next send.
+    /// Adds the gathered bytes to the next send.
     fn push_gathered(&mut self) {
         if !self.gathered.is_empty() {
             self.outlet.push(Source::Vec(std::mem::take(&mut self.gathered)));

@@ -1,4 +1,4 @@
-//! The limits of a thread on open connections and descriptors, and what it closes to make room.
+//! The limits of a thread on open connections and descriptors, and the order in which it closes them to make room.
 //!
 //! Connections of clients and connections to upstreams share `worker_connections`, as in nginx. The process's
 //! descriptors have a reserve, which files, upstreams and temporary files of accepted connections use. Where either runs

@@ -148,7 +148,7 @@ impl Core {
         Core { files, body_files: BodyFiles { temp_path, ..BodyFiles::default() }, ..Core::default() }
     }
 
-    /// For a block inside: without what holds for one block only.
+    /// For a block inside: without the settings of a single block.
     pub fn inherit(&self) -> Core {
         Core { limit_except: None, redirects_to_slash: false, ..self.clone() }
     }

@@ -21,7 +21,7 @@ pub struct EventsConf {
     pub buffer_pool: Option<usize>,
     /// `zero_copy`: sends of at least this many bytes go without a copy; `None` is off.
     pub zero_copy: Option<u64>,
-    /// `try_cached`: open and read at once what is in memory, beside the engines.
+    /// `try_cached`: open and read resident files at once, beside the engines.
     pub try_cached: bool,
     /// `engine_fault`: faults to inject, for tests; the lines of the plan.
     pub faults: Vec<String>,
@@ -37,7 +37,7 @@ impl EventsConf {
 /// Less could not hold one large chunk of a body for each disk engine.
 pub const BUFFER_POOL_MIN: u64 = 4 << 20;
 
-/// The network engine that was asked for.
+/// The requested network engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// `io_uring`

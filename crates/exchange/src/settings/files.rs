@@ -1,4 +1,4 @@
-//! Where files are: what the directives of `http_core` say, with nginx's defaults.
+//! Where files are: the settings of `http_core`, with nginx's defaults.
 
 use std::sync::Arc;
 

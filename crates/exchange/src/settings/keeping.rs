@@ -1,4 +1,4 @@
-//! How long connections are kept: what the directives of `http_core` say, with nginx's defaults.
+//! How long connections are kept: the settings of `http_core`, with nginx's defaults.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub enum LingeringClose {
 pub struct Keeping {
     /// `keepalive_timeout`; zero closes after each response.
     pub keepalive_timeout: Duration,
-    /// `keepalive_timeout`, second argument: what the `Keep-Alive` field says, seconds.
+    /// `keepalive_timeout`, second argument: the value of the `Keep-Alive` field, seconds.
     pub keepalive_header: Option<u64>,
     /// `keepalive_min_timeout`
     pub keepalive_min_timeout: Duration,

@@ -1,7 +1,7 @@
 //! `listen`: addresses, their options, and which servers are behind each.
 //!
-//! One [`Listen`] is one socket. Where a wildcard address and others share a port, nginx binds the wildcard
-//! alone and tells the others apart by the address that a connection came to; so does this file.
+//! One [`Listen`] is one socket. If a wildcard address and others share a port, nginx binds only the wildcard, and
+//! selects by the local address of a connection; so does this file.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -233,7 +233,7 @@ impl ServerDraft {
         ServerDraft { id, listens: Vec::new(), names: Vec::new(), place: statement.span().clone() }
     }
 
-    /// Adds what holds without `listen` and `server_name`.
+    /// Adds the defaults for missing `listen` and `server_name`.
     pub fn complete(&mut self) {
         if self.listens.is_empty() {
             self.listens.push(Wanted::default_address(self.place.clone()));
@@ -271,8 +271,8 @@ struct Protocols {
 }
 
 impl Protocols {
-    /// Takes note of another line; whether it contradicts an earlier one. A line that leaves the option out may
-    /// follow lines with it, and the other way round once, but not where options of the socket were written.
+    /// Takes note of another line; whether it contradicts an earlier one. A line without the option may follow lines
+    /// with it, and the reverse once, but not if options of the socket were written.
     fn note(&mut self, before: Options, entry_set: bool, wanted: &Wanted) -> bool {
         let now = wanted.protocols;
         let differs_from_said = self.said.is_some_and(|said| said != now);

@@ -60,7 +60,7 @@ pub struct UserSpec {
 pub enum Workers {
     /// As many as there are CPUs that the process may run on.
     Auto,
-    /// So many.
+    /// This many.
     Count(u32),
 }
 

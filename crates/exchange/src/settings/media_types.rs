@@ -42,8 +42,8 @@ impl MediaTypes {
         MediaTypes { default, chosen: Chosen::Default, block: 0 }
     }
 
-    /// Takes the arguments of the directive that `cx` is at. The first one in a block replaces what was
-    /// inherited, further ones add.
+    /// Takes the arguments of the directive that `cx` is at. The first one in a block replaces the inherited ones,
+    /// further ones add.
     pub fn parse(&mut self, cx: &mut Cx<'_>) -> Result<(), Error> {
         if self.block != cx.block {
             (self.chosen, self.block) = (Chosen::Default, cx.block);

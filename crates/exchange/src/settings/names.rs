@@ -26,7 +26,7 @@ impl ServerName {
         ServerName { text, pattern: pattern.map(Arc::new) }
     }
 
-    /// In lower case; of a pattern, what follows its `~`.
+    /// In lower case; of a pattern, the text after its `~`.
     pub fn text(&self) -> &str {
         &self.text
     }

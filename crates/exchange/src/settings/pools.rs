@@ -14,7 +14,7 @@ impl Pools {
     /// The pool that is always there.
     pub const DEFAULT: &'static str = "default";
 
-    /// The number of this pool; `None` above what a number can hold.
+    /// The number of this pool; `None` above the limit of the type.
     pub fn number(&mut self, name: &str, span: conf::Span) -> Option<u8> {
         let known = self.0.iter().position(|(known, _)| known == name);
         let place = known.unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! How requests are read: what the directives of `http_core` say, with nginx's defaults.
+//! How requests are read: the settings of `http_core`, with nginx's defaults.
 
 use conf::Layered;
 use std::time::Duration;

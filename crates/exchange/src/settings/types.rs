@@ -32,7 +32,7 @@ impl Types {
         media_type::lookup(&self.rows, extension).map(|name| &**name)
     }
 
-    /// `types { … }`: replaces what was inherited; a second one in the same block adds.
+    /// `types { … }`: replaces the inherited ones; a second one in the same block adds.
     pub fn read(
         types: &mut Arc<Types>,
         block: u32,

@@ -19,7 +19,7 @@ pub struct Conf<L> {
     pub level: Level,
     /// The status of a refused request.
     pub status: u32,
-    /// Whether the limits only tell what they would do.
+    /// Whether violations are only logged.
     pub dry_run: bool,
 }
 

@@ -28,7 +28,7 @@ pub trait Kind: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Whether what was kept under an earlier declaration of the same name and size still means the same.
+    /// Whether the content of an earlier declaration with the same name and size has the same meaning.
     fn continues(&self, before: &Self) -> bool;
 }
 
@@ -137,7 +137,7 @@ impl Zones {
         Ok(zone)
     }
 
-    /// Declares a zone; `key` says what an earlier declaration of it bound it to.
+    /// Declares a zone; `key` is the value that an earlier declaration of it bound it to.
     pub fn declare<K: Kind>(
         &mut self,
         (name, bytes): (&str, u64),

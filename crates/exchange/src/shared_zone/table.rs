@@ -61,7 +61,7 @@ struct Node<T> {
     value: T,
 }
 
-/// A key. Addresses fit without memory of their own.
+/// A key. Addresses fit without separate memory.
 #[derive(Clone, Debug)]
 pub enum Key {
     /// A key that fits in its place, with its length.
