@@ -142,7 +142,7 @@ fn begin(thread: &Rc<Thread>, entrance: &Rc<Entrance>, fd: OwnedFd) {
     rt::spawn(h1::serve(Rc::clone(thread), Rc::clone(entrance), fd, counted));
 }
 
-/// Takes what waits in the kernel's queue while there is room. An error is met again by the next accept.
+/// Accepts queued connections while there is room. An error is met again by the next accept.
 fn take_more(thread: &Rc<Thread>, entrance: &Rc<Entrance>, listener: &Listener) {
     for _ in 0..AT_ONCE_MAX {
         if thread.room.lacks().is_some() {

@@ -1,7 +1,7 @@
 //! Clients: accepted connections and their protocols. No module and no upstream is known here.
 //!
-//! [`accept`] takes connections from the listening sockets, [`entrance`] is what those of one have in common, [`wire`] is what their bytes go through,
-//! [`h1`] is HTTP/1, [`h2`] is HTTP/2.
+//! [`accept`] takes connections from the listening sockets, [`entrance`] is the common state of those of one, [`wire`]
+//! moves their bytes, [`h1`] is HTTP/1, [`h2`] is HTTP/2.
 #![forbid(unsafe_code)]
 
 pub mod accept;

@@ -11,8 +11,8 @@
 //!                                      |                                            |
 //!                                      +---------- socket, or TLS over it ----------------+
 //! ```
-//! A send takes what the caller owns, and gives back what is left of it. Methods that are named `poll_` keep their state
-//! in the wire: they are polled again until they are ready, or given up.
+//! A send takes the caller's bytes, and returns the unsent ones. Methods that are named `poll_` keep their state in the
+//! wire: they are polled again until they are ready, or given up.
 
 use std::future::poll_fn;
 use std::os::fd::{AsFd, OwnedFd};

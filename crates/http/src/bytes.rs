@@ -123,8 +123,8 @@ pub(crate) fn name_eq_lower(name: &[u8], lower: &[u8]) -> bool {
     name.iter().zip(lower).all(|(a, b)| a | 0x20 == *b)
 }
 
-/// `digits` as a number; `None` when empty, when another byte than a digit occurs, or above `i64::MAX`, which is
-/// the largest size that a file or nginx's `off_t` can have.
+/// `digits` as a number; `None` when empty, when another byte than a digit occurs, or above `i64::MAX`, the limit of
+/// nginx's `off_t`.
 #[must_use]
 pub fn parse_decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {

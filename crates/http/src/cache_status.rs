@@ -1,7 +1,6 @@
 //! Writes `Cache-Status` (RFC 9211): how this cache handled a request.
 //!
-//! [`CacheStatus`] is one member of the list; those of caches nearer to the origin stand before it, in lines of their
-//! own.
+//! [`CacheStatus`] is one member of the list; those of caches nearer to the origin stand before it, in separate lines.
 
 use crate::bytes::push_decimal;
 use crate::structured::{push_string, push_token_or_string};
@@ -19,7 +18,7 @@ pub enum Forwarded {
     VaryMiss,
     /// No stored response could be used, without a reported reason.
     Miss,
-    /// The request's own directives forbade to use what was stored.
+    /// The request's own directives forbade the use of the stored response.
     Request,
     /// The stored response was stale.
     Stale,
@@ -62,7 +61,7 @@ pub struct CacheStatus<'a> {
     pub name: &'a [u8],
     /// `hit` or `fwd`.
     pub source: Source,
-    /// `fwd-status`: what the origin answered. Told only where the request went there.
+    /// `fwd-status`: the status of the origin. Told only where the request went there.
     pub forwarded_status: Option<u16>,
     /// `ttl`: seconds for which the response is still fresh; negative when it is stale.
     pub ttl: Option<i64>,
@@ -70,7 +69,7 @@ pub struct CacheStatus<'a> {
     pub stored: bool,
     /// `collapsed`: the request waited for another one's response. Told only where it went to the origin.
     pub collapsed: Option<bool>,
-    /// `key`: what the cache looked for.
+    /// `key`: the key of the lookup.
     pub key: Option<&'a [u8]>,
     /// `detail`: whatever else helps.
     pub detail: Option<&'a [u8]>,

@@ -155,7 +155,7 @@ pub const ETAG_LEN_MAX: usize = 37;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Etag(Text);
 
-/// Tags of files, which are nearly all, need no memory of their own.
+/// Tags of files, which are nearly all, need no separate memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Text {
     Short { text: [u8; ETAG_LEN_MAX], len: u8 },

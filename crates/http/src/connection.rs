@@ -18,9 +18,9 @@ pub fn wants_keep_alive(head: &Head, buf: &[u8]) -> bool {
     keep
 }
 
-/// Whether an upstream keeps its connection open after this response, once its body has been read to an end that is
-/// not the end of the connection. As in nginx a response of HTTP/1.0 never does, whatever it says: RFC 9112 section 9.3
-/// allows to keep it, and its appendix C.2.2 tells why proxies had better not.
+/// Whether an upstream keeps its connection open after this response, if its body does not end with the connection. As
+/// in nginx a response of HTTP/1.0 never does, whatever it says: RFC 9112 section 9.3 allows to keep it, and its
+/// appendix C.2.2 tells why proxies had better not.
 #[must_use]
 pub fn reply_keeps_alive(head: &ReplyHead, buf: &[u8]) -> bool {
     head.version() == Version::Http11

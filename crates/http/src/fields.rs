@@ -30,7 +30,7 @@ pub(crate) struct FieldTable {
 /// Fields that fit before the table grows: more than any browser sends, and than most responses have.
 const RESERVED: usize = 32;
 
-/// Fields whose memory is kept between heads.
+/// Fields whose memory is recycled between header sections.
 const KEPT_MAX: usize = 128;
 
 const _: () = assert!(RESERVED <= KEPT_MAX);
@@ -89,13 +89,13 @@ impl FieldTable {
         self.find_first();
     }
 
-    /// Takes away all fields whose name `is_one`.
+    /// Removes all fields with a matching name.
     pub(crate) fn remove(&mut self, buf: &[u8], is_one: impl Fn(&[u8]) -> bool) {
         self.lines.retain(|line| !is_one(line.name.of(buf)));
         self.find_first();
     }
 
-    /// Notes the first field of each known name anew.
+    /// Records the first field of each known name again.
     fn find_first(&mut self) {
         self.first = [0; HeaderId::COUNT];
         for (number, line) in (1..).zip(&self.lines) {

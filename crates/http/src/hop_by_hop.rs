@@ -6,10 +6,10 @@
 use crate::bytes::trim_ows;
 use crate::request::HeaderId;
 
-/// Whether a field of this name is never passed on, in either direction. `Upgrade` is one of them: a proxy that lets an
-/// upgrade through writes it anew. `Trailer` is not: it speaks of the message, and the list that RFC 2616 had it on
-/// is gone. nginx lets `Proxy-Authenticate` and `Proxy-Authorization` through, since it is a gateway and no proxy in
-/// the sense of the RFC; so does this function, and RFC 9110 section 11.7 leaves that choice.
+/// Whether a field of this name is never passed on, in either direction. `Upgrade` is one of them: a proxy that passes
+/// an upgrade on writes it again. `Trailer` is not: it speaks of the message, and the list that RFC 2616 had it on is
+/// gone. nginx lets `Proxy-Authenticate` and `Proxy-Authorization` through, since it is a gateway and no proxy in the
+/// sense of the RFC; so does this function, and RFC 9110 section 11.7 leaves that choice.
 #[must_use]
 pub fn is_hop_by_hop(id: HeaderId) -> bool {
     matches!(
@@ -43,7 +43,7 @@ impl<'a, I: Iterator<Item = &'a [u8]> + Clone> ConnectionOptions<I> {
     }
 
     /// Whether the field `name` is to be removed because an option names it. Fields that a message cannot do without
-    /// stay, whatever `Connection` says: otherwise a client could take away what a proxy or an upstream decides by
+    /// stay, whatever `Connection` says: otherwise a client could remove fields that a proxy or an upstream relies on
     /// (RFC 9110 section 7.6.1 forbids to name such fields).
     #[must_use]
     pub fn names(&self, id: HeaderId, name: &[u8]) -> bool {

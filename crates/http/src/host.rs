@@ -1,7 +1,7 @@
 //! Validation of `Host` and of the authority of an absolute target (RFC 9110 section 7.2, RFC 3986 section 3.2).
 //!
-//! Follows nginx 1.29.4 and later, which accepts the characters of a registered name or of an IP literal and a
-//! numeric port, and drops one dot at the end. Does not resolve names and does not choose a server.
+//! Follows nginx 1.29.4 and later: the characters of a registered name or of an IP literal and a numeric port are
+//! accepted, and one dot at the end is dropped. Does not resolve names and does not choose a server.
 
 use crate::Span;
 

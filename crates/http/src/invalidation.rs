@@ -6,8 +6,8 @@
 
 use crate::request::Method;
 
-/// Whether what is stored for the target must be invalidated: a method that is not known to be safe, and a response
-/// that is no error.
+/// Whether the entries of the target must be invalidated: a method that is not known to be safe, and a response that is
+/// no error.
 #[must_use]
 pub fn invalidates(method: Method, status: u16) -> bool {
     !is_safe(method) && matches!(status, 200..=399)

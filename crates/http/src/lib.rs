@@ -1,8 +1,8 @@
 //! HTTP/1.1 and HTTP/2 without I/O: heads in, decisions and bytes out.
 //!
-//! Every module is a pure function of the bytes it is given: nothing here opens a socket, reads a clock or
-//! allocates on the path of an ordinary request. Buffers come from the caller, `now` is an argument, and results
-//! point into the caller's buffers by index ([`Span`]), so a head can be moved to a larger buffer and stays valid.
+//! Every module is a pure function of the bytes it is given: nothing here opens a socket, reads a clock or allocates on
+//! the path of an ordinary request. Buffers come from the caller, and `now` is an argument. Results refer to the
+//! caller's buffers by index ([`Span`]), so a header section can be moved to a larger buffer and stays valid.
 //!
 //! | module | holds | source |
 //! |---|---|---|

@@ -1,5 +1,4 @@
-//! The header of the PROXY protocol, versions 1 and 2: what a proxy says about a connection before the first byte of
-//! its client.
+//! The header of the PROXY protocol, versions 1 and 2: the header of a proxy before the first byte of its client.
 //!
 //! [`parse`] takes the bytes received so far and returns the length of the header in them; nothing is kept between two
 //! calls, because a header is short. It accepts the same as nginx: addresses of version 1 are not checked closely,

@@ -80,7 +80,7 @@ impl<'a> SetCookie<'a> {
     }
 
     /// Adds, changes and removes flags. Without any flag nothing happens; otherwise the value counts as changed, since
-    /// nginx writes it anew even where all was right.
+    /// nginx writes it again even if it was correct.
     pub fn edit_flags(&mut self, flags: Flags) {
         if flags == Flags::default() {
             return;
@@ -170,7 +170,7 @@ pub fn replaced_domain(value: &[u8], pattern: &[u8], replacement: &[u8]) -> Opti
 }
 
 /// `proxy_cookie_path PATTERN REPLACEMENT` with a plain pattern: the new value of a path that starts with it, in the
-/// same case of letters; what follows the pattern stays.
+/// same case of letters; text behind the pattern stays.
 #[must_use]
 pub fn replaced_path(value: &[u8], pattern: &[u8], replacement: &[u8]) -> Option<Vec<u8>> {
     value.strip_prefix(pattern).map(|rest| [replacement, rest].concat())
@@ -215,7 +215,7 @@ pub struct Flags {
 pub struct UnknownFlag;
 
 impl Flags {
-    /// Adds what one word of the directive asks for, in any case of letters; an empty word, which a variable may give,
+    /// Adds the flag of one word of the directive, in any case of letters; an empty word, which a variable may give,
     /// asks for nothing. Where words contradict each other, nginx lets `secure` win over `nosecure`, `httponly` over
     /// `nohttponly`, and of `samesite` the strictest.
     ///

@@ -21,8 +21,8 @@ where
     !of_a_proxy && !options.removes(line.id, line.name)
 }
 
-/// Whether a field of a 304 replaces the stored one (RFC 9111 section 3.2). Not where the stored body depends on it,
-/// and not what was never to be stored.
+/// Whether a field of a 304 replaces the stored one (RFC 9111 section 3.2). Not fields that the stored body depends on,
+/// and not those that are never stored.
 #[must_use]
 pub fn is_updated(id: HeaderId) -> bool {
     !matches!(
@@ -43,8 +43,8 @@ pub fn is_updated(id: HeaderId) -> bool {
 pub struct Update {
     /// Some field has another value than before.
     pub changed: bool,
-    /// `Vary` has another value: the stored response was filed under a key that is no longer its own, and has to be
-    /// dropped, or filed anew, by the caller.
+    /// `Vary` has another value: the key of the stored response is outdated. The caller has to drop the response, or to
+    /// store it under another key.
     pub vary_changed: bool,
     /// The 304 had `Set-Cookie`: it goes to the requesting client only.
     pub has_set_cookie: bool,

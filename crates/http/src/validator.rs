@@ -10,7 +10,7 @@ pub const STRONG_DATE_GAP_S: i64 = 60;
 /// The validator of a response: the entity tag where there is one, else the date.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Validator<'a> {
-    /// None, or only what is malformed.
+    /// None, or only malformed ones.
     #[default]
     None,
     /// An entity tag with its quotes.
@@ -65,7 +65,7 @@ impl<'a> Validator<'a> {
         }
     }
 
-    /// Appends the value for `If-Range` when a part of the same bytes is to be asked for (RFC 9110 section 13.1.5);
+    /// Appends the value of `If-Range` for a request of a further part of the same bytes (RFC 9110 section 13.1.5);
     /// nothing, and false, for a weak validator.
     #[must_use]
     pub fn push_if_range(self, out: &mut Vec<u8>) -> bool {

@@ -1,7 +1,7 @@
 //! `Vary`: which requests a stored response answers (RFC 9111 section 4.1, RFC 9110 section 12.5.5).
 //!
-//! [`secondary_key`] writes the request fields that a response was selected by, in a normal form, so that two requests
-//! select the same variant when their keys are equal. Storing keys and variants is the cache's business.
+//! [`secondary_key`] writes the request fields named by `Vary`, in a normal form, so that two requests select the same
+//! variant if their keys are equal. Storing keys and variants is the cache's business.
 
 use crate::bytes::trim_ows;
 use crate::request::HeaderId;
@@ -12,7 +12,7 @@ pub const NAMES_MAX: usize = 32;
 /// Why no stored response can be selected by these fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VaryError {
-    /// `*`: what it was selected by does not stand in the request.
+    /// `*`: the fields of the request do not suffice to select one.
     Any,
     /// More than [`NAMES_MAX`] different names.
     TooManyNames,

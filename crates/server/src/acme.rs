@@ -1,4 +1,4 @@
-//! What the process that obtains certificates changes in one that serves: challenges of the process, certificates of a
+//! Changes to a serving process by the process that obtains certificates: challenges of the process, certificates of a
 //! configuration. Every thread has a change when its function returns.
 
 use acme::agent::Challenge;

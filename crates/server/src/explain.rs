@@ -1,4 +1,4 @@
-//! Which engine would move the bodies of each location, and what is easily done wrong: for `ringroad check`.
+//! The engine for the bodies of each location, and likely mistakes: for `ringroad check`.
 
 use std::fmt::Write;
 
@@ -8,8 +8,8 @@ use exchange::config::{Config, LocationId, Server};
 use exchange::settings::locations::Locations;
 use transfer::body::choose;
 
-/// A line for each location: its server, its name, and the mover of small files and of those at `directio`. Then what is
-/// easily done wrong there.
+/// A line for each location: its server, its name, and the mover of small files and of those at `directio`. Then likely
+/// mistakes in it.
 pub fn explain(config: &Config, caps: &Caps) -> String {
     let mut text = String::new();
     for server in &config.http.servers {

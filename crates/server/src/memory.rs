@@ -93,7 +93,7 @@ impl Crowd {
     }
 }
 
-/// Gives back what is kept to be used again: bytes of buffers, spare requests, chunks of shared memory.
+/// Frees recycled memory: bytes of buffers, spare requests, chunks of shared memory.
 fn give_back(thread: &Thread) -> (usize, usize, usize) {
     let requests = thread.drop_spare_requests();
     let chunks = io::shm::trim();

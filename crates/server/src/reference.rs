@@ -41,7 +41,7 @@ fn specs() -> impl Iterator<Item = &'static Spec> {
 /// Modules of nginx that are left out of the count: they run programs or transform contents, and will not be supported.
 const NOT_COUNTED: [&str; 3] = ["http_perl", "http_xslt", "http_image"];
 
-/// nginx's directives in `http` by what they come to here.
+/// nginx's directives in `http` by their support here.
 struct Counts {
     rows: usize,
     honoured: usize,
@@ -72,7 +72,7 @@ fn counts() -> Counts {
     counts
 }
 
-/// How much of nginx's `http` is supported, and what is not.
+/// How much of nginx's `http` is supported, and the missing directives.
 fn write_counts(page: &mut String) {
     let Counts { rows, honoured, idle, accepted, refused } = counts();
     let percent = |count: usize| format!("{:.1} %", 100.0 * count as f64 / rows as f64);
@@ -211,7 +211,7 @@ fn line(page: &mut String, text: std::fmt::Arguments<'_>) {
 pub fn configure_arguments() -> Vec<String> {
     let mut arguments = Vec::new();
     for (directive, argument) in OPTIONAL_PARTS {
-        // A directive of our own with that name would not mean what a tool concludes from the argument.
+        // An extra directive with that name would not have the meaning that a tool expects.
         if specs().any(|spec| spec.name == *directive && spec.module != "ringroad") {
             arguments.push((*argument).to_owned());
         }
@@ -233,7 +233,7 @@ pub fn configure_arguments() -> Vec<String> {
 fn has(module: &str) -> bool {
     // A row that nginx's own data does not have would never be found absent.
     debug_assert!(nginx_directives().iter().any(|row| row.module == module), "{module}");
-    // One that only accepts directives is not what a tool takes it for.
+    // One that is accepted without effect does not count for tools.
     specs().any(|spec| spec.module == module && !matches!(spec.state, State::Accepted(_) | State::Idle(_)))
 }
 

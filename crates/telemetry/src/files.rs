@@ -103,7 +103,7 @@ impl LogFiles {
         answer
     }
 
-    /// Writes what waits, at the end of the thread; gives up on what is stuck. `write` is [`Outgoing::write`]'s.
+    /// Writes the queued lines, at the end of the thread; gives up on stuck writes. `write` is [`Outgoing::write`]'s.
     pub async fn flush(&self, write: impl Fn(&Target, Level, &str)) {
         let until = rt::now() + LAST_WRITES;
         loop {

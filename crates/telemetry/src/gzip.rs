@@ -1,5 +1,5 @@
 //! Compressed logs: each written buffer is a separate gzip member (RFC 1952), and consecutive members are one valid
-//! file, so that there is no state between them and no trailer at the end.
+//! file. So there is no state between them and no trailer at the end.
 
 use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 

@@ -1,6 +1,6 @@
 //! Histograms of times: four buckets an octave, from 16 us to 134 s, so that percentiles are within 12 %.
 //!
-//! [`Histogram`] is what one thread counts in. [`Distribution`] is a sum of such, or counts under a lock.
+//! [`Histogram`] has the counts of one thread. [`Distribution`] is a sum of such, or counts under a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

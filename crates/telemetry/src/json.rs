@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// An object that is being written behind what is in the buffer.
+/// An object in progress behind the content of the buffer.
 pub struct Object<'a> {
     out: &'a mut Vec<u8>,
     first: bool,

@@ -6,7 +6,7 @@
 //!
 //! Numbers: [`metric`] has rows and pages, [`tally`] connections, [`traffic`] requests by server and location.
 //!
-//! [`sink`] is one target on one thread, [`files`] all of a thread's, [`named`] files whose names depend on the
+//! [`sink`] is one target on one thread, [`files`] all of a thread's, [`named`] files with names that depend on the
 //! request. The modules decide on the lines and their formats.
 #![forbid(unsafe_code)]
 

@@ -38,7 +38,7 @@ impl Losses {
         self.dropped.set(self.dropped.get() + 1);
     }
 
-    /// So many lines were lost with a write.
+    /// N lines were lost with a write.
     pub(super) fn fail(&self, lines: u64, cause: Cause) {
         self.failed.set(self.failed.get() + lines);
         self.cause.set(Some(cause));

@@ -1,7 +1,7 @@
-//! Metrics as rows: what is counted has one constant beside the line that counts it, and the pages and
-//! docs/counters.md are made of the constants.
+//! Metrics as rows: a metric is one constant beside the line that counts it, and the pages and docs/counters.md are
+//! made of the constants.
 //!
-//! A [`Metric`] says what a number is. A [`Series`] is a metric that threads count, with its places in the [`Cells`] of
+//! A [`Metric`] describes a number. A [`Series`] is a metric that threads count, with its places in the [`Cells`] of
 //! each thread; a row is put behind another one by [`Series::after`], so that adding one touches nothing else.
 
 use std::fmt::{Display, Write as _};
@@ -135,7 +135,7 @@ impl Page {
         self.text
     }
 
-    /// Appends what comes before the numbers of a metric.
+    /// Appends the text before the numbers of a metric.
     pub fn head(&mut self, metric: &Metric) {
         let Metric { prefix, name, help, .. } = metric;
         let kind = metric.kind.name();

@@ -1,4 +1,4 @@
-//! Logs whose file names depend on the request: separate tasks open, write and close them.
+//! Logs with file names that depend on the request: separate tasks open, write and close them.
 //!
 //! Without `open_log_file_cache` a file is open for as long as lines for it wait, so that neighbouring lines share one
 //! opening. With it the files stay open by the rules of that directive. The worker opens them itself, with the
@@ -137,7 +137,7 @@ impl NamedLogs {
         self.name.replace(name);
     }
 
-    /// Closes what is kept open: the files may have been renamed. Lines that wait are written before.
+    /// Closes the open files: the files may have been renamed. Lines that wait are written before.
     pub fn dismiss(&self) {
         for table in self.tables.take() {
             table.into_values().for_each(|named| named.dismiss());
@@ -156,7 +156,7 @@ impl NamedLogs {
         if self.shared.waiting.get() >= WAITING_MAX {
             return None;
         }
-        // Another rule is rare enough to end what the first one has opened: its lines are written before.
+        // A change of the rule is rare, so it closes all files of the old one: its lines are written before.
         match table.get(name) {
             Some(named) if named.links == links => return Some(Rc::clone(named)),
             Some(other) => other.dismiss(),
@@ -186,7 +186,7 @@ impl NamedLogs {
             dismissed: Cell::new(false),
             losses: Losses::default(),
         });
-        // The task owns the file: what is in the table may be dismissed while lines wait.
+        // The task owns the file: entries of the table may be evicted while lines wait.
         table.insert(name.into(), Rc::clone(&named));
         let (task, logs) = (Rc::clone(&named), Rc::downgrade(self));
         rt::spawn(async move { task.run(logs).await });
@@ -228,7 +228,7 @@ impl Shared {
     }
 }
 
-/// Says in the error log what was lost, if that is due.
+/// Reports lost lines in the error log, if that is due.
 fn tell(losses: &Losses, works: bool, path: &[u8], outgoing: &Outgoing) {
     if losses.is_any() {
         let target = Target::File(PathBuf::from(std::ffi::OsString::from_vec(path.to_vec())));
@@ -290,7 +290,7 @@ impl Named {
                 break;
             }
             timer.set(until);
-            // An alarm that comes too early, because the file was used again, is set anew.
+            // An alarm that fires too early, because the file was used again, is set again.
             let _ = timer.limit(self.bell.wait()).await;
         }
         // Without a wait since nothing waited: a line that comes now finds no file and makes another one.

@@ -14,8 +14,8 @@ use rustix::fs::FileType;
 /// A write that takes longer has waited for the disk: without that it is a copy into the page cache, some microseconds.
 const QUICK: Duration = Duration::from_millis(10);
 
-/// How long the engine writes after that. A disk that is behind makes writers wait 0.2 s at a time (the kernel's most for
-/// writers of dirty pages), so a thread loses 2 % at most.
+/// How long the engine writes after that. A slow disk makes writers wait 0.2 s at a time (the kernel's limit for writers
+/// of dirty pages), so a thread loses 2 % at most.
 const CAUTION: Duration = Duration::from_secs(10);
 
 /// Bytes of one such write: those of a busy turn of 256 requests. A target with more lines than that is behind already.

@@ -24,7 +24,7 @@ impl LogTarget {
         &self.spec
     }
 
-    /// Goes on with another file; what waits is still written to the old one.
+    /// Goes on with another file; queued lines are still written to the old one.
     pub(super) fn renew(&self, stream: Rc<Stream>) {
         // The old file may be stuck for good; the new one begins at once.
         if let Some(old) = self.stream.replace(Some(stream)) {

@@ -55,8 +55,8 @@ const FACILITIES: [&str; 24] = [
 const UNIX_PATH_MAX: usize = 107;
 
 impl Peer {
-    /// Reads what stands behind `syslog:`; the error is nginx's text. Names of servers are looked up, which blocks:
-    /// only while a configuration is read.
+    /// Parses the text after `syslog:`; the error is nginx's text. Names of servers are looked up, which blocks: only
+    /// while a configuration is read.
     pub fn parse(text: &str, hostname: &str) -> Result<Peer, String> {
         let (mut server, mut facility, mut severity, mut tag) = (None, None, None, None);
         let mut hostname = hostname;
@@ -98,7 +98,7 @@ impl Peer {
     /// Appends the header of a message; `level` is that of a line of the error log, and `time` the form of
     /// [`syslog_time`].
     pub fn header(&self, level: Option<Level>, time: &[u8], out: &mut Vec<u8>) {
-        // nginx replaces what was configured by the level of each error.
+        // nginx replaces the configured severity by the level of each error.
         let severity = level.map_or(self.severity, |level| level as u8);
         out.push(b'<');
         http::push_decimal(out, u64::from(self.facility) * 8 + u64::from(severity));

@@ -33,7 +33,7 @@ pub struct Zones {
 const SERVER: Label = Label { name: "server", values: &[] };
 const LOCATION: Label = Label { name: "location", values: &[] };
 
-/// Statuses that are told apart, and a word for all others of each class.
+/// Statuses with separate counters, and a word for all others of each class.
 const CODES: &[(&str, &str)] = &[
     ("100", ""),
     ("101", ""),

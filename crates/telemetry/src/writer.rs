@@ -25,7 +25,7 @@ use crate::{Hold, Level, Target};
 /// Bytes of one write.
 pub(super) const WRITE_MAX: usize = 256 << 10;
 
-/// Memory that an idle log keeps; what a burst needed beyond it is given back.
+/// Memory that an idle log keeps; memory of a burst beyond it is freed.
 const KEPT_MAX: usize = 256 << 10;
 
 /// How long memory for a write, or room in a syslog server's queue, is waited for: first, and at most.
@@ -227,7 +227,7 @@ impl Stream {
         self.tell();
     }
 
-    /// Says in the error log what was lost, if that is due.
+    /// Reports lost lines in the error log, if that is due.
     fn tell(&self) {
         if self.losses.is_any()
             && let Some(text) = self.losses.report(self.works.get(), &self.target)
@@ -271,7 +271,7 @@ impl Stream {
                 self.tell();
                 continue;
             };
-            // Copied into memory that the engine knows; what a packer made may be longer than that.
+            // Copied into memory that the engine knows; the output of a packer may be longer than that.
             let taken = buf.append(&output.bytes);
             output.bytes.drain(..taken);
             let mut write = pin!(file.write_at(0, buf, output.device, output.via));
@@ -337,7 +337,8 @@ impl Stream {
         if let Err(error @ SendError::Failed(_, errno)) = sent
             && errno != Errno::MSGSIZE
         {
-            // Over UDP the error is about the message before this one; a unix socket says what it does not take.
+            // Over UDP the error is about the message before this one; a unix socket returns an error for a line that
+            // it does not take.
             if socket.peer().is_inet() && errno == Errno::CONNREFUSED {
                 self.lose(error);
             }

@@ -1,5 +1,5 @@
-//! A connection with bytes in both directions and nothing else: what is left of a client's connection, or of one stream of
-//! it, when another protocol takes it over.
+//! A connection with bytes in both directions and nothing else: the rest of a client's connection, or of one stream of it,
+//! when another protocol takes it over.
 
 use std::task::{Context, Poll};
 

@@ -20,13 +20,13 @@ pub struct IncomingBody {
     taker: Cell<Option<Waker>>,
     giver: Cell<Option<Waker>>,
     received: Cell<u64>,
-    /// Where the rest comes from when nobody reads it into this any more.
+    /// The source of the rest when its reader into this has ended.
     source: RefCell<Option<Box<dyn PieceSource>>>,
     /// Whether some of it was taken, so that a further reader would get only a part.
     is_begun: Cell<bool>,
 }
 
-/// The rest of a body, which is read by whoever takes it.
+/// The rest of a body, for the task that takes over.
 pub trait PieceSource {
     /// The next piece; none at the end.
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyAborted>>;
@@ -99,7 +99,7 @@ impl IncomingBody {
         .await
     }
 
-    /// The rest of it comes from there: nobody adds pieces any more.
+    /// The rest of it comes from there: no more pieces are added.
     pub fn go_on_from(&self, source: Box<dyn PieceSource>) {
         *self.source.borrow_mut() = Some(source);
         wake(&self.taker);

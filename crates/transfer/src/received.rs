@@ -1,4 +1,4 @@
-//! The body of a request, where something asked for it: in memory, or in a temporary file when it is large.
+//! The body of a request, if a handler requested it: in memory, or in a temporary file when it is large.
 //!
 //! Reading it is the transport's (`exchange::transport`); a handler asks for it with `exchange::phases::Step::ReadBody`.
 
@@ -114,7 +114,7 @@ impl ReceivedBody {
         }
     }
 
-    /// Takes a buffer with more bytes. Few are copied: what comes in drops must not hold a piece for each.
+    /// Takes a buffer with more bytes. Few are copied: a body in tiny pieces must not take memory for each.
     pub fn take(&mut self, buf: Buf) {
         let has_room = self.last.as_ref().is_some_and(|last| last.len() < last.capacity());
         if has_room || buf.len() < TAKEN_MIN {
@@ -148,7 +148,7 @@ impl ReceivedBody {
         self.pieces.extend(last.map(Buf::freeze));
     }
 
-    /// Moves what is in memory to a file, which is made for the first of it.
+    /// Moves the bytes in memory to a file, which is made for the first of them.
     ///
     /// # Errors
     /// The failed operation, with the path and the error.
@@ -177,7 +177,7 @@ impl ReceivedBody {
         done.map_err(|errno| ("write", path, errno))
     }
 
-    /// Has all of it in memory, for want of a file: what the file has taken is read back. `counted` goes with the body.
+    /// Has all of it in memory, for want of a file: bytes in the file are read back. `counted` goes with the body.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -196,7 +196,7 @@ impl ReceivedBody {
         Ok(())
     }
 
-    /// Gives it away piece by piece, from its start: what is in the file first.
+    /// Gives it away piece by piece, from its start: the bytes in the file first.
     ///
     /// # Errors
     /// The file cannot be read.

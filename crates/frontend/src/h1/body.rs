@@ -1,4 +1,4 @@
-//! Reading the body of a request for a handler that asked for it.
+//! Reading the body of a request for a handler that needs it.
 //!
 //! ```text
 //!   came along with the head --+                       +--> ReceivedBody --above client_body_buffer_size--> temporary file
@@ -27,7 +27,7 @@ use transfer::incoming::{BodyAborted, IncomingBody, PIECE_BYTES_MAX};
 use transfer::received::ReceivedBody;
 
 impl Connection {
-    /// Reads the whole body: into memory up to `client_body_buffer_size`, and what is larger into a file. Where that
+    /// Reads the whole body: into memory up to `client_body_buffer_size`, and a larger body into a file. Where that
     /// file fails and the handler accepts pieces, the received bytes and the rest are fed to it.
     pub(super) async fn receive_whole_body(
         &mut self,
@@ -134,7 +134,7 @@ impl Connection {
         }
     }
 
-    /// Moves what was received of a body into it; how many bytes of the input that was, and whether it was the end.
+    /// Moves the received part of a body into it; how many bytes of the input that was, and whether it was the end.
     fn take_input(&mut self, rest: &mut Rest, body: &mut impl Collect) -> Result<(u64, bool), ()> {
         if let Rest::Bytes(left) = rest
             && let Some(buf) = self.input.take_buf(*left)
@@ -155,9 +155,10 @@ impl Connection {
         self.wire.set_multishot(false);
     }
 
-    /// Receives more of a body whose head has arrived: bytes of known length go to their final memory, at most this
-    /// many, as long as the client sends as fast as they are read. Returns their number; `None` at the end of the
-    /// connection. Other bytes are in the input. `ECANCELED` where the connection is given up meanwhile to make room.
+    /// Receives more of a body whose header section has arrived: bytes of known length go to their final memory, at
+    /// most this many, as long as the client sends as fast as they are read. Returns their number; `None` at the end of
+    /// the connection. Other bytes are in the input. `ECANCELED` where the connection is given up meanwhile to make
+    /// room.
     async fn receive_body_bytes(
         &mut self,
         rest: &mut Rest,
@@ -226,7 +227,7 @@ impl Connection {
         }
     }
 
-    /// Receives what is here, by a call of the thread that does not wait, behind what `buf` holds; `false` at the end of the
+    /// Receives the available bytes by a call that does not wait, behind the content of `buf`; `false` at the end of the
     /// stream. A client that sends fast has usually sent the whole of a short body by now.
     fn receive_now(&mut self, buf: &mut Buf) -> Option<Result<bool, Errno>> {
         if !self.thread.calls_directly || buf.len() == buf.capacity() {
@@ -235,8 +236,8 @@ impl Connection {
         Some(self.wire.recv_behind_now(buf)?.map(|count| count > 0))
     }
 
-    /// Of a body that is passed on in pieces, gathers what is here for the next piece, so that it leaves in one send; whether
-    /// that was anything.
+    /// For a body that is passed on in pieces, gathers the available bytes for the next piece, so that it leaves in one
+    /// send; whether that was anything.
     fn gather(&mut self, rest: &Rest) -> Result<bool, BodyAborted> {
         let here = match self.wire.try_recv() {
             Some(here) => here,

@@ -24,7 +24,7 @@ impl Client for Http1Client {
         let Interim { status, fields } = interim;
         let mut head = format!("HTTP/1.1 {} {}\r\n", status.code(), status.reason()).into_bytes();
         for (name, value) in fields {
-            // A field that must not be sent is left out: the response itself will show what is wrong.
+            // A field that must not be sent is left out: the response itself will show the error.
             let _ = http::response::push_field(&mut head, name, value);
         }
         head.extend_from_slice(b"\r\n");

@@ -42,7 +42,7 @@ impl Input {
         self.held.as_ref().map(|held| &held.bytes()[self.start..]).unwrap_or_default()
     }
 
-    /// Keeps the unused bytes in memory of their own size.
+    /// Copies the unused bytes to memory of their size.
     pub(super) fn leave_buffer(&mut self) {
         if let Some(Source::Buf(_)) = &self.held {
             *self = Input { held: Some(Source::Vec(self.bytes().to_vec())), start: 0 };
@@ -116,7 +116,7 @@ impl Connection {
         }
     }
 
-    /// Reads what is missing of a head.
+    /// Reads the rest of a header section.
     pub(super) async fn read_rest_of_head(&mut self, request: &mut Request) -> Received {
         let most = effect::policy(&request.scope().core).head_max as usize;
         // From here on the head has this long, however many pieces it comes in.
@@ -247,14 +247,14 @@ impl Connection {
         }
     }
 
-    /// Gives the head's bytes to the request; what follows them stays.
+    /// Gives the head's bytes to the request; the bytes behind them stay.
     fn take_head(&mut self, request: &mut Request, head_len: usize) -> Received {
         let Input { held, start } = std::mem::take(&mut self.input);
         let mut held = held.expect("a head was parsed in it");
         let rest = start + head_len;
         let left = &held.bytes()[rest..];
         if !left.is_empty() {
-            // Bytes of a body or of the next request came along: they move to a buffer of their own.
+            // Bytes of a body or of the next request came along: they move to a separate buffer.
             let Some(mut own) = rt::pool().get(left.len()) else { return Received::Closed };
             own.append(left);
             self.input = Input { held: Some(Source::Buf(own)), start: 0 };
@@ -283,7 +283,7 @@ impl Connection {
         Received::Abandoned(status)
     }
 
-    /// Lets the log show what was received of a head that is not whole: as in nginx the request line as far as it
+    /// Lets the log show the received part of an incomplete header section: as in nginx the request line as far as it
     /// came, and where that is right, its parts.
     fn keep_for_messages(&mut self, request: &mut Request) {
         if let Input { held: Some(held), start } = std::mem::take(&mut self.input) {
@@ -291,7 +291,7 @@ impl Connection {
             request.take_head(held, start);
             if !request.head.request_line().is_empty() {
                 request.received = received;
-                // The head is refused already; what the URI is worth makes no difference.
+                // The head is refused already; the validity of the URI makes no difference.
                 let _ = course::read_uri(request);
             }
         }

@@ -6,10 +6,10 @@
 //!        +------------------------------------- keep-alive ----------------------------------------+
 //! ```
 //!
-//! [`proxy`] reads what a proxy says first, [`input`] heads and [`body`] the bodies of requests. `exchange::pump` takes a
-//! request to its response, for which [`transport`] is what HTTP/1 has to offer: [`head`] and [`respond`] write, [`outlet`]
-//! takes bodies that are not in memory. [`upgrade`] hands connections over that begin with HTTP/2. [`rest`] deals with request bodies that nobody wanted and with the end of the
-//! connection.
+//! [`proxy`] reads the header of a proxy, [`input`] header sections and [`body`] the bodies of requests. `exchange::pump`
+//! takes a request to its response, for which [`transport`] is what HTTP/1 has to offer: [`head`] and [`respond`] write,
+//! [`outlet`] takes bodies that are not in memory. [`upgrade`] hands connections over that begin with HTTP/2. [`rest`]
+//! handles request bodies without a reader and the end of the connection.
 
 mod body;
 mod client;
@@ -43,8 +43,8 @@ use exchange::transport::{After, Received};
 use input::Input;
 use telemetry::tally::{self, Stage};
 
-/// One connection. While it waits it is small: a request with its memory is taken when the first bytes of one
-/// are here, and given back with its end, so that a few of them serve many connections and stay in the cache.
+/// One connection. While it waits it is small: a request object is taken when the first bytes of a request have
+/// arrived, and released at its end. So a few of them serve many connections and stay in the cache.
 struct Connection {
     thread: Rc<Thread>,
     entrance: Rc<Entrance>,
@@ -92,12 +92,12 @@ pub async fn serve(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd, _cou
     connection.end();
 }
 
-/// What a client has turned out to speak.
+/// The protocol that a client was found to speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spoken {
     /// HTTP/1, to the end of the connection.
     Http1,
-    /// HTTP/2, whose first bytes are in the input.
+    /// HTTP/2; its first bytes are in the input.
     Http2,
 }
 
@@ -223,7 +223,7 @@ impl Connection {
         Spoken::Http1
     }
 
-    /// Takes what is here of a request; nothing while its head is not whole.
+    /// Takes the available bytes of a request; nothing while its head is not whole.
     fn begin(&mut self, request: &mut Request) -> Option<Received> {
         self.stage.set(Stage::Reading);
         // Also one that turns out to be none counts, as in nginx.
@@ -248,7 +248,7 @@ impl Connection {
     }
 }
 
-/// Loopback copies what is sent without a copy, and tells only then.
+/// Loopback copies data of zero-copy sends, and reports that only then.
 fn is_same_machine(peer: &Address, local: &Address) -> bool {
     match (peer, local) {
         (Address::Inet(peer), Address::Inet(local)) => peer.ip().is_loopback() || peer.ip() == local.ip(),

@@ -1,5 +1,5 @@
-//! Where the body of a response of HTTP/1 goes: head and body are gathered into few sends, framed by chunks where the head
-//! says so (RFC 9112 section 7.1), and sent with the timeout and the rate of the location.
+//! Where the body of a response of HTTP/1 goes: header section and body are gathered into few sends, framed by chunks if
+//! the header section says so (RFC 9112 section 7.1), and sent with the timeout and the rate of the location.
 //!
 //! ```text
 //!   begin, push_range          framed                       the rate lets all of it go
@@ -8,7 +8,7 @@
 //!                                    |  `------------------ sent ------------------------+
 //!                                    `--- a part of it may go, as a copy --------> flying
 //! ```
-//! Parts of files go past all that: what was added is flushed before them, and they have no frames.
+//! Parts of files go past all that: added bytes are flushed before them, and they have no frames.
 
 use std::task::{Context, Poll, ready};
 
@@ -31,7 +31,7 @@ pub(super) struct Http1Outlet<'a> {
     timer: &'a Timer,
     patience: Patience,
     pace: Pace,
-    /// Bytes that a read is asked for, where they are configured or limited by the rate.
+    /// Bytes of a read, if configured or limited by the rate.
     chunk_bytes: Option<u64>,
     /// The head, until it leaves.
     head: Vec<u8>,
@@ -131,7 +131,7 @@ impl<'a> Http1Outlet<'a> {
         self.head.is_empty() && self.body.is_empty()
     }
 
-    /// Takes what was added, as it is to leave.
+    /// Takes the added bytes, framed for sending.
     fn framed(&mut self, trailers: Option<&Trailers>) -> Segments {
         let (mut start, body) = (std::mem::take(&mut self.head), std::mem::take(&mut self.body));
         self.pieces = 0;
@@ -189,7 +189,7 @@ impl<'a> Http1Outlet<'a> {
         }
     }
 
-    /// Ready when what was handed to the wire has left; whether it was the rest of a flush.
+    /// Ready when the bytes handed to the wire have left; whether it was the rest of a flush.
     fn poll_flown(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, SendError>> {
         let Some(flying) = &mut self.flying else { return Poll::Ready(Ok(true)) };
         // Segments of which nothing is left to send are done, and have memory that can be used again.
@@ -222,7 +222,7 @@ impl<'a> Http1Outlet<'a> {
 
 /// Bytes from which on a send that copies is a call of this thread. The copy takes much longer than the engine would
 /// save, and the buffer is free for the next read when the call ends: by a ring it would be after the sends of all
-/// others. Of a file of 100 KiB the head would be a packet of its own, for an eighth more of the processor's time.
+/// others. For a file of 100 KiB a separate packet for the header section would cost an eighth more CPU time.
 const SENT_DIRECTLY_MIN: u64 = 128 << 10;
 
 /// Free bytes of a socket's buffer that are worth a read of the disk; with fewer, the kernel is asked to tell when a

@@ -47,7 +47,7 @@ impl Connection {
                     true => {}
                     false => return false,
                 },
-                // A peer that goes without a byte may only have looked whether anybody listens.
+                // A peer that leaves without a byte may be a check of the port.
                 Ok(Ok(None)) if self.input.bytes().is_empty() => {
                     self.complain(Level::Info, format_args!("client closed connection"));
                     return false;

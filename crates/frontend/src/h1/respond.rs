@@ -158,5 +158,5 @@ fn is_disabled(core: &Core, request: &Request) -> bool {
 /// Bytes that are sent by a call of this thread: from here on the engine may send without a copy (`zero_copy`).
 const SENT_DIRECTLY_MAX: usize = 16 << 10;
 
-/// Time between two looks at what a client has acknowledged: about a round trip.
+/// Time between two checks of the acknowledged bytes: about a round trip.
 const ACKNOWLEDGED_EVERY: Duration = Duration::from_millis(10);

@@ -112,7 +112,7 @@ impl Connection {
 
 /// The rest of a body.
 pub(super) enum Rest {
-    /// So many bytes.
+    /// This many bytes.
     Bytes(u64),
     /// Chunks up to the last one.
     Chunks(ChunkedDecoder),
@@ -137,7 +137,7 @@ impl Rest {
         }
     }
 
-    /// How much of `input` belongs to the body, and whether that was its end. `keep` gets what it carries.
+    /// How much of `input` belongs to the body, and whether that was its end. `keep` gets its content.
     pub(super) fn take(&mut self, input: &[u8], mut keep: impl FnMut(&[u8])) -> Result<(usize, bool), ()> {
         match self {
             Rest::Bytes(left) => {

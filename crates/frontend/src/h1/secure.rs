@@ -123,7 +123,7 @@ impl Connection {
     }
 }
 
-/// Certificates whose names have variables, and their server.
+/// Certificates with variables in their names, and their server.
 type Named = (Arc<NamedCertificates>, ServerId);
 
 /// Where a handshake takes place.
@@ -134,7 +134,7 @@ struct Place<'c> {
 }
 
 impl Place<'_> {
-    /// Reads what the client says first, chooses a server by it, and goes through the handshake.
+    /// Reads the client's hello, chooses a server by it, and performs the handshake.
     async fn shake_hands(
         &self,
         socket: &mut Socket,
@@ -157,7 +157,7 @@ impl Place<'_> {
         Ok((hello, handshaken))
     }
 
-    /// The settings that a handshake is made with, and certificates whose names have variables. Nothing where it is refused.
+    /// The settings of a handshake, and certificates with variables in their names. Nothing where it is refused.
     fn choose(&self, hello: &Hello) -> Option<(Server, Option<Named>)> {
         let generation = self.thread.generation();
         let listen = self.entrance.listen(&generation)?;

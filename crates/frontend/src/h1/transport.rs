@@ -57,7 +57,7 @@ impl Transport for Connection {
 
     async fn feed(&mut self, mut feed: Feed<Rest>) -> Infallible {
         let result = self.feed_to_end(&mut feed).await;
-        // The handler learns how it ended, and decides what comes of the request.
+        // The handler learns how it ended, and decides on the request.
         feed.incoming.end(result);
         std::future::pending().await
     }
@@ -103,14 +103,14 @@ impl Transport for Connection {
     }
 
     async fn settle(&mut self, request: &Request, core: &Core, error: &BodyError) {
-        // The reset would overtake what the client has not acknowledged.
+        // The reset would overtake bytes that the client has not acknowledged.
         if respond::ends_in_reset(error, request) {
             self.acknowledged(core.sending.send_timeout).await;
         }
     }
 
     fn break_off(&mut self, request: &Request, error: &BodyError) {
-        // A reset frees at once what the kernel still holds for a client that takes nothing.
+        // A reset frees at once the bytes that the kernel still holds for a client that takes none.
         let is_timeout = *error == BodyError::Send(SendError::TimedOut);
         let resets = is_timeout && request.scope().core.keeping.reset_timedout_connection;
         if resets || respond::ends_in_reset(error, request) {

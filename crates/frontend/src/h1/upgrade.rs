@@ -40,14 +40,14 @@ impl Connection {
             if count >= TOLD_APART {
                 return true;
             }
-            // Whatever ends this wait is met again by whoever reads the head.
+            // The reader of the header section meets any end of this wait again.
             if !matches!(self.receive_unless_given_up(Waits::Head, 0).await, Ok(true)) {
                 return false;
             }
         }
     }
 
-    /// Serves the connection as what it is.
+    /// Serves the connection by the protocol found.
     pub(super) async fn go_on_with_http2(self) {
         let Connection { thread, entrance, info, input, wire, stage, .. } = self;
         let calls_directly = thread.calls_directly;

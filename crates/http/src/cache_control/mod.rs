@@ -5,7 +5,7 @@
 //! the values of all lines of the field. [`crate::freshness`] has their effect on storing and reusing.
 //!
 //! Read so that a mistake of the origin makes caching stricter, never laxer: an age that is no number is 0, a
-//! restricting directive counts whatever argument it has, and an open quote does not hide what follows it.
+//! restricting directive counts with any argument, and an open quote does not hide later directives.
 
 mod element;
 mod targeted;
@@ -73,7 +73,7 @@ impl CacheControl {
         found
     }
 
-    /// Adds what one more line says.
+    /// Adds the directives of one more line.
     pub(crate) fn read(&mut self, value: &[u8]) {
         for (name, argument) in elements(value) {
             self.add(name, argument);

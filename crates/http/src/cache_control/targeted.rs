@@ -16,9 +16,9 @@ pub struct Targeted {
 /// The first of the fields `names` (RFC 9213 section 2.2: the cache's target list, in the order of preference) that the
 /// response has and that is valid and not empty.
 ///
-/// Such a field is a structured dictionary. One that does not parse is passed over as if it were absent. Arguments of
-/// another type than the directive has are passed over with their directive where it would allow something, and taken
-/// for a bare directive where it would forbid something.
+/// Such a field is a structured dictionary. One that does not parse is passed over as if it were absent. Arguments of a
+/// wrong type are ignored together with a directive that allows something, and alone for a directive that forbids
+/// something.
 #[must_use]
 pub fn targeted<'a, I>(lines: I, names: &[&[u8]]) -> Option<Targeted>
 where

@@ -72,8 +72,8 @@ impl Civil {
     }
 }
 
-/// Days from the start of March of a year to the start of the month, in a calendar whose year starts in March so
-/// that the leap day comes last. The months' lengths repeat every five: 153 days.
+/// Days from the start of March of a year to the start of the month, in a calendar that starts in March so that the
+/// leap day comes last. The months' lengths repeat every five: 153 days.
 fn days_before_month(month_from_march: i64) -> i64 {
     (153 * month_from_march + 2) / 5
 }

@@ -45,8 +45,8 @@ pub fn parse_expiration(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// As [`parse_http`] of a date that is written as [`super::http`] writes it; `None` for any other form. So what is
-/// answered can be written again and is the same text.
+/// As [`parse_http`] of a date that is written as [`super::http`] writes it; `None` for any other form. So the result
+/// can be written again and is the same text.
 #[must_use]
 pub fn parse_as_written(text: &[u8]) -> Option<i64> {
     let unix = preferred(text.try_into().ok()?)?;

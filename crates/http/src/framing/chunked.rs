@@ -151,7 +151,7 @@ impl ChunkedDecoder {
         Self { is_limited: false, ..Self::default() }
     }
 
-    /// One that refuses what the grammar of RFC 9112 section 7.1 does not have, if `strict`.
+    /// With `strict` it refuses everything outside of the grammar of RFC 9112 section 7.1.
     #[must_use]
     pub fn strict(strict: bool) -> Self {
         Self { strict, ..Self::default() }

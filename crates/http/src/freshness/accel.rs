@@ -14,7 +14,7 @@ pub enum AccelExpires {
 }
 
 impl AccelExpires {
-    /// Reads the value as nginx does: what is no number is as no field.
+    /// Reads the value as nginx does: text that is no number counts as no field.
     #[must_use]
     pub fn parse(value: &[u8]) -> Option<Self> {
         if let Some(time) = value.strip_prefix(b"@") {

@@ -108,7 +108,7 @@ impl CacheFields {
         }
     }
 
-    /// Whether the response can be asked for again by a condition.
+    /// Whether the response can be revalidated.
     #[must_use]
     pub fn has_validator(&self) -> bool {
         self.etag.is_some() || self.last_modified.is_some()

@@ -1,8 +1,8 @@
 //! Whether a response may be stored in a shared cache, and for how long it is good (RFC 9111 sections 3, 3.3 and 3.5).
 //!
 //! [`judge`] combines the response, the request and the configuration. The default is the stricter of nginx and the
-//! RFC: nginx stores no response with `Set-Cookie`, `no-cache` or `private` in any form, the RFC no response to a
-//! request with `Authorization` unless the response allows it.
+//! RFC: nginx stores no response with `Set-Cookie`, `no-cache` or `private` in any form. The RFC forbids to store one
+//! to a request with `Authorization` unless the response allows it.
 
 use super::{
     AccelExpires, CacheFields, Expires, Heuristic, Lifetime, LifetimeSource, StaleUse, Times, stale,
@@ -93,8 +93,8 @@ pub struct Rules {
     pub stores_parts: bool,
     /// Whether answers to requests with `Authorization` are stored like others: nginx's habit.
     pub stores_authorized: bool,
-    /// Whether what must be validated at each use (`no-cache`, expired) is stored when it has a validator. nginx does
-    /// not store it.
+    /// Whether a response that needs validation at each use (`no-cache`, expired) is stored if it has a validator.
+    /// nginx does not store it.
     pub stores_for_validation: bool,
     /// Whether `s-maxage` forbids to serve stale: see [`stale`].
     pub s_maxage_forbids_stale: bool,
@@ -233,8 +233,8 @@ pub fn shares_authorized(control: &CacheControl) -> bool {
     control.public || control.must_revalidate || control.s_maxage.is_some()
 }
 
-/// Whether we know what a status asks of a cache (RFC 9111 section 3, for `must-understand`): the final statuses of
-/// RFC 9110.
+/// Whether a status is understood for caching (RFC 9111 section 3, for `must-understand`): the final statuses of RFC
+/// 9110.
 #[must_use]
 pub fn is_understood(status: u16) -> bool {
     matches!(status, 200..=206 | 300..=305 | 307 | 308 | 400..=417 | 421 | 422 | 426 | 500..=505)

@@ -23,7 +23,7 @@ pub enum Protocol {
     Bytes,
 }
 
-/// What an encoder makes of the parts of a request.
+/// The result of an encoder for the parts of a request.
 #[derive(Clone, Debug)]
 pub struct Encoded {
     pub(in crate::gateway) protocol: Protocol,
@@ -58,7 +58,7 @@ impl Encoded {
         self.target.of(&self.head)
     }
 
-    /// The key that is asked for, where the protocol has one.
+    /// The requested key, if the protocol has one.
     #[must_use]
     pub fn key(&self) -> Option<&[u8]> {
         matches!(self.protocol, Protocol::Memcached { .. }).then(|| memcached::key(&self.head))

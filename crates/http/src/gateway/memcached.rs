@@ -18,7 +18,7 @@ use crate::{Span, StatusCode, parse_decimal};
 /// The command in front of a key.
 const COMMAND: &[u8] = b"get ";
 
-/// What the first line of a value begins with.
+/// The beginning of the first line of a value.
 const VALUE: &[u8] = b"VALUE ";
 
 /// The whole response where the key is not known.
@@ -65,7 +65,7 @@ pub struct Decoder {
     key: Vec<u8>,
     gzip_flag: u64,
     head_max: u32,
-    /// Whether the value is for nobody (HEAD).
+    /// Whether the value is not wanted (HEAD).
     is_bare: bool,
     keeps: bool,
     place: Place,
@@ -76,7 +76,7 @@ pub struct Decoder {
     note: Option<&'static str>,
 }
 
-/// What the next byte is a part of.
+/// The element that the next byte belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// The first line.

@@ -1,10 +1,10 @@
 //! The protocols that servers behind this one speak: a request becomes bytes, and bytes become events of a response.
 //!
-//! Main types: the encoder of each protocol ([`Encoder`] for HTTP, [`fastcgi::Encoder`],
-//! [`scgi::Encoder`], [`uwsgi::Encoder`], [`memcached::get`]), which takes the parts of a request
-//! and makes an [`Encoded`] of them, and [`Decoder`], which takes received bytes and returns ranges of them. No byte of a
-//! body is copied here. The decoder is a closed enum, and a protocol is a variant with a directory of its own: no box and
-//! no dynamic call for a request. The caller handles connections, timeouts and the choice of a server.
+//! Main types: the encoder of each protocol and the decoder. An encoder ([`Encoder`] for HTTP, [`fastcgi::Encoder`],
+//! [`scgi::Encoder`], [`uwsgi::Encoder`], [`memcached::get`]) makes an [`Encoded`] of the parts of a request. [`Decoder`]
+//! takes received bytes and returns ranges of them. No byte of a body is copied here. The decoder is a closed enum, and a
+//! protocol is a variant with a separate directory: no box and no dynamic call for a request. The caller handles
+//! connections, timeouts and the choice of a server.
 
 mod encoded;
 mod event;
@@ -202,7 +202,7 @@ impl Decoder {
         }
     }
 
-    /// What the server has said beside the response since the last call, for the log.
+    /// The server's messages beside the response since the last call, for the log.
     pub fn take_messages(&mut self) -> Option<Vec<u8>> {
         match self {
             Self::Http1(_) | Self::Memcached(_) => None,

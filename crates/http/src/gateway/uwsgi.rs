@@ -15,7 +15,7 @@ pub struct Encoder {
 const HEADER_LEN: usize = 4;
 
 impl Encoder {
-    /// A request with these modifiers, which tell a server of several languages whom it is for.
+    /// A request with these modifiers, which select the language in a server of several.
     #[must_use]
     pub fn new(modifier1: u8, modifier2: u8) -> Self {
         Self { bytes: vec![modifier1, 0, 0, modifier2], is_short: true }

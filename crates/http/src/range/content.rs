@@ -67,7 +67,7 @@ impl ContentRange {
     /// Reads the field of a 206 and checks it against `Content-Length`, where that is there.
     ///
     /// # Errors
-    /// [`ContentRangeError`]; the response must not be stored, nor taken for the part that was asked for.
+    /// [`ContentRangeError`]; the response must not be stored, nor taken for the requested part.
     pub fn of_part(head: &ReplyHead, buf: &[u8]) -> Result<(ByteRange, Option<u64>), ContentRangeError> {
         let mut values = head.all(buf, HeaderId::ContentRange);
         let value = values.next().ok_or(ContentRangeError::Missing)?;

@@ -1,8 +1,8 @@
 //! Range requests (RFC 9110 section 14), read as nginx's range filter reads them.
 //!
-//! [`parse`] turns the value of `Range` into byte ranges of one representation, [`if_range_matches`] tells whether
-//! it applies. Parts of a multi-range response are in [`multipart`]. [`ContentRange`] reads what an upstream answered,
-//! [`RangeSet`] keeps which parts are there. Body bytes are the caller's business.
+//! [`parse`] turns the value of `Range` into byte ranges of one representation, [`if_range_matches`] tells whether it
+//! applies. Parts of a multi-range response are in [`multipart`]. [`ContentRange`] reads the range of an upstream's
+//! response, [`RangeSet`] records the present parts. Body bytes are the caller's business.
 
 mod content;
 pub mod multipart;
@@ -50,8 +50,8 @@ pub const MAX_RANGES_DEFAULT: u32 = i32::MAX as u32;
 /// Parses the value of `Range` for a representation of `size` bytes into `out` (cleared first; empty unless the
 /// outcome is [`RangeOutcome::Partial`]).
 ///
-/// As in nginx, a malformed list after `bytes=` is 416 rather than ignored, and a range that starts at 0 but is empty
-/// (a request for a part of an empty file) makes the response whole.
+/// As in nginx, a malformed list after `bytes=` is 416 rather than ignored. An empty range from 0 on (a request for a
+/// part of an empty file) makes the response whole.
 pub fn parse(value: &[u8], size: u64, max_ranges: u32, out: &mut Vec<ByteRange>) -> RangeOutcome {
     out.clear();
     let Some((unit, list)) = value.split_at_checked(6) else { return RangeOutcome::Whole };

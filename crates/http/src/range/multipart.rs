@@ -39,7 +39,7 @@ impl<'a> Multipart<'a> {
         out.extend_from_slice(&self.boundary);
     }
 
-    /// Appends what stands before the data of `range`.
+    /// Appends the text before the data of `range`.
     pub fn push_part(&self, range: ByteRange, out: &mut Vec<u8>) {
         out.extend_from_slice(b"\r\n--");
         out.extend_from_slice(&self.boundary);
@@ -52,7 +52,7 @@ impl<'a> Multipart<'a> {
         out.extend_from_slice(b"\r\n\r\n");
     }
 
-    /// Appends what stands behind the last part.
+    /// Appends the text after the last part.
     pub fn push_end(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"\r\n--");
         out.extend_from_slice(&self.boundary);

@@ -62,7 +62,7 @@ impl RangeSet {
         if range.start >= range.end {
             return Ok(());
         }
-        // The ranges that end before it and those that start behind it stay; what is between touches it.
+        // The ranges that end before it and those that start behind it stay; ranges between touch it.
         let first = self.ranges.partition_point(|other| other.end < range.start);
         let last = self.ranges.partition_point(|other| other.start <= range.end);
         let touched = self.ranges.get(first..last).unwrap_or_default();
@@ -91,7 +91,7 @@ impl RangeSet {
         range.start >= range.end || self.present_from(range.start) >= range.end - range.start
     }
 
-    /// How many bytes are there without a gap from `at` on: what can be served before something is missing.
+    /// How many bytes are there without a gap from `at` on: the bytes that can be served before a gap.
     #[must_use]
     pub fn present_from(&self, at: u64) -> u64 {
         let index = self.ranges.partition_point(|range| range.end <= at);
@@ -109,7 +109,7 @@ impl RangeSet {
         let mut index = self.ranges.partition_point(|range| range.end <= wanted.start);
         let mut at = wanted.start;
         std::iter::from_fn(move || {
-            // Skips what is there at this place.
+            // Skips the range at this position.
             if let Some(range) = self.ranges.get(index).filter(|range| range.start <= at) {
                 at = at.max(range.end);
                 index += 1;

@@ -1,4 +1,4 @@
-//! The head of an upstream's response (RFC 9112 sections 4 and 5): what was answered, as ranges of the caller's buffer.
+//! The head of an upstream's response (RFC 9112 sections 4 and 5): the response, as ranges of the caller's buffer.
 //!
 //! Main types: [`ReplyHead`], filled by [`parse`] within [`Limits`]. It is reused for the life of a connection:
 //! [`ReplyHead::clear`] keeps its field table. Where the body ends is [`crate::framing::ReplyFraming`]; whether the
@@ -59,7 +59,7 @@ impl Default for Limits {
     }
 }
 
-/// One field line as bytes: what the functions about caching take, from whichever source.
+/// One field line as bytes: the input of the functions for caching, from either source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldLine<'a> {
     /// The name as a number.

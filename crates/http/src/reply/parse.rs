@@ -1,8 +1,8 @@
 //! The parser of a response head (RFC 9112 sections 4 and 5, after the behaviour of nginx's upstream module).
 //!
-//! Works on one growing buffer and parses a line only when its line feed has arrived, so the pieces in which a head
-//! arrives cannot change the result; each byte is searched for a line feed once. Only the first five bytes are examined
-//! earlier: a response of HTTP/0.9 may have no line feed at all.
+//! Works on one growing buffer and parses a line only when its line feed has arrived. So the pieces in which a header
+//! section arrives cannot change the result; each byte is searched for a line feed once. Only the first five bytes are
+//! examined earlier: a response of HTTP/0.9 may have no line feed at all.
 
 use super::{Limits, Phase, ReplyError, ReplyHead, ReplyProgress};
 use crate::bytes::{find_control, find_name_end, trim_ows};
@@ -233,8 +233,8 @@ fn split_field(line: &[u8]) -> Result<Field, ReplyError> {
     let value_start = match text.get(name_end) {
         Some(b':') if name_end == 0 => return Err(ReplyError::EmptyName),
         Some(b':') => name_end + 1,
-        // A line without a colon: nginx takes the whole of it for a name with an empty value. What is no name, such as the
-        // first line of a page, is none of a header section.
+        // A line without a colon: nginx takes the whole of it for a name with an empty value. Text that is no field name,
+        // such as the first line of a page, is not part of a header section.
         None if name_end > 0 && text.iter().all(|byte| crate::bytes::is_token(*byte)) => name_end,
         None if name_end > 0 => return Err(ReplyError::InvalidByteInName),
         None => return Err(ReplyError::BareCr),

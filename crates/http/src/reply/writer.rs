@@ -41,7 +41,8 @@ impl HeadWriter {
         Ok(HeadWriter { bytes, head })
     }
 
-    /// Writes a line. A repetition of a name whose first value counts is written, but not entered into the parsed form.
+    /// Writes a line. A repetition of a name of which the first value counts is written, but not entered into the
+    /// parsed form.
     ///
     /// # Errors
     /// A second line of a name that must not come twice, or too many lines.
@@ -70,8 +71,8 @@ impl HeadWriter {
     }
 }
 
-/// Parses the output of a [`HeadWriter`] and only searches the bounds of names and values: for bytes whose checksum was
-/// verified. `None` where they are not a head; bytes behind it are ignored.
+/// Parses the output of a [`HeadWriter`] and only searches the bounds of names and values: for bytes with a verified
+/// checksum. `None` where they are not a head; bytes behind it are ignored.
 #[must_use]
 pub fn parse_written(bytes: &[u8]) -> Option<ReplyHead> {
     if !bytes.starts_with(VERSION) {

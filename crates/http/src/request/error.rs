@@ -4,8 +4,8 @@ use super::HeaderId;
 use crate::StatusCode;
 use crate::host::HostError;
 
-/// Why a request head is refused. The peer is at fault in every case, and the bytes after the head cannot be trusted to
-/// be a request, so the connection ends after the response.
+/// Why a request head is refused. The peer is at fault in every case, and the bytes after the header section cannot be
+/// trusted to be a request, so the connection ends after the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseError {
     /// The method has another byte than an upper-case letter, `_` or `-`, or is empty.
@@ -76,8 +76,8 @@ impl ParseError {
         }
     }
 
-    /// Whether the connection must be closed after the response. Always true today; asked for by name so that the
-    /// caller does not have to know.
+    /// Whether the connection must be closed after the response. Always true today; a method, so that callers need not
+    /// know the statuses.
     #[must_use]
     pub fn closes(self) -> bool {
         true

@@ -1,4 +1,4 @@
-//! The request head (RFC 9112 sections 3 and 5): what was asked, as ranges of the caller's buffer.
+//! The request head (RFC 9112 sections 3 and 5): the request, as ranges of the caller's buffer.
 //!
 //! Main types: [`Head`], filled by [`parse`] or a [`Composer`] under a [`Policy`]. A head is reused for the life of a connection:
 //! [`Head::clear`] keeps its field table. Nothing here reads a body ([`crate::framing`]) or decodes a path
@@ -264,13 +264,13 @@ impl Head {
         &self.fields.lines
     }
 
-    /// Gives a field another value, or adds it; further fields of that name are taken away. The text is appended to `buf`, which
-    /// was parsed. What the head said of its body and its host stays.
+    /// Gives a field another value, or adds it; further fields of that name are taken away. The text is appended to `buf`,
+    /// which was parsed. The framing and the host already parsed stay.
     pub fn set_field(&mut self, buf: &mut Vec<u8>, name: &[u8], value: &[u8]) {
         self.fields.set(buf, name, value);
     }
 
-    /// Takes away all fields whose name `is_one`. What the head said of its body and its host stays.
+    /// Removes all fields with a matching name. The framing and the host already parsed stay.
     pub fn remove_fields(&mut self, buf: &[u8], is_one: impl Fn(&[u8]) -> bool) {
         self.fields.remove(buf, is_one);
     }

@@ -64,7 +64,7 @@ fn absolute(text: &[u8], base: usize) -> Result<(Target, Span), ParseError> {
 }
 
 /// Index after host and port that start at `start`. Only letters, digits, dots and hyphens (or an IP literal) are
-/// taken, as nginx does in a target, so user information ends up as an error.
+/// taken, as nginx does in a target, so user information is an error.
 fn authority_end(text: &[u8], start: usize) -> usize {
     let host_end = match text.get(start) {
         Some(b'[') => text[start..].iter().position(|&byte| byte == b']').map_or(start, |at| start + at + 1),

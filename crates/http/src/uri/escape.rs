@@ -1,7 +1,7 @@
 //! Percent-encoding and HTML escaping with nginx's sets of characters, and decoding.
 //!
 //! Which set applies where: [`Escape::Uri`] for a decoded path that goes into `Location` or to an upstream,
-//! [`Escape::Args`] for a value put into a query, [`Escape::UriComponent`] for anything put between separators.
+//! [`Escape::Args`] for a value put into a query, [`Escape::UriComponent`] for text between separators.
 
 /// Which bytes are encoded. Control bytes, DEL and bytes above 0x7f always are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Request paths: normalisation, escaping, query arguments (RFC 3986, after nginx's reading of it).
 //!
-//! [`normalise`] turns path and query as received into the path that locations and files are looked up by.
-//! It decodes, removes dot segments and refuses what would leave the root; it does not touch a file system.
+//! [`normalise`] turns path and query as received into the path that locations and files are looked up by. It decodes,
+//! removes dot segments and refuses paths that leave the root; it does not touch a file system.
 
 mod args;
 mod escape;
@@ -138,8 +138,8 @@ enum State {
     DotDot,
 }
 
-/// The long way: decodes and removes dot segments in one pass. A decoded byte counts like a plain one (so `%2e%2e`
-/// is a dot segment and `%2F` a separator), but a decoded `?`, `#` or `%` is an ordinary byte.
+/// The long way: decodes and removes dot segments in one pass. A decoded byte counts like a plain one (so `%2e%2e` is a
+/// dot segment and `%2F` a separator), but a decoded `?`, `#` or `%` is an ordinary byte.
 fn rewrite(input: &[u8], merge_slashes: bool, out: &mut Vec<u8>) -> Result<Uri, UriError> {
     let mut state = State::Usual;
     let mut at = 0;
@@ -205,8 +205,8 @@ fn decode(input: &[u8]) -> Result<u8, UriError> {
     }
 }
 
-/// After the last dot of the last segment. nginx does not look for one among up to three dots that start the
-/// segment, because it is still deciding there whether they are a dot segment.
+/// After the last dot of the last segment. nginx does not check for one among up to three dots that start the segment,
+/// because it is still deciding there whether they are a dot segment.
 fn extension_of(path: &[u8]) -> Option<Span> {
     let segment = path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
     let leading = path[segment..].iter().take(3).take_while(|&&byte| byte == b'.').count();

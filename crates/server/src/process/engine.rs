@@ -54,7 +54,7 @@ impl Choice {
                 Some(refusal) => return Err(StartError::NoRing(refusal.clone())),
             },
             Some(Method::Epoll) => NetKind::Epoll,
-            // Nothing asked for: what is best here, and the log says when that is not the ring.
+            // Without a request: the best engine here, and a log line if that is not the ring.
             None if refusal.is_none() => NetKind::Uring,
             None => NetKind::Epoll,
         };
@@ -113,8 +113,8 @@ impl fmt::Debug for Choice {
 }
 
 /// Most bytes of buffers for each thread, by default: as much as is useful, and at most a quarter of the memory limit
-/// for all threads, because a process that exceeds that limit is killed. The rest is for the page cache, connections
-/// and sockets.
+/// for all threads, because a process above that limit is killed. The rest is for the page cache, connections and
+/// sockets.
 fn buffer_pool(limit: Option<u64>, threads: usize) -> usize {
     const USEFUL: u64 = 256 << 20;
     let share = limit.map_or(USEFUL, |bytes| bytes / 4 / threads.max(1) as u64);

@@ -39,7 +39,7 @@ impl Events {
         self.bell.as_fd()
     }
 
-    /// Silences the bell; what else it rang for is asked for after this, and so not missed.
+    /// Silences the bell; other reasons of the bell are checked after this, and so not missed.
     #[expect(clippy::disallowed_methods, reason = "the descriptor does not block")]
     pub(super) fn take_retired(&self) -> Vec<u64> {
         // Empty is as good as read.

@@ -116,7 +116,7 @@ pub struct Worker {
     config: Mutex<Arc<Config>>,
 }
 
-/// A version of the configuration, whose last user is reported by these events.
+/// A version of the configuration; these events report its last user.
 fn version(config: &Arc<Config>, number: u64, events: &Arc<Events>) -> ConfigVersion {
     ConfigVersion::new(config, root_facts(config), number, InForce::new(number, events))
 }
@@ -128,8 +128,8 @@ const ORDERS_MAX: usize = 64;
 /// engine, so that one which takes this long hangs.
 const TAKE_TIME: Duration = Duration::from_secs(10);
 
-/// Bytes of the addresses of names that are passed to another process, some hundred of them. Names that do not fit are
-/// resolved anew.
+/// Bytes of the addresses of names that are passed to another process, some hundred of them. Names beyond that are
+/// resolved again.
 const ADDRESSES_MAX: usize = 32 << 10;
 
 /// How long the engine of a thread that ends waits for operations on a slow disk.
@@ -210,10 +210,10 @@ impl Worker {
         &self.choice
     }
 
-    /// Puts another configuration in force, whose process key is the same, and returns when no thread starts a request
-    /// under the old one any more. `resources` has the sockets of addresses that are new and all log files; sockets of
-    /// addresses that are gone are closed. Returns the configuration's number, by which [`Worker::take_retired`] names
-    /// it. After an error some threads may have it and others not: the process should end.
+    /// Activates another configuration with the same process key, and returns when no thread starts a request under the
+    /// old one any more. `resources` has the sockets of addresses that are new and all log files; sockets of addresses
+    /// that are gone are closed. Returns the configuration's number, by which [`Worker::take_retired`] names it. After
+    /// an error some threads may have it and others not: the process should end.
     pub fn reload(&self, config: &Arc<Config>, resources: Resources) -> Result<u64, StartError> {
         let number = self.newest.load(Ordering::Relaxed) + 1;
         let mut in_force = self.config.lock().unwrap_or_else(PoisonError::into_inner);

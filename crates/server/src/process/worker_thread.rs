@@ -35,7 +35,7 @@ pub(super) struct Start {
     pub(super) notes: Arc<Written>,
     pub(super) version: ConfigVersion,
     pub(super) resources: Resources,
-    /// The first thread has them, which also does what is done once for all.
+    /// The first thread has them, and does the work of the whole process.
     pub(super) events: Option<Arc<Events>>,
     /// Whether it is the only one, so that all sockets are its own.
     pub(super) alone: bool,
@@ -120,7 +120,7 @@ pub(super) async fn run(start: Start) {
     thread.logs.flush(report_to(&thread)).await;
 }
 
-/// Writes what the writers of logs have to say to the error log of the process.
+/// Writes messages of the log writers to the error log of the process.
 fn report_to(thread: &Rc<Thread>) -> impl Fn(&Target, Level, &str) + use<> {
     let thread = Rc::clone(thread);
     move |about, level, text| error_log::write_beside(&thread, about, level, format_args!("{text}"))

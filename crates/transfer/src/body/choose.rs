@@ -18,7 +18,7 @@ pub enum Mover {
         /// `O_DIRECT`.
         direct: bool,
     },
-    /// sendfile(2) for bytes that are resident; what is not is read by this engine.
+    /// sendfile(2) for bytes that are resident; this engine reads the missing pages.
     Resident {
         /// The engine for the rest.
         otherwise: DiskVia,

@@ -1,8 +1,8 @@
 //! Bodies that come from files, and the ways to move them to the socket.
 //!
-//! [`choose`] says which way; [`read`], [`sendfile`] and [`shared`] are the ways. Where modules change the body
-//! it goes through `exchange::filter` instead, which reads it by the same engine. All of them end in an
-//! [`Outlet`]: what the protocol of the client makes of bytes.
+//! [`choose`] says which way; [`read`], [`sendfile`] and [`shared`] are the ways. Where modules change the body it goes
+//! through `exchange::filter` instead, which reads it by the same engine. All of them end in an [`Outlet`]: the framing
+//! of the client's protocol.
 
 pub mod buffer_turns;
 pub mod choose;
@@ -172,7 +172,7 @@ impl FileBody {
     /// more than one read goes through [`send`].
     pub fn in_one_read(&mut self, chunk_max: Option<u64>) -> Option<OneRead> {
         let &[Piece::Range { start, end }] = self.pieces.as_slice() else { return None };
-        // Before the file is prepared: what is sent bit by bit does that itself, with calls for a long one.
+        // Before the file is prepared: bodies sent in pieces set that themselves, with calls for a long one.
         if end - start > read::AT_HAND_MAX || buffer_turns::are_on() {
             return None;
         }
@@ -193,8 +193,8 @@ impl FileBody {
         Ok(data)
     }
 
-    /// Bypasses the page cache from here on, where the mover does and the file system can; otherwise tells the kernel
-    /// what it may expect (`read_ahead`).
+    /// Bypasses the page cache from here on, where the mover does and the file system can; otherwise announces the
+    /// reads to the kernel (`read_ahead`).
     pub fn prepare(&mut self) {
         self.direct = match self.mover {
             Mover::Read { direct: true, .. } | Mover::Shared { direct: true, .. } => {
@@ -235,7 +235,7 @@ impl FileBody {
         self.calls_directly.unwrap_or_else(|| self.root().calls_directly())
     }
 
-    /// Reads at once what is in memory, when that is worth trying; otherwise nothing.
+    /// Reads resident bytes at once, if that is worth a try; otherwise nothing.
     fn read_resident(&self, offset: u64, len: u32, buf: &mut Buf) -> u32 {
         self.try_resident(|| self.file.read_resident(offset, len, buf)).unwrap_or(0)
     }
@@ -298,7 +298,7 @@ impl From<SendError> for BodyError {
 
 /// Sends all pieces behind `head`.
 pub async fn send(outlet: &mut dyn Outlet, head: Vec<u8>, body: &mut FileBody) -> Result<(), BodyError> {
-    // As in nginx for sendfile alone: what is read goes out in sends that say themselves whether more follows.
+    // As in nginx for sendfile alone: the sends of a read body set themselves whether more follows.
     let corks = !matches!(body.mover, Mover::Read { .. });
     if corks {
         outlet.set_cork(true);

@@ -1,8 +1,8 @@
-//! Where a body goes: what the ways of a body ask of the protocol that its client speaks.
+//! Where a body goes: the interface between the movers of bodies and the protocol of the client.
 //!
 //! Main type: [`Outlet`]. A response that is in memory as a whole needs none. A body that is read or filtered while it is
-//! sent goes into a `&mut dyn Outlet`, so that there is one copy of each way ([`read`](super::read) and its siblings) for
-//! all protocols; its methods are polled, so that a wait needs no box. The futures over them are at the end.
+//! sent goes into a `&mut dyn Outlet`, so that there is one copy of each mover ([`read`](super::read) and its siblings)
+//! for all protocols; its methods are polled, so that a wait needs no box. The futures over them are at the end.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -15,7 +15,7 @@ use rt::net::FilePart;
 /// Names and values of the fields that follow a body.
 pub type Trailers = [(Vec<u8>, Vec<u8>)];
 
-/// What the caller sends after a flush.
+/// The caller's next send after a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follows {
     /// Bytes that are in memory already.
@@ -49,18 +49,17 @@ pub trait Outlet {
     /// Whether another piece fits before a flush.
     fn has_room(&self) -> bool;
 
-    /// Whether buffers of the pool are among what was added.
+    /// Whether buffers of the pool are among the added bytes.
     fn holds_buffers(&self) -> bool;
 
-    /// Sends what was added.
+    /// Sends the added bytes.
     fn poll_flush(&mut self, context: &mut Context<'_>, follows: Follows) -> Poll<Result<(), SendError>>;
 
     /// Waits until the client accepts bytes, `wanted` of them or a large part of its socket buffer; returns how many,
     /// not 0.
     fn poll_room(&mut self, context: &mut Context<'_>, wanted: u64) -> Poll<Result<u64, SendError>>;
 
-    /// Moves bytes of a file by the engine, behind what was flushed before; how many went. Only of an outlet that takes
-    /// files.
+    /// Moves bytes of a file by the engine, behind the flushed ones; how many went. Only of an outlet that takes files.
     fn poll_file(
         &mut self,
         context: &mut Context<'_>,
@@ -79,7 +78,7 @@ pub trait Outlet {
     /// Whether a body that leaves in parts of files holds back packets that are not full (`tcp_nopush`).
     fn set_cork(&self, on: bool);
 
-    /// Sends what was added, and ends the body. `trailers` follow it where the client can take them.
+    /// Sends the added bytes, and ends the body. `trailers` follow it where the client can take them.
     fn poll_end(&mut self, context: &mut Context<'_>, trailers: &Trailers) -> Poll<Result<(), SendError>>;
 
     /// Bytes of the response that the client was sent so far, head and framing included.

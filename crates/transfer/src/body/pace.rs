@@ -82,6 +82,6 @@ pub fn chunk_bytes(rules: &Sending, rate: Option<&Rate>) -> Option<u64> {
 /// How much of a limited rate may always go at once: a second's worth, as in nginx.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
-/// The longest read that is asked for at once: the largest class of buffers. A sendfile of as many bytes on the worker
-/// thread holds up other connections for some ten microseconds; nginx passes twice as many on at once.
+/// The longest single read: the largest class of buffers. A sendfile of as many bytes on the worker thread holds up
+/// other connections for some ten microseconds; nginx passes twice as many on at once.
 pub(super) const CHUNK_MAX: u64 = 1 << 20;

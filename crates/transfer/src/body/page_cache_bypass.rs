@@ -1,6 +1,6 @@
 //! Which long files are read bypassing the page cache, where the configuration leaves that open: files that do not stay
-//! in it ([`PageCacheAdmission`], as in caches). While they stay, all are admitted. Where they do not, most are read
-//! directly, and the page cache keeps what it has. Main function: [`turn`]. Files of a single read are in
+//! in it ([`PageCacheAdmission`], as in caches). While they stay, all are admitted. Otherwise most are read directly,
+//! and the page cache keeps its content. Main function: [`turn`]. Files of a single read are in
 //! [`small_files`](super::small_files).
 
 use std::ops::Range;

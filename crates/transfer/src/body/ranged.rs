@@ -1,7 +1,7 @@
-//! Bodies that can be read from any offset without being files: a stored one whose chunks are verified while it is
+//! Bodies that can be read from any offset without being files: a stored one with chunks that are verified while it is
 //! read, one that is still being fetched, one with holes.
 //!
-//! Main types: [`Ranged`], the source, and [`RangedBody`], what is to be sent of it.
+//! Main types: [`Ranged`], the source, and [`RangedBody`], the part of it to send.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -125,7 +125,7 @@ impl BodySource for Copies {
     }
 }
 
-/// A part of a stream that cannot be had from any place on: what comes before it is thrown away.
+/// A part of a stream that cannot be had from any place on: bytes before it are dropped.
 pub struct Subrange {
     source: Box<dyn BodySource>,
     skip: u64,

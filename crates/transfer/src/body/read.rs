@@ -198,7 +198,7 @@ pub async fn from_disk(body: &FileBody, via: DiskVia, chunk: &Chunk, buf: Buf) -
     }
 }
 
-/// Reads the rest of a chunk whose first `have` bytes were read.
+/// Reads the rest of a chunk after its first `have` bytes.
 async fn read_on(
     body: &FileBody,
     via: DiskVia,

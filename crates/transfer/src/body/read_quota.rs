@@ -1,9 +1,9 @@
 //! Limits the bytes that bodies read ahead, into the page cache or into shared memory.
 //!
-//! Where a control group limits memory, pages that are read for one body evict those of another, and a page that is evicted
-//! before it is sent is read twice. So the bytes on their way from a disk are limited for each thread and each disk. A body
-//! acquires a quota, holds it until its bytes are in memory, and releases it before they are sent. Quotas are granted in the
-//! order of the requests. A disk that hangs holds only its own quotas, and no buffers. Shared memory stays in use until it is
+//! If a control group limits memory, pages read for one body evict those of another, and a page that is evicted before it
+//! is sent is read twice. So the bytes on their way from a disk are limited for each thread and each disk. A body acquires
+//! a quota, holds it until its bytes are in memory, and releases it before they are sent. Quotas are granted in the order
+//! of the requests. A disk that hangs holds only its own quotas, and no buffers. Shared memory stays in use until it is
 //! sent, so its quotas are held until then, and bodies take turns while they are short.
 
 use std::cell::{Cell, RefCell};

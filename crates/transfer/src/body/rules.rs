@@ -1,4 +1,4 @@
-//! How bytes move to clients: what the directives of `http_core` say, with nginx's defaults.
+//! How bytes move to clients: the settings of `http_core`, with nginx's defaults.
 
 use std::time::Duration;
 

@@ -8,8 +8,8 @@
 //!                                                                              `-no--> read, send
 //! ```
 //!
-//! Quotas keep what is on its way for many small enough to stay until it is sent ([`read_quota`]). Bytes are read into a
-//! buffer only where the pages do not stay, or the file system has no way to begin reading without waiting.
+//! Quotas keep the pages in flight few enough to stay until they are sent ([`read_quota`]). Bytes are read into a buffer
+//! only where the pages do not stay, or the file system has no way to begin reading without waiting.
 
 use std::ops::Range;
 
@@ -101,8 +101,8 @@ pub(super) async fn send_resident(
 /// questions whether they are there.
 const VERY_LONG_MAX: u64 = 2 * CHUNK_MAX;
 
-/// Begins to read what is sent next, so that the disk works while the bytes before it are sent: sendfile(2) itself reads on
-/// only where it comes to a page that was marked for that. Of few files at a time: it takes no quota.
+/// Starts reads ahead, so that the disk works while the bytes before are sent: sendfile(2) itself reads on only where it
+/// comes to a page that was marked for that. Of few files at a time: it takes no quota.
 fn read_ahead(body: &FileBody, next: Range<u64>) {
     if !next.is_empty() && body.calls_directly() && !buffer_turns::are_on() {
         page_cache::begin_reading(body.file.fd(), next.start, next.end - next.start);
@@ -118,7 +118,7 @@ fn find(body: &FileBody, at: u64, len: u64) -> Residency {
 
 /// The outcome for bytes that were not resident.
 enum Brought {
-    /// So many are now.
+    /// This many are now.
     Resident(u64),
     /// They were read.
     Read(Buf),
@@ -151,7 +151,8 @@ async fn bring(
     Ok(Brought::Read(read::read_chunk(body, via, &chunk).await?))
 }
 
-/// Begins to read what is missing, and waits for it; how much came, and stayed: all, or what comes before the first hole.
+/// Starts to read the missing pages, and waits for them; how much came, and stayed: all, or those before the first
+/// hole.
 async fn brought(body: &FileBody, via: DiskVia, at: u64, mut len: u64) -> Option<u64> {
     let file = body.file.fd();
     if page_cache::begin_reading(file, at, len) && find(body, at, len) == Residency::Missing {

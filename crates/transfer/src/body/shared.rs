@@ -1,8 +1,8 @@
 //! Read into shared memory, then sendfile(2) from there.
 //!
-//! The kernel queues references to the pages, so a chunk's pages are given up once they were passed on and
-//! the next chunk gets fresh ones: `io::shm` sees to that. Such memory is not the page cache's to take back, so what all
-//! bodies of a thread have in it is limited ([`read_quota`]).
+//! The kernel queues references to the pages, so a chunk's pages are released once they were passed on and the next
+//! chunk gets fresh ones: `io::shm` sees to that. Such memory is not the page cache's to take back, so what all bodies
+//! of a thread have in it is limited ([`read_quota`]).
 
 use std::ops::Range;
 

@@ -16,7 +16,7 @@ pub trait BodySource {
     /// again.
     ///
     /// # Errors
-    /// The body is not whole: what was sent of it must not look complete.
+    /// The body is not whole: the sent part must not look complete.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>>;
 
     /// The fields that followed the body, for after its end.
@@ -30,7 +30,7 @@ pub trait BodySource {
         false
     }
 
-    /// Whether its pieces are read from a disk when they are asked for, so that bodies can take turns with it.
+    /// Whether its pieces are read from a disk on demand, so that bodies can take turns with it.
     fn is_read_at_will(&self) -> bool {
         false
     }
@@ -44,7 +44,7 @@ pub trait BodySource {
     /// How many bytes the client accepts now: a body that is read on demand is read in pieces of about this size.
     fn set_room(&mut self, _bytes: u64) {}
 
-    /// Bytes of one send from which on no further piece is asked for.
+    /// Bytes of one send after which no further piece is requested.
     fn send_bytes(&self) -> usize {
         SEND_BYTES
     }
@@ -77,6 +77,6 @@ pub async fn next(stream: &mut dyn BodySource, wait: bool) -> Result<Next, BodyE
     .await
 }
 
-/// Bytes of one send from which on no further piece is asked for: what a socket takes at once, and less than a thread
-/// should be busy with for one connection.
+/// Bytes of one send after which no further piece is requested: the bytes that a socket takes at once, and a bounded
+/// time of a thread for one connection.
 pub const SEND_BYTES: usize = 256 << 10;

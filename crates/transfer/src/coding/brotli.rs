@@ -113,7 +113,7 @@ impl Encoder {
         let is_last = operation == BrotliEncoderOperation::BROTLI_OPERATION_FINISH;
         let (mut left, mut taken) = (input.len(), 0);
         loop {
-            // Without room of ours it keeps what comes out, and lends it below.
+            // Without a buffer of ours it keeps the output, and lends it below.
             let (mut no_room, mut nothing, mut total) = (0, 0, None);
             let went_well = self.0.compress_stream(
                 operation,
@@ -175,9 +175,8 @@ impl<T> SliceWrapperMut<T> for Piece<T> {
 impl<T: Clone + Default + Send + 'static> Allocator<T> for Store {
     type AllocatedMemory = Piece<T>;
 
-    /// The values are fresh, as they would be from the system, but in large tables of positions: what stands there
-    /// from another body is compared with this one before it is used, and clearing would cost more than short
-    /// bodies do.
+    /// The values are fresh, as they would be from the system, but in large tables of positions: bytes of another body
+    /// there are compared with this one before they are used, and clearing would cost more than short bodies do.
     fn alloc_cell(&mut self, len: usize) -> Piece<T> {
         if len == 0 {
             return Piece(Vec::new());
@@ -206,7 +205,7 @@ impl<T: Clone + Default + Send + 'static> Allocator<T> for Store {
     }
 
     fn free_cell(&mut self, piece: Piece<T>) {
-        // Small ones cost less anew than being looked for.
+        // Small ones are cheaper to make than to search for.
         if piece.0.capacity() * size_of::<T>() >= PIECE_MIN {
             self.free.push(Box::new(piece.0));
         } else {

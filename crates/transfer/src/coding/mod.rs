@@ -109,7 +109,7 @@ impl State {
         }
     }
 
-    /// Appends what comes out of these bytes now.
+    /// Appends the output for these bytes so far.
     pub fn push(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
         match self {
             State::Gzip(encoder) => encoder.push(input, out),
@@ -127,7 +127,7 @@ impl State {
         }
     }
 
-    /// Appends what is left.
+    /// Appends the rest.
     pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
         match self {
             State::Gzip(encoder) => encoder.finish(out),

@@ -32,7 +32,7 @@ impl Pool {
         Some(kept.remove(place).state)
     }
 
-    /// Keeps an encoder whose body has ended or was given up; the oldest are dropped where there is too little room.
+    /// Recycles an encoder whose body has ended or was given up; the oldest are dropped where there is too little room.
     pub fn put(&self, settings: Settings, state: State) {
         let memory = state.memory();
         if memory > STATE_MAX {

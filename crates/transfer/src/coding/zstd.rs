@@ -36,8 +36,8 @@ const LEVEL_IN_WINDOW_MAX: i32 = 19;
 
 impl Settings {
     /// Bytes of a body that are compressed in well under a millisecond, including its end and the set-up of its tables.
-    /// `None` where a body of any length never takes longer at once; a block, at whose end the work is done, is 128
-    /// KiB.
+    /// `None` where a body of any length never takes longer at once; the compression happens at the end of a block,
+    /// which is 128 KiB.
     pub(super) fn at_once_max(&self) -> Option<u64> {
         match (self.level, &self.dictionary) {
             // To take in a dictionary costs more than most bodies.

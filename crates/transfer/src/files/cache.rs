@@ -35,9 +35,9 @@ pub struct Caches {
     pub held: Held,
 }
 
-/// Files that were asked for a moment ago. Each use looks at the path first, so that nothing is answered which opening
-/// would not have answered; what is saved is the opening. A held file keeps its names in the kernel's memory, so that
-/// looking does not wait for the disk; it must not keep a deleted file's space or an unmounted disk for long.
+/// Recently requested files. Each use looks at the path first, so that nothing is answered which opening would not have
+/// answered; it saves the opening. A held file keeps its names in the kernel's memory, so that looking does not wait
+/// for the disk; it must not keep a deleted file's space or an unmounted disk for long.
 #[derive(Debug)]
 pub struct Held(RefCell<Cache>);
 
@@ -56,7 +56,7 @@ impl Held {
         }
     }
 
-    /// Holds what a path led to just now, if that is a file; whether it is the first one.
+    /// Holds the result for a path, if that is a file; whether it is the first one.
     pub fn keep(&self, path: &[u8], found: &Result<Found, Failure>) -> bool {
         let mut cache = self.0.borrow_mut();
         let was_empty = cache.by_path.is_empty();
@@ -75,7 +75,7 @@ impl Held {
     }
 }
 
-/// How a path was opened: what is found under other rules is no answer.
+/// How a path was opened: a result under other rules does not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// `disable_symlinks`
@@ -148,7 +148,7 @@ impl Caches {
         }
     }
 
-    /// Remembers what a path led to just now.
+    /// Remembers the result for a path.
     pub fn store(
         &self,
         id: CacheId,
@@ -187,9 +187,9 @@ struct Node {
     state: State,
     /// Time of the last check of its path.
     checked: Instant,
-    /// When it was asked for.
+    /// The time of the last request.
     used: Instant,
-    /// How often it was asked for.
+    /// The number of requests.
     uses: u64,
 }
 
@@ -198,7 +198,7 @@ struct Node {
 enum State {
     /// The file or directory, or the error.
     Holds(Result<Found, Failure>),
-    /// There is a file that is not asked for often enough to be kept open.
+    /// There is a file that is not requested often enough to be kept open.
     Counts,
 }
 
@@ -227,7 +227,7 @@ impl Cache {
         }
     }
 
-    /// Takes what was found into the entry of its path, or makes one.
+    /// Puts the result into the entry of its path, or makes one.
     fn store(
         &mut self,
         path: &[u8],

@@ -1,4 +1,4 @@
-//! Open files: what is known of one, what is known of a root ([`root`]), and those that are kept open ([`cache`]).
+//! Open files: attributes of open files, attributes of a root ([`root`]), and the cache of open files ([`cache`]).
 //! Opening one by the rules of a request is `exchange::files`'.
 
 pub mod cache;

@@ -151,7 +151,7 @@ impl RootFacts {
 }
 
 /// Whether a directory, or the one that it will be made in, is on a file system of this machine: calls that need no
-/// disk there do not wait for anybody. Asks the file system: for start and reload.
+/// disk there never wait. Asks the file system: for start and reload.
 pub fn is_on_local_disk(folder: &Path) -> bool {
     let facts = |folder: &Path| rustix::fs::statfs(folder).ok();
     let found = facts(folder).or_else(|| facts(folder.parent()?));

@@ -27,7 +27,7 @@ pub struct Decoder {
     stdout_closed: bool,
     /// Bytes of the body that are out of their records already, as they came with the header section.
     plain: usize,
-    /// What is missing of the body's length, if that was told.
+    /// The missing bytes of the body, if its length is known.
     length: Option<u64>,
     /// Whether the response has no body, whatever its header section says (RFC 9110 section 6.4.1).
     is_bare: bool,
@@ -50,7 +50,7 @@ enum Place {
     Over,
 }
 
-/// What a call of [`Decoder::step`] has found.
+/// The result of a call of [`Decoder::step`].
 enum Found {
     /// Bytes of the response: this range of the input.
     Data(usize, usize),
@@ -133,7 +133,7 @@ impl Decoder {
             return Ok(BodyStep { consumed: input.len(), event: BodyEvent::More });
         }
         if self.is_bare {
-            // What follows belongs to nobody, and the connection is kept where the end has come already.
+            // The following bytes are ignored, and the connection is kept if the end has come already.
             self.is_over = true;
             return Ok(BodyStep { consumed: input.len(), event: BodyEvent::End });
         }

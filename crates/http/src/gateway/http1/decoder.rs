@@ -16,14 +16,14 @@ pub struct Decoder {
     place: Place,
 }
 
-/// What the text comes from.
+/// The source of the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
     /// A server that speaks HTTP/1.
     Server,
-    /// A script, whose response may have no status line.
+    /// A script; its response may have no status line.
     Script,
-    /// A stream of HTTP/2, whose body is always in chunks, whatever length its head tells.
+    /// A stream of HTTP/2; its body is always in chunks, whatever length its header section has.
     Stream,
 }
 
