@@ -5,11 +5,11 @@
 //!                  there: ask for the window --> wait until then --^
 //!                  failed: wait, twice as long each time ----------^
 //! ```
-//! [`Host`] is what the agent needs of the server; all of its calls may block, and each can find that the server is gone. The
-//! agent has one authority at a time and one order at a time: authorities limit how many they take, and certificates are renewed
-//! weeks before they end.
+//! [`Host`] is the server as the agent needs it; all of its calls may block, and each can find that the server is gone. The
+//! agent has one authority at a time and one order at a time: authorities limit how many they take, and certificates are
+//! renewed weeks before they end.
 //!
-//! A certificate is on the disk before the host gets it, so that an end at any point loses at most one that nobody has seen.
+//! A certificate is on the disk before the host gets it, so that an end at any point loses at most one that is not in use.
 
 use std::time::{Duration, SystemTime};
 
@@ -34,7 +34,7 @@ pub enum Level {
     Notice,
     /// A failure that is tried again.
     Warn,
-    /// A failure that somebody has to do something about.
+    /// A failure that needs the operator.
     Error,
 }
 
@@ -42,7 +42,7 @@ pub enum Level {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gone;
 
-/// What an authority will ask for.
+/// The resource that an authority will request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Challenge {
     /// A file of this name below `/.well-known/acme-challenge/`.
@@ -148,7 +148,7 @@ impl<'a> Task<'a> {
         let id = issuer.id_of(order);
         let kept = issuer.state_path.as_ref().and_then(|path| state::certificate(path, &order.digest()));
         let kept = kept.or_else(|| known.iter().find(|(known, _)| *known == id).map(|(_, pem)| pem.clone()));
-        // A file of another order, or one that somebody has edited, is no certificate for these names.
+        // A file of another order, or an edited one, is no certificate for these names.
         let kept = kept.filter(|pem| check(pem, order).is_ok());
         let mut task = Task { account, order, id, current: None, due: now(), ask_at: None, failures: 0 };
         task.set(kept.as_deref().and_then(first_of));
@@ -166,7 +166,7 @@ impl<'a> Task<'a> {
         self.current = certificate;
     }
 
-    /// Does what is due. `unavailable` is the pause that another certificate of the same authority has to make.
+    /// Performs the due steps. `unavailable` is the pause that another certificate of the same authority has to make.
     fn step(
         &mut self,
         account: &mut Account<'a>,
@@ -348,7 +348,7 @@ impl<'a> Account<'a> {
         Ok(pem.into_bytes())
     }
 
-    /// Begins anew at the next try, without the account that the authority does not know.
+    /// Starts again at the next try, without the account that the authority does not know.
     fn forget(&mut self) {
         if let Some(state) = &self.state {
             // An account of no authority.

@@ -38,7 +38,7 @@ const POLL_PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::
 /// Bytes of an authority's words in a message at most.
 const WORDS_MAX: usize = 400;
 
-/// What an authority says is wrong (RFC 9457, RFC 8555 section 6.7).
+/// The error of an authority (RFC 9457, RFC 8555 section 6.7).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The last part of its type, such as `rateLimited`.
@@ -77,7 +77,7 @@ pub enum AcmeError {
     Fetch(FetchError),
     /// The authority refuses.
     Problem(Problem),
-    /// A response has not what the protocol says: what is missing.
+    /// A response violates the protocol: the missing part.
     Malformed(&'static str),
     /// The terms of service, at this URL, are not accepted.
     Terms(String),
@@ -93,7 +93,7 @@ pub enum AcmeError {
     TimedOut(&'static str),
     /// The machine has no random numbers, or a key of ours cannot be used.
     Key(String),
-    /// The certificate is not the one that was asked for.
+    /// The certificate is not the requested one.
     Certificate(String),
     /// The host is gone.
     Gone,
@@ -162,7 +162,7 @@ pub struct Client<'a> {
     nonces: Vec<String>,
 }
 
-/// What a new certificate consists of.
+/// The parts of a new certificate.
 #[derive(Debug)]
 pub struct Issued {
     /// The chain with the key, in PEM.
@@ -308,7 +308,7 @@ impl<'a> Client<'a> {
         let request = request.map_err(|error| AcmeError::Key(error.to_string()))?;
         let finalize = object["finalize"].as_str().ok_or(AcmeError::Malformed("finalize"))?.to_owned();
         host.log(Level::Info, &format!("acme: finalizing the order for {}", order.shown()));
-        // The state of the order is asked for afterwards: the response may come before the certificate is made.
+        // The state of the order is requested afterwards: the response may come before the certificate is made.
         self.post(&finalize, Some(&json!({ "csr": base64url::encode(request) })))?;
         object = self.poll(&url, "the certificate", host, |object| object["status"] != "processing")?;
         if object["status"] != "valid" {
@@ -322,7 +322,7 @@ impl<'a> Client<'a> {
         Ok(Issued { pem })
     }
 
-    /// Asks for an order: its URL and what is known of it.
+    /// Asks for an order: its URL and its state.
     fn new_order(
         &mut self,
         order: &Order,
@@ -351,7 +351,7 @@ impl<'a> Client<'a> {
             payload["replaces"] = replaced.into();
         }
         let mut response = self.post(&url, Some(&payload));
-        // An order may be made without naming what it replaces (RFC 9773 section 5).
+        // An order need not name the certificate that it replaces (RFC 9773 section 5).
         let is_refused = |error: &AcmeError| {
             error.is_problem(&["alreadyReplaced", "malformed", "conflict", "unauthorized"])
         };
@@ -404,7 +404,7 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    /// What has to be installed for a name, and the URL at which the authority is told that it is.
+    /// The response to install for a name, and the URL that reports it to the authority.
     fn challenge(&self, name: &str, authorization: &Value) -> Result<(Challenge, String), AcmeError> {
         let kind = self.issuer.challenge;
         let mut offered = authorization["challenges"].as_array().into_iter().flatten();
@@ -495,7 +495,7 @@ impl<'a> Client<'a> {
     }
 }
 
-/// Whether a chain with its key is what an order asked for.
+/// Whether a chain with its key fits the order.
 pub fn check(pem: &[u8], order: &Order) -> Result<(), String> {
     let identity = Identity::from_pem(pem, pem, &[]).map_err(|error| error.to_string())?;
     let first = identity.chain().first().and_then(|first| Certificate::from_der(first));
@@ -513,7 +513,7 @@ fn certificate_id(certificate: &Certificate) -> Option<String> {
     let digits = if digits.len() % 2 == 1 { format!("0{digits}") } else { digits };
     let byte = |index: usize| u8::from_str_radix(digits.get(index..index + 2)?, 16).ok();
     let mut serial = (0..digits.len()).step_by(2).map(byte).collect::<Option<Vec<u8>>>()?;
-    // The bytes of a positive number in DER, whose first bit would be a sign.
+    // The bytes of a positive number in DER, in which the first bit would be a sign.
     if serial.first().is_some_and(|first| *first >= 0x80) {
         serial.insert(0, 0);
     }

@@ -67,7 +67,7 @@ pub enum FetchError {
         /// The reason.
         reason: String,
     },
-    /// What it sent is no response of HTTP.
+    /// Its response is not HTTP.
     Malformed {
         /// The host.
         host: String,
@@ -117,7 +117,7 @@ impl Response {
 /// Makes requests.
 pub struct Fetcher {
     client: Client,
-    /// Whom certificates have to come from, where they are verified.
+    /// The authorities for certificates, if they are verified.
     trust: Option<Trust>,
 }
 
@@ -200,7 +200,7 @@ struct Link<'a> {
     session: Session,
     host: &'a str,
     end: Instant,
-    /// What was received and not read.
+    /// Received bytes not read yet.
     plain: Vec<u8>,
     is_over: bool,
 }
@@ -254,7 +254,7 @@ impl<'a> Link<'a> {
         distrust("it is for another name".to_owned())
     }
 
-    /// Gives the session what was received, and sends what it has to say.
+    /// Gives the session the received bytes, and sends its output.
     fn take(&mut self, incoming: &mut [u8]) -> Result<(), FetchError> {
         let plain = &mut self.plain;
         let read = self.session.read(incoming, &mut |bytes| plain.extend_from_slice(bytes));

@@ -5,7 +5,7 @@ use tls::signing::{PublicKey, SigningKey, mac};
 
 use crate::base64url;
 
-/// Who signs: an account by its URL, or a key that has none yet.
+/// The signer: an account by its URL, or a key that has none yet.
 #[derive(Clone, Copy, Debug)]
 pub enum Signer<'a> {
     /// The URL of an account.

@@ -1,9 +1,9 @@
 //! A client of certificate authorities (ACME, RFC 8555), for a process that does nothing else: its calls block.
 //!
-//! [`settings`] is what is wanted, [`agent`] obtains and renews it. [`client`] speaks the protocol over [`fetch`], which makes
-//! requests over https to a [`url`]; [`jws`] signs them. [`state`] keeps accounts and certificates on the disk, [`schedule`] says when
-//! a certificate is renewed and when a failure is tried again. Requests by which an authority checks a name are served by others: the
-//! agent has a [`agent::Host`] install what they need.
+//! [`settings`] describes the certificates, [`agent`] obtains and renews them. [`client`] speaks the protocol over
+//! [`fetch`], which makes requests over https to a [`url`]; [`jws`] signs them. [`state`] keeps accounts and certificates
+//! on the disk, [`schedule`] says when a certificate is renewed and when a failure is tried again. Requests by which an
+//! authority checks a name are served by others: the agent has a [`agent::Host`] install their responses.
 #![forbid(unsafe_code)]
 
 pub mod agent;

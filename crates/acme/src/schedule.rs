@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-/// The first pause after a failure: long enough for an authority that restarts, short enough for an operator who looks.
+/// The first pause after a failure: long enough for an authority that restarts, short enough for an operator who
+/// watches.
 const PAUSE_MIN: Duration = Duration::from_secs(60);
 
 /// The longest pause after failures. Authorities count failures by the hour and the week: one a day stays below all limits,
@@ -13,7 +14,7 @@ pub const PAUSE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// How often an authority is asked about renewal where it does not say itself (RFC 9773 section 4.3.1).
 pub const ASK_TIME: Duration = Duration::from_secs(6 * 60 * 60);
 
-/// Bounds of what it may say itself.
+/// Bounds of a time set by the authority.
 pub const ASK_TIME_BOUNDS: (Duration, Duration) =
     (Duration::from_secs(60), Duration::from_secs(24 * 60 * 60));
 
@@ -35,8 +36,8 @@ pub fn renewal(begins: i64, expires: i64, window: Option<Window>, fraction: f64)
     }
 }
 
-/// The pause after so many failures in a row: it doubles each time, and varies by a quarter so that many servers do not come
-/// back together. `fraction` is a random number below one.
+/// The pause after N failures in a row: it doubles each time, and varies by a quarter so that many servers do not come back
+/// together. `fraction` is a random number below one.
 pub fn pause(failures: u32, fraction: f64) -> Duration {
     let doubled = PAUSE_MIN.saturating_mul(1 << failures.saturating_sub(1).min(16));
     doubled.min(PAUSE_MAX).mul_f64(0.75 + fraction / 2.0)

@@ -1,4 +1,4 @@
-//! What is wanted: authorities, and the certificates to obtain from each.
+//! The settings: authorities, and the certificates to obtain from each.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ pub enum ChallengeKind {
     /// It asks for a file over HTTP, on port 80 (RFC 8555 section 8.3).
     #[default]
     Http01,
-    /// It makes a handshake with a protocol of its own, on port 443 (RFC 8737).
+    /// It makes a handshake with a special protocol, on port 443 (RFC 8737).
     TlsAlpn01,
 }
 

@@ -1,4 +1,4 @@
-//! What is kept in the directory of `state_path`, for one process at a time.
+//! The files in the directory of `state_path`, for one process at a time.
 //!
 //! ```text
 //! account.key           the key of the account, in PEM
@@ -87,7 +87,8 @@ pub fn certificate(path: &Path, digest: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Replaces a file. Two writers do not meet: the lock is held. What a crash leaves under the other name is overwritten. The new one is on the disk, with its name, when this returns.
+/// Replaces a file. Two writers do not meet: the lock is held. A file that a crash leaves under the other name is
+/// overwritten. The new one is on the disk, with its name, when this returns.
 fn write(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let fresh = directory.join(format!("{name}.new"));
     let mut options = OpenOptions::new();

@@ -54,7 +54,7 @@ impl Url {
     }
 }
 
-/// The target of a `Link` field whose relation is `alternate` (RFC 8288).
+/// The target of a `Link` field with the relation `alternate` (RFC 8288).
 pub fn alternate(link: &str) -> Option<&str> {
     let (target, parameters) = link.trim().strip_prefix('<')?.split_once('>')?;
     let mut parameters = parameters.split(';').map(str::trim);

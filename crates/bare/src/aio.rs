@@ -8,7 +8,7 @@ use super::{Done, Load, Queue, QueueError, Transfer};
 
 /// One context, its files and its buffers.
 pub struct AioQueue {
-    /// First: its drop waits for what is in flight, so that the buffers outlive that.
+    /// First: its drop waits for operations in flight, so that the buffers outlive them.
     context: Context,
     places: Places,
     /// A request for each place, and those that were pushed.
@@ -40,7 +40,7 @@ impl AioQueue {
         })
     }
 
-    /// Takes what has completed out of the memory that the kernel shares, without a system call; returns how many those
+    /// Takes completed events out of the memory that the kernel shares, without a system call; returns how many those
     /// were. Other programs call io_getevents(2).
     pub fn reap(&mut self, done: &mut Vec<Done>) -> u32 {
         let before = done.len();

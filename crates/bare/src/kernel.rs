@@ -132,12 +132,12 @@ impl Ring {
         self.ring.submitter().register_files(files).map_err(|error| errno(&error))
     }
 
-    /// Stages entries, of which the kernel is told at once; returns how many had a place.
+    /// Stages entries and tells the kernel at once; returns how many had a place.
     pub(crate) fn push_each(&mut self, entries: impl Iterator<Item = squeue::Entry>) -> u32 {
         let mut queue = self.ring.submission();
         let mut count = 0;
         for entry in entries {
-            // SAFETY: what the entry names are a buffer and a file of `Places`, which stay there until its completion.
+            // SAFETY: the entry refers to a buffer and a file of `Places`, which stay there until its completion.
             if unsafe { queue.push(&entry) }.is_err() {
                 break;
             }
@@ -164,8 +164,8 @@ impl Ring {
         self.call(0, 0, ENTER_SQ_WAKEUP, None).map(drop)
     }
 
-    /// Submits `count` staged entries. With `wait_for` completions to wait for, or with `collect`, runs what the kernel
-    /// has deferred. Returns how many entries the kernel took.
+    /// Submits `count` staged entries. With `wait_for` completions to wait for, or with `collect`, runs the deferred
+    /// work of the kernel. Returns how many entries the kernel took.
     pub(crate) fn enter(
         &mut self,
         count: u32,
@@ -205,7 +205,7 @@ impl Ring {
         check(taken).map(|taken| taken as u32)
     }
 
-    /// The completions; the kernel is told that their slots are free when the iterator is dropped.
+    /// The completions; the kernel learns that their slots are free when the iterator is dropped.
     pub(crate) fn completions(&mut self) -> impl Iterator<Item = cqueue::Entry> {
         self.ring.completion()
     }
@@ -246,7 +246,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// A read or a write of at most `len` bytes with the start of `buf`, whose completion brings `data`.
+    /// A read or a write of at most `len` bytes with the start of `buf`; its completion has `data`.
     pub(crate) fn new(write: bool, file: RawFd, offset: u64, buf: &mut Buf, len: u32, data: u64) -> Request {
         Request {
             data,
@@ -331,7 +331,7 @@ impl Context {
         // SAFETY: the kernel writes at most `max` events, for which there is room, and the call has no time limit.
         let result = unsafe { libc::syscall(libc::SYS_io_getevents, context, min, max, place, forever) };
         let count = check(result)? as usize;
-        // SAFETY: the kernel has written so many events behind the old ones.
+        // SAFETY: the kernel has written this many events behind the old ones.
         unsafe { events.set_len(events.len() + count) };
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! The kernel's queues with as little around them as can be: what an engine's cost is compared with, and how much a
-//! device does at a depth. Not for servers: nothing here can wait for two things at once.
+//! The kernel's queues with as little around them as can be: the reference for the cost of an engine, and the rate of a
+//! device at a depth. Not for servers: nothing here can wait for two things at once.
 //!
 //! A [`Queue`] owns the files, and a buffer for each transfer in flight, so no caller can free memory that the kernel
 //! uses. [`RingQueue`] is io_uring with any set-up flags, [`AioQueue`] is libaio. The order of calls is
@@ -33,7 +33,7 @@ pub mod flags {
 /// How a bare ring is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingSetup {
-    /// Bits of [`flags`]. All of them are asked for: a kernel without one refuses the ring.
+    /// Bits of [`flags`]. All of them have these functions: a kernel without one refuses the ring.
     pub flags: u32,
     /// Places in the submission queue; the completion queue has twice as many.
     pub entries: u32,
@@ -105,14 +105,14 @@ pub struct Done {
 
 /// Transfers that the kernel carries out beside each other.
 pub trait Queue {
-    /// Takes a transfer; returns its place, a number below the depth that nothing else in flight has, or `None` when as
+    /// Takes a transfer; returns its index, a number below the depth that nothing else in flight has, or `None` when as
     /// many are in flight as the depth allows.
     ///
     /// # Panics
     /// When the file's number or the length is not among those of the [`Load`].
     fn push(&mut self, transfer: Transfer) -> Option<u32>;
 
-    /// Gives what was pushed to the kernel.
+    /// Gives the pushed operations to the kernel.
     ///
     /// # Errors
     /// The kernel's error; a refusal of one transfer is the result of that transfer.

@@ -1,8 +1,7 @@
 //! A ring with nothing around it: no table of operations, no receives, no fallbacks, and any set-up flags.
 //!
 //! The counterpart of [`crate::uring::Uring`] that `bench nop` and `bench disk` compare with. A ring with a kernel thread
-//! that takes entries (`SQPOLL`) is waited for by looking, as its users do, and by a system call only after
-//! [`LOOKING_MAX`].
+//! that takes entries (`SQPOLL`) is polled, as its users do, and waited for by a system call only after [`LOOKING_MAX`].
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +17,7 @@ use super::{Done, Load, Queue, QueueError, RingSetup, Transfer};
 
 /// How long a wait for a ring with a kernel thread looks at the queue before it asks the kernel to wait.
 const LOOKING_MAX: Duration = Duration::from_millis(2);
-/// How long a queue that is dropped waits for what is in flight; what then still is gets leaked.
+/// How long the drop of a queue waits for operations in flight; what then still is gets leaked.
 const DROP_WAIT: Duration = Duration::from_secs(5);
 
 /// One ring, its files and its buffers.
@@ -109,7 +108,7 @@ impl RingQueue {
         self.places.as_mut().expect("they are leaked in drop only")
     }
 
-    /// Has the kernel take what is staged and wait for `min` completions, in whichever way the ring needs.
+    /// Has the kernel take the staged entries and wait for `min` completions, in whichever way the ring needs.
     fn enter(&mut self, min: u32) -> Result<(), Errno> {
         let entered = if self.is_polled() {
             let start = Instant::now();

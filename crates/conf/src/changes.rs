@@ -14,7 +14,7 @@ use crate::tree::Statement;
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// What it is.
+    /// The kind of change.
     pub kind: ChangeKind,
     /// The blocks around it, from outside to inside; empty in the main context.
     pub path: String,
@@ -216,7 +216,7 @@ fn similarity(old: &Statement, new: &Statement) -> usize {
     score
 }
 
-/// Pairs statements with the same key, in their order; and what is left of both.
+/// Pairs statements with the same key, in their order; and the remaining statements of both.
 fn pair_equal<'a>(
     old: &[&'a Statement],
     new: &[&'a Statement],
@@ -249,10 +249,10 @@ fn arguments(statement: &Statement) -> String {
 /// Characters of a value that are shown.
 const SHOWN_MAX: usize = 120;
 
-/// Parts of names of directives whose values may be secrets.
+/// Parts of names of directives with values that may be secrets.
 const SECRET_NAMES: [&str; 4] = ["password", "passwd", "secret", "secure_link_md5"];
 
-/// Parts of words behind the name that tell of a secret.
+/// Parts of words after the name that indicate a secret.
 const SECRET_WORDS: [&str; 6] = ["authorization", "password", "secret", "token", "api-key", "apikey"];
 
 fn is_secret(statement: &Statement) -> bool {

@@ -32,8 +32,8 @@ impl Scope<'_> {
         self.context
     }
 
-    /// The entry that this statement follows, or what is wrong with it: the checks that nginx makes before it
-    /// calls the directive's setter, and the one for duplicates, which its setters make first.
+    /// The table row of this statement, or the error: the checks that nginx makes before it calls the directive's
+    /// setter, and the one for duplicates, which its setters make first.
     ///
     /// Statements must come in order. The statement that marks unreadable text answers with its error.
     pub fn admit(&mut self, statement: &Statement) -> Result<&'static Spec, Error> {

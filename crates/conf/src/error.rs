@@ -1,4 +1,4 @@
-//! Diagnostics: what is wrong, where, how bad, and a hint at the remedy where there is one.
+//! Diagnostics: error, position, severity, and a remedy where there is one.
 //!
 //! [`Error`] prints as nginx prints, without the `nginx: [emerg] ` in front: `what in file:line`. A hint follows after
 //! a semicolon, so that a comparison with nginx can cut it off. The checks that belong to a directive ("duplicate
@@ -14,9 +14,9 @@ use crate::value::ValueError;
 /// How bad it is, by nginx's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Worth knowing; the configuration does what it says.
+    /// Worth knowing; the configuration works as written.
     Notice,
-    /// Probably not what was meant; the configuration is used.
+    /// Probably a mistake; the configuration is used.
     Warn,
     /// The configuration cannot be used.
     Emerg,

@@ -1,7 +1,7 @@
 //! The line of an error with a mark below the word that it is about.
 //!
 //! An [`Error`] has a line and no column, as nginx's. The text is read again here: among the statements that end on
-//! that line the one is taken whose words the message quotes. So nothing is kept for errors that never happen.
+//! that line, the one is taken that the message quotes. So nothing is kept for errors that never happen.
 
 use std::fmt::Write;
 use std::ops::Range;

@@ -23,7 +23,7 @@ pub fn matches(pattern: &Path, path: &Path) -> bool {
             .all(|(pattern, name)| name_matches(pattern.as_encoded_bytes(), name.as_encoded_bytes()))
 }
 
-/// The paths that match, in the order of glob(3): what a [`Loader`](crate::Loader) with a disk answers.
+/// The paths that match, in the order of glob(3): the results of a [`Loader`](crate::Loader) with a disk.
 ///
 /// `list` gives the names in a directory, of which the empty path is the working directory. As in nginx, a directory
 /// that cannot be listed holds nothing.
@@ -31,7 +31,7 @@ pub fn expand(pattern: &Path, list: &dyn Fn(&Path) -> io::Result<Vec<OsString>>)
     let root = if pattern.is_absolute() { PathBuf::from("/") } else { PathBuf::new() };
     let mut found = vec![root];
     for segment in pattern.iter().filter(|segment| *segment != OsStr::new("/")) {
-        // A segment without wildcards is looked up too: what is not there does not match.
+        // A segment without wildcards is looked up too: a missing directory matches nothing.
         let names_in = |folder: &PathBuf| -> Vec<PathBuf> {
             if matches!(segment.as_encoded_bytes(), b"." | b"..") {
                 return vec![folder.join(segment)];

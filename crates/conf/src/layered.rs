@@ -1,8 +1,8 @@
-//! Lists that blocks inherit or make anew.
+//! Lists that blocks inherit or replace.
 
 use std::sync::Arc;
 
-/// A list that a block either inherits or makes anew.
+/// A list that a block either inherits or replaces.
 #[derive(Debug)]
 pub struct Layered<T> {
     items: Arc<Vec<T>>,

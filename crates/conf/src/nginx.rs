@@ -11,7 +11,7 @@ use crate::spec::{Args, Block, Contexts, Table};
 /// The version that `data/nginx-directives.tsv` was taken from.
 pub(crate) const VERSION: &str = "1.31.5";
 
-/// What to use in the place of modules that will not be supported.
+/// The replacement for modules that will not be supported.
 const INSTEAD: [(&str, &str); 5] = [
     ("http_geoip", "MaxMind no longer makes its files: use geoip2 with a file .mmdb, or geo with networks"),
     ("stream_geoip", "MaxMind no longer makes its files: use geo with networks"),

@@ -1,6 +1,6 @@
 //! Directives that nginx had and removed: since which version, and the remedy. From the history of nginx's sources.
 
-/// Name, version, and what to do instead. A name with an underscore at its end stands for all that begin with it.
+/// Name, version, and the replacement. A name with an underscore at its end stands for all that begin with it.
 const REMOVED: [(&str, &str, &str); 13] = [
     ("ssl", "1.25.1", "write \"listen 443 ssl\""),
     ("spdy_", "1.9.5", "write \"http2 on\""),

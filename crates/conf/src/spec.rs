@@ -1,4 +1,4 @@
-//! Directives as data: where one may stand, what it takes, what it is for, and the table of all of them.
+//! Directives as data: the contexts of a directive, its arguments, its help, and the table of all of them.
 //!
 //! The entries are `const`, written by the owners of the directives:
 //!
@@ -191,7 +191,7 @@ pub enum Repeat {
 /// How well a directive is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It does what it does in nginx.
+    /// It works as in nginx.
     Honoured,
     /// It does something else; the text says what, as a clause: "`reuseport` is implied".
     Differs(&'static str),

@@ -1,8 +1,8 @@
 //! Statements and blocks, with every `include` replaced by its files. No other directive is known here.
 //!
-//! An unreadable spot (a syntax error, a missing file) ends the reading but does not throw away what was read: it
-//! becomes the last statement of the tree, a *fault*. A walk over the tree in order meets it exactly where nginx would,
-//! behind the errors of the statements before it and ahead of the end of the blocks around it.
+//! An unreadable spot (a syntax error, a missing file) ends the reading but keeps the statements before it: it becomes
+//! the last statement of the tree, a *fault*. A walk over the tree in order meets it exactly where nginx would: after
+//! the errors of the statements before it, and before the end of the blocks around it.
 //! [`Scope::admit`](crate::Scope::admit) and [`Statement::rows`] return its error.
 
 use std::io;
@@ -310,8 +310,8 @@ impl Reader<'_> {
     }
 }
 
-/// Every block takes includes, those of rows too. With another number of arguments it is left in the tree,
-/// where the table refuses it or the owner of the rows reads it as a row.
+/// Every block takes includes, those of rows too. With another number of arguments it is left in the tree, where the
+/// table refuses it or the owner of the rows reads it as a row.
 fn is_include(words: &[Word]) -> bool {
     words.len() == 2 && words[0].text == "include"
 }

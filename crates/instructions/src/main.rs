@@ -1,10 +1,10 @@
-//! Runs pieces of hot code some thousand times, so that callgrind can count the instructions of each. What a
-//! request costs in these is exact on any machine, where times are not: `cargo xtask instructions` runs it, divides, and
+//! Runs pieces of hot code some thousand times, so that callgrind can count the instructions of each. The cost of a
+//! request in instructions is exact on any machine, unlike times: `cargo xtask instructions` runs it, divides, and
 //! compares with `counts.txt` beside this crate.
 //!
 //! Each piece is a function of [`pieces`], or of [`whole`] for whole requests, that callgrind finds by its name. It is
-//! called twice, with as many repetitions more the second time: the difference has nothing in it of what a piece
-//! prepares, nor of what happens once. A server is started before, as its start costs something else each time.
+//! called twice, with as many repetitions more the second time: the difference excludes the preparation of a piece, and
+//! work that happens once. A server is started before, as its start costs something else each time.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A function of its own, by which the two calls are told apart.
+/// A separate function, by which the two calls are told apart.
 #[inline(never)]
 fn fewer(piece: fn(u32)) {
     piece(REPETITIONS);

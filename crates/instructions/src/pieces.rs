@@ -1,11 +1,11 @@
-//! The pieces. Each prepares what it needs and then repeats one thing.
+//! The pieces. Each prepares its data and then repeats one operation.
 //!
-//! They are what a request passes through that does no I/O: the head that is read, the name in it, the conditions, the
-//! head that is written; and for a proxy the head of the other side, the key and the index of the cache. What is added
-//! here gets its figure by `cargo xtask instructions --bless`.
+//! They are the steps of a request that do no I/O: the head that is read, the name in it, the conditions, the head that
+//! is written; and for a proxy the head of the other side, the key and the index of the cache. A new piece gets its
+//! figure by `cargo xtask instructions --bless`.
 //!
-//! They are not inlined, so that each is a function of its own for callgrind, and what they are given and answer goes
-//! through [`black_box`], so that the compiler knows neither.
+//! They are not inlined, so that each is a separate function for callgrind. Arguments and results go through
+//! [`black_box`], so that the compiler knows neither.
 
 use std::hint::black_box;
 
@@ -42,7 +42,7 @@ pub(crate) const ALL: [fn(u32); 16] = [
 /// What load generators and health checks send.
 const SMALL: &[u8] = b"GET /index.html HTTP/1.1\r\nHost: www.example.org\r\n\r\n";
 
-/// What a browser sends for a page that it has seen before.
+/// The request of a browser for a page that it has seen before.
 const BROWSER: &[u8] = b"GET /articles/2026/november?page=2&sort=date HTTP/1.1\r\n\
     Host: www.example.org\r\n\
     Connection: keep-alive\r\n\
@@ -63,7 +63,7 @@ const BROWSER: &[u8] = b"GET /articles/2026/november?page=2&sort=date HTTP/1.1\r
     If-None-Match: \"6561f2a0-1a2b\"\r\n\
     If-Modified-Since: Sun, 22 Nov 2026 10:00:00 GMT\r\n\r\n";
 
-/// What an origin answers.
+/// The response of an origin.
 const REPLY: &[u8] = b"HTTP/1.1 200 OK\r\nServer: origin\r\nDate: Sun, 22 Nov 2026 10:00:00 GMT\r\n\
     Content-Type: text/html; charset=utf-8\r\nContent-Length: 12345\r\nCache-Control: public, max-age=3600\r\n\
     ETag: \"6561f2a0-1a2b\"\r\nVary: Accept-Encoding\r\nLast-Modified: Sat, 21 Nov 2026 09:00:00 GMT\r\n\r\n";
@@ -82,13 +82,13 @@ fn parse_request(text: &[u8], repetitions: u32) {
     }
 }
 
-/// Three lines: what it costs to read a head at all.
+/// Three lines: the cost of parsing any header section.
 #[inline(never)]
 fn request_head_small(repetitions: u32) {
     parse_request(SMALL, repetitions);
 }
 
-/// Eighteen fields, a dozen of which no server looks at: what it costs to step over a line.
+/// Eighteen fields, a dozen of which no server looks at: the cost of stepping over a line.
 #[inline(never)]
 fn request_head_browser(repetitions: u32) {
     parse_request(BROWSER, repetitions);
@@ -111,7 +111,7 @@ fn uri_clean(repetitions: u32) {
     }
 }
 
-/// Everything that makes a path be written anew: escapes, slashes in a row, segments with dots.
+/// Everything that makes a path be rewritten: escapes, slashes in a row, segments with dots.
 #[inline(never)]
 fn uri_escaped(repetitions: u32) {
     let mut out = Vec::new();
@@ -130,7 +130,7 @@ fn range_of_file(repetitions: u32) {
     }
 }
 
-/// The browser's head above asks whether what it has is still good.
+/// The browser's conditions on the response that it has.
 #[inline(never)]
 fn condition_met(repetitions: u32) {
     let mut head = Head::new();
@@ -202,7 +202,7 @@ fn date_read(repetitions: u32) {
     }
 }
 
-/// What a proxy reads of its origin.
+/// The response that a proxy reads from its origin.
 #[inline(never)]
 fn reply_head(repetitions: u32) {
     let (mut head, limits) = (ReplyHead::new(), Limits::default());
@@ -241,7 +241,7 @@ fn keys() -> Vec<Key> {
     (0..64_u32).map(|number| Key::of(&number.to_le_bytes())).collect()
 }
 
-/// Hash, lock, look-up, and the note that it was asked for.
+/// Hash, lock, look-up, and the count of the request.
 #[inline(never)]
 fn index_hit(repetitions: u32) {
     let (index, keys) = prepared_index(&Used::default());

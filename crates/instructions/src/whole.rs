@@ -82,7 +82,7 @@ fn course_hit(server: &mut Server, repetitions: u32) {
     server.requests(repetitions, REQUEST, &["200 OK", "text/html", "ETag", "X-Cache: HIT"]);
 }
 
-/// What the client sends.
+/// The request of the client.
 const REQUEST: &[u8] = b"GET /page.html HTTP/1.1\r\nHost: www.example.org\r\nUser-Agent: client/1.0\r\n\
     Accept: text/html,*/*;q=0.8\r\nAccept-Encoding: gzip\r\n\r\n";
 
@@ -96,7 +96,7 @@ const UPLOAD_LEN: usize = 16384;
 /// The end of a header section; that of an upload's body too, so that the origin knows either by its last bytes.
 const HEAD_END: &[u8] = b"\r\n\r\n";
 
-/// The head of what the origin sends.
+/// The header section of the origin's response.
 const REPLY: &[u8] = b"HTTP/1.1 200 OK\r\nServer: origin\r\nDate: Sun, 22 Nov 2026 10:00:00 GMT\r\n\
     Content-Type: text/html\r\nContent-Length: 2048\r\nCache-Control: public, max-age=864000000\r\n\
     ETag: \"6561f2a0-1a2b\"\r\n\r\n";
@@ -140,7 +140,7 @@ impl Server {
     fn requests(&mut self, repetitions: u32, request: &[u8], expected: &[&str]) {
         let parts = &mut self.parts;
         let done: io::Result<()> = self.runtime.block_on(async {
-            // The store writes its entry in threads of its own, when they come to it.
+            // The store writes its entry in separate threads, at a later time.
             for _ in 0..TRIES_MAX {
                 if parts.request(request).await?.holds(expected) {
                     break;
@@ -168,7 +168,7 @@ impl Server {
         done.expect("the only client stays connected");
     }
 
-    /// Ends what the next server must not meet: the cache writes what it knows, and lets go of its directory.
+    /// Ends all state that the next server must not meet: the cache saves its index, and releases its directory.
     pub(crate) fn end(mut self) {
         self.runtime.block_on(self.parts.end());
         self.runtime.shutdown(Instant::now() + DRAIN_DEFAULT);
@@ -188,11 +188,11 @@ struct Parts {
     origin: UnixListener,
     /// The connection that the server keeps to the origin.
     link: Option<UnixStream>,
-    /// What the origin received.
+    /// The request that the origin received.
     asked: Vec<u8>,
-    /// What the origin sends, as a whole.
+    /// The complete response of the origin.
     reply: Vec<u8>,
-    /// What was received of a response, and how many bytes of it.
+    /// The received part of a response, and its number of bytes.
     received: Vec<u8>,
     length: usize,
 }
@@ -285,7 +285,7 @@ impl Parts {
     }
 }
 
-/// What is there; the other end must not be closed.
+/// The available bytes; the other end must not be closed.
 fn read(from: &mut UnixStream, into: &mut [u8]) -> io::Result<usize> {
     match from.read(into) {
         Ok(0) => Err(ErrorKind::UnexpectedEof.into()),

@@ -7,8 +7,8 @@
 //! | `RINGROAD_KEPT_SOCKETS` | the same, if it is Ringroad | those of them that systemd opened |
 //! | `LISTEN_FDS`, `LISTEN_PID` | systemd, sd_listen_fds(3) | how many there are from 3 on, and for which process |
 //!
-//! [`take`] turns them into [`Listeners`], from which those of the configuration take what has the same address. The
-//! configuration decides on everything else: an option that it does not name is taken back.
+//! [`take`] turns them into [`Listeners`], from which those of the configuration take the ones with the same address.
+//! The configuration decides on everything else: an option that it does not name is taken back.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -31,7 +31,7 @@ const SOCKETS: &str = "NGINX";
 /// Which of those are systemd's.
 const KEPT_SOCKETS: &str = "RINGROAD_KEPT_SOCKETS";
 
-/// systemd's variables; what they say is true of one process only.
+/// systemd's variables; their values apply to one process only.
 const LISTEN_FDS: &str = "LISTEN_FDS";
 const LISTEN_PID: &str = "LISTEN_PID";
 const LISTEN_NAMES: &str = "LISTEN_FDNAMES";
@@ -56,8 +56,8 @@ pub(crate) fn is_new_binary() -> bool {
     std::env::var_os(SOCKETS).is_some()
 }
 
-/// Takes the sockets over. What is no listening socket is told and left alone. `is_daemon`: systemd's numbers were meant for
-/// the process that started this one.
+/// Takes the sockets over. A descriptor that is no listening socket is reported and left alone. `is_daemon`: systemd's
+/// numbers were meant for the process that started this one.
 pub(crate) fn take(is_daemon: bool, log: &Log) -> Inherited {
     let text = |name: &str| std::env::var(name).unwrap_or_default();
     let (numbers, kept) = if is_new_binary() {
@@ -110,7 +110,7 @@ impl Inherited {
         Ok(())
     }
 
-    /// Tells of sockets that the configuration has no use for. They are closed when this is gone.
+    /// Reports sockets that the configuration does not use. They are closed when this is gone.
     pub(crate) fn close_unused(self, used: &Listeners, log: &Log) {
         for (listener, number) in self.listeners.0.iter().zip(&self.numbers) {
             let address = &listener.actual;
@@ -166,7 +166,7 @@ pub(crate) fn close_on_exec(listeners: &Listeners) {
     }
 }
 
-/// `6;7;` or `6:7:`. What is wrong comes with the numbers before it, as nginx takes those.
+/// `6;7;` or `6:7:`. An invalid number comes with the numbers before it, as nginx takes those.
 fn parse(text: &str) -> Result<Vec<RawFd>, (Vec<RawFd>, String)> {
     let mut numbers = Vec::new();
     let mut rest = text;
@@ -205,7 +205,7 @@ fn address_of(socket: &OwnedFd) -> Result<ListenAddr, Errno> {
     Ok(ListenAddr::Unix(Path::new(std::ffi::OsStr::from_bytes(path)).to_owned()))
 }
 
-/// What a socket may have been opened with, as far as it has to be taken back.
+/// The options of a socket that may have to be reset.
 fn unknown_options(address: &ListenAddr) -> ListenOptions {
     let is_inet = matches!(address, ListenAddr::Inet(_));
     ListenOptions {

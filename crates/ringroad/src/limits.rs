@@ -6,7 +6,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::listen::{errno_text, error_text};
 
-/// What the configuration says of the process.
+/// The process settings of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProcessLimits {
     /// `worker_rlimit_nofile` times threads; unset raises the soft limit to the hard one.
@@ -20,8 +20,8 @@ pub(crate) struct ProcessLimits {
 }
 
 impl ProcessLimits {
-    /// Sets limits and priority, while the privileges for it are there. Returns what did not work, in nginx's
-    /// words: none of it keeps a worker from serving.
+    /// Sets limits and priority, while the privileges for it are there. Returns the failures, in nginx's words: none of
+    /// it keeps a worker from serving.
     pub(crate) fn apply(&self) -> Vec<String> {
         let mut refused = Vec::new();
         match self.descriptors {
@@ -32,7 +32,7 @@ impl ProcessLimits {
         if let Some(bytes) = self.core_bytes {
             set(Resource::Core, "RLIMIT_CORE", bytes, &mut refused);
         }
-        // Zero is where every process starts; a worker that is told nothing keeps what the master has.
+        // Zero is where every process starts; without a setting a worker keeps the limits of the master.
         if let Some(nice) = self.priority
             && let Err(errno) = rustix::process::setpriority_process(None, nice)
         {
@@ -82,9 +82,9 @@ fn raise_to_hard_limit(refused: &mut Vec<String>) {
     }
 }
 
-/// Buffers that are registered with a ring count as locked memory, io_uring_register(2), and the usual limit of
-/// 8 MiB is less than one thread's. Root takes it off while it is root; others go as far as they may. What is
-/// refused costs registered buffers only, and the engine says so when it misses them.
+/// Buffers that are registered with a ring count as locked memory, io_uring_register(2), and the usual limit of 8 MiB
+/// is less than one thread's. Root takes it off while it is root; others go as far as they may. A refusal costs
+/// registered buffers only, and the engine reports it when it lacks them.
 fn raise_locked_memory() {
     let none = Rlimit { current: None, maximum: None };
     if setrlimit(Resource::Memlock, none).is_err() {

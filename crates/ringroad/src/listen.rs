@@ -1,7 +1,7 @@
 //! Listening sockets: opened by the master, kept over reloads, handed to the worker.
 //!
-//! [`Listeners::open`] makes the sockets of a configuration and takes over those of the one before where the
-//! address is the same, so that no connection in a queue is lost. Accepting is the worker's business.
+//! [`Listeners::open`] makes the sockets of a configuration and takes over those of the one before with the same
+//! address, so that no queued connection is lost. Accepting is the worker's business.
 //!
 //! | at a reload | what happens to the socket |
 //! |---|---|
@@ -73,7 +73,7 @@ pub(crate) enum Keepalive {
     Unset,
     /// Off.
     Off,
-    /// On, with what was given of idle time, interval and number of probes.
+    /// On, with the given idle time, interval and number of probes.
     On { idle: Option<Duration>, interval: Option<Duration>, probes: Option<u32> },
 }
 
@@ -128,7 +128,7 @@ struct Refusal {
 }
 
 impl Listeners {
-    /// Opens what is new and takes over what is there already.
+    /// Opens new sockets and takes over existing ones.
     pub(crate) fn open(
         wanted: &[ListenOptions],
         threads: u32,
@@ -195,7 +195,7 @@ impl Listeners {
             let address = &listener.options.address;
             let in_use = kept.is_some_and(|kept| kept.find(address).is_some());
             if let (ListenAddr::Unix(path), false) = (address, in_use || listener.is_kept) {
-                // Somebody may have removed it before; nothing follows from that.
+                // It may have been removed before; nothing follows from that.
                 let _ = std::fs::remove_file(path);
             }
         }
@@ -332,8 +332,8 @@ fn configure(socket: &OwnedFd, options: &ListenOptions, log: &Log) {
     }
 }
 
-/// Takes back what the configuration before had set and this one does not say any more. A socket that had the
-/// option takes its end too.
+/// Resets options that the configuration before had set and this one does not. A socket that had the option takes its
+/// end too.
 fn unset(socket: &OwnedFd, old: &ListenOptions, new: &ListenOptions) {
     if old.deferred && !new.deferred {
         let _ = sys::set_defer_accept(socket.as_fd(), 0);
@@ -343,7 +343,7 @@ fn unset(socket: &OwnedFd, old: &ListenOptions, new: &ListenOptions) {
     }
 }
 
-/// The file of the socket must not exist; what a killed server left is removed.
+/// The file of the socket must not exist; the socket of a killed server is removed.
 fn bind_unix(socket: &OwnedFd, path: &Path, log: &Log) -> Result<(), Refusal> {
     let refusal = |errno| Refusal { call: "bind", errno };
     let address = SocketAddrUnix::new(path).map_err(refusal)?;
@@ -356,7 +356,7 @@ fn bind_unix(socket: &OwnedFd, path: &Path, log: &Log) -> Result<(), Refusal> {
         }
         outcome => outcome.map_err(refusal)?,
     }
-    // As nginx does: who may connect is a matter of the directory.
+    // As nginx does: permissions of the directory decide who may connect.
     rustix::fs::chmod(path, Mode::from_raw_mode(0o666)).map_err(|errno| Refusal { call: "chmod", errno })
 }
 

@@ -3,8 +3,8 @@
 //! ```text
 //! 2026/11/21 09:30:00 [notice] 4711#4711: signal 1 (SIGHUP) received from 42, reconfiguring
 //! ```
-//! Until the server runs, warnings and errors also go to standard error as `ringroad: [emerg] ...`, as
-//! nginx does. The threads that serve write through a log of their own, not through this one.
+//! Until the server runs, warnings and errors also go to standard error as `ringroad: [emerg] ...`, as nginx does.
+//! Worker threads write through separate logs, not through this one.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -39,7 +39,7 @@ struct Sink {
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
     sinks: Vec<Sink>,
-    /// Standard error is told too.
+    /// Messages go to standard error too.
     echo: bool,
 }
 
@@ -136,7 +136,7 @@ impl Log {
                     let start = text.len();
                     line.append(sink.form, &mut text);
                     syslog::Peer::cut(start, &mut text);
-                    // Nobody is left to tell, as with files.
+                    // There is no log for this failure, as with files.
                     let _ = socket.send(&text);
                 }
             }
@@ -159,7 +159,7 @@ impl Log {
     }
 }
 
-/// A line is put together only if somebody takes it.
+/// A line is formatted only if a log takes it.
 struct LazyLine<'a> {
     level: Level,
     message: &'a dyn fmt::Display,
@@ -193,8 +193,8 @@ impl LazyLine<'_> {
 
 /// Opens a log file as nginx does: 0644, created where missing, every write at the end.
 ///
-/// The standard streams are shared instead of opened anew: a second opening of a regular file would have a position
-/// of its own and write over the first one's lines, and a socket cannot be opened at all.
+/// The standard streams are shared instead of opened again: a second opening of a regular file would have another
+/// position and write over the first one's lines, and a socket cannot be opened at all.
 pub(crate) fn open_file(path: &Path) -> Result<OwnedFd, Errno> {
     for (name, stream) in [("/dev/stderr", rustix::stdio::stderr()), ("/dev/stdout", rustix::stdio::stdout())]
     {
@@ -206,9 +206,9 @@ pub(crate) fn open_file(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, flags, Mode::from_raw_mode(0o644))
 }
 
-/// Makes standard error append where it is a regular file. Several processes and threads write to it, the latter
-/// with positions of their own, and would write over each other's lines; in append mode the kernel ignores
-/// positions, write(2). The flag belongs to the open file, so that the worker inherits it.
+/// Makes standard error append where it is a regular file. Several processes and threads write to it, the latter with
+/// separate positions, and would write over each other's lines; in append mode the kernel ignores positions, write(2).
+/// The flag belongs to the open file, so that the worker inherits it.
 pub(crate) fn let_stderr_append() {
     let stderr = rustix::stdio::stderr();
     let is_file = rustix::fs::fstat(stderr).is_ok_and(|stat| {
@@ -220,8 +220,8 @@ pub(crate) fn let_stderr_append() {
     }
 }
 
-/// A log that cannot be written has nobody to tell; nginx drops such lines too. One that would wait, such as a pipe
-/// that nobody reads, loses the line: process control has signals to answer. A regular file is always ready, poll(2).
+/// The failure of a log cannot be logged; nginx drops such lines too. One that would wait, such as a pipe without a
+/// reader, loses the line: process control has signals to answer. A regular file is always ready, poll(2).
 fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         let mut ready = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];

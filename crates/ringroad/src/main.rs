@@ -1,8 +1,8 @@
 //! The `ringroad` binary: command line, master process, control channel to the worker.
 //!
-//! Serving itself is crate `server`. Here: reading the command line as nginx does ([`cli`]), opening what needs
-//! privileges and obeying signals ([`master`]), being the unprivileged process that serves ([`worker`]), and
-//! what travels between the two ([`control`]).
+//! Serving itself is crate `server`. Here: the command line as nginx reads it ([`cli`]), the process that opens
+//! privileged resources and obeys signals ([`master`]), the unprivileged process that serves ([`worker`]), and the
+//! messages between the two ([`control`]).
 #![forbid(unsafe_code)]
 
 mod agent;

@@ -35,7 +35,7 @@ impl PidFile {
         self.rename(with_old(&self.path))
     }
 
-    /// Takes the name back. What a new binary left there is replaced.
+    /// Takes the name back. The file left by a new binary is replaced.
     pub(crate) fn step_back(&mut self, path: &Path) -> Result<(), String> {
         self.rename(path.to_owned())
     }
@@ -73,7 +73,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Option<u32>> {
     Ok(parse(&read_text(path)?))
 }
 
-/// What a pid file holds, for messages about it.
+/// The content of a pid file, for messages about it.
 pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     io::Read::read_to_end(&mut io::Read::take(File::open(path)?, PID_BYTES_MAX), &mut bytes)?;
@@ -98,7 +98,8 @@ pub(crate) fn try_write(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A new file has nginx's mode: everybody may read it, and nobody else writes to it when the umask is 0, as in a daemon.
+/// A new file has nginx's mode: all users may read it, and only the owner may write to it even with umask 0, as in a
+/// daemon.
 fn writable() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true).create(true).mode(0o644);

@@ -1,4 +1,4 @@
-//! Where things are when nobody says otherwise, and what is to be loaded.
+//! Default paths, and the configuration to load.
 //!
 //! [`Places`] are the paths that the command line decides, [`Request`] is all that the language needs to read a
 //! configuration: the main file or a text in its stead, `-g`, the places.
@@ -16,7 +16,7 @@ pub(crate) const DEFAULT_CONF: &str = or(option_env!("RINGROAD_CONF_PATH"), "/et
 /// The configuration below the prefix with `-p` and without `-c`.
 pub(crate) const PREFIX_CONF: &str = "conf/nginx.conf";
 
-/// The directory below the prefix for what follows; made where it is missing.
+/// The directory below the prefix for the others; made where it is missing.
 const LOG_FOLDER: &str = "logs";
 
 /// The pid file without a `pid` directive, below the prefix unless it is absolute.

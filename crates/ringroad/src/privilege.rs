@@ -1,8 +1,8 @@
-//! Who the worker becomes: user and groups, looked up by the master, taken on by the worker.
+//! The user of the worker: user and groups, looked up by the master, taken on by the worker.
 //!
 //! [`resolve`] turns the `user` directive into [`Credentials`] with nginx's checks; [`Credentials::assume`] drops
-//! everything else. It must run before the first thread and before a ring exists: a ring keeps the credentials
-//! of its maker.
+//! everything else. It must run before the first thread and before a ring exists: a ring keeps the credentials of its
+//! maker.
 
 use std::ffi::CString;
 
@@ -31,10 +31,10 @@ pub(crate) struct Credentials {
     pub(crate) gid: u32,
 }
 
-/// What came of the directive.
+/// The result of the directive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Resolved {
-    /// `None`: the worker stays who the master is.
+    /// `None`: the worker keeps the user of the master.
     pub(crate) credentials: Option<Credentials>,
     /// For the log.
     pub(crate) warning: Option<String>,

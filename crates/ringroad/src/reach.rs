@@ -1,7 +1,7 @@
 //! Whether the worker's user will be able to write to a directory: told by `-t`, before a transfer needs it.
 //!
-//! The one who asks may be root, so permissions are judged from owner, group and mode. Directories with an access control
-//! list (acl(5)) are taken to be open: their modes do not tell.
+//! The calling process may be root, so permissions are judged from owner, group and mode. Directories with an access
+//! control list (acl(5)) are taken to be open: their modes do not tell.
 
 use std::ffi::CString;
 use std::path::{Path, PathBuf};

@@ -6,7 +6,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-/// What master and worker listen to. SIGPIPE is among them so that nobody dies of it.
+/// What master and worker listen to. SIGPIPE is among them so that it kills no process.
 const SIGNALS: [Signal; 10] = [
     Signal::SIGTERM,
     Signal::SIGINT,
@@ -46,7 +46,7 @@ impl Signals {
     /// The next one, if there is one.
     pub(crate) fn next(&self) -> Option<Arrived> {
         loop {
-            // The kernel delivers only what the set holds, and an error here can only be an interruption.
+            // The kernel delivers only signals of the set, and an error here can only be an interruption.
             let info = self.0.read_signal().ok().flatten()?;
             let number = i32::try_from(info.ssi_signo).ok();
             let signal = number.and_then(|number| Signal::try_from(number).ok());

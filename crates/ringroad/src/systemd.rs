@@ -1,4 +1,4 @@
-//! What systemd is told, by the protocol of sd_notify(3): a datagram to the socket that `NOTIFY_SOCKET` names.
+//! The messages to systemd, by the protocol of sd_notify(3): a datagram to the socket that `NOTIFY_SOCKET` names.
 //!
 //! ```text
 //! starting --READY=1--> ready --RELOADING=1--> reloading --READY=1--> ready --STOPPING=1--> the end
@@ -20,7 +20,7 @@ const SOCKET: &str = "NOTIFY_SOCKET";
 /// How often a sign of life is expected, in microseconds.
 const WATCHDOG_TIME: &str = "WATCHDOG_USEC";
 
-/// Who is to give it; all that get the variables, where it is missing.
+/// The process that gives it; all that get the variables, where it is missing.
 const WATCHDOG_PID: &str = "WATCHDOG_PID";
 
 /// How long a message may take. systemd may be busy, and the master has signals to obey.
@@ -49,7 +49,7 @@ enum State {
 }
 
 impl Notifier {
-    /// Reads the variables. An address that cannot be used is told: systemd would wait in vain.
+    /// Reads the variables. An unusable address is reported: systemd would wait in vain.
     pub(crate) fn from_environment(is_new_binary: bool, log: &Log) -> Notifier {
         let Some(name) = std::env::var_os(SOCKET).filter(|name| !name.is_empty()) else {
             return Notifier::default();
@@ -111,7 +111,7 @@ impl Notifier {
         self.send("STOPPING=1\nSTATUS=shutting down");
     }
 
-    /// Another process is the main one from now on, and does what is to be done here.
+    /// Another process is the main one from now on, and does that work.
     pub(crate) fn hand_over(&mut self, pid: u32) {
         self.send(&format!("MAINPID={pid}"));
         *self = Notifier::default();
@@ -136,7 +136,7 @@ impl Notifier {
         self.send("WATCHDOG=1");
     }
 
-    /// A message that does not arrive has nobody to be told to: systemd notices what is missing.
+    /// A lost message cannot be reported: systemd notices its absence.
     fn send(&self, text: &str) {
         if let Some((socket, address)) = &self.socket {
             let _ = socket.send_to_addr(text.as_bytes(), address);

@@ -64,7 +64,7 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// What the worker listens to.
+/// The events of the worker.
 #[derive(Debug)]
 struct Control {
     /// To the master; its end is the end of this process.
@@ -73,21 +73,21 @@ struct Control {
     signals: Signals,
 }
 
-/// What the worker runs.
+/// The server that the worker runs.
 #[derive(Debug)]
 struct Serving {
     /// The threads.
     worker: Worker,
-    /// What they serve, to see whether the next configuration may take its place.
+    /// Its settings, to decide whether the next configuration may take its place.
     config: Arc<Config>,
-    /// What the master calls the configurations that this process has had, by the server's own number, which
-    /// counts from 1.
+    /// The master's numbers of the configurations that this process has had, by the server's number, which counts from
+    /// 1.
     generations: Vec<u64>,
     /// Where it listens.
     addresses: Vec<ListenAddr>,
     /// For the lines of this thread.
     log: Log,
-    /// `error_log` of the process, to find its files again when they are opened anew.
+    /// `error_log` of the process, to find its files when they are opened again.
     targets: Vec<ErrorTarget>,
     /// For a QUIT that comes as a signal; the master sends its limit along.
     shutdown_timeout: Option<Duration>,
@@ -116,7 +116,7 @@ enum NotReloaded {
 }
 
 impl Control {
-    /// The first message. `None`: the master is gone, or somebody else started this.
+    /// The first message. `None`: the master is gone, or the process was not started by a master.
     fn wait_for_start(&mut self) -> Option<(Box<Bundle>, Vec<OwnedFd>)> {
         loop {
             match self.channel.receive() {
@@ -147,8 +147,8 @@ impl Control {
     fn serve(&mut self, mut serving: Serving) -> ExitCode {
         let (method, remark) = serving.worker.method(&serving.config);
         self.answer(&ToMaster::Ready { method, remark });
-        // What the master said during the start may have been received with the first message. The poll knows nothing
-        // of it.
+        // Messages that the master sent during the start may have been received with the first one. The poll knows
+        // nothing of it.
         let mut next = self.handle_master(&mut serving);
         while next == NextStep::GoOn && !serving.worker.is_finished() && !serving.worker.has_panicked() {
             let sending = if self.channel.wants_to_send() { PollFlags::OUT } else { PollFlags::empty() };
@@ -225,8 +225,8 @@ impl Control {
 }
 
 impl Serving {
-    /// Becomes what the bundle says. The order matters: limits and the reading of the text while there are
-    /// privileges, so that it means the same as to the master; privileges gone before a thread or a ring exists.
+    /// Applies the bundle. The order matters: limits and the reading of the text while there are privileges, so that it
+    /// means the same as to the master; privileges gone before a thread or a ring exists.
     fn start(bundle: Bundle, fds: Vec<OwnedFd>) -> Result<Serving, String> {
         let (limits, credentials) = (bundle.limits.clone(), bundle.credentials.clone());
         let acme = bundle.acme.clone();
@@ -287,7 +287,7 @@ impl Serving {
         }
     }
 
-    /// Told twice is told once: the first limit holds.
+    /// A second request changes nothing: the first limit holds.
     fn leave(&mut self, limit: Option<Duration>) {
         if !self.leaving {
             self.leaving = true;
@@ -324,7 +324,7 @@ impl Serving {
         ExitCode::SUCCESS
     }
 
-    /// What the master calls a configuration.
+    /// The master's number of a configuration.
     fn generation(&self, number: u64) -> Option<u64> {
         let place = usize::try_from(number).ok()?.checked_sub(1)?;
         self.generations.get(place).copied()
@@ -414,7 +414,7 @@ fn apply(config: &Config, changes: &[AcmeChange], log: &Log) {
     }
 }
 
-/// What the server will be listening on.
+/// The addresses that the server will listen on.
 fn addresses(resources: &Resources) -> Vec<ListenAddr> {
     resources.listeners.iter().map(|(address, _)| address.clone()).collect()
 }

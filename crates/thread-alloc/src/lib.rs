@@ -1,8 +1,8 @@
 //! The program's allocator: the C library's, before which each thread that serves keeps blocks that it has given back.
 //!
-//! The C library keeps seven blocks of a size for a thread, and none above 1032 bytes. Requests come in turns of dozens, all
-//! of which take blocks of the same sizes and later give them back, and their futures are of several KiB: most blocks went
-//! the long way, where neighbours are merged and taken apart again.
+//! The C library keeps seven blocks of a size for a thread, and none above 1032 bytes. Requests come in turns of dozens.
+//! All of them take blocks of the same sizes and later give them back, and their futures are of several KiB: most blocks
+//! went the long way, where neighbours are merged and taken apart again.
 //!
 //! ```text
 //!   alloc   --> list of the class --(is empty)--> C library
@@ -75,14 +75,14 @@ pub fn release_pages() {
     }
 }
 
-/// Gives back what this thread has kept, and keeps no more.
+/// Frees the blocks that this thread has kept, and keeps no more.
 pub fn disable() {
     KEPT.with(|kept| kept.iter().for_each(|list| list.count_max.set(0)));
     trim();
 }
 
 thread_local! {
-    /// Without a destructor, so that it can be asked for as long as the thread runs.
+    /// Without a destructor, so that it is usable as long as the thread runs.
     static KEPT: [List; CLASSES] = const { [const { List::new() }; CLASSES] };
 }
 
@@ -171,8 +171,8 @@ const fn layout_of(class: usize) -> Layout {
 }
 
 // SAFETY: a block of a class is at least as long as every layout of that class and aligned for it; it is from `System` by
-// the class's own layout, and given back by the same. It is in one list or with one owner: `take` unlinks what it hands
-// out, and `put` gets what its owner gives up. Nothing here panics or allocates.
+// the class's own layout, and given back by the same. It is in one list or with one owner: `take` unlinks the returned
+// block, and `put` gets a block from its owner. Nothing here panics or allocates.
 unsafe impl GlobalAlloc for ThreadCachingAlloc {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(class) = listed(layout) else {

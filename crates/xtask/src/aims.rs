@@ -1,9 +1,9 @@
-//! `cargo xtask aims REPORT.json`: how a run of `ringroad bench` stands against what the project wants to reach.
+//! `cargo xtask aims REPORT.json`: the results of a run of `ringroad bench` compared with the project's aims.
 //!
-//! `bench/aims.json` holds the aims: a figure of a server in a case, the figure that it is divided by, and a bound. Names of
-//! several servers stand in its `groups`: the best of them counts, by `best_by` where that is another figure. Ratios are
-//! formed round by round. The median is judged, and the lowest round for `not_above`. An aim whose scenario is not in the
-//! report is left out.
+//! `bench/aims.json` holds the aims: a figure of a server in a case, the figure that it is divided by, and a bound. Names
+//! of several servers stand in its `groups`: the best of them counts, by `best_by` where that is another figure. Ratios are
+//! formed round by round. The median is judged, and the lowest round for `not_above`. An aim is left out if its scenario is
+//! not in the report.
 
 use std::path::Path;
 
@@ -14,8 +14,8 @@ use crate::{Failure, workspace};
 /// Where the aims stand.
 const FILE: &str = "bench/aims.json";
 
-/// Figures by their names in the file: a figure of a measurement, what it is divided by, and what it is multiplied with.
-/// Scenarios have some of them under two names.
+/// Figures by their names in the file: a figure of a measurement, its divisor, and its factor. Scenarios have some of
+/// them under two names.
 const FIGURES: &[(&str, &str, &str, f64)] = &[
     ("cpu", "server_cpu_us_per_request", "", 1.0),
     ("cpu", "server_cpu_seconds", "requests", 1e6),
@@ -73,7 +73,7 @@ fn judge_one(aim: &Value, groups: &Value, report: &Value) -> (Standing, String) 
     let figure = text(&aim["figure"]);
     let best_by = aim["best_by"].as_str().unwrap_or(figure);
     let find = |pick: &Value| {
-        // What a pick does not say is as in the aim itself.
+        // Members that a pick leaves out are as in the aim itself.
         let part = |name: &str| pick[name].as_str().unwrap_or_else(|| text(&aim[name]));
         let who = pick["who"].as_str().or(aim["who"].as_str()).unwrap_or("server");
         best(report, part("scenario"), who, &servers(groups, part("servers")), part("at"), figure, best_by)

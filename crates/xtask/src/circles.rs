@@ -1,12 +1,12 @@
 //! How large a circle of imports may be: files that import each other are read together, so there are few of them, all
-//! in one folder.
+//! in one directory.
 
 use crate::imports::{self, Imports};
 
 /// The most files of one circle.
 const FILES_MAX: usize = 12;
 
-/// Returns one line for each circle of a crate that is too large or crosses the border of a folder.
+/// Returns one line for each circle of a crate that is too large or crosses the border of a directory.
 pub(crate) fn check(name: &str, imports: &Imports) -> Vec<String> {
     let wrong = |circle: &Vec<&str>| circle.len() > FILES_MAX || !is_in_one_folder(circle);
     let line = |circle: Vec<&str>| {
@@ -18,7 +18,7 @@ pub(crate) fn check(name: &str, imports: &Imports) -> Vec<String> {
     imports::circles(imports).into_iter().filter(wrong).map(line).collect()
 }
 
-/// Whether all files are below one folder of the crate, or all of them at its root.
+/// Whether all files are below one directory of the crate, or all of them at its root.
 fn is_in_one_folder(circle: &[&str]) -> bool {
     let mut folders = circle.iter().map(|file| file.split_once('/').map_or("", |(folder, _)| folder));
     let first = folders.next();

@@ -24,7 +24,7 @@ pub(crate) fn check() -> Vec<String> {
     }
 }
 
-/// The lines of a log, each a name and a subject, whose subject is too long.
+/// The lines of a log (name and subject) with a subject that is too long.
 fn too_long(log: &str) -> Vec<String> {
     let subject = |line: &str| line.split_once(' ').map_or(0, |(_, subject)| subject.chars().count());
     let problem =

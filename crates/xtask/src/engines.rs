@@ -28,7 +28,7 @@ pub(crate) fn report_file() -> PathBuf {
     report_folder().join("engine-report.txt")
 }
 
-/// What the suites said.
+/// The reports of the suites.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     /// How often each pair ran.
@@ -89,7 +89,7 @@ impl Report {
         text
     }
 
-    /// What is wrong with the run: an engine that nobody exercised and `excused` does not name.
+    /// The errors of a run: an engine that no suite exercised and `excused` does not name.
     pub(crate) fn problems(&self, excused: &str) -> Vec<String> {
         let excused: Vec<&str> = excused.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
         let mut problems: Vec<String> = self

@@ -1,6 +1,6 @@
 //! `cargo xtask fuzz`: builds the fuzz targets of `fuzz/` and runs them with a stable compiler.
 //!
-//! The targets are a workspace of their own, so that libFuzzer is no dependency of an ordinary build. Coverage-guided runs
+//! The targets are a separate workspace, so that libFuzzer is no dependency of an ordinary build. Coverage-guided runs
 //! need a nightly compiler and are described in `fuzz/README.md`.
 
 use crate::{Failure, workspace};

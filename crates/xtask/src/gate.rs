@@ -1,8 +1,8 @@
 //! `cargo xtask ci`: everything that a change has to pass, in one command, with the time against a budget.
 //!
-//! `.ci/run` installs what a bare machine lacks and then calls this; there is no second list of checks. All
-//! steps run, also after one has failed, and the failed ones are named at the end. Times are printed, never
-//! asserted: a slow machine is not a broken change.
+//! `.ci/run` installs missing packages and then calls this; there is no second list of checks. All steps run, also
+//! after one has failed, and the failed ones are named at the end. Times are printed, never asserted: a slow machine is
+//! not a broken change.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::{
     workspace,
 };
 
-/// What a step's time is counted towards. The budgets are for 2 cores and an empty target directory.
+/// The budget for a step's time. The budgets are for 2 cores and an empty target directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Budget {
     /// Everything that compiles the workspace.
@@ -50,7 +50,7 @@ impl Budget {
 /// The steps so far.
 #[derive(Default)]
 struct Gate {
-    /// What each step took.
+    /// The duration of each step.
     times: Vec<(Budget, Duration)>,
     /// The names of the steps that failed.
     failed: Vec<String>,

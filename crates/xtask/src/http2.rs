@@ -11,7 +11,7 @@ const SUITES: &str = "crates/ringroad/tests";
 /// The list of tests that are left out: a name, a tab and a reason in each line.
 const LEFT_OUT: &str = "crates/ringroad/tests/over-http2.tsv";
 
-/// Suites that make connections of their own, that take too long, or that compare log lines with `HTTP/1.1` in them.
+/// Suites that open connections themselves, that take too long, or that compare log lines with `HTTP/1.1` in them.
 const OWN: [&str; 7] = [
     "serve_http2",
     "serve_bytes",

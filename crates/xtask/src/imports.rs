@@ -16,7 +16,7 @@ const PATH_PARTS_MAX: usize = 16;
 /// The imports between files: from each file, named by its path below `src`, to the files that it names.
 pub(crate) type Imports = BTreeMap<String, BTreeSet<String>>;
 
-/// The imports of a crate, whose files stand in `crates/NAME/src`.
+/// The imports of a crate with its files in `crates/NAME/src`.
 pub(crate) fn of_crate(name: &str, files: &[SourceFile], patterns: &Patterns) -> Imports {
     let root = format!("crates/{name}/src/");
     let declaration = pattern(r"\bpub(?:\([^)]*\))?\s+use\s+([^;]+);");
@@ -114,7 +114,7 @@ fn code_of(text: &str) -> String {
 }
 
 impl<'a> Modules<'a> {
-    /// The file that holds what a path names. Re-exports are followed.
+    /// The file of the item that a path names. Re-exports are followed.
     fn file_of(&self, path: &[String]) -> Option<&'a str> {
         for len in (1..=path.len().min(PATH_PARTS_MAX)).rev() {
             let names: Vec<&str> = path[..len].iter().map(String::as_str).collect();
@@ -166,7 +166,7 @@ impl<'a> Modules<'a> {
     }
 }
 
-/// Reads one path or use tree behind `base`, adds what it names to `found`, and returns the text behind it.
+/// Reads one path or use tree behind `base`, adds its names to `found`, and returns the text behind it.
 fn tree<'a>(base: &[String], text: &'a str, found: &mut Vec<Named>) -> &'a str {
     let mut path = base.to_vec();
     let mut rest = text.trim_start();

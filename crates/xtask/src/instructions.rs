@@ -1,11 +1,11 @@
 //! `cargo xtask instructions`: how many instructions pieces of hot code take, against the committed figures.
 //!
-//! callgrind (of valgrind) counts what the program of crate `instructions` executes, without a special right and the same
-//! on every machine of one kind. Times would need a quiet machine and a margin of a fifth; here 2 % more is a change that
-//! somebody made, on purpose or not. `--bless` writes down what is there.
+//! callgrind (of valgrind) counts the instructions of the program of crate `instructions`, without a special right and
+//! the same on every machine of one kind. Times would need a quiet machine and a margin of a fifth; here 2 % more is a
+//! change of the code, on purpose or not. `--bless` writes the present counts.
 //!
-//! Another compiler makes other code. So the committed file says what it was made with, and anything else only
-//! reports: the comparison is for changes of the sources.
+//! Another compiler makes other code. So the committed file names its tools, and with other ones a difference is only
+//! reported: the comparison is for changes of the sources.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ const FILE: &str = "crates/instructions/counts.txt";
 /// More than so much of the committed figure is a problem.
 const MORE_MAX: f64 = 1.02;
 
-/// The same for a whole request. It makes system calls, and what they bring in one turn depends on the machine: a slow one
+/// The same for a whole request. It makes system calls, and their results in one turn depend on the machine: a slow one
 /// that is busy gathers more in a turn, and ticks more often in a thousand requests.
 const MORE_MAX_COURSE: f64 = 1.10;
 
@@ -39,7 +39,7 @@ const HEADER: &str = "\
 /// Instructions by the name of a piece.
 type Counts = BTreeMap<String, u64>;
 
-/// Counts and compares; what is missing on this machine is said and fails nothing.
+/// Counts and compares; a missing tool is reported and fails nothing.
 pub(crate) fn check() -> Result<(), Failure> {
     let Some((made_with, counts)) = count()? else { return Ok(()) };
     let (known_with, known) = parse(&workspace::read(FILE)?);
@@ -66,7 +66,7 @@ pub(crate) fn bless() -> Result<(), Failure> {
     workspace::write(FILE, &text)
 }
 
-/// What was counted, and with what; none where callgrind is not installed.
+/// The counts, and their tools; none where callgrind is not installed.
 fn count() -> Result<Option<(String, Counts)>, Failure> {
     let version = Command::new("valgrind").arg("--version").stderr(Stdio::null()).output();
     let Ok(version) = version else {
@@ -81,7 +81,7 @@ fn count() -> Result<Option<(String, Counts)>, Failure> {
     let file = |error| Failure::File { path: folder.clone(), error };
     std::fs::create_dir_all(&folder).map_err(file)?;
     let profile = folder.join("callgrind.out");
-    // Of its own words most are about system calls that it does not know.
+    // Most of its messages are about system calls that it does not know.
     let words = folder.join("valgrind.log");
     let runner = format!(
         "valgrind --tool=callgrind --quiet --log-file={} --callgrind-out-file={}",
@@ -109,8 +109,8 @@ fn has_avx2() -> bool {
     text.lines().find(|line| line.starts_with("flags")).is_some_and(|line| line.contains(" avx2"))
 }
 
-/// Instructions of each piece out of a profile of callgrind
-/// (<https://valgrind.org/docs/manual/cl-format.html>): what the longer call had more than the shorter one.
+/// Instructions of each piece out of a profile of callgrind (<https://valgrind.org/docs/manual/cl-format.html>): the
+/// instructions of the longer call above those of the shorter one.
 ///
 /// ```text
 /// fn=(12) instructions::fewer
@@ -171,7 +171,7 @@ fn resolve<'a>(names: &mut BTreeMap<&'a str, &'a str>, text: &'a str) -> &'a str
     }
 }
 
-/// The committed file: what it was made with, and the counts.
+/// The committed file: the tools, and the counts.
 fn parse(text: &str) -> (String, Counts) {
     let made_with = text.lines().find_map(|line| line.strip_prefix("made with ")).unwrap_or("nothing");
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.starts_with("made with"));
@@ -197,7 +197,7 @@ fn table(known: &Counts, counts: &Counts) -> String {
     text
 }
 
-/// What takes more than it did, and what only one of the two has.
+/// Pieces that take more than before, and pieces that only one of the two has.
 fn problems(known: &Counts, counts: &Counts) -> Vec<String> {
     let gone = known.keys().filter(|name| !counts.contains_key(*name));
     let gone = gone.map(|name| format!("{name} stands in {FILE} and was not counted"));

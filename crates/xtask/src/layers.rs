@@ -1,8 +1,8 @@
 //! Which crate may depend on which: the arrows of the architecture, checked from `cargo metadata`.
 //!
 //! Dependencies point down one line, `io` <- `rt` <- `transfer` <- `exchange` <- `modules` <- `server` <- `ringroad`.
-//! `http` and `conf` stand alone; `upstream` and `frontend` stand side by side; `bench` measures and serves nobody;
-//! `instructions`, `testkit` and `xtask` are for development.
+//! `http` and `conf` stand alone; `upstream` and `frontend` stand side by side; `bench` measures and is no part of
+//! serving; `instructions`, `testkit` and `xtask` are for development.
 
 use crate::metadata::{Metadata, Package};
 

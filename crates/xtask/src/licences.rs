@@ -1,8 +1,8 @@
 //! The licences of everything that is linked or used in a build, and packages that must not be, from `cargo metadata`.
 //!
 //! cargo-deny would do this too. It takes three minutes of processor time to build, and its database of advisories is
-//! fetched over the network, so the gate has these checks of its own; where dependencies may come from is checked by
-//! `rules` in Cargo.lock. `cargo deny check advisories` is for a machine that has it.
+//! fetched over the network. So the gate has separate checks; where dependencies may come from is checked by `rules` in
+//! Cargo.lock. `cargo deny check advisories` is for a machine that has it.
 //!
 //! A manifest names an SPDX expression; it is acceptable when one choice of its `OR`s needs only licences in
 //! [`ALLOWED`]. Not here: reading licence files. A package without an expression fails and is looked at.
@@ -56,7 +56,7 @@ const IN_SEVERAL_VERSIONS: &[&str] = &[
     "windows-sys",
 ];
 
-/// Fails with the name of each package whose licence is not acceptable.
+/// Fails with the name of each package without an acceptable licence.
 pub(crate) fn check() -> Result<(), Failure> {
     let metadata = metadata::load()?;
     let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
@@ -93,7 +93,7 @@ fn banned(packages: &[Package]) -> Vec<String> {
     problems
 }
 
-/// What is wrong with a package's licence, if anything.
+/// The problem with a package's licence, if any.
 fn judge(package: &Package) -> Option<String> {
     let (name, version) = (&package.name, &package.version);
     match package.license.as_deref().map(is_acceptable) {

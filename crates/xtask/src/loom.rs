@@ -1,7 +1,7 @@
 //! `cargo xtask loom`: the models of how threads meet, in every order of their steps.
 //!
-//! loom replaces atomics and locks, so the crates are compiled anew with `--cfg loom`, optimised: the models run millions
-//! of steps.
+//! loom replaces atomics and locks, so the crates are compiled again with `--cfg loom`, optimised: the models run
+//! millions of steps.
 
 use crate::{Failure, workspace};
 

@@ -16,7 +16,7 @@
 //!
 //! Nothing here is part of the product: no other crate depends on this one.
 #![forbid(unsafe_code)]
-// A command-line tool: standard output is what it is for.
+// A command-line tool: the output is its purpose.
 #![allow(clippy::print_stdout)]
 
 mod aims;

@@ -22,7 +22,7 @@ pub(crate) struct Package {
     pub(crate) license: Option<String>,
     /// Whether it belongs to the workspace.
     pub(crate) member: bool,
-    /// What it asks for.
+    /// The dependencies of a package.
     pub(crate) dependencies: Vec<Dependency>,
 }
 

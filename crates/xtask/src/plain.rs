@@ -1,8 +1,8 @@
 //! The plain server: what operators run carries nothing that only measurements need.
 //!
-//! The feature `bench` of crate `ringroad` adds crate `bench` (docs/decisions/0045-bench-is-a-feature.md). Here it is checked
-//! that neither that crate nor what it alone asks for is among the dependencies of a build without the feature, and
-//! that such a build says how to get the other one.
+//! The feature `bench` of crate `ringroad` adds crate `bench` (docs/decisions/0045-bench-is-a-feature.md). It checks that
+//! neither that crate nor its own dependencies are part of a build without the feature, and that such a build names the way
+//! to get the other one.
 
 use std::collections::BTreeSet;
 

@@ -22,7 +22,7 @@ pub(crate) const UNSAFE_FILES_MAX: usize = 10;
 /// The word that opens the line of a module with unsafe code.
 const UNSAFE_WORD: &str = "unsafe";
 
-/// The comment at the head of the file; `--tighten` writes it anew.
+/// The comment at the head of the file; `--tighten` rewrites it.
 const HEADER: &str = "\
 # What `cargo xtask tidy` tolerates. `unsafe FILE`: a module that may hold unsafe code, ten at most, all in crate
 # io. `allow CRATE METRIC VALUE`: a crate that misses a target of crates/xtask/src/ratchet.rs. The values may only
@@ -98,7 +98,7 @@ impl Metric {
 pub(crate) struct Exception {
     /// The crate.
     pub(crate) krate: String,
-    /// What it misses.
+    /// The metric that it misses.
     pub(crate) metric: Metric,
     /// How far.
     pub(crate) value: usize,
@@ -150,7 +150,7 @@ impl Ratchet {
         text
     }
 
-    /// What this crate misses beyond what is tolerated.
+    /// The misses of this crate beyond the tolerated ones.
     pub(crate) fn judge(&self, krate: &str, shape: &Shape) -> Vec<String> {
         let mut problems = Vec::new();
         for metric in METRICS {
@@ -165,7 +165,7 @@ impl Ratchet {
         problems
     }
 
-    /// Lowers the exceptions to what the crates have reached; drops those that are met or without a crate.
+    /// Lowers the exceptions to the present values of the crates; drops those that are met or without a crate.
     pub(crate) fn tightened(&self, shapes: &[(String, Shape)], unsafe_files: &[String]) -> Ratchet {
         let tighter = |old: &Exception| {
             let (_, shape) = shapes.iter().find(|(krate, _)| *krate == old.krate)?;

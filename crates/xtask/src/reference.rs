@@ -14,7 +14,7 @@ pub(crate) fn write() -> Result<(), Failure> {
     PAGES.iter().try_for_each(|(path, arguments)| workspace::write(path, &generate(arguments)?))
 }
 
-/// Fails when a page is not what the tables say.
+/// Fails when a page differs from the tables.
 pub(crate) fn check() -> Result<(), Failure> {
     let mut problems = Vec::new();
     for (path, arguments) in PAGES {

@@ -84,7 +84,7 @@ impl Rules {
         problems
     }
 
-    /// What a document links to within the repository exists.
+    /// Links of a document within the repository have a target.
     fn links(&self, file: &SourceFile) -> Vec<String> {
         let folder = workspace::root().join(&file.path).parent().map(Path::to_owned).unwrap_or_default();
         let mut problems = Vec::new();
@@ -129,7 +129,7 @@ impl Rules {
     }
 }
 
-/// Every file opens with what it holds.
+/// Every file opens with its content.
 fn module_documentation(file: &SourceFile) -> Option<String> {
     let opens = file.text.starts_with("//! ");
     (!opens).then(|| format!("{}:1: the file has to open with `//! ` and what it holds", file.path))

@@ -1,7 +1,8 @@
-//! `cargo xtask sample [SEED]`: sentences of the repository drawn at random, for readers who know nginx and not this project.
+//! `cargo xtask sample [SEED]`: sentences of the repository drawn at random, for readers who know nginx and not this
+//! project.
 //!
-//! Twenty comments, ten paragraphs of the documents, ten log messages, ten metric lines and twenty commit subjects. A
-//! reader who has to read one twice names it, and it is rewritten. The same seed draws the same sample from the same tree.
+//! Twenty comments, ten paragraphs of the documents, ten log messages, ten metric lines and twenty commit subjects. A text
+//! that a reader has to read twice is rewritten. The same seed draws the same sample from the same tree.
 
 use crate::Failure;
 use crate::shape::{Patterns, pattern};

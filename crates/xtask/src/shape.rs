@@ -1,8 +1,8 @@
 //! The shape of a crate's library code in numbers: lengths, comments, unsafe blocks, unwraps.
 //!
-//! Text based, without a parser: the numbers steer, they do not judge a single line. Library code is what
-//! stands in `src` outside of test files, up to the `#[cfg(test)] mod` at a file's end. [`Patterns`] holds the
-//! regular expressions, [`Shape`] adds the files of one crate up.
+//! Text based, without a parser: the numbers steer, they do not judge a single line. Library code is in `src` outside
+//! of test files, up to the `#[cfg(test)] mod` at a file's end. [`Patterns`] holds the regular expressions, [`Shape`]
+//! adds the files of one crate up.
 
 use regex_lite::Regex;
 
@@ -14,7 +14,7 @@ pub(crate) const FUNCTION_LINES_MAX: usize = 70;
 /// How many lines above a use of `unsafe` its justification may start.
 const SAFETY_LINES_BEFORE: usize = 6;
 
-/// What the numbers are taken with.
+/// The expressions that take the numbers.
 pub(crate) struct Patterns {
     skipped_folder: Regex,
     skipped_file: Regex,

@@ -1,8 +1,7 @@
-//! `cargo xtask test`: the tests of the workspace, what they need, and what they exercised.
+//! `cargo xtask test`: the tests of the workspace, their requirements, and the engines that they exercised.
 //!
-//! It runs `cargo test`, passes its output on, adds the results of all test programs up to one closing line in
-//! cargo's own style, and prints the table of engines. [`run_alone`] reports missing engines, only the gate
-//! fails for them.
+//! It runs `cargo test` and passes its output on. It adds the results of all test programs up to one closing line in
+//! cargo's style, and prints the table of engines. [`run_alone`] reports missing engines, only the gate fails for them.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -35,11 +34,11 @@ pub(crate) struct Tally {
     pub(crate) millis: u128,
 }
 
-/// What a run of the tests came to.
+/// The result of a run of the tests.
 pub(crate) struct Outcome {
     /// The sum of all closing lines.
     pub(crate) tally: Tally,
-    /// What the suites said about engines.
+    /// The reports of the suites about engines.
     pub(crate) report: Report,
     /// How cargo itself ended.
     pub(crate) result: Result<(), Failure>,
@@ -95,7 +94,7 @@ fn threads() -> OsString {
     })
 }
 
-/// Fails with the way to install what is missing.
+/// Fails with the way to install missing tools.
 ///
 /// The C compiler is all that is needed: the `pcre2` crate brings its library's source along and builds it
 /// where `pkg-config` does not find an installed one.

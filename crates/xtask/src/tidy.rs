@@ -24,7 +24,7 @@ pub(crate) fn check() -> Result<(), Failure> {
     Failure::unless_empty("tidy", problems)
 }
 
-/// Writes down what has been reached since the exceptions were listed.
+/// Records the progress since the exceptions were listed.
 pub(crate) fn tighten() -> Result<(), Failure> {
     let tree = Tree::load()?;
     let tightened = tree.ratchet.tightened(&tree.shapes, &tree.unsafe_files);
@@ -48,7 +48,7 @@ struct Tree {
     shapes: Vec<(String, Shape)>,
     /// The files in which `unsafe` stands, tests included.
     unsafe_files: Vec<String>,
-    /// What is tolerated.
+    /// The tolerated exceptions.
     ratchet: Ratchet,
     /// The imports between the files of each crate.
     imports: Vec<(String, imports::Imports)>,
@@ -127,7 +127,7 @@ impl Tree {
         problems
     }
 
-    /// Files that import each other are few, and in one folder.
+    /// Files that import each other are few, and in one directory.
     fn circle_problems(&self) -> Vec<String> {
         self.imports.iter().flat_map(|(name, imports)| circles::check(name, imports)).collect()
     }

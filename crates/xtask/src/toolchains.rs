@@ -67,7 +67,7 @@ fn rustup_cargo(toolchain: &str) -> Command {
 fn rustc_answers(args: &[&str]) -> bool {
     let mut command = Command::new("rustc");
     command.args(args).env_remove("RUSTUP_TOOLCHAIN").stdout(Stdio::null()).stderr(Stdio::null());
-    // Without this rustup would install what is missing, over the network and without a word.
+    // Without this rustup would install missing parts over the network, silently.
     command.env("RUSTUP_AUTO_INSTALL", "0");
     command.status().is_ok_and(|status| status.success())
 }

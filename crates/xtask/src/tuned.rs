@@ -1,9 +1,9 @@
-//! `cargo xtask tuned`: the release build once more, with what a run of it has shown (profile-guided optimisation).
+//! `cargo xtask tuned`: the release build again, with the profile of a run (profile-guided optimisation).
 //!
-//! Three steps: a build that counts how often each piece of code is run, a training that serves what servers serve, and a
-//! build that lays out and inlines by those counts. On the paths of small answers it takes a fifth of the instructions
-//! away (`docs/decisions/0020-builds-after-a-training.md`). The generator of `ringroad bench load` makes the requests; it is a
-//! program of its own, so that neither it nor what it counts is part of the tuned one.
+//! Three steps: a build that counts how often each piece of code is run, a training with the work of servers, and a build
+//! that lays out and inlines by those counts. On the paths of small answers it takes a fifth of the instructions away
+//! (`docs/decisions/0020-builds-after-a-training.md`). The generator of `ringroad bench load` makes the requests; it is a
+//! separate program, so that neither it nor its counts are part of the tuned one.
 //!
 //! Not part of the gate: it builds everything twice more.
 
@@ -24,7 +24,8 @@ const REQUESTS: &str = "30000";
 /// How long a server may take to start.
 const START_MAX: Duration = Duration::from_secs(10);
 
-/// What is asked for, of [`configuration`]: answers without a file, files in each way, a cache's misses and hits, proxying.
+/// The parts of [`configuration`] to request: answers without a file, files in each way, a cache's misses and hits,
+/// proxying.
 const TARGETS: [&str; 9] = [
     "/",
     "/files/1k",
@@ -131,10 +132,10 @@ fn ask_for_everything(generator: &Path, folder: &Path, port: u16) -> Result<(), 
     Ok(())
 }
 
-/// Asks for one thing many times. What the generator finds is of no interest, only that every answer was one.
+/// Asks for one thing many times. The findings of the generator are ignored; only the statuses count.
 fn ask(generator: &Path, folder: &Path, url: &str, headers: &[&str], close: bool) -> Result<(), Failure> {
     let mut load = Command::new(generator);
-    // In a network of its own it would not reach the server.
+    // In a separate network namespace it would not reach the server.
     load.args([
         "bench",
         "load",
@@ -154,7 +155,7 @@ fn ask(generator: &Path, folder: &Path, url: &str, headers: &[&str], close: bool
     workspace::run(load.arg("--out").arg(report).arg(url).stdout(Stdio::null()).stderr(Stdio::null()))
 }
 
-/// Two ports in a row that nobody has now.
+/// Two adjacent free ports.
 fn free_port() -> std::io::Result<u16> {
     loop {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
@@ -164,7 +165,8 @@ fn free_port() -> std::io::Result<u16> {
     }
 }
 
-/// One worker, so that its end is the program's. Who may change users stays who he is, or could not write the counts.
+/// One worker, so that its end is the program's. A process with the right to change users stays as it is, or could not
+/// write the counts.
 fn configuration(folder: &Path, engine: &str, port: u16) -> std::io::Result<String> {
     // The process that is started is the one that serves, so that its end is waited for.
     let user = if std::fs::metadata("/proc/self")?.uid() == 0 { "user root;" } else { "" };

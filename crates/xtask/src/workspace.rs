@@ -87,7 +87,7 @@ pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
     if status.success() { Ok(()) } else { Err(Failure::Command { command: describe(command), status }) }
 }
 
-/// Runs a command to its end and returns what it wrote to standard output.
+/// Runs a command to its end and returns its standard output.
 pub(crate) fn output(command: &mut Command) -> Result<String, Failure> {
     let output = command
         .stderr(std::process::Stdio::inherit())

@@ -1,7 +1,7 @@
 //! `ringroad check FILE`: how much of an nginx configuration this server honours.
 //!
-//! Unlike `-t` it goes on past errors, missing files and missing features, so that one run shows everything that a move from nginx
-//! would meet. What is fine is counted only, unless `--all` asks for a line for each directive. The exit status is 0 when the
+//! Unlike `-t` it goes on past errors, missing files and missing features, so that one run shows everything that a move
+//! from nginx would meet. Supported directives are only counted, unless `--all` lists each. The exit status is 0 when the
 //! configuration loads, 2 when features are missing, and 1 when it is wrong.
 
 mod judge;
@@ -26,7 +26,7 @@ const MISSING: u8 = 2;
 /// Places of one problem that are shown without `--all`.
 const PLACES_MAX: usize = 5;
 
-/// Reports on one file and what it includes.
+/// Reports on one file and its includes.
 pub(super) fn run(given: &Given) -> ExitCode {
     let file = PathBuf::from(&given.operands[0]);
     // From where one is: this command is used on files that are not installed.

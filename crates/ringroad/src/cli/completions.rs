@@ -25,7 +25,7 @@ fn names(option: &Opt) -> impl Iterator<Item = String> {
     letter.into_iter().chain(option.long.map(|long| format!("--{long}")))
 }
 
-/// What a shell can offer behind an option.
+/// The completions of a shell for an option.
 fn hint(value: Value) -> Option<Hint> {
     match value {
         Value::No => None,
@@ -110,7 +110,7 @@ complete -o filenames -F _ringroad ringroad
     script
 }
 
-/// For zsh: `_describe` for the commands, `_arguments` for what follows.
+/// For zsh: `_describe` for the commands, `_arguments` for the rest.
 fn zsh() -> String {
     let action = |hint: Hint| match hint {
         Hint::Nothing => " ".to_owned(),

@@ -98,7 +98,7 @@ fn names(option: &Opt) -> String {
     format!("{}{}", names.join(", "), value(option.value, " "))
 }
 
-/// What stands behind the name.
+/// The text behind the name.
 fn value(value: Value, between: &str) -> String {
     match value {
         Value::No => String::new(),

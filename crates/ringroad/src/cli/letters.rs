@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use super::options::LONG;
 use super::similar::similar;
 
-/// What was asked for.
+/// The parsed options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     /// `-?`, `-h`
@@ -47,7 +47,7 @@ pub(crate) enum Command {
     Reload,
 }
 
-/// What is wrong, in nginx's words.
+/// An error in nginx's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OptionError {
     /// No such letter, or an argument without a dash.
@@ -89,7 +89,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Options, OptionError> {
         let Some(letters) = arg.as_bytes().strip_prefix(b"-") else {
             return Err(OptionError::Invalid(arg.to_string_lossy().into_owned()));
         };
-        // What is left of this argument; a letter that takes a value takes all of it.
+        // The rest of this argument; a letter that takes a value takes all of it.
         let mut rest = letters;
         while let Some((&letter, after)) = rest.split_first() {
             rest = after;

@@ -34,7 +34,7 @@ use crate::site;
 /// Wrong use of a command.
 const MISUSED: u8 = 2;
 
-/// Runs what the arguments (without the program's name) ask for.
+/// Runs the command of the arguments (without the program's name).
 pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
     let first = args.first().and_then(|first| first.to_str()).unwrap_or_default();
     match first {
@@ -112,7 +112,7 @@ fn reference(command: &'static Command, given: &Given) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Says what is wrong with the arguments of a command, and how it is used.
+/// Reports an error in the arguments of a command, and its usage.
 fn misused(command: &'static Command, misuse: &Misuse) -> ExitCode {
     let (name, usage) = (command.name, help::synopsis(command));
     print_error(format_args!("ringroad {name}: {misuse}\n{usage}\n"));
@@ -148,7 +148,7 @@ fn like_nginx(options: &Options) -> ExitCode {
     run::run(options)
 }
 
-/// What a build without the feature says to `ringroad bench`: how to get one that has it.
+/// The message of a build without the feature for `ringroad bench`: how to get one that has it.
 fn without_bench() -> ExitCode {
     print_error(
         "ringroad bench: this program is built without it (cargo build --release -p ringroad --features bench)\n",

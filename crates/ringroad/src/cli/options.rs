@@ -35,7 +35,7 @@ pub(crate) struct Operand {
     pub(crate) name: &'static str,
     /// Whether it has to be there.
     pub(crate) needed: bool,
-    /// What a shell can offer for it.
+    /// The completions of a shell for it.
     pub(crate) hint: Hint,
 }
 
@@ -46,9 +46,9 @@ pub(crate) struct Opt {
     pub(crate) letter: Option<char>,
     /// Its long name, without dashes.
     pub(crate) long: Option<&'static str>,
-    /// What follows it.
+    /// Its value.
     pub(crate) value: Value,
-    /// What it does, without a full stop.
+    /// Its effect, without a full stop.
     pub(crate) help: &'static str,
 }
 
@@ -57,13 +57,13 @@ pub(crate) struct Opt {
 pub(crate) enum Value {
     /// There is none.
     No,
-    /// It has to be there; its name, and what a shell can offer.
+    /// It has to be there; its name, and the completions of a shell.
     Needed(&'static str, Hint),
     /// It may be there.
     Optional(&'static str, Hint),
 }
 
-/// What a shell can offer.
+/// The completions of a shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hint {
     /// Nothing: the value is free.
@@ -360,10 +360,10 @@ impl Given {
     }
 }
 
-/// What is wrong with the arguments of a command.
+/// An error in the arguments of a command.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Misuse {
-    /// `--help` was asked for, which is no fault.
+    /// `--help` was given, which is no error.
     Help,
     /// No such option; perhaps this one was meant.
     Option(String, Option<String>),

@@ -13,9 +13,9 @@ use crate::master;
 use crate::places::{DEFAULT_CONF, DEFAULT_PREFIX, PREFIX_CONF, Places, Request};
 use crate::site::{self, Files, Problem, Refused, Site};
 
-/// Does what the options say.
+/// Carries out the options.
 pub(super) fn run(options: &Options) -> ExitCode {
-    // The order is nginx's: the log, the configuration, and only then what was asked for.
+    // The order is nginx's: the log, the configuration, and only then the command.
     let (request, log) = prepare(options);
     let starts = !options.test && options.signal.is_none();
     let loaded = site::load(&request, Files::Disk);
@@ -24,7 +24,7 @@ pub(super) fn run(options: &Options) -> ExitCode {
         && !inherit::is_new_binary()
         && loaded.as_ref().is_ok_and(|site| site.settings.daemon)
     {
-        // The daemon reads everything anew, and has the warnings to itself.
+        // The daemon reads everything again, and reports the warnings.
         return master::launch(&log);
     }
     report(&request, &loaded, if options.test { ERRORS_MAX } else { 1 }, &log);
@@ -43,7 +43,7 @@ pub(super) fn run(options: &Options) -> ExitCode {
     match options.signal {
         Some(command) => match &site.settings.pid {
             Some(pid_file) => signal::send(command, pid_file, options.any_process, &log),
-            // Only `serve` has no pid file, and nobody can send it a signal this way.
+            // Only `serve` has no pid file, so `-s` cannot reach it.
             None => ExitCode::FAILURE,
         },
         None => master::run(request, site, log),
@@ -53,8 +53,8 @@ pub(super) fn run(options: &Options) -> ExitCode {
 /// Errors of a configuration that one test shows: a page of them.
 const ERRORS_MAX: usize = 20;
 
-/// Tells what is wrong with a configuration, but for what `-t` tells later. Behind the line of an error standard error gets the
-/// line of the text.
+/// Reports the errors of a configuration, except those that `-t` reports later. Behind the line of an error standard error
+/// gets the line of the text.
 pub(super) fn report(request: &Request, loaded: &Result<Site, Refused>, errors_max: usize, log: &Log) {
     let refused = match loaded {
         Ok(site) => {
@@ -88,7 +88,7 @@ pub(super) fn report(request: &Request, loaded: &Result<Site, Refused>, errors_m
     }
 }
 
-/// Leaves out what is not supported inside of a block that is not supported, such as `server` in `stream`.
+/// Leaves out unsupported directives inside of an unsupported block, such as `server` in `stream`.
 fn without_insides(problems: Vec<Problem>) -> Vec<Problem> {
     let mut blocks: Vec<&'static str> = Vec::new();
     let mut is_outside = |problem: &Problem| {
@@ -128,7 +128,7 @@ fn prepare(options: &Options) -> (Request, Log) {
     (Request { main, globals: options.globals.clone(), places, text: None }, log)
 }
 
-/// A log that was asked for and cannot be had is told, and the start goes on, as in nginx.
+/// A log that cannot be opened is reported, and the start continues, as in nginx.
 fn open_named(path: &Path) -> Log {
     match log::open_file(path) {
         Ok(file) => Log::early(Rc::new(file), Level::Notice),
@@ -141,7 +141,7 @@ fn open_named(path: &Path) -> Log {
     }
 }
 
-/// Nobody asked for the default log: where it cannot be written, standard error does.
+/// The default log is used without a directive: where it cannot be written, standard error does.
 fn open_default(places: &mut Places) -> Log {
     if let Some(path) = &places.error_log {
         places.prepare_folder_of(path);

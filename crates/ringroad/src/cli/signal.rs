@@ -71,7 +71,7 @@ pub(super) fn send(command: Command, pid_file: &Path, any_process: bool, log: &L
 /// The program of a process that is another one than this; `None` where the process is gone.
 fn foreign(pid: Pid) -> Option<PathBuf> {
     let folder = PathBuf::from(format!("/proc/{pid}"));
-    // The name without what the kernel adds to that of a program which was replaced since its start.
+    // The name without the suffix that the kernel adds to a program which was replaced since its start.
     let name = |path: &Path| {
         let name = path.file_name().unwrap_or_default().as_bytes();
         OsStr::from_bytes(name.strip_suffix(b" (deleted)").unwrap_or(name)).to_owned()

@@ -24,7 +24,7 @@ const ANSWER_MAX: u64 = 16 << 20;
 /// From one look to the next.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Puts the cursor into the corner and clears what is below (ECMA-48).
+/// Puts the cursor into the corner and clears the screen below (ECMA-48).
 const CLEAR: &str = "\x1b[H\x1b[J";
 
 /// Shows the numbers until it is interrupted.
@@ -69,7 +69,7 @@ fn snapshot(url: &str) -> Result<Value, String> {
     let failed = |error: std::io::Error| error.to_string();
     let mut stream = TcpStream::connect(&address).map_err(failed)?;
     stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
-    // Version 1.0, whose bodies have no chunks.
+    // Version 1.0, in which bodies have no chunks.
     let request = format!("GET {path}?snapshot HTTP/1.0\r\nHost: {host}\r\nAccept: application/json\r\n\r\n");
     stream.write_all(request.as_bytes()).map_err(failed)?;
     let mut answer = Vec::new();
@@ -88,7 +88,7 @@ type Times = BTreeMap<u64, u64>;
 
 /// The numbers as lines.
 fn table(now: &Value, before: &Value) -> String {
-    // A server that was started anew has no numbers from before.
+    // A restarted server has no earlier numbers.
     let before = if before["started"] == now["started"] { before } else { &Value::Null };
     let float = |value: &Value| value.as_f64().unwrap_or(0.0);
     let from = if before.is_null() { float(&now["started"]) } else { float(&before["now"]) };
@@ -159,12 +159,12 @@ fn upstreams(now: &Value, before: &Value, rate: &dyn Fn(u64, u64) -> f64) -> Str
     text
 }
 
-/// The entries of a list; none of what is no list.
+/// The entries of a list; none if the value is no list.
 fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
 
-/// A number; 0 of what is none.
+/// A number; 0 if the value is no number.
 fn whole(value: &Value) -> u64 {
     value.as_u64().unwrap_or(0)
 }

@@ -1,7 +1,8 @@
-//! `-t` and `-T`: reads the configuration, tries what a start would open, and says so in nginx's words.
+//! `-t` and `-T`: reads the configuration, tries to open the files and sockets of a start, and reports in nginx's
+//! words.
 //!
-//! The order of the lines is nginx's too: first whether the text is right, then what stands in the way of a start,
-//! then the verdict. Warnings come as they are found. All goes to standard error; only the dump of `-T` does not.
+//! The order of the lines is nginx's too: first whether the text is valid, then the obstacles of a start, then the
+//! verdict. Warnings come as they are found. All goes to standard error; only the dump of `-T` does not.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -46,7 +47,7 @@ pub(super) fn run(
         }
     };
     let Ok(site) = site else {
-        // A failure is told with -q too.
+        // A failure is reported with -q too.
         print_error(format_args!("ringroad: configuration file {file} test failed\n"));
         return ExitCode::FAILURE;
     };
@@ -60,7 +61,7 @@ pub(super) fn run(
 /// How long names of upstream servers are looked up by `-t`: as long as a resolver waits for one name server.
 const NAMES_TIME: Duration = Duration::from_secs(5);
 
-/// What a start would do, without what others would notice.
+/// The steps of a start, without visible effects.
 fn try_start(request: &Request, site: &Site, log: &Log) -> Result<(), WouldFail> {
     let settings = &site.settings;
     let user = resolve_user(site, log).map_err(|_| WouldFail)?;

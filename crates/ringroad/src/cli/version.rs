@@ -7,7 +7,7 @@ use io::probe::{Probe, State};
 
 use crate::places::{DEFAULT_CONF, DEFAULT_ERROR_LOG, DEFAULT_PID, DEFAULT_PREFIX};
 
-/// The nginx whose directives and behaviour are the reference.
+/// The reference version of nginx.
 const REFERENCE: &str = "1.31.5";
 
 /// The first line of `-v` and `-V`. Tools match `nginx/` and the number behind it.
@@ -27,7 +27,7 @@ pub(crate) fn configure_line() -> String {
     )
 }
 
-/// The text of `--version`: the program, its source, the reference, and what this kernel offers.
+/// The text of `--version`: the program, its source, the reference, and the features of this kernel.
 pub(crate) fn long() -> String {
     let commit = match env!("RINGROAD_COMMIT") {
         "" => "a build without its commit".to_owned(),

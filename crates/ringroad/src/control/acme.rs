@@ -1,4 +1,4 @@
-//! What the master and the agent that obtains certificates say to each other, and what of it goes on to workers.
+//! The messages between the master and the agent that obtains certificates, and those passed on to workers.
 //!
 //! ```text
 //! agent                            master                           worker
@@ -44,11 +44,11 @@ pub(crate) enum AcmeChange {
 pub(crate) enum ToAgent {
     /// The first message.
     Start {
-        /// What is wanted.
+        /// The ordered certificates.
         issuers: Vec<Issuer>,
         /// Certificates that are kept nowhere else.
         known: Vec<(String, Vec<u8>)>,
-        /// Who the agent becomes; `None` leaves it who it is.
+        /// The user of the agent; `None` keeps the user.
         credentials: Option<Credentials>,
     },
     /// The change of this number is in force in every worker.

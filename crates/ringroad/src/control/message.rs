@@ -17,8 +17,8 @@
 //! ```
 //!
 //! The master sends [`ToWorker`], the worker answers with [`ToMaster`]. The largest is the [`Bundle`]: all that a
-//! worker needs to serve one configuration, so that it opens no file and no socket itself. The two processes run
-//! the same executable; [`VERSION`] catches one that was replaced on disk and started anew meanwhile.
+//! worker needs to serve one configuration, so that it opens no file and no socket itself. The two processes run the
+//! same executable; [`VERSION`] catches one that was replaced on disk and restarted meanwhile.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -30,7 +30,7 @@ use crate::listen::ListenAddr;
 use crate::places::{Places, Request};
 use crate::privilege::Credentials;
 
-/// Longest text in a message of a worker, in bytes: a part of what the master takes.
+/// Longest text in a message of a worker, in bytes: a part of the limit of the master.
 const TEXT_MAX: usize = 32 * 1024;
 
 /// Changes with every change of the messages.
@@ -42,11 +42,11 @@ const VERSION: u64 = 5;
 pub(crate) struct Bundle {
     /// Counts the configurations of this master.
     pub(crate) generation: u64,
-    /// What to parse: names, `-g`, places.
+    /// The text to parse: names, `-g`, places.
     pub(crate) request: Request,
     /// Every file that the configuration was read from.
     pub(crate) files: Vec<(PathBuf, Vec<u8>)>,
-    /// Who the worker becomes; `None` leaves it who it is.
+    /// The user of the worker; `None` keeps the user.
     pub(crate) credentials: Option<Credentials>,
     /// Limits, priority and directory of the process.
     pub(crate) limits: ProcessLimits,
@@ -83,7 +83,7 @@ pub(crate) enum ToWorker {
     Reopen(Vec<PathBuf>),
     /// Change a certificate or a challenge, and confirm it by this number.
     Acme(u64, AcmeChange),
-    /// Finish what is in flight, then end; at the latest after this time.
+    /// Finish the requests in flight, then end; at the latest after this time.
     Quit(Option<Duration>),
     /// End now.
     Stop,
@@ -100,7 +100,7 @@ pub(crate) enum ToMaster {
     Ready {
         /// The network engine's name.
         method: String,
-        /// What the operator should know about the choice.
+        /// A remark on the choice for the operator.
         remark: Option<String>,
     },
     /// The worker cannot serve and ends.
@@ -307,7 +307,7 @@ fn take_time(from: &mut Reader<'_>) -> Result<Duration, Malformed> {
     Ok(Duration::from_millis(from.u64()?))
 }
 
-/// Numbers travel as 64 bits; what does not fit was not written by this code.
+/// Numbers travel as 64 bits; a longer one was not written by this code.
 fn take_u32(from: &mut Reader<'_>) -> Result<u32, Malformed> {
     u32::try_from(from.u64()?).map_err(|_| Malformed)
 }

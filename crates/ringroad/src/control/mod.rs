@@ -1,13 +1,13 @@
 //! The channel between the master and a worker: framed messages and descriptors over a socket pair.
 //!
-//! [`Channel`] never blocks: what cannot be sent now waits in a queue, what arrives in pieces is put together.
-//! What the messages mean is in [`message`]; how numbers and paths become bytes is in [`wire`].
+//! [`Channel`] never blocks: what cannot be sent now waits in a queue, what arrives in pieces is put together. The
+//! messages are described in [`message`]; how numbers and paths become bytes is in [`wire`].
 //!
 //! ```text
 //! packet = length u32 | number of descriptors u32 | body          (little endian, length counts the body)
 //! ```
-//! The descriptors of a packet arrive with its bytes as SCM_RIGHTS, in the order in which they were sent, at
-//! most [`FDS_PER_SEND`] with one `sendmsg` (SCM_MAX_FD, unix(7)). Each batch travels with at least one byte.
+//! The descriptors of a packet arrive with its bytes as SCM_RIGHTS, in the order of sending, at most [`FDS_PER_SEND`]
+//! with one `sendmsg` (SCM_MAX_FD, unix(7)). Each batch travels with at least one byte.
 
 pub(crate) mod acme;
 pub(crate) mod message;
@@ -42,7 +42,7 @@ pub(crate) struct Limits {
 pub(crate) const FROM_MASTER: Limits = Limits { body: (1 << 30) + (1 << 26), fds: 1 << 16 };
 
 /// From a worker: a few words, 64 KiB at most, and no descriptors. The master may be root and the worker may be in an
-/// attacker's hands, so it must not be able to take the master's memory or fill its table of descriptors.
+/// attacker's hands. So the worker must not be able to exhaust the master's memory or its table of descriptors.
 pub(crate) const FROM_WORKER: Limits = Limits { body: 64 * 1024, fds: 0 };
 
 /// Bytes before the body.
@@ -51,7 +51,7 @@ const HEADER: usize = 8;
 /// Bytes of one `recvmsg`.
 const READ_BYTES: usize = 64 * 1024;
 
-/// What was received: a body and its descriptors.
+/// The received packet: a body and its descriptors.
 #[derive(Debug)]
 pub(crate) struct Packet {
     pub(crate) body: Vec<u8>,
@@ -108,7 +108,7 @@ struct Outgoing {
 #[derive(Debug)]
 pub(crate) struct Channel {
     socket: OwnedFd,
-    /// What the other end may send.
+    /// The limits of the other end.
     limits: Limits,
     /// In the order of sending; only the first may be sent in part.
     outgoing: VecDeque<Outgoing>,
@@ -138,7 +138,7 @@ impl Channel {
         Ok(Channel { socket, limits, outgoing, incoming, incoming_fds: VecDeque::new() })
     }
 
-    /// Queues a message and sends what can be sent.
+    /// Queues a message and sends as much as possible.
     pub(crate) fn send(&mut self, body: &[u8], fds: Vec<Rc<OwnedFd>>) -> Result<(), ChannelError> {
         let mut bytes = Vec::with_capacity(HEADER + body.len());
         let (length, count) = (u32::try_from(body.len()), u32::try_from(fds.len()));
@@ -192,7 +192,7 @@ impl Channel {
         }
     }
 
-    /// Cuts the first packet off what has arrived, if bytes and descriptors of it are complete.
+    /// Cuts the first packet off the received data, if its bytes and descriptors are complete.
     fn take_packet(&mut self) -> Result<Option<Packet>, ChannelError> {
         let Some((length, rest)) = self.incoming.split_first_chunk::<4>() else { return Ok(None) };
         let Some((count, _)) = rest.split_first_chunk::<4>() else { return Ok(None) };
@@ -214,7 +214,7 @@ impl Channel {
     /// One `recvmsg`. The kernel ends it behind bytes that came with descriptors, so the two stay in step.
     fn read_some(&mut self) -> Result<usize, Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_PER_SEND))];
-        // Without room for them the kernel closes descriptors that nobody asked for, unix(7).
+        // Without room for them the kernel closes descriptors that were not asked for, unix(7).
         let mut control = match self.limits.fds {
             0 => RecvAncillaryBuffer::default(),
             _ => RecvAncillaryBuffer::new(&mut space),

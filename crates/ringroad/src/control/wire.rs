@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// A message that does not read as what it should be.
+/// A message with invalid content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
@@ -81,7 +81,7 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(*value))
     }
 
-    /// Borrowed from the frame: the caller decides what to copy.
+    /// Borrowed from the frame: the caller decides on a copy.
     pub(crate) fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
         let length = usize::try_from(self.u64()?).map_err(|_| Malformed)?;
         let (value, rest) = self.0.split_at_checked(length).ok_or(Malformed)?;

@@ -1,12 +1,12 @@
-//! The agent that obtains certificates, as the master sees it: started when the first worker serves, replaced when other certificates are
-//! wanted, started anew when it dies.
+//! The agent that obtains certificates, as the master sees it: started when the first worker serves, replaced when the
+//! orders change, restarted when it dies.
 //!
 //! ```text
 //! none wanted --> Off      wanted --> Running --dies--> waits, twice as long each time --> Running
 //!                                        | other certificates wanted
 //!                                        +--> killed, started anew
 //! ```
-//! It may be killed at any point, so nothing here waits for it. What it changes is kept for workers that start later.
+//! It may be killed at any point, so nothing here waits for it. Its results are kept for workers that start later.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -49,13 +49,13 @@ const MESSAGES_MAX: usize = 1000;
 #[derive(Debug, Default)]
 pub(super) struct Acme {
     agent: Option<Agent>,
-    /// What the agent was started for.
+    /// The orders that the agent was started with.
     issuers: Vec<Issuer>,
     /// No agent is started before this.
     start_at: Option<Instant>,
     /// The pause after the next death.
     pause: Duration,
-    /// What came from an agent, by order.
+    /// Results of an agent, by order.
     certificates: BTreeMap<String, Vec<u8>>,
     /// In place in every worker.
     challenges: Vec<Challenge>,
@@ -85,7 +85,7 @@ struct Waiting {
 }
 
 impl Acme {
-    /// What a worker that starts has to begin with: the certificates of these authorities, and the challenges in place.
+    /// The initial state of a worker: the certificates of these authorities, and the challenges in place.
     pub(super) fn changes(&self, issuers: &[Issuer]) -> Vec<AcmeChange> {
         let mut changes: Vec<AcmeChange> =
             self.known(issuers).into_iter().map(|(id, pem)| AcmeChange::Certificate { id, pem }).collect();
@@ -93,7 +93,7 @@ impl Acme {
         changes
     }
 
-    /// Certificates that are there: those in state directories, else what an agent has delivered.
+    /// Certificates that are there: those in state directories, else those delivered by an agent.
     fn known(&self, issuers: &[Issuer]) -> Vec<(String, Vec<u8>)> {
         orders_of(issuers)
             .filter_map(|(issuer, order)| {
@@ -224,8 +224,8 @@ impl Acme {
         self.wait_to_start();
     }
 
-    /// The agent reads what strangers send: it must not be able to take the memory of the master, or to have a worker show
-    /// a certificate that nobody ordered.
+    /// The agent reads what strangers send: it must not be able to exhaust the memory of the master, or to have a worker
+    /// use a certificate without an order.
     fn check(&self, change: &AcmeChange) -> Result<(), &'static str> {
         match change {
             AcmeChange::Install(_) if self.challenges.len() >= CHALLENGES_MAX => Err("too many challenges"),
@@ -291,7 +291,7 @@ impl Acme {
         std::mem::take(&mut self.challenges).into_iter().map(AcmeChange::Remove).collect()
     }
 
-    /// A number for a change that nobody waits for.
+    /// A number for a change without a waiting requester.
     pub(super) fn next_number(&mut self) -> u64 {
         self.number += 1;
         self.number

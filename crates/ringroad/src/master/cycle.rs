@@ -24,7 +24,7 @@ pub(crate) struct Cycle {
     pub(crate) listeners: Listeners,
     /// `error_log` of the process, as far as it concerns the master.
     pub(crate) log: Log,
-    /// What it was read from, for the worker to read again.
+    /// The source, for the worker to read again.
     request: Request,
     /// Open for appending, under the names of the configuration.
     logs: Logs,
@@ -71,7 +71,7 @@ impl Cycle {
         self.credentials.as_ref()
     }
 
-    /// What a worker needs, and the descriptors that go with it.
+    /// The bundle of a worker, and its descriptors.
     pub(crate) fn bundle(&self) -> (Bundle, Vec<Rc<OwnedFd>>) {
         let listeners = &self.listeners.0;
         let sockets = listeners.iter().flat_map(|listener| listener.sockets.iter());
@@ -96,7 +96,7 @@ impl Cycle {
         (bundle, fds)
     }
 
-    /// What was read beside the text. Files that workers write themselves are read again: a worker that takes the place of
+    /// Files read beside the text. Files that workers write themselves are read again: a worker that takes the place of
     /// one that died goes on with what that one had.
     fn present_data(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let mut data = self.site.data.clone();
@@ -124,8 +124,8 @@ impl Cycle {
         Ok(resources)
     }
 
-    /// Opens the log files anew, for a log rotation, and returns them in the order of the bundle. A file that
-    /// cannot be opened keeps its old descriptor.
+    /// Opens the log files again, for a log rotation, and returns them in the order of the bundle. A file that cannot
+    /// be opened keeps its old descriptor.
     pub(crate) fn reopen_logs(&mut self) -> Logs {
         for (path, file) in &mut self.logs {
             match log::open_file(path) {

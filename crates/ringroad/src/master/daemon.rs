@@ -1,4 +1,4 @@
-//! Becoming a daemon without fork: the executable starts itself anew in a session of its own.
+//! Becoming a daemon without fork: the executable starts itself again in a new session.
 //!
 //! ```text
 //! ringroad ---- starts ----> ringroad, no terminal: opens, binds, starts the worker
@@ -6,8 +6,8 @@
 //!    |<------- one byte: ready ------+   exit status 0
 //!    |<------- end of the pipe ------+   exit status of the daemon: it could not start
 //! ```
-//! The caller gets its prompt back when the server really serves, and a failure as exit status: nginx forks when
-//! its sockets are bound and cannot tell what comes later. Only a fork would need unsafe code.
+//! The caller gets its prompt back when the server really serves, and a failure as exit status: nginx forks when its
+//! sockets are bound and cannot report later errors. Only a fork would need unsafe code.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -88,7 +88,7 @@ pub(super) fn leave_stderr(log: &Log) {
 
 /// Leaves the session and the terminal, but for standard error, which is needed until the server serves.
 pub(super) fn detach() -> Result<Readiness, String> {
-    // As nginx: files get the modes that are asked for.
+    // As nginx: files get the requested modes.
     rustix::process::umask(Mode::empty());
     nix::sys::prctl::set_name(c"ringroad").map_err(|errno| format!("prctl() failed ({errno})"))?;
     nix::unistd::setsid().map_err(|errno| format!("setsid() failed ({errno})"))?;

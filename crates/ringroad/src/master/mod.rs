@@ -1,4 +1,4 @@
-//! The master process: opens what needs privileges, starts the worker, obeys signals.
+//! The master process: opens privileged resources, starts the worker, obeys signals.
 //!
 //! It never reads a byte from the network and has one thread, one `poll` and no handler. [`run`] starts a server
 //! from a configuration that was read; the loop then lives in [`Master`]:
@@ -66,7 +66,7 @@ const QUIT_GRACE: Duration = Duration::from_secs(5);
 /// master from its signals.
 const MESSAGES_MAX: usize = 1000;
 
-/// What the master is up to.
+/// The state of the master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// The first worker is not ready yet; its failure is the end.
@@ -82,13 +82,13 @@ enum Phase {
 /// The master's state.
 #[derive(Debug)]
 struct Master {
-    /// What to read again at a reload.
+    /// The source to read again at a reload.
     request: Request,
     /// The configuration in force.
     cycle: Cycle,
     /// The next configuration, while it is being brought into force.
     pending: Option<Pending>,
-    /// A reload was asked for while another one was in flight.
+    /// A reload was requested while another one was in flight.
     reload_again: bool,
     /// Signals about workers that arrived before the first worker was ready. They count from then on.
     postponed: Vec<Signal>,
@@ -99,7 +99,7 @@ struct Master {
     /// All that live: one that serves, one that starts during a reload, any number that finish.
     workers: Vec<WorkerProcess>,
     phase: Phase,
-    /// The process that obtains certificates, and what came of it.
+    /// The process that obtains certificates, and its results.
     acme: Acme,
     /// When the graceful end begins, while clients are sent elsewhere (`shutdown_delay`).
     quit_at: Option<Instant>,
@@ -114,13 +114,13 @@ struct Master {
     is_detached: bool,
     /// The new binary, while it and this one run.
     new_binary: Option<NewBinary>,
-    /// The master whose new binary this is, while it runs.
+    /// The old master while it runs, if this is its new binary.
     predecessor: Option<Predecessor>,
     notifier: Notifier,
     /// The configuration that systemd knows to be in force; 0 is none.
     told_generation: u64,
     pulse: Pulse,
-    /// Somebody waits at the terminal for the start of the daemon.
+    /// A terminal waits for the start of the daemon.
     readiness: Option<Readiness>,
     signals: Signals,
     /// The exit status will say so.
@@ -183,8 +183,8 @@ pub(crate) fn run(request: Request, site: Site, log: Log) -> ExitCode {
         signals,
         failed: false,
     };
-    // Until the first worker serves somebody may be looking at the terminal. Standard error of a new binary may be the
-    // log of the old one.
+    // Until the first worker serves, messages go to the terminal too. Standard error of a new binary may be the log of
+    // the old one.
     master.cycle.log = master.cycle.log.clone().with_echo(!is_new_binary);
     master.serve()
 }
@@ -201,7 +201,7 @@ impl Master {
                 break;
             }
             self.wait();
-            // A reload starts with what was said before it.
+            // A reload handles earlier messages first.
             self.handle_messages();
             while let Some(arrived) = self.signals.next() {
                 self.handle_signal(arrived);
@@ -296,7 +296,7 @@ impl Master {
         kills.chain(others).chain(self.pending_deadline()).min()
     }
 
-    /// One notice for each signal in nginx's words, then what it asks for.
+    /// One notice for each signal in nginx's words, then its effect.
     fn handle_signal(&mut self, Arrived { signal, sender }: Arrived) {
         let action = match signal {
             Signal::SIGTERM | Signal::SIGINT => ", exiting",
@@ -318,7 +318,7 @@ impl Master {
         }
     }
 
-    /// Does what a signal asks for.
+    /// Carries out a signal.
     fn obey(&mut self, signal: Signal) {
         match signal {
             Signal::SIGTERM | Signal::SIGINT => self.end_workers(&ToWorker::Stop, Some(STOP_TIME)),
@@ -330,7 +330,7 @@ impl Master {
             Signal::SIGUSR1 => self.reopen_logs(),
             Signal::SIGWINCH if self.is_detached && self.phase == Phase::Running => {
                 self.phase = Phase::Idle;
-                // The worker of a reload in flight is dismissed as well. The next reload reads everything anew.
+                // The worker of a reload in flight is dismissed as well. The next reload reads everything again.
                 self.abandon_pending();
                 self.reload_again = false;
                 let limit = self.cycle.site.settings.shutdown_timeout;
@@ -377,7 +377,7 @@ impl Master {
         }
         let limit = self.cycle.site.settings.shutdown_timeout;
         self.end_workers(&ToWorker::Quit(limit), limit.map(|limit| limit + QUIT_GRACE));
-        // Nobody accepts any more: a client should be refused, not kept waiting in the queue.
+        // No process accepts any more: a client should be refused, not kept waiting in the queue.
         self.forget_listeners();
         self.cycle.listeners.0.clear();
     }
@@ -443,7 +443,7 @@ impl Master {
                     self.handle_ready(generation);
                 }
             }
-            // Its end, which follows, decides what is done.
+            // Its end, which follows, decides on the next step.
             ToMaster::Failed(message) => self.cycle.log.emerg(message),
             ToMaster::Reloaded(generation) => self.handle_reloaded(generation, index),
             ToMaster::Pong(number) => {
@@ -522,7 +522,7 @@ impl Master {
         }
     }
 
-    /// A process is gone. What follows depends on whether it was told to go.
+    /// A process is gone. The next step depends on whether it was told to end.
     fn handle_end(&mut self, worker: &WorkerProcess, status: ExitStatus) {
         let (pid, how) = (worker.pid(), describe(status));
         self.acme.handle_end_of(pid);
@@ -635,7 +635,7 @@ fn tell_retired(log: &Log, generation: u64, pid: u32) {
     log.notice(format_args!("configuration {generation} of worker process {pid} exited with code 0"));
 }
 
-/// One line for each address that `old` did not listen on; port 0 shows as what the kernel chose.
+/// One line for each address that `old` did not listen on; port 0 shows as the port chosen by the kernel.
 fn announce(cycle: &Cycle, old: Option<&Cycle>) {
     for address in cycle.new_addresses(old) {
         cycle.log.notice(format_args!("listening on {address}"));
@@ -649,7 +649,7 @@ fn write_pid_file(request: &Request, cycle: &Cycle) -> Result<Option<PidFile>, S
     PidFile::write(path).map(Some)
 }
 
-/// For somebody who started the server by hand without a configuration: where to look with a browser.
+/// For a start by hand without a configuration: where to look with a browser.
 fn tell_urls(cycle: &Cycle) {
     for listener in &cycle.listeners.0 {
         if let ListenAddr::Inet(address) = listener.actual {

@@ -18,8 +18,8 @@ use crate::{site, worker};
 /// The running executable, also when the file was replaced meanwhile.
 pub(super) const OWN_EXECUTABLE: &str = "/proc/self/exe";
 
-/// How long a worker may take to start, or to swap its configuration. Reading the largest configurations takes
-/// a second or two; what takes longer hangs.
+/// How long a worker may take to start, or to swap its configuration. Reading the largest configurations takes a second
+/// or two; a longer response means a hanging worker.
 pub(super) const ANSWER_TIME: Duration = Duration::from_secs(30);
 
 /// Variables that begin like this reach the worker without an `env` directive: switches for tests.
@@ -41,7 +41,7 @@ pub(crate) enum Stage {
     Leaving { kill_at: Option<Instant> },
 }
 
-/// What a worker tells.
+/// The messages of a worker.
 #[derive(Debug)]
 pub(crate) enum Heard {
     /// A message.
@@ -77,8 +77,8 @@ impl WorkerProcess {
             Channel::pair().map_err(|errno| format!("socketpair() failed ({})", errno_text(errno)))?;
         let mut command = Command::new(OWN_EXECUTABLE);
         command.arg0("ringroad: worker process").arg(worker::SUBCOMMAND).stdin(Stdio::from(theirs));
-        // Whoever reads what a daemon prints, such as ssh or a shell's `$(...)`, waits until nobody can write to it. What
-        // the worker has to say about its start comes through the channel.
+        // A reader of a daemon's output, such as ssh or a shell's `$(...)`, waits until all writers have closed it. The
+        // channel carries the worker's messages about its start.
         if cycle.site.settings.daemon
             && let Some(file) = cycle.log.file_instead_of_stderr()
             && let Ok(file) = file.try_clone_to_owned()
@@ -112,7 +112,7 @@ impl WorkerProcess {
         self.channel.as_ref().map(|channel| (channel.as_fd(), channel.wants_to_send()))
     }
 
-    /// Sends what waits for room.
+    /// Sends queued messages.
     pub(crate) fn flush(&mut self) {
         let broken = self.channel.as_mut().is_some_and(|channel| channel.flush().is_err());
         if broken {
@@ -120,7 +120,7 @@ impl WorkerProcess {
         }
     }
 
-    /// Tells the worker something. One whose channel is closed is on its way out and needs no telling.
+    /// Tells the worker something. A worker with a closed channel is ending and needs no message.
     pub(crate) fn tell(&mut self, message: &ToWorker, fds: Vec<Rc<OwnedFd>>) {
         let broken =
             self.channel.as_mut().is_some_and(|channel| channel.send(&message.encode(), fds).is_err());
@@ -148,7 +148,7 @@ impl WorkerProcess {
 
     /// Whether the process has ended, and how.
     pub(crate) fn reap(&mut self) -> Option<ExitStatus> {
-        // An error would mean that somebody else reaped our child, which nobody does.
+        // An error would mean that another thread reaped our child, and no other does.
         self.child.try_wait().ok().flatten()
     }
 

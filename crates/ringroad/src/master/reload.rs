@@ -141,7 +141,7 @@ impl Master {
         pending.give_up_at.take_if(|at| *at <= now).map(|_| pending.worker)
     }
 
-    /// Closes what was opened for a configuration that does not come into force.
+    /// Closes the resources of a configuration that does not come into force.
     pub(super) fn abandon_pending(&mut self) {
         if let Some(pending) = self.pending.take() {
             pending.cycle.listeners.forget(Some(&self.cycle.listeners));
@@ -182,7 +182,7 @@ impl Master {
         }
     }
 
-    /// A reload that was asked for meanwhile.
+    /// A reload that was requested meanwhile.
     fn catch_up(&mut self) {
         if std::mem::take(&mut self.reload_again) && self.phase != Phase::Ending {
             self.reload();
@@ -190,7 +190,7 @@ impl Master {
     }
 }
 
-/// Writes what the new configuration changes, where the log takes such lines.
+/// Logs the changes of the new configuration, if the log takes such lines.
 pub(super) fn tell_changes(old: &Site, new: &Site, request: &Request, log: &Log) {
     if !log.takes(Level::Notice) {
         return;
@@ -204,8 +204,8 @@ pub(super) fn tell_changes(old: &Site, new: &Site, request: &Request, log: &Log)
     }
 }
 
-/// Why the running process cannot take the new configuration; empty where it can. Nothing of the process may differ, and each
-/// address that stays has as many sockets as before, because the threads keep the ones that they have.
+/// Why the running process cannot take the new configuration; empty where it can. Process settings must be the same, and
+/// each remaining address must have as many sockets as before, because the threads keep theirs.
 fn replacement_reasons(old: &Cycle, new: &Cycle) -> Vec<String> {
     let key = |cycle: &Cycle| site::ProcessKey::of(&cycle.site.config);
     let mut reasons = key(old).differences(&key(new));

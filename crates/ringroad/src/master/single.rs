@@ -1,7 +1,8 @@
 //! `master_process off`: everything in one process, for development, as nginx has it.
 //!
-//! The order of the start is that of master and worker together: limits, threads, a line for each address, the pid
-//! file, and then whoever waits for a daemon is told. No privileges are dropped, as in nginx. A reload works in place only: there is nobody to start another process.
+//! The order of the start is that of master and worker together: limits, threads, a line for each address, the pid file,
+//! and then the process that waits for the daemon is notified. No privileges are dropped, as in nginx. A reload works in
+//! place only: no process could start another one.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -87,13 +88,13 @@ pub(super) fn run(
 /// The counterpart of the master, with the server inside.
 #[derive(Debug)]
 struct Single {
-    /// What to read again at a reload.
+    /// The source to read again at a reload.
     request: Request,
     /// The configuration in force.
     cycle: Cycle,
     /// The threads that serve it.
     worker: Worker,
-    /// The process that obtains certificates, and what came of it.
+    /// The process that obtains certificates, and its results.
     acme: Acme,
     /// When the graceful end begins, while clients are sent elsewhere.
     quit_at: Option<Instant>,

@@ -1,4 +1,4 @@
-//! What the master tells systemd, and when: a look at the state after each event.
+//! The master's messages to systemd, and their times: a look at the state after each event.
 
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ pub(super) struct Pulse {
 }
 
 impl Master {
-    /// Tells of what changed since the last event, and gives signs of life.
+    /// Reports changes since the last event, and keeps the watchdog alive.
     pub(super) fn notify(&mut self) {
         // A new binary is not the main process before the old one has left.
         if self.phase == Phase::Starting || self.predecessor.is_some() {

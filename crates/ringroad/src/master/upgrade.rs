@@ -179,7 +179,7 @@ impl Master {
         }
     }
 
-    /// What the log says about a signal to change the binary.
+    /// The log message for a signal to change the binary.
     pub(super) fn upgrade_action(&self) -> &'static str {
         match self.upgrade_obstacle() {
             Some(NOT_A_DAEMON) => ", ignored: not a daemon",

@@ -1,7 +1,7 @@
 //! Crate `server` in the words of process control.
 //!
 //! Everything that the two crates have to agree on is here: levels, addresses, options of sockets, the meaning of
-//! limits (per thread there, per process here), and how an error of the language is told.
+//! limits (per thread there, per process here), and the form of errors of the language.
 //!
 //! The server knows no default error log, because the command line decides on it; [`load`] writes it into the
 //! text of `-g` where the configuration has none. Master and worker load the same text through here and come to
@@ -89,7 +89,7 @@ fn load_text(source: &conf::Source, request: &Request, loader: &dyn conf::Loader
     server::load(source, &request.places.prefix, loader).map_err(|error| Refused {
         level: level_of(&error),
         message: error.to_string(),
-        // What has no place is about the whole, as a missing block is; but for files that cannot be read.
+        // An error without a position concerns the whole, like a missing block; but for files that cannot be read.
         syntax_is_ok: error.span().is_none() && matches!(error.kind(), conf::ErrorKind::Message(_)),
     })
 }
@@ -214,7 +214,7 @@ fn listen_options(spec: &listen::ListenSpec) -> ListenOptions {
     }
 }
 
-/// For a test of the configuration: what a start would say here of `use io_uring`, where it cannot be had.
+/// For a test of the configuration: the message of a start for `use io_uring`, where it is not available.
 pub(crate) fn ring_warning(config: &Config) -> Option<String> {
     if config.events().method != Some(Method::Uring) {
         return None;
@@ -267,7 +267,7 @@ pub(crate) fn mover(config: &Config, place: &Place, bytes: u64) -> String {
     server::route::mover(config, &caps(config), place, bytes)
 }
 
-/// What this machine offers to a configuration.
+/// The features of this machine for a configuration.
 fn caps(config: &Config) -> Caps {
     let probe = Probe::run();
     let net = match config.events().method {
@@ -302,7 +302,7 @@ impl Worker {
         started.map(Worker).map_err(|error| error.to_string())
     }
 
-    /// The network engine's name, and why it is not the ring where nobody asked for another.
+    /// The network engine's name, and the reason why it is not the ring, unless another one was requested.
     pub(crate) fn method(&self, config: &Config) -> (String, Option<String>) {
         let choice = self.0.engine();
         let refusal = choice.refusal().filter(|_| config.events().method.is_none());

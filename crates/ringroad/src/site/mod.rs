@@ -30,7 +30,7 @@ pub(crate) struct Site {
     pub(crate) settings: Settings,
     /// Every file that was read, the main one first.
     pub(crate) files: Vec<(PathBuf, Vec<u8>)>,
-    /// What was read beside them and is no text.
+    /// Files read beside them that are no text.
     pub(crate) data: Vec<(PathBuf, Vec<u8>)>,
     /// Lines for the log, already with their place.
     pub(crate) warnings: Vec<(Level, String)>,
@@ -67,7 +67,7 @@ pub(crate) struct Settings {
     pub(crate) threads: u32,
     pub(crate) daemon: bool,
     pub(crate) master_process: bool,
-    /// `None`: nobody is told.
+    /// `None`: no file is written.
     pub(crate) pid: Option<PathBuf>,
     pub(crate) limits: ProcessLimits,
     pub(crate) shutdown_delay: Duration,

@@ -21,7 +21,7 @@ use prepare::Machine;
 use repository::Repository;
 use rows::Row;
 
-/// What the command line asks for.
+/// The options of the command line.
 #[derive(Default)]
 struct Options {
     /// A directory of git directories, `OWNER+NAME`; clones are made without it.

@@ -77,7 +77,7 @@ impl Repository {
     }
 }
 
-/// Endings of files whose names are without them where they are installed.
+/// Endings of files that are removed where the files are installed.
 const SUFFIXES: [&str; 6] = ["", ".sample", ".template", ".tmpl", ".j2", ".erb"];
 
 /// Whether a path is `wanted`, where `*` stands for a part of a name.
@@ -92,7 +92,7 @@ fn same(path: &str, wanted: &str) -> bool {
     SUFFIXES.iter().any(|suffix| fits(&format!("{wanted}{suffix}")))
 }
 
-/// Clones once, without the content of files: git fetches what is read.
+/// Clones once, without the content of files: git fetches files when they are read.
 fn clone(name: &str, into: &Path) -> Result<PathBuf, Failure> {
     if !into.is_dir() {
         let address = format!("https://github.com/{name}");

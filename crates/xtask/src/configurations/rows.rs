@@ -11,7 +11,7 @@ const LIST: &str = "crates/xtask/configurations.tsv";
 /// The expected result of a configuration that is accepted.
 pub(super) const LOADS: &str = "loads";
 
-/// What a file contains.
+/// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A whole configuration.
@@ -41,7 +41,7 @@ pub(super) struct Row {
     pub(super) commit: String,
     /// From the root of the repository.
     pub(super) path: String,
-    /// What has to be put around the file.
+    /// The blocks to put around the file.
     pub(super) kind: Kind,
     /// Texts for names of templates, the first that fits counts.
     pub(super) values: Vec<(String, String)>,

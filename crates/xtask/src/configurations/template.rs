@@ -1,7 +1,7 @@
 //! Templates as plain text: tags of Jinja, Go, ERB, Handlebars and Liquid, and variables of `envsubst`.
 //!
-//! Not an interpreter: of alternatives the first is taken, a loop is passed once, and a value is one of the row or a plain one that
-//! fits its name.
+//! Not an interpreter: of alternatives the first is taken, a loop is passed once, and a value is one of the row or a plain
+//! one that fits its name.
 
 /// Opening and closing of tags; in [`Style::Braces`] a tag is a value unless it begins with a word of control.
 const TAGS: [(&str, &str, Style); 4] = [
@@ -24,7 +24,7 @@ enum Style {
     Ruby,
 }
 
-/// What a tag does.
+/// The meaning of a tag.
 #[derive(Debug, PartialEq, Eq)]
 enum Tag<'a> {
     /// Begins a part that ends with `End`.
@@ -37,7 +37,7 @@ enum Tag<'a> {
     End,
     /// An assignment, a comment, or an include of the template's own language.
     Nothing,
-    /// An expression whose value is inserted.
+    /// An expression to insert.
     Value(&'a str),
 }
 
@@ -151,7 +151,7 @@ fn variable(text: &str) -> Option<(usize, &str, Option<&str>)> {
     is_name(name).then_some((name.len() + 4, name, None))
 }
 
-/// The value of the row whose name is part of the expression, or a plain one.
+/// The value of the row named in the expression, or a plain one.
 fn value(name: &str, values: &[(String, String)]) -> String {
     match values.iter().find(|(key, _)| name.contains(key.as_str())) {
         Some((_, value)) => value.clone(),
@@ -159,7 +159,7 @@ fn value(name: &str, values: &[(String, String)]) -> String {
     }
 }
 
-/// What a setting of this name could be.
+/// A plain value for a setting of this name.
 fn plain(name: &str) -> &'static str {
     const BY_NAME: [(&[&str], &str); 9] = [
         (&["port"], "8080"),

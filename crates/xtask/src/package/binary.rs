@@ -23,7 +23,7 @@ const PATHS: [(&str, &str); 4] = [
 const LIBRARIES: [(&str, &str); 4] =
     [("libc.so.6", "libc6"), ("libm.so.6", "libc6"), ("ld-linux", "libc6"), ("libgcc_s.so.1", "libgcc-s1")];
 
-/// The program, and what has to be known of it.
+/// The program, and its properties.
 #[derive(Debug)]
 pub(super) struct Program {
     /// Without symbols.

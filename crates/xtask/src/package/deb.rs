@@ -7,8 +7,8 @@
 //! | `md5sums` | every other file |
 //! | `postinst`, `prerm`, `postrm` | `packaging/debian`, as they stand there |
 //!
-//! The scripts upgrade a running server by USR2 and call what debhelper's would call for the unit. Owners are root, times are
-//! that of the last commit, and the archive is compressed by xz, so that two runs with one program make one file.
+//! The scripts upgrade a running server by USR2 and call what debhelper's would call for the unit. Owners are root, times
+//! are that of the last commit, and the archive is compressed by xz, so that two runs with one program make one file.
 
 use std::fmt::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -21,7 +21,7 @@ use crate::{Failure, workspace};
 /// The scripts of the server's package, in `packaging/debian`.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
-/// Where both packages have what is the same.
+/// The directory of files that both packages share.
 const DOC: &str = "usr/share/doc/ringroad";
 
 /// Makes both; their paths.
@@ -105,7 +105,7 @@ fn control(name: &str, release: &Release, architecture: &str, root: &Path) -> Re
     ))
 }
 
-/// The libraries, and what the scripts use.
+/// The libraries, and the tools of the scripts.
 fn depends(release: &Release) -> String {
     let mut packages: Vec<String> = Vec::new();
     for library in &release.program.libraries {

@@ -10,7 +10,7 @@ use std::process::Command;
 use super::{Release, fresh_dir, make_dir, stage, tool, write};
 use crate::{Failure, workspace};
 
-/// Who the server is in the container; no user of the machine.
+/// The user of the server in the container; no user of the machine.
 const USER: &str = "10001:10001";
 
 /// Files of this machine that the C library and TLS to upstreams read, where they exist.
@@ -30,7 +30,7 @@ pub(super) fn make(release: &Release) -> Result<PathBuf, Failure> {
     let name = format!("ringroad-{}-{}.oci.tar", release.version, release.revision);
     let archive = release.out.join(&name);
     let _ = std::fs::remove_file(&archive);
-    // A store of its own: what the user of this machine has is left alone. It needs neither a daemon nor mounts.
+    // A separate store: the images of this machine's user are left alone. It needs neither a daemon nor mounts.
     let store = release.work.join("buildah");
     let buildah = || -> Result<Command, Failure> {
         let mut command = tool("buildah", "buildah")?;
@@ -93,7 +93,7 @@ fn fill(release: &Release, root: &Path) -> Result<(), Failure> {
     write(&root.join("etc/passwd"), "root:x:0:0::/:/\nringroad:x:10001:10001::/:/\n")?;
     write(&root.join("etc/group"), "root:x:0:\nringroad:x:10001:\n")?;
     write(&root.join("etc/nsswitch.conf"), "passwd: files\ngroup: files\nhosts: files dns\n")?;
-    // The last three are for what a container's engine mounts: it cannot make them in a read-only root.
+    // The last three are mount points of a container's engine: it cannot make them in a read-only root.
     for directory in
         ["etc/ringroad/conf.d", "tmp", "var/lib/ringroad", "var/cache/ringroad", "run", "proc", "sys", "dev"]
     {

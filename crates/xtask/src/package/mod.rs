@@ -1,4 +1,4 @@
-//! `cargo xtask package`: what a release consists of, as files for others to install.
+//! `cargo xtask package`: the files of a release, for others to install.
 //!
 //! | step | place |
 //! |---|---|
@@ -22,7 +22,7 @@ use std::process::Command;
 
 use crate::{Failure, workspace};
 
-/// What was asked for.
+/// The options.
 #[derive(Debug)]
 struct Wish {
     deb: bool,

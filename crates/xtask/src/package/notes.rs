@@ -2,13 +2,13 @@
 
 use crate::Failure;
 
-/// Who stands behind a package: a name with an address, from the variables that Debian's tools read.
+/// The maintainer of a package: a name with an address, from the variables that Debian's tools read.
 pub(super) fn maintainer() -> String {
     let of = |name: &str, default: &str| std::env::var(name).unwrap_or_else(|_| default.to_owned());
     format!("{} <{}>", of("DEBFULLNAME", "The Ringroad authors"), of("DEBEMAIL", "ringroad@example.org"))
 }
 
-/// What the changelog says of a version. Before its first release that is the part without a version too.
+/// The part of the changelog for a version. Before its first release that is the part without a version too.
 pub(super) fn of_version(changelog: &str, version: &str) -> Result<String, Failure> {
     let heading =
         |line: &str| line.strip_prefix("## ").map(|rest| rest.split_whitespace().next() == Some(version));
@@ -27,7 +27,7 @@ pub(super) fn debian(version: &str, revision: u32, date: &str) -> String {
     )
 }
 
-/// One paragraph on what this is, of lines below 80 characters.
+/// One paragraph that describes the server, of lines below 80 characters.
 pub(super) const DESCRIPTION: [&str; 5] = [
     "Ringroad serves files, passes requests to upstream servers and caches their",
     "responses. It reads the configuration of nginx, and moves every byte through",

@@ -17,7 +17,8 @@ use crate::{Failure, workspace};
 /// Debian's user of web servers does not exist elsewhere.
 const USER: &str = "ringroad";
 
-/// Directories for what is written, with their owners. That of logs is root's, who opens them: its user could put links there.
+/// Directories of written files, with their owners. That of logs belongs to root, which opens them: its user could put
+/// links there.
 const WRITTEN: [(&str, &str); 3] =
     [("var/log/ringroad", "root"), ("var/cache/ringroad", USER), ("var/lib/ringroad", "root")];
 
@@ -79,7 +80,7 @@ fn rename_user(root: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Only Debian keeps zsh's apart by who made them.
+/// Only Debian separates zsh's completions by their origin.
 fn move_completions(root: &Path) -> Result<(), Failure> {
     let share = root.join("usr/share/zsh");
     let (from, to) = (share.join("vendor-completions"), share.join("site-functions"));

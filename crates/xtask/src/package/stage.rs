@@ -1,4 +1,4 @@
-//! The tree of files that packages have in common: `packaging/`, the documentation, and what the program prints itself.
+//! The tree of files that packages have in common: `packaging/`, the documentation, and the output of the program.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ const FILES: [(&str, &str, u32); 11] = [
 /// Directories that are there from the start, without a file.
 const DIRECTORIES: [&str; 2] = ["etc/ringroad/conf.d", "etc/ringroad/sites-enabled"];
 
-/// What the program prints of itself, where its version has the command. The page is compressed.
+/// Generated texts of the program, if its version has the command. The page is compressed.
 const PRINTED: [(&[&str], &str); 4] = [
     (&["help", "man"], "usr/share/man/man8/ringroad.8"),
     (&["completions", "bash"], "usr/share/bash-completion/completions/ringroad"),
@@ -36,7 +36,7 @@ const PRINTED: [(&[&str], &str); 4] = [
 /// Where the documentation goes.
 const DOC: &str = "usr/share/doc/ringroad";
 
-/// Makes the tree anew below `root`.
+/// Makes the tree below `root` again.
 pub(super) fn make(release: &Release, root: &Path) -> Result<(), Failure> {
     fresh_dir(root)?;
     copy(&release.program.stripped, &root.join("usr/sbin/ringroad"), 0o755)?;
@@ -61,7 +61,7 @@ pub(super) fn make(release: &Release, root: &Path) -> Result<(), Failure> {
     documentation(root)
 }
 
-/// The pages of `docs/` that are for those who run a server, the changelog, and whose work the program contains.
+/// The pages of `docs/` for operators, the changelog, and the licences of included work.
 fn documentation(root: &Path) -> Result<(), Failure> {
     let doc = root.join(DOC);
     let pages = std::fs::read_dir(workspace::root().join("docs"));
@@ -100,7 +100,7 @@ fn third_party() -> Result<String, Failure> {
     ))
 }
 
-/// What a command of the program writes to standard output; `None` where there is no such command.
+/// The standard output of a command of the program; `None` where there is no such command.
 fn printed(program: &Path, args: &[&str]) -> Result<Option<Vec<u8>>, Failure> {
     let output = Command::new(program).args(args).output();
     let output = output.map_err(|error| Failure::Start { command: program.display().to_string(), error })?;

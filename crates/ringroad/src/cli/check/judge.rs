@@ -8,7 +8,7 @@ use crate::site::{self, Problem, Refused};
 /// What becomes of a directive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fate {
-    /// Does what it does in nginx.
+    /// It works as in nginx.
     Honoured,
     /// Does something else; the remark says what.
     Differs,
@@ -16,7 +16,7 @@ pub(super) enum Fate {
     NoEffect,
     /// nginx has it, this server does not.
     NotSupported,
-    /// Nobody has it.
+    /// No module has it.
     Unknown,
     /// Stands in the wrong place, or has the wrong arguments.
     Wrong,
@@ -36,7 +36,7 @@ impl Fate {
     }
 }
 
-/// What stands in the way of a start, the worst last.
+/// The obstacles of a start, the worst last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Fine,
@@ -78,7 +78,7 @@ pub(super) struct Row {
 pub(super) struct Remark {
     /// How bad it is.
     pub(super) kind: Kind,
-    /// `FILE:LINE`; empty for what is about the whole.
+    /// `FILE:LINE`; empty for a problem of the whole.
     pub(super) place: String,
     /// The directive that is missing or unknown; empty for other problems.
     pub(super) directive: String,
@@ -125,7 +125,7 @@ pub(super) fn all(tree: &Tree, problems: &[Problem]) -> Judged {
     judged
 }
 
-/// `None` for what is no directive.
+/// `None` for statements that are no directive.
 fn fate(visit: &Visit<'_>, problems: &[Problem]) -> Option<(Fate, Option<String>)> {
     Some(match &visit.verdict {
         Verdict::Row | Verdict::Unjudged => return None,
@@ -163,7 +163,7 @@ fn is_about(problem: &Problem, statement: &Statement) -> bool {
     words.any(|word| message.contains(&format!("{word}\"")))
 }
 
-/// What a problem comes to, with its subject.
+/// The kind of a problem, with its subject.
 fn kind_of(problem: &Problem) -> (Kind, Option<String>) {
     match problem.error.kind() {
         ErrorKind::NotSupported { module, .. } => match conf::instead_of(module) {

@@ -1,4 +1,4 @@
-//! What makes the response in a location: access, `try_files`, the file or the upstream, the cache.
+//! The source of the response in a location: access, `try_files`, the file or the upstream, the cache.
 
 use std::path::{Path, PathBuf};
 
@@ -117,7 +117,7 @@ fn tried(
     None
 }
 
-/// The file with its engine, or what a directory leads to.
+/// The file with its engine, or the handler of a directory.
 fn file(site: &Site, blocks: &Blocks<'_>, place: &Place, path: &Path, report: &mut Report) {
     if let Ok(meta) = std::fs::metadata(path).as_ref()
         && meta.is_file()

@@ -1,8 +1,8 @@
 //! `ringroad explain -c FILE URL`: how a configuration would handle one request.
 //!
-//! Listener, server and location come from the tables that requests use. What follows is read from the directives that hold there:
-//! rewriting, access, the handler, the cache. Variables that depend on more than the request are not known here; what depends on them is
-//! said to be so. Nothing is started, and no other server is asked.
+//! Listener, server and location come from the tables that requests use. The rest follows from the directives in force
+//! there: rewriting, access, the handler, the cache. Variables that depend on more than the request are not known here;
+//! what depends on them is said to be so. Nothing is started, and no other server is asked.
 
 mod handler;
 mod script;
@@ -40,7 +40,7 @@ pub(super) fn run(given: &Given) -> ExitCode {
     }
 }
 
-/// The URL as it was asked for.
+/// The requested URL.
 struct Url {
     scheme: &'static str,
     /// Without the port.
@@ -237,7 +237,7 @@ fn server_line(server: &Statement, host: &str, is_named: bool) -> String {
     format!("{shown} at {}: {why}", server.span())
 }
 
-/// Enters the blocks of a location, which are found by what is written behind `location`.
+/// Enters the blocks of a location, which are found by the text behind `location`.
 fn enter<'t>(blocks: &mut Blocks<'t>, place: &site::Place) {
     let compact = |text: &str| text.replace(char::is_whitespace, "");
     for name in &place.chain {

@@ -26,7 +26,7 @@ pub(super) fn run<'t>(blocks: &Blocks<'t>, values: &mut Values, report: &mut Rep
     let before = values.uri.clone();
     let end = steps(block, is_server, values, report);
     match end {
-        // Without a flag the changed URI is looked up anew when all directives of the location are through.
+        // Without a flag the location of the changed URI is searched again after all directives of the location.
         End::Next if !is_server && values.uri != before => End::Again,
         end => end,
     }

@@ -6,13 +6,13 @@ use conf::Statement;
 
 use crate::site;
 
-/// What is known of the request.
+/// The known values of the request.
 pub(super) struct Values {
     pub(super) method: String,
     pub(super) scheme: &'static str,
     pub(super) host: String,
     pub(super) port: u16,
-    /// As it was asked for.
+    /// As requested.
     pub(super) target: String,
     pub(super) from: IpAddr,
     /// Names in lower case.
@@ -22,7 +22,7 @@ pub(super) struct Values {
     pub(super) args: String,
 }
 
-/// Text with variables: what is known of them is put in.
+/// Text with variables: known values are inserted.
 pub(super) struct Expanded {
     pub(super) text: String,
     /// Whether nothing unknown is left in it.

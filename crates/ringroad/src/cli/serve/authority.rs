@@ -48,7 +48,7 @@ pub(super) enum Unusable {
     Io { path: PathBuf, error: std::io::Error },
     /// Others could read the key, or it belongs to another user.
     Exposed { path: PathBuf, mode: u32 },
-    /// What is there is no authority of this program.
+    /// The file is no authority of this program.
     Authority { directory: PathBuf, error: AuthorityError },
 }
 
@@ -89,7 +89,7 @@ pub(super) fn directory() -> Result<PathBuf, Unusable> {
     Ok(data.ok_or(Unusable::NoHome)?.join(DIRECTORY))
 }
 
-/// Makes what is missing below `directory`, and returns where it is.
+/// Makes the missing directories below `directory`, and returns the path.
 pub(super) fn prepare(directory: &Path, listen: SocketAddr) -> Result<Certificates, Unusable> {
     let now = SystemTime::now();
     if std::fs::symlink_metadata(directory).is_err() {
@@ -118,7 +118,7 @@ fn create(directory: &Path, now: SystemTime) -> Result<(), Unusable> {
     let parent = directory.parent().unwrap_or(directory);
     make_directory(parent, true)?;
     let fresh = directory.with_extension(format!("new.{}", std::process::id()));
-    // What a process of this number left behind.
+    // Files left by an earlier process of this number.
     let _ = std::fs::remove_dir_all(&fresh);
     make_directory(&fresh, false)?;
     let made = LocalAuthority::create(now);
@@ -163,7 +163,8 @@ fn sync(directory: &Path) -> Result<(), Unusable> {
     synced.map_err(|error| Unusable::Io { path: directory.to_owned(), error })
 }
 
-/// Refuses what others can change or read: the key can speak for every host to those who trust the root.
+/// Refuses files that other users can change or read: with the key any host can be impersonated to clients that trust
+/// the root.
 fn check_owner(path: &Path) -> Result<(), Unusable> {
     let found = std::fs::metadata(path).map_err(|error| Unusable::Io { path: path.to_owned(), error })?;
     let mode = found.mode() & 0o7777;

@@ -22,7 +22,7 @@ use crate::master;
 use crate::places::{Places, Request};
 use crate::site::{self, Files};
 
-/// Only this machine: whoever wants to be reached from elsewhere says so.
+/// Only this machine: a server for other machines needs an explicit address.
 const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
 
 /// The same with `--tls`.
@@ -31,7 +31,7 @@ const DEFAULT_LISTEN_TLS: &str = "127.0.0.1:8443";
 /// The same with names: the authority comes to this port, and so do visitors.
 const DEFAULT_LISTEN_PUBLIC: &str = "0.0.0.0:443";
 
-/// Where visitors come who write no scheme; with the default address alone.
+/// The port for URLs without a scheme; with the default address alone.
 const REDIRECTED: &str = "0.0.0.0:80";
 
 /// The name that stands in messages about the text.
@@ -44,7 +44,7 @@ const TYPES: &str = "
     image/svg+xml svg; image/png png; image/jpeg jpg jpeg; image/gif gif; image/webp webp; image/avif avif;
     image/x-icon ico; font/woff woff; font/woff2 woff2; video/mp4 mp4; video/webm webm; audio/mpeg mp3;";
 
-/// What was asked for.
+/// The options.
 #[derive(Debug, PartialEq, Eq)]
 struct Wanted {
     /// As it was written.
@@ -57,7 +57,7 @@ struct Wanted {
     is_default: bool,
 }
 
-/// Whose certificates are wanted.
+/// The source of the certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Wish {
     /// `--tls`: those of the local authority.
@@ -145,7 +145,7 @@ pub(super) fn run(given: &Given) -> ExitCode {
     }
 }
 
-/// `DIR` and the options. What follows `--tls` is a list of names where `DIR` stands elsewhere.
+/// `DIR` and the options. The text after `--tls` is a list of names if `DIR` is given elsewhere.
 fn wanted(given: &Given) -> Result<Wanted, Unservable> {
     let text = |name: &str| given.value(name).map(|value| value.to_string_lossy().into_owned());
     let (listen, directory) = (text("listen"), text("acme-directory"));
@@ -189,10 +189,10 @@ fn every_address() -> IpAddr {
     }
 }
 
-/// Finds out early what would otherwise be an error about a text that nobody wrote.
+/// Checks early for errors that would otherwise concern generated text.
 fn prepare(Wanted { folder, listen, tls, is_default }: Wanted) -> Result<Request, Unservable> {
     let absolute = std::fs::canonicalize(&folder).and_then(|absolute| {
-        // Listing it is what a worker will have to be able to do.
+        // A worker must be able to list it.
         std::fs::read_dir(&absolute).map(|_| absolute)
     });
     let absolute = absolute.map_err(|error| Unservable::Folder { folder, reason: error_text(&error) })?;
@@ -213,7 +213,7 @@ fn prepare(Wanted { folder, listen, tls, is_default }: Wanted) -> Result<Request
     Ok(Request { main: absolute.join(TEXT_NAME), globals: String::new(), places, text: Some(text) })
 }
 
-/// Tries an address, so that what is wrong with it is told in words of this command.
+/// Tries an address, so that an error is reported in terms of this command.
 fn check_address(listen: SocketAddr) -> Result<(), Unservable> {
     match TcpListener::bind(listen) {
         Ok(_) => Ok(()),
@@ -225,7 +225,7 @@ fn check_address(listen: SocketAddr) -> Result<(), Unservable> {
 /// What `--tls` adds to the configuration.
 #[derive(Debug)]
 struct Secured {
-    /// What is worth a line on standard error: with an authority, that there is a certificate.
+    /// The facts that deserve a line on standard error: with an authority, that there is a certificate.
     level: &'static str,
     /// Behind the address.
     option: &'static str,
@@ -235,7 +235,7 @@ struct Secured {
     server: String,
 }
 
-/// The certificate of the local authority, whose root clients have to trust.
+/// The certificate of the local authority; clients have to trust its root.
 fn local(listen: SocketAddr) -> Result<Secured, Unservable> {
     let directory = authority::directory().map_err(Unservable::Authority)?;
     let certificates = authority::prepare(&directory, listen).map_err(Unservable::Authority)?;

@@ -1,7 +1,7 @@
 //! Certificates of `ringroad serve --tls NAME`: an authority issues them by ACME, and verifies the names on the port that serves.
 //!
-//! The challenge is tls-alpn-01, which needs no port but that one. The account and the certificates are kept for later starts in a
-//! directory that the agent can reach: it runs as the user of workers, who cannot look into the home of root.
+//! The challenge is tls-alpn-01, which needs no port but that one. The account and the certificates are kept for later
+//! starts in a directory that the agent can reach: it runs as the user of workers, who has no access to the home of root.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ const STATE_OF_ROOT: &str = "/var/lib";
 /// The directory below those of data.
 const STATE: &str = "ringroad-acme";
 
-/// What was asked for.
+/// The options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Public {
     /// The names, at least one.
@@ -83,7 +83,7 @@ impl Public {
         )
     }
 
-    /// What the operator has to know.
+    /// The advice for the operator.
     pub(super) fn advice(&self, state: &Path) -> String {
         let (names, directory) = (self.names.join(", "), &self.directory);
         let (state, one) = (state.display(), &self.names[0]);
