@@ -1,4 +1,4 @@
-//! Tells rustc of the one `cfg` that comes from outside: `loom`, which swaps atomics for loom's.
+//! Declares to rustc the one `cfg` that comes from outside: `loom`, which swaps atomics for loom's.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

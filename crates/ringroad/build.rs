@@ -1,4 +1,4 @@
-//! Tells `--version` which commit a release build was made from. Other builds do not ask, so that a commit alone links nothing anew.
+//! Gives `--version` the commit of a release build. Other builds do not ask, so that a commit alone links nothing anew.
 //!
 //! `RINGROAD_COMMIT` in the environment goes first: packages are built from sources without git.
 
@@ -13,7 +13,7 @@ fn main() {
     println!("cargo::rustc-env=RINGROAD_COMMIT={}", commit.trim());
 }
 
-/// The commit of the working tree; nothing where it is none.
+/// The commit of the working tree; nothing if there is none.
 fn commit() -> Option<String> {
     let git = |args: &[&str]| {
         let output = Command::new("git").args(args).output().ok()?;

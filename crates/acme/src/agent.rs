@@ -30,7 +30,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(60 * 60);
 pub enum Level {
     /// A step.
     Info,
-    /// Something that operators may want to know.
+    /// A message that operators may need.
     Notice,
     /// A failure that is tried again.
     Warn,
@@ -94,7 +94,7 @@ struct Task<'a> {
     current: Option<Certificate>,
     /// When it is obtained or renewed.
     due: i64,
-    /// When the authority is asked about renewal.
+    /// The time of the next query about renewal.
     ask_at: Option<i64>,
     failures: u32,
 }

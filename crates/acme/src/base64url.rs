@@ -17,7 +17,7 @@ pub fn encode(bytes: impl AsRef<[u8]>) -> String {
     text
 }
 
-/// Decodes a text, with or without padding. `None` where it is none.
+/// Decodes a text, with or without padding. `None` if the text is invalid.
 pub fn decode(text: &str) -> Option<Vec<u8>> {
     let text = text.trim_end_matches('=');
     let mut bytes = Vec::with_capacity(text.len() * 3 / 4);

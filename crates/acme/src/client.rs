@@ -47,7 +47,7 @@ pub struct Problem {
     pub detail: String,
     /// The status of the response.
     pub status: u16,
-    /// When to try again, where it says so.
+    /// When to try again, if the authority sets it.
     pub retry_after: Option<Duration>,
 }
 
@@ -81,7 +81,7 @@ pub enum AcmeError {
     Malformed(&'static str),
     /// The terms of service, at this URL, are not accepted.
     Terms(String),
-    /// The authority wants an account elsewhere.
+    /// The authority requires an external account.
     NoExternalAccount,
     /// The authority does not offer the profile.
     Profile(String),
@@ -91,7 +91,7 @@ pub enum AcmeError {
     Unverified(String, String),
     /// It did not come to an end in time.
     TimedOut(&'static str),
-    /// The machine has no random numbers, or a key of ours cannot be used.
+    /// The machine has no random numbers, or a key of this server cannot be used.
     Key(String),
     /// The certificate is not the requested one.
     Certificate(String),
@@ -169,19 +169,19 @@ pub struct Issued {
     pub pem: Vec<u8>,
 }
 
-/// When an authority wants a certificate to be renewed.
+/// When an authority requests renewal of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Renewal {
     /// The time for it.
     pub window: Window,
-    /// Where the authority says why.
+    /// The authority's explanation, if any.
     pub explanation: Option<String>,
     /// When to ask again.
     pub ask_after: Duration,
 }
 
 impl<'a> Client<'a> {
-    /// Asks for the authority's directory. `account` is the URL of the account, where it is known.
+    /// Asks for the authority's directory. `account` is the URL of the account, if known.
     pub fn new(
         issuer: &'a Issuer,
         key: SigningKey,
@@ -249,7 +249,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Finds the account of the key, or makes it. True where it is new or was not known before.
+    /// Finds the account of the key, or makes it. True if it is new or was not known before.
     pub fn ensure_account(&mut self) -> Result<bool, AcmeError> {
         if self.account.is_some() {
             return Ok(false);
@@ -291,7 +291,7 @@ impl<'a> Client<'a> {
         let (url, mut object) = self.new_order(order, old, host)?;
         let mut installed = Vec::new();
         let verified = self.authorize(&object, &mut installed, host);
-        // Whatever came of it; when the host is gone there is nothing to remove.
+        // In any case; when the host is gone there is nothing to remove.
         for challenge in &installed {
             host.remove(challenge)?;
         }
@@ -426,7 +426,7 @@ impl<'a> Client<'a> {
         Ok((challenge, url.to_owned()))
     }
 
-    /// Asks for an object until it is as wanted.
+    /// Fetches an object until it has the expected state.
     fn poll(
         &mut self,
         url: &str,
@@ -473,7 +473,7 @@ impl<'a> Client<'a> {
         Ok(response.body)
     }
 
-    /// Asks when a certificate should be renewed. `None` where the authority does not say that.
+    /// Asks when a certificate should be renewed. `None` if the authority does not have the field.
     pub fn renewal(&self, certificate: &Certificate) -> Result<Option<Renewal>, AcmeError> {
         let Some(base) = self.directory.get("renewalInfo").and_then(Value::as_str) else { return Ok(None) };
         let Some(id) = certificate_id(certificate) else { return Ok(None) };
@@ -539,7 +539,7 @@ fn identifier(name: &str) -> Value {
     json!({ "type": kind, "value": name })
 }
 
-/// A token is base64url (RFC 8555 section 8.1): it stands in a path and in a table.
+/// A token is base64url (RFC 8555 section 8.1): it is part of a path and a table.
 fn is_token(token: &str) -> bool {
     let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     (1..=512).contains(&token.len()) && token.bytes().all(is_digit)
@@ -583,7 +583,7 @@ fn leads_to(chain: &[u8], name: &str) -> bool {
     let chain = certificate::certificates(chain).unwrap_or_default();
     let last = chain.last().and_then(|last| Certificate::from_der(last));
     let issuer = last.and_then(|last| last.issuer(NameForm::Rfc2253)).unwrap_or_default();
-    // Commas of values stand behind backslashes (RFC 2253 section 2.4).
+    // Commas of values are escaped by backslashes (RFC 2253 section 2.4).
     let escaped: String = name
         .chars()
         .flat_map(|char| [Some('\\').filter(|_| ",+\"\\<>;".contains(char)), Some(char)])

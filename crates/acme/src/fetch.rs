@@ -1,4 +1,4 @@
-//! Requests over https, one connection each (RFC 9110, RFC 9112): authorities are asked a few times in weeks.
+//! Requests over https, one connection each (RFC 9110, RFC 9112): authorities get a few requests in weeks.
 //!
 //! [`Fetcher`] makes them; all of a [`Response`] is in memory. The certificate of the other side is judged as that of an upstream
 //! is. Each request has a time and each response a size that it may take at most.
@@ -53,7 +53,7 @@ pub enum FetchError {
         /// The reason.
         error: io::Error,
     },
-    /// The other side speaks no TLS of ours.
+    /// The other side supports no TLS of this server.
     Tls {
         /// The host.
         host: String,

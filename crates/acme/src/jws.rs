@@ -34,7 +34,7 @@ pub fn sign(
     Some(message(&header, &payload, &signature).to_string())
 }
 
-/// Says that the holder of an account elsewhere owns this key (RFC 8555 section 7.3.4).
+/// Proves that the owner of an external account owns this key (RFC 8555 section 7.3.4).
 pub fn bind(key: &SigningKey, url: &str, id: &str, secret: &[u8]) -> Value {
     let header = json!({ "alg": "HS256", "kid": id, "url": url });
     let payload = base64url::encode(public(key).to_string());
@@ -47,7 +47,7 @@ fn message(header: &str, payload: &str, signature: &[u8]) -> Value {
     json!({ "protected": header, "payload": payload, "signature": base64url::encode(signature) })
 }
 
-/// The public half of a key (RFC 7517); its members stand in the order of their names.
+/// The public half of a key (RFC 7517); its members are in the order of their names.
 fn public(key: &SigningKey) -> Value {
     match key.public() {
         PublicKey::Ecdsa { curve, x, y } => {

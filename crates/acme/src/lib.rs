@@ -2,8 +2,8 @@
 //!
 //! [`settings`] describes the certificates, [`agent`] obtains and renews them. [`client`] speaks the protocol over
 //! [`fetch`], which makes requests over https to a [`url`]; [`jws`] signs them. [`state`] keeps accounts and certificates
-//! on the disk, [`schedule`] says when a certificate is renewed and when a failure is tried again. Requests by which an
-//! authority checks a name are served by others: the agent has a [`agent::Host`] install their responses.
+//! on the disk, [`schedule`] computes when a certificate is renewed and when a failure is tried again. Requests by which
+//! an authority checks a name are served by others: the agent has a [`agent::Host`] install their responses.
 #![forbid(unsafe_code)]
 
 pub mod agent;

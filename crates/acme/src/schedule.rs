@@ -11,14 +11,14 @@ const PAUSE_MIN: Duration = Duration::from_secs(60);
 /// and a certificate that is renewed with a third of its time left has weeks of such tries.
 pub const PAUSE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How often an authority is asked about renewal where it does not say itself (RFC 9773 section 4.3.1).
+/// How often an authority is queried about renewal if it sets no interval (RFC 9773 section 4.3.1).
 pub const ASK_TIME: Duration = Duration::from_secs(6 * 60 * 60);
 
 /// Bounds of a time set by the authority.
 pub const ASK_TIME_BOUNDS: (Duration, Duration) =
     (Duration::from_secs(60), Duration::from_secs(24 * 60 * 60));
 
-/// The time in which an authority wants a certificate to be renewed (RFC 9773 section 4.2).
+/// The time in which an authority requests renewal of a certificate (RFC 9773 section 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// Its begin.

@@ -54,7 +54,7 @@ impl fmt::Debug for ExternalAccount {
 pub struct Profile {
     /// Its name.
     pub name: String,
-    /// Whether a certificate without it is not wanted.
+    /// Whether a certificate without it is refused.
     pub is_required: bool,
 }
 

@@ -33,7 +33,7 @@ pub struct State {
 }
 
 impl State {
-    /// Makes the directory where it is missing, and locks it. The error is of kind `WouldBlock` where another process has it.
+    /// Makes the directory if it is missing, and locks it. The error is of kind `WouldBlock` where another process has it.
     pub fn open(path: &Path) -> io::Result<State> {
         let mut builder = std::fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(path.join(CERTIFICATES))?;

@@ -14,7 +14,7 @@ pub struct Url {
 }
 
 impl Url {
-    /// Reads a URL. `None` where it is none, or not of https.
+    /// Reads a URL. `None` if the text is no URL, or not of https.
     pub fn parse(text: &str) -> Option<Url> {
         let scheme = text.get(..8)?;
         if !scheme.eq_ignore_ascii_case("https://") || !text.bytes().all(|byte| byte.is_ascii_graphic()) {

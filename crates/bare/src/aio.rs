@@ -1,4 +1,5 @@
-//! libaio with nothing around it: io_submit(2) and io_getevents(2), as fio and the programs of its time use them.
+//! libaio with the least code around it: io_submit(2) and io_getevents(2), as fio and the programs of its time use
+//! them.
 
 use rustix::io::Errno;
 

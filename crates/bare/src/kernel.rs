@@ -26,7 +26,7 @@ const ENTER_NO_IOWAIT: u32 = 1 << 7;
 /// Register operations of io_uring_register(2) that the crate lacks.
 const REGISTER_RING_FDS: u32 = 20;
 const UNREGISTER_RING_FDS: u32 = 21;
-/// How long a kernel thread that takes entries goes on looking when it has nothing to do, milliseconds.
+/// How long a kernel thread that takes entries keeps polling when idle, milliseconds.
 const POLLER_IDLE_MS: u32 = 1000;
 /// `IOCB_CMD_PREAD` and `IOCB_CMD_PWRITE` of linux/aio_abi.h.
 const COMMAND_PREAD: u16 = 0;
@@ -78,7 +78,7 @@ impl Ring {
     /// A ring with exactly the flags of `setup`.
     pub(crate) fn new(setup: &RingSetup) -> Result<Ring, SetupError> {
         let polled = setup.flags & flags::SQPOLL != 0;
-        // A kernel thread completes entries before it says that their places are free again.
+        // A kernel thread completes entries before it releases their slots in the queue.
         let entries = setup.entries.saturating_mul(if polled { 2 } else { 1 });
         let mut builder = IoUring::builder();
         builder.dontfork().setup_submit_all().setup_cqsize(entries.saturating_mul(2)).setup_clamp();

@@ -24,7 +24,7 @@ pub use self::ring::RingQueue;
 pub mod flags {
     pub use io::setup_flags::{COOP_TASKRUN, DEFER_TASKRUN, NO_SQARRAY, SINGLE_ISSUER, TASKRUN_FLAG};
 
-    /// The device is asked in a loop instead of interrupting.
+    /// The device is polled instead of interrupting.
     pub const IOPOLL: u32 = 1 << 0;
     /// A kernel thread takes the entries.
     pub const SQPOLL: u32 = 1 << 1;
@@ -138,7 +138,7 @@ pub enum QueueError {
     Ring(io::SetupError),
     /// The buffers or files could not be registered; `ENOMEM` is most often the limit on locked memory.
     Register(Errno),
-    /// io_setup(2) refused; `EAGAIN` says that `fs.aio-max-nr` is reached.
+    /// io_setup(2) refused; `EAGAIN` means that `fs.aio-max-nr` is reached.
     Aio(Errno),
     /// No memory for the buffers.
     Memory,

@@ -1,4 +1,4 @@
-//! A ring with nothing around it: no table of operations, no receives, no fallbacks, and any set-up flags.
+//! A ring with the least code around it: no table of operations, no receives, no fallbacks, and any set-up flags.
 //!
 //! The counterpart of [`crate::uring::Uring`] that `bench nop` and `bench disk` compare with. A ring with a kernel thread
 //! that takes entries (`SQPOLL`) is polled, as its users do, and waited for by a system call only after [`LOOKING_MAX`].

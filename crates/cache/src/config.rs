@@ -11,7 +11,7 @@ use crate::index::OBJECT_BYTES;
 use crate::key::Levels;
 use crate::note::Note;
 
-/// Settings of one cache, in nginx's words where it has one.
+/// Settings of one cache, named as in nginx.
 #[derive(Clone)]
 pub struct Config {
     /// Name of the zone, for logs.
@@ -121,7 +121,7 @@ impl fmt::Debug for Config {
     }
 }
 
-/// How an entry is read for one request: what its location says of engines.
+/// How an entry is read for one request: the engine settings of its location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// The disk backend.

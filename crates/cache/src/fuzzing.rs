@@ -18,7 +18,7 @@ pub fn entry_header(bytes: &[u8]) {
     let room = u32::from_le_bytes([file[8], file[9], file[10], file[11]]) as usize;
     repair(&mut file, 0);
     check_header(&file);
-    // A second slot, where the first one says that it begins.
+    // A second slot, at the offset that the first one names.
     if room.is_multiple_of(512) && room + header::FIXED_BYTES <= file.len() {
         repair(&mut file, room);
         check_header(&file);
@@ -53,7 +53,7 @@ fn check_read(header: &Header, bytes: &[u8]) {
     let identity = Identity { layout, generation, nonce, sequence, length, primary };
     let mut slot = Vec::new();
     header::encode(&identity, text, head, &header.meta, &mut slot);
-    // Slot A is read alone where it is small; a large entry needs room for both.
+    // Slot A is read alone if it is small; a large entry needs room for both.
     slot.resize(slot.len().max(if layout.is_small { 0 } else { 2 * layout.room as usize }), 0);
     let again = header::decode(&slot).expect("a header that was written can be read");
     assert_eq!((&slot[again.text.clone()], &slot[again.head.clone()]), (text, head));

@@ -54,7 +54,7 @@ pub enum Note {
         /// The fault.
         damage: crate::format::Damage,
     },
-    /// Directories could not be read while the entries were looked for; they are tried again.
+    /// Directories could not be read during the search for entries; they are tried again.
     Unreadable {
         /// The zone.
         name: String,

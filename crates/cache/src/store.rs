@@ -88,7 +88,7 @@ impl Store {
     }
 
     /// Ends [`Store::run`], which saves the index first and gives the directory to another process. Fills in flight are
-    /// refused from here on; lookups go on.
+    /// refused from here on; lookups continue.
     pub fn stop(&self) {
         self.entries.dir.stop();
     }
@@ -152,7 +152,7 @@ impl Store {
         self.lookup.find(key, text, selector, self.lookup.access()).await
     }
 
-    /// As [`Store::find`], read as a request's location says.
+    /// As [`Store::find`], read with the settings of a request's location.
     pub async fn find_by(
         &self,
         key: &Key,
@@ -197,7 +197,7 @@ impl Store {
     }
 
     /// Begins to store parts of a response, or adds to the entry that another fill has begun or stored meanwhile, if
-    /// `joins` says that both have the same bytes. `selector` finds the one for the request that the parts are for.
+    /// `joins` finds that both have the same bytes. `selector` finds the one for the request that the parts are for.
     pub async fn begin_parts(
         &self,
         new: New,

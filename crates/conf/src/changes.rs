@@ -18,7 +18,7 @@ pub struct Change {
     pub kind: ChangeKind,
     /// The blocks around it, from outside to inside; empty in the main context.
     pub path: String,
-    /// Its place: in the new configuration, or in the old one where it is no longer there.
+    /// Its place: in the new configuration, or in the old one if it was removed.
     pub place: Span,
 }
 
@@ -31,7 +31,7 @@ pub enum ChangeKind {
     Removed(String),
     /// The name and both values.
     Changed(String, String, String),
-    /// Directives of this name stand in another order.
+    /// Directives of this name are in another order.
     Reordered(String),
 }
 
@@ -109,7 +109,7 @@ fn compare<'a>(old: &'a [Statement], new: &'a [Statement], path: &str, found: &m
 /// Compares directives of one name without blocks.
 fn compare_values(old: &[&Statement], new: &[&Statement], path: &str, found: &mut Found) {
     let (pairs, old_left, new_left) = pair_equal(old, new, arguments);
-    // Where the same values stand in another order, that is a change: the first of several may count.
+    // The same values in another order are a change: the first of several may count.
     if pairs.windows(2).any(|pair| pair[0].1 > pair[1].1) {
         let moved = new[pairs.iter().map(|pair| pair.1).min().unwrap_or_default()];
         found.add(path, &moved.span, || ChangeKind::Reordered(moved.name.text.clone()));

@@ -136,7 +136,7 @@ pub struct Visit<'a> {
 /// The row of the table for a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Admitted; [`Spec::state`] tells how well it is served.
+    /// Admitted; [`Spec::state`] is the degree of support.
     Known(&'static Spec),
     /// Refused: unknown, not supported, misplaced, malformed, or unreadable text.
     Fault(Error),

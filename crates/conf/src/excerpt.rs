@@ -88,7 +88,7 @@ fn find(error: &Error, line: u32, text: &[u8]) -> Option<Mark> {
     }
 }
 
-/// The end of the text, or a character that cannot stand there: most often a semicolon is missing before.
+/// The end of the text, or an invalid character: most often a semicolon is missing before.
 fn mark_of_fault(fault: &Error, words: &Words, lexer: &Lexer<'_>) -> Mark {
     let is_quote = matches!(fault.kind(), ErrorKind::UnexpectedEnd { quote: Some(_) });
     if let Some(mark) = missing_semicolon(words).filter(|_| !is_quote) {
@@ -159,7 +159,7 @@ fn mark_of(error: &Error, words: &Words) -> Option<Mark> {
     })
 }
 
-/// The line with the mark; a mark that goes on behind the line ends with it.
+/// The line with the mark; a mark that continues after the line ends with it.
 fn render(text: &[u8], mark: &Mark) -> String {
     let start = text[..mark.range.start.min(text.len())]
         .iter()

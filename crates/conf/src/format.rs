@@ -91,7 +91,7 @@ struct Writer {
     in_statement: bool,
     /// There is something on the line that is being written.
     has_line: bool,
-    /// A block has just been opened, and nothing stands in it yet.
+    /// A block has just been opened, and is still empty.
     is_fresh: bool,
 }
 
@@ -110,7 +110,8 @@ impl Writer {
         (self.has_line, self.is_fresh) = (true, false);
     }
 
-    /// Writes the comments between two pieces, and tells how many line ends are between the last of them and the next piece.
+    /// Writes the comments between two pieces, and returns how many line ends are between the last of them and the next
+    /// piece.
     fn gap(&mut self, gap: &[u8]) -> usize {
         let (mut newlines, mut rest) = (0, gap);
         while let Some((&byte, tail)) = rest.split_first() {

@@ -1,7 +1,7 @@
-//! Every directive of nginx, from a data file: to tell "not supported yet" from "unknown", and to hold the tables of
-//! this server against.
+//! Every directive of nginx, from a data file: to distinguish "not supported yet" from "unknown", and to check the
+//! tables of this server against.
 //!
-//! The insides of its blocks are here too, so that a walk can go on inside a block that is not supported.
+//! It includes the content of its blocks, so that a walk can continue inside an unsupported block.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -30,8 +30,8 @@ pub fn instead_of(module: &str) -> Option<&'static str> {
 
 const DATA: &str = include_str!("../data/nginx-directives.tsv");
 
-/// The insides of nginx's blocks, which the data file does not tell. The contexts are those where the block
-/// stands: `if` and `server` hold different things in different places.
+/// The content of nginx's blocks, which the data file lacks. The contexts are those where the block stands: `if` and
+/// `server` hold different things in different places.
 const BLOCKS: [(&str, &str, Contexts, Block); 21] = [
     ("event", "events", Contexts::MAIN, Block::Statements(Contexts::EVENTS)),
     ("http", "http", Contexts::MAIN, Block::Statements(Contexts::HTTP)),

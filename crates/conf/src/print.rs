@@ -39,7 +39,7 @@ fn write_statements(out: &mut String, statements: &[Statement], depth: usize) ->
     Ok(())
 }
 
-/// As it would have to be written: quoted where it was, or where it would not be the same word otherwise.
+/// As it would have to be written: quoted if it was, or if it would not be the same word otherwise.
 impl fmt::Display for Word {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.quoted && is_bare(&self.text) {

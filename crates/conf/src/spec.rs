@@ -16,7 +16,7 @@ use std::ops::{BitAnd, BitOr};
 
 use crate::nginx::{NginxDirective, nginx_directives};
 
-/// A set of the contexts that nginx tells apart.
+/// A set of the contexts that nginx distinguishes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Contexts(u32);
 
@@ -193,11 +193,11 @@ pub enum Repeat {
 pub enum State {
     /// It works as in nginx.
     Honoured,
-    /// It does something else; the text says what, as a clause: "`reuseport` is implied".
+    /// It does something else; the text describes it, as a clause: "`reuseport` is implied".
     Differs(&'static str),
-    /// It is accepted and does nothing; the text says why.
+    /// It is accepted and does nothing; the text has the reason.
     Accepted(&'static str),
-    /// It does nothing, as in nginx on Linux; the text says why.
+    /// It does nothing, as in nginx on Linux; the text has the reason.
     Idle(&'static str),
 }
 

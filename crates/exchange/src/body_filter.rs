@@ -1,8 +1,8 @@
 //! Stages that change a body between its source and the socket: `sub`, `ssi`, `gzip` and others.
 //!
 //! A module's head filter puts a [`BodyFilter`] into the response; `filter::levels` feeds it. A filter is given bytes
-//! and gives bytes, and waits for nothing itself: where the response of a subrequest belongs into the body, it says so
-//! and the output fetches it.
+//! and gives bytes, and waits for nothing itself: if the response of a subrequest belongs into the body, the filter
+//! adds it to the output, which fetches it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,12 +13,12 @@ use transfer::coding::CodingError;
 
 /// One stage of a body on its way.
 pub trait BodyFilter {
-    /// Takes bytes of the body and says how many, at least one. Fewer than all are taken if the rest depends on a
+    /// Takes bytes of the body and returns how many, at least one. Fewer than all are taken if the rest depends on a
     /// subrequest that was put into `out`, or if the limit of a slice was reached: the subrequest runs and its response
     /// is sent before the rest comes again.
     ///
     /// # Errors
-    /// The body cannot go on; the client gets only the part sent before.
+    /// The body cannot continue; the client gets only the part sent before.
     fn push(&mut self, request: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, FilterError>;
 
     /// The body has ended: outputs the bytes held back, and those that follow the body.
@@ -42,7 +42,7 @@ pub trait BodyFilter {
 /// Bytes that filters get at once: copying and searching them takes some ten microseconds.
 pub const SLICE_MAX: usize = 64 << 10;
 
-/// Why a body cannot go on, for the log.
+/// Why a body cannot continue, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterError(pub String);
 

@@ -18,7 +18,7 @@ pub trait Client {
     /// Sends an interim response. A client that is gone is noticed elsewhere.
     fn send_interim(&self, interim: &Interim) -> Pin<Box<dyn Future<Output = ()>>>;
 
-    /// The kernel's `TCP_INFO` of the connection; nothing where it is not TCP.
+    /// The kernel's `TCP_INFO` of the connection; nothing if it is not TCP.
     fn tcp_info(&self) -> Option<TcpInfo>;
 }
 

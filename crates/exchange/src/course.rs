@@ -76,7 +76,7 @@ pub enum Progress {
     Decided(Outcome),
     /// To something that has to be waited for; its step is to be given to [`PhaseCursor::take`].
     Waits(Waiting),
-    /// To a handler that wants to have the request's body first.
+    /// To a handler that needs the request's body first.
     WantsBody,
 }
 
@@ -104,7 +104,7 @@ impl Waiting {
 }
 
 impl PhaseCursor {
-    /// At the start of a phase, with nothing behind it.
+    /// At the start of a phase, without a pending step.
     fn at(phase: Phase) -> PhaseCursor {
         PhaseCursor { phase, handler: 0, refusal: None, delay: Delay::None, wants_body: Wants::Nothing }
     }
@@ -114,8 +114,8 @@ impl PhaseCursor {
     pub fn begin(request: &mut Request, listen: Option<&Listen>) -> (PhaseCursor, Option<Outcome>) {
         let mut cursor = PhaseCursor::at(Phase::PostRead);
         let outcome = match begin(request, listen) {
-            // No resource is meant, so no location answers (RFC 9110 section 9.3.7): the response says that the server
-            // is there.
+            // No resource is meant, so no location answers (RFC 9110 section 9.3.7): the response shows that the server
+            // is alive.
             Ok(()) if request.head.target() == Target::Asterisk => {
                 request.response.status = 204;
                 cursor.take(request, Step::Done)
@@ -263,7 +263,7 @@ impl PhaseCursor {
         self.enter(Phase::ServerRewrite);
     }
 
-    /// All handlers of a phase have let the request go on.
+    /// No handler of a phase has refused the request.
     fn end_phase(&mut self, request: &mut Request) -> Step {
         match self.phase {
             Phase::PostRead => self.go_to_server(request),
@@ -275,7 +275,7 @@ impl PhaseCursor {
             }
             Phase::Rewrite if request.uri_changed => return self.search_again(request),
             Phase::Rewrite => self.enter(Phase::Preaccess),
-            // A subrequest is part of a request that was asked.
+            // A subrequest is part of a request that was checked.
             Phase::Preaccess if request.depth > 0 => self.enter(Phase::Precontent),
             Phase::Preaccess => self.enter(Phase::Access),
             Phase::Access => {
@@ -371,7 +371,7 @@ pub async fn refuse(request: &mut Request, status: u16) -> Outcome {
 /// Puts an error in the place of a response that was made. The fields of an upstream that are not about its content
 /// stay: a cookie, a permission for scripts of other sites.
 pub async fn replace(request: &mut Request, status: u16) -> Outcome {
-    // The length of the whole, for a range beyond it. The range of an upstream's response says nothing of an error.
+    // The length of the whole, for a range beyond it. The range of an upstream's response does not apply to an error.
     let content_range = request.response.content_range.take().filter(|_| status == 416);
     let vary_accept_encoding = request.response.vary_accept_encoding;
     let mut fields = std::mem::take(&mut request.response.fields);
@@ -387,8 +387,8 @@ pub async fn replace(request: &mut Request, status: u16) -> Outcome {
     outcome
 }
 
-/// Whether a field describes the content that it came with, or says how long that may be kept. The latter would let a cache
-/// keep the error under the URI of the whole (RFC 9111 section 3 requires no more than a known status).
+/// Whether a field describes its content, or limits its caching. The latter would let a cache keep the error under the URI
+/// of the whole (RFC 9111 section 3 requires no more than a known status).
 fn is_of_content(name: &[u8]) -> bool {
     let is_content = name.get(..8).is_some_and(|start| start.eq_ignore_ascii_case(b"Content-"));
     is_content
@@ -538,7 +538,7 @@ fn begin(request: &mut Request, listen: Option<&Listen>) -> Result<(), u16> {
     request.location = request.server().root;
     tls::admit(request, listen)?;
     if let Target::Authority { .. } = request.head.target() {
-        // As in nginx: the location of the root is the one that is asked.
+        // As in nginx: the location of the root is used.
         request.uri = b"/".to_vec();
         return admit_connect(request);
     }
@@ -559,7 +559,7 @@ fn begin(request: &mut Request, listen: Option<&Listen>) -> Result<(), u16> {
     }
 }
 
-/// Whether CONNECT may go on: in HTTP/1.1, without a body, to a server with a `tunnel_pass`.
+/// Whether CONNECT may continue: in HTTP/1.1, without a body, to a server with a `tunnel_pass`.
 fn admit_connect(request: &mut Request) -> Result<(), u16> {
     // The following bytes are no request in any case.
     request.keepalive = false;

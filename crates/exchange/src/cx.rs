@@ -25,7 +25,7 @@ pub struct Cx<'a> {
     pub tree: &'a Tree,
     /// Where it stands.
     pub context: Contexts,
-    /// The number of the block it stands in, for [`crate::config::Layered::own`].
+    /// The number of its block, for [`crate::config::Layered::own`].
     pub block: u32,
     /// The base of relative paths in the configuration (`-p`).
     pub prefix: &'a Path,
@@ -41,7 +41,7 @@ pub struct Cx<'a> {
     pub warnings: &'a mut Vec<Error>,
 }
 
-/// Digits in the name of a directory: more than a file system wants to list in one.
+/// Digits in the name of a directory: more than a file system can list well in one.
 const LEVEL_DIGITS_MAX: u8 = 4;
 
 impl<'a> Cx<'a> {
@@ -55,7 +55,7 @@ impl<'a> Cx<'a> {
         self.warnings.push(Error::at(self.statement, message).with_level(Level::Warn));
     }
 
-    /// A path of the configuration, put behind the prefix where it is relative.
+    /// A path of the configuration, below the prefix if it is relative.
     pub fn path(&self, text: &str) -> PathBuf {
         self.prefix.join(text)
     }

@@ -57,7 +57,7 @@ pub fn rate(conf: &Core, request: &Request) -> Option<Rate> {
     (bytes_per_second > 0).then(|| Rate { bytes_per_second, after, since: rt::now() })
 }
 
-/// The `Location` field: a path gets scheme, host and port in front where the settings say so.
+/// The `Location` field: a path gets scheme, host and port in front if the settings require it.
 pub fn location<'a>(conf: &Core, request: &Request, location: &'a [u8]) -> Cow<'a, [u8]> {
     if location.first() != Some(&b'/') || !conf.answering.absolute_redirect {
         return Cow::Borrowed(location);
@@ -69,7 +69,7 @@ pub fn location<'a>(conf: &Core, request: &Request, location: &'a [u8]) -> Cow<'
     } else if !request.host.is_empty() {
         absolute.extend_from_slice(&request.host);
     } else if let Address::Inet(address) = &request.conn.local {
-        // A client of HTTP/1.0 need not say a host.
+        // A client of HTTP/1.0 need not send a host.
         debug_assert_eq!(request.head.version(), Version::Http10);
         absolute.extend_from_slice(address.ip().to_string().as_bytes());
     }

@@ -70,7 +70,7 @@ fn go_to(request: &mut Request, page: &ErrorPage, status: u16) -> Option<Step> {
     let vary_accept_encoding = request.response.vary_accept_encoding;
     request.response.clear();
     request.response.www_authenticate = www_authenticate;
-    // As in nginx: the page of a redirect still says where it leads.
+    // As in nginx: the page of a redirect still has its target.
     request.response.location = location;
     // The client's `Accept-Encoding` led to this response.
     request.response.vary_accept_encoding = vary_accept_encoding;
@@ -132,7 +132,7 @@ pub fn built_in(request: &mut Request, status: u16) {
     http::error_page::push_page(code, signature.as_deref(), padded, &mut page);
     let response = &mut request.response;
     response.status = status;
-    // Statuses that nginx has no page for come with nothing, which has no type either.
+    // Statuses without a page in nginx have no body, and no type either.
     response.content_type =
         if page.is_empty() { ContentType::None } else { ContentType::Text("text/html".into()) };
     // They described a file; the body is a page made for this request.

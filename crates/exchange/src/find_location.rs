@@ -129,7 +129,7 @@ impl Locations {
         Ok(locations)
     }
 
-    /// Puts a request into the location of its URI, where predicates have a say.
+    /// Puts a request into the location of its URI, considering predicates.
     pub fn ask<'c>(&'c self, arena: &'c [Location], request: &mut Request) -> Result<(), GaveUp<'c>> {
         let uri = request.uri.clone();
         self.search(arena, &uri, &mut Asking { request, uri: &uri }).map(drop)

@@ -34,7 +34,7 @@ pub struct ModuleTable {
 }
 
 impl ModuleTable {
-    /// Prepares modules, which stand in the order of the handlers inside a phase and then of the filters.
+    /// Prepares modules in the order of the handlers inside a phase and then of the filters.
     pub fn new(modules: &'static [&'static Module]) -> ModuleTable {
         let directives: Vec<_> = modules.iter().flat_map(|module| module.directives()).collect();
         let by_spec = |directive: &&'static Directive| (address(&directive.spec), *directive);
@@ -313,7 +313,7 @@ pub enum Set {
     Server(fn(&mut ServerDraft, &mut Cx<'_>) -> Result<(), Error>),
     /// Settings of the whole of `http`, reached through the context.
     Http(fn(&mut Cx<'_>) -> Result<(), Error>),
-    /// Nothing: the directive tunes a feature that this server lacks. Its help says so.
+    /// Nothing: the directive tunes a feature that this server lacks. Its help mentions it.
     Nothing,
     /// A block with directives, which the resolver walks into.
     Walk(Walk),

@@ -39,7 +39,7 @@ impl Network {
         let width = if ip.is_ipv4() { 32 } else { 128 };
         let bits = match bits {
             None => width,
-            // Not even a sign may stand before the digits.
+            // Not even a sign may precede the digits.
             Some(bits) if bits.starts_with('+') => return None,
             Some(bits) => bits.parse().ok().filter(|&bits: &u32| bits <= width)?,
         };

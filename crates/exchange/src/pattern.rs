@@ -24,8 +24,8 @@ pub struct Match<'p> {
 }
 
 impl Pattern {
-    /// Compiles `text`; an error says what PCRE found, in nginx's words. `slot_of` defines a variable for each named group
-    /// and says its slot.
+    /// Compiles `text`; an error has PCRE's message, in nginx's words. `slot_of` defines a variable for each named group
+    /// and returns its slot.
     pub fn compile(
         text: &str,
         caseless: bool,
@@ -106,8 +106,8 @@ pub struct Groups {
     pub names: Vec<(String, usize)>,
 }
 
-/// Searches for a pattern that did not come with the configuration, and is used once; an error says what PCRE
-/// found. Bytes that are no ASCII stand for themselves.
+/// Searches for a pattern that did not come with the configuration, and is used once; an error has PCRE's message.
+/// Bytes that are no ASCII stand for themselves.
 pub fn search(pattern: &[u8], subject: &[u8]) -> Result<Option<Groups>, String> {
     let mut text = String::with_capacity(pattern.len());
     let mut escaped = false;
@@ -115,7 +115,7 @@ pub fn search(pattern: &[u8], subject: &[u8]) -> Result<Option<Groups>, String> 
         if byte.is_ascii() {
             text.push(byte.into());
         } else {
-            // The compiler takes text only: the byte is named, without a backslash that stands before it already.
+            // The compiler takes text only: the byte is named, without a preceding backslash.
             if escaped {
                 text.pop();
             }
@@ -134,7 +134,7 @@ pub fn search(pattern: &[u8], subject: &[u8]) -> Result<Option<Groups>, String> 
     Ok(spans.map(|spans| Groups { spans, names }))
 }
 
-/// What PCRE says about a pattern that it refuses.
+/// PCRE's message about a pattern that it refuses.
 struct Complaint<'a> {
     text: &'a str,
     error: pcre2::Error,

@@ -23,7 +23,7 @@ pub enum Phase {
     Rewrite,
     /// Limits.
     Preaccess,
-    /// May the client have it? `satisfy` says how the responses combine.
+    /// May the client have it? `satisfy` defines how the responses combine.
     Access,
     /// Last checks before the content.
     Precontent,
@@ -39,9 +39,9 @@ pub type Later<'a> = Pin<Box<dyn Future<Output = Step> + 'a>>;
 /// The decision of a handler.
 #[derive(Debug)]
 pub enum Step {
-    /// Nothing: the next one goes on.
+    /// Nothing: the next one continues.
     Next,
-    /// In the access phase: allowed, as far as this module is asked.
+    /// In the access phase: allowed, as far as this module is concerned.
     Allow,
     /// The response is in the request.
     Done,
@@ -68,7 +68,7 @@ pub enum Step {
 
 /// A handler of one phase in one location, bound to the settings that hold there.
 pub trait Handler: Send + Sync {
-    /// Runs at once. `None` where it has to wait and has done nothing.
+    /// Runs at once. `None` if it has to wait and has done nothing.
     fn now(&self, request: &mut Request) -> Option<Step>;
 
     /// Runs where [`Handler::now`] could not.
@@ -142,7 +142,7 @@ impl Plan {
         self.phases[phase as usize].push(Box::new(Now { conf, run }));
     }
 
-    /// Adds a handler that waits where `now` says nothing, having done nothing.
+    /// Adds a handler that waits if `now` returns nothing, having done nothing.
     pub fn now_or_later<C>(
         &mut self,
         phase: Phase,
@@ -193,7 +193,7 @@ impl Plan {
         &self.filters
     }
 
-    /// Tells the modules that a request is over.
+    /// Notifies the modules of the end of a request.
     pub fn end(&self, request: &Request) {
         for logger in &self.loggers {
             logger(request);

@@ -50,7 +50,7 @@ pub struct Generation {
     pub sinks: Vec<Rc<LogTarget>>,
     /// Logs with variables in their names.
     pub named: Rc<NamedLogs>,
-    /// Counts of requests by server and location, where they are wanted.
+    /// Counts of requests by server and location, if enabled.
     pub traffic: OnceCell<Traffic>,
 }
 
@@ -128,7 +128,7 @@ pub struct Request {
     pub depth: u8,
     /// Whether a rewrite in this location gave the URI that another location is to be searched for.
     pub uri_changed: bool,
-    /// Whether a rewrite changed the URI without such a search, so that the location's name says nothing of it.
+    /// Whether a rewrite changed the URI without such a search, so that the location's name does not match it.
     pub left_location: bool,
     /// Whether path or query differ from the received ones, so that the received text no longer names the resource.
     pub uri_replaced: bool,
@@ -303,7 +303,7 @@ impl Request {
         self.host.clear();
         self.uri.clear();
         self.args.clear();
-        // A head that is refused says no method; HEAD from before would take the body from its response.
+        // A refused header section has no method; HEAD from before would take the body from its response.
         (self.method, self.method_replaced) = (Method::Get, false);
         (self.internal, self.uri_changed, self.left_location) = (false, false, false);
         (self.is_detached, self.is_awaited) = (false, false);
@@ -389,7 +389,7 @@ impl Request {
         self.generation.config.modules.variables()
     }
 
-    /// Tells the modules of its location that it is over.
+    /// Notifies the modules of its location of the end.
     pub fn end(&self) {
         self.location().plan.end(self);
     }

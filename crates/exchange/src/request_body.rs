@@ -77,19 +77,19 @@ impl WithoutFile {
         match core.body_files.in_file_only {
             BodyInFile::Off if takes_pieces => WithoutFile::Pieces,
             BodyInFile::Off => WithoutFile::Memory,
-            // The file itself is wanted.
+            // The file itself is required.
             BodyInFile::On | BodyInFile::Clean => WithoutFile::Fails,
         }
     }
 }
 
-/// Bytes of a body that is kept in memory for want of a file: the default of `client_max_body_size`.
+/// Bytes of a body that is kept in memory for lack of a file: the default of `client_max_body_size`.
 pub const WITHOUT_FILE_BYTES_MAX: usize = 1 << 20;
 
 /// Such bodies of one thread: an eighth of the default `worker_connections`, 64 MiB at most.
 const WITHOUT_FILE_BODIES_MAX: usize = 64;
 
-/// Keeps a body in memory; `false` where it is too large, or there are too many of them.
+/// Keeps a body in memory; `false` if it is too large, or there are too many of them.
 async fn keep(request: &Request, body: &mut ReceivedBody, left: u64) -> bool {
     let bodies = &request.conn.thread.room.bodies;
     let has_room = body.byte_count() + left <= WITHOUT_FILE_BYTES_MAX as u64

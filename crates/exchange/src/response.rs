@@ -54,7 +54,7 @@ pub struct Response {
     pub filters: Vec<Box<dyn BodyFilter>>,
     /// The encoder behind those, after the responses of subrequests were inserted.
     pub encoder: Option<Box<Encoder>>,
-    /// The charset that another server wants the text in (`X-Accel-Charset`).
+    /// The charset that another server requests for the text (`X-Accel-Charset`).
     pub charset_override: Option<Box<[u8]>>,
     /// Charset of a text, sent behind its type.
     pub charset: Option<Cow<'static, [u8]>>,
@@ -75,7 +75,7 @@ pub struct Response {
 pub struct Reason {
     /// The status.
     pub status: u16,
-    /// Nothing where they are those that this server says too.
+    /// Nothing if they equal those of this server.
     pub text: Option<Vec<u8>>,
 }
 

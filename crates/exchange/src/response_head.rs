@@ -20,8 +20,8 @@ pub fn with<R>(request: &Request, core: &Core, write: impl FnOnce(ResponseHead<'
     if let Some(theirs) = response.date.as_deref().and_then(http::date::parse_http) {
         date = http::date::http(theirs);
     }
-    // 204 has no content, so neither has it a length (RFC 9110 section 8.6). A type is of no use then, but what another
-    // server says is passed on, as in nginx.
+    // 204 has no content, so neither has it a length (RFC 9110 section 8.6). A type is of no use then, but another
+    // server's is passed on, as in nginx.
     let has_content = response.status != 204;
     let has_type = has_content || response.reason.is_some();
     write(ResponseHead {

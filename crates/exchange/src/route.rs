@@ -22,7 +22,7 @@ pub struct Route {
     pub is_named: bool,
 }
 
-/// The socket and the server of a request. `ip` is the address of the URL, where that has one.
+/// The socket and the server of a request. `ip` is the address of the URL, if it has one.
 pub fn route(config: &Config, ip: Option<IpAddr>, port: u16, host: &[u8]) -> Result<Route, String> {
     let inet = |address: &ListenAddr| match address {
         ListenAddr::Inet(address) => Some(*address),
@@ -66,7 +66,7 @@ pub fn route(config: &Config, ip: Option<IpAddr>, port: u16, host: &[u8]) -> Res
 pub struct Place {
     /// The locations from the outermost to the one that was found, as they are written; none is the server itself.
     pub chain: Vec<String>,
-    /// Other locations that were looked at, and why it is not them.
+    /// Other locations that were checked, and why they do not match.
     pub losers: Vec<(String, Candidate)>,
     /// How the innermost was found.
     pub how: Option<Candidate>,

@@ -47,7 +47,7 @@ pub async fn send(outlet: &mut dyn Outlet, head: Vec<u8>, request: &mut Request)
     Ok(outlet.end(&[]).await?)
 }
 
-/// Tells why the rest of a response was not sent.
+/// Logs why the rest of a response was not sent.
 pub fn log_failure(request: &Request, error: &BodyError) {
     let mut path = Vec::new();
     files::path_of(request, &request.uri, &mut path);

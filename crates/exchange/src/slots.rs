@@ -173,7 +173,7 @@ impl Request {
 }
 
 impl GaveUp<'_> {
-    /// Tells the log.
+    /// Writes it to the log.
     pub fn tell(&self, subject: &[u8], request: &Request) {
         request.log(Level::Alert, format_args!("{}", self.words(subject)));
     }

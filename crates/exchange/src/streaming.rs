@@ -44,7 +44,7 @@ pub async fn send(
         let gathered = select(gathering.run(stream), gone).await;
         let (pieces, state) = match gathered {
             Either::Left(gathered) => gathered,
-            // Where nothing is sent, nothing would tell.
+            // Without a send, a failure would go unnoticed.
             Either::Right(()) => return Err(SendError::Gone(Errno::CONNRESET).into()),
         };
         if let (State::Pause, true, false) = (&state, pieces.is_empty(), had_a_turn) {

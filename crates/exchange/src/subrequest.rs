@@ -166,7 +166,7 @@ fn is_of_one_request(id: HeaderId) -> bool {
     )
 }
 
-/// Whether `parent` may make a subrequest to this URI; the log says why not.
+/// Whether `parent` may make a subrequest to this URI; the log has the reason.
 pub fn is_allowed(parent: &Request, uri: &[u8]) -> bool {
     let what = match (parent.depth, parent.shared.subrequests.get()) {
         (DEPTH_MAX.., _) => "subrequests cycle",

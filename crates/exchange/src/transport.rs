@@ -37,7 +37,7 @@ pub enum After {
     KeepAlive,
     /// The connection ends, after the client had time to read.
     Close,
-    /// The connection ends at once; where it has streams, only this one.
+    /// The connection ends at once; if it has streams, only this one.
     Drop,
 }
 
@@ -83,7 +83,7 @@ pub trait Transport {
     /// Reads the body as fast as it is taken. It never returns: the reader of the body ends first.
     fn feed(&mut self, feed: Feed<Self::BodyRest>) -> impl Future<Output = Infallible>;
 
-    /// Lets a body go on to its reader while the response is sent, where that can be: the feed has ended, and more is
+    /// Lets a body continue to its reader while the response is sent, if possible: the feed has ended, and more is
     /// taken.
     fn go_on_feeding(&mut self, _: &Request, _: &IncomingBody) {}
 

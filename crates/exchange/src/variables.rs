@@ -22,7 +22,7 @@ pub struct Variable {
     pub name: &'static str,
     /// Appends the value; `false` when there is none.
     pub get: fn(&Request, &mut Vec<u8>) -> bool,
-    /// The effect of `set` on it, where that is allowed.
+    /// The effect of `set` on it, if allowed.
     pub set: Option<fn(&mut Request, &[u8])>,
     /// One sentence.
     pub help: &'static str,
@@ -313,7 +313,7 @@ impl Registry {
         self.claim(name, statement, Origin::Assigned)
     }
 
-    /// Says how the value of a slot is made.
+    /// Defines how the value of a slot is made.
     pub fn compute(&mut self, slot: u32, compute: Arc<dyn Compute>) {
         self.slots[slot as usize].origin = Origin::Computed(compute);
     }

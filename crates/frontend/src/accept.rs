@@ -62,7 +62,7 @@ impl Doors {
         self.tell_room();
     }
 
-    /// Tells what limits connections which listeners there are.
+    /// Passes the listeners to the limits on connections.
     fn tell_room(&self) {
         let listeners = self.open.iter().map(|(_, stopper)| stopper.clone()).collect();
         self.thread.room.set_listeners(listeners);
@@ -97,7 +97,7 @@ impl Doors {
     }
 }
 
-/// Takes connections from one socket until it is stopped. `own` says that no other thread accepts from it: on a shared
+/// Takes connections from one socket until it is stopped. `own` means that no other thread accepts from it: on a shared
 /// socket a multishot accept would give every connection to one thread.
 async fn accept(thread: Rc<Thread>, mut listener: Listener, address: ListenAddr, own: bool) {
     let bound = match listener.local() {

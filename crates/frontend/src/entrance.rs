@@ -16,7 +16,7 @@ pub struct Entrance {
     pub address: ListenAddr,
     /// The address that was bound.
     pub bound: Address,
-    /// Where it stands in the configuration of this number.
+    /// Its position in the configuration of this number.
     place: Cell<(u64, usize)>,
 }
 

@@ -77,7 +77,7 @@ impl Wire {
         }
     }
 
-    /// The descriptor, to tell connections apart and to look at their buffers. Nothing is sent or received by it.
+    /// The descriptor, to identify connections and to check their buffers. Nothing is sent or received by it.
     pub fn fd(&self) -> &Fd {
         self.socket().fd()
     }
@@ -308,7 +308,7 @@ impl Wire {
         }
     }
 
-    /// Whether bytes that a call has taken did not leave: [`Wire::poll_send`] sends them, with nothing else too.
+    /// Whether bytes that a call has taken did not leave: [`Wire::poll_send`] sends them, also without further bytes.
     pub fn has_unsent(&self) -> bool {
         match self {
             Wire::Plain(_) => false,
@@ -316,7 +316,7 @@ impl Wire {
         }
     }
 
-    /// Says goodbye, before the connection is closed.
+    /// Sends the closing message, before the connection is closed.
     pub fn say_goodbye(&mut self) {
         if let Wire::Tls(stream) = self {
             stream.say_goodbye();
@@ -380,7 +380,7 @@ impl WireHandle {
         }
     }
 
-    /// The kernel's `TCP_INFO` of the connection; nothing where it is not TCP.
+    /// The kernel's `TCP_INFO` of the connection; nothing if it is not TCP.
     pub fn tcp_info(&self) -> Option<TcpInfo> {
         io::sys::tcp_info(self.fd().as_fd()).ok()
     }

@@ -6,7 +6,7 @@
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
 
-/// Index of the first byte at or after `from` that may not stand in a field value: below 0x20 but HTAB, or DEL. Returns
+/// Index of the first byte at or after `from` that is invalid in a field value: below 0x20 but HTAB, or DEL. Returns
 /// `buf.len()` when there is none.
 pub(crate) fn find_control(buf: &[u8], from: usize) -> usize {
     let mut at = from;
@@ -33,7 +33,7 @@ pub(crate) fn find_target_end(buf: &[u8], from: usize) -> usize {
 /// Index of the first byte below `LIMIT` or equal to DEL.
 #[inline]
 fn find_below<const LIMIT: u8>(buf: &[u8], from: usize) -> usize {
-    // Skips long values: whether a block has a hit compiles to vector instructions, where it is does not.
+    // Skips long values: whether a block has a hit compiles to vector instructions, finding its index does not.
     let (blocks, _) = buf[from..].as_chunks::<16>();
     let is_free =
         |block: &&[u8; 16]| !block.iter().fold(false, |hit, &byte| hit | (byte < LIMIT) | (byte == 0x7f));

@@ -61,13 +61,13 @@ pub struct CacheStatus<'a> {
     pub name: &'a [u8],
     /// `hit` or `fwd`.
     pub source: Source,
-    /// `fwd-status`: the status of the origin. Told only where the request went there.
+    /// `fwd-status`: the status of the origin. Set only if the request went there.
     pub forwarded_status: Option<u16>,
     /// `ttl`: seconds for which the response is still fresh; negative when it is stale.
     pub ttl: Option<i64>,
-    /// `stored`: the response was stored. Told only where the request went to the origin.
+    /// `stored`: the response was stored. Set only if the request went to the origin.
     pub stored: bool,
-    /// `collapsed`: the request waited for another one's response. Told only where it went to the origin.
+    /// `collapsed`: the request waited for another one's response. Set only if it went to the origin.
     pub collapsed: Option<bool>,
     /// `key`: the key of the lookup.
     pub key: Option<&'a [u8]>,
@@ -80,7 +80,7 @@ pub struct CacheStatus<'a> {
 pub const KEY_LEN_MAX: usize = 1024;
 
 impl<'a> CacheStatus<'a> {
-    /// A member with nothing but where the response is from.
+    /// A member with only the source of the response.
     #[must_use]
     pub fn new(name: &'a [u8], source: Source) -> Self {
         Self {

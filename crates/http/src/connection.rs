@@ -4,8 +4,8 @@ use crate::bytes::trim_ows;
 use crate::reply::ReplyHead;
 use crate::request::{Head, HeaderId, Version};
 
-/// Whether the client wants the connection kept: the version's default, unless `Connection` says otherwise.
-/// `close` wins over `keep-alive` wherever both stand.
+/// Whether the client asks to keep the connection: the version's default, unless `Connection` overrides it. `close`
+/// wins over `keep-alive` wherever both stand.
 #[must_use]
 pub fn wants_keep_alive(head: &Head, buf: &[u8]) -> bool {
     let mut keep = head.version() == Version::Http11;
@@ -19,8 +19,8 @@ pub fn wants_keep_alive(head: &Head, buf: &[u8]) -> bool {
 }
 
 /// Whether an upstream keeps its connection open after this response, if its body does not end with the connection. As
-/// in nginx a response of HTTP/1.0 never does, whatever it says: RFC 9112 section 9.3 allows to keep it, and its
-/// appendix C.2.2 tells why proxies had better not.
+/// in nginx a response of HTTP/1.0 never does, even with the field: RFC 9112 section 9.3 allows to keep it, and its
+/// appendix C.2.2 explains why proxies should not.
 #[must_use]
 pub fn reply_keeps_alive(head: &ReplyHead, buf: &[u8]) -> bool {
     head.version() == Version::Http11

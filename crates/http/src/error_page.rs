@@ -76,7 +76,7 @@ const fn detailed(status: u16, title: &'static str, heading: &'static str, text:
     Page { status, title, detail: Some((heading, text)) }
 }
 
-/// Pages in nginx's words, sorted by status. 494 differs: nginx answers 400 there, this server says 431.
+/// Pages in nginx's words, sorted by status. 494 differs: nginx answers 400 there, this server 431.
 const PAGES: &[Page] = &[
     page(301, "301 Moved Permanently"),
     page(302, "302 Found"),

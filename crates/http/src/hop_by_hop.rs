@@ -23,7 +23,7 @@ pub fn is_hop_by_hop(id: HeaderId) -> bool {
     )
 }
 
-/// The options that the `Connection` fields of a message list. It borrows their values and is asked once for each
+/// The options that the `Connection` fields of a message list. It borrows their values and is called once for each
 /// field of the message, so it does nothing but compare.
 #[derive(Clone, Debug)]
 pub struct ConnectionOptions<I> {
@@ -42,9 +42,9 @@ impl<'a, I: Iterator<Item = &'a [u8]> + Clone> ConnectionOptions<I> {
         self.values.clone().flat_map(options).filter(|option| !option.is_empty())
     }
 
-    /// Whether the field `name` is to be removed because an option names it. Fields that a message cannot do without
-    /// stay, whatever `Connection` says: otherwise a client could remove fields that a proxy or an upstream relies on
-    /// (RFC 9110 section 7.6.1 forbids to name such fields).
+    /// Whether the field `name` is to be removed because an option names it. Fields that a message needs stay, whatever
+    /// `Connection` lists: otherwise a client could remove fields that a proxy or an upstream relies on (RFC 9110
+    /// section 7.6.1 forbids to name such fields).
     #[must_use]
     pub fn names(&self, id: HeaderId, name: &[u8]) -> bool {
         !is_end_to_end(id) && self.iter().any(|option| option.eq_ignore_ascii_case(name))

@@ -1,8 +1,8 @@
 //! Invalidation of stored responses by unsafe requests (RFC 9111 section 4.4).
 //!
-//! [`invalidates`] says whether an exchange does, [`same_origin_target`] what `Location` and `Content-Location` of its
-//! response point to. The target of the request itself is invalidated too; that, and how a target becomes a key, is the
-//! cache's business.
+//! [`invalidates`] returns whether an exchange does, [`same_origin_target`] the target of `Location` and
+//! `Content-Location` of its response. The target of the request itself is invalidated too; that, and how a target
+//! becomes a key, is the cache's business.
 
 use crate::request::Method;
 
@@ -25,7 +25,7 @@ pub fn is_safe(method: Method) -> bool {
 pub struct Target<'a> {
     /// `http` or `https`.
     pub scheme: &'a [u8],
-    /// Host, and port where it is not the default.
+    /// Host, and port if it is not the default.
     pub authority: &'a [u8],
     /// Path and query, starting with a slash.
     pub path: &'a [u8],
@@ -74,7 +74,7 @@ fn split_authority(reference: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
 fn same_authority(scheme: &[u8], left: &[u8], right: &[u8]) -> bool {
     let default: &[u8] = if scheme.eq_ignore_ascii_case(b"https") { b"443" } else { b"80" };
     let split = |authority: &[u8]| -> (Vec<u8>, Vec<u8>) {
-        // The colon of a port stands behind the bracket of an IPv6 address.
+        // The colon of a port follows the bracket of an IPv6 address.
         let bracket = memchr::memrchr(b']', authority).unwrap_or(0);
         let colon = memchr::memrchr(b':', &authority[bracket..]).map(|colon| bracket + colon);
         let port = colon.map_or(&b""[..], |colon| &authority[colon + 1..]);

@@ -33,7 +33,7 @@
 //! | [`proxy_protocol`] | what a proxy says before the first request | the PROXY protocol |
 //! | [`media_type`] | the built-in `types` | nginx |
 //!
-//! Where nginx and the RFC differ, the function says which it follows.
+//! Where nginx and the RFC differ, the documentation of the function names the one followed.
 #![forbid(unsafe_code)]
 
 mod bytes;

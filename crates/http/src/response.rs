@@ -53,7 +53,7 @@ pub struct ResponseHead<'a> {
 }
 
 impl<'a> ResponseHead<'a> {
-    /// A head with nothing but status and date; the connection closes.
+    /// A header section with only status and date; the connection closes.
     #[must_use]
     pub fn new(status: StatusCode, date: &'a [u8; date::HTTP_LEN]) -> Self {
         Self {
@@ -287,7 +287,7 @@ pub fn push_relayed_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) -> Resul
 /// Whether a field may be sent, in any protocol.
 ///
 /// # Errors
-/// [`InvalidField`] says which part may not.
+/// [`InvalidField`] names the invalid part.
 pub fn check_field(name: &[u8], value: &[u8]) -> Result<(), InvalidField> {
     if !is_name(name) {
         return Err(InvalidField::Name);
@@ -323,7 +323,7 @@ fn is_name(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().fold(true, |is_good, &byte| is_good & is_token(byte))
 }
 
-/// `server_tokens`: how much of itself the server tells in `Server` and on error pages.
+/// `server_tokens`: the product token that the server shows in `Server` and on error pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ServerTokens {
     /// The name.

@@ -104,7 +104,7 @@ impl<'a> SetCookie<'a> {
         }
     }
 
-    /// nginx changes the first such attribute only, and leaves one that says the same as it is.
+    /// nginx changes the first such attribute only, and leaves an equal one as it is.
     fn set_same_site(&mut self, wanted: &'static [u8]) {
         let new = Piece { name: b"SameSite", value: Some(Cow::Borrowed(wanted)) };
         match self.pieces.iter_mut().skip(1).find(|piece| piece.is(b"samesite")) {

@@ -33,7 +33,7 @@ impl<'a> Validator<'a> {
         Self::Date(modified, if is_strong { Strength::Strong } else { Strength::Weak })
     }
 
-    /// Whether it tells two sequences of bytes apart.
+    /// Whether it distinguishes two sequences of bytes.
     #[must_use]
     pub fn is_strong(self) -> bool {
         matches!(self, Self::Etag(_, Strength::Strong) | Self::Date(_, Strength::Strong))

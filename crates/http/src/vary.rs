@@ -6,7 +6,7 @@
 use crate::bytes::trim_ows;
 use crate::request::HeaderId;
 
-/// Most field names that a response may vary by. Sites name up to ten; each is looked for in every request.
+/// Most field names that a response may vary by. Sites name up to ten; each is searched in every request.
 pub const NAMES_MAX: usize = 32;
 
 /// Why no stored response can be selected by these fields.
@@ -53,12 +53,11 @@ pub fn selecting_names<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Result
 /// Writes the key of a request for a response that varies by `names` (from [`selecting_names`]) to `key` (cleared
 /// first). `lines` gives the values of all lines of a field of the request, for a name in lower case.
 ///
-/// Each field is written as its name, whether it is absent, and its value with the length before it: an absent field
-/// and an empty one are different, and no value can look like another field. Lines are joined by a comma and a blank.
-/// White space is made uniform only where the field is a known list. Letters and weights are made uniform in
-/// `Accept-Encoding` and `Accept-Language`. The order counts among languages of the same weight only, where some origins
-/// take it for a preference (RFC 9110 section 12.5.4). Anything else would take requests for equal that the origin tells
-/// apart.
+/// Each field is written as its name, whether it is absent, and its value with the length before it: an absent field and
+/// an empty one are different, and no value can look like another field. Lines are joined by a comma and a blank. White
+/// space is made uniform only where the field is a known list. Letters and weights are made uniform in `Accept-Encoding`
+/// and `Accept-Language`. The order counts among languages of the same weight only, where some origins take it for a
+/// preference (RFC 9110 section 12.5.4). Anything else would treat requests as equal that the origin distinguishes.
 pub fn secondary_key<'a, 'n, N, F, I>(names: N, mut lines: F, key: &mut Vec<u8>)
 where
     N: IntoIterator<Item = &'n [u8]>,
@@ -96,7 +95,7 @@ fn push_normalised<'a>(id: HeaderId, values: impl Iterator<Item = &'a [u8]>, key
         push_joined(items.into_iter(), key);
         return;
     }
-    // Codings and languages have no case, and their weights say which is preferred.
+    // Codings and languages have no case, and their weights show the preference.
     let mut weighted: Vec<(Vec<u8>, u16)> = items.drain(..).map(weighted).collect();
     match id {
         HeaderId::AcceptEncoding => weighted.sort_unstable(),

@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A separate function, by which the two calls are told apart.
+/// A separate function, which distinguishes the two calls.
 #[inline(never)]
 fn fewer(piece: fn(u32)) {
     piece(REPETITIONS);

@@ -102,7 +102,7 @@ fn host_name(repetitions: u32) {
     }
 }
 
-/// Nothing to decode and nothing to merge: it is looked at once and not copied.
+/// Nothing to decode and nothing to merge: it is checked once and not copied.
 #[inline(never)]
 fn uri_clean(repetitions: u32) {
     let mut out = Vec::new();

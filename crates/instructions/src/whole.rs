@@ -294,7 +294,7 @@ fn read(from: &mut UnixStream, into: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// A socket that is asked in each turn, and never waited for.
+/// A socket that is polled in each turn, and never waited for.
 fn listener(path: &Path) -> io::Result<UnixListener> {
     let listener = UnixListener::bind(path)?;
     listener.set_nonblocking(true)?;

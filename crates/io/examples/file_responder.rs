@@ -1,10 +1,10 @@
-//! The floor under cold files: the same engine as the server, and for each request no more than it needs. The path in the
-//! request's first line is opened by a kernel worker, looked at, read past the page cache, sent behind a head in one send,
-//! and closed. What else a head says is not looked at. `ringroad bench load` asks it as it asks the servers, so that
-//! a figure can be told from the cost of the kernel's part.
+//! The floor under cold files: the server's engine, and for each request only the needed operations. A kernel worker
+//! opens the path of the request line. The file is read bypassing the page cache and sent with its header section in one
+//! send. Header fields are not parsed. `ringroad bench load` measures it like a server, which shows the cost of the
+//! kernel's part.
 //!
 //! ```sh
-//! cargo run --release -p io --example file_responder -- 127.0.0.1:8080 /var/www
+//! cargo run --release -p bare --example file_responder -- 127.0.0.1:8080 /var/www
 //! ```
 
 #![allow(clippy::print_stderr, reason = "a command-line tool reports its errors")]

@@ -1,7 +1,7 @@
 //! How many descriptors this process can still open.
 //!
-//! The size of `/proc/self/fd` is the number of open descriptors since Linux 6.2 (proc_fd_getattr). Older kernels say 0:
-//! there [`Descriptors::open`] returns `None`, and a caller notices the limit only by `EMFILE`.
+//! The size of `/proc/self/fd` is the number of open descriptors since Linux 6.2 (proc_fd_getattr). Older kernels return
+//! 0: there [`Descriptors::open`] returns `None`, and a caller notices the limit only by `EMFILE`.
 
 use std::os::fd::OwnedFd;
 
@@ -16,7 +16,7 @@ pub struct Descriptors {
 }
 
 impl Descriptors {
-    /// `None` where the kernel does not tell.
+    /// `None` if the kernel does not report it.
     pub fn open() -> Option<Descriptors> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::open("/proc/self/fd", flags, Mode::empty()).ok()?;

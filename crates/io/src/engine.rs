@@ -178,7 +178,7 @@ pub struct EngineConfig {
     /// Whether a read for a pool first tries resident pages (`preadv2` with `RWF_NOWAIT`), which saves the hop when it
     /// succeeds and one cheap call when it does not.
     pub pool_tries_resident: bool,
-    /// Faults to inject, for tests; nothing stands before the engine without them.
+    /// Faults to inject, for tests; nothing precedes the engine without them.
     pub faults: Option<Arc<crate::fault::FaultPlan>>,
 }
 

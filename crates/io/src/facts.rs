@@ -51,7 +51,7 @@ pub fn is_local(magic: u64) -> bool {
 pub struct Stat {
     /// Bytes.
     pub size: u64,
-    /// Bytes that it takes on the device: fewer than its size where it has holes.
+    /// Bytes that it takes on the device: fewer than its size if it has holes.
     pub allocated: u64,
     /// Last modification, seconds since 1970.
     pub modified: i64,
@@ -93,7 +93,7 @@ pub enum EntryLook {
     Kind,
     /// Each itself, links not followed.
     Itself,
-    /// The target of each link, or the link itself where it has none.
+    /// The target of each link, or the link itself if it is broken.
     Followed,
 }
 

@@ -15,7 +15,7 @@ pub fn memory_limit() -> Option<u64> {
     limits.min()
 }
 
-/// `max`, or a number; version 1 says a number near the largest one where there is no limit.
+/// `max`, or a number; version 1 has a number near the largest one without a limit.
 fn parse(text: &str) -> Option<u64> {
     const UNLIMITED: u64 = 1 << 60;
     text.trim().parse().ok().filter(|&bytes| bytes < UNLIMITED)

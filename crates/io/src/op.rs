@@ -111,7 +111,7 @@ pub enum Op {
     Accept {
         /// The listening socket.
         listener: Fd,
-        /// Whether to go on after the first connection.
+        /// Whether to continue after the first connection.
         multishot: bool,
     },
     /// Bytes from a socket: [`Payload::Buf`]; a result of 0 is the end of the stream.
@@ -181,7 +181,7 @@ pub enum Op {
         file: Fd,
         /// Byte offset in the file; a multiple of the alignment when the file is open with `O_DIRECT`.
         offset: u64,
-        /// Bytes wanted, at most the buffer's capacity.
+        /// Requested bytes, at most the buffer's capacity.
         len: u32,
         /// The buffer.
         buf: Buf,
@@ -213,7 +213,7 @@ pub enum Op {
         file: Fd,
         /// Byte offset in the file.
         offset: u64,
-        /// Bytes wanted.
+        /// Requested bytes.
         len: u32,
         /// The device that counts the operation.
         device: DeviceId,
@@ -330,7 +330,7 @@ pub enum Op {
         /// The backend.
         via: DiskVia,
     },
-    /// Reserves disk space for a range of a file (fallocate), so that writing there cannot fail for want of it.
+    /// Reserves disk space for a range of a file (fallocate), so that writing there cannot fail for lack of it.
     /// `EOPNOTSUPP` where the file system cannot.
     Allocate {
         /// The file, open for writing.
@@ -346,7 +346,7 @@ pub enum Op {
         /// The backend.
         via: DiskVia,
     },
-    /// Tells the kernel how a range of a file will be used (posix_fadvise(2)).
+    /// Announces to the kernel how a range of a file will be used (posix_fadvise(2)).
     Advise {
         /// The file.
         file: Fd,
@@ -492,7 +492,7 @@ pub struct NewFile {
     pub temp: CString,
     /// Its name then; an existing file of that name is replaced.
     pub to: CString,
-    /// The file that has the first name, where it was begun before; else it is made, and must not be there.
+    /// The file that has the first name, if it exists: else it is made, and must not be there.
     pub begun: Option<Fd>,
     /// Permission bits of one that is made, less the process's umask.
     pub mode: u32,

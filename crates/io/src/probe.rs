@@ -1,6 +1,6 @@
 //! The capabilities of this machine, kernel and security context, probed once at the start.
 //!
-//! [`Probe::run`] looks and tries; the rest only tells. It must run after privileges were dropped and filters
+//! [`Probe::run`] looks and tries; the rest is for information. It must run after privileges were dropped and filters
 //! installed, because those decide the result. Types: [`Probe`], [`Row`], [`State`], [`Fallback`].
 
 mod facts;

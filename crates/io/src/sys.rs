@@ -52,7 +52,7 @@ pub fn block_signals() -> Result<(), Errno> {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigfillset(3) writes a whole set to the given place.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: the set was just filled; a null pointer means that the old mask is not wanted.
+    // SAFETY: the set was just filled; a null pointer means that the old mask is not needed.
     let failed = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut()) };
     if failed == 0 { Ok(()) } else { Err(Errno::from_raw_os_error(failed)) }
 }
@@ -140,8 +140,8 @@ pub fn send_buffer(socket: BorrowedFd<'_>) -> Result<(u32, u32), Errno> {
     Ok((numbers[SIZE], numbers[ALLOCATED].max(numbers[QUEUED])))
 }
 
-/// Wakes a waiting accept only when a connection has data, or when `seconds` have passed (0: no such wait), as
-/// `TCP_DEFER_ACCEPT` of tcp(7) says. An error on sockets of other families.
+/// Wakes a waiting accept only when a connection has data, or when `seconds` have passed (0: no such wait), by
+/// `TCP_DEFER_ACCEPT` of tcp(7). An error on sockets of other families.
 pub fn set_defer_accept(listener: BorrowedFd<'_>, seconds: u32) -> Result<(), Errno> {
     set_tcp_number(listener, libc::TCP_DEFER_ACCEPT, seconds)
 }
@@ -225,8 +225,9 @@ pub(crate) fn begin_reading(file: impl AsFd, offset: u64, len: u64) -> Result<bo
     let nowhere = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: len };
     let (file, offset) =
         (file.as_fd().as_raw_fd(), libc::off_t::try_from(offset).unwrap_or(libc::off_t::MAX));
-    // SAFETY: the kernel reads the one `iovec`. It writes to no memory of ours: the page at address 0 is never mapped in
-    // this process (mmap(2) refuses it below `vm.mmap_min_addr`), so the copy of the first byte fails, with EFAULT.
+    // SAFETY: the kernel reads the one `iovec`. It writes to no memory of this process: the page at address 0 is never
+    // mapped in this process (mmap(2) refuses it below `vm.mmap_min_addr`), so the copy of the first byte fails, with
+    // EFAULT.
     let count = unsafe { libc::preadv2(file, &raw const nowhere, 1, offset, libc::RWF_NOWAIT) };
     match if count < 0 { last_error() } else { Errno::FAULT } {
         // The bytes were there to be copied; at the end of the file there is nothing to copy.

@@ -123,7 +123,7 @@ struct Wanted {
     issuers: Vec<Issuer>,
 }
 
-/// Authorities with the certificates that a configuration wants from each.
+/// Authorities with the certificates that a configuration orders from each.
 pub fn issuers(config: &Config) -> &[Issuer] {
     &config.http.of::<Wanted>().issuers
 }
@@ -308,8 +308,8 @@ fn external_account(cx: &mut Cx<'_>) -> Result<ExternalAccount, Error> {
     Ok(ExternalAccount { id: id.to_owned(), secret: secret.ok_or_else(invalid)? })
 }
 
-/// The setter of `acme_certificate`: the issuer, names and the kind of the key in any order behind it. The issuer is looked for
-/// later, because its block may follow.
+/// The setter of `acme_certificate`: the issuer, names and the kind of the key in any order behind it. The issuer is
+/// resolved later, because its block may follow.
 fn set_certificate(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let mut draft = Draft { issuer: Some(cx.arg(0).to_owned()), ..Draft::default() };
     if cx.arg(0).is_empty() {
@@ -364,8 +364,8 @@ fn push(names: &mut Vec<String>, name: String) {
     }
 }
 
-/// Gives a server its slot. Equal orders share one, so that an authority is asked once for what several servers show; the
-/// order of names counts, because the first one is the common name.
+/// Gives a server its slot. Equal orders share one, so that an authority gets one order for the certificate of several
+/// servers; the order of names counts, because the first one is the common name.
 fn end(http: &mut Http, scope: &mut Scope, block: &BlockEnd<'_>) -> Result<(), Error> {
     let Draft { issuer: Some(issuer), mut names, key } = scope.of::<Draft>().clone() else { return Ok(()) };
     if block.kind != BlockKind::Server {

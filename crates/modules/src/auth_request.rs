@@ -66,7 +66,7 @@ pub(crate) struct Conf {
 impl Settings for Conf {}
 
 impl Conf {
-    /// Whether another location is asked.
+    /// Whether a subrequest is made.
     pub(crate) fn is_active(&self) -> bool {
         self.uri.is_some()
     }

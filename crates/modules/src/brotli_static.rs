@@ -1,7 +1,7 @@
 //! `brotli_static`: files that were compressed with brotli before, sent in the place of the originals.
 //!
 //! The compressed file has its date, length and entity tag, and supports ranges; only the media type is that of the
-//! original. Its content is not compared with the original. Everything else is the same for all codings and stands in
+//! original. Its content is not compared with the original. The common code of all codings is in
 //! [`crate::coding::precompressed`].
 
 use conf::{Args, Spec, value};

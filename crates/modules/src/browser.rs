@@ -180,7 +180,7 @@ struct Ancient {
 /// A browser whose version the rules may name.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
-    /// Its place in the order in which browsers are looked for.
+    /// Its position in the order in which browsers are searched.
     place: u8,
     /// As the configuration names it.
     name: &'static str,
@@ -196,7 +196,7 @@ const fn kind(place: u8, name: &'static str, start: &str, mark: &'static str, ma
     Kind { place, name, skip: start.len(), mark, mark_len }
 }
 
-/// In the order in which they are looked for.
+/// In the order of the search.
 static KINDS: [Kind; 5] = [
     // Behind the name stands a slash or a blank.
     kind(0, "opera", "", "Opera", "Opera ".len()),
@@ -218,7 +218,7 @@ fn add_modern(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let mut modern = scope.own::<Conf>().modern.own(cx.block);
     match cx.statement.args.get(1) {
         None if name == "unlisted" => modern.unlisted = true,
-        // nginx refuses it too, but does not say why.
+        // nginx refuses it too, but without a reason.
         None => return Err(cx.error(format_args!("no version for browser \"{name}\""))),
         Some(version) => {
             let kind = KINDS.iter().find(|kind| kind.name == name);
@@ -227,7 +227,7 @@ fn add_modern(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
             if text.bytes().any(|byte| !byte.is_ascii_digit() && byte != b'.') {
                 return Err(cx.error(format_args!("invalid browser version \"{text}\"")));
             }
-            // Opera is looked for even where no version of it is modern.
+            // Opera is searched even if no version of it is modern.
             if modern.browsers.is_empty() {
                 modern.browsers.push((&KINDS[0], NEVER));
             }
@@ -263,7 +263,7 @@ fn is_modern(conf: &Conf, agent: Option<&[u8]>) -> bool {
         let at = memchr::memmem::find(rest, kind.mark.as_bytes())?;
         rest.get(at + kind.mark_len..).filter(|version| !version.is_empty()).map(version_of)
     };
-    // The first one that it says it is decides.
+    // The first matching one decides.
     let mut found = modern.browsers.iter().filter_map(|(kind, least)| Some(version_behind(kind)? >= *least));
     if let Some(is_modern) = found.next() {
         return is_modern;

@@ -50,7 +50,7 @@ impl Settings for Conf {
 /// Signature, version 1, audio and video, the length of the header, and the size of no tag before the first.
 const HEADER: &[u8] = b"FLV\x01\x05\0\0\0\x09\0\0\0\0";
 
-/// Opens the file, and puts the header in front where it is not sent from its beginning on.
+/// Opens the file, and adds the header if it is not sent from its beginning on.
 async fn run(request: &mut Request) -> Step {
     let (opened, _) = match static_file::open(request).await {
         Ok(found) => found,

@@ -1,4 +1,4 @@
-//! nginx's grpc module: gRPC to upstreams, which is HTTP/2 with nothing read ahead. The part shared with HTTP is in
+//! nginx's grpc module: gRPC to upstreams, which is HTTP/2 without read-ahead. The part shared with HTTP is in
 //! [`crate::passing`] and [`crate::proxy`], connections and streams are in `upstream`.
 //!
 //! | part of a call | what becomes of it |
@@ -76,7 +76,7 @@ impl Family for Grpc {
 
     fn finish(&mut self, conf: &mut Conf) {
         conf.is_http2 = true;
-        // Calls may be streams in both directions, and their status stands in the trailers.
+        // Calls may be streams in both directions, and their status is in the trailers.
         let upstream = &mut conf.upstream;
         (upstream.buffering, upstream.request_buffering, upstream.pass_trailers) = (false, false, true);
     }
@@ -93,7 +93,7 @@ impl Protocol for Grpc {
         build::<Grpc>(&self.0, conf, request, destination, fill)
     }
 
-    // Frames tell where a body ends.
+    // Frames mark the end of a body.
     fn can_frame(&self, _: BodyLength) -> bool {
         true
     }

@@ -1,8 +1,8 @@
 //! `gzip`: responses are compressed on their way.
 //!
-//! The rules for which responses are those of nginx and stand in [`crate::coding::apply`]; which clients get them is
-//! said by the core's directives and asked of [`crate::coding::accept`]. The length of a body is not known before its
-//! end, so it leaves in chunks.
+//! The rules for which responses are those of nginx, in [`crate::coding::apply`]; which clients get them is said by the
+//! core's directives and asked of [`crate::coding::accept`]. The length of a body is not known before its end, so it
+//! leaves in chunks.
 
 use conf::{Args, Error, Spec, State, value};
 
@@ -83,7 +83,7 @@ const HASH_WHY: &str = "the tables of the encoder have one size";
 const BUFFERS_WHY: &str = "compressed data is sent as soon as it fills a send";
 const POSTPONE_WHY: &str = "encoders are reused, so none has to be saved";
 
-/// Read, and their values looked at as nginx does, but there is nothing here that they could tune.
+/// Read, and their values checked as in nginx, but without effect here.
 const ACCEPTED: &[Directive] = &[
     Directive::scope(
         spec("gzip_hash", Args::Exactly(1), "The size of the encoder's tables.")

@@ -93,7 +93,7 @@ struct Command {
 struct Field {
     /// A prefix is only taken away, never set.
     name: Name,
-    /// Nothing where it is taken away. One that is empty takes it away too.
+    /// `None` if it is removed. One that is empty takes it away too.
     value: Option<Template>,
 }
 
@@ -124,7 +124,7 @@ enum Action {
     Clear,
 }
 
-/// Fields that say where a message ends. Changing one would make the peer read another message than was sent.
+/// Fields that determine the end of a message. Changing one would make the peer read another message than was sent.
 const FRAMING: [HeaderId; 2] = [HeaderId::ContentLength, HeaderId::TransferEncoding];
 
 /// Reads a directive: options and fields in any order, as headers-more does.

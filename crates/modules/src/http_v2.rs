@@ -1,4 +1,4 @@
-//! `http_v2`: HTTP/2 to clients. The protocol is `http::h2` and `frontend`'s; here is what directives say of it.
+//! `http_v2`: HTTP/2 to clients. The protocol is `http::h2` and `frontend`'s; this module has its directives.
 //!
 //! | directives | what becomes of them |
 //! |---|---|
@@ -69,7 +69,7 @@ const DIRECTIVES: &[Directive] = &[
         .default("128"),
         |scope, cx| cx.number_in(&mut scope.own::<Http2>().streams_max, 1, u32::MAX),
     ),
-    // The window of each stream (RFC 9113 section 6.9.2); a body that is wanted as a whole gets a wider one.
+    // The window of each stream (RFC 9113 section 6.9.2); a body that is needed as a whole gets a wider one.
     Directive::scope(
         spec(
             "http2_body_preread_size",

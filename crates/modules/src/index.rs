@@ -70,7 +70,7 @@ fn add_index(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Only directories are looked at, and only for methods that read; everything else goes on without cost.
+/// Only directories are checked, and only for methods that read; all others continue without cost.
 fn skip(_: &Conf, request: &mut Request) -> Option<Step> {
     let is_wanted = request.uri.last() == Some(&b'/')
         && matches!(request.method, Method::Get | Method::Head | Method::Post);
@@ -104,7 +104,7 @@ async fn run(index: &Conf, request: &mut Request) -> Step {
             Err(failure) => failure,
         };
         match failure.errno {
-            // A link that is not to be followed; its location would say no more than this.
+            // A link that is not to be followed; its location would add nothing.
             Errno::LOOP | Errno::MLINK => return Step::Status(403),
             Errno::NOTDIR | Errno::NAMETOOLONG | Errno::ACCESS | Errno::XDEV => {
                 return refused(request, &path, failure);
@@ -139,7 +139,7 @@ async fn look_at_folder(request: &Request, folder: &[u8], path: &[u8]) -> Result
         Err(failure) => match failure.errno {
             Errno::LOOP | Errno::MLINK => Err(Step::Status(403)),
             Errno::NOENT => Err(refused(request, path, failure)),
-            // A name in it could be looked for, so it may be searched, if not read.
+            // A name in it could be opened, so it may be searched, if not read.
             Errno::ACCESS => Ok(()),
             _ => {
                 request.log(Level::Crit, format_args!("{}", failure.at(folder)));

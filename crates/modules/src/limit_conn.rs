@@ -88,7 +88,7 @@ pub(crate) struct Limit {
 
 type Zone = shared_zone::Zone<Declared>;
 
-/// What `limit_conn_zone` says.
+/// The settings of `limit_conn_zone`.
 #[derive(Debug)]
 pub(crate) struct Declared {
     /// The key of a count.
@@ -156,11 +156,11 @@ fn add_limit(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What became of a request, kept with it to its end: it is looked at once, whatever location it ends in.
+/// What became of a request, kept with it to its end: it is checked once, in whatever location it ends.
 struct Outcome {
     /// Whether a limit was reached.
     rejected: bool,
-    /// Whether that was only told.
+    /// Whether that was only logged.
     dry_run: bool,
     /// Where it counts. Only its drop matters, which comes however the request ends.
     _held: Vec<Held>,
@@ -183,7 +183,7 @@ impl Drop for Held {
     }
 }
 
-/// Lets a request that goes its own way know what became of the one that makes it: both together are looked at once.
+/// Lets a request that goes its own way know what became of the one that makes it: both together are checked once.
 fn hand_down(parent: &Request, child: &mut Request) {
     if let Some(Outcome { rejected, dry_run, .. }) = parent.shared.extensions.borrow().get() {
         let outcome = Outcome { rejected: *rejected, dry_run: *dry_run, _held: Vec::new() };
@@ -191,7 +191,7 @@ fn hand_down(parent: &Request, child: &mut Request) {
     }
 }
 
-/// `$limit_conn_status`; without a value where no limit has looked at the request.
+/// `$limit_conn_status`; without a value if no limit has checked the request.
 fn status_text(request: &Request, out: &mut Vec<u8>) -> bool {
     let shared = request.shared.extensions.borrow();
     let Some(outcome) = shared.get::<Outcome>() else { return false };
@@ -209,7 +209,7 @@ fn run(conf: &Conf, request: &mut Request) -> Step {
         return Step::Next;
     }
     let (dry_run, status) = (conf.dry_run, conf.status);
-    // Without a key nothing was looked at, and a location that the request goes on to may still do that.
+    // Without a key nothing was checked, and a later location may still do that.
     let (rejected, held) = match count_all(request, conf) {
         Ok(held) if held.is_empty() => return Step::Next,
         Ok(held) => (false, held),

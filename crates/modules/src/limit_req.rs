@@ -111,7 +111,7 @@ pub(crate) struct Limit {
 
 type Zone = shared_zone::Zone<Declared>;
 
-/// What `limit_req_zone` says.
+/// The settings of `limit_req_zone`.
 #[derive(Debug)]
 pub(crate) struct Declared {
     /// The key of a bucket.
@@ -224,8 +224,8 @@ fn add_limit(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Locations without limits do not pay for the module.
-/// What became of a request, kept with it: it is looked at once, whatever location it ends in.
+/// Locations without limits do not pay for the module. What became of a request, kept with it: it is checked once, in
+/// whatever location it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     verdict: Verdict,
@@ -243,19 +243,19 @@ enum Verdict {
     Rejected,
 }
 
-/// Lets a request that goes its own way know what became of the one that makes it: both together are looked at once.
+/// Lets a request that goes its own way know what became of the one that makes it: both together are checked once.
 fn hand_down(parent: &Request, child: &mut Request) {
     if let Some(outcome) = outcome(parent) {
         child.shared.extensions.borrow_mut().insert(outcome);
     }
 }
 
-/// What became of the request, if a limit has looked at it or at a subrequest.
+/// The result, if a limit has checked the request or a subrequest.
 fn outcome(request: &Request) -> Option<Outcome> {
     request.shared.extensions.borrow().get().copied()
 }
 
-/// `$limit_req_status`; without a value where no limit has looked at the request.
+/// `$limit_req_status`; without a value if no limit has checked the request.
 fn status_text(request: &Request, out: &mut Vec<u8>) -> bool {
     let Some(outcome) = outcome(request) else { return false };
     let text = match outcome.verdict {
@@ -285,7 +285,7 @@ fn run(conf: &Conf, request: &mut Request) -> Option<Step> {
 
 /// The verdict of one limit on a request.
 enum Look {
-    /// Its bucket would hold so much with this request.
+    /// The content of its bucket with this request.
     Fits(i64),
     /// That is too much.
     Over(i64),

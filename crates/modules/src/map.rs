@@ -1,6 +1,6 @@
 //! `map`: a variable whose value is looked up by a text with variables.
 //!
-//! Texts are looked up by hash and patterns in turn, when the variable is first used in a request.
+//! Texts are found by hash and patterns are tried in turn, at the first use of the variable in a request.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -117,7 +117,7 @@ impl<'a> Reader<'a> {
             (_, [value]) => self.value(&value.text, cx)?,
             _ => return Err(cx.error("invalid number of the map parameters")),
         };
-        // Two defaults cannot both hold, and which one was meant is not for us to say.
+        // Two defaults are ambiguous.
         if key == "default" {
             return match self.map.default.replace(value) {
                 Some(_) => Err(cx.error("duplicate default map parameter")),
@@ -176,7 +176,7 @@ impl Map {
                     found.store(text, request);
                     return Some(*place);
                 }
-                // As in nginx the default holds then: no row can be told to be the right one.
+                // As in nginx the default holds then: no row can be selected.
                 Err(gave_up) => {
                     gave_up.tell(text, request);
                     return None;

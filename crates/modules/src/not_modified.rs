@@ -16,12 +16,12 @@ pub(crate) static MODULE: Module = Module {
 
 /// Runs before the range filter, so that a range of a file that the client has already is not read at all.
 fn filter(request: &mut Request) {
-    // Other statuses say nothing about the file that the client may have; nor does the file of an error page. The
-    // client has no copy of a subrequest's response either.
+    // Other statuses do not concern the file that the client may have; nor does the file of an error page. The client
+    // has no copy of a subrequest's response either.
     if request.response.status != 200 || request.error_status.is_some() || request.depth > 0 {
         return;
     }
-    // Another server was asked with the same conditions, and has said that they do not hold.
+    // Another server has evaluated the same conditions, and they do not hold.
     if request.response.is_judged {
         return;
     }

@@ -64,7 +64,7 @@ fn skip(_: &Conf, request: &mut Request) -> Option<Step> {
 /// The name that was chosen for a request.
 struct Chosen(Box<[u8]>);
 
-/// Reads the names and goes on with one of them. Links to files count as in nginx, and hidden files stay hidden.
+/// Reads the names and continues with one of them. Links to files count as in nginx, and hidden files stay hidden.
 async fn run(_: &Conf, request: &mut Request) -> Step {
     let listing = match Listing::open(request).await {
         Ok(listing) => listing,

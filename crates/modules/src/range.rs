@@ -34,7 +34,7 @@ fn filter(request: &mut Request) {
         return;
     };
     let max_ranges = request.scope().core.answering.max_ranges;
-    // Zero says that there are no ranges here, so `Accept-Ranges` must not promise them either.
+    // Zero means no ranges here, so `Accept-Ranges` must not promise them either.
     if max_ranges == Some(0) {
         request.response.allow_ranges = false;
         return;
@@ -99,8 +99,7 @@ fn cut(pieces: &[Piece], range: ByteRange) -> SmallVec<[Piece; 1]> {
     cut
 }
 
-/// The copy that the client wants completed must be the file of now; otherwise it gets all of it (RFC 9110
-/// section 13.1.5).
+/// The partial copy of the client must be of the present file; otherwise it gets all of it (RFC 9110 section 13.1.5).
 fn if_range_holds(request: &Request) -> bool {
     let response = &request.response;
     let validators = Validators {

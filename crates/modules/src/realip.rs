@@ -145,8 +145,7 @@ fn run(conf: &Conf, request: &mut Request) -> Step {
     Step::Next
 }
 
-/// The client's address as a trusted proxy says it; `None` when the peer is not trusted, or says nothing that is
-/// an address.
+/// The client's address from a trusted proxy; `None` when the peer is not trusted, or sends no address.
 fn find(conf: &Conf, request: &Request) -> Option<Address> {
     let trusted = |address: &Address| conf.from.items().iter().any(|network| network.includes(address));
     let search = Search { trusted: &trusted, recursive: conf.recursive };
@@ -175,7 +174,7 @@ fn find(conf: &Conf, request: &Request) -> Option<Address> {
 pub(crate) struct Search<'a> {
     /// Whether the claim of this address about its client is trusted.
     pub(crate) trusted: &'a dyn Fn(&Address) -> bool,
-    /// Whether the walk goes on over addresses that are trusted.
+    /// Whether the walk continues over trusted addresses.
     pub(crate) recursive: bool,
 }
 
@@ -228,7 +227,7 @@ pub(crate) fn behind_proxies(
     search.back(&start, values.into_iter().rev()).map_or(start, Address::Inet)
 }
 
-/// An address with or without a port; port 0 is none. IPv6 with a port stands in brackets.
+/// An address with or without a port; port 0 is none. IPv6 with a port is in brackets.
 fn parse(text: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(text).ok()?;
     if let Ok(ip) = text.parse::<IpAddr>() {

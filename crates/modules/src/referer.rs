@@ -44,7 +44,7 @@ const DIRECTIVES: &[Directive] = &[
     hash("referer_hash_bucket_size", "64"),
 ];
 
-/// What nginx wants to know of its tables.
+/// nginx's parameters for its tables.
 const fn hash(name: &'static str, default: &'static str) -> Directive {
     let spec =
         Spec::new("http_referer", name, CONTEXTS, Args::Exactly(1), "Size of a table of referring sites.");

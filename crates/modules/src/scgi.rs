@@ -101,7 +101,7 @@ impl Protocol for Scgi {
     }
 
     fn can_frame(&self, length: BodyLength) -> bool {
-        // It stands in front of the body.
+        // It precedes the body.
         length != BodyLength::Unknown
     }
 }

@@ -24,7 +24,7 @@ pub(crate) static MODULE: Module = Module {
 };
 
 const DIRECTIVES: &[Directive] = &[
-    // Hash and time are taken out of the request; where they stand in it is the configuration's business.
+    // Hash and time are taken out of the request; the configuration decides on their position.
     Directive::scope(
         Spec::new(
             "http_secure_link",
@@ -102,7 +102,7 @@ pub(crate) enum Conf {
     Secret {
         /// The word hashed after the link.
         word: Arc<str>,
-        /// The block that says so.
+        /// The block of the setting.
         block: u32,
     },
     /// `secure_link` and `secure_link_md5`
@@ -208,7 +208,7 @@ fn expires(request: &Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// The hash, and the time as a number and as it stands there.
+/// The hash, and the time as a number and as text.
 type Parts<'t> = (&'t [u8], Option<(i64, &'t [u8])>);
 
 /// `None` when there is a comma and no time behind it.

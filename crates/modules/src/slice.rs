@@ -83,7 +83,7 @@ fn show_range(request: &Request, out: &mut Vec<u8>) -> bool {
         None if request.depth > 0 || request.response.status != 0 => return false,
         None => {
             let start = first_byte(request) / size * size;
-            // A slice that ends beyond all numbers is none; the upstream says so of the first one.
+            // A slice that ends beyond all numbers is none; the upstream's response to the first one shows it.
             let start =
                 if start.checked_add(size).is_some_and(|end| end <= i64::MAX as u64) { start } else { 0 };
             request.facts.insert(SliceStart(start));

@@ -48,7 +48,7 @@ struct Part {
 /// Hundredths of a per cent that are all.
 const ALL: u64 = 10_000;
 
-/// Rows are read first and added up then, because nginx tells a sum that is too large at the end of the block.
+/// Rows are read first and added up then, because nginx reports a sum that is too large at the end of the block.
 fn add_split(cx: &mut Cx<'_>) -> Result<(), Error> {
     let source = cx.template(cx.arg(0))?;
     let name = cx.variable_name(cx.arg(1))?;

@@ -32,14 +32,14 @@ pub(crate) static MODULE: Module = Module {
 /// Everything but waiting for the disk: a file that is cached, or whose path the kernel has in memory, is answered
 /// without the state of a waiting task.
 fn now(request: &mut Request) -> Option<Step> {
-    // POST goes on up to the file, so that a directory or a missing file is answered as for the others, like nginx.
+    // POST continues up to the file, so that a directory or a missing file is answered as for the others, like nginx.
     if !matches!(request.method, Method::Get | Method::Head | Method::Post) {
         return Some(Step::Status(405));
     }
     if files::alias_is_lost(request) {
         return Some(Step::Status(500));
     }
-    // A directory: its index has been looked for before; other methods are left to the modules behind this one.
+    // A directory: its index was searched before; other methods are left to the modules behind this one.
     if request.uri.last() == Some(&b'/') {
         return Some(Step::Next);
     }
@@ -148,13 +148,13 @@ pub(crate) fn compose(request: &mut Request, text: Vec<u8>, range: Range<u64>) {
     }
 }
 
-/// Describes the file; not a byte of it is read before the filters have had their say.
+/// Describes the file; not a byte of it is read before the filters have run.
 pub(crate) fn answer(request: &mut Request, opened: Opened) {
     // A count of this thread, held so that the settings can be read while the request is changed.
     let generation = Rc::clone(&request.generation);
     let core = &generation.config.location(request.location).scope.core;
     let stat = opened.stat;
-    // Chosen with the size at hand, because `directio` divides files by it.
+    // Chosen when the size is known, because `directio` depends on it.
     let mover = choose::mover(&core.sending, &rt::caps(), stat.size);
     request.mover = Some(mover);
     let body = Body::File(FileBody::new(opened, mover, files::place_of(request)));

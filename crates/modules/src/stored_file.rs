@@ -34,7 +34,7 @@ pub(crate) struct Plan {
     pub(crate) makes_folders: bool,
     /// The time of its content, which becomes the file's.
     pub(crate) modified: Option<i64>,
-    /// Bytes that the whole has, where they were told.
+    /// Bytes of the whole, if known.
     pub(crate) length: Option<u64>,
     pub(crate) via: DiskVia,
 }

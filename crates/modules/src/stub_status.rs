@@ -96,7 +96,7 @@ fn number(request: &Request, of: fn(&Totals) -> u64, out: &mut Vec<u8>) -> bool 
 
 /// Scripts cut the numbers out by place, spaces at the ends of lines included.
 fn run(_: &Conf, request: &mut Request) -> Step {
-    // nginx allows nothing else here, and says so with its page for that status.
+    // nginx allows nothing else here, and responds with its page for that status.
     if !matches!(request.method, Method::Get | Method::Head) {
         return Step::Status(405);
     }

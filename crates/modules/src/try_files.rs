@@ -50,7 +50,7 @@ impl Settings for Conf {
 }
 
 impl Conf {
-    /// Whether files are looked for.
+    /// Whether files are checked.
     pub(crate) fn is_active(&self) -> bool {
         self.0.is_some()
     }
@@ -122,7 +122,7 @@ async fn run(files: &Files, request: &mut Request) -> Step {
         }
     }
     match &files.otherwise {
-        // The last resort is not looked for: a status ends the search, a URI starts another one.
+        // The last resort is not checked: a status ends the search, a URI starts another one.
         Otherwise::Status(status) => Step::Status(*status),
         Otherwise::Uri(uri) => {
             let uri = below_alias(request, &scope.core, uri);
@@ -144,7 +144,7 @@ fn below_alias(request: &Request, core: &Core, name: &Template) -> Vec<u8> {
     }
 }
 
-/// Anything but plain absence is worth a line in the log; the search goes on all the same.
+/// Anything but plain absence is worth a line in the log; the search continues all the same.
 async fn is_there(request: &Request, root: &[u8], name: &[u8], folder: bool) -> bool {
     let path = [root, name].concat();
     match files::look(request, &path).await {

@@ -1,4 +1,4 @@
-//! Cookies that tell clients apart: made for clients without one, and available to the log.
+//! Cookies that distinguish clients: made for clients without one, and available to the log.
 //!
 //! An identifier is sixteen bytes: the origin (an address or a number), the time, the process, and a count. Its form is
 //! that of nginx and of mod_uid, so cookies that one of them made are known to the other.
@@ -38,7 +38,7 @@ pub(crate) static MODULE: Module = Module {
 };
 
 const DIRECTIVES: &[Directive] = &[
-    // Off, because a cookie is personal data where the law says so.
+    // Off, because a cookie is personal data under some laws.
     Directive::scope(
         spec(
             "userid",
@@ -107,7 +107,7 @@ const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // A statement about privacy that Internet Explorer wanted to see before it kept a cookie.
+    // A statement about privacy that Internet Explorer required before it kept a cookie.
     Directive::scope(
         spec("userid_p3p", Args::Exactly(1), "The value of a `P3P` field beside the cookie.").default("none"),
         |scope, cx| {
@@ -209,7 +209,7 @@ impl Conf {
 
     /// The settings in force, to be changed by a directive.
     fn own(&mut self) -> &mut CookieSettings {
-        // The texts of the defaults cannot stand in a static.
+        // The texts of the defaults cannot be in a static.
         let initial =
             || Arc::new(CookieSettings { name: "uid".to_owned(), path: "/".to_owned(), ..DEFAULT.clone() });
         Arc::make_mut(self.0.get_or_insert_with(initial))
@@ -221,7 +221,7 @@ impl Conf {
 enum Mode {
     /// Nothing.
     Off,
-    /// Only what clients send is looked at.
+    /// Only cookies of clients are used.
     Log,
     /// Cookies of the first version: numbers in the order of the machine.
     V1,
@@ -415,7 +415,7 @@ fn new_id(request: &Request, conf: &CookieSettings) -> Id {
     id
 }
 
-/// Tells processes of one machine apart, also those that had the same number.
+/// Distinguishes processes of one machine, also those that had the same number.
 fn process() -> u32 {
     static START: OnceLock<u32> = OnceLock::new();
     *START.get_or_init(|| {
@@ -472,7 +472,7 @@ fn send_cookie(conf: &Conf, request: &mut Request) {
 fn cookie(conf: &CookieSettings, id: Id, old: Option<&Vec<u8>>, now: i64) -> Vec<u8> {
     let mut out = format!("{}=", conf.name).into_bytes();
     match old {
-        // As it came, whatever stands in its last bits.
+        // As received, whatever its last bits are.
         Some(old) => out.extend_from_slice(&old[..ENCODED_LEN]),
         None => {
             base64::encode(&id, &mut out);

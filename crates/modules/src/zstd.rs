@@ -83,7 +83,7 @@ const DIRECTIVES: &[Directive] = &[
         .default("0"),
         set_target_block,
     ),
-    // No header field tells a client which dictionary it needs: both ends must know.
+    // No header field names the dictionary to a client: both ends must know.
     Directive::scope(
         Spec::new(
             "http_zstd_filter",

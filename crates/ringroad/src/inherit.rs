@@ -138,7 +138,7 @@ impl Inherited {
     }
 }
 
-/// Tells a new binary of the sockets, and lets it have them. [`close_on_exec`] is to be called when it has started.
+/// Passes the sockets to a new binary. [`close_on_exec`] is to be called when it has started.
 pub(crate) fn give(command: &mut Command, listeners: &Listeners) -> Result<(), Errno> {
     let (mut all, mut kept) = (String::new(), String::new());
     for listener in &listeners.0 {

@@ -57,7 +57,7 @@ impl ProcessLimits {
 /// `getrlimit(RLIMIT_NOFILE): 1024:1048576`
 pub(crate) fn descriptors_line() -> String {
     let limit = getrlimit(Resource::Nofile);
-    // The kernel says "unlimited" with the largest number, and nginx prints that.
+    // The kernel represents "unlimited" by the largest number, which nginx prints.
     let shown = |value: Option<u64>| value.unwrap_or(u64::MAX);
     format!("getrlimit(RLIMIT_NOFILE): {}:{}", shown(limit.current), shown(limit.maximum))
 }

@@ -114,7 +114,7 @@ pub(crate) struct Listener {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Listeners(pub(crate) Vec<Listener>);
 
-/// At least one socket could not be opened; the log says which and why.
+/// At least one socket could not be opened; the log names them with the reason.
 #[derive(Debug)]
 pub(crate) struct NotListening;
 
@@ -367,7 +367,7 @@ fn is_stale(path: &Path) -> bool {
     is_socket && UnixStream::connect(path).is_err_and(refused)
 }
 
-/// Tells the port that the kernel chose.
+/// Reports the port that the kernel chose.
 fn actual_address(socket: &OwnedFd, wanted: &ListenAddr) -> Result<ListenAddr, Refusal> {
     if matches!(wanted, ListenAddr::Unix(_)) {
         return Ok(wanted.clone());

@@ -206,7 +206,7 @@ pub(crate) fn open_file(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, flags, Mode::from_raw_mode(0o644))
 }
 
-/// Makes standard error append where it is a regular file. Several processes and threads write to it, the latter with
+/// Makes standard error append if it is a regular file. Several processes and threads write to it, the latter with
 /// separate positions, and would write over each other's lines; in append mode the kernel ignores positions, write(2).
 /// The flag belongs to the open file, so that the worker inherits it.
 pub(crate) fn let_stderr_append() {

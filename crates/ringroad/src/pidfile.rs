@@ -1,4 +1,4 @@
-//! The file that says which process is the master: written when every socket listens, removed at the end.
+//! The file with the process id of the master: written when every socket listens, removed at the end.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::listen::error_text;
 use crate::log::Log;
 
-/// Longest pid file that is looked at, in bytes; a number has at most ten digits.
+/// Longest pid file that is read, in bytes; a number has at most ten digits.
 const PID_BYTES_MAX: u64 = 64;
 
 /// A pid file that this process wrote.

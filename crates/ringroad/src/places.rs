@@ -16,7 +16,7 @@ pub(crate) const DEFAULT_CONF: &str = or(option_env!("RINGROAD_CONF_PATH"), "/et
 /// The configuration below the prefix with `-p` and without `-c`.
 pub(crate) const PREFIX_CONF: &str = "conf/nginx.conf";
 
-/// The directory below the prefix for the others; made where it is missing.
+/// The directory below the prefix for the others; made if it is missing.
 const LOG_FOLDER: &str = "logs";
 
 /// The pid file without a `pid` directive, below the prefix unless it is absolute.

@@ -1,4 +1,4 @@
-//! The user of the worker: user and groups, looked up by the master, taken on by the worker.
+//! The user of the worker: user and groups, resolved by the master, taken on by the worker.
 //!
 //! [`resolve`] turns the `user` directive into [`Credentials`] with nginx's checks; [`Credentials::assume`] drops
 //! everything else. It must run before the first thread and before a ring exists: a ring keeps the credentials of its
@@ -118,8 +118,8 @@ impl Credentials {
     }
 }
 
-/// Gives up all that capabilities(7) knows but the right to bind to addresses of others. A master without it (a
-/// container's, say) has none to leave: then each such connection fails, and its line in the log says why.
+/// Gives up all that capabilities(7) knows but the right to bind to addresses of others. A master without it (in a
+/// container, for instance) has none to leave: then each such connection fails, and its line in the log has the reason.
 fn keep_net_raw() -> rustix::io::Result<()> {
     let held = rustix::thread::capabilities(None)?;
     let kept = held.permitted & CapabilitySet::NET_RAW;

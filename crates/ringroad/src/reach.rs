@@ -1,7 +1,7 @@
-//! Whether the worker's user will be able to write to a directory: told by `-t`, before a transfer needs it.
+//! Whether the worker's user will be able to write to a directory: reported by `-t`, before a transfer needs it.
 //!
 //! The calling process may be root, so permissions are judged from owner, group and mode. Directories with an access
-//! control list (acl(5)) are taken to be open: their modes do not tell.
+//! control list (acl(5)) are taken to be open: their modes do not show it.
 
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ const WRITE: u32 = 0o2;
 /// See [`WRITE`].
 const SEARCH: u32 = 0o1;
 
-/// Why workers cannot write to a directory, where that can be told. `credentials` are those that they take on.
+/// Why workers cannot write to a directory, if that is known. `credentials` are those that they take on.
 pub(crate) fn obstacle(path: &Path, credentials: Option<&Credentials>) -> Option<String> {
     let user = User::of(credentials);
     if user.uid == 0 {

@@ -5,7 +5,7 @@
 //!                         +-- WATCHDOG=1, while the worker answers
 //! ```
 //! systemd believes the main process alone (`NotifyAccess=main`). So a new binary is silent while the master before it
-//! lives, and that one says `MAINPID=` when it leaves. Where the variable is missing nothing is sent.
+//! lives, and that one sends `MAINPID=` when it leaves. Where the variable is missing nothing is sent.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -20,7 +20,7 @@ const SOCKET: &str = "NOTIFY_SOCKET";
 /// How often a sign of life is expected, in microseconds.
 const WATCHDOG_TIME: &str = "WATCHDOG_USEC";
 
-/// The process that gives it; all that get the variables, where it is missing.
+/// The process that gives it; all that get the variables, if it is missing.
 const WATCHDOG_PID: &str = "WATCHDOG_PID";
 
 /// How long a message may take. systemd may be busy, and the master has signals to obey.
@@ -38,7 +38,7 @@ pub(crate) struct Notifier {
     state: State,
 }
 
-/// What systemd was told last.
+/// The last message to systemd.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     /// Nothing yet, or nothing any more.
@@ -106,7 +106,7 @@ impl Notifier {
         self.state == State::Reloading
     }
 
-    /// The end has begun. Signs of life go on until it is there.
+    /// The end has begun. Watchdog messages continue until it is there.
     pub(crate) fn stopping(&self) {
         self.send("STOPPING=1\nSTATUS=shutting down");
     }

@@ -282,7 +282,7 @@ impl Serving {
         match signal {
             Signal::SIGTERM | Signal::SIGINT => self.stop(),
             Signal::SIGQUIT => self.leave(self.shutdown_timeout),
-            // The master decides on the rest, and tells.
+            // The master decides on the rest, and sends it.
             _ => {}
         }
     }

@@ -47,7 +47,7 @@ pub fn buffers_are_scarce() -> bool {
     })
 }
 
-/// Waits until a buffer for received bytes is wanted and there is none.
+/// Waits until a buffer for received bytes is needed and none is free.
 pub async fn buffers_ran_out() {
     let shortage = reactor::with_current(|reactor| reactor.shortage.clone());
     shortage.wait().await;

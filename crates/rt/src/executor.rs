@@ -383,7 +383,7 @@ impl Waiter {
     pub(crate) fn register(&mut self, running: Running, context: &Context<'_>) {
         let waker = context.waker();
         match running {
-            // The address of the header tells the running task's own waker from one that wraps it.
+            // The address of the header distinguishes the running task's own waker from one that wraps it.
             Some((id, header)) if header == waker.data() => *self = Waiter::Task(id),
             _ => match self {
                 Waiter::Other(known) => known.clone_from(waker),

@@ -35,7 +35,7 @@ pub(crate) struct OpTable {
     free: Vec<u32>,
     /// Of waits that are made: above those of waits that were given back.
     first_generation: u32,
-    /// The wait of each of the engine's slots. The contract says that a slot has one operation at a time.
+    /// The wait of each of the engine's slots. By the contract a slot has one operation at a time.
     by_slot: Vec<u32>,
     outcomes: Outcomes,
     pub(crate) backlog: VecDeque<(OpHandle, Op)>,
@@ -57,7 +57,7 @@ pub(crate) struct OpState {
     pub(crate) waiter: Waiter,
     /// Results not taken yet.
     pub(crate) results: Results,
-    /// Further results that may lie here before the operation is asked to stop.
+    /// Further results that may be stored here before the operation is cancelled.
     room: u32,
     pub(crate) cancelled: bool,
 }

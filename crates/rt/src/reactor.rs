@@ -36,7 +36,7 @@ pub(crate) struct Reactor {
     pub(crate) caps: Rc<Caps>,
     /// Whether buffers are scarce in this turn, once computed.
     pub(crate) scarce: Cell<Option<bool>>,
-    /// Told when buffers for received bytes have run out, and how often that has been.
+    /// Signalled when buffers for received bytes have run out, and how often that has been.
     pub(crate) shortage: Event,
     shortages: Cell<u64>,
     /// Tasks that wait for a buffer to read into.
@@ -297,8 +297,8 @@ impl Reactor {
         }
     }
 
-    /// Cancels an operation and closes its descriptor when it has ended. A descriptor that is closed under
-    /// a pending receive neither completes it nor tells the peer (liburing issue 932), hence the order.
+    /// Cancels an operation and closes its descriptor when it has ended. A descriptor that is closed under a pending
+    /// receive neither completes it nor notifies the peer (liburing issue 932), hence the order.
     pub(crate) fn close_after(&self, id: OpHandle, fd: Fd) {
         self.cancel(id);
         let mut ops = self.ops.borrow_mut();

@@ -98,10 +98,10 @@ impl Runtime {
         Runtime { reactor: Reactor::new(engine), _not_send: PhantomData }
     }
 
-    /// Runs until `future` is done. Tasks that are left stay, and go on with the next call.
+    /// Runs until `future` is done. Unfinished tasks stay, and continue with the next call.
     ///
     /// # Panics
-    /// When the engine fails, which leaves a thread with nothing to do; and with a panic of `future`.
+    /// When the engine fails, which leaves a thread without work; and with a panic of `future`.
     pub fn block_on<F: Future>(&mut self, future: F) -> F::Output {
         let reactor = Rc::clone(&self.reactor);
         let mut future = pin!(future);

@@ -28,7 +28,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Counts; returns how often it has happened and how many bytes that was, when it is time to say so.
+    /// Counts; returns how often it has happened and how many bytes that was, when it is time to report it.
     fn enter(&self, bytes: u64, now: Instant) -> Option<(u64, u64)> {
         let times = self.times.fetch_add(1, Ordering::Relaxed) + 1;
         let bytes = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
@@ -61,7 +61,7 @@ pub(crate) async fn watch(thread: Rc<Thread>, ledger: Arc<Ledger>) {
     }
 }
 
-/// Tells when many connections have ended and few have come since: their memory would be kept for ever.
+/// Detects that many connections have ended and few have come since: their memory would be kept for ever.
 #[derive(Debug, Default)]
 struct Crowd {
     /// The most connections since memory was given back.

@@ -178,7 +178,7 @@ fn variables() -> Vec<(String, &'static str, bool)> {
     all
 }
 
-/// The directive with its arguments, as far as the table tells.
+/// The directive with its arguments, as far as the table has them.
 fn syntax(spec: &Spec) -> String {
     let arguments = match spec.args {
         Args::None => String::new(),

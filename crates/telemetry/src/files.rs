@@ -54,7 +54,7 @@ impl LogFiles {
         }
     }
 
-    /// The targets of a configuration in the order of its list. Files that are open under the same name go on with
+    /// The targets of a configuration in the order of its list. Files that are open under the same name continue with
     /// their new descriptors.
     pub fn resolve(&self, targets: &Targets, files: Opened) -> Vec<Rc<LogTarget>> {
         let files = by_path(files);

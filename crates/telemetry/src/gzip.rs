@@ -29,7 +29,7 @@ impl Packer {
             let rest = &bytes[self.compress.total_in() as usize..];
             match self.compress.compress_vec(rest, out, FlushCompress::Finish) {
                 Ok(Status::StreamEnd) => break,
-                // It only wants more room: nothing that is compressed can be wrong.
+                // It only needs more room: nothing that is compressed can be wrong.
                 Ok(Status::Ok | Status::BufError) | Err(_) => {}
             }
         }

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The bound below which times are not told apart: 2 to the power of this, in microseconds.
+/// The bound below which times are not distinguished: 2 to the power of this, in microseconds.
 const FIRST_OCTAVE: u32 = 4;
 
 /// Octaves that are divided.

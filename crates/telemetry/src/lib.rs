@@ -91,7 +91,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// The file, where it is one.
+    /// The path, if the target is a file.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Target::File(path) => Some(path),

@@ -55,7 +55,7 @@ impl Losses {
         self.is_any().then(|| self.reported.get().map_or_else(rt::now, |last| last + pause))
     }
 
-    /// The text of a report, when it is due. Nothing is left to tell after this.
+    /// The text of a report, when it is due. This is the last report.
     pub(super) fn report(&self, works: bool, target: &Target) -> Option<String> {
         if self.due(works)? > rt::now() {
             return None;

@@ -12,7 +12,7 @@ use crate::histogram::Distribution;
 /// The prefix of the names of all metrics.
 const PREFIX: &str = "ringroad_";
 
-/// One number, or several that labels tell apart.
+/// One number, or several distinguished by labels.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
     /// `ringroad_`, but for names that all programs share.
@@ -188,7 +188,7 @@ impl Page {
         self.line(metric, "_count", values, None, count);
     }
 
-    /// Values from the configuration are quoted as the format wants it.
+    /// Values from the configuration are quoted in the form of the format.
     fn line(
         &mut self,
         metric: &Metric,

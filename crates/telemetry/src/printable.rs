@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::Write;
 
 /// Text on its way into a line. Control characters stand as `\xHH`, as in the access log: a file's name or the client may
-/// have chosen them, and neither a second line nor a terminal's escape sequence may come of that.
+/// have chosen them, and they must not make a second line or a terminal's escape sequence.
 struct Printable<'a>(&'a mut Vec<u8>);
 
 impl fmt::Write for Printable<'_> {

@@ -36,7 +36,7 @@ pub(super) enum Whose {
 }
 
 impl Outgoing {
-    /// No reports; `calls_directly` says whether writers may make calls beside the engine.
+    /// No reports; `calls_directly` is whether writers may make calls beside the engine.
     pub(super) fn new(calls_directly: bool) -> Outgoing {
         Outgoing { calls_directly, ..Outgoing::default() }
     }

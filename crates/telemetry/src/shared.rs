@@ -8,7 +8,7 @@ use crate::metric::Page;
 use crate::tally::{Tally, Totals};
 use crate::traffic::Registry;
 
-/// Worker processes that died unasked before this one, as its master says.
+/// Worker processes that died unexpectedly before this one, counted by its master.
 static RESPAWNED: AtomicU64 = AtomicU64::new(0);
 
 /// Sets the number of worker processes that died unasked before this one.

@@ -1,4 +1,4 @@
-//! Syslog servers: what `syslog:server=…` says, the header of a message, and the socket that it goes through.
+//! Syslog servers: the arguments of `syslog:server=…`, the header of a message, and the socket for it.
 //!
 //! A message is one datagram in the form of RFC 3164, as nginx writes it. The socket never waits: a server that does
 //! not read in time causes `EAGAIN`, and the caller decides about the message.
@@ -172,7 +172,7 @@ impl Address {
         if host.contains(['/', '?', '#']) {
             return Err("invalid host");
         }
-        // The first address, as in nginx: a datagram cannot tell whether another one would do better.
+        // The first address, as in nginx: a datagram does not show whether another one would do better.
         let found = (host, port).to_socket_addrs().ok().and_then(|mut found| found.next());
         found.map(Address::Inet).ok_or("host not found")
     }

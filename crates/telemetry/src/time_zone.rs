@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 pub struct TimeZone(tz::TimeZone);
 
 impl Default for TimeZone {
-    /// The machine's, or UTC where that is not to be found.
+    /// The machine's, or UTC if that is not found.
     fn default() -> TimeZone {
         TimeZone(tz::TimeZone::try_system().unwrap_or(tz::TimeZone::UTC))
     }

@@ -38,7 +38,7 @@ const LAST_PATIENCE: Duration = Duration::from_secs(5);
 /// Messages that are sent before other tasks have their turn.
 const SENDS_MAX: usize = 64;
 
-/// Bytes in front of a message, which say how long it is.
+/// Bytes before a message, which contain its length.
 pub(super) const FRAME_HEAD: usize = 4;
 
 /// Where the bytes go.
@@ -110,7 +110,7 @@ impl Stream {
             self.works.set(false);
             return self.tell();
         }
-        // Taken out, because the value of a variable may itself have something to say in this log.
+        // Taken out, because the value of a variable may itself write to this log.
         let mut waiting = self.waiting.take();
         line(&mut waiting);
         let meanwhile = self.waiting.replace(waiting);

@@ -222,7 +222,7 @@ unsafe impl GlobalAlloc for ThreadCachingAlloc {
             (None, None) => return unsafe { System.realloc(block, layout, size) },
             _ => {}
         }
-        // SAFETY: the caller says that the new size is not zero.
+        // SAFETY: the caller guarantees that the new size is not zero.
         let moved = unsafe { self.alloc(wanted) };
         if !moved.is_null() {
             // SAFETY: both have room for the shorter of both lengths, and the new one has no other owner.

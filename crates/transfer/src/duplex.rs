@@ -17,7 +17,7 @@ pub trait Duplex {
     /// Sends all of `data`; polled again, with the same segments, until it is ready.
     fn poll_send(&mut self, context: &mut Context<'_>, data: &mut Segments) -> Poll<Result<(), Errno>>;
 
-    /// Tells the other end that nothing follows.
+    /// Ends the direction towards the other end.
     fn end_sending(&mut self);
 }
 

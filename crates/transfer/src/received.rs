@@ -54,7 +54,7 @@ pub struct ReceivedBody {
     file: Option<TempFile>,
     /// Bytes in the file.
     in_file: u64,
-    /// Counts it among those that are in memory for want of a file.
+    /// Counts it among those that are in memory for lack of a file.
     _counted: Option<Counted>,
 }
 
@@ -177,7 +177,7 @@ impl ReceivedBody {
         done.map_err(|errno| ("write", path, errno))
     }
 
-    /// Has all of it in memory, for want of a file: bytes in the file are read back. `counted` goes with the body.
+    /// Has all of it in memory, for lack of a file: bytes in the file are read back. `counted` goes with the body.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -251,7 +251,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 const DIGITS: usize = 10;
 
 impl TempFile {
-    /// Makes a file in the directory that is configured, and the directory too where it is missing.
+    /// Makes a file in the configured directory, and the directory too if it is missing.
     async fn create(files: &BodyFiles, via: DiskVia) -> Result<TempFile, (PathBuf, Errno)> {
         let (folder, levels) = &files.temp_path;
         let named = files.in_file_only != BodyInFile::Off;

@@ -57,8 +57,7 @@ pub(super) enum Trouble {
 /// Interim responses before one that counts; more are a way to hold us for ever.
 const INTERIM_MAX: u32 = 64;
 
-/// Sends the request and reads the header section of the response. `sent` tells whether anything of the request has
-/// gone out.
+/// Sends the request and reads the header section of the response. `sent` is whether any byte of the request was sent.
 pub(super) async fn run(
     request: &Request,
     settings: &Settings,
@@ -185,7 +184,7 @@ fn tell(request: &Request, trouble: HeadTrouble, send_errno: Option<Errno>, is_r
     }
 }
 
-/// Writes the log line about a body that did not come to its end.
+/// Logs that a body has not ended properly.
 fn log_aborted(aborted: BodyAborted, request: &Request) {
     match aborted {
         BodyAborted::TimedOut => {
@@ -381,7 +380,7 @@ fn connected(outgoing: &Outgoing) -> Result<Answer, ReplyError> {
     Ok(Answer { heading, rest: None, decoder, keeps: false, sending: None })
 }
 
-/// Gives an interim response to the client where it is to have it.
+/// Passes an interim response to the client if it should get it.
 async fn hand_on(request: &Request, outgoing: &Outgoing, head: &ReplyHead, raw: &[u8]) {
     let Some(interim) = outgoing.interim.and_then(|interim| interim(request, head, raw)) else { return };
     let Some(client) = request.conn.client.borrow().clone() else { return };

@@ -50,7 +50,7 @@ struct Rate {
 /// upstream holds no buffer. Fewer bytes fit into a large buffer of the engine.
 const BULK_FROM: u64 = RECV_LARGE_BYTES as u64;
 
-/// Bytes of one receive that tell a fast upstream: the buffers of the engine are seldom larger.
+/// Bytes of one receive that indicate a fast upstream: the buffers of the engine are seldom larger.
 const FAST_BYTES: usize = 4 << 10;
 
 impl Live {
@@ -68,7 +68,7 @@ impl Live {
         Live { link, sending: None, decoder, rest, record, chosen, keeps, is_fast, read_timeout, rate: None }
     }
 
-    /// Has the rest of the request go on while the body is read.
+    /// Continues to send the rest of the request while the body is read.
     pub(super) fn go_on_sending(&mut self, sending: Option<Sending>) {
         self.sending = sending;
     }
@@ -99,7 +99,7 @@ impl Live {
         self.rate = (bytes_per_second > 0).then(|| Rate { bytes_per_second, since: rt::now() });
     }
 
-    /// When the next bytes may be read, where that is not now.
+    /// When the next bytes may be read, if that is not now.
     pub(super) fn not_before(&self) -> Option<Instant> {
         let rate = self.rate?;
         let passed = self.record.response_length.get();
@@ -107,7 +107,7 @@ impl Live {
         (due > rt::now()).then_some(due)
     }
 
-    /// Bytes that are still to come, where that is known.
+    /// Bytes that remain, if known.
     pub(super) fn left(&self) -> Option<u64> {
         self.decoder.left()
     }
@@ -136,7 +136,7 @@ impl Live {
         }
     }
 
-    /// The next bytes of the body, as large a piece as this where it has to be waited for; `None` at its end.
+    /// The next bytes of the body, as large a piece as this if it has to be waited for; `None` at its end.
     pub(super) async fn next(&mut self, size: usize) -> Result<Option<Buf>, Fault> {
         loop {
             if let Some(rest) = self.rest.take()
@@ -378,7 +378,7 @@ impl Coming {
         Coming::Whole(Some(shared(source)))
     }
 
-    /// All of it, where that is here.
+    /// All of it, if it has arrived.
     pub fn whole(&self) -> Option<&SharedBytes> {
         match self {
             Coming::Whole(bytes) => bytes.as_ref(),

@@ -1,4 +1,4 @@
-//! Which upstream is asked next: by the rules of a group, or one address after the other.
+//! The choice of the next upstream: by the rules of a group, or one address after the other.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -155,7 +155,7 @@ impl Choice {
         }
     }
 
-    /// Tells what became of a try.
+    /// Reports the outcome of a try.
     pub(super) fn report(&mut self, request: &Request, pick: Option<Pick>, outcome: Outcome, record: &Try) {
         match (self, pick) {
             (Choice::Group { selection, .. }, Some(pick)) => {
@@ -174,7 +174,7 @@ impl Chosen {
         Chosen(Some(Box::new(Busy { choice, pick, record })))
     }
 
-    /// The response has come to its end.
+    /// The response has ended.
     pub(super) fn answered(&mut self) {
         if let Some(chosen) = &mut self.0
             && let Busy { choice: Choice::Group { selection, .. }, pick, record } = &mut **chosen

@@ -68,7 +68,7 @@ pub struct Settings {
     pub buffer_size: u64,
     /// `proxy_buffers`: number and size.
     pub buffers: (u32, u64),
-    /// `proxy_busy_buffers_size`, where it is written
+    /// `proxy_busy_buffers_size`, if set
     pub busy_buffers_size: Option<u64>,
     /// `proxy_buffering`
     pub buffering: bool,
@@ -76,7 +76,7 @@ pub struct Settings {
     pub request_buffering: bool,
     /// `proxy_max_temp_file_size`; 0 is no file.
     pub max_temp_file_size: u64,
-    /// `proxy_temp_file_write_size`, where it is written
+    /// `proxy_temp_file_write_size`, if set
     pub temp_file_write_size: Option<u64>,
     /// `proxy_temp_path`: directory and digits of the levels.
     pub temp_path: (PathBuf, SmallVec<[u8; 3]>),
@@ -153,7 +153,7 @@ pub enum BindAddr {
     Text(Template),
 }
 
-/// When another upstream is asked (`proxy_next_upstream`): a set of reasons.
+/// When another upstream is tried (`proxy_next_upstream`): a set of reasons.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NextUpstream(u16);
 
@@ -237,7 +237,7 @@ pub struct Outgoing {
     pub secure: Option<Secure>,
     /// The rest of the response.
     pub body: OutgoingBody,
-    /// The method, which says whether the response has a body.
+    /// The method, which determines whether the response has a body.
     pub method: Method,
     /// Whether it may be sent again without harm (RFC 9110 section 9.2.2).
     pub is_idempotent: bool,
@@ -247,7 +247,7 @@ pub struct Outgoing {
     pub upgrade: bool,
     /// Words of messages beside the response that make it a failure (`fastcgi_catch_stderr`).
     pub caught: Vec<Box<str>>,
-    /// Makes the interim response (103) that is sent to the client, or says that it is to have none.
+    /// Makes the interim response (103) for the client, or returns none.
     pub interim: Option<MakeInterim>,
 }
 
@@ -344,8 +344,8 @@ pub enum ReplyBody {
 }
 
 impl ReplyBody {
-    /// The body as the response has it. `buffering` says whether it is read ahead of the client
-    /// (`proxy_buffering`, `X-Accel-Buffering`).
+    /// The body as the response has it. `buffering` is whether it is read ahead of the client (`proxy_buffering`,
+    /// `X-Accel-Buffering`).
     pub fn into_body(self, request: &Request, settings: &Settings, buffering: bool) -> Body {
         match self {
             ReplyBody::None => Body::None,

@@ -14,7 +14,7 @@ use tls::{Client, Session, Trust};
 pub struct SecureSettings {
     /// What handshakes are made with.
     pub client: Client,
-    /// `proxy_ssl_name`, where it is written: the name in the upstream's certificate, and the one sent in the hello.
+    /// `proxy_ssl_name`, if set: the name in the upstream's certificate, and the one sent in the hello.
     pub name: Option<Template>,
     /// The authorities for its certificate (`proxy_ssl_verify`).
     pub trust: Option<Trust>,

@@ -52,7 +52,7 @@ enum Left {
 /// Bytes of a file that are sent at once.
 const PIECE: usize = 64 << 10;
 
-/// Bytes from which on a send may be slow without being stuck: whether the upstream takes any is asked then.
+/// Bytes from which on a send may be slow without being stuck: the socket is checked for room then.
 const LONG_SEND: usize = 64 << 10;
 
 impl Sending {

@@ -115,14 +115,14 @@ impl Try {
         rt::now().saturating_duration_since(self.started)
     }
 
-    /// Nothing more comes of it.
+    /// No more bytes follow.
     pub(super) fn end(&self) {
         if self.response_time.get().is_none() {
             self.response_time.set(Some(self.elapsed()));
         }
     }
 
-    /// Facts for the counts of its server. One that goes on takes until now.
+    /// Facts for the counts of its server. One in progress takes until now.
     pub(super) fn facts(&self) -> Tried {
         Tried {
             status: self.status.get(),

@@ -93,7 +93,7 @@ impl Wire {
         }
     }
 
-    /// Why a stream has ended early; other connections say it by their errors alone.
+    /// Why a stream has ended early; other connections show it by their errors alone.
     pub(super) fn cut(&self) -> Option<Cut> {
         match self {
             Wire::Plain(_) | Wire::Tls(_) => None,

@@ -1,7 +1,7 @@
 //! `cargo xtask aims REPORT.json`: the results of a run of `ringroad bench` compared with the project's aims.
 //!
 //! `bench/aims.json` holds the aims: a figure of a server in a case, the figure that it is divided by, and a bound. Names
-//! of several servers stand in its `groups`: the best of them counts, by `best_by` where that is another figure. Ratios are
+//! of several servers are in its `groups`: the best of them counts, by `best_by` if that is another figure. Ratios are
 //! formed round by round. The median is judged, and the lowest round for `not_above`. An aim is left out if its scenario is
 //! not in the report.
 
@@ -135,7 +135,7 @@ fn best(
     measured.min_by(|(a, _), (b, _)| (sign * a).total_cmp(&(sign * b))).map(|(_, found)| found)
 }
 
-/// Whether labels are as `a=x; b!=y` says.
+/// Whether labels match `a=x; b!=y`.
 fn holds(labels: &Value, at: &str) -> bool {
     at.split("; ").filter(|part| !part.is_empty()).all(|part| match part.split_once("!=") {
         Some((name, value)) => labels[name] != value,

@@ -7,7 +7,7 @@ use crate::workspace;
 /// The longest subject that a log in a terminal shows whole, in characters.
 const SUBJECT_CHARS_MAX: usize = 72;
 
-/// How many commits are looked at, the newest first.
+/// How many commits are checked, the newest first.
 const COMMITS_MAX: &str = "--max-count=500";
 
 /// The last commit before the rule held: older subjects stay as they are.
@@ -35,7 +35,7 @@ fn too_long(log: &str) -> Vec<String> {
 /// Prints the figure, or why there is none.
 pub(crate) fn print_figure() {
     let mut git = std::process::Command::new("git");
-    // Unit and record separators: neither stands in a commit message.
+    // Unit and record separators: neither occurs in a commit message.
     git.args(["log", "--no-merges", COMMITS_MAX, "--format=%s%x1f%b%x1e"]).current_dir(workspace::root());
     match git.output() {
         Ok(output) if output.status.success() => {

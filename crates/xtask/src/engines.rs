@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use crate::workspace;
 
-/// The environment variable that tells the suites where to write.
+/// The environment variable with the file for the suites' reports.
 pub(crate) const REPORT_FILE_VARIABLE: &str = "RINGROAD_ENGINE_REPORT";
 
 /// The environment variable that excuses engines which this machine cannot have: `io_uring,libaio`.

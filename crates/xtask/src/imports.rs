@@ -1,9 +1,9 @@
 //! Which file of a crate imports which: read from the text, without a parser for all of Rust.
 //!
 //! [`of_crate`] lists the imports between the library files of one crate. It follows paths that start with `crate`,
-//! `super`, `self` or a child module, in `use` declarations with braces and in code. Comments, strings and test
-//! modules are left out. A file that is reached only by a field or a method is not seen. [`circles`] finds the files that import each
-//! other; `circles` says how large they may be.
+//! `super`, `self` or a child module, in `use` declarations with braces and in code. Comments, strings and test modules are
+//! left out. A file that is reached only by a field or a method is not seen. [`circles`] finds the files that import each
+//! other; `circles` limits their size.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -91,7 +91,7 @@ fn module_of(path: &str) -> Vec<&str> {
     if matches!(stem, "lib" | "main" | "mod") { Vec::new() } else { stem.split('/').collect() }
 }
 
-/// The text without comments, and with nothing between the quotes of strings.
+/// The text without comments, and with empty strings.
 fn code_of(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     for line in text.lines() {

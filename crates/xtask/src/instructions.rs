@@ -16,14 +16,14 @@ use crate::{Failure, workspace};
 /// The committed figures.
 const FILE: &str = "crates/instructions/counts.txt";
 
-/// More than so much of the committed figure is a problem.
+/// More than this share of the committed figure is a problem.
 const MORE_MAX: f64 = 1.02;
 
 /// The same for a whole request. It makes system calls, and their results in one turn depend on the machine: a slow one
 /// that is busy gathers more in a turn, and ticks more often in a thousand requests.
 const MORE_MAX_COURSE: f64 = 1.10;
 
-/// Less than so much should be written down, so that it is kept.
+/// Less than this share should be committed, so that it is kept.
 const LESS_MIN: f64 = 0.98;
 
 /// By how many repetitions the second call of a piece is longer than the first; see the program.

@@ -5,7 +5,7 @@
 //! Cargo.lock. `cargo deny check advisories` is for a machine that has it.
 //!
 //! A manifest names an SPDX expression; it is acceptable when one choice of its `OR`s needs only licences in
-//! [`ALLOWED`]. Not here: reading licence files. A package without an expression fails and is looked at.
+//! [`ALLOWED`]. Not here: reading licence files. A package without an expression fails and is checked by hand.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ const BANNED: &[(&str, &str)] = &[
     ("tokio", "tasks run on rt"),
 ];
 
-/// Packages that may stand in several versions at once, since two dependencies do not agree yet.
+/// Packages of which several versions are allowed, since two dependencies do not agree yet.
 const IN_SEVERAL_VERSIONS: &[&str] = &[
     "alloc-no-stdlib",
     "alloc-stdlib",

@@ -1,4 +1,4 @@
-//! What `cargo metadata` says about packages: the part that the checks read, in types.
+//! Data of `cargo metadata` about packages: the part that the checks read, in types.
 
 use serde_json::Value;
 

@@ -104,8 +104,8 @@ impl Rules {
         problems
     }
 
-    /// `name = …` below a dependency table ends with a comment that says why; a path to a crate of the
-    /// workspace in the root manifest explains itself.
+    /// `name = …` below a dependency table ends with a comment that has the reason; a path to a crate of the workspace
+    /// in the root manifest explains itself.
     fn dependency_reasons(&self, file: &SourceFile) -> Vec<String> {
         let mut problems = Vec::new();
         let mut in_table = false;

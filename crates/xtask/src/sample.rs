@@ -11,7 +11,7 @@ use crate::workspace::{self, SourceFile};
 /// Most lines of a comment that are drawn together.
 const COMMENT_LINES_MAX: usize = 6;
 
-/// Shortest text that says something, in words.
+/// Shortest meaningful text, in words.
 const WORDS_MIN: usize = 5;
 
 /// A piece of text with its place.

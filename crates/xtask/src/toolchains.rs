@@ -1,7 +1,7 @@
 //! `cargo xtask toolchains`: the product built by the oldest compiler that the manifest promises, and the pure crates
 //! checked for a target without an operating system.
 //!
-//! A machine without the compiler or the target says so and passes; `.ci/run` installs both where rustup exists.
+//! A machine without the compiler or the target reports it and passes; `.ci/run` installs both where rustup exists.
 
 use std::process::{Command, Stdio};
 

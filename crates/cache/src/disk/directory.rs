@@ -93,7 +93,7 @@ impl Directory {
     pub(crate) fn open(config: &Config, seed: u64) -> Result<Directory, OpenError> {
         let device = make_directory(&config.path)?;
         let staging = config.path.join(STAGING_NAME);
-        // Where it cannot be made, the first write says so and the cache passes through.
+        // If it cannot be made, the first write reports it and the cache passes through.
         let _ = make_directory(&staging);
         let lock_path = config.path.join(LOCK_NAME);
         let lock = match Lock::try_take(&c_path(lock_path.as_os_str().as_bytes())?) {
@@ -281,7 +281,7 @@ impl Directory {
     }
 
     async fn make_parents(&self, path: &CString, parents: Parents) -> Result<(), Errno> {
-        // The write says how that went.
+        // The write reports a failure.
         let _ = self.make_dir(self.staging_path()).await;
         for &end in parents.ends() {
             let parent = CString::new(&path.as_bytes()[..end]).map_err(|_| Errno::INVAL)?;
@@ -335,7 +335,7 @@ impl Directory {
 
 /// The state of the disk.
 impl Directory {
-    /// Tells the operator.
+    /// Notifies the operator.
     pub(crate) fn note(&self, note: impl FnOnce(String) -> Note) {
         (self.notify.0)(note(self.name.clone()));
     }
@@ -361,7 +361,7 @@ impl Directory {
         StoreError::Disk { doing, errno }
     }
 
-    /// Opening a file failed: for want of descriptors, or as a read.
+    /// Opening a file failed: for lack of descriptors, or as a read.
     pub(crate) fn open_failed(&self, errno: Errno) -> StoreError {
         let doing = "opening an entry";
         match fault_of(errno) {

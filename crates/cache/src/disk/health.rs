@@ -52,7 +52,7 @@ impl Direction {
             pause => (pause * 2).min(PAUSE_MAX_MS),
         };
         let until = self.until_ms.load(Ordering::Relaxed);
-        // Operations that were on their way when it failed say nothing new.
+        // Operations in flight at the failure add no information.
         if until > now_ms {
             return false;
         }

@@ -133,7 +133,7 @@ async fn read_rest(file: &File, at: u64, end: u64, device: DeviceId, via: DiskVi
     }
 }
 
-/// How long a read waits in line for a buffer: as long as bodies of files do that stand in the same line, by default
+/// How long a read waits in line for a buffer: the default of bodies of files that wait in the same queue
 /// (`send_timeout`).
 const BUFFER_WAIT_MAX: Duration = Duration::from_secs(60);
 

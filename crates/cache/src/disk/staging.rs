@@ -68,7 +68,7 @@ impl TempFile {
         let path = dir.temp_path();
         let mut made = dir.create(path.clone(), Create::New).await;
         if made.as_ref().err() == Some(&Errno::NOENT) {
-            // The second try says how that went.
+            // The second try reports a failure.
             let _ = dir.make_dir(dir.staging_path()).await;
             made = dir.create(path.clone(), Create::New).await;
         }
@@ -218,7 +218,7 @@ fn staging_failed(dir: &Directory, staging: &StagingDir, doing: &'static str, er
     }
 }
 
-/// A file without a name in a directory, which is made where it is missing.
+/// A file without a name in a directory, which is made if missing.
 async fn unnamed(staging: &StagingDir, via: DiskVia) -> Result<File, Errno> {
     let path = || CString::from(&**staging);
     let (device, (dir_mode, mode)) = (DeviceId::default(), MODES);

@@ -12,7 +12,7 @@ use crate::format::{CHUNK_BYTES, chunks_of};
 /// The chunks of one entry.
 #[derive(Debug)]
 pub(crate) struct Chunks {
-    /// Tells this entry from a later one of the key.
+    /// Distinguishes this entry from a later one of the key.
     pub(crate) nonce: u64,
     length: u64,
     checksums: Box<[AtomicU32]>,

@@ -159,7 +159,7 @@ impl Entries {
         self.index.peek(&key.0).map_or(0, |known| known.version)
     }
 
-    /// Drops an entry that is damaged, and says so, not too often.
+    /// Drops a damaged entry, and reports it at a limited rate.
     pub(crate) fn drop_damaged(self: &Arc<Entries>, key: &Key, version: Option<u32>, damage: Damage) {
         static MINUTE: AtomicU64 = AtomicU64::new(0);
         static NOTES: AtomicU64 = AtomicU64::new(0);

@@ -110,7 +110,7 @@ impl Entries {
         gauge.none_left().await;
     }
 
-    /// Removes a file, unless an entry has come to its place meanwhile; returns whether it is gone.
+    /// Removes a file, unless another entry was published meanwhile; returns whether it is gone.
     async fn remove_now(self: &Arc<Entries>, key: &Key) -> bool {
         let _lock = self.dir.locks.lock(key).await;
         if self.index.peek(&key.0).is_some_and(|known| known.blocks > 0) {

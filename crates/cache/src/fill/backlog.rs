@@ -63,7 +63,7 @@ impl Backlog {
             return room;
         }
         let room = poll_fn(|context| {
-            // Looked at and waited for under one lock: else the end that it waits for may pass between.
+            // Checked and waited for under one lock: else the end that it waits for may pass between.
             let mut state = self.waiting();
             match state.room() {
                 Some(room) => Poll::Ready(room),

@@ -65,12 +65,12 @@ pub(crate) struct Fills {
 /// at any time, also while one of its calls is awaited: then there is an entry or there is nothing.
 ///
 /// Bytes are gathered into chunks, and a body of a few chunks is written with its head at the commit. The caller keeps the
-/// bytes that have not got to the file ([`FillReader::on_disk`]) for as long as others want them from here. That
-/// is never more than [`Fill::BEHIND_BYTES_MAX`].
+/// bytes that have not reached the file ([`FillReader::on_disk`]) as long as readers need them. That is never more than
+/// [`Fill::BEHIND_BYTES_MAX`].
 pub struct Fill {
     fills: Arc<Fills>,
     new: New,
-    /// Where the bytes came to, or will go on.
+    /// The present or next position of the bytes.
     next: u64,
     gather: Option<Gather>,
     state: State,
@@ -503,7 +503,7 @@ impl Fills {
     }
 
     /// Begins to store parts of a response, or adds to the entry that another fill has begun or stored meanwhile, if
-    /// `joins` says that both have the same bytes. `selector` finds the one for the request that the parts are for.
+    /// `joins` finds that both have the same bytes. `selector` finds the one for the request that the parts are for.
     pub(crate) async fn begin_parts(
         self: &Arc<Fills>,
         new: New,
@@ -516,7 +516,7 @@ impl Fills {
         let found = self.lookup.find_uncounted(&new.key, &new.text, selector).await;
         if let Some(hit) = found.filter(joins) {
             match self.extend(&hit).await {
-                // Removed a moment ago.
+                // Just removed.
                 Err(Refused::Gone) => {}
                 extended => return extended,
             }

@@ -26,7 +26,7 @@ use crate::purge::settling::Asked;
 pub(crate) enum CompletedFile {
     /// All of its bytes, none of them on the disk.
     Bytes(Vec<Segments>),
-    /// A file, and its start where that is not written yet.
+    /// A file, and its start if that is not written yet.
     File(TempFile, Option<Segments>),
 }
 

@@ -68,7 +68,8 @@ impl Layout {
     }
 
     /// The layout of a large entry. Slots have a quarter to spare for the fields that a 304 brings, and share no sector:
-    /// writing one leaves the other as it was, even where it is torn. With a usual head both and the table are one block.
+    /// writing one leaves the other intact, even if the write is torn. With a usual head both and the table are one
+    /// block.
     pub(crate) fn large(used: usize, length: Option<u64>, is_partial: bool) -> Layout {
         let room = (used as u64 + used as u64 / 4 + 256).next_multiple_of(SECTOR_BYTES);
         let records = length.map_or(RECORDS_UNKNOWN, chunks_of);
@@ -210,7 +211,7 @@ pub(crate) fn encode(identity: &Identity, text: &[u8], head: &[u8], meta: &Meta,
     out[start + 16..start + 20].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// The checksum of a slot: of all its bytes but those that it stands in.
+/// The checksum of a slot: of all its bytes except its own.
 fn checksum(slot: &[u8]) -> u32 {
     crc32c::append(crc32c::of(&slot[..STABLE_BYTES]), &slot[STABLE_BYTES + 4..])
 }

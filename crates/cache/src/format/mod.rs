@@ -72,7 +72,7 @@ pub enum Damage {
         /// Which one, counted from 0.
         index: u64,
     },
-    /// A chunk of the body has no valid record, and the entry says that it is whole; or the chunk ends early.
+    /// A chunk of the body has no valid record, and the entry is marked as complete; or the chunk ends early.
     Truncated {
         /// Which one, counted from 0.
         index: u64,

@@ -1,4 +1,4 @@
-//! The record of a chunk: its checksum, and a mark that says that the record was meant.
+//! The record of a chunk: its checksum, and a mark that the record is valid.
 
 use super::CHUNK_BYTES;
 use crate::crc32c;

@@ -64,8 +64,8 @@ impl<T> MemoryTier<T> {
         slot.object.as_ref().filter(|_| slot.version == version).map(Arc::clone)
     }
 
-    /// Keeps an object of this many bytes, where it is worth a place: not at its first request when others would have
-    /// to leave.
+    /// Keeps an object of this many bytes, if it is worth a slot: not at its first request when others would have to
+    /// leave.
     pub(crate) fn offer(&self, key: &KeyBytes, version: u32, bytes: u64, object: &Arc<T>) {
         let Some(mut shard) = self.shard(key).filter(|_| bytes <= self.object_max()) else { return };
         let weight = (bytes + OVERHEAD_BYTES) as u32;

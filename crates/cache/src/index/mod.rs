@@ -1,8 +1,8 @@
 //! The in-memory index of a cache: a few words for each object on its disk, in shards with a lock each that is held for
 //! some ten nanoseconds.
 //!
-//! The index never says that an object is there when it is not for long: an object leaves the index before its file is
-//! deleted. It may say that one is not there that is, until loading has come to it (the store asks the disk then).
+//! The index contains a missing object only for a short time: an object leaves the index before its file is deleted.
+//! Until loading has reached it, it may lack an object that exists (the store checks the disk then).
 
 pub(crate) mod memory;
 pub(crate) mod s3fifo;
@@ -31,7 +31,7 @@ pub struct Known {
     pub blocks: u32,
     /// Whether its size is known.
     pub measured: bool,
-    /// Tells this object from the next one under the same key.
+    /// Distinguishes this object from the next one under the same key.
     pub version: u32,
     /// The epoch ([`crate::Config::verify`]) in which it was last compared with its checksums, or written; 0 for never.
     pub verified: u16,
@@ -275,8 +275,8 @@ impl Index {
         freed
     }
 
-    /// Takes out objects without a request since `before_s`, among some behind a cursor; returns where to go on, `None`
-    /// at the end.
+    /// Takes out objects without a request since `before_s`, among some behind a cursor; returns the position to
+    /// continue at, `None` at the end.
     pub fn expire(
         &self,
         cursor: Cursor,

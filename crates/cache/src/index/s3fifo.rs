@@ -224,8 +224,8 @@ impl<V: Default> S3Fifo<V> {
         if self.small_is_next(short) { Some(self.evict_small()) } else { Some(self.take(self.main.oldest)) }
     }
 
-    /// Looks at the next `count` objects behind `cursor`, in no order that means anything; returns where to go on, 0 at
-    /// the end. Objects that come and go meanwhile may be missed.
+    /// Looks at the next `count` objects behind `cursor`, in no order that means anything; returns the position to
+    /// continue at, 0 at the end. Objects that come and go meanwhile may be missed.
     pub(crate) fn scan(
         &self,
         cursor: usize,

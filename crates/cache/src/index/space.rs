@@ -108,7 +108,7 @@ pub(crate) struct Space {
     free: AtomicU64,
     /// Whether entries may use more than is known, up to `max_size`.
     is_unmeasured: AtomicBool,
-    /// Reserved since the file system was asked: the part that may have been given away.
+    /// Reserved since the last check of the file system: the part that may have been given away.
     spent: AtomicU64,
 }
 

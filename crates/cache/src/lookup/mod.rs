@@ -44,7 +44,7 @@ pub type Selector<'a> = &'a dyn Fn(&[u8]) -> Vec<u8>;
 pub(crate) struct Lookup {
     pub(crate) entries: Arc<Entries>,
     pub(crate) opener: Opener,
-    /// Whether entries are read bypassing the page cache where a lookup does not say.
+    /// Whether entries are read bypassing the page cache if a lookup does not set it.
     is_direct: bool,
 }
 
@@ -53,7 +53,7 @@ impl Lookup {
         Lookup { entries: Arc::clone(entries), opener: Opener::new(&entries.dir), is_direct }
     }
 
-    /// How entries are read where a lookup does not say.
+    /// How entries are read if a lookup does not set it.
     pub(crate) fn access(&self) -> Access {
         let dir = &self.entries.dir;
         Access {
@@ -89,7 +89,7 @@ impl Lookup {
         self.select(LookupKey { key, primary: key, text, access: self.access() }, selector).await.ok()?
     }
 
-    /// The entry at the primary key, or the one for the variant that the request wants.
+    /// The entry at the primary key, or the one for the requested variant.
     async fn select(&self, wanted: LookupKey<'_>, selector: Selector<'_>) -> Result<Option<Hit>, StoreError> {
         if !self.entries.dir.is_owner() {
             Box::pin(self.entries.purges.follow()).await;
@@ -161,7 +161,7 @@ impl Lookup {
         let file = match opened {
             Ok(file) => file,
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
-                // It was removed by hand, or evicted a moment ago.
+                // It was removed by hand, or just evicted.
                 if let Some(known) = known {
                     entries.forget(key, known.version);
                 }

@@ -1,5 +1,5 @@
-//! [`Opener`]: opens the file of an entry as its plan says, and reads cached pages on the spot. A path in the kernel's
-//! lookup cache is opened on the calling thread where that has lately worked; the engine does the rest.
+//! [`Opener`]: opens the file of an entry by its plan, and reads cached pages at once. A path in the kernel's lookup
+//! cache is opened on the calling thread if that has worked recently; the engine does the rest.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl Opener {
         ReadPlan::new(key, access, known, &self.admission)
     }
 
-    /// Has the rest of a file read bypassing the page cache, where that is this reader's own to decide.
+    /// Lets the rest of a file bypass the page cache, if this reader may decide it.
     pub(crate) fn bypass(&self, file: &File, plan: ReadPlan) {
         if plan.bypass_page_cache && file.is_sole() && !file.fd().is_direct() {
             // A file system without O_DIRECT continues with the page cache.
@@ -80,7 +80,7 @@ impl Opener {
             how.is_cold = true;
             if self.names.is_worth_trying() {
                 let opened = File::open_cached(None, &path(), how);
-                // Not in memory, or a kernel or a file system that cannot say so.
+                // Not in memory, or the kernel or file system cannot tell.
                 let missed = matches!(opened, Err(Errno::AGAIN | Errno::INVAL | Errno::NOSYS));
                 self.names.note(!missed);
                 if !missed {

@@ -1,6 +1,6 @@
-//! Files of entries that were opened a moment ago stay open, each thread's own: the next request neither opens the file
-//! again nor, where it is large, reads its header and table again. Keeping a file open costs more than it saves if no
-//! request repeats, so only the second open within about a second keeps it.
+//! Recently opened files of entries stay open, for each thread: the next request neither opens the file again nor reads
+//! the header and table of a large one again. Keeping a file open costs more than it saves if no request repeats, so
+//! only the second open within about a second keeps it.
 //!
 //! A file from here is as good as a newly opened one: before each use fstat(2) checks the open file, and one that has
 //! lost its name, or was changed since its header was read, is closed. A file is kept for two seconds at most after its
@@ -43,7 +43,7 @@ pub(crate) struct OpenFile {
 }
 
 impl OpenFile {
-    /// Whether these bytes of the file are in memory, or were a moment ago.
+    /// Whether these bytes of the file are in memory, or were recently.
     pub(crate) fn is_resident(&self, start: u64, bytes: u64) -> bool {
         let end = start + bytes;
         if let Some((seen_end, at)) = self.file.seen_resident(start)

@@ -8,7 +8,7 @@ use crate::config::Access;
 use crate::index::{BLOCK_BYTES, Known};
 use crate::key::Key;
 
-/// The entry that is looked for.
+/// The requested entry.
 #[derive(Clone, Copy)]
 pub(crate) struct LookupKey<'a> {
     /// The key of the file.
@@ -21,7 +21,7 @@ pub(crate) struct LookupKey<'a> {
 /// How one file is opened and read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadPlan {
-    /// Tells the file from others: see [`PageCacheAdmission`].
+    /// Distinguishes the file from others: see [`PageCacheAdmission`].
     pub(crate) name: u64,
     /// The backend of the open.
     pub(crate) opens: DiskVia,
@@ -31,8 +31,8 @@ pub(crate) struct ReadPlan {
     pub(crate) reads_direct: DiskVia,
     /// Whether it is to be read bypassing the page cache. The file system may not be able to: the open file knows.
     pub(crate) direct: bool,
-    /// Whether it is read bypassing the page cache only where it is not in there: it was requested before, and may have
-    /// been evicted from the page cache.
+    /// Whether it bypasses the page cache unless it is resident: it was requested before, and may have been evicted
+    /// from the page cache.
     pub(crate) bypass_page_cache: bool,
     /// Whether cached names and pages are opened and read on the calling thread.
     pub(crate) calls_directly: bool,
@@ -110,7 +110,7 @@ impl ReadPlan {
     }
 }
 
-/// Half of a key tells its file from others, nearly always.
+/// Half of a key identifies its file, nearly always.
 fn name_of(key: &Key) -> u64 {
     let (_, half) = key.0.split_at(size_of::<Key>() / 2);
     u64::from_le_bytes(half.try_into().expect("a half of sixteen bytes"))

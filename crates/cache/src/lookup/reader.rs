@@ -70,7 +70,7 @@ impl Reader {
         Reader { located, range, next, window: window.max(1), room: u64::MAX, reads: VecDeque::new() }
     }
 
-    /// Says how many bytes the client takes now: where buffers are short no more is read, but for a chunk.
+    /// Sets how many bytes the client takes now: where buffers are short no more is read, but for a chunk.
     pub fn set_room(&mut self, bytes: u64) {
         self.room = bytes;
     }

@@ -31,7 +31,7 @@ pub(crate) const SIZES_LEFT_MAX: usize = 4 << 20;
 /// Entries that one operation looks at: some milliseconds of a thread.
 const LOOKS: usize = 512;
 
-/// Such operations at once. The disk has them in order, and others want it too.
+/// Such operations at once. The disk has them in order, and other readers need it too.
 const OPERATIONS_MAX: usize = 8;
 
 /// Looks at the sizes of entries that were named. A name that is no entry's file after all is forgotten.
@@ -64,7 +64,7 @@ async fn open_base(entries: &Entries) -> Option<File> {
     loop {
         match dir.open_dir(dir.path()).await {
             Ok(base) => return Some(base),
-            // It was there a moment ago: descriptors or memory are short.
+            // It existed just before: descriptors or memory are short.
             Err(_) if !dir.is_stopping() => rt::sleep_until(rt::now() + NAP).await,
             Err(_) => return None,
         }
@@ -110,7 +110,7 @@ fn blocks_on_disk(stat: Stat) -> Option<u32> {
     if FileType::from_raw_mode(stat.mode) != FileType::RegularFile {
         return None;
     }
-    // Fewer than its size where it has holes, and nothing yet where the system has not written it.
+    // Fewer than its size if it has holes, and none before the system has written it.
     let bytes = if stat.allocated > 0 { stat.size.min(stat.allocated) } else { stat.size };
     Some(blocks_of(bytes).clamp(1, u64::from(u32::MAX)) as u32)
 }

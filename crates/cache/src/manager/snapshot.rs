@@ -78,7 +78,7 @@ fn parse_header(bytes: &[u8]) -> Option<(u64, bool)> {
     Some((entries, bytes[8] != 0))
 }
 
-/// The records of one block, or `None` where it is damaged or cut off.
+/// The records of one block, or `None` if it is damaged or cut off.
 fn parse_block(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let count = u32::from_le_bytes(bytes.get(..4)?.try_into().ok()?) as usize;
     let crc = u32::from_le_bytes(bytes.get(4..8)?.try_into().ok()?);
@@ -113,7 +113,7 @@ pub(crate) async fn load_snapshot(entries: &Arc<Entries>) -> Loaded {
     loaded
 }
 
-/// `None` where it is damaged.
+/// `None` if it is damaged.
 async fn enter_snapshot(entries: &Arc<Entries>, file: &File) -> Option<Loaded> {
     let (device, via) = (entries.dir.device(), entries.dir.via());
     let start = read_some(file, 0, HEADER_BYTES as u64, device, via).await.ok()?;

@@ -347,7 +347,7 @@ impl PurgeLog {
         let file = self.dir.create(path.to_owned(), Create::New).await?;
         let (mut at, mut text) = (0, Vec::new());
         for part in 0..Purges::PARTS {
-            // A lock for each part: lookups and purges go on between.
+            // A lock for each part: lookups and purges continue in between.
             for purge in self.set().part(part) {
                 // One that is too long was never taken.
                 encode(&purge, crc32c::of, &mut text);

@@ -3,7 +3,7 @@
 //!
 //! A purge takes the same work however many objects it hits. It is written to a log before it is confirmed ([`encode`],
 //! [`Log`]), so that it holds after a crash too; its entries are deleted later, as they are found. This file does no
-//! I/O: [`log`] brings purges to the disk, [`settling`] says which may be forgotten.
+//! I/O: [`log`] brings purges to the disk, [`settling`] decides which may be forgotten.
 
 pub(crate) mod log;
 pub(crate) mod settling;
@@ -113,7 +113,7 @@ impl Default for Names {
 }
 
 impl Names {
-    /// A key is a digest, so that any byte of it says where it is.
+    /// A key is a digest, so any byte of it selects the shard.
     fn shard_of_key(key: &KeyBytes) -> usize {
         usize::from(key[0]) % SHARDS
     }
@@ -187,7 +187,7 @@ impl Purges {
             Scope::All => None,
             Scope::Key(key) => self.names.key_mut(key),
             Scope::Tag(tag) => self.names.tag_mut(tag),
-            // It fits no key, as keys are not empty: it tells a number and nothing else ([`Purges::part`]).
+            // It fits no key, as keys are not empty: it carries only a number ([`Purges::part`]).
             Scope::Pattern(pattern) if pattern.is_empty() => return,
             Scope::Pattern(pattern) => Some(self.pattern(pattern)),
         };

@@ -39,7 +39,7 @@ impl Asked {
         Arc::new(Asked { number, open: None })
     }
 
-    /// The number of the last purge when it was asked.
+    /// The number of the last purge at the time of the question.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -140,7 +140,7 @@ impl Default for Settling {
 }
 
 impl Settling {
-    /// A question that is asked now; `number` is the last purge by then.
+    /// A new question; `number` is the last purge by then.
     pub(crate) fn ask(&self, number: impl FnOnce() -> u64) -> Arc<Asked> {
         self.questions.ask(number)
     }

@@ -43,7 +43,7 @@ impl Name {
                 Err(format!("location \"{inner}\" cannot be inside the named location \"{outer}\""))
             }
             (_, Kind::Named) => Err(format!("named location \"{inner}\" can be on the server level only")),
-            // A predicate says nothing about the URI, so nothing inside of it can contradict.
+            // A predicate does not restrict the URI, so nothing inside of it can contradict.
             (Kind::Predicate(_), _) | (_, Kind::Pattern { .. } | Kind::Predicate(_)) => Ok(()),
             _ if inner.starts_with(outer) => Ok(()),
             _ => Err(format!("location \"{inner}\" is outside location \"{outer}\"")),

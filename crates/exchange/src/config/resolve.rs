@@ -182,7 +182,7 @@ struct Resolver<'a> {
     server: ServerId,
     /// Blocks numbered so far.
     blocks: u32,
-    /// For reports: errors are collected here, and the reading goes on.
+    /// For reports: errors are collected here, and the reading continues.
     faults: Option<Faults>,
 }
 
@@ -574,7 +574,7 @@ impl<'a> Resolver<'a> {
     }
 }
 
-/// The context inside of an `if` that stands in this one.
+/// The context inside of an `if` in this one.
 fn inside_if(context: Contexts) -> Contexts {
     if context == Contexts::SERVER { Contexts::SERVER_IF } else { Contexts::LOCATION_IF }
 }

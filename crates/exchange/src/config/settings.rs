@@ -1,8 +1,7 @@
 //! The settings of modules for one block: a slot for each type, shared with the blocks around it until it is changed.
 //!
-//! A module says in its [`crate::module::Module`] that it has settings. It finds them in a
-//! [`Scope`](crate::config::Scope) by their type, which is private to the module, so that no module reads or changes
-//! the settings of another one.
+//! A module declares its settings in its [`crate::module::Module`]. It finds them in a [`Scope`](crate::config::Scope)
+//! by their type, which is private to the module, so that no module reads or changes the settings of another one.
 
 use std::any::{Any, TypeId};
 use std::fmt::{self, Debug};

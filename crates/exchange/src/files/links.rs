@@ -23,7 +23,7 @@ pub fn rule_of(request: &Request, path: &[u8]) -> Rule {
     Rule::below(links.refused, &from, path)
 }
 
-/// The directory from which links are checked, which `from` says. Links in its own path are followed.
+/// The directory from which links are checked, set by `from`. Links in its own path are followed.
 pub(super) async fn start(facts: &RootFacts, via: Via, rule: Rule, path: &[u8]) -> Result<rt::File, Failure> {
     let failed = |errno| Failure { errno, call: "open()" };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

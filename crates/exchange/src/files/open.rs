@@ -90,8 +90,8 @@ fn may_hold(request: &Request, rules: Rules) -> bool {
         && !request.scope().core.files.opening.lets_go
 }
 
-/// As [`open_resident`], with the file that the path led to a moment ago when it still does: one call instead of
-/// three, and no answer that opening would not have given.
+/// As [`open_resident`], with the recently opened file of the path if it is still the same: one call instead of three,
+/// and no answer that opening would not have given.
 fn open_held(request: &Request, path: &mut Vec<u8>, rules: Rules) -> Option<Result<Found, Failure>> {
     let held = &request.generation.open_files.held;
     if let Some(opened) = held.find(path)
@@ -163,7 +163,7 @@ fn look_again_resident(
     open_resident(request, path, rules)
 }
 
-/// Lends the path with the byte behind it that ends a text for the kernel; nothing where it has one inside.
+/// Lends the path with the byte behind it that ends a text for the kernel; nothing if it has one inside.
 fn with_nul<T>(path: &mut Vec<u8>, call: impl FnOnce(&CStr) -> T) -> Option<T> {
     path.push(0);
     let answer = CStr::from_bytes_with_nul(path).ok().map(call);

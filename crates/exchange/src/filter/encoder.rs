@@ -15,7 +15,7 @@ use transfer::coding::{CodingError, Settings, State};
 /// Compresses the body of one answer.
 pub struct Encoder {
     settings: Settings,
-    /// Bytes of the body, where that is known.
+    /// Bytes of the body, if known.
     size: Option<u64>,
     /// Whether another thread does the work.
     aside: bool,

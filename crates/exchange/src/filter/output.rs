@@ -55,7 +55,7 @@ impl FilterOutput<'_> {
         self.passed
     }
 
-    /// Lets other tasks go on when enough has been done.
+    /// Lets other tasks run when enough work has been done.
     pub(super) async fn take_turns(&mut self, done: usize) {
         self.run += done;
         if self.run >= SLICE_MAX {

@@ -79,7 +79,7 @@ pub struct Room {
     listeners: RefCell<Vec<Stopper>>,
     /// Requests for room on a file system in flight.
     making: WaitGroup,
-    /// Bodies of requests that are in memory for want of a temporary file.
+    /// Bodies of requests that are in memory for lack of a temporary file.
     pub bodies: WaitGroup,
     /// The log lines about them.
     pub alarms: Alarms,
@@ -129,7 +129,7 @@ impl Room {
         counted
     }
 
-    /// Says which sockets this thread accepts from.
+    /// Sets the sockets that this thread accepts from.
     pub fn set_listeners(&self, listeners: Vec<Stopper>) {
         self.listeners.replace(listeners);
     }
@@ -177,8 +177,8 @@ impl Room {
         self.accepted_since.set(self.accepted_since.get() + 1);
     }
 
-    /// The resource that one more accepted connection would lack. Asks the kernel for the number of free descriptors
-    /// where that is not certain.
+    /// The resource that one more accepted connection would lack. Fetches the number of free descriptors from the
+    /// kernel if it is not certain.
     pub fn lacks(&self) -> Option<Want> {
         if self.free_places() == 0 {
             return Some(Want::Connection);
@@ -241,7 +241,7 @@ impl Room {
         self.lists.quiet() > 0
     }
 
-    /// Chooses half requests that stall, for want of buffers. Returns how many.
+    /// Chooses incomplete requests that stall, when buffers are short. Returns how many.
     pub(crate) fn end_stalled(&self) -> usize {
         let now_ms = self.now_ms();
         let choose = |rank| self.lists.choose(rank, GIVEN_UP_MAX, STALL, now_ms);

@@ -50,7 +50,7 @@ pub struct Answering {
     pub server_tokens: ServerTokens,
     /// `etag`
     pub etag: bool,
-    /// `if_modified_since`; `None` where it is not written.
+    /// `if_modified_since`; `None` if it is not set.
     pub if_modified_since: Option<IfModifiedSince>,
     /// `max_ranges`; `None` is no limit.
     pub max_ranges: Option<u64>,

@@ -30,7 +30,7 @@ impl Root {
 pub struct Opening {
     /// `root_beneath`: never follow anything out of the root.
     pub beneath: bool,
-    /// `disable_symlinks`, where it is not off.
+    /// `disable_symlinks`, unless it is off.
     pub links: Option<Arc<Links>>,
     /// `open_file_cache`
     pub cache: Option<CacheId>,

@@ -1,4 +1,5 @@
-//! Which clients get compressed responses: what `gzip_http_version`, `gzip_proxied`, `gzip_vary` and `gzip_disable` say.
+//! Which clients get compressed responses: the settings of `gzip_http_version`, `gzip_proxied`, `gzip_vary` and
+//! `gzip_disable`.
 
 use conf::Layered;
 use std::sync::Arc;

@@ -32,7 +32,7 @@ pub(crate) enum Kind {
 }
 
 impl Name {
-    /// Tells the location's settings how it is found.
+    /// Tells the location's settings its name.
     pub fn mark(&self, core: &mut Core) {
         core.found_by = match self.kind {
             Kind::Exact | Kind::Prefix { .. } => FoundBy::Prefix(self.text.as_str().into()),
@@ -93,7 +93,7 @@ pub struct Found<'c> {
 }
 
 impl Locations {
-    /// Lets each prefix know the next shorter one, which stands before it in the order of paths.
+    /// Links each prefix to the next shorter one, which precedes it in the order of paths.
     pub(crate) fn link(&mut self) {
         for index in 1..self.prefixes.len() {
             let mut before = Some(index as u32 - 1);
@@ -131,8 +131,8 @@ impl Locations {
             .chain(self.named.iter().map(|(_, location)| *location))
     }
 
-    /// The last path in order that is not behind the URI starts with the wanted one, if there is one: the
-    /// chain of shorter paths leads to it.
+    /// The last path in order that is not behind the URI starts with the searched one, if there is one: the chain of
+    /// shorter paths leads to it.
     pub(crate) fn longest_prefix(&self, uri: &[u8]) -> Option<&Prefix> {
         let behind = self.prefixes.partition_point(|prefix| prefix.path.as_ref() <= uri);
         let mut place = behind.checked_sub(1)?;

@@ -71,7 +71,7 @@ impl MediaTypes {
     }
 
     /// Whether the response of `request` is of one of these types. A charset that came with the type from another
-    /// server does not count, but what `types` and `default_type` say is compared as it was written.
+    /// server is ignored, but the types of `types` and `default_type` are compared as written.
     pub fn matches(&self, request: &Request) -> bool {
         let has = |name: &str| match &self.chosen {
             Chosen::Any => true,
@@ -87,7 +87,7 @@ impl MediaTypes {
     }
 }
 
-/// The type and its charset, where it has one: `text/html; charset="utf-8"` are `text/html` and `utf-8`.
+/// The type and its charset, if it has one: `text/html; charset="utf-8"` are `text/html` and `utf-8`.
 pub fn split_charset(text: &str) -> (&str, Option<&str>) {
     const NAME: &str = "charset=";
     for (semicolon, _) in text.match_indices(';') {

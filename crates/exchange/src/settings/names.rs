@@ -31,7 +31,7 @@ impl ServerName {
         &self.text
     }
 
-    /// The pattern, where it is one.
+    /// The pattern, if it is one.
     pub fn pattern(&self) -> Option<&Arc<Pattern>> {
         self.pattern.as_ref()
     }

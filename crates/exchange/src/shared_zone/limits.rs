@@ -40,13 +40,13 @@ pub enum LimitResult {
     Delayed,
     /// It is refused.
     Rejected,
-    /// It would wait, if the limit did not only tell.
+    /// It would wait if the limit were not a dry run.
     DelayedDryRun,
     /// It would be refused.
     RejectedDryRun,
 }
 
-/// The result where a limit may only tell.
+/// The result of a dry run.
 pub fn dry_run(result: LimitResult, only_tells: bool) -> LimitResult {
     match result {
         LimitResult::Delayed if only_tells => LimitResult::DelayedDryRun,

@@ -110,7 +110,7 @@ impl Entry {
 #[derive(Debug, Default)]
 pub struct Zones(pub Vec<Entry>);
 
-/// A zone and where it is named.
+/// A zone and its position in the configuration.
 #[derive(Debug)]
 pub struct Entry {
     name: String,

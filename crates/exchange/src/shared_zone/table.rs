@@ -29,7 +29,7 @@ const COST_MIN: u64 = 64;
 /// The table.
 #[derive(Debug)]
 pub struct Table<T> {
-    /// What became of requests that it was asked about.
+    /// The results of requests that it checked.
     pub results: Results,
     shards: Box<[Mutex<Shard<T>>]>,
     /// Bytes that each shard may use.

@@ -7,7 +7,7 @@ pub struct Subrequest {
     pub uri: Vec<u8>,
     /// The query without question mark.
     pub args: Vec<u8>,
-    /// Whether the filter that asks wants to see the response instead of having it in the body.
+    /// Whether the filter needs the response itself instead of its body in the output.
     pub capture: bool,
     /// The replacement of a response that is empty or an error.
     pub stub: Option<Vec<u8>>,

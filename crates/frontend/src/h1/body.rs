@@ -285,8 +285,8 @@ enum Received {
     Part { has_rest: bool },
 }
 
-/// Bytes of one receive that tell a client which sends as fast as it is read: half of an engine's buffer, since a head may
-/// be the other half. For one that takes its time no buffer waits.
+/// Bytes of one receive that indicate a client which sends as fast as it is read: half of an engine's buffer, since a head
+/// may be the other half. For one that takes its time no buffer waits.
 const FAST_BYTES: usize = 2 << 10;
 
 /// The largest buffer that a body is received into.

@@ -15,8 +15,8 @@ use exchange::response::Body;
 use exchange::response_head;
 use exchange::settings::core::Core;
 
-/// Decides how the client finds the end of the body. Where its length is not known, or fields follow it, it
-/// goes out in chunks; clients of HTTP/1.0 know none, and then only the end of the connection tells.
+/// Decides how the client finds the end of the body. Where its length is not known, or fields follow it, it goes out in
+/// chunks; clients of HTTP/1.0 know none, and then only the end of the connection marks it.
 fn frame(request: &mut Request, core: &Core) {
     let response = &request.response;
     if !response.is_filtered() || response.has_no_content() || request.method == Method::Head {

@@ -273,7 +273,7 @@ impl Connection {
         Received::Head
     }
 
-    /// Tells why a head will not be whole.
+    /// Logs why a header section will not be complete.
     fn give_up_head(&mut self, request: &mut Request, status: u16, why: fmt::Arguments<'_>) -> Received {
         self.keep_for_messages(request);
         // Bytes of the last line are not counted.
@@ -284,7 +284,7 @@ impl Connection {
     }
 
     /// Lets the log show the received part of an incomplete header section: as in nginx the request line as far as it
-    /// came, and where that is right, its parts.
+    /// came, and if it is valid, its parts.
     fn keep_for_messages(&mut self, request: &mut Request) {
         if let Input { held: Some(held), start } = std::mem::take(&mut self.input) {
             let received = (held.bytes().len() - start) as u64;

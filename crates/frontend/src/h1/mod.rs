@@ -58,7 +58,7 @@ struct Connection {
     /// Whether the client sends a body as fast as it is read.
     body_is_fast: bool,
     timer: Timer,
-    /// Where it stands in the numbers of its thread.
+    /// Its position in the numbers of its thread.
     stage: tally::Counted,
     wire: Wire,
     kept: Kept,
@@ -119,7 +119,7 @@ impl Connection {
         let mut wire = Wire::plain(fd);
         let peer = Address::from(wire.peer().ok()?);
         let local = match &entrance.bound {
-            // A wildcard says nothing of the address that was reached.
+            // A wildcard does not show the local address.
             Address::Inet(bound) if !bound.ip().is_unspecified() => entrance.bound.clone(),
             Address::Inet(_) => Address::from(wire.local().ok()?),
             Address::Unix(_) => entrance.bound.clone(),
@@ -231,7 +231,7 @@ impl Connection {
         self.parse_head(request)
     }
 
-    /// The settings that hold before a request says which server it wants.
+    /// The settings in force before the server of a request is known.
     fn core(&self) -> &Core {
         let config = &self.generation.config;
         &config.location(config.server(self.server).root).scope.core

@@ -143,7 +143,7 @@ impl<'a> Http1Outlet<'a> {
         }
         let len = body.len() as u64;
         let mut end = Vec::new();
-        // A chunk of nothing would be the last one.
+        // An empty chunk would be the last one.
         if len > 0 {
             start.extend_from_slice(chunk_header(len, &mut [0; CHUNK_HEADER_LEN_MAX]));
             end.extend_from_slice(CHUNK_END);
@@ -225,8 +225,8 @@ impl<'a> Http1Outlet<'a> {
 /// others. For a file of 100 KiB a separate packet for the header section would cost an eighth more CPU time.
 const SENT_DIRECTLY_MIN: u64 = 128 << 10;
 
-/// Free bytes of a socket's buffer that are worth a read of the disk; with fewer, the kernel is asked to tell when a
-/// third of the buffer is free.
+/// Free bytes of a socket's buffer that are worth a read of the disk; with fewer, the kernel reports when a third of
+/// the buffer is free.
 const ROOM_MIN: u64 = 64 << 10;
 
 /// Bytes read at least for a client whose socket is writable, however small its buffer.

@@ -29,7 +29,7 @@ pub(super) struct Sending {
 }
 
 impl Connection {
-    /// Whether client and server want to go on after this request; [`keeps`] is for when its location is known.
+    /// Whether client and server keep the connection after this request; [`keeps`] is for when its location is known.
     pub(super) fn may_keep_alive(&self, request: &Request) -> bool {
         connection::wants_keep_alive(&request.head, request.bytes()) && !self.thread.is_leaving()
     }

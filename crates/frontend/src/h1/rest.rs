@@ -18,7 +18,7 @@ use exchange::settings::keeping::LingeringClose;
 use telemetry::Level;
 
 impl Connection {
-    /// Reads the rest of the request's body and throws it away; `false` when the connection cannot go on.
+    /// Reads the rest of the request's body and throws it away; `false` when the connection cannot continue.
     pub(super) async fn receive_and_discard(&mut self, request: &mut Request) -> bool {
         let core = &request.scope().core;
         let (patience, most) = (core.keeping.lingering_timeout, core.reading.client_max_body_size);
@@ -119,7 +119,7 @@ pub(super) enum Rest {
 }
 
 impl Rest {
-    /// All of the body that follows a request's head; nothing where it has none.
+    /// All of the body that follows a request's head; nothing if it has none.
     pub(super) fn of(request: &Request) -> Option<Rest> {
         let strict = request.scope().core.reading.http_strict;
         match request.head.body() {
@@ -129,7 +129,7 @@ impl Rest {
         }
     }
 
-    /// Bytes that are still to come, where that is known.
+    /// Bytes that remain, if known.
     pub(super) fn left(&self) -> Option<u64> {
         match self {
             Rest::Bytes(left) => Some(*left),

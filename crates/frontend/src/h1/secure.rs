@@ -40,8 +40,8 @@ use telemetry::tally;
 use telemetry::{Level, Reason};
 
 impl Connection {
-    /// Makes the handshake within `client_header_timeout`; no connection where it has to end. A client that speaks plain
-    /// HTTP goes on with that: a response tells it so.
+    /// Makes the handshake within `client_header_timeout`; no connection if it has to end. A client that uses plain
+    /// HTTP continues with it: it gets a response about it.
     pub(super) async fn secured(mut self) -> Option<Connection> {
         let received = self.input.bytes().to_vec();
         if !handshake::is_tls(&received) {
@@ -52,7 +52,7 @@ impl Connection {
         let Counts { postponed, elsewhere } = self.thread.handshakes.take_counts();
         self.thread.tally.count_handshake_steps(postponed, elsewhere);
         match shaken {
-            // The handshake was all that the authority wanted.
+            // The authority required only the handshake.
             Ok((hello, _)) if hello.alpn == [ACME_PROTOCOL] => None,
             Ok((hello, handshaken)) => {
                 self.set_secured(&hello, &handshaken);
@@ -96,7 +96,7 @@ impl Connection {
         }
     }
 
-    /// Keeps what requests want to know of the handshake.
+    /// Keeps the facts of the handshake that requests need.
     fn set_secured(&mut self, hello: &Hello, handshaken: &Handshaken) {
         self.generation = self.thread.generation();
         let config = &self.generation.config;
@@ -157,7 +157,7 @@ impl Place<'_> {
         Ok((hello, handshaken))
     }
 
-    /// The settings of a handshake, and certificates with variables in their names. Nothing where it is refused.
+    /// The settings of a handshake, and certificates with variables in their names. Nothing if it is refused.
     fn choose(&self, hello: &Hello) -> Option<(Server, Option<Named>)> {
         let generation = self.thread.generation();
         let listen = self.entrance.listen(&generation)?;

@@ -8,7 +8,7 @@ use crate::bytes::trim_ows;
 pub(super) enum Argument<'a> {
     /// No equals sign.
     None,
-    /// A token, or whatever stands in its place up to the comma.
+    /// A token, or any text up to the comma.
     Plain(&'a [u8]),
     /// The text between quotes, with its backslashes.
     Quoted(&'a [u8]),

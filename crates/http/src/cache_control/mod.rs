@@ -15,7 +15,7 @@ pub use targeted::{Targeted, targeted};
 
 use element::{Argument, elements};
 
-/// Largest number of seconds: what RFC 9111 section 1.2.2 wants larger ones to be taken for.
+/// Largest number of seconds: the value for larger ones in RFC 9111 section 1.2.2.
 pub const DELTA_SECONDS_MAX: u32 = 1 << 31;
 
 /// How far a directive reaches that may name fields.
@@ -112,8 +112,7 @@ impl Scope {
     }
 }
 
-/// A number of seconds that is missing or malformed is 0: RFC 9111 section 4.2.1 wants such a response taken for
-/// stale.
+/// A number of seconds that is missing or malformed is 0: By RFC 9111 section 4.2.1 such a response is stale.
 fn set_first(place: &mut Option<u32>, argument: Argument<'_>) {
     place.get_or_insert(argument.seconds().unwrap_or(0));
 }

@@ -206,7 +206,7 @@ pub struct DateCache {
 }
 
 impl DateCache {
-    /// A cache that stands at `now`.
+    /// A cache at the time `now`.
     #[must_use]
     pub fn new(now: i64, offset_minutes: i16) -> Self {
         Self {

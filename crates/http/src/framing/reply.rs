@@ -7,7 +7,7 @@ use crate::request::{HeaderId, Method};
 /// ([`crate::reply::ReplyError`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyFraming {
-    /// No body, whatever the fields say: interim responses, 204, 304, the response to HEAD. The bytes after a 101, or a
+    /// No body, in spite of any field: interim responses, 204, 304, the response to HEAD. The bytes after a 101, or a
     /// 2xx to CONNECT, are not a body either but another protocol, which the caller handles.
     None,
     /// Exactly this many bytes; fewer mean that the response was cut short.
@@ -22,8 +22,8 @@ impl ReplyFraming {
     /// The framing of the body that follows a complete head, which answers a request with `method` (as it was sent to
     /// the upstream: a HEAD that was turned into GET is a GET).
     ///
-    /// `Transfer-Encoding` in a response of HTTP/1.0 is followed, as nginx does; RFC 9112 section 6.1 wants the
-    /// connection closed afterwards, and [`crate::connection::reply_keeps_alive`] says so.
+    /// `Transfer-Encoding` in a response of HTTP/1.0 is followed, as nginx does; RFC 9112 section 6.1 requires the
+    /// connection to be closed afterwards, as [`crate::connection::reply_keeps_alive`] returns.
     #[must_use]
     pub fn of(method: Method, head: &ReplyHead) -> Self {
         let status = head.status();
@@ -51,7 +51,7 @@ impl ReplyFraming {
     }
 }
 
-/// Whether a field may stand in a trailer section (RFC 9110 section 6.5.1): not where it frames or routes the message,
+/// Whether a field may be in a trailer section (RFC 9110 section 6.5.1): not where it frames or routes the message,
 /// changes its processing or its readers, or describes the content. A proxy drops those.
 #[must_use]
 pub fn may_be_trailer(id: HeaderId) -> bool {

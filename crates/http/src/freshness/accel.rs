@@ -1,4 +1,4 @@
-//! `X-Accel-Expires`, by which an origin tells nginx how long to keep a response, whatever it tells others.
+//! `X-Accel-Expires`, by which an origin tells nginx how long to keep a response, regardless of other fields.
 
 use crate::cache_control::delta_seconds;
 

@@ -32,7 +32,7 @@ pub enum Expires {
     At(i64),
 }
 
-/// All that a response's fields say about storing and reusing it.
+/// The information of a response's fields on storing and reusing it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheFields {
     /// The directives: of the first valid targeted field, else of `Cache-Control`.
@@ -126,8 +126,8 @@ impl CacheFields {
     }
 
     /// How long the response is fresh for a shared cache, counted from when it was made (RFC 9111 section 4.2.1):
-    /// `s-maxage`, then `max-age`, then `Expires` less `Date`, then the heuristic where one is wanted and `status` is
-    /// one that allows it. `None` when it does not say.
+    /// `s-maxage`, then `max-age`, then `Expires` less `Date`, then the heuristic if enabled and allowed for `status`.
+    /// `None` without the field.
     #[must_use]
     pub fn lifetime(&self, status: u16, times: Times, heuristic: Option<Heuristic>) -> Option<Lifetime> {
         let by = |source| move |seconds| Lifetime { seconds, source };
@@ -189,7 +189,7 @@ pub enum LifetimeSource {
     Configured,
 }
 
-/// A freshness lifetime and where it is from.
+/// A freshness lifetime and its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetime {
     /// Seconds.
@@ -198,7 +198,7 @@ pub struct Lifetime {
     pub source: LifetimeSource,
 }
 
-/// Heuristic freshness, which is off unless configured: an origin that says nothing does not expect to be cached.
+/// Heuristic freshness, which is off unless configured: an origin without the fields does not expect to be cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heuristic {
     /// Share of the time since `Last-Modified`, in percent.
@@ -208,14 +208,14 @@ pub struct Heuristic {
 }
 
 impl Default for Heuristic {
-    /// The typical share of RFC 9111 section 4.2.2, and a day: beyond that RFC 7234 wanted a warning.
+    /// The typical share of RFC 9111 section 4.2.2, and a day: beyond that RFC 7234 required a warning.
     fn default() -> Self {
         Self { percent: 10, seconds_max: 24 * 3600 }
     }
 }
 
-/// How old a stored response is at `now` (RFC 9111 section 4.2.3, `current_age`), in seconds: what `Age` says when it is
-/// served. A clock that was set back does not make it younger than it came.
+/// How old a stored response is at `now` (RFC 9111 section 4.2.3, `current_age`), in seconds: the value of `Age` when it
+/// is served. A clock that was set back does not make it younger than it came.
 #[must_use]
 pub fn current_age(initial_age: u32, response_time: i64, now: i64) -> u32 {
     let resident = now.saturating_sub(response_time).max(0);

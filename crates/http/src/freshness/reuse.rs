@@ -1,5 +1,5 @@
-//! Whether a stored response may be used: fresh, stale by permission, or only after the origin was asked (RFC 9111
-//! sections 4.2.4 and 5.2.1, RFC 5861).
+//! Whether a stored response may be used: fresh, stale by permission, or only after revalidation (RFC 9111 sections
+//! 4.2.4 and 5.2.1, RFC 5861).
 
 use crate::cache_control::{CacheControl, DELTA_SECONDS_MAX, MaxStale, RequestCacheControl, Scope};
 
@@ -57,7 +57,7 @@ pub fn stale(control: &CacheControl, why: StaleUse, s_maxage_forbids: bool) -> R
 pub enum Reuse {
     /// Serve it.
     Fresh,
-    /// Serve it stale: the client says that it puts up with it.
+    /// Serve it stale: the client accepts it.
     Stale,
     /// Ask the origin first; why.
     Validate(Refusal),

@@ -34,7 +34,7 @@ pub enum NotStored {
     VaryAny,
     /// The request had `Authorization` and nothing in the response lets a shared cache store it.
     Authorization,
-    /// Nothing says how long it is good.
+    /// No field limits its freshness.
     NoLifetime,
     /// It has expired already, or is as old as it may become, and nothing allows to use it stale.
     Expired,

@@ -12,7 +12,7 @@ pub enum BodyFraming {
     Chunks,
     /// Records of FastCGI (`FCGI_STDIN`).
     Records,
-    /// Frames of HTTP/2, which the connection makes: only it knows the windows. It has to be told of the end.
+    /// Frames of HTTP/2, which the connection makes: only it knows the windows. It must be notified of the end.
     Frames,
 }
 

@@ -7,7 +7,7 @@ use crate::request::HeaderId;
 /// The value of `Content-Range`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentRange {
-    /// `bytes 0-4/10`: which part it is, and of how much where that is known (`bytes 0-4/*`).
+    /// `bytes 0-4/10`: the position of the part, and the length of the whole if known (`bytes 0-4/*`).
     Part {
         /// The part.
         range: ByteRange,
@@ -64,7 +64,7 @@ impl ContentRange {
         Some(Self::Part { range: ByteRange { start: first, end: last + 1 }, size })
     }
 
-    /// Reads the field of a 206 and checks it against `Content-Length`, where that is there.
+    /// Reads the field of a 206 and checks it against `Content-Length`, if present.
     ///
     /// # Errors
     /// [`ContentRangeError`]; the response must not be stored, nor taken for the requested part.

@@ -1,6 +1,6 @@
 //! Range requests (RFC 9110 section 14), read as nginx's range filter reads them.
 //!
-//! [`parse`] turns the value of `Range` into byte ranges of one representation, [`if_range_matches`] tells whether it
+//! [`parse`] turns the value of `Range` into byte ranges of one representation, [`if_range_matches`] returns whether it
 //! applies. Parts of a multi-range response are in [`multipart`]. [`ContentRange`] reads the range of an upstream's
 //! response, [`RangeSet`] records the present parts. Body bytes are the caller's business.
 
@@ -35,8 +35,8 @@ impl ByteRange {
 /// The response to a request with `Range`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeOutcome {
-    /// 200 with everything: another unit, more ranges than allowed, or ranges that overlap so much that they add
-    /// up to more than the representation.
+    /// 200 with everything: another unit, more ranges than allowed, or ranges that overlap so much that their sum
+    /// exceeds the representation.
     Whole,
     /// 206 with the ranges.
     Partial,

@@ -16,7 +16,7 @@ pub struct RangeSet {
 pub struct TooManyRanges;
 
 impl RangeSet {
-    /// A set with nothing in it.
+    /// An empty set.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -57,7 +57,7 @@ impl RangeSet {
     ///
     /// # Errors
     /// [`TooManyRanges`] when it touches none and there are `ranges_max` already; the set is unchanged then. An origin
-    /// that is asked byte by byte must not make the table of an entry grow without bounds.
+    /// that sends byte by byte must not make the table of an entry grow without bounds.
     pub fn insert(&mut self, range: ByteRange, ranges_max: usize) -> Result<(), TooManyRanges> {
         if range.start >= range.end {
             return Ok(());

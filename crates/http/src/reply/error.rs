@@ -2,8 +2,8 @@
 
 use crate::request::HeaderId;
 
-/// Why a response head is refused. The upstream is at fault in every case: the client gets 502 or the next upstream
-/// is asked, and the connection must be closed, since where the next response would start is unknown.
+/// Why a response head is refused. The upstream is at fault in every case: the client gets 502 or the next upstream is
+/// tried. The connection must be closed, since the start of the next response is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyError {
     /// The line starts with `HTTP/` and is not a status line. nginx continues as with HTTP/0.9 and makes the head a

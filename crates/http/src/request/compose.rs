@@ -74,7 +74,7 @@ impl<'a> Composer<'a> {
         check_count(self.head, self.policy)
     }
 
-    /// Ends the head; `has_body` says whether a body follows, which nothing else tells where no length is said.
+    /// Ends the head; `has_body` is whether a body follows, which is unknown without a length.
     ///
     /// # Errors
     /// As [`parse`](super::parse) for a whole head. No later version has transfer codings (RFC 9113 section 8.2.2).

@@ -37,7 +37,8 @@ pub enum Progress {
     Incomplete,
 }
 
-/// Where the parser stands; tells a buffer limit that was hit in the request line (414) from one hit later (494).
+/// Where the parser stands; distinguishes a buffer limit that was hit in the request line (414) from one hit later
+/// (494).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
     /// Before the first byte of the request line; empty lines may precede it.
@@ -65,7 +66,8 @@ pub enum Version {
     Http3,
 }
 
-/// How long the body of a request is, as far as its head tells. Whatever the protocol, it is known when the head is read.
+/// The length of a request's body, as far as the header section determines it. Whatever the protocol, it is known when
+/// the head is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyLength {
     /// The request has no body.
@@ -73,7 +75,7 @@ pub enum BodyLength {
     None,
     /// Exactly this many bytes; may be zero.
     Exactly(u64),
-    /// The end of the body tells: the last chunk in HTTP/1.1, the end of the stream in later versions.
+    /// The end of the body determines it: the last chunk in HTTP/1.1, the end of the stream in later versions.
     Unknown,
 }
 
@@ -222,7 +224,7 @@ impl Head {
         self.path
     }
 
-    /// Path and query as nginx's `$request_uri`: `/` stands in for one that is missing.
+    /// Path and query as nginx's `$request_uri`: `/` replaces a missing one.
     #[must_use]
     pub fn request_uri<'a>(&self, buf: &'a [u8]) -> &'a [u8] {
         if self.path.is_empty() { b"/" } else { self.path.of(buf) }

@@ -309,7 +309,7 @@ fn scan_name(buf: &[u8], start: usize) -> Option<(usize, u8, u8)> {
     }
 }
 
-/// The classes of the bytes of a name; `None` where one of them cannot stand in a name.
+/// The classes of the bytes of a name; `None` if one of them cannot be in a name.
 pub(super) fn name_classes(name: &[u8]) -> Option<u8> {
     let classes = name.iter().map(|&byte| NAME_CLASS[usize::from(byte)]);
     let seen = classes.fold(0, |seen, class| seen | class);

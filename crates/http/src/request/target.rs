@@ -3,7 +3,7 @@
 use super::{Method, ParseError};
 use crate::Span;
 
-/// Which form the target has. The path and query stand in `Head::path`.
+/// Which form the target has. The path and query are in `Head::path`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Target {
     /// `/path?query`
@@ -25,7 +25,7 @@ pub enum Target {
     },
 }
 
-/// Classifies `text` (which stands at `base` in the buffer); the second value is the span of path and query.
+/// Classifies `text` (which is at `base` in the buffer); the second value is the span of path and query.
 pub(super) fn classify(method: Method, text: &[u8], base: usize) -> Result<(Target, Span), ParseError> {
     let end = base + text.len();
     let none = Span::new(end, end);

@@ -35,7 +35,7 @@ pub(super) struct Backends {
     net: Net,
     libaio: Option<Libaio>,
     pools: Vec<Arc<ThreadPool>>,
-    /// Threads for [`Op::Put`], where it has its own.
+    /// Threads for [`Op::Put`], if separate.
     put_pool: Option<Arc<ThreadPool>>,
     inbox: Arc<Inbox>,
     /// Pool outcomes on their way into `done`; kept for its memory.

@@ -42,7 +42,7 @@ pub(super) fn look(dir: BorrowedFd<'_>, names: &[CString]) -> Vec<Result<Stat, E
 }
 
 fn entry(dir: BorrowedFd<'_>, name: &CStr, kind: FileType, inode: u64, look: EntryLook) -> DirEntry {
-    // Not every file system tells the kind with the name (getdents(2), DT_UNKNOWN).
+    // Not every file system returns the kind with the name (getdents(2), DT_UNKNOWN).
     let kind = match kind {
         FileType::Unknown => stat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map_or(0, |stat| kind_of(&stat)),
         known => known.as_raw_mode(),

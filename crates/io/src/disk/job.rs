@@ -182,7 +182,7 @@ fn put(new: &NewFile) -> Result<(), Errno> {
     let renamed = || rustix::fs::rename(new.temp.as_c_str(), new.to.as_c_str());
     let done = write_all(new, file).and_then(|()| renamed());
     if done.is_err() && made.is_some() {
-        // The first error says more than one of the removal would.
+        // The first error is more useful than one of the removal.
         let _ = rustix::fs::unlinkat(CWD, new.temp.as_c_str(), AtFlags::empty());
     }
     done
@@ -208,10 +208,10 @@ fn write_all(new: &NewFile, file: BorrowedFd<'_>) -> Result<(), Errno> {
 /// Pieces of one write: the kernel takes no more (`UIO_MAXIOV`).
 const PIECES_MAX: usize = 1024;
 
-/// The pieces of a write, as the kernel wants them.
+/// The pieces of a write, in the kernel's form.
 type Slices<'a> = SmallVec<[IoSlice<'a>; SEGMENTS_MAX]>;
 
-/// Reads at `offset`; bypassing the page cache if requested and possible, which the second part of the result tells.
+/// Reads at `offset`; bypassing the page cache if requested and possible, as the second part of the result shows.
 fn read(file: BorrowedFd<'_>, space: &mut [u8], offset: u64, uncached: bool) -> Moved {
     let room = space.len();
     let mut parts = [IoSliceMut::new(space)];
@@ -290,7 +290,7 @@ impl Outcome {
         Outcome::of(result, |found| Output::Space(Space::from(found)))
     }
 
-    /// Whether this says that a socket took no more.
+    /// Whether this means that the socket is full.
     pub(crate) fn is_full_socket(&self) -> bool {
         self.result == Err(Errno::AGAIN)
     }

@@ -57,7 +57,7 @@ impl How {
         How { flags: OFlags::empty(), mode: Mode::empty(), resolve }
     }
 
-    /// Opens one component, through a link only where that is allowed.
+    /// Opens one component, through a link only if allowed.
     fn step(self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
         let link_itself =
             How { flags: OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, ..How::plain(self.resolve) };

@@ -6,8 +6,8 @@ use crate::disk::job;
 use crate::op::{Completion, OpId};
 use crate::slot::Slots;
 
-/// Carries out a file operation at once. Tells whether it was a `sendfile` that met a full socket, which
-/// the network backend wants to know.
+/// Carries out a file operation at once. Returns whether it was a `sendfile` that met a full socket, for the network
+/// backend.
 pub(crate) fn start(id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) -> bool {
     let op = slots.op(id);
     let uncached = job::is_uncached(op);

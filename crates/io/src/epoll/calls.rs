@@ -26,7 +26,7 @@ const STREAM_BUFFERS_PER_TURN: usize = 4;
 impl Epoll {
     /// Makes the call of an operation.
     pub(super) fn run(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
-        // An operation that goes on after its result stays where it is.
+        // An operation with further results stays in its slot.
         if let Op::Recv { socket, into: into @ (RecvInto::Pool | RecvInto::Large | RecvInto::Stream) } =
             slots.op(id)
         {

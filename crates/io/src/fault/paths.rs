@@ -1,8 +1,8 @@
 //! Names of open files, for rules with a path.
 //!
-//! A descriptor's number says little: it is given to another file as soon as it is closed, and files are opened beside
-//! the engine too. So the kernel's name of the file (proc_pid_fd(5)) is read each time. The name by which it was
-//! opened, which may lead through links, counts as long as that is the same file.
+//! A descriptor's number does not identify a file: it is given to another file as soon as it is closed, and files are
+//! opened beside the engine too. So the kernel's name of the file (proc_pid_fd(5)) is read each time. The name by which
+//! it was opened, which may lead through links, counts as long as that is the same file.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};

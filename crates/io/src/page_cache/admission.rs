@@ -16,15 +16,15 @@ const ONE_IN_MAX: u32 = 256;
 /// [`PageCacheAdmission::one_in`] is counted in such parts, so that it changes in small steps.
 const PARTS: u32 = 16;
 
-/// Admitted files that are remembered until their next request. Files that were never admitted say nothing about
-/// admission.
+/// Admitted files that are remembered until their next request. Files that were never admitted provide no evidence
+/// about admission.
 const NOTES: usize = 512;
 
-/// How long an admitted file may be on its way from the device, in ms. Meanwhile its absence says nothing, and further
-/// requests for it are admitted too: many clients may ask for a new file at once.
+/// How long an admitted file may be on its way from the device, in ms. Meanwhile its absence proves nothing, and
+/// further requests for it are admitted too: many clients may ask for a new file at once.
 const SETTLING_MS: u64 = 100;
 
-/// The lower bits of a note are the time in ms, the others tell the file.
+/// The lower bits of a note are the time in ms, the others identify the file.
 const TIME: u64 = (1 << 24) - 1;
 
 /// Times of notes are counted from the first use.
@@ -76,7 +76,7 @@ impl PageCacheAdmission {
     }
 
     /// Whether a read of this file goes through the page cache, where nothing is known about the file's pages. `name` is a
-    /// hash that tells the file from others.
+    /// hash that identifies the file.
     pub fn admit(&self, name: u64, now: Instant) -> bool {
         self.admit_at(name, ms(now))
     }
@@ -143,7 +143,7 @@ fn is_of(note: u64, name: u64) -> bool {
     note | TIME == name | TIME
 }
 
-/// Whether the note says that the file was admitted a moment ago.
+/// Whether the note shows that the file was admitted recently.
 fn is_settling(note: u64, name: u64, now_ms: u64) -> bool {
     is_of(note, name) && now_ms.wrapping_sub(note) & TIME < SETTLING_MS
 }

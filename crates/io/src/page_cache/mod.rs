@@ -26,8 +26,8 @@ pub fn is_believed(since: Instant, now: Instant) -> bool {
     now.saturating_duration_since(since) <= BELIEVED
 }
 
-/// A number that tells a file from others, nearly always: its bits are spread, as admission needs them.
+/// A number that identifies a file, nearly always: its bits are spread, as admission needs them.
 pub fn name_of_file(stat: &crate::op::Stat) -> u64 {
-    // By Fibonacci hashing: the upper half says where it belongs.
+    // By Fibonacci hashing: the upper half selects its cell.
     (stat.inode ^ stat.device.0.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

@@ -17,7 +17,7 @@ impl Default for TryPredictor {
 }
 
 impl TryPredictor {
-    /// A predictor without results, which says yes.
+    /// A predictor without results, which predicts success.
     pub const fn new() -> TryPredictor {
         TryPredictor(AtomicU8::new(CONFIDENT))
     }

@@ -49,7 +49,7 @@ impl ProbeOptions {
     pub const CAREFUL: ProbeOptions = ProbeOptions { is_local: false, ahead: 1 };
 }
 
-/// Whether all pages of `len` bytes at `offset`, which must lie inside the file, are in the page cache. Where the file
+/// Whether all pages of `len` bytes at `offset`, which must lie inside the file, are in the page cache. If the file
 /// system cannot tell without waiting (FUSE, NFS), and for files open with `O_DIRECT`, the result is no.
 pub fn is_resident(file: &Fd, offset: u64, len: u64) -> bool {
     residency(file, offset, len, ProbeOptions::CAREFUL) == Residency::Resident
@@ -211,7 +211,7 @@ fn probe(
     Ok(missing.map_or(Residency::Resident, |at| Residency::InFlight { at }))
 }
 
-/// How many of the pages are cached, where the kernel tells; ENOSYS where it knows no such question.
+/// How many of the pages are cached, if the kernel reports it; ENOSYS where it knows no such question.
 fn counted(file: &Fd, offset: u64, len: u64, count: Option<Count>) -> Result<Option<u64>, Errno> {
     match count.map(|count| count(file, offset, len)) {
         Some(Err(Errno::NOSYS)) => Err(Errno::NOSYS),

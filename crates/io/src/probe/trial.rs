@@ -143,7 +143,7 @@ impl Trial {
         if name == peer.local_addr()? { Ok(()) } else { Err(Failure::Wrong) }
     }
 
-    /// A zero-copy send must tell its count and then give its memory back.
+    /// A zero-copy send must report its count and then give its memory back.
     pub(super) fn zero_copy(&mut self) -> Result<(), Failure> {
         if !self.uring.send_zero_copy() {
             return Err(Failure::Errno(Errno::NOSYS));

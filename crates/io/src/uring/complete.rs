@@ -1,6 +1,6 @@
 //! Interprets completions of the ring.
 //!
-//! The flags of each completion say whether more follow, never its result; a multishot operation that the kernel ends
+//! The flags of each completion show whether more follow, never its result; a multishot operation that the kernel ends
 //! without an error that its caller must see is started again here.
 
 use rustix::io::Errno;
@@ -73,8 +73,8 @@ impl Uring {
         match Tag::unpack(cqe.user_data) {
             Some(Tag::Op(id)) => self.complete_op(id, cqe, &mut buf, &mut out),
             Some(Tag::Cancel(id)) => {
-                // ENOENT or EALREADY. Most often the operation has just completed; but one that is
-                // between being woken and being carried out cannot be found either, and would go on.
+                // ENOENT or EALREADY. Most often the operation has just completed; but one that is between being woken
+                // and being carried out cannot be found either, and would continue.
                 if self.flights.get(id).is_some_and(|flight| flight.phase == Phase::Kernel) {
                     self.recancel.push(id);
                 }
@@ -185,7 +185,7 @@ impl Uring {
             // Ended by the engine to be started again (see `doubt.rs`).
             Err(Errno::CANCELED) if !cancelled => self.again(id, out),
             // A socket waits for data: these receives poll first. A descriptor with this error cannot be polled, and a
-            // caller that waited for its readiness would be told at once to try again, endlessly.
+            // caller that waited for its readiness would retry at once, endlessly.
             Err(Errno::AGAIN) => self.finish(id, Err(Errno::NOTSOCK), out.slots, out.done),
             _ => {
                 assert!(buf.is_some() || !matches!(result, Ok(1..)), "bytes come in a provided buffer");
@@ -206,7 +206,7 @@ impl Uring {
         true
     }
 
-    /// Starts an operation again that the kernel has ended, unless its caller wants it to end.
+    /// Restarts an operation that the kernel has ended, unless its caller has cancelled it.
     fn again(&mut self, id: OpId, out: &mut Out<'_>) {
         let Some(flight) = self.flights.get(id) else { return };
         if flight.cancelled {

@@ -263,8 +263,8 @@ struct Message<'a> {
     fixed: Option<u16>,
 }
 
-/// `MSG_WAITALL` makes the kernel go on after a short send; without `MSG_NOSIGNAL` a peer that is gone
-/// would be a signal.
+/// `MSG_WAITALL` makes the kernel continue after a short send; without `MSG_NOSIGNAL` a peer that is gone would be a
+/// signal.
 fn send_flags(more: bool) -> i32 {
     libc::MSG_NOSIGNAL | libc::MSG_WAITALL | if more { libc::MSG_MORE } else { 0 }
 }

@@ -85,7 +85,7 @@ pub(super) struct InFlight {
     pub(super) copying: bool,
     /// Whether a file that gets a name is named by its path in /proc.
     pub(super) by_proc: bool,
-    /// Memory for the kernel. Boxed, so that it stays where it is while the table grows.
+    /// Memory for the kernel. Boxed, so that its address is stable while the table grows.
     pub(super) scratch: Option<Box<Scratch>>,
 }
 

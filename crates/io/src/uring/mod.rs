@@ -95,7 +95,7 @@ pub(crate) struct RingCounters {
     pub(crate) rearmed: u64,
     /// Zero-copy sends that went by copying.
     pub(crate) zero_copy_refused: u64,
-    /// Times that the kernel was asked whether sockets have ended.
+    /// Checks whether sockets have ended.
     pub(crate) looks: u64,
 }
 
@@ -137,7 +137,7 @@ impl Uring {
     /// A ring of the calling thread, which alone may use it.
     ///
     /// # Errors
-    /// When the kernel refuses it, with the likely cause; for want of memory after a second.
+    /// When the kernel refuses it, with the likely cause; for lack of memory after a second.
     pub(crate) fn new(config: &EngineConfig, pool: &Pool, role: Role) -> Result<Uring, SetupError> {
         setup::patiently(|| Uring::with_limits(config, pool, role, Limits::default()))
     }
@@ -294,8 +294,8 @@ impl Uring {
         }
     }
 
-    /// Submits, waits as `wait` says and collects, in one kernel entry or, when there is nothing to ask of
-    /// the kernel, in none. With something in `done` already there is no wait.
+    /// Submits, waits according to `wait` and collects, in one kernel entry or, when there is no work for the kernel,
+    /// in none. With something in `done` already there is no wait.
     ///
     /// # Errors
     /// Only after a defect, such as a use from another thread; interruptions are no error.
@@ -339,7 +339,7 @@ impl Uring {
         self.ring.as_fd()
     }
 
-    /// Watches a descriptor, an eventfd that ends waits; [`Uring::take_doorbell`] tells that it is ready.
+    /// Watches a descriptor, an eventfd that ends waits; [`Uring::take_doorbell`] returns whether it is ready.
     pub(crate) fn watch(&mut self, fd: Fd) {
         self.doorbell = Some(fd);
         self.doorbell_armed = false;

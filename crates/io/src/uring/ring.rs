@@ -152,7 +152,7 @@ impl Ring {
         self.mode
     }
 
-    /// The opcodes that the kernel knows; none when it does not say.
+    /// The opcodes that the kernel knows; none when it does not report it.
     pub(crate) fn known(&self) -> Probe {
         let mut probe = Probe::new();
         match self.ring.submitter().register_probe(&mut probe) {
@@ -277,7 +277,7 @@ impl Ring {
         }
     }
 
-    /// Copies all completions to `out` and tells the kernel once that their places are free.
+    /// Copies all completions to `out` and releases their slots to the kernel at once.
     pub(crate) fn collect(&mut self, out: &mut Vec<Cqe>) {
         out.extend(self.ring.completion().map(Cqe::from));
     }

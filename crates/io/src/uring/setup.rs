@@ -15,7 +15,7 @@ use super::ring::errno;
 pub mod flags {
     /// Completions wait for the next entry into the kernel instead of interrupting.
     pub const COOP_TASKRUN: u32 = 1 << 8;
-    /// The queue tells when the kernel has deferred work.
+    /// The queue shows when the kernel has deferred work.
     pub const TASKRUN_FLAG: u32 = 1 << 9;
     /// One thread alone submits.
     pub const SINGLE_ISSUER: u32 = 1 << 12;
@@ -51,7 +51,7 @@ pub(crate) const POLLED_LADDER: [u32; 4] = [
 pub(crate) struct Mode {
     /// The `IORING_SETUP_*` bits of [`LADDER`] that it has.
     pub(crate) flags: u32,
-    /// Whether the queue tells when the kernel has deferred work; without it every turn enters.
+    /// Whether the queue shows when the kernel has deferred work; without it every turn enters.
     pub(crate) taskrun_flag: bool,
 }
 
@@ -232,7 +232,7 @@ pub(crate) fn create(
             Ok(ring) => return Ok((ring, Mode { flags, taskrun_flag: flags & TASKRUN_FLAG != 0 })),
             Err(error) => last = errno(&error),
         }
-        // Only EINVAL says that a flag is unknown; a ring that is forbidden stays forbidden.
+        // Only EINVAL means that a flag is unknown; a ring that is forbidden stays forbidden.
         if last != Errno::INVAL {
             break;
         }

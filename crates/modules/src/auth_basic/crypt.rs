@@ -9,7 +9,7 @@ use yescrypt::Yescrypt;
 use crate::auth_basic::des;
 use crate::base64;
 
-/// The forms, told by how a stored password begins.
+/// The forms, recognised by the beginning of a stored password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// `{PLAIN}`: as it is.

@@ -1,7 +1,7 @@
 //! The oldest password hash of crypt(3): DES with a salt in its expansion, as `htpasswd -d` writes it.
 //!
-//! Weak by today's measure, and still in use in old files. No maintained crate has it, because a block cipher cannot be
-//! told to exchange bits. The tables are those of FIPS 46-3, counted from 0.
+//! Weak by today's measure, and still in use in old files. No maintained crate has it, because the API of a block
+//! cipher cannot exchange bits. The tables are those of FIPS 46-3, counted from 0.
 
 /// The hash of a password: two characters of salt and eleven of the cipher's output. `None` for characters that are
 /// no salt. Only eight characters of the password count.

@@ -43,7 +43,7 @@ pub(crate) static MODULE: Module = Module {
 const CONTEXTS: Contexts = LEVELS.or(Contexts::LIMIT_EXCEPT);
 
 const DIRECTIVES: &[Directive] = &[
-    // The text is shown by browsers, and tells them which password to send.
+    // Browsers show the text, and select the password to send by it.
     Directive::scope(
         Spec::new(
             "http_auth_basic",
@@ -98,7 +98,7 @@ impl Conf {
     }
 }
 
-/// The realm that holds; `None` where it is `off` for this request.
+/// The realm that holds; `None` if it is `off` for this request.
 fn realm_of(conf: &Conf, request: &Request) -> Option<Vec<u8>> {
     let realm = conf.realm.as_ref()?.rendered(request);
     (realm != b"off").then_some(realm)
@@ -160,7 +160,7 @@ async fn matches(password: &[u8], stored: Vec<u8>) -> Option<bool> {
 
 /// Asks for a name and a password (RFC 7235 section 4.1).
 fn refuse(request: &mut Request, realm: &[u8]) -> Step {
-    // The realm is the operator's text and stands there as it is, as in nginx.
+    // The realm is the operator's text and is sent unchanged, as in nginx.
     let challenge = [b"Basic realm=\"", realm, b"\""].concat();
     request.response.www_authenticate = vec![challenge];
     Step::Status(401)

@@ -47,7 +47,7 @@ pub(super) struct Writer {
 /// Columns for a name in HTML.
 const NAME_COLUMNS: usize = 50;
 
-/// Columns of a name that is cut; the rest says so.
+/// Columns of a name that is cut; the rest marks the cut.
 const CUT_COLUMNS: usize = NAME_COLUMNS - 3;
 
 const MONTHS: [&str; 12] =
@@ -115,7 +115,7 @@ impl Writer {
         if columns > NAME_COLUMNS {
             self.text("..&gt;</a>");
         } else {
-            // The slash is part of the name's columns, and is left out where it has none.
+            // The slash is part of the name's columns, and is omitted if the name has none.
             if is_folder && columns < NAME_COLUMNS {
                 self.text("/");
                 columns += 1;
@@ -140,7 +140,7 @@ impl Writer {
         self.text("\r\n");
     }
 
-    /// The name as text of the page, cut where it has too many columns; how many it had.
+    /// The name as text of the page, cut if it has too many columns; how many it had.
     fn name(&mut self, name: &[u8]) -> usize {
         // Without a charset, each byte is a column.
         let text = if self.utf8 { std::str::from_utf8(name).ok() } else { None };
@@ -207,7 +207,7 @@ fn rounded(size: u64) -> (u64, Option<char>) {
     }
 }
 
-/// Appends text as it stands in a string of JSON.
+/// Appends text in the form of a string in JSON.
 fn escape_json(text: &[u8], out: &mut Vec<u8>) {
     for &byte in text {
         let short = match byte {

@@ -71,7 +71,7 @@ impl Listing {
         self.shown(request, self.folder.read_kinds().await)
     }
 
-    /// Whether an entry is a regular file or a link to one. Only links are looked at: the kind of others came with the name.
+    /// Whether an entry is a regular file or a link to one. Only links need a check: the kind of others came with the name.
     pub(crate) async fn is_file(&self, entry: &DirEntry) -> bool {
         if entry.kind == FileType::Symlink.as_raw_mode() {
             let path = [&self.path, b"/".as_slice(), &entry.name].concat();
@@ -83,7 +83,7 @@ impl Listing {
         entry.kind == FileType::RegularFile.as_raw_mode()
     }
 
-    /// Leaves hidden entries out, and tells an end from a failure.
+    /// Leaves hidden entries out, and distinguishes an end from a failure.
     fn shown(
         &self,
         request: &Request,
@@ -120,8 +120,8 @@ impl Listing {
         Ok(merged)
     }
 
-    /// The attributes of an entry in a list. One that must not be looked at is left out, as in nginx; so is one that
-    /// was removed meanwhile, where nginx gives the whole list up.
+    /// The attributes of an entry in a list. One without permission is left out, as in nginx; so is one that was
+    /// removed meanwhile, where nginx gives the whole list up.
     fn entry(&self, request: &Request, found: DirEntry) -> Result<Option<Entry>, Step> {
         let stat = match found.stat {
             Some(Ok(stat)) => stat,

@@ -40,7 +40,7 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
 }
 
 const DIRECTIVES: &[Directive] = &[
-    // It stands behind the index: a directory that has one never shows its other files.
+    // It runs after the index: a directory that has one never shows its other files.
     Directive::scope(
         spec("autoindex", Args::Flag, "Lists the files of a directory without an index.").default("off"),
         |scope, cx| cx.flag(&mut scope.own::<Conf>().on),
@@ -95,7 +95,7 @@ fn skip(_: &Conf, request: &mut Request) -> Option<Step> {
     (!is_wanted).then_some(Step::Next)
 }
 
-/// Reads the directory, then writes the list, and lets other requests go on between parts of both.
+/// Reads the directory, then writes the list, and lets other requests run between parts of both.
 async fn run(conf: &Conf, request: &mut Request) -> Step {
     let (form, callback) = match conf.form {
         Form::Jsonp => match callback(request) {

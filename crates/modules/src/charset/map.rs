@@ -1,7 +1,7 @@
 //! `charset_map`: how the characters of one charset are written in another.
 //!
-//! The tables are made when the configuration is read and shared by all threads; a text then costs a look into
-//! a table for each character.
+//! The tables are made when the configuration is read and shared by all threads; a text then costs a table lookup for
+//! each character.
 
 use std::sync::Arc;
 

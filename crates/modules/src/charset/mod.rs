@@ -1,4 +1,4 @@
-//! `charset`: says in which charset a text is, and writes it in another one.
+//! `charset`: declares the charset of a text, and converts it into another one.
 //!
 //! Without `source_charset` nothing is known of the text, and the name is only put behind its type. With it, or where
 //! another server named the charset of its response, the text is recoded by a `charset_map` ([`map`]) on its way
@@ -145,7 +145,7 @@ enum Charset {
 struct Wanted(Cow<'static, [u8]>);
 
 impl Conf {
-    /// A location that says nothing of the sort has its subrequests' answers as they are.
+    /// A location without charset settings does not convert its subrequests' responses.
     fn is_active(&self) -> bool {
         self.charset.is_some() || self.source.is_some()
     }
@@ -182,7 +182,7 @@ impl Charset {
         .filter(|name| !name.is_empty())
     }
 
-    /// Its name where that is known without a request.
+    /// Its name if that is known without a request.
     fn constant(&self) -> Option<&str> {
         match self {
             Charset::Utf8 => Some(Charset::UTF8),
@@ -226,7 +226,7 @@ fn check(http: &Http) -> Result<(), Error> {
     Ok(())
 }
 
-/// Names the charset, and has the text recoded where it is in another one.
+/// Names the charset, and has the text converted if it is in another one.
 fn filter(conf: &Conf, request: &mut Request) {
     if request.response.charset_override.is_none() && !conf.is_active() {
         return;
@@ -262,7 +262,8 @@ fn filter(conf: &Conf, request: &mut Request) {
     name(request, wanted);
 }
 
-/// The charset that another server wants (`X-Accel-Charset`), where a directive names it; the log says where none does.
+/// The charset that another server requests (`X-Accel-Charset`), if a directive names it; otherwise there is a log
+/// line.
 pub(crate) fn of_upstream(request: &Request, name: &[u8]) -> Option<Box<[u8]>> {
     if name.is_empty() {
         return None;
@@ -321,7 +322,7 @@ fn name(request: &mut Request, charset: Cow<'static, [u8]>) {
     response.charset = Some(charset).filter(|_| !matches!(response.status, 301 | 302));
 }
 
-/// Tells a subrequest which charset its response becomes a part of.
+/// Passes the charset of the main response to a subrequest.
 fn hand_down(parent: &Request, child: &mut Request) {
     let wanted = match parent.extensions.get::<Wanted>() {
         Some(Wanted(name)) => Some(name.clone()),

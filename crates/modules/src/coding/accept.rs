@@ -55,7 +55,7 @@ fn for_proxy(request: &Request, allowed: Proxied) -> bool {
     if allowed.has(Proxied::AUTH) && request.header(HeaderId::Authorization).is_some() {
         return true;
     }
-    // A date decides before `Cache-Control` is looked at.
+    // A date takes precedence over `Cache-Control`.
     let response = &request.response;
     if let Some(expires) = response.field(b"Expires") {
         let now = telemetry::time_zone::since_1970(rt::wall()).0;
@@ -82,8 +82,8 @@ fn has_token(list: &[u8], token: &[u8]) -> bool {
     })
 }
 
-/// nginx's search for gzip, with its quirks, since a client that is read otherwise gets another response: the first
-/// that stands at the start of a member counts, with its quality.
+/// nginx's search for gzip, with its quirks, since a client that is read otherwise gets another response: the first at
+/// the start of a member counts, with its quality.
 fn has_gzip(accepted: &[u8]) -> bool {
     let mut start = 0;
     let behind = loop {

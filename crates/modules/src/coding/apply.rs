@@ -9,8 +9,8 @@ use exchange::request::Request;
 use exchange::settings::media_types::MediaTypes;
 use transfer::coding::Settings;
 
-/// Whether the response of `request` may be compressed, for any client. The response depends on `Accept-Encoding`, and
-/// says so in `Vary`.
+/// Whether the response of `request` may be compressed, for any client. The response depends on `Accept-Encoding`, so
+/// it gets `Vary`.
 pub(crate) fn is_eligible(request: &mut Request, min_length: u64, types: &MediaTypes) -> bool {
     let response = &request.response;
     let eligible = matches!(response.status, 200 | 403 | 404)

@@ -1,5 +1,5 @@
-//! What `gzip`, `brotli` and `zstd` share as modules: [`accept`] says which codings a client takes, [`apply`] puts the
-//! encoder on a response's way, [`precompressed`] finds files that are compressed already.
+//! What `gzip`, `brotli` and `zstd` share as modules: [`accept`] finds the codings that a client accepts, [`apply`]
+//! adds the encoder to a response, [`precompressed`] finds files that are compressed already.
 
 pub(crate) mod accept;
 pub(crate) mod apply;

@@ -31,7 +31,7 @@ pub(crate) trait Conf: Settings {
     /// The compressed file beside an original.
     const SIBLING: Sibling;
 
-    /// What its directive says in a block.
+    /// The value of its directive in a block.
     fn wanted(&self) -> Wanted;
 }
 

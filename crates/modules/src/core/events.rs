@@ -183,7 +183,7 @@ fn set_aio_requests(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Erro
     cx.number_in(&mut events.aio_requests, 1, 65536)
 }
 
-/// The ring wants a power of two (io_uring_register_buf_ring(3)).
+/// The ring requires a power of two (io_uring_register_buf_ring(3)).
 fn set_recv_buffers(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     let (count, bytes) = cx.statement.buffers()?;
     if count > 32768 {

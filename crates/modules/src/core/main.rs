@@ -80,7 +80,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         main.working_directory = Some(cx.path(cx.arg(0)));
         Ok(())
     }),
-    // Tools that supervise processes want it off.
+    // Supervisors of processes need it off.
     Directive::main(nginx("daemon", Args::Flag, "Goes to the background.").default("on"), |main, cx| {
         cx.flag(&mut main.daemon)
     }),
@@ -179,7 +179,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
 /// As many bits as `cpu_set_t` of sched_setaffinity(2) has.
 const CPUS_MAX: usize = 1024;
 
-/// The names are looked up by the master, which alone can change them.
+/// The master resolves the names, as it alone can change users.
 fn set_user(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     if !started_as_root() {
         cx.warn(
@@ -257,7 +257,7 @@ fn add_thread_pool(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
             pool.max_queue =
                 max_queue.ok_or_else(|| cx.error(format_args!("invalid max_queue value \"{text}\"")))?;
         } else {
-            // nginx says nothing at all.
+            // nginx ignores it silently.
             cx.warn(format_args!("invalid parameter \"{text}\", ignored"));
         }
     }

@@ -128,7 +128,7 @@ impl Conf {
     }
 }
 
-/// The result of a request before the disk is touched: another module's, refused, or a body that is wanted first.
+/// The result of a request before the disk is touched: passed to another module, refused, or waiting for a body.
 fn skip(conf: &Conf, request: &mut Request) -> Option<Step> {
     if !conf.has(request.method) {
         return Some(Step::Next);
@@ -179,7 +179,7 @@ fn path_of(request: &Request, uri: &[u8]) -> Vec<u8> {
     path
 }
 
-/// Tells the client where the new thing is.
+/// Sends the URI of the new resource to the client.
 fn set_location(request: &mut Request) {
     let mut location = Vec::with_capacity(request.uri.len());
     http::uri::escape_uri(&request.uri, &mut location);

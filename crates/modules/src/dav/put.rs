@@ -27,7 +27,7 @@ pub(super) fn begin(request: &mut Request) -> Option<Step> {
     if request.header(HeaderId::ContentRange).is_some() {
         return Some(refused(request, 501, format_args!("PUT with range is unsupported")));
     }
-    // nginx's answer; a client that wants an empty file says so.
+    // nginx's answer; a client that wants an empty file sends a length of 0.
     if request.head.body() == BodyLength::None {
         return Some(refused(request, 500, format_args!("PUT request body must be in a file")));
     }

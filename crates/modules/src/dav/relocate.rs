@@ -119,7 +119,7 @@ fn check_depth(request: &Request) -> Result<(), u16> {
     }
 }
 
-/// `Overwrite`, which is yes where it is not sent.
+/// `Overwrite`, which is true by default.
 fn overwrites(request: &Request) -> Result<bool, u16> {
     match request.header(HeaderId::Overwrite) {
         None | Some(b"T" | b"t") => Ok(true),
@@ -131,7 +131,7 @@ fn overwrites(request: &Request) -> Result<bool, u16> {
     }
 }
 
-/// A path with one slash where it has several.
+/// The path with each run of slashes reduced to one.
 fn merged(path: Vec<u8>) -> Vec<u8> {
     let mut out = Vec::with_capacity(path.len());
     for byte in path {
@@ -230,7 +230,7 @@ impl Job<'_> {
         Ok(Step::Status(201))
     }
 
-    /// As in nginx, the status does not say whether there was a file before.
+    /// As in nginx, the status does not depend on an earlier file.
     async fn relocate_file(&self, stat: &Stat, earlier: Option<Stat>, conf: &Conf) -> Result<Step, u16> {
         let (request, disk) = (self.request, &self.disk);
         let done = match request.method {

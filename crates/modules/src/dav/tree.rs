@@ -173,7 +173,7 @@ impl Disk {
         read.map_err(fault("readdir()", path))
     }
 
-    /// The next entries of a directory, which is opened where it is not yet; nothing at its end.
+    /// The next entries of a directory, which is opened first if necessary; nothing at its end.
     async fn next_entries(
         &self,
         path: &[u8],
@@ -323,7 +323,7 @@ impl Disk {
         done
     }
 
-    /// Copies the bytes of a file, as many as it had when it was looked at.
+    /// Copies the bytes of a file, as many as it had at the check.
     async fn pour(&self, source: &rt::File, from: &[u8], (copy, to): (&rt::File, &[u8]), size: u64) -> Done {
         let mut offset = 0;
         while offset < size {

@@ -1,5 +1,5 @@
-//! The advice of `ringroad check` on locations that pass scripts on: the pitfalls of `SCRIPT_FILENAME`, which a server of
-//! PHP answers with an empty page or 404, and says why in its own log alone.
+//! The advice of `ringroad check` on locations that pass scripts on: the pitfalls of `SCRIPT_FILENAME`, for which a PHP
+//! server responds with an empty page or 404, and has the reason in its own log alone.
 
 use std::path::Path;
 

@@ -45,7 +45,7 @@ struct Geo {
     values: Vec<Box<str>>,
     /// Proxies whose field names the client's address.
     proxies: Vec<Network>,
-    /// Whether the search for the client goes on behind a trusted proxy that another one names.
+    /// Whether the search for the client continues at a trusted proxy named by another one.
     recursive: bool,
     /// Whether the value is computed at each use.
     volatile: bool,
@@ -267,8 +267,8 @@ fn range_of(text: &str) -> Option<(u32, u32)> {
 }
 
 impl Geo {
-    /// The address that counts: the value of the variable, or the client's address; where a trusted proxy says another
-    /// one, that.
+    /// The address that counts: the value of the variable, or the client's address; the address named by a trusted
+    /// proxy, if there is one.
     fn address(&self, request: &Request) -> Option<Address> {
         let start = match &self.source {
             None => request.client().clone(),
@@ -286,7 +286,7 @@ impl Geo {
 impl Compute for Geo {
     fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
         let ip = match self.address(request) {
-            // A client of IPv4 on an IPv6 socket is looked up by its own address.
+            // A client of IPv4 on an IPv6 socket is looked up by its IPv4 address.
             Some(Address::Inet(address)) => address.ip().to_canonical(),
             Some(Address::Unix(_)) | None => IpAddr::V4(NO_ADDRESS.into()),
         };

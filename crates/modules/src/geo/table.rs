@@ -61,7 +61,7 @@ impl Networks {
     /// address, `outside` the value of addresses in no network.
     pub(super) fn flatten(self, width: u32, outside: Place) -> Stretches<u128> {
         let mut networks: Vec<((u128, u32), Place)> = self.0.into_iter().collect();
-        // A network stands before those inside of it, which start at the same address or further on.
+        // A network precedes those inside of it, which start at the same address or later.
         networks.sort_unstable_by_key(|(network, _)| *network);
         let mut flat = Stretches::starting(0, outside);
         // The networks around the place that is reached, with the address behind each; `None` is behind the last.

@@ -78,7 +78,7 @@ async fn keep(database: Weak<Database>, thread: Rc<Thread>) {
     }
 }
 
-/// What tells one file from another.
+/// The attributes that distinguish files.
 type Seen = (u64, u64, i64, u32);
 
 fn seen_of(stat: &Stat) -> Seen {
@@ -104,7 +104,7 @@ async fn check(database: &Database, seen: &mut Option<Seen>) -> Result<bool, Str
     if stat.size > BYTES_MAX as u64 {
         return Err(format!("it has more than {} MiB", BYTES_MAX >> 20));
     }
-    // The first time, nothing is known of the file that the content came from: the metadata tells.
+    // The first time, nothing is known of the file that the content came from: the metadata decides.
     if seen.is_none() {
         let start = stat.size.saturating_sub(METADATA_MAX);
         let end = read(&file, start, stat.size, via).await?;

@@ -1,6 +1,6 @@
 //! `expires`: how long a response may be kept, as `Expires` and `Cache-Control` (RFC 9111 section 5).
 //!
-//! Both are sent, the first one for clients of HTTP/1.0; they always say the same.
+//! Both are sent, the first one for clients of HTTP/1.0; they are redundant.
 
 use std::fmt;
 
@@ -118,7 +118,7 @@ pub(super) fn apply(setting: &Setting, request: &mut Request) {
         Setting::Fixed(expires) => *expires,
         Setting::Variable { text, modified } => {
             let text = text.rendered(request);
-            // As in nginx a value that says nothing leaves the response as it is.
+            // As in nginx an empty value leaves the response unchanged.
             let parsed = std::str::from_utf8(&text).ok().and_then(|text| parse(text, *modified).ok());
             parsed.unwrap_or(Expires::Off)
         }

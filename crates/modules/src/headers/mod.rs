@@ -216,7 +216,7 @@ pub(crate) fn on_one_line(value: &Template, request: &Request) -> Vec<u8> {
     value
 }
 
-/// When the body is out, its fields can say what became of it.
+/// At the end of the body, its fields can show how it ended.
 fn trailers(request: &mut Request) {
     let generation = Rc::clone(&request.generation);
     let conf = generation.config.location(request.location).scope.of::<Conf>();

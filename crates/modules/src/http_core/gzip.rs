@@ -46,7 +46,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("off"),
         |scope, cx| cx.flag(&mut scope.core.answering.gzip_clients.vary),
     ),
-    // Patterns are looked for without case, anywhere in the field.
+    // Patterns are matched without case, anywhere in the field.
     Directive::scope(
         core(
             "gzip_disable",

@@ -106,8 +106,8 @@ fn read_keepalive(text: &str) -> Option<SoKeepalive> {
     Some(SoKeepalive::On { idle: idle.flatten(), interval: interval.flatten(), count: count.flatten() })
 }
 
-/// The addresses that a text stands for; `Err` has nginx's message. Names are looked up by the system, which may wait:
-/// for start and reload.
+/// The addresses that a text stands for; `Err` has nginx's message. The system resolves names, which may wait: for
+/// start and reload.
 fn resolve(text: &str) -> Result<Vec<ListenAddr>, &'static str> {
     if let Some(path) = text.strip_prefix("unix:") {
         return match path.len() {

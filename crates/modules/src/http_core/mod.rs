@@ -42,7 +42,7 @@ pub(crate) static MODULE: Module = Module {
     http: &[HttpType::of::<HttpConf>()],
     blocks: BlockHooks {
         end: |http, scope, end| {
-            // For the groups of servers, which stand in no other block.
+            // For the groups of servers, which have no other block.
             if end.kind == BlockKind::Http {
                 http.own::<HttpConf>().0 = scope.of::<resolve::Conf>().clone();
             }

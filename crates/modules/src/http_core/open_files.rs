@@ -47,7 +47,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("1"),
         |scope, cx| cx.number(&mut scope.core.files.opening.terms.min_uses),
     ),
-    // Only errors that the path itself causes: a disk that fails is asked again.
+    // Only errors that the path itself causes: a disk that fails is tried again.
     Directive::scope(
         core("open_file_cache_errors", LEVELS, Args::Flag, "Caches errors of paths, too.")
             .default("off"),
@@ -75,7 +75,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
 
 /// `max=N [inactive=time]` or `off`.
 fn set_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    // All words are looked at before one of them counts: `off` does not excuse a wrong one beside it.
+    // All words are checked before one of them counts: `off` does not excuse a wrong one beside it.
     let (mut max, mut inactive, mut off) = (None, INACTIVE_DEFAULT, false);
     for text in cx.statement.texts() {
         let read = match text.split_once('=') {

@@ -245,7 +245,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // For debugging, and for programs that want a file.
+    // For debugging, and for programs that need a file.
     Directive::scope(
         core("client_body_in_file_only", LEVELS, Args::Exactly(1), "Puts every request body into a file.")
             .default("off"),

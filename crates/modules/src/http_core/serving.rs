@@ -184,7 +184,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         core("tcp_nodelay", LEVELS, Args::Flag, "Sends small packets at once: on keep-alive connections, in tunnels, and where a body pauses.").default("on"),
         |scope, cx| cx.flag(&mut scope.core.sending.tcp_nodelay),
     ),
-    // Between two successful writes, not for the whole: slow clients may take as long as they go on.
+    // Between two successful writes, not for the whole: slow clients may take any time as long as they make progress.
     Directive::scope(
         core(
             "send_timeout",
@@ -215,7 +215,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .state(conf::State::Accepted("available bytes are sent together, and none wait for a number of bytes")),
         |_, cx| cx.size(&mut 0),
     ),
-    // May depend on the request, so its value is only looked at here when it is a constant.
+    // May depend on the request, so its value is only checked here when it is a constant.
     Directive::scope(
         core(
             "limit_rate",
@@ -229,7 +229,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // For players that want the start of a film at once.
+    // For players that need the start of a film at once.
     Directive::scope(
         core(
             "limit_rate_after",
@@ -484,8 +484,7 @@ fn set_server_tokens(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 fn add_error_pages(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let texts: Vec<&str> = cx.statement.texts().collect();
     let (uri, mut codes) = texts.split_last().expect("the table promises two arguments");
-    // An `=` before the URI: the status that the client sees in the end, or with nothing behind it that of the
-    // page.
+    // An `=` before the URI: the status that the client sees, or with an empty value that of the page.
     let mut overwrite = None;
     if let Some((last, before)) = codes.split_last()
         && let Some(code) = last.strip_prefix('=')

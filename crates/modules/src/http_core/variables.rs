@@ -40,7 +40,7 @@ pub(super) const VARIABLES: &[Variable] = &[
         |request, out| number(request.sent.saturating_sub(request.sent_head), out),
         "Bytes of the response's body that were sent.",
     ),
-    // Own: tells which row of the table in docs/engines.md a request met.
+    // Own: names the row of the table in docs/engines.md for a request.
     variable("body_engine", body_engine, "How the response's file is sent: method and disk engine."),
     // Head and body, as they went to the socket.
     variable("bytes_sent", |request, out| number(request.sent, out), "Bytes of the response that were sent."),
@@ -131,14 +131,14 @@ pub(super) const VARIABLES: &[Variable] = &[
     // The peer of the socket, or what `realip` found in its place.
     variable("remote_addr", |request, out| request.client().show_address(out), "The client's address."),
     variable("remote_port", |request, out| request.client().show_port(out), "The client's port."),
-    // Whether the password was right is not looked at: for logs only.
+    // The password need not be correct: for logs only.
     variable("remote_user", remote_user, "The name that was given with Basic authentication."),
     // For logs; escaped there, not here.
     variable("request", request_line, "The request line as received."),
     // Only modules that need a body read it.
     variable("request_body", request_body, "The request's body, where something has read it into memory."),
     variable("request_body_file", request_body_file, "The file with the request's body, where there is one."),
-    // Tells aborted downloads from whole ones.
+    // Distinguishes aborted downloads from whole ones.
     variable(
         "request_completion",
         |request, out| some(if request.completed { b"OK" } else { b"" }, out),
@@ -398,7 +398,7 @@ fn milliseconds_of(_: &Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// The text before the first colon. The password is not looked at.
+/// The text before the first colon. The password is not checked.
 fn remote_user(request: &Request, out: &mut Vec<u8>) -> bool {
     Credentials::of(request).is_some_and(|credentials| some(credentials.user(), out))
 }
@@ -471,7 +471,7 @@ fn cookie(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     found.is_some_and(|value| some(value, out))
 }
 
-/// The value goes to the next semicolon, also over commas and blanks, and a name stands behind a semicolon, as in nginx.
+/// The value extends to the next semicolon, across commas and blanks, and a name follows a semicolon, as in nginx.
 pub(crate) fn cookie_in<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
     let mut rest = line;
     while let Some((start, behind)) = rest.split_at_checked(name.len()) {
@@ -504,7 +504,7 @@ fn join<'a>(values: impl Iterator<Item = &'a [u8]>, separator: &[u8], out: &mut 
     found
 }
 
-/// Fields that the connection writes have computed values; the others are looked up by name. As in nginx some are whole
+/// Fields that the connection writes have computed values; the others are searched by name. As in nginx some are whole
 /// only when the head was written: `Location` as a URL, the type with its charset.
 fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     let (response, core) = (&request.response, &request.scope().core);

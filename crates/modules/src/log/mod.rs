@@ -1,6 +1,6 @@
 //! `access_log` and `log_format`: which requests are logged, and in which format.
 //!
-//! The lines are written elsewhere ([`telemetry`]); this file says where to and makes the text.
+//! The lines are written elsewhere ([`telemetry`]); this file has the targets and formats the text.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -76,7 +76,7 @@ const DIRECTIVES: &[Directive] = &[
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
     logs: Layered<AccessLog>,
-    /// Whether the block says `off`, which empties the list.
+    /// Whether the block has `off`, which empties the list.
     off_in_block: u32,
     cache: Option<FileCache>,
 }
@@ -220,7 +220,7 @@ fn format_of(cx: &Cx<'_>) -> Result<Arc<LogFormat>, Error> {
     known.ok_or_else(|| cx.error(format_args!("unknown log format \"{name}\"")))
 }
 
-/// How lines gather, as the options say it.
+/// Buffering of lines, by the options.
 #[derive(Default)]
 struct Gather {
     bytes: Option<u64>,

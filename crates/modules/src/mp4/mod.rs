@@ -214,8 +214,8 @@ fn limit_rate(request: &mut Request, conf: &Conf, size: u64, duration_ms: u64) {
     request.limit_rate_after = Some(bytes_in(conf.rate_after.as_millis(), 1000));
 }
 
-/// The bytes before the media data, and the media data; nothing where the file is sent as it is. And how long the movie
-/// lasts, where that was found.
+/// The bytes before the media data, and the media data; nothing where the file is sent as it is. And the duration of
+/// the movie, if known.
 type Made = (Option<(Vec<u8>, Cut)>, Option<u64>);
 
 /// Finds the boxes of a file, and cuts the movie.
@@ -327,7 +327,7 @@ impl<'a> Source<'a> {
         Source { opened, via, len: opened.stat.size, window: conf.buffer_size, held: Vec::new(), at: 0 }
     }
 
-    /// At least `least` bytes from `at` on, and up to `most` where that is more.
+    /// At least `least` bytes from `at` on, and up to `most` if that is more.
     async fn bytes(&mut self, at: u64, least: u64, most: u64) -> Result<&[u8], Trouble> {
         let left = self.len.saturating_sub(at);
         let wanted = least.max(most).min(left);

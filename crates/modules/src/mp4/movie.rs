@@ -22,7 +22,7 @@
 
 use std::ops::Range;
 
-/// The span of time that is wanted.
+/// The requested span of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Span {
     /// Milliseconds from the beginning.
@@ -56,9 +56,9 @@ pub(super) struct Cut {
 /// nginx's message for an invalid file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// The words stand behind the name of the file.
+    /// The words follow the name of the file.
     Of(String),
-    /// The words stand before it.
+    /// The words precede it.
     In(String),
 }
 
@@ -294,7 +294,7 @@ impl Movie {
         }
     }
 
-    /// How long the whole lasts, in milliseconds: as the file says, without the span.
+    /// How long the whole lasts, in milliseconds: by the file, without the span.
     pub(super) fn duration_ms(content: &[u8]) -> Option<u64> {
         let mut found = None;
         let read = each(content, |name, content| {
@@ -323,7 +323,7 @@ impl Movie {
     /// `trak` with all that is in it.
     fn read_track(&mut self, content: &[u8], span: &Span) -> Result<(), Fault> {
         let mut track = Track::default();
-        // A track that is over before the start says so in one of its headers, and nothing behind that is read.
+        // One of a track's headers shows that it is over before the start, and nothing behind that is read.
         let mut is_over = false;
         each(content, |name, content| match &name {
             _ if is_over => Ok(()),
@@ -450,7 +450,7 @@ fn rows<'r, const N: usize>(
     })
 }
 
-/// The samples of a track that are sent, as its tables say it.
+/// The samples of a track that are sent, by its tables.
 #[derive(Clone, Debug, Default)]
 struct Samples {
     // As in the boxes of these names.
@@ -472,11 +472,11 @@ struct Samples {
 struct Bounds {
     /// The first sample, from 0 on.
     start: u64,
-    /// The sample behind the last one, where an end is wanted.
+    /// The sample behind the last one, if the request has an end.
     end: u64,
     /// The first chunk, from 0 on.
     start_chunk: u64,
-    /// The chunk behind the last one, where an end is wanted.
+    /// The chunk behind the last one, if the request has an end.
     end_chunk: u64,
     /// Samples of the first chunk that are not sent.
     start_chunk_samples: u64,
@@ -886,8 +886,8 @@ fn chunk_of(rows: &[[u32; 3]], chunks: u64, mut sample: u64, what: &str) -> Resu
     within("zero number of entries in stsc atom")
 }
 
-/// Cuts the rows behind the last sample; `part` is the row of the first chunk where that is sent in part. Returns the row of
-/// the last chunk where that is sent in part.
+/// Cuts the rows behind the last sample; `part` is the row of the first chunk if that is sent in part. Returns the row of
+/// the last chunk if that is sent in part.
 fn cut_last_chunk(
     kept: &mut Vec<[u32; 3]>,
     part: &mut Option<[u32; 3]>,

@@ -26,7 +26,7 @@ use upstream::caching::settings::{
 impl<F: Family> Rows<F> {
     /// Which responses may be stored, for how long, where, and when a stale one is used.
     pub(crate) const CACHE: &'static [Directive] = &[
-        // A zone may be used above the line that declares it, so whether there is one is asked at the end.
+        // A zone may be used above the line that declares it, so its existence is checked at the end.
         Directive::scope(
             row("_cache", Args::Exactly(1), "The cache for responses, by the name of its zone, or `off`.")
                 .default("off"),
@@ -344,7 +344,7 @@ fn set_zone(conf: &mut Conf, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a key tells requests with different credentials apart.
+/// Whether a key distinguishes requests with different credentials.
 fn names_credential(mut text: &str) -> bool {
     while let Some(dollar) = text.find('$') {
         text = &text[dollar + 1..];

@@ -1,5 +1,5 @@
-//! Requests that a cache may answer (`proxy_cache`): which cache, under which key, and how the upstream is asked on its
-//! behalf. `caching` does the rest.
+//! Requests that a cache may answer (`proxy_cache`): the cache, the key, and the request of the cache to the upstream.
+//! `caching` does the rest.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl<F: Family> Passing<F> {
 /// A cache and the text of a key.
 type Keyed = (Arc<Cache>, Vec<u8>);
 
-/// The cache of a request and the text of its key; none where it has no cache, or none that may be asked.
+/// The cache of a request and the text of its key; none if it has no cache, or may not use it.
 ///
 /// # Errors
 /// The status that answers; the log has the reason.
@@ -65,7 +65,7 @@ pub(super) fn lookup(request: &mut Request, via: Via<'_>) -> Result<Option<Keyed
 fn keyed(request: &mut Request, via: Via<'_>) -> Result<Option<Keyed>, u16> {
     let conf = via.conf;
     let Some(cache) = cache_of(request, conf)? else { return Ok(None) };
-    // Before the key is made, which may tell upstreams apart by `$proxy_host`.
+    // Before the key is made, which may distinguish upstreams by `$proxy_host`.
     let destination = pass::target(request, conf)?.1;
     let text = match &conf.cache.key {
         Some(template) => template.rendered(request),
@@ -119,7 +119,7 @@ pub(super) async fn purge(request: &mut Request, via: Via<'_>) -> Option<u16> {
     Some(Box::pin(purge::purge(request, &cache, &purged, fate)).await)
 }
 
-/// The tags that a request names; nothing where it has no field for them.
+/// The tags that a request names; nothing if it has no field for them.
 fn tags(request: &Request, conf: &Conf) -> Option<Vec<Vec<u8>>> {
     let name = conf.cache.purge_tag_header.as_ref()?;
     let mut values = request.head.named(request.bytes(), name).peekable();

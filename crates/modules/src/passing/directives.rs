@@ -1,5 +1,5 @@
 //! The directives of the family for requests to upstreams, and for the parts of a response that are passed on. Those of
-//! the cache stand in `cache_conf`, those of TLS in `ssl`. The protocols choose which of the tables they have.
+//! the cache are in `cache_conf`, those of TLS in `ssl`. The protocols choose which of the tables they have.
 
 use std::net::SocketAddr;
 
@@ -46,7 +46,7 @@ impl<F: Family> Rows<F> {
                 .default("off"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).upstream.socket_keepalive),
         ),
-        // Requests that may have had an effect are sent again only where `non_idempotent` says so.
+        // Requests that may have had an effect are sent again only with `non_idempotent`.
         Directive::scope(
             row("_next_upstream", Args::AtLeast(1), "When the next upstream is tried.")
                 .default("error timeout")
@@ -115,7 +115,7 @@ impl<F: Family> Rows<F> {
     ];
 
     /// Bodies of requests and responses, the memory and the files for them. nginx has rules for how the sizes fit together;
-    /// `conf` looks at them where a block ends, because the lines of one may stand in any order.
+    /// `conf` checks them at the end of a block, because the lines of one may be in any order.
     pub(crate) const BODIES: &'static [Directive] = &[
         // When off, an upstream gets the fields of `proxy_set_header` and those that the message needs.
         Directive::scope(
@@ -128,7 +128,8 @@ impl<F: Family> Rows<F> {
             row("_pass_request_body", Args::Flag, "Whether the client's body is passed on.").default("on"),
             |scope, cx| cx.flag(&mut conf::<F>(scope).pass_body),
         ),
-        // Off, an upstream sees the first bytes of an upload before the last ones are here, and no other one is asked.
+        // When off, an upstream sees the first bytes of an upload before the last ones have arrived, and no other one
+        // is tried.
         Directive::scope(
             row("_request_buffering", Args::Flag, "Reads a body completely before an upstream is tried.")
                 .default("on"),
@@ -250,7 +251,7 @@ impl<F: Family> Rows<F> {
     ];
 }
 
-/// A size that others follow from where it is not written.
+/// A size that is the default of others.
 fn written(
     field: &mut Option<u64>,
     read: fn(&str) -> Result<u64, value::ValueError>,

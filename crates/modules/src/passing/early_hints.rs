@@ -57,8 +57,8 @@ pub(crate) fn interim_of<F: Family>(request: &Request) -> Option<MakeInterim> {
     (may_have && holds()).then_some(pass_on::<F> as MakeInterim)
 }
 
-/// Receives the fields of an interim response for the client. A 100 says nothing to the client of a proxy that has sent its
-/// request as a whole.
+/// Receives the fields of an interim response for the client. A 100 has no meaning for the client of a proxy that has sent
+/// its request as a whole.
 fn pass_on<F: Family>(request: &Request, head: &ReplyHead, raw: &[u8]) -> Option<Interim> {
     let status = head.status();
     if status.code() == 100 {

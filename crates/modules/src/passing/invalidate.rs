@@ -1,9 +1,9 @@
 //! The entries that an unsafe request makes stale (RFC 9111 section 4.4): those of its URI, and of the URIs in
 //! `Location` and `Content-Location` of its response, if they have the same origin.
 //!
-//! Under which key that is, and in which cache, only the way of a GET of that URI can tell: it may lead to another
-//! location, with different rewrites and variables. So a subrequest runs through the phases up to this point, and
-//! removes the entry that it would have been answered with. It asks no upstream.
+//! Only the location of a GET of that URI determines its key and cache: it may lead to another location, with different
+//! rewrites and variables. So a subrequest runs through the phases up to this point, and removes the entry that it
+//! would have been answered with. It asks no upstream.
 
 use ::http::invalidation::{self, Target};
 use ::http::request::HeaderId;
@@ -34,7 +34,7 @@ pub(super) async fn after(request: &Request, via: Via<'_>, heading: &Heading) {
     let mut paths = vec![path.to_vec()];
     for id in [HeaderId::Location, HeaderId::ContentLocation] {
         let Some(value) = heading.head().get(heading.raw(), id) else { continue };
-        // An upstream that knows itself under another name says that one; the client gets the URI of this server.
+        // An upstream may use its own name; the client gets the URI of this server.
         let changed = via.protocol.location(request, value);
         let found = invalidation::same_origin_target(target, changed.as_deref().unwrap_or(value));
         paths.extend(found.filter(|path| !paths.contains(path)));

@@ -15,9 +15,9 @@
 //! | `cached`, `invalidate` | what a request has of a cache, and what it takes away |
 //! | [`early_hints`] | interim responses |
 //!
-//! A protocol is a type with its own settings that implements [`Family`] and [`Protocol`]. Its module says which tables
-//! of [`Rows`] it has beside its own, and gets everything else by [`module`]. Connections, tries and buffers are
-//! `upstream`'s; `upstream::peers` has the servers of a group.
+//! A protocol is a type with its own settings that implements [`Family`] and [`Protocol`]. Its module lists its tables
+//! of [`Rows`] and its own rows, and gets the rest by [`module`]. Connections, tries and buffers are `upstream`'s;
+//! `upstream::peers` has the servers of a group.
 
 mod ask;
 mod cache_conf;
@@ -119,7 +119,7 @@ pub(crate) trait Protocol: Send + Sync {
         true
     }
 
-    /// The value of `Location`, or the address in `Refresh`, where it is changed.
+    /// The value of `Location`, or the address in `Refresh`, if it is changed.
     fn location(&self, _: &Request, _: &[u8]) -> Option<Vec<u8>> {
         None
     }
@@ -154,7 +154,7 @@ pub(crate) trait Family: Protocol + Any + Clone + Debug + Default {
     fn finish(&mut self, _: &mut Conf) {}
 }
 
-/// The directives of the family, in tables. Which of them a protocol has is nginx's to say.
+/// The directives of the family, in tables. The set of a protocol is nginx's.
 pub(crate) struct Rows<F>(PhantomData<F>);
 
 /// The settings of a block for one protocol.
@@ -172,7 +172,7 @@ impl<F: Family> Settings for Passing<F> {
     }
 
     fn inherit(&self, inner: Inner) -> Option<Passing<F>> {
-        // Each location says itself where its requests go.
+        // Each location sets its target itself.
         let inherits = |conf: &Conf| Conf { pass: None, ..conf.clone() };
         (inner == Inner::Block).then(|| Passing { conf: inherits(&self.conf), own: self.own.clone() })
     }

@@ -45,7 +45,7 @@ pub(crate) struct Place {
     pub(crate) key_start: Vec<u8>,
     /// Whether it is spoken to by TLS.
     pub(crate) is_secure: bool,
-    /// `$proxy_host`: the host, with the port where it is not the scheme's.
+    /// `$proxy_host`: the host, with the port if it is not the scheme's.
     pub(crate) host: Vec<u8>,
     /// `$proxy_port`; a unix socket has none.
     pub(crate) port: Option<u16>,
@@ -167,7 +167,7 @@ fn after_scheme<'t>(schemes: &[Scheme], text: &'t [u8]) -> Option<(Scheme, &'t [
     })
 }
 
-/// Host and port, and the URI behind them. Behind the path of a socket a colon stands before it.
+/// Host and port, and the URI behind them. A colon separates it from the path of a socket.
 fn split(text: &str) -> (&str, &str) {
     let socket = text.get(..UNIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(UNIX));
     if socket {

@@ -159,7 +159,7 @@ pub(crate) fn apply(request: &mut Request, via: Via<'_>, reply: Reply) -> Step {
     Step::Done
 }
 
-/// Whether a response without content had a framing whose end is known now: its client has to be told a length.
+/// Whether a response without content had a framing whose end is known now: its client needs a length.
 fn is_empty(request: &Request) -> bool {
     let has_framing = request.method != Method::Head && !matches!(request.response.status, 101 | 204 | 304);
     has_framing && request.response.content_length.is_none()
@@ -260,7 +260,7 @@ fn head(request: &mut Request, via: Via<'_>, heading: &Heading) {
         Some(text) => Reason::new(status, text),
         None => Reason { status: status.code(), text: None },
     });
-    // A chunked body has no length, whatever else the head says (RFC 9112 section 6.3).
+    // A chunked body has no length, even with a `Content-Length` (RFC 9112 section 6.3).
     response.content_length = if head.is_chunked() { None } else { head.content_length() };
     // nginx compares dates of these only, and passes that of an error page on like any other field.
     let whole = match status.code() {
@@ -347,7 +347,7 @@ fn last_modified(request: &mut Request, name: &[u8], value: &[u8]) {
     }
 }
 
-/// As in nginx a path that is not changed stays a path, whatever `absolute_redirect` says.
+/// As in nginx an unchanged path stays a path, whatever `absolute_redirect` is.
 fn location(request: &mut Request, via: Via<'_>, name: &[u8], value: &[u8]) {
     match via.protocol.location(request, value) {
         Some(changed) => request.response.location = Some(changed),
@@ -366,7 +366,7 @@ fn refresh(request: &Request, via: Via<'_>, value: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The fields of an interim answer that a client gets (103): those that are passed on and say nothing of a body.
+/// The fields of an interim answer that a client gets (103): those that are passed on and do not describe a body.
 pub(super) fn interim_lines<'a>(
     conf: &'a Conf,
     head: &'a ReplyHead,

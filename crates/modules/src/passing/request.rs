@@ -141,7 +141,7 @@ pub(crate) fn is_conditional(id: HeaderId) -> bool {
     )
 }
 
-/// RFC 9110 section 9.2.2, and what WebDAV (RFC 4918) says of its methods. Others may do anything twice.
+/// RFC 9110 section 9.2.2, and the methods of WebDAV (RFC 4918). Others may do anything twice.
 pub(crate) fn is_idempotent(method: Method) -> bool {
     matches!(
         method,

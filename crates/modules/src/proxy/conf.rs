@@ -111,7 +111,7 @@ impl Protocol for Http {
     }
 
     fn can_frame(&self, length: BodyLength) -> bool {
-        // Without chunks or frames an upstream could not tell where a body of unknown length ends.
+        // Without chunks or frames an upstream could not find the end of a body of unknown length.
         length != BodyLength::Unknown || self.version != Version::Http10
     }
 

@@ -16,7 +16,7 @@ use exchange::config::{Cx, Layered, Scope};
 
 /// The servers to pass to, and the form of the request. A block inherits all settings but the target.
 pub(super) const DIRECTIVES: &[Directive] = &[
-    // The only way into this module. Where it may have a URI is looked at by `pass`.
+    // The only way into this module. `pass` checks where it may have a URI.
     Directive::scope(
         Spec::new(
             "",
@@ -81,7 +81,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // An upstream sends some only where it was told `TE: trailers`, which is up to `proxy_set_header`.
+    // An upstream sends some only with `TE: trailers`, which is up to `proxy_set_header`.
     Directive::scope(
         row("_pass_trailers", Args::Flag, "Whether trailers of responses are passed on.")
             .default("off"),

@@ -12,8 +12,8 @@
 //!
 //! `proxy_set_header` goes before all rows but that of the framing, also with an empty value.
 //!
-//! Nothing that a client or a variable says can end a line of it: the URI is escaped and control bytes in values
-//! become spaces. The fields that frame the body are made from the body that is sent, and from nothing else.
+//! No text of a client or a variable can end a line of it: the URI is escaped and control bytes in values become
+//! spaces. The fields that frame the body are made from the body that is sent, and from nothing else.
 
 use http::gateway::{Encoder, http1, http2};
 use http::hop_by_hop::ConnectionOptions;
@@ -39,13 +39,13 @@ pub(crate) struct SetField {
     pub(super) value: Template,
 }
 
-/// Whether a field of this name says where the body ends.
+/// Whether a field of this name determines the end of the body.
 pub(super) fn is_framing(name: &[u8]) -> bool {
     matches!(HeaderId::of(name), HeaderId::ContentLength | HeaderId::TransferEncoding)
 }
 
-/// Fields of clients that upstreams get only where `proxy_set_header` says so. `Host` and the fields for framing are
-/// written by this server, hop-by-hop fields are dropped.
+/// Fields of clients that upstreams get only by `proxy_set_header`. `Host` and the fields for framing are written by
+/// this server, hop-by-hop fields are dropped.
 fn is_replaced(id: HeaderId) -> bool {
     matches!(
         id,
@@ -156,7 +156,7 @@ pub(super) fn default_key(conf: &Conf, request: &Request, destination: &Destinat
     key
 }
 
-/// The method that the upstream is asked with.
+/// The method of the upstream's request.
 fn method_text(request: &Request, http: &Http, fill: Option<&Fill>) -> Vec<u8> {
     if fill.is_some_and(|fill| fill.as_get) {
         return b"GET".to_vec();

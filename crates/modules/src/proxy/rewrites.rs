@@ -78,7 +78,7 @@ enum Find {
 }
 
 impl Rewrite {
-    /// The value with the change; `None` where it is not one that is looked for.
+    /// The value with the change; `None` if it is no searched one.
     fn apply(&self, request: &Request, value: &[u8]) -> Option<Vec<u8>> {
         match &self.find {
             Find::Prefix(prefix) => {
@@ -109,7 +109,7 @@ fn first(list: &[Rewrite], request: &Request, value: &[u8]) -> Option<Vec<u8>> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Redirects {
     list: Layered<Rewrite>,
-    /// The block that says `off`, and whether that holds.
+    /// The block with `off`, and whether that applies.
     off_block: u32,
     is_off: bool,
     /// The default without a directive: it follows from `proxy_pass`.

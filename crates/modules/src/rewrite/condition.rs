@@ -67,7 +67,7 @@ impl Condition {
         let without = words[last].strip_suffix(')').ok_or_else(|| invalid(cx, words[last]))?;
         match without {
             "" if last > 0 => drop(words.pop()),
-            // Nothing stands in the parentheses; nginx names the one that closes them.
+            // The parentheses are empty; nginx names the one that closes them.
             "" => {}
             without => words[last] = without,
         }
@@ -102,7 +102,7 @@ impl Condition {
 
     /// A test of a file.
     fn of_file(test: &str, path: &str, cx: &mut Cx<'_>) -> Result<Condition, Error> {
-        // The path is looked at before the letter, as in nginx.
+        // The path is checked before the letter, as in nginx.
         let path = cx.template(path)?;
         let kind = match test.trim_start_matches('!') {
             "-f" => FileKind::Plain,
@@ -148,7 +148,7 @@ impl Condition {
         })
     }
 
-    /// Whether it holds, now that the file was looked at; nothing is there without a `stat`.
+    /// Whether it holds, after the check of the file; nothing is there without a `stat`.
     pub(super) fn holds_for(&self, stat: Option<&Stat>) -> bool {
         let Condition::File { kind, wanted, .. } = self else { return false };
         stat.is_some_and(|stat| kind.fits(stat)) == *wanted
@@ -167,8 +167,8 @@ impl FileKind {
     }
 }
 
-/// Whether a pattern matches. Its groups are in the request then; without a match there are none any more. `None`
-/// where PCRE gave the search up, as the log says.
+/// Whether a pattern matches. Its groups are in the request then; without a match there are none any more. `None` if
+/// PCRE gave the search up, as the log shows.
 pub(super) fn find(
     pattern: &Pattern,
     text: &str,

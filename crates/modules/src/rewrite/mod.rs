@@ -1,8 +1,8 @@
 //! nginx's rewrite module: `rewrite`, `if`, `return`, `set`, `break`.
 //!
 //! The directives of a block make a script (`script`), which runs at server level and in the location. An `if` in a
-//! location is a nested location: where its condition holds, the request goes on with its settings, and with the rest
-//! of the script that it stands in.
+//! location is a nested location: if its condition holds, the request continues with its settings, and with the rest of
+//! its script.
 
 mod condition;
 mod replace;
@@ -93,7 +93,7 @@ const DIRECTIVES: &[Directive] = &[
     // The resolver reads the blocks, when the one around them is complete.
     condition(Contexts::SERVER, Contexts::SERVER_IF),
     condition(Contexts::LOCATION, Contexts::LOCATION_IF),
-    // Its text is a body or a URL; which one, the status says.
+    // Its text is a body or a URL; the status decides which one.
     Directive::scope(
         spec("return", Args::Between(1, 2), "Ends a request with a status, a text or a redirect."),
         add_return,
@@ -168,7 +168,7 @@ impl Conf {
     }
 }
 
-/// nginx's own code: close the connection and say nothing.
+/// nginx's own code: close the connection without a response.
 const CLOSE: u16 = 444;
 
 /// nginx takes any number that has room in a status line, registered or not.
@@ -228,7 +228,7 @@ fn answer(request: &mut Request, status: u16, text: Option<&Template>) -> Step {
     if status >= 400 && text.is_none_or(|text| text.constant() == Some("")) {
         return Step::Status(status);
     }
-    // Without a text the body is empty and says so, which keeps the connection usable.
+    // Without a text the body is empty with a length of 0, which keeps the connection usable.
     let body = text.map_or(Source::Static(b""), |text| text.source(request));
     let response = &mut request.response;
     response.status = status;

@@ -42,7 +42,7 @@ pub(super) enum After {
     Next,
     /// The search for a location.
     Search,
-    /// The request goes on in the location where it is.
+    /// The request continues in its location.
     Stay,
 }
 
@@ -73,7 +73,7 @@ impl Rewrite {
         let kind = match flag {
             None if is_url(source) => to_client,
             None => Kind::Uri(After::Next),
-            // A URL stays a redirect, whatever stands behind it.
+            // A URL stays a redirect, with any flag.
             Some("last" | "break") if is_url(source) => to_client,
             Some("last") => Kind::Uri(After::Search),
             Some("break") => Kind::Uri(After::Stay),

@@ -1,7 +1,7 @@
 //! The script of the directives of one block: a list of instructions, which a request runs through.
 //!
-//! A condition that looks at a file has to wait for the disk. The interpreter stops there and is asked again,
-//! so that scripts without such conditions, nearly all, run without a future.
+//! A condition that looks at a file has to wait for the disk. The interpreter stops there and is called again, so that
+//! scripts without such conditions, nearly all, run without a future.
 
 use std::sync::Arc;
 
@@ -49,8 +49,8 @@ pub(crate) enum Instruction {
 }
 
 impl Draft {
-    /// Puts the instructions of a block behind the condition that it belongs to, the first from this place on.
-    /// Answers where the block ends: no condition stands in another one, so that the next is behind it.
+    /// Puts the instructions of a block behind the condition that it belongs to, the first from this place on. Answers
+    /// where the block ends: conditions are not nested, so the next follows it.
     pub(super) fn fill(&mut self, from: usize, block: Draft, inside: Option<LocationId>) -> usize {
         let mut places = from..self.0.len();
         let at = places.find(|&place| matches!(self.0[place], Instruction::If { .. }));
@@ -75,7 +75,7 @@ impl Draft {
     }
 }
 
-/// Where a request stands in a script.
+/// The position of a request in a script.
 struct State {
     /// The next instruction.
     at: usize,

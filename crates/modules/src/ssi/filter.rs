@@ -68,7 +68,7 @@ struct Kind {
 /// Values of a command's parameters, in the order of its kind.
 type Values = Vec<Option<Vec<u8>>>;
 
-/// Whether the text behind a command can be looked at now.
+/// Whether the text behind a command can be parsed now.
 #[derive(PartialEq, Eq)]
 enum Next {
     GoOn,
@@ -85,7 +85,7 @@ const KINDS: &[Kind] = &[
         branch: None,
         run: Page::include,
     },
-    // Values come from the request, so they are written for HTML unless a page says that it knows better.
+    // Values come from the request, so they are written for HTML unless the page sets another encoding.
     Kind {
         name: "echo",
         parameters: &[("var", true), ("default", false), ("encoding", false)],
@@ -208,7 +208,7 @@ impl Page {
         (kind.run)(self, request, values, out)
     }
 
-    /// The parameters are looked at in nginx's order, so that the first fault is the same.
+    /// The parameters are checked in nginx's order, so that the first error is the same.
     fn include(&mut self, request: &mut Request, values: Values, out: &mut Output) -> Result<Next, Failed> {
         let [by_uri, by_file, wait, set, stub] = take(values);
         let text = match (by_uri, by_file) {
@@ -252,7 +252,7 @@ impl Page {
         let capture = set.is_some();
         self.waiting = set;
         out.subrequest(Subrequest { uri, args, capture, stub, waits, ..Subrequest::default() });
-        // Without `wait` the page goes on, so that includes run side by side.
+        // Without `wait` the page continues, so that includes run concurrently.
         Ok(if waits { Next::Wait } else { Next::GoOn })
     }
 
@@ -389,7 +389,7 @@ impl Command {
         }
     }
 
-    /// The command as it could stand in a page.
+    /// The command as it could be written in a page.
     fn to_text(&self) -> Vec<u8> {
         let mut text = b"<!--#".to_vec();
         text.extend_from_slice(&self.name);
@@ -424,7 +424,7 @@ fn find_block(request: &mut Request, name: &[u8]) -> Result<Vec<u8>, Failed> {
     }
 }
 
-/// A URI that does not start with a slash is looked for beside the page.
+/// A URI that does not start with a slash is relative to the page.
 fn with_folder(request: &Request, text: &[u8], uri: Vec<u8>) -> Vec<u8> {
     let nothing = uri.is_empty() && text.contains(&b'$');
     if uri.first() == Some(&b'/') || nothing {

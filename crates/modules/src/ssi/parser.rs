@@ -34,7 +34,7 @@ pub(super) struct Parser {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Command {
     pub(super) name: Vec<u8>,
-    /// One more than allowed at most, so that too many can be told.
+    /// One above the limit, so that an excess can be detected.
     pub(super) parameters: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -118,7 +118,7 @@ impl Parser {
                         at += 1;
                         continue;
                     }
-                    // Another beginning may start here; any other byte is text and looked at again.
+                    // Another beginning may start here; any other byte is text and parsed again.
                     let again = byte == b'<';
                     self.state = if again { State::Begin(1) } else { State::Text };
                     return (at + usize::from(again), Found::Held(&BEGIN[..seen]));

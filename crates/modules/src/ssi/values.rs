@@ -36,7 +36,7 @@ const COMMON_MAX: usize = 1 << 20;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Failed;
 
-/// Says why a directive cannot be carried out.
+/// Logs why a directive fails.
 pub(super) fn fail<T>(request: &Request, why: std::fmt::Arguments<'_>) -> Result<T, Failed> {
     request.log(Level::Error, why);
     Err(Failed)

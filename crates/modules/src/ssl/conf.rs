@@ -181,7 +181,7 @@ fn protocols(has_http2: bool) -> Vec<Vec<u8>> {
     first.into_iter().chain(others.map(<[u8]>::to_vec)).collect()
 }
 
-/// Why a file cannot be used, as nginx says it.
+/// The reason why a file cannot be used, in nginx's words.
 fn unusable(what: &str, path: &Path, error: &FileError) -> String {
     format!("cannot load {what} \"{}\": {error}", path.display())
 }

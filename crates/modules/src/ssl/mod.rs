@@ -234,7 +234,7 @@ const CLIENTS: &[Directive] = &[
     ),
 ];
 
-/// Sessions that later connections of a client go on with.
+/// Sessions that later connections of a client resume.
 const SESSIONS: &[Directive] = &[
     Directive::scope(
         spec(
@@ -307,7 +307,7 @@ fn read_origin(scope: &mut Scope, cx: &mut Cx<'_>, what: &str) -> Result<Origin,
 
 /// How long an unused certificate stays in the cache without `inactive=`, as in nginx.
 const CERTIFICATE_INACTIVE: Duration = Duration::from_secs(10);
-/// How long a cached certificate is used without a look at its file without `valid=`, as in nginx.
+/// How long a cached certificate is used without a check of its file without `valid=`, as in nginx.
 const CERTIFICATE_VALID: Duration = Duration::from_secs(60);
 
 /// `off`, or `max=` with `inactive=` and `valid=`.

@@ -1,8 +1,8 @@
 //! `health`: checks of load balancers and supervisors.
 //!
-//! `live` says that a thread serves requests. `ready` also says whether clients should come: not while the server is about to
-//! end. Caches that are read from the disk meanwhile, and upstreams that fail, are no reason against it: other servers
-//! would have them too.
+//! `live` shows that a thread serves requests. `ready` also shows whether clients should come: not while the server is
+//! about to end. Caches that are read from the disk meanwhile, and upstreams that fail, are no reason against it: other
+//! servers would have them too.
 //!
 //! Load balancers that ask each second notice after a few checks, so that `shutdown_delay` is some of their intervals.
 

@@ -172,7 +172,7 @@ impl Page {
         }
     }
 
-    /// Whether it tells what strangers should not know. Checks tell no more than a connection does.
+    /// Whether it reveals facts that strangers should not know. Checks reveal no more than a connection does.
     fn is_private(self) -> bool {
         !matches!(self, Page::Live | Page::Ready)
     }
@@ -208,8 +208,8 @@ fn take_part(http: &Http, scope: &Scope, plan: &mut Plan) {
     }
 }
 
-/// Counts a request of a client that has ended. Subrequests, and fetches that go on for a cache, are parts of it or have no
-/// client.
+/// Counts a request of a client that has ended. Subrequests, and fetches that continue for a cache, are parts of it or have
+/// no client.
 fn count(_: &Conf, request: &Request) {
     if request.depth > 0 || request.is_detached {
         return;

@@ -134,7 +134,7 @@ fn zone_of(http: &Http, location: &Location, named: &Location) -> Option<Zone> {
     Some(Zone { server, location })
 }
 
-/// A thread takes up a configuration: zones that were there before go on.
+/// A thread takes up a configuration: existing zones continue.
 pub(super) fn configured(thread: &Rc<Thread>, before: Option<&Generation>) {
     let generation = thread.generation();
     let Some(zones) = generation.config.http.of::<StatusZones>().made.get() else { return };

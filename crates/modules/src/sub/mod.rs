@@ -139,7 +139,7 @@ fn filter(conf: &Conf, request: &mut Request) {
     if patterns.is_empty() {
         return;
     }
-    // Also where nothing will be found: the head goes out before the body is looked at.
+    // Also where nothing will be found: the header section is sent before the body is searched.
     request.response.becomes_another(conf.keeps_date);
     request.response.filters.push(Box::new(Replace::new(patterns, conf.pairs.clone(), conf.once)));
 }

@@ -115,7 +115,7 @@ impl Search {
         Search { patterns, once, used: vec![false; left], left }
     }
 
-    /// The patterns that are looked for, the first one first.
+    /// The searched patterns, the first one first.
     fn live(&self) -> impl Iterator<Item = (usize, &[u8])> {
         let texts = self.patterns.texts.iter().enumerate().filter(|(pattern, _)| !self.used[*pattern]);
         texts.map(|(pattern, (text, _))| (pattern, text.as_slice()))
@@ -172,9 +172,9 @@ impl Replace {
         Replace { search: Search::new(patterns, once), pairs, rendered, held: Vec::new() }
     }
 
-    /// Takes the next bytes of the body and says how many; those that may begin a text are held back.
+    /// Takes the next bytes of the body and returns how many; those that may begin a text are held back.
     fn advance(&mut self, input: &[u8], out: &mut Vec<u8>, render: impl Fn(&Template) -> Vec<u8>) -> usize {
-        // Most pieces follow one that ended with nothing held back, and are searched where they are.
+        // Most pieces follow one that ended without bytes held back, and are searched in place.
         let mut whole = std::mem::take(&mut self.held);
         let before = whole.len();
         let input = if before == 0 {
@@ -192,8 +192,8 @@ impl Replace {
         }
     }
 
-    /// Gives `input` with replaced texts, and says where it stopped. `render` makes the text for the `sub_filter` of
-    /// a number.
+    /// Outputs `input` with replaced texts, and returns where it stopped. `render` makes the text for the `sub_filter`
+    /// of a number.
     fn replace(
         &mut self,
         input: &[u8],
@@ -247,7 +247,7 @@ impl BodyFilter for Replace {
         Ok(())
     }
 
-    /// A text does not go on behind the response of a subrequest.
+    /// A match does not extend across the response of a subrequest.
     fn interrupt(&mut self, request: &mut Request, out: &mut Output) {
         self.flush(request, out);
     }

@@ -1,7 +1,7 @@
 //! `ringroad check FILE`: how much of an nginx configuration this server honours.
 //!
-//! Unlike `-t` it goes on past errors, missing files and missing features, so that one run shows everything that a move
-//! from nginx would meet. Supported directives are only counted, unless `--all` lists each. The exit status is 0 when the
+//! Unlike `-t` it continues after errors, missing files and missing features, so that one run shows every obstacle of a
+//! move from nginx. Supported directives are only counted, unless `--all` lists each. The exit status is 0 when the
 //! configuration loads, 2 when features are missing, and 1 when it is wrong.
 
 mod judge;

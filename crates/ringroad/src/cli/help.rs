@@ -107,7 +107,7 @@ fn value(value: Value, between: &str) -> String {
     }
 }
 
-/// A name with its help, which goes on below itself.
+/// A name with its help, which continues below it.
 fn row(text: &mut String, name: &str, help: &str, width: usize, between: &str) {
     let _infallible = write!(text, "  {name:width$}{between}");
     let indent = 2 + width.max(name.len()) + between.len();

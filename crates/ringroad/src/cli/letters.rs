@@ -38,7 +38,7 @@ pub(crate) struct Options {
     pub(crate) any_process: bool,
 }
 
-/// What `-s` tells a running server.
+/// The signal of `-s` to a running server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Stop,
@@ -103,7 +103,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Options, OptionError> {
                 b's' | b'p' | b'e' | b'c' | b'g' => {
                     let value =
                         if rest.is_empty() { args.next() } else { Some(OsStr::from_bytes(rest).into()) };
-                    // An empty value is one, as in nginx: `-g "$UNSET"` says nothing.
+                    // An empty value is one, as in nginx: `-g "$UNSET"` is empty.
                     let value = value.ok_or_else(|| missing(letter))?;
                     set_value(&mut options, letter, value)?;
                     rest = &[];
@@ -135,7 +135,7 @@ fn set_value(options: &mut Options, letter: u8, value: OsString) -> Result<(), O
     Ok(())
 }
 
-/// nginx names the kind of value that each letter wants.
+/// nginx names the kind of value that each letter takes.
 fn missing(letter: u8) -> OptionError {
     let what = match letter {
         b'p' => "directory name",

@@ -140,7 +140,7 @@ fn macros(option: &Opt) -> String {
     format!("{}{value}", names.join(" , "))
 }
 
-/// A sentence begins a line, as mdoc wants it, and lines are short.
+/// A sentence begins a line, as mdoc requires, and lines are short.
 fn text(page: &mut String, words: &str) {
     const WIDTH: usize = 78;
     let mut column = 0;

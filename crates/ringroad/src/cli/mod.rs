@@ -170,7 +170,7 @@ fn help(given: &Given) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Text for standard output. A reader that went away is no error of ours.
+/// Text for standard output. A reader that went away is no error of this program.
 fn print(text: impl AsRef<[u8]>) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_ref()).and_then(|()| out.flush());

@@ -63,7 +63,7 @@ pub(super) fn report(request: &Request, loaded: &Result<Site, Refused>, errors_m
             }
             return;
         }
-        // `-t` says first that the syntax is right, and then this.
+        // `-t` first reports that the syntax is right, and then this.
         Err(refused) if refused.syntax_is_ok => return,
         Err(refused) => refused,
     };
@@ -101,7 +101,7 @@ fn without_insides(problems: Vec<Problem>) -> Vec<Problem> {
     problems.into_iter().filter(|problem| is_outside(problem)).collect()
 }
 
-/// Paths and the log that is open until the configuration says otherwise.
+/// Paths, and the log used until the configuration sets another.
 fn prepare(options: &Options) -> (Request, Log) {
     let prefix = options.prefix.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_PREFIX));
     // A relative one is taken once, here: names below it are joined to it in several places, and must not start

@@ -1,7 +1,7 @@
 //! `-s`: finds the master by its pid file and sends it the signal.
 //!
-//! A stock configuration names the pid file of nginx, so the process is looked at first: a signal goes to a server of this program
-//! alone, unless `--any-process` is there.
+//! A stock configuration names the pid file of nginx, so the process is checked first: a signal goes to a server of this
+//! program alone, unless `--any-process` is there.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -39,7 +39,7 @@ pub(super) fn send(command: Command, pid_file: &Path, any_process: bool, log: &L
         Command::Reopen => Signal::USR1,
         Command::Reload => Signal::HUP,
     };
-    // Opened before the process is looked at: so the number cannot become that of another one meanwhile.
+    // Opened before the process is checked: so the number cannot become that of another one meanwhile.
     let descriptor = pidfd_open(pid, PidfdFlags::empty());
     if let Some(other) = foreign(pid).filter(|_| !any_process) {
         log.write(

@@ -17,7 +17,7 @@ use crate::places::Request;
 use crate::reach;
 use crate::site::{self, Refused, Site};
 
-/// Something that a start needs is not to be had; the log says what.
+/// Something that a start needs is not to be had; the log has the reason.
 struct WouldFail;
 
 /// Reports on a configuration that was read or refused.
@@ -58,7 +58,7 @@ pub(super) fn run(
     ExitCode::SUCCESS
 }
 
-/// How long names of upstream servers are looked up by `-t`: as long as a resolver waits for one name server.
+/// How long `-t` resolves names of upstream servers: as long as a resolver waits for one name server.
 const NAMES_TIME: Duration = Duration::from_secs(5);
 
 /// The steps of a start, without visible effects.
@@ -76,7 +76,7 @@ fn try_start(request: &Request, site: &Site, log: &Log) -> Result<(), WouldFail>
     if let Some(warning) = settings.connections_warning() {
         log.write(Level::Warn, warning);
     }
-    // Transfers go on without temporary files where they can, so this is no reason to refuse.
+    // Transfers continue without temporary files if possible, so this is no reason to refuse.
     for (folder, place) in site.config.written_temp_folders() {
         if let Some(obstacle) = reach::obstacle(folder, user.as_ref()) {
             let folder = folder.display();
@@ -84,7 +84,7 @@ fn try_start(request: &Request, site: &Site, log: &Log) -> Result<(), WouldFail>
             log.write(Level::Warn, what);
         }
     }
-    // As above: names are looked for where the server runs, and found later too.
+    // As above: names are resolved on the machine of the server, and found later too.
     for missing in site::missing_names(&site.config, NAMES_TIME) {
         log.write(Level::Warn, missing);
     }

@@ -1,4 +1,4 @@
-//! What master and worker say to each other.
+//! The messages between master and worker.
 //!
 //! ```text
 //! master                          worker
@@ -54,7 +54,7 @@ pub(crate) struct Bundle {
     pub(crate) listeners: Vec<(ListenAddr, u64)>,
     /// Log files, one descriptor each.
     pub(crate) logs: Vec<PathBuf>,
-    /// Addresses of names, as another worker told them last. For [`ToWorker::Start`]; a worker that serves knows its own.
+    /// Addresses of names, as another worker sent them last. For [`ToWorker::Start`]; a worker that serves knows its own.
     pub(crate) addresses: String,
     /// Worker processes that have died unasked so far, for the status API.
     pub(crate) respawned: u64,
@@ -87,7 +87,7 @@ pub(crate) enum ToWorker {
     Quit(Option<Duration>),
     /// End now.
     Stop,
-    /// Send clients elsewhere, and go on.
+    /// Make readiness checks fail, and continue.
     Leave,
     /// Let every thread's event loop turn, and confirm it by this number.
     Ping(u64),
@@ -263,7 +263,7 @@ fn take_bundle(from: &mut Reader<'_>) -> Result<Bundle, Malformed> {
     })
 }
 
-/// Names and places; the text stands in for the main file of `ringroad serve`.
+/// Names and places; the text replaces the main file of `ringroad serve`.
 fn put_request(out: &mut Writer, request: &Request) {
     let Places { prefix, pid, error_log } = &request.places;
     out.path(&request.main).text(&request.globals);

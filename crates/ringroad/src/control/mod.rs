@@ -69,7 +69,7 @@ pub(crate) enum Received {
     Closed,
 }
 
-/// Why the channel cannot go on.
+/// Why the channel cannot continue.
 #[derive(Debug)]
 pub(crate) enum ChannelError {
     /// A system call failed.
@@ -185,7 +185,7 @@ impl Channel {
                 Ok(0) => return Ok(Received::Closed),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(Received::Nothing),
-                // The peer ended with bytes of ours unread.
+                // The peer ended with our bytes unread.
                 Err(Errno::CONNRESET) => return Ok(Received::Closed),
                 Err(errno) => return Err(errno.into()),
             }

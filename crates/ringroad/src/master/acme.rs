@@ -106,7 +106,7 @@ impl Acme {
             .collect()
     }
 
-    /// Starts the agent if one is wanted and none is there, and ends one that is not wanted or was started for others.
+    /// Starts the agent if there are orders and none runs, and ends one without orders or with other ones.
     pub(super) fn keep(&mut self, cycle: &Cycle) {
         let wanted: Vec<Issuer> = site::issuers(&cycle.site.config)
             .iter()
@@ -264,7 +264,7 @@ impl Acme {
         self.confirm();
     }
 
-    /// Tells the agent of changes that every worker has.
+    /// Notifies the agent of changes that every worker has.
     fn confirm(&mut self) {
         let Some(agent) = &mut self.agent else { return };
         self.waiting.retain(|waiting| {
@@ -298,7 +298,7 @@ impl Acme {
     }
 }
 
-/// All that is wanted, with the authority of each.
+/// All orders, with the authority of each.
 fn orders_of(issuers: &[Issuer]) -> impl Iterator<Item = (&Issuer, &Order)> {
     issuers.iter().flat_map(|issuer| issuer.orders.iter().map(move |order| (issuer, order)))
 }

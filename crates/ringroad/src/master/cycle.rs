@@ -35,7 +35,7 @@ pub(crate) struct Cycle {
 /// Open log files by name.
 pub(crate) type Logs = Vec<(PathBuf, Rc<OwnedFd>)>;
 
-/// Something could not be opened; the log says what.
+/// Something could not be opened; the log has the reason.
 #[derive(Debug)]
 pub(crate) struct NotOpened;
 
@@ -96,8 +96,8 @@ impl Cycle {
         (bundle, fds)
     }
 
-    /// Files read beside the text. Files that workers write themselves are read again: a worker that takes the place of
-    /// one that died goes on with what that one had.
+    /// Files read beside the text. Files that workers write themselves are read again: a worker that replaces a dead
+    /// one continues with its state.
     fn present_data(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let mut data = self.site.data.clone();
         for path in site::state_files(&self.site.config) {

@@ -22,7 +22,7 @@ use super::process::OWN_EXECUTABLE;
 use crate::listen::{errno_text, error_text};
 use crate::log::Log;
 
-/// Tells the second process that it is the daemon. Its standard input is the pipe.
+/// Marks the second process as the daemon. Its standard input is the pipe.
 pub(super) const MARK: &str = "RINGROAD_DAEMON";
 
 /// Whether this is the second process.
@@ -71,10 +71,10 @@ fn try_launch() -> io::Result<ExitCode> {
 pub(super) struct Readiness(OwnedFd);
 
 impl Readiness {
-    /// Tells the caller that the server serves, and leaves its standard error.
+    /// Notifies the caller that the server serves, and leaves its standard error.
     pub(super) fn tell(self, log: &Log) {
         leave_stderr(log);
-        // A caller that was interrupted does not want to know.
+        // An interrupted caller does not wait for it.
         let _ = rustix::io::write(&self.0, &[1]);
     }
 }

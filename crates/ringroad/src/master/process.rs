@@ -1,4 +1,4 @@
-//! A worker process as the master sees it: how it is started, told, heard and reaped.
+//! A worker process as the master sees it: its start, its messages, and its end.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,7 +33,7 @@ const OWN_VARIABLES: &str = "RINGROAD_";
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Has its bundle, does not accept yet; killed at the instant, because nothing goes on without it.
+    /// Has its bundle, does not accept yet; killed at the instant, because nothing continues without it.
     Starting { kill_at: Instant },
     /// Accepts.
     Serving,
@@ -120,7 +120,7 @@ impl WorkerProcess {
         }
     }
 
-    /// Tells the worker something. A worker with a closed channel is ending and needs no message.
+    /// Sends the worker a message. A worker with a closed channel is ending and needs no message.
     pub(crate) fn tell(&mut self, message: &ToWorker, fds: Vec<Rc<OwnedFd>>) {
         let broken =
             self.channel.as_mut().is_some_and(|channel| channel.send(&message.encode(), fds).is_err());

@@ -1,4 +1,4 @@
-//! The master's messages to systemd, and their times: a look at the state after each event.
+//! The master's messages to systemd, and their times: a check of the state after each event.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use crate::control::message::ToWorker;
 pub(super) struct Pulse {
     /// The number of the newest question.
     asked: u64,
-    /// Which process was asked.
+    /// The process that was asked.
     worker: u32,
     /// Whether an answer is missing.
     is_waiting: bool,

@@ -68,7 +68,7 @@ pub(crate) fn load(request: &Request, files: Files<'_>) -> Result<Site, Refused>
     Ok(Site { config: loaded.config, settings, files, data, warnings })
 }
 
-/// Everything that is wrong with a configuration which [`load`] refuses, as far as one can go on behind an error.
+/// All errors of a configuration that [`load`] refuses, as far as reading can continue after an error.
 pub(crate) fn problems(request: &Request) -> Vec<Problem> {
     let source = conf::Source::new(&request.main).with_globals(&request.globals);
     let found = server::examine(&source, &request.places.prefix, &DiskLoader::new(request));
@@ -130,7 +130,7 @@ fn settings(loaded: &Loaded, request: &Request) -> Settings {
         threads,
         daemon: main.daemon,
         master_process: main.master_process,
-        // Where the command line wants none, as for `serve`, the configuration's default does not count.
+        // If the command line excludes one, as for `serve`, the configuration's default is ignored.
         pid: request.places.pid.is_some().then(|| main.pid.clone()),
         limits: ProcessLimits {
             // One table of descriptors is shared by all threads.
@@ -176,7 +176,7 @@ pub(crate) fn changes(old: &Site, new: &Site, request: &Request) -> Vec<String> 
     };
     let (found, count) = conf::changes(&parse(old), &parse(new), CHANGES_MAX);
     let mut lines: Vec<String> = found.iter().map(ToString::to_string).collect();
-    // Other files that were read, such as certificates and databases: their bytes say nothing to a reader.
+    // Other files that were read, such as certificates and databases: their bytes mean nothing to a reader.
     let known = |path: &PathBuf| old.data.iter().find(|(known, _)| known == path);
     let is_other = |(path, bytes): &&(PathBuf, Vec<u8>)| known(path).is_some_and(|(_, old)| old != bytes);
     let files: Vec<_> = new.data.iter().filter(is_other).collect();
@@ -214,7 +214,7 @@ fn listen_options(spec: &listen::ListenSpec) -> ListenOptions {
     }
 }
 
-/// For a test of the configuration: the message of a start for `use io_uring`, where it is not available.
+/// For a test of the configuration: the message of a start for `use io_uring`, if it is not available.
 pub(crate) fn ring_warning(config: &Config) -> Option<String> {
     if config.events().method != Some(Method::Uring) {
         return None;
@@ -252,7 +252,7 @@ pub(crate) fn explain(config: &Config) -> String {
     server::explain(config, &caps(config))
 }
 
-/// Which way bodies of files go on this machine where a configuration says nothing of it.
+/// The mover of file bodies on this machine by default.
 pub(crate) fn default_movers() -> String {
     const TEXT: &str = "events {} http { access_log off; server { listen 127.0.0.1:0; } }";
     let main = PathBuf::from("/ringroad-engines");
@@ -292,7 +292,7 @@ pub(crate) struct Worker(server::process::Worker);
 
 impl Worker {
     /// Returns when every thread accepts. Call it after the privileges are gone. `addresses` are those of names, as
-    /// [`Worker::take_addresses`] of another process told them.
+    /// [`Worker::take_addresses`] of another process returned them.
     pub(crate) fn start(
         config: &Arc<Config>,
         resources: Resources,
@@ -355,12 +355,12 @@ impl Worker {
         self.0.reopen(logs).map_err(|error| error.to_string())
     }
 
-    /// Sends clients elsewhere, and goes on.
+    /// Makes readiness checks fail, and continues.
     pub(crate) fn leave(&self) {
         self.0.leave();
     }
 
-    /// Begins a graceful end; [`Worker::is_finished`] tells when it is reached.
+    /// Begins a graceful end; [`Worker::is_finished`] returns when it is reached.
     pub(crate) fn quit(&self, patience: Option<Duration>) {
         self.0.quit(patience);
     }

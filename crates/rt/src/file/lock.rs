@@ -16,9 +16,9 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock of the file at `path`, which is made where it is missing and never removed; `None` when
-    /// another process, or another part of this one, holds it. Never waits for the holder. A few calls that may wait
-    /// for the disk: for the start, not for a request.
+    /// Takes the lock of the file at `path`, which is made if missing and never removed; `None` when another process,
+    /// or another part of this one, holds it. Never waits for the holder. A few calls that may wait for the disk: for
+    /// the start, not for a request.
     ///
     /// # Errors
     /// Those of open(2), and `ENOLCK` or `EOPNOTSUPP` of a file system without locks.

@@ -305,8 +305,8 @@ impl File {
         self.repeat(|file| Op::Truncate { file, len, device, via }).await
     }
 
-    /// Reserves disk space for a range, so that writing there cannot fail for want of it; with `keep_size` without
-    /// a change of the file's length. `EOPNOTSUPP` where the file system cannot.
+    /// Reserves disk space for a range, so that writing there cannot fail for lack of it; with `keep_size` without a
+    /// change of the file's length. `EOPNOTSUPP` where the file system cannot.
     pub async fn allocate(
         &self,
         offset: u64,
@@ -318,8 +318,8 @@ impl File {
         self.repeat(|file| Op::Allocate { file, offset, len, keep_size, device, via }).await
     }
 
-    /// Tells the kernel how a range will be used; a `len` of 0 is all up to the end. `DontNeed` frees only pages that
-    /// are on the device already ([`File::sync`]).
+    /// Announces to the kernel how a range will be used; a `len` of 0 is all up to the end. `DontNeed` frees only pages
+    /// that are on the device already ([`File::sync`]).
     pub async fn advise(
         &self,
         offset: u64,
@@ -342,7 +342,7 @@ impl File {
         paths::space_of(&self.0.reactor, Op::Space { target, device, via }).await
     }
 
-    /// Does an operation that brings no more than its success, again where the kernel says so.
+    /// Carries out an operation without a value, and retries it when the kernel requires it.
     async fn repeat(&self, op: impl Fn(Fd) -> Op) -> Result<(), Errno> {
         let mut retries = Retries::default();
         loop {

@@ -114,7 +114,7 @@ pub fn stat_of_turn(path: &CStr) -> Result<Stat, Errno> {
 
 impl File {
     /// As [`File::read_resident`], where a read since the last turn is as good: for responses from a file that several
-    /// requests may want. The bytes are kept until the next turn.
+    /// requests may need. The bytes are kept until the next turn.
     pub fn read_of_turn(&self, offset: u64, len: u32, buf: &mut Buf) -> Result<u32, Errno> {
         let turn_id = self.0.reactor.turn_id();
         SEEN.with_borrow_mut(|seen| seen.at(turn_id).read(self, offset, len, buf))

@@ -86,8 +86,8 @@ impl Socket {
         Ok(Socket::connect_with(peer, &ConnectOptions::default()).await?)
     }
 
-    /// Connects to a peer. How long it may take is the caller's to say: dropping the future ends the attempt, and
-    /// its socket is closed when the engine has let go of it.
+    /// Connects to a peer. The caller limits the time: dropping the future ends the attempt, and its socket is closed
+    /// when the engine has let go of it.
     pub async fn connect_with(peer: PeerAddr, options: &ConnectOptions) -> Result<Socket, ConnectError> {
         let fd = options.prepare(family_of(&peer), SocketType::STREAM)?;
         let is_tcp = !matches!(peer, PeerAddr::Unix(_));

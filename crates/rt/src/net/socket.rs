@@ -191,7 +191,7 @@ impl Socket {
         self.writer.shutdown();
     }
 
-    /// The address of the other end. It says which kind of connection this is, which the engine gets to know.
+    /// The address of the other end. It is the kind of this connection, for the engine.
     pub fn peer(&self) -> Result<PeerAddr, Errno> {
         let peer = address::peer(self.fd())?;
         if matches!(peer, PeerAddr::Inet(_)) {

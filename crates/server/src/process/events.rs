@@ -19,7 +19,7 @@ pub(super) struct Events {
     panicked: AtomicBool,
     /// Numbers of configurations that were not reported yet.
     retired: Mutex<Vec<u64>>,
-    /// Whether names have other addresses than when it was asked last.
+    /// Whether names have other addresses than at the last call.
     names_changed: AtomicBool,
     /// The newest question that every thread has answered.
     turned: AtomicU64,
@@ -53,12 +53,12 @@ impl Events {
         self.ring();
     }
 
-    /// Whether that was noted since this was asked last.
+    /// Whether that was noted since the last call.
     pub(super) fn take_names(&self) -> bool {
         self.names_changed.swap(false, Ordering::AcqRel)
     }
 
-    /// The newest question that every thread has answered, by its number; 0 if there was none since this was asked last.
+    /// The newest question that every thread has answered, by its number; 0 if there was none since the last call.
     pub(super) fn take_turned(&self) -> u64 {
         self.turned.swap(0, Ordering::AcqRel)
     }

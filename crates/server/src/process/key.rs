@@ -43,7 +43,7 @@ impl ProcessKey {
 }
 
 impl ProcessKey {
-    /// What differs from another key, each with the old and the new value where that is short.
+    /// The differences from another key, each with the old and the new value if that is short.
     pub fn differences(&self, new: &ProcessKey) -> Vec<String> {
         let mut found = Vec::new();
         let mut differ = |name: &str, old: Option<String>, new: Option<String>| {

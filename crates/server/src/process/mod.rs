@@ -37,7 +37,7 @@ use worker_thread::{Order, Start};
 /// Resources of a worker process, beside its configuration.
 #[derive(Debug, Default)]
 pub struct Resources {
-    /// Listening sockets: one for each address, or one for each thread where `reuseport` says so.
+    /// Listening sockets: one for each address, or one for each thread with `reuseport`.
     pub listeners: Vec<(ListenAddr, Vec<OwnedFd>)>,
     /// Open log files.
     pub logs: Vec<(PathBuf, OwnedFd)>,
@@ -245,15 +245,15 @@ impl Worker {
         self.events.bell()
     }
 
-    /// The numbers of configurations under which the last request has ended since this was asked last; the one
-    /// that the worker started with has the number 1. The one in force is never among them.
+    /// The numbers of configurations under which the last request has ended since the last call; the one that the
+    /// worker started with has the number 1. The one in force is never among them.
     pub fn take_retired(&self) -> Vec<u64> {
         let newest = self.newest.load(Ordering::Relaxed);
         self.events.take_retired().into_iter().filter(|&number| number != newest).collect()
     }
 
-    /// The addresses of all names, when they have changed since this was asked last: for the process that takes the place of
-    /// this one. To be asked after [`Worker::take_retired`].
+    /// The addresses of all names, when they have changed since the last call: for the process that takes the place of this
+    /// one. To be asked after [`Worker::take_retired`].
     pub fn take_addresses(&self) -> Option<String> {
         let config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
         self.events.take_names().then(|| config.http.of::<Upstreams>().known_addresses(ADDRESSES_MAX))

@@ -22,7 +22,7 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 /// What an origin has seen so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Connections that were accepted.
+    /// Accepted connections.
     pub connections: u64,
     /// Connections that are open.
     pub connections_open: u64,

@@ -1,8 +1,8 @@
 //! Bodies that come from files, and the ways to move them to the socket.
 //!
-//! [`choose`] says which way; [`read`], [`sendfile`] and [`shared`] are the ways. Where modules change the body it goes
-//! through `exchange::filter` instead, which reads it by the same engine. All of them end in an [`Outlet`]: the framing
-//! of the client's protocol.
+//! [`choose`] selects the mover; [`read`], [`sendfile`] and [`shared`] are the ways. Where modules change the body it
+//! goes through `exchange::filter` instead, which reads it by the same engine. All of them end in an [`Outlet`]: the
+//! framing of the client's protocol.
 
 pub mod buffer_turns;
 pub mod choose;
@@ -48,7 +48,7 @@ pub struct FileBody {
     in_memory: Option<bool>,
     /// Where the body starts in the file: places of pieces are counted from there.
     base: u64,
-    /// Tells the file from others, for [`page_cache_bypass`].
+    /// Identifies the file, for [`page_cache_bypass`].
     name: u64,
     /// Of a part of a file that is below no root: whether calls beside the engine may be made.
     calls_directly: Option<bool>,
@@ -111,8 +111,8 @@ impl FileBody {
         FileBody { name, ..FileBody::over(at, file, device, mover, 0..stat.size) }
     }
 
-    /// A body that is a part of a file, such as of one in a cache; `calls_directly` says whether it is on a disk of
-    /// this machine, so that direct calls do not wait for a server.
+    /// A body that is a part of a file, such as of one in a cache; `calls_directly` is whether it is on a disk of this
+    /// machine, so that direct calls do not wait for a server.
     pub fn of_part(
         file: rt::File,
         device: DeviceId,
@@ -168,8 +168,8 @@ impl FileBody {
         }
     }
 
-    /// The one read of the whole body, where it is a small file that is sent by reading and not resident. A body of
-    /// more than one read goes through [`send`].
+    /// The one read of the whole body, if it is a small file that is sent by reading and not resident. A body of more
+    /// than one read goes through [`send`].
     pub fn in_one_read(&mut self, chunk_max: Option<u64>) -> Option<OneRead> {
         let &[Piece::Range { start, end }] = self.pieces.as_slice() else { return None };
         // Before the file is prepared: bodies sent in pieces set that themselves, with calls for a long one.

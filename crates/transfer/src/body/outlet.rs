@@ -34,7 +34,7 @@ pub trait Outlet {
     /// Whether bytes of a file may leave by [`Outlet::poll_file`]. Where they have to be framed or encrypted they cannot.
     fn takes_files(&self) -> bool;
 
-    /// Bytes that one read should bring, where something says so.
+    /// Bytes of one read, if configured.
     fn chunk_bytes(&self) -> Option<u64>;
 
     /// Bytes of a file that leave at once, where the engine would take `most`.

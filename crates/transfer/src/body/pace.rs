@@ -21,7 +21,7 @@ pub struct Rate {
     pub since: Instant,
 }
 
-/// Keeps one response to its rate, where it has one, whatever protocol it leaves by.
+/// Keeps one response to its rate, if it has one, in any protocol.
 pub struct Pace {
     rate: Option<Rate>,
     /// Until the next bytes may go.

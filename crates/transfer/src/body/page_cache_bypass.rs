@@ -20,8 +20,7 @@ pub(super) const LONGEST: u64 = 8 << 20;
 /// Shared by all threads, as the page cache is. All files are admitted where they stay.
 static FILES: PageCacheAdmission = PageCacheAdmission::new(1);
 
-/// Has the file of a body read bypassing the page cache where that is better for this range. Returns the engine that
-/// reads then.
+/// Makes the file of a body bypass the page cache if that is better for this range. Returns the engine that reads then.
 pub(super) fn turn(body: &mut FileBody, range: &Range<u64>) -> Option<DiskVia> {
     let via = choose::direct_engine(body.at.rules.aio, &rt::caps());
     // An earlier piece of the same body has turned it.
@@ -45,7 +44,7 @@ pub(super) fn become_direct(body: &mut FileBody) -> bool {
     true
 }
 
-/// The same file, open for direct reads: others go on using the open one.
+/// The same file, open for direct reads: other requests continue with the open one.
 #[expect(clippy::disallowed_methods, reason = "the name is in /proc, so that the open waits for no disk")]
 fn opened_again(file: &rt::File) -> Option<rt::File> {
     // Its name in /proc leads to the file itself, so the open waits for no disk.
@@ -60,7 +59,7 @@ fn may(body: &FileBody, range: &Range<u64>) -> bool {
     (LONG_FROM..=LONGEST).contains(&(range.end - range.start)) && is_left_open(body)
 }
 
-/// Whether the configuration says nothing of how the file is to be read, which is a whole one on a disk of this machine.
+/// Whether the way to read the file is not configured, and it is a whole file on a disk of this machine.
 pub(super) fn is_left_open(body: &FileBody) -> bool {
     !body.at.rules.is_written && !body.is_part() && body.calls_directly()
 }

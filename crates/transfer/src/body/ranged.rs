@@ -38,7 +38,7 @@ impl RangedBody {
         RangedBody { source, pieces: smallvec![Piece::Range { start: 0, end: length }] }
     }
 
-    /// Bytes in memory, which others may go on to hold.
+    /// Bytes in memory, which other responses may hold longer.
     pub fn of_bytes(source: Source, range: Range<usize>) -> RangedBody {
         let length = range.len() as u64;
         RangedBody::new(Box::new(Bytes { source: Rc::new(source), start: range.start }), length)

@@ -91,23 +91,23 @@ fn push(outlet: &mut dyn Outlet, chunk: &Chunk, buf: Buf) {
     outlet.push_range(Source::Buf(buf), start, start + chunk.wanted() as usize);
 }
 
-/// One read: the bytes of the file that are wanted, and the aligned ones around them that are read.
+/// One read: the requested bytes of the file, and the aligned ones around them that are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
     /// The file.
     pub offset: u64,
     /// Most bytes of one read.
     pub len: u64,
-    /// Bytes at the start that are not wanted.
+    /// Bytes at the start that are not requested.
     pub skip: u64,
-    /// Where the wanted bytes end in the file.
+    /// The end of the requested bytes in the file.
     pub end: u64,
     /// Whether the file is read bypassing the page cache, at aligned places alone.
     pub direct: bool,
 }
 
 impl Chunk {
-    /// Bytes that are wanted of it.
+    /// Its requested bytes.
     pub fn wanted(&self) -> u64 {
         self.end - self.offset - self.skip
     }
@@ -163,8 +163,8 @@ impl Iterator for Chunks {
     }
 }
 
-/// Reads all wanted bytes of a chunk. A short read is continued where it stopped; a file that ends before
-/// is an error, and so is a disk that fails.
+/// Reads all requested bytes of a chunk. A short read is continued where it stopped; a file that ends before is an
+/// error, and so is a disk that fails.
 pub async fn read_chunk(body: &FileBody, via: DiskVia, chunk: &Chunk) -> Result<Buf, BodyError> {
     let buf = buffer_turns::buffer(body, chunk.len).await?;
     fill(body, via, chunk, buf).await
@@ -230,8 +230,7 @@ fn resident(body: &FileBody, via: DiskVia, chunk: &Chunk, buf: &mut Buf) -> u64 
     body.read_resident(chunk.offset, chunk.len as u32, buf).into()
 }
 
-/// A small resident file, with the header section of its response; the latter is taken only where it is a separate
-/// piece.
+/// A small resident file, with the header section of its response; the latter is taken only if it is a separate piece.
 pub fn at_hand(body: &FileBody, head: &mut Vec<u8>, range: Range<u64>) -> Option<Segments> {
     let len = range.end - range.start;
     if len > AT_HAND_MAX {

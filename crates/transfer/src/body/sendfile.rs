@@ -42,7 +42,7 @@ pub(super) async fn send(
     Ok(())
 }
 
-/// Sends a range by sendfile(2) where it is resident, and has this engine see to it that it is.
+/// Sends a range by sendfile(2) if it is resident, and lets this engine read it first otherwise.
 pub(super) async fn send_resident(
     outlet: &mut dyn Outlet,
     body: &FileBody,
@@ -109,7 +109,7 @@ fn read_ahead(body: &FileBody, next: Range<u64>) {
     }
 }
 
-/// Where bytes are. Where only looking at pages can tell, reading is begun with the first look, unless bodies take turns.
+/// Where bytes are. If only a probe of pages can tell, reading starts with the first probe, unless bodies take turns.
 fn find(body: &FileBody, at: u64, len: u64) -> Residency {
     let is_local = body.calls_directly();
     let ahead = if is_local && !buffer_turns::are_on() { len } else { 1 };

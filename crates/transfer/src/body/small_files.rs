@@ -1,10 +1,10 @@
 //! Which short files are read bypassing the page cache, where the configuration leaves that open: as long ones those
 //! that do not stay in it ([`page_cache_bypass`]).
 //!
-//! A read of resident bytes (`RWF_NOWAIT`) starts a read of missing ones. So where it is likely to fail, or a file may
-//! be read bypassing the page cache, cachestat(2) is called first, which reads nothing. Where it is not permitted, as
-//! to a worker that could not write the files (Linux 6.14), all short files use the page cache: residency is unknown,
-//! and direct reads would read resident files from the disk.
+//! A read of resident bytes (`RWF_NOWAIT`) starts a read of missing ones. So if it is likely to fail, or a file may
+//! bypass the page cache, cachestat(2) is called first, which reads nothing. Where it is not permitted, as to a worker
+//! that could not write the files (Linux 6.14), all short files use the page cache: residency is unknown, and direct
+//! reads would read resident files from the disk.
 
 use std::ops::Range;
 
@@ -38,13 +38,13 @@ pub(super) fn at_hand(body: &mut FileBody, head: &mut Vec<u8>, range: Range<u64>
     if data.is_some() {
         FILES.note(body.name, true, rt::now());
     } else if is_likely && COUNTS.is_confident() {
-        // Now it is on its way, which a count would not tell from being there.
+        // Now the read is in flight, which a count would not distinguish from resident.
         body.in_memory = Some(false);
     }
     data
 }
 
-/// Makes a file that is not resident bypass the page cache where that is better.
+/// Makes a file that is not resident bypass the page cache if that is better.
 pub(super) fn turn(body: &mut FileBody) {
     if body.in_memory.is_some_and(|in_memory| !FILES.goes_through(body.name, in_memory, rt::now()))
         && page_cache_bypass::become_direct(body)

@@ -70,7 +70,7 @@ impl Encoder {
     }
 
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
-        // Each call gives as much as fits; the last one says so.
+        // Each call gives as much as fits; the last one is marked.
         loop {
             out.reserve(ROOM_MIN);
             let status = self.0.compress_vec(&[], out, FlushCompress::Finish);
@@ -136,7 +136,7 @@ impl Decoder {
         done
     }
 
-    /// The body is over; an error where it is in the middle of a member.
+    /// The body is over; an error if it is in the middle of a member.
     pub fn finish(&self) -> Result<(), CodingError> {
         let early = || CodingError(format!("inflate() returned {Z_BUF_ERROR} on response end"));
         self.at_end.then_some(()).ok_or_else(early)

@@ -53,8 +53,8 @@ impl Settings {
         }
     }
 
-    /// Whether a body of this size, where it is known, is to be compressed by another thread: no slice would keep
-    /// the work of one call below a millisecond.
+    /// Whether a body of this size, if known, is to be compressed by another thread: no slice would keep the work of
+    /// one call below a millisecond.
     pub fn is_long_work(&self, size: Option<u64>) -> bool {
         let at_once_max = match self {
             // Its work follows its input byte by byte.

@@ -55,7 +55,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind that fstat(2) tells.
+    /// The kind from fstat(2).
     pub fn of(stat: &Stat) -> Kind {
         match FileType::from_raw_mode(stat.mode) {
             FileType::RegularFile => Kind::File,

@@ -1,4 +1,4 @@
-//! The part of a response that a request wants, and the part that an upstream has sent: the numbers alone.
+//! The part of a response that a request needs, and the part that an upstream has sent: the numbers alone.
 //!
 //! [`Asked`] is the range of a client, [`Part`] the content of a 206, [`SliceStart`] the slice of a request.
 
@@ -84,7 +84,7 @@ impl Asked {
         }
     }
 
-    /// The range in a body of this many bytes; nothing where it is empty there.
+    /// The range in a body of this many bytes; an empty range if it has none there.
     pub fn within(self, length: u64) -> Range<u64> {
         match self {
             Asked::From(first, end) => {

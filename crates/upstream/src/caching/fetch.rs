@@ -39,7 +39,7 @@ use telemetry::Level;
 
 /// One fetch.
 pub struct Fetch {
-    /// How the upstream is asked.
+    /// The way to ask the upstream.
     pub origin: &'static Origin,
     /// The shared fetches of the cache.
     pub cache: Arc<Cache>,
@@ -69,7 +69,7 @@ impl Known {
 
 /// The outcome of a request to the upstream.
 pub enum Answered {
-    /// A response for this request, and for others where it is being stored.
+    /// A response for this request, and for others if it is being stored.
     Reply(Reply),
     /// The stored one is fresh again, for the waiting requests too or for this request alone.
     Refreshed {
@@ -92,7 +92,7 @@ struct Handed {
 type Handing = (Answered, Option<state::Tries>, Record);
 
 impl Fetch {
-    /// Fetches for this request alone: others do not wait for it. `stores` says whether the response may be stored.
+    /// Fetches for this request alone: others do not wait for it. `stores` is whether the response may be stored.
     pub async fn alone(self, request: &mut Request, stores: bool) -> Result<Reply, Failure> {
         let (answered, filler) = self.ask(request, stores).await;
         let shared = filler.as_ref().filter(|filler| !policy::is_of_head(&filler.filling.meta));
@@ -265,7 +265,7 @@ impl Fetch {
         self.take(request, &answer, reply).await
     }
 
-    /// Begins to store a response where that is permitted; otherwise it is for its own request.
+    /// Begins to store a response if permitted; otherwise it is for its own request.
     async fn take(
         &self,
         request: &mut Request,
@@ -376,7 +376,7 @@ impl Fetch {
         Some(lead)
     }
 
-    /// Lets a fill go on beside the request. `lead` is dropped at its end.
+    /// Lets a fill continue beside the request. `lead` is dropped at its end.
     fn start(&self, request: &Request, filler: Option<Box<Filler>>, lead: Option<FetchLeader>) {
         let Some(filler) = filler else { return };
         let cache = Arc::clone(&self.cache);
@@ -405,12 +405,12 @@ impl Fetch {
         wanted
     }
 
-    /// Whether the upstream is asked with HEAD.
+    /// Whether the upstream gets a HEAD.
     fn is_of_head(&self, request: &Request) -> bool {
         request.method == Method::Head && !self.conf(request).convert_head
     }
 
-    /// Counts this use, and says whether there have to be more (`proxy_cache_min_uses`).
+    /// Counts this use, and returns whether more are required (`proxy_cache_min_uses`).
     pub fn has_too_few_uses(&self, conf: &CacheConf) -> bool {
         conf.min_uses > 1 && u64::from(self.store.count_use(&self.key)) < conf.min_uses
     }
@@ -439,7 +439,7 @@ impl Fetch {
         }
         let status_line = head.status_line(raw);
         let status = (head.status(), &*status_line);
-        // Its lines were parsed a moment ago.
+        // Its lines have just been parsed.
         let (stored_head, parsed) =
             policy::stored_head(status, head.lines(raw), kept_fields(&meta), answer.times.response)
                 .map_err(|_| Unstored::Refused(Refused::Unstorable))?;

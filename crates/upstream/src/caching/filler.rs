@@ -29,7 +29,7 @@ pub struct Filler {
     key: Key,
     /// Its text.
     text: Vec<u8>,
-    /// When the upstream was asked: a subject changed since then is not stored.
+    /// The time of the upstream's request: a subject changed since then is not stored.
     asked: Instant,
     /// The question: purges since then are remembered until this is dropped.
     question: Arc<Asked>,
@@ -83,7 +83,7 @@ impl Filler {
             self.completed(cache.shared_fetches());
         }
         self.filling.finish(end);
-        // Not stored where it is not whole, where a newer one is complete, or where a request has changed its subject.
+        // Not stored if it is not whole, if a newer one is complete, or if a request has changed its subject.
         if end == End::Broken || self.pending.is_none() {
             return;
         }
@@ -113,7 +113,7 @@ impl Filler {
         }
     }
 
-    /// `None` when no reader is there any more to go on for.
+    /// `None` when no reader is left to continue for.
     async fn take_all(&mut self, cache: &Cache, finishes: bool) -> Option<End> {
         loop {
             match self.body.next().await {

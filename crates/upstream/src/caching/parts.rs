@@ -67,7 +67,7 @@ fn validator(heading: &Heading) -> Validator<'_> {
     Validator::of(get(HeaderId::Etag), get(HeaderId::LastModified), date)
 }
 
-/// The validator of a stored head, as `If-Range` has it; empty where it has none that parts could be joined by.
+/// The validator of a stored head, as `If-Range` has it; empty if it has no validator to join parts by.
 pub fn if_range_of(head: &Heading) -> Vec<u8> {
     let mut text = Vec::new();
     let _ = validator(head).push_if_range(&mut text);
@@ -105,7 +105,7 @@ pub fn fitting(reply: &Reply, stored: &Heading, hole: &Range<u64>) -> bool {
     joins(stored, &reply.head) && part.is_some_and(|part| part.has(hole) && may_be(reply, &part.range))
 }
 
-/// Whether the body of a response has as many bytes as its `Content-Range` says, as far as the body is here. A
+/// Whether the body of a response has as many bytes as its `Content-Range` states, as far as the body has arrived. A
 /// `Content-Length` was compared with that field already.
 fn may_be(reply: &Reply, range: &Range<u64>) -> bool {
     let length = match &reply.body {
@@ -116,8 +116,7 @@ fn may_be(reply: &Reply, range: &Range<u64>) -> bool {
     length == range.end - range.start
 }
 
-/// Begins to pass on a hole, and to store it where that is permitted. `lead` publishes it to the requests for the same
-/// one.
+/// Begins to pass on a hole, and to store it if permitted. `lead` publishes it to the requests for the same one.
 pub async fn begin(
     fetch: &Fetch,
     request: &Request,
@@ -142,7 +141,7 @@ pub async fn begin(
 struct Writing {
     /// Where it starts.
     start: u64,
-    /// The entry, where it is stored.
+    /// The entry, if it is stored.
     fill: Option<Fill>,
     /// Publishes the outcome to other requests for the same part.
     lead: Option<FetchLeader>,
@@ -185,7 +184,7 @@ fn start_part(fetch: &Fetch, request: &Request, filling: Arc<Filling>, reply: Re
     });
 }
 
-/// Tells waiting requests that there was no response. Where the leader has gone, the next of them takes over.
+/// Informs waiting requests that there was no response. Where the leader has gone, the next of them takes over.
 pub fn publish_failure(lead: Option<FetchLeader>, failed: Failed) {
     if let Some(lead) = lead.filter(|_| failed.failure != Failure::Gone) {
         lead.publish(Outcome::Failed(failed));
@@ -232,7 +231,7 @@ async fn pump(filling: Arc<Filling>, mut body: Coming, writing: Writing, object:
             Err(_) => break Some(End::Broken),
         }
     };
-    // Not as long as it says: nothing of it can be trusted, and it must not look whole.
+    // Shorter than announced: nothing of it can be trusted, and it must not look whole.
     let Some(end) = end else {
         drop(fill);
         object.drop_parts().await;

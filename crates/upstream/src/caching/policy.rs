@@ -54,7 +54,7 @@ pub struct Question {
 }
 
 impl Question {
-    /// One that is asked now, for an entry of this store.
+    /// A new question for an entry of this store.
     pub fn new(store: &Store, key: &Key) -> Question {
         let (open, ticket) = (store.ask(), Arc::new(store.ticket(key)));
         Question { at_s: seconds(rt::wall()), open, asked: rt::now(), ticket }
@@ -184,8 +184,8 @@ pub fn is_for_others(meta: &Meta) -> bool {
     meta.fresh_until.max(meta.stale_while_revalidate_until) > meta.response_time_ms / 1000
 }
 
-/// Whether the configuration lets a stale response be used in this case. `must-revalidate` and `proxy-revalidate` go before
-/// it (RFC 9111 section 5.2.2.2) unless the configuration says otherwise, `no-cache` always does.
+/// Whether the configuration lets a stale response be used in this case. `must-revalidate` and `proxy-revalidate` take
+/// precedence (RFC 9111 section 5.2.2.2) unless configured otherwise, `no-cache` always does.
 pub fn uses_stale(conf: &CacheConf, meta: &Meta, case: Stale) -> bool {
     let forbidding = if conf.ignores_must_revalidate() { NO_CACHE } else { NO_CACHE | MUST_REVALIDATE };
     conf.uses_stale(case) && meta.flags & forbidding == 0
@@ -214,7 +214,7 @@ fn collect_tags<'a>(values: impl Iterator<Item = &'a [u8]>, tags: &mut Vec<u8>) 
     }
 }
 
-/// Tags stand behind one another, parted by blanks (`Surrogate-Key`) or commas (`Cache-Tag`). Some of them are empty.
+/// Tags follow each other, separated by blanks (`Surrogate-Key`) or commas (`Cache-Tag`). Some of them are empty.
 pub fn words<'a>(values: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = &'a [u8]> {
     values.flat_map(|value| value.split(|byte| matches!(byte, b' ' | b'\t' | b',')))
 }

@@ -84,7 +84,7 @@ impl fmt::Display for Unstored {
 pub struct Record {
     /// The response to the client.
     pub status: Option<Status>,
-    /// Why the upstream was asked, if it was.
+    /// The reason for the upstream's request, if any.
     pub forwarded: Option<Forwarded>,
     /// The upstream's status.
     pub forwarded_status: Option<u16>,

@@ -79,7 +79,7 @@ pub struct CacheConf {
     pub background_update: bool,
     /// `proxy_cache_revalidate`
     pub revalidate: bool,
-    /// `proxy_cache_lock`; `None` where it is not written.
+    /// `proxy_cache_lock`; `None` if it is not set.
     pub lock: Option<bool>,
     /// `proxy_cache_lock_timeout`
     pub lock_timeout: Duration,
@@ -245,7 +245,7 @@ impl CacheConf {
         !self.use_stale.has(OFF) && self.use_stale.has(bit(case))
     }
 
-    /// How long a response of this status is fresh that says nothing itself.
+    /// How long a response of this status is fresh without a lifetime of its own.
     pub fn valid_for(&self, status: u16) -> Option<Duration> {
         let fits = |valid: &&Valid| valid.status.is_none_or(|wanted| wanted == status);
         self.valid.items().iter().find(fits).map(|valid| valid.time)
@@ -287,7 +287,7 @@ pub struct CachePath {
     pub loader: Pace,
     /// `manager_files`, `manager_sleep`, `manager_threshold`: how fast they are removed.
     pub manager: Pace,
-    /// `purger`: whether entries that a wildcard purged are looked for on the disk.
+    /// `purger`: whether entries of a wildcard purge are searched on the disk.
     pub purger: bool,
     /// `purger_files`, `purger_sleep`, `purger_threshold`
     pub purger_pace: Pace,

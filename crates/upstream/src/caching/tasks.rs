@@ -1,6 +1,6 @@
 //! The life of the caches of a process: opened with the configuration that names them, run by one thread each, stopped
-//! when the process begins to end or a configuration does without them. One that cannot be opened is tried again for as
-//! long as it is wanted: a directory may be mounted, or given to the server's user, after the start.
+//! when the process begins to end or a configuration does without them. One that cannot be opened is tried again as
+//! long as it is needed: a directory may be mounted, or given to the server's user, after the start.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -125,8 +125,8 @@ impl Cache {
         });
     }
 
-    /// Waits for the store, trying again and again; `None` when it is not wanted any more. The log says that it cannot be
-    /// had, and that it can: once each, however often it was tried.
+    /// Waits for the store, trying again and again; `None` when it is not needed any more. The log reports that it is
+    /// unavailable, and later that it is available: once each, however often it was tried.
     async fn opened(&self, thread: &Thread) -> Option<Arc<Store>> {
         let Some(refusal) = &self.refusal else { return self.store().map(Arc::clone) };
         let message = format_args!("{refusal}; answers pass through and are not stored until it can");
@@ -208,7 +208,7 @@ pub fn tend(thread: &Rc<Thread>, before: Option<&Generation>) {
 
 // A worker that is to end stops its caches at once, before its last requests: its successor waits for the directories.
 
-/// Releases the directories to another process, after saving their indexes. Lookups go on.
+/// Releases the directories to another process, after saving their indexes. Lookups continue.
 pub fn stop(generation: &Generation) {
     for zone in &generation.config.http.of::<Caches>().zones {
         zone.state().stop();

@@ -45,7 +45,7 @@ struct State {
     has_goodbye: bool,
     /// The time since when it is idle.
     idle_since: Instant,
-    /// When the upstream was asked whether it is there, until something comes.
+    /// When the upstream was pinged, until something comes.
     probed_at: Option<Instant>,
     /// Why it has ended.
     cut: Option<Cut>,
@@ -54,7 +54,7 @@ struct State {
 /// The action after the bytes of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Follows {
-    /// Others that are at hand.
+    /// Others that are available.
     More,
     /// Others, which may take their time.
     Later,
@@ -204,7 +204,7 @@ impl State {
         self.session.each().for_each(|(_, stream)| stream.cut(cut));
     }
 
-    /// Asks whether the upstream is there, unless that is asked already.
+    /// Pings the upstream, unless a ping is in flight.
     fn probe(&mut self) {
         if self.probed_at.is_none() && self.cut.is_none() {
             self.probed_at = Some(rt::now());

@@ -42,7 +42,7 @@ pub enum Fault {
     InvalidPort,
     /// The text in brackets is not an address.
     InvalidV6,
-    /// Nothing stands behind `unix:`.
+    /// `unix:` has no path.
     NoPath,
     /// Longer than the kernel can take.
     LongPath,

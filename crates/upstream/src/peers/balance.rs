@@ -14,7 +14,7 @@ const LOOKS_MAX: u32 = 20;
 /// The choices that were made for one request.
 #[derive(Debug)]
 pub(super) struct Choices {
-    /// Which of the sets is asked now.
+    /// The set in use.
     pub(super) set: usize,
     tried: SmallVec<[PeerId; 8]>,
     walk: Walk,

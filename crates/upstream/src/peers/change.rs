@@ -31,7 +31,7 @@ pub struct ServerChange {
 /// Why a server is not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddError {
-    /// It is a name, which nothing would look up.
+    /// It is a name, which nothing would resolve.
     Name,
     /// The group has it.
     Known,
@@ -51,7 +51,7 @@ impl ServerChange {
 }
 
 impl Group {
-    /// Changes the server with this number, and the others of its name. Requests in flight go on.
+    /// Changes the server with this number, and the others of its name. Requests in flight continue.
     pub fn change(&self, id: u32, change: &ServerChange) -> bool {
         self.with_lines(|lines, server| {
             let server = server(id)?;
@@ -61,7 +61,7 @@ impl Group {
         .is_some()
     }
 
-    /// Removes the server with this number, and the others of its name. Requests in flight go on.
+    /// Removes the server with this number, and the others of its name. Requests in flight continue.
     pub fn remove(&self, id: u32) -> bool {
         self.with_lines(|lines, server| {
             let server = server(id)?;

@@ -15,7 +15,7 @@ pub struct Tried {
     pub sent: u64,
     /// Bytes of the response.
     pub received: u64,
-    /// From its begin to the connection, where that was new.
+    /// Time from the start to a new connection.
     pub connect: Option<Duration>,
     /// From its begin to the header section of the response.
     pub header: Option<Duration>,

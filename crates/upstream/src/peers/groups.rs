@@ -1,4 +1,4 @@
-//! All groups of a configuration: those of upstream blocks, and those that stand behind addresses in `proxy_pass`.
+//! All groups of a configuration: those of upstream blocks, and those of addresses in `proxy_pass`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub struct Upstreams(Vec<Arc<Group>>);
 pub enum GroupFault {
     /// There is a block of this name already.
     Duplicate(String),
-    /// A port stands behind the name of a block.
+    /// A port follows the name of a block.
     Port(String, u16),
 }
 
@@ -62,8 +62,7 @@ impl Upstreams {
         Ok(group)
     }
 
-    /// The group that a host out of variables means: a block's where no port was written, or one that stands behind the
-    /// same address elsewhere.
+    /// The group that a host out of variables means: a block's without a port, or one with the same address elsewhere.
     pub fn find(&self, host: &[u8], port: u16, has_port: bool) -> Option<&Arc<Group>> {
         self.0.iter().find(|group| {
             let fits = match group.port {

@@ -203,7 +203,7 @@ impl Group {
         self.lines.iter().filter_map(|line| Some((line.named()?, line.place.as_ref())))
     }
 
-    /// The addresses of a name, from now on; none, when it is known to have none. Requests in flight go on.
+    /// The addresses of a name, from now on; none, when it is known to have none. Requests in flight continue.
     pub fn put(&self, named: &Named, found: Vec<Found>) {
         self.state().tell(|state| state.put(named, found));
     }
@@ -492,7 +492,7 @@ impl Selection {
         pick.note_header(rt::now());
     }
 
-    /// Tells what became of a try. Returns whether the server is left alone for a while from now on, which is nginx's
+    /// Reports the outcome of a try. Returns whether the server is left alone for a while from now on, which is nginx's
     /// `upstream server temporarily disabled`.
     pub fn report(&mut self, pick: Pick, outcome: Outcome, tried: &Tried) -> bool {
         if let (Outcome::Answered, Some(Sticky { kind: StickyKind::Learn(learn), .. })) =

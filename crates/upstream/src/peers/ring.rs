@@ -59,7 +59,7 @@ impl Ring {
         self.points.partition_point(|point| point.place < place)
     }
 
-    /// The server at the point with this number, counted on around the ring; `None` where it is empty.
+    /// The server at the point with this number, counted on around the ring; `None` if it is empty.
     pub(super) fn server(&self, number: usize) -> Option<u32> {
         let number = number.checked_rem(self.points.len())?;
         Some(self.points[number].server)
@@ -70,7 +70,7 @@ fn points_of(weight: i64) -> u64 {
     weight.unsigned_abs().saturating_mul(POINTS_PER_WEIGHT).min(u64::from(u32::MAX))
 }
 
-/// The hash of `HOST \0 PORT`, to go on from for each point.
+/// The hash of `HOST \0 PORT`, to continue from for each point.
 fn base_of(server: &str) -> crc32fast::Hasher {
     let (host, port) = match server.split_at_checked(5) {
         Some((scheme, path)) if scheme.eq_ignore_ascii_case("unix:") => (path, ""),

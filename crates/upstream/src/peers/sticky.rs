@@ -1,4 +1,4 @@
-//! Sticky sessions: how a client's request names its server, and how the response tells the client.
+//! Sticky sessions: the part of a client's request that names its server, and the part of a response that sets it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -57,11 +57,11 @@ pub struct Sticky {
 /// The kinds of sessions.
 #[derive(Clone, Debug)]
 pub enum StickyKind {
-    /// The client says the route.
+    /// The request has the route.
     Route,
-    /// A cookie of ours says the server.
+    /// A cookie of this server names the upstream.
     Cookie(Arc<Cookie>),
-    /// A table says which server gave out the session.
+    /// A table has the server that created the session.
     Learn(Arc<Learn>),
 }
 

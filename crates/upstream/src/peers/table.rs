@@ -15,7 +15,7 @@ use super::lines::{Address, Found, Line, Named, Source, Takes};
 use super::ring::Ring;
 use super::sticky::Sid;
 
-/// Tells the servers of a group apart, also those that are gone.
+/// Distinguishes the servers of a group, also removed ones.
 pub(super) type PeerId = u32;
 
 /// A moment as the rules of failures count it: in whole seconds, as nginx does, so that times mean the same.
@@ -36,7 +36,7 @@ pub(super) struct Peer {
     pub(super) name: Arc<str>,
     /// As the configuration has it.
     pub(super) server: Arc<str>,
-    /// Its name in cookies and routes; empty where it is not used.
+    /// Its name in cookies and routes; empty if it is not used.
     pub(super) sid: Sid,
     pub(super) weight: i64,
     /// Smooth weighted round robin: its accumulated weight.
@@ -159,14 +159,14 @@ impl Peer {
     }
 }
 
-/// The servers that are asked first, or the backups.
+/// The primary servers, or the backups.
 #[derive(Debug, Default)]
 pub(super) struct Set {
     pub(super) peers: Vec<Peer>,
     pub(super) total_weight: i64,
     /// How many are not down.
     pub(super) tries: u32,
-    /// Whether this is the only server there is, which is asked whatever it did.
+    /// Whether this is the only server, which is used in spite of failures.
     pub(super) is_single: bool,
     /// Units of a weight of one in rounds: more than one where parts of a weight matter.
     pub(super) scale: i64,
@@ -229,7 +229,7 @@ pub(super) struct State {
     shape: Shape,
     /// Addresses of names, as far as they were found.
     found: BTreeMap<Named, Vec<Found>>,
-    /// Those that are asked first, and the backups.
+    /// The primary servers, and the backups.
     pub(super) sets: [Set; 2],
     /// Counts the changes of the sets.
     pub(super) generation: u32,

@@ -118,7 +118,7 @@ fn run_time_names(config: &Config) -> Vec<(Arc<Group>, Named)> {
 #[derive(Clone)]
 pub(super) struct Told {
     pub(super) say: Rc<dyn Fn(Level, fmt::Arguments<'_>)>,
-    /// Told that addresses were found.
+    /// Called when addresses were found.
     pub(super) changed: Rc<dyn Fn()>,
 }
 

@@ -59,7 +59,7 @@ pub struct Conf {
 
 impl Settings for Conf {}
 
-/// Those of `http`, for the groups of servers, which stand in no other block.
+/// Those of `http`, for the groups of servers, which have no other block.
 #[derive(Debug, Default)]
 pub struct HttpConf(pub Conf);
 

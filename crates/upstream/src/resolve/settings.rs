@@ -28,7 +28,7 @@ pub struct Settings {
 pub(super) enum NameServer {
     /// At an address.
     At(SocketAddr),
-    /// At a name and a port; the system knows where that is.
+    /// At a name and a port; the system resolves it.
     Named(String, u16),
 }
 
@@ -116,7 +116,7 @@ pub(super) struct SystemSettings {
     pub(super) servers: Vec<SocketAddr>,
     /// Suffixes of names, tried in order.
     search: Vec<String>,
-    /// Names with fewer dots are looked for with those endings first.
+    /// Names with fewer dots are resolved with those endings first.
     dots_min: usize,
 }
 

@@ -1,5 +1,5 @@
-//! Names by way of the system: getaddrinfo(3) on a helper thread, which looks into `/etc/hosts`, asks name servers or
-//! whatever else nsswitch.conf(5) says.
+//! Names by way of the system: getaddrinfo(3) on a helper thread, which reads `/etc/hosts`, queries name servers or
+//! uses other sources of nsswitch.conf(5).
 //!
 //! The server uses [`System::look_up`]; [`System::look_up_now`] is the call itself. It returns no TTL:
 //! [`super::keeper`] finds one.
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// How the system looks up a name: `Err` says why not, in its words.
+/// How the system looks up a name: `Err` has its message.
 type Lookup = dyn Fn(&str) -> Result<Vec<IpAddr>, String> + Send + Sync;
 
 /// The system's way to addresses.
@@ -29,7 +29,7 @@ pub(super) struct SystemAddresses {
     pub(super) usable: Vec<IpAddr>,
     /// All that were found.
     pub(super) all: BTreeSet<IpAddr>,
-    /// Whether the name stands in the hosts file, and when that was changed last.
+    /// Whether the name is in the hosts file, and when that was changed last.
     pub(super) hosts: Option<Stamp>,
 }
 

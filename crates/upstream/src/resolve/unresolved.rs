@@ -5,7 +5,7 @@ use std::fmt;
 /// Why a name has no addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unresolved {
-    /// Name servers say so: a code of RFC 1035 section 4.1.1.
+    /// Name servers report it: a code of RFC 1035 section 4.1.1.
     Code(u8),
     /// They did not answer in time.
     TimedOut,
@@ -14,7 +14,7 @@ pub enum Unresolved {
 }
 
 impl fmt::Display for Unresolved {
-    /// A number and words, which are nginx's where it has them.
+    /// A number and words, those of nginx if it has them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let code = match self {
             Unresolved::Code(code) => *code,

@@ -42,8 +42,9 @@ impl Repository {
         workspace::output(Command::new("git").arg("-C").arg(&self.git).args(["show", &object]))
     }
 
-    /// The paths that an `include` of the file `from` means: those that end with the longest part of `name`, beginning with the
-    /// directory of `from`. A pattern is only looked for below that directory, so that it does not take in unrelated files.
+    /// The paths that an `include` of the file `from` means: those that end with the longest part of `name`, beginning with
+    /// the directory of `from`. A pattern is only searched below that directory, so that it does not take in unrelated
+    /// files.
     pub(super) fn included(&self, from: &str, name: &str) -> Vec<&str> {
         let directory = from.rsplit_once('/').map_or("", |(directory, _)| directory);
         let parts: Vec<&str> =

@@ -41,12 +41,12 @@ pub(super) fn make(release: &Release) -> Result<PathBuf, Failure> {
     let container = workspace::output(buildah()?.args(["from", "scratch"]))?;
     let container = container.trim();
     let made = commit(release, &buildah, container, &root, &archive);
-    // The container is of no use any more, whatever came of it.
+    // The container is of no use any more in any case.
     workspace::output(buildah()?.args(["rm", container]))?;
     made.map(|()| archive)
 }
 
-/// Copies the tree, says how it is run, and writes the archive.
+/// Copies the tree, sets the command, and writes the archive.
 fn commit(
     release: &Release,
     buildah: &dyn Fn() -> Result<Command, Failure>,

@@ -1,4 +1,4 @@
-//! Texts about a version: its part of `CHANGELOG.md`, and what Debian wants to know.
+//! Texts about a version: its part of `CHANGELOG.md`, and the fields of Debian.
 
 use crate::Failure;
 

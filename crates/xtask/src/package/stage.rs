@@ -107,7 +107,7 @@ fn printed(program: &Path, args: &[&str]) -> Result<Option<Vec<u8>>, Failure> {
     Ok((output.status.success() && !output.stdout.is_empty()).then_some(output.stdout))
 }
 
-/// In place, without name and time, as Debian wants it.
+/// In place, without name and time, as Debian requires.
 pub(super) fn compress(path: &Path) -> Result<(), Failure> {
     workspace::run(tool("gzip", "gzip")?.args(["-9nf"]).arg(path))
 }

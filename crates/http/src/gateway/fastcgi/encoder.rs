@@ -17,7 +17,7 @@ const HEAD_BYTES: usize = 2048;
 /// Where the parameters begin.
 const PARAMS_START: usize = 3 * HEADER_LEN;
 
-/// Lengths from here on take four bytes, of which the first bit says so.
+/// Lengths from here on take four bytes, marked by the first bit.
 const LONG: usize = 0x80;
 
 impl Encoder {

@@ -1,7 +1,7 @@
 //! HPACK, the compression of header sections (RFC 7541): [`Decoder`] and [`Encoder`], one of each for a connection.
 //!
-//! A decoder hands out each field as it comes and keeps nothing but its table, so that whoever takes the fields says how many
-//! are too many. A field that is not wanted any more still has to be decoded: the table is that of the whole connection.
+//! A decoder returns each field as it comes and keeps only its table, so that its caller limits the fields. A field beyond
+//! the limit still has to be decoded: the table is that of the whole connection.
 
 mod decode;
 mod encode;

@@ -138,7 +138,8 @@ fn with_fields(value: Value, fields: &[String], is_collection: bool) -> Value {
     Value::Object(kept.collect())
 }
 
-/// Whether a request may change something: the directive says so, the body is JSON, and no page of another site sends it.
+/// Whether a request may change something: the directive allows it, the body is JSON, and no page of another site sends
+/// it.
 fn may_change(request: &Request, may_write: bool, is_delete: bool) -> Result<(), Fault> {
     if !may_write {
         return Err(DISABLED);

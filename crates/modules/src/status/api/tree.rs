@@ -184,7 +184,7 @@ impl ZoneNumbers {
     }
 }
 
-/// The name of a location's zone: its own where it has one, else the server's and its text.
+/// The name of a location's zone: its own if it has one, else the server's and its text.
 pub(crate) fn location_name(numbers: &ZoneNumbers) -> Option<String> {
     let Zone { server, location } = &numbers.zone;
     match (numbers.is_named, location.is_empty()) {

@@ -10,9 +10,9 @@ use crate::site::{self, Problem, Refused};
 pub(super) enum Fate {
     /// It works as in nginx.
     Honoured,
-    /// Does something else; the remark says what.
+    /// Does something else; the remark describes it.
     Differs,
-    /// Is accepted and does nothing; the remark says why that is well.
+    /// Is accepted and does nothing; the remark has the reason.
     NoEffect,
     /// nginx has it, this server does not.
     NotSupported,
@@ -82,7 +82,7 @@ pub(super) struct Remark {
     pub(super) place: String,
     /// The directive that is missing or unknown; empty for other problems.
     pub(super) directive: String,
-    /// As `-t` tells it.
+    /// As `-t` prints it.
     pub(super) message: String,
     /// Reasons of the same subject are shown together under this.
     pub(super) group: Option<String>,

@@ -2,7 +2,7 @@
 //!
 //! Listener, server and location come from the tables that requests use. The rest follows from the directives in force
 //! there: rewriting, access, the handler, the cache. Variables that depend on more than the request are not known here;
-//! what depends on them is said to be so. Nothing is started, and no other server is asked.
+//! what depends on them is said to be so. Nothing is started, and no other server is contacted.
 
 mod handler;
 mod script;

@@ -7,15 +7,15 @@ use super::{Blocks, Report};
 
 /// How the directives of a block end.
 pub(super) enum End<'t> {
-    /// The request goes on.
+    /// The request continues.
     Next,
-    /// It goes on, and no further rewrite directive is carried out.
+    /// It continues, and no further rewrite directive is carried out.
     Break,
     /// Another location is searched.
     Again,
     /// The response is made.
     Response,
-    /// The request goes on in this `if` block.
+    /// The request continues in this `if` block.
     Block(&'t Statement),
 }
 
@@ -100,7 +100,7 @@ fn rewrite<'t>(statement: &Statement, values: &mut Values, report: &mut Report) 
     report
         .line("rewrite", format_args!("{} becomes {} at {}{remark}", values.uri, new.text, statement.span()));
     let (uri, args) = new.text.split_once('?').unwrap_or((&new.text, ""));
-    // As in nginx the query goes on, unless the new text ends with a question mark.
+    // As in nginx the query is kept, unless the new text ends with a question mark.
     values.args = match (args, values.args.is_empty()) {
         ("", _) if new.text.ends_with('?') => String::new(),
         ("", _) => values.args.clone(),

@@ -30,7 +30,7 @@ pub(super) struct Expanded {
 }
 
 impl Values {
-    /// The value of a variable; `None` where it is not known here.
+    /// The value of a variable; `None` if it is not known here.
     fn of(&self, name: &str) -> Option<String> {
         let field = |name: &str| {
             let found = self.fields.iter().find(|(known, _)| known.replace('-', "_") == name);
@@ -95,7 +95,7 @@ impl Values {
         expanded
     }
 
-    /// Whether the condition of an `if` holds; `None` where that is not known here.
+    /// Whether the condition of an `if` holds; `None` if that is not known here.
     pub(super) fn holds(&self, statement: &Statement) -> Option<bool> {
         let mut words: Vec<&str> = statement.texts().collect();
         let first = words.first_mut()?;

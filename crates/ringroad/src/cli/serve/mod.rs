@@ -34,7 +34,7 @@ const DEFAULT_LISTEN_PUBLIC: &str = "0.0.0.0:443";
 /// The port for URLs without a scheme; with the default address alone.
 const REDIRECTED: &str = "0.0.0.0:80";
 
-/// The name that stands in messages about the text.
+/// The name of the text in messages.
 const TEXT_NAME: &str = "ringroad-serve";
 
 /// What browsers need to know to show a site; everything else is downloaded.
