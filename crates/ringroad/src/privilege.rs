@@ -67,7 +67,7 @@ fn find_group(spec: &UserSpec, user: &User) -> Result<(Gid, Option<String>), Str
     if spec.group.is_some() {
         return Err(format!("getgrnam(\"{name}\") failed{}", spec.place));
     }
-    // nginx takes the group of the user's name and gives up here; Debian has a user nobody but no such group.
+    // nginx takes the group of the user's name and gives up here; Debian has the default user but no group of that name.
     let own = match Group::from_gid(user.gid) {
         Ok(Some(group)) => format!("\"{}\"", group.name),
         Ok(None) | Err(_) => user.gid.to_string(),

@@ -1,7 +1,7 @@
 //! Waiting for a buffer of the thread's pool.
 //!
 //! ```text
-//!   asked --nobody waits, and there is enough--------------------------> served
+//!   asked --no waiter, and there is enough------------------------------> served
 //!     `-----> queued --first in the queue, and there is enough--> granted --polled--^
 //! ```
 

@@ -1,7 +1,7 @@
 //! Tests of HTTP/1 over HTTP/2: a thread that speaks HTTP/1 to a test's client and HTTP/2 to the server.
 //!
-//! [`PROTOCOL_VARIABLE`] turns it on for every [`Client`](crate::Client) that connects by TCP. A connection whose first
-//! bytes are no whole, plain request is passed through as it is: such a test is about HTTP/1 itself. So is every
+//! [`PROTOCOL_VARIABLE`] turns it on for every [`Client`](crate::Client) that connects by TCP. A connection that does
+//! not begin with a whole, plain request is passed through unchanged: such a test is about HTTP/1 itself. So is every
 //! further request that HTTP/2 cannot carry; it gets a connection of its own. The server needs `http2 on`, which the
 //! harness adds.
 //!
@@ -35,7 +35,7 @@ const END: u8 = 1;
 /// END_HEADERS of HEADERS and CONTINUATION.
 const END_HEADERS: u8 = 4;
 
-/// What a client sends first (RFC 9113 section 3.4).
+/// The preface of a client (RFC 9113 section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The first window of streams and connections, in bytes (RFC 9113 section 6.9.2).
@@ -56,7 +56,7 @@ pub(crate) fn connect(to: SocketAddr) -> io::Result<(UnixStream, SocketAddr)> {
     let local = server.local_addr()?;
     let (ours, tests) = UnixStream::pair()?;
     thread::spawn(move || {
-        // Each fault ends both connections; the test sees its own as cut, and the reason stands in its output.
+        // Each fault ends both connections; the test sees its own as cut, and the reason is in its output.
         if let Err(error) = Bridge::new(ours, server, to).run() {
             eprintln!("bridge to {to}: {error}");
         }
@@ -103,7 +103,7 @@ struct Bridge {
     decoder: Decoder,
     /// The last stream; 0 before the first.
     stream: u32,
-    /// What the connection may still send, and the stream.
+    /// The remaining window of the connection, and the stream.
     windows: (i64, i64),
     /// The window of a new stream, as the server's settings have it.
     first_window: i64,
@@ -114,7 +114,7 @@ struct Bridge {
 
 /// How far a request and its response have come.
 struct Exchange {
-    /// What follows of the request.
+    /// The rest of the request.
     body: Body,
     /// Whether the request is a HEAD.
     is_head: bool,
@@ -171,7 +171,7 @@ impl Bridge {
 
     fn run(mut self) -> io::Result<()> {
         loop {
-            // The rest of a body that the server does not want is read past.
+            // The rest of an unneeded body is skipped.
             self.forward_body()?;
             if self.exchange.is_over && self.exchange.body == Body::Done {
                 if self.exchange.closes || (self.test_ended && self.from_test.is_empty()) {
@@ -331,7 +331,7 @@ impl Bridge {
                 Body::Done => break,
             }
         }
-        // What follows cannot come any more.
+        // The rest cannot come any more.
         let is_cut = self.test_ended && self.from_test.is_empty() && self.exchange.body != Body::Done;
         if is_cut && !self.exchange.is_over {
             return Err(broken("the test's request ends in its body"));
@@ -544,7 +544,7 @@ fn request(bytes: &[u8]) -> Option<(Request, usize)> {
     Some((Request { block, body, is_head: method == "HEAD", closes }, end + 4))
 }
 
-/// The bytes of a text each of whose characters is one.
+/// The bytes of a text with one-byte characters.
 fn bytes_of(text: &str) -> Vec<u8> {
     text.chars().map(|char| char as u8).collect()
 }

@@ -1,8 +1,8 @@
 //! Many clients at once from a few threads, and one that reads slowly.
 //!
-//! [`Burst`] opens all its connections first, then sends all requests, and reads with a poll loop, so that a thousand
-//! clients cost the machine little beside the server under test. Each gives an [`Outcome`]: status, fields, a sum
-//! over the body, the times of its first and last byte. [`SlowClient`] reads up to a byte and waits at a gate.
+//! [`Burst`] opens all its connections first, then sends all requests, and reads with a poll loop. So a thousand
+//! clients cost the machine little beside the server under test. Each gives an [`Outcome`]: status, fields, a sum over
+//! the body, the times of its first and last byte. [`SlowClient`] reads up to a byte and waits at a gate.
 //!
 //! Each client sends one request on a connection of its own.
 
@@ -26,10 +26,10 @@ use crate::server::ListenAddr;
 use crate::socket::Socket;
 use crate::wait::Deadline;
 
-/// Threads when the test says nothing: one leaves the other core of a small machine to the server.
+/// The default number of threads: one leaves the other core of a small machine to the server.
 const THREADS: usize = 1;
 
-/// How much of each body is kept when the test says nothing: 64 KiB.
+/// The kept part of each body by default: 64 KiB.
 const KEPT_BYTES: usize = 64 * 1024;
 
 /// Longest body that can be compared while it comes: it is made once, for all clients.
@@ -41,7 +41,7 @@ const READ_BYTES: usize = 64 * 1024;
 /// Descriptors that a process has beside the clients.
 const OTHER_FDS: u64 = 256;
 
-/// What one client got.
+/// The result of one client.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Which client, counted from 0 in the order of the requests.
@@ -69,7 +69,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Whether the answer came whole, and is what was expected if something was.
+    /// Whether the response came whole and, if one was expected, is that one.
     pub fn is_right(&self) -> bool {
         self.fault.is_none() && self.wrong_at.is_none() && self.last_byte.is_some()
     }
@@ -91,7 +91,7 @@ impl Outcome {
     }
 }
 
-/// Panics with the first few clients whose answer is not right or has another status.
+/// Panics with the first few clients with a wrong response or another status.
 #[track_caller]
 pub fn assert_all_right(outcomes: &[Outcome], status: u16) {
     let wrong: Vec<&Outcome> =
@@ -160,7 +160,7 @@ impl Burst {
         self
     }
 
-    /// Says that the requests are HEADs, which have no body in the answer.
+    /// Makes the requests HEADs, which have no body in the response.
     pub fn to_head(mut self) -> Burst {
         self.wish.to_head = true;
         self
@@ -178,7 +178,7 @@ impl Burst {
         self
     }
 
-    /// Says how long all of it may take. A client that is not done then has that as its fault.
+    /// Limits the time of all of it. A client that is not done then has that as its fault.
     pub fn deadline(mut self, deadline: Deadline) -> Burst {
         self.deadline = deadline;
         self
@@ -226,7 +226,7 @@ impl Running {
         *lock(&self.all.progress)
     }
 
-    /// Waits until the clients are as far as the closure wants them; panics at the default deadline.
+    /// Waits until the clients have reached the state of the closure; panics at the default deadline.
     #[track_caller]
     pub fn wait_for(&self, what: &str, mut done: impl FnMut(&Progress) -> bool) -> Progress {
         let reached =
@@ -236,7 +236,7 @@ impl Running {
         progress
     }
 
-    /// Waits for the end of the last client, and returns what each got, in their order.
+    /// Waits for the end of the last client, and returns the result of each, in their order.
     #[track_caller]
     pub fn join(mut self) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
@@ -258,7 +258,7 @@ impl Drop for Running {
     }
 }
 
-/// What the threads of a burst share.
+/// The shared state of the threads of a burst.
 struct Shared {
     progress: Mutex<Progress>,
     changed: Condvar,
@@ -356,7 +356,7 @@ impl<'a> Loop<'a> {
         match socket.write(&one.request[one.sent..]) {
             Ok(count) => one.sent += count,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
-            // The answer to what was sent so far may still come.
+            // The response to the sent requests may still come.
             Err(_) => one.sent = one.request.len(),
         }
         if one.sent == one.request.len() {
@@ -446,7 +446,8 @@ fn finish(one: One) -> Outcome {
     outcome
 }
 
-/// Raises the soft limit of this process when it has to be raised, 1024 for most users; where that fails, the clients say so.
+/// Raises the soft limit of this process when it has to be raised, 1024 for most users; if that fails, the clients report
+/// it.
 pub fn allow_fds(count: u64) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < count) {

@@ -1,9 +1,9 @@
-//! A client that does exactly what the script says, on a TCP or unix connection.
+//! A client that sends exactly the script's bytes, on a TCP or unix connection.
 //!
-//! [`Client`] sends raw bytes, whole or in pieces, and reads raw bytes or [`Response`]s; it adds nothing, not
-//! even a `Host` field, unless [`Client::get`] or [`Client::request`] composes the request. Every operation
-//! ends by the client's [`Deadline`]; a script that cannot go on panics with what it had sent and received.
-//! `try_` forms return the fault for tests that expect one.
+//! [`Client`] sends raw bytes, whole or in pieces, and reads raw bytes or [`Response`]s; it adds nothing, not even a
+//! `Host` field, unless [`Client::get`] or [`Client::request`] composes the request. Every operation ends by the
+//! client's [`Deadline`]; a script that cannot continue panics with its sent and received bytes. `try_` forms return
+//! the fault for tests that expect one.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -113,12 +113,12 @@ impl Client {
         response::read_response(&mut self.stream, true).unwrap_or_else(|fault| self.fail("response", &fault))
     }
 
-    /// Reads one response, and returns what is wrong with it.
+    /// Reads one response, and returns the error in it.
     pub fn try_response(&mut self) -> Result<Response, Fault> {
         response::read_response(&mut self.stream, false)
     }
 
-    /// Reads one response to a HEAD request, and returns what is wrong with it.
+    /// Reads one response to a HEAD request, and returns the error in it.
     pub fn try_response_to_head(&mut self) -> Result<Response, Fault> {
         response::read_response(&mut self.stream, true)
     }
@@ -177,8 +177,8 @@ impl Client {
         bytes
     }
 
-    /// Panics unless the server closes the connection without sending another byte. A reset counts as closed:
-    /// that is what a server's close looks like while bytes of ours lie unread there.
+    /// Panics unless the server closes the connection without sending another byte. A reset counts as closed: a
+    /// server's close looks like that while bytes of the client are unread there.
     #[track_caller]
     pub fn expect_end(&mut self) {
         match self.stream.fill_buf() {
@@ -205,7 +205,7 @@ impl Client {
         }
     }
 
-    /// Sends the end of the stream and goes on reading.
+    /// Sends the end of the stream and continues to read.
     #[track_caller]
     pub fn half_close(&mut self) -> &mut Client {
         match self.stream.get_ref().socket.shutdown(Shutdown::Write) {
@@ -221,7 +221,7 @@ impl Client {
         self.stream.get_ref().socket.reset_on_close();
     }
 
-    /// This side's address, for a look into the server's log. `None` on a unix socket.
+    /// This side's address, to be found in the server's log. `None` on a unix socket.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         match &self.stream.get_ref().socket {
             Socket::Tcp(stream) => stream.local_addr().ok(),
@@ -250,7 +250,7 @@ pub fn request_bytes(method: &str, target: &str, fields: &[(&str, &str)]) -> Vec
     text.into_bytes()
 }
 
-/// A socket whose reads and writes end by a deadline.
+/// A socket with a deadline for reads and writes.
 #[derive(Debug)]
 struct Stream {
     socket: Socket,

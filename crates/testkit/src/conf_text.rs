@@ -1,8 +1,8 @@
 //! Just enough of the configuration language to complete a test's configuration.
 //!
-//! The harness adds the main directives that it depends on (`pid`, `error_log`, `daemon`) where a test does
-//! not set them, and for a server that does not say which port it got (Debian's nginx) it writes ports in.
-//! This is deliberately not crate `conf`: a fault there must not hide itself from the tests.
+//! The harness adds the main directives that it depends on (`pid`, `error_log`, `daemon`) if a test does not set them.
+//! For a server that does not report its port (Debian's nginx) it writes ports in. This is deliberately not crate
+//! `conf`: a fault there must not hide itself from the tests.
 
 /// The first argument of a directive in the main context, if the text has that directive there.
 pub fn main_directive(text: &str, name: &str) -> Option<String> {

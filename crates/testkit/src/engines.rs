@@ -1,7 +1,7 @@
 //! Which engine pairs a test run really exercised: the protocol between the suites and `cargo xtask ci`.
 //!
-//! A green run on a machine where the ring is refused proves nothing about the ring. So each suite says, pair
-//! by pair, what it ran and what it had to skip and why, with [`report_ran`] and [`report_skipped`]. A line is
+//! A green run on a machine where the ring is refused proves nothing about the ring. So each suite reports, pair by
+//! pair, which engines it ran and which it had to skip and why, with [`report_ran`] and [`report_skipped`]. A line is
 //!
 //! ```text
 //! engines: ran <net>+<disk>
@@ -9,10 +9,10 @@
 //! skipped: <reason>
 //! ```
 //!
-//! where the last form is of a test that could not run for another reason ([`skip`]), and with `<net>` one of [`NETS`] and `<disk>` one of [`DISKS`]. The line goes to standard error (which
-//! `cargo test` shows for a failed test only) and, where the environment variable
-//! `RINGROAD_ENGINE_REPORT` names a file, is appended to that file. `cargo xtask ci` and `cargo xtask test`
-//! name such a file, sum it up at the end, and fail when an engine was never exercised and
+//! where the last form is for a test that could not run for another reason ([`skip`]), and with `<net>` one of [`NETS`] and
+//! `<disk>` one of [`DISKS`]. The line goes to standard error (which `cargo test` shows for a failed test only). If the
+//! environment variable `RINGROAD_ENGINE_REPORT` names a file, it is appended to that file too. `cargo xtask ci` and `cargo
+//! xtask test` name such a file and sum it up at the end. They fail when an engine was never exercised and
 //! `RINGROAD_CI_WITHOUT` does not excuse it.
 
 use std::fs::OpenOptions;
@@ -28,7 +28,7 @@ pub const NETS: [&str; 2] = ["io_uring", "epoll"];
 /// The disk engines, as the lines name them.
 pub const DISKS: [&str; 4] = ["io_uring", "libaio", "threads", "sync"];
 
-/// Says that the calling test moved bytes with this pair of engines and compared them.
+/// Reports that the calling test moved bytes with this pair of engines and compared them.
 ///
 /// Call it after the assertions: a pair that failed was not exercised. Panics on a name that does not exist,
 /// so that a slip of the pen does not read as a missing engine.
@@ -37,7 +37,7 @@ pub fn report_ran(net: &str, disk: &str) {
     report(&format!("engines: ran {net}+{disk}\n"));
 }
 
-/// Says that the calling test could not run this pair here, and why.
+/// Reports that the calling test could not run this pair here, and why.
 ///
 /// `reason` is for the operator of the machine: "io_uring_setup: EPERM" rather than "unsupported".
 pub fn report_skipped(net: &str, disk: &str, reason: &str) {
@@ -46,8 +46,8 @@ pub fn report_skipped(net: &str, disk: &str, reason: &str) {
     report(&format!("engines: skipped {net}+{disk}: {reason}\n"));
 }
 
-/// Says that the calling test, or a part of it, could not run here, and why: `cargo test` hides what a test that
-/// passes prints, and a green run must not look like more than it was.
+/// Reports that the calling test, or a part of it, could not run here, and why: `cargo test` hides the output of a
+/// passing test, and a green run must not look like more than it was.
 pub fn skip(reason: impl std::fmt::Display) {
     report(&format!("skipped: {}\n", reason.to_string().replace(['\n', '\r'], " ")));
 }

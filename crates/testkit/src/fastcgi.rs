@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-/// What was asked.
+/// The request.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     /// Names and values, in order.
@@ -24,7 +24,7 @@ impl Request {
     }
 }
 
-/// What is sent for a request, and whether the connection is closed behind it.
+/// The response to a request, and whether the connection is closed after it.
 #[derive(Debug)]
 pub struct Reply(Vec<u8>, bool);
 
@@ -122,7 +122,7 @@ fn serve(mut stream: TcpStream, script: &dyn Fn(&Request) -> Reply) {
             break;
         }
     }
-    // What was sent is read before the end is seen.
+    // Sent bytes are read before the end is seen.
     let _ = stream.shutdown(std::net::Shutdown::Write);
 }
 

@@ -1,4 +1,4 @@
-//! Files whose every byte is known without keeping a copy.
+//! Files of which every byte is known without a copy.
 //!
 //! [`Content`] is a seed and a size; the bytes follow from them and any range can be produced on its own.
 //! So a test can compare 100 MiB, whole or ranged, while holding a few kilobytes. A byte that is wrong is
@@ -34,9 +34,9 @@ impl Content {
         Content { seed, size }
     }
 
-    /// The bytes that belong to this name and version: an origin's object, which whoever knows its name can check.
+    /// The bytes that belong to this name and version: an origin's object, which can be checked by its name.
     pub fn named(name: &str, version: u64, size: u64) -> Content {
-        // FNV-1a; `word` spreads what is close.
+        // FNV-1a; `word` spreads similar values.
         let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
@@ -148,8 +148,8 @@ impl Content {
     }
 }
 
-/// Compares a body with a range of the object that has this name and version ([`Content::named`]). The error tells
-/// the first offset that is wrong, counted in the object.
+/// Compares a body with a range of the object that has this name and version ([`Content::named`]). The error has the
+/// first wrong offset, counted in the object.
 pub fn check_body(name: &str, version: u64, range: Range<u64>, mut body: &[u8]) -> Result<(), Mismatch> {
     Content::named(name, version, range.end).compare(range, &mut body)
 }
@@ -193,7 +193,7 @@ impl Checksum {
         }
     }
 
-    /// The sum of what was added so far.
+    /// The sum so far.
     pub fn value(&self) -> u64 {
         mix(mix(self.state, self.partial), self.length)
     }
@@ -223,16 +223,16 @@ pub enum Mismatch {
     Differs {
         /// Offset in the file, not in the range.
         offset: u64,
-        /// The bytes that should stand there.
+        /// The expected bytes.
         expected: Vec<u8>,
-        /// The bytes that stand there.
+        /// The bytes found.
         found: Vec<u8>,
     },
     /// Reading the body failed.
     Read {
         /// Offset in the file up to which everything was right.
         offset: u64,
-        /// What the reader said.
+        /// The reader's error.
         error: io::Error,
     },
 }

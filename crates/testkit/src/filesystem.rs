@@ -1,4 +1,4 @@
-//! A small file system of a test's own: full after a few megabytes, read-only when told.
+//! A small file system of a test's own: full after a few megabytes, read-only on command.
 //!
 //! [`Filesystem::new`] makes an ext4 image in a temporary directory and mounts it through a loop device, which takes
 //! root; elsewhere the test is skipped with the reason in the gate's table. It is unmounted when dropped, and by a
@@ -71,7 +71,7 @@ impl Filesystem {
         state.f_bavail * state.f_frsize
     }
 
-    /// Takes space until about this many bytes are free. Called again, it replaces what it took before.
+    /// Takes space until about this many bytes are free. Called again, it replaces its earlier bytes.
     #[track_caller]
     pub fn fill(&self, free_bytes: u64) {
         self.unfill();
@@ -104,7 +104,7 @@ struct Mount {
 }
 
 impl Mount {
-    /// The guard waits for the end of its input, whose other end is in this process and in no other.
+    /// The guard waits for the end of its input; only this process has the other end.
     fn guard(point: PathBuf) -> Result<Mount, String> {
         // Owned from here on, so that it is unmounted also when the guard cannot be started.
         let mut mount = Mount { point, guard: None };

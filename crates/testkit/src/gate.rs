@@ -1,11 +1,11 @@
-//! A point at which a thread of the testkit waits until the test lets it go on.
+//! A point at which a thread of the testkit waits until the test releases it.
 //!
-//! The origin that sends half a body, the client that reads a little and stops, the DNS server that answers late:
-//! each of them arrives at a [`Gate`]; the test waits for the arrival ([`Gate::wait_reached`]), looks at what it
-//! wants to look at, and calls [`Gate::open`] or [`Gate::let_through`]. So the order of events is the test's, and
-//! no test needs to guess how long something takes.
+//! The origin that sends half a body, the client that reads a little and stops, the DNS server that answers late: each
+//! of them arrives at a [`Gate`]; the test waits for the arrival ([`Gate::wait_reached`]), inspects the state, and
+//! calls [`Gate::open`] or [`Gate::let_through`]. So the order of events is the test's, and no test needs to guess how
+//! long something takes.
 //!
-//! [`Stop`] is the other end of such a wait: whoever owns the threads stops them all, whatever gate they are at.
+//! [`Stop`] is the other end of such a wait: the owner of the threads stops them all, at any gate.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -13,8 +13,8 @@ use std::time::Instant;
 
 use crate::wait::Deadline;
 
-/// Locks, also after a panic of another thread: what is kept under these locks is whole after every statement, and
-/// the first panic is the one that a test should show.
+/// Locks, also after a panic of another thread: the data under these locks are whole after every statement, and a test
+/// should show the first panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -67,7 +67,7 @@ impl Gate {
         self.0.changed.notify_all();
     }
 
-    /// Holds whoever arrives from now on.
+    /// Holds later arrivals.
     pub fn close(&self) {
         lock(&self.0.state).open = false;
     }
@@ -83,7 +83,7 @@ impl Gate {
         lock(&self.0.state).arrived
     }
 
-    /// Waits until somebody has arrived.
+    /// Waits until a thread has arrived.
     #[track_caller]
     pub fn wait_reached(&self) {
         self.wait_reached_by(1);
@@ -139,7 +139,7 @@ impl Stop {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    /// Wakes whoever waits, for good.
+    /// Releases all waiting threads, for good.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
         let gates = std::mem::take(&mut *lock(&self.gates));

@@ -1,18 +1,18 @@
-//! What the integration tests share: a harness that starts the binary, a scripted client and origin, files.
+//! The common parts of the integration tests: a harness that starts the binary, a scripted client and origin, files.
 //!
-//! A test writes a configuration, lets [`Server`] run it in a directory of its own, talks to it through
-//! [`Client`], and compares bodies with [`Content`], which can produce any range of a file of any size
-//! without storing it. Nothing here sleeps for a fixed time: every wait ends with an event or with a
-//! [`Deadline`], and a wait that ran out says what it was waiting for.
+//! A test writes a configuration and lets [`Server`] run it in a separate directory. It connects through [`Client`],
+//! and compares bodies with [`Content`], which can produce any range of a file of any size without storing it. Nothing
+//! here sleeps for a fixed time: every wait ends with an event or with a [`Deadline`], and an expired wait names its
+//! subject.
 //!
-//! For a proxy there is the other side too: [`Origin`] is a server that answers as the test says, byte for byte, and
-//! waits at a [`Gate`] where the test wants it to; [`origin::Objects`] makes a good one of it. [`Setup`] fills a
-//! configuration and starts the binary or nginx with it, on one cache folder; [`Burst`] is many clients at once,
-//! [`SlowClient`] one that dawdles; [`DnsServer`] answers for names, [`Filesystem`] is soon full.
+//! For a proxy there is the other side too: [`Origin`] is a scripted server, byte for byte, which waits at a [`Gate`]
+//! if the test requires it; [`origin::Objects`] makes a good one of it. [`Setup`] fills a configuration and starts the
+//! binary or nginx with it, on one cache folder; [`Burst`] is many clients at once, [`SlowClient`] one that dawdles;
+//! [`DnsServer`] answers for names, [`Filesystem`] is soon full.
 //!
-//! Not here: anything that the server itself uses. This crate is a dev-dependency only, `cargo xtask tidy`
-//! checks that. It panics where a library would return an error, with the evidence (the error log, the bytes
-//! received) in the text, because its only caller is a test.
+//! Not here: anything that the server itself uses. This crate is a dev-dependency only, `cargo xtask tidy` checks that.
+//! It panics where a library would return an error, with the evidence (the error log, the bytes received) in the text,
+//! because its only caller is a test.
 //!
 //! ```no_run
 //! use testkit::{Client, Content, Server, engines};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
-/// What is sent for a line.
+/// The response to a line.
 #[derive(Clone, Debug)]
 pub struct Reply {
     /// The bytes, in pieces that are sent one by one.
@@ -106,7 +106,7 @@ fn serve(stream: TcpStream, script: &dyn Fn(&[u8]) -> Reply) {
             }
         }
         if reply.closes {
-            // What was sent is read before the end is seen.
+            // Sent bytes are read before the end is seen.
             let _ = sender.shutdown(Shutdown::Write);
             return;
         }

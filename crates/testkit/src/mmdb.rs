@@ -1,4 +1,4 @@
-//! Writes MaxMind databases (MaxMind DB file format 2.0), for tests of what reads them.
+//! Writes MaxMind databases (MaxMind DB file format 2.0), for tests of their reader.
 
 use std::net::IpAddr;
 
@@ -95,7 +95,7 @@ fn control(out: &mut Vec<u8>, kind: u8, size: usize) {
     out.extend(rest);
 }
 
-/// What follows on a bit of an address.
+/// The child for a bit of an address.
 #[derive(Clone, Copy, Debug)]
 enum Next {
     Nothing,

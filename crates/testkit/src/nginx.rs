@@ -1,8 +1,8 @@
-//! Debian's nginx beside the server under test, where it is installed.
+//! Debian's nginx beside the server under test, if it is installed.
 //!
-//! [`start`] takes the same configuration text and answers with the same harness, so a comparison sends one
-//! script to both. nginx cannot say which port it got for `:0`: free ports are picked and written in, and the
-//! start is tried again when somebody else was quicker.
+//! [`start`] takes the same configuration text and answers with the same harness, so a comparison sends one script to
+//! both. nginx cannot report its port for `:0`: free ports are picked and written in, and the start is repeated when
+//! another process has taken one.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub fn binary() -> PathBuf {
 /// How often a start is tried when the picked ports are taken meanwhile.
 const ATTEMPTS: u32 = 5;
 
-/// Starts nginx with this configuration, or says on standard error why it cannot and returns `None`: it is not
+/// Starts nginx with this configuration, or prints the reason on standard error and returns `None`: it is not
 /// installed, or was built without a module that has one of the directives.
 ///
 /// The addresses are those of the `:0` listeners, in the order of the text.
@@ -54,7 +54,7 @@ pub fn start_with(conf: &str, prepare: impl Fn(ServerBuilder) -> ServerBuilder) 
         match prepare(builder).try_start() {
             Ok(server) => return Some(server),
             Err(failure) if attempt < ATTEMPTS && failure.contains("Address already in use") => {}
-            // Which modules it has is the choice of whoever built it.
+            // Its modules depend on the package.
             Err(failure) if failure.contains("unknown directive") => {
                 crate::engines::skip(format_args!(
                     "{} was built without a module of this test:\n{failure}",
@@ -68,7 +68,7 @@ pub fn start_with(conf: &str, prepare: impl Fn(ServerBuilder) -> ServerBuilder) 
     None
 }
 
-/// A port that was free a moment ago.
+/// A port that was free just before.
 pub fn free_port() -> u16 {
     let probe = TcpListener::bind(("127.0.0.1", 0));
     let port = probe.and_then(|listener| listener.local_addr()).map(|address| address.port());

@@ -1,7 +1,7 @@
-//! What `/proc` says about a process: its threads and whom they run as, its descriptors, its children.
+//! Data of `/proc` about a process: its threads and their users, its descriptors, its children.
 //!
-//! Facts only; the tests assert. See proc_pid_status(5) for the fields. A thread or process that ends while it
-//! is being looked at is left out, as if the look had come a moment later.
+//! Facts only; the tests assert. See proc_pid_status(5) for the fields. A thread or process that ends during the
+//! reading is left out, as if it had ended before.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,7 +15,7 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 /// A process id as the system calls know it.
 pub type Pid = i32;
 
-/// Whom one thread runs as.
+/// The user of one thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadFacts {
     /// The thread id.
@@ -43,12 +43,12 @@ pub fn threads(pid: Pid) -> Vec<ThreadFacts> {
         .collect()
 }
 
-/// How many descriptors a process has open. Zero when it is gone or belongs to somebody else.
+/// How many descriptors a process has open. Zero when it is gone or belongs to another parent.
 pub fn open_fds(pid: Pid) -> usize {
     entries::<u32>(Path::new(&format!("/proc/{pid}/fd"))).count()
 }
 
-/// What the descriptors of a process point at (`socket:[123]`, `/var/log/x`, `anon_inode:[io_uring]`).
+/// The targets of a process's descriptors (`socket:[123]`, `/var/log/x`, `anon_inode:[io_uring]`).
 pub fn fd_targets(pid: Pid) -> Vec<String> {
     let folder = format!("/proc/{pid}/fd");
     entries::<u32>(Path::new(&folder))
@@ -57,9 +57,9 @@ pub fn fd_targets(pid: Pid) -> Vec<String> {
         .collect()
 }
 
-/// Another descriptor of each of a process's sockets that are connected to this address: what it has asked of the kernel
-/// shows in their options. Empty where the kernel does not hand them out (pidfd_getfd(2), Linux 5.6), which the second
-/// value tells from there being none.
+/// Another descriptor of each of a process's sockets that are connected to this address: their options show its requests
+/// to the kernel. Empty if the kernel does not duplicate them (pidfd_getfd(2), Linux 5.6), which the second value
+/// distinguishes from an empty list.
 pub fn sockets_to(pid: Pid, peer: SocketAddr) -> (Vec<OwnedFd>, bool) {
     let process = rustix::process::Pid::from_raw(pid);
     let Some(Ok(process)) = process.map(|pid| pidfd_open(pid, PidfdFlags::empty())) else {
@@ -152,7 +152,7 @@ fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
 }
 
-/// The entries of a directory whose names are numbers.
+/// The entries of a directory with numbers as names.
 fn entries<N: std::str::FromStr>(folder: &Path) -> impl Iterator<Item = N> {
     let listing = fs::read_dir(folder).into_iter().flatten().flatten();
     listing.filter_map(|entry| entry.file_name().to_str()?.parse().ok())

@@ -34,7 +34,7 @@ pub struct Program {
     _dir: Option<TempDir>,
 }
 
-/// What a program that ran to its end left behind.
+/// The output of a finished program.
 #[derive(Debug)]
 pub struct Finished {
     /// Its process id.
@@ -73,8 +73,8 @@ impl Program {
         Program::spawn_guarded(command, folder, None)
     }
 
-    /// As [`Program::spawn`], for a program that may start a daemon, which has a group of its own and says its
-    /// number in this file.
+    /// As [`Program::spawn`], for a program that may start a daemon, which has a separate group and writes its number
+    /// to this file.
     #[track_caller]
     pub(crate) fn spawn_guarded(mut command: Command, folder: &Path, pid_file: Option<&Path>) -> Program {
         let (stdout, stderr) = (folder.join("stdout"), folder.join("stderr"));
@@ -94,12 +94,12 @@ impl Program {
         self.child.id() as Pid
     }
 
-    /// What it wrote to standard output so far.
+    /// Its standard output so far.
     pub fn stdout(&self) -> String {
         read_lossy(&self.stdout)
     }
 
-    /// What it wrote to standard error so far.
+    /// Its standard error so far.
     pub fn stderr(&self) -> String {
         read_lossy(&self.stderr)
     }
@@ -147,8 +147,8 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         let ended = self.exited().is_some();
-        // Before the program is waited for: until then its number is its group's and nobody else's. A worker that
-        // is started in this moment is in the group already.
+        // Before the program is waited for: until then its number is that of its group only. A worker that is started
+        // in this moment is in the group already.
         self.guard.kill_group(self.child.id());
         if !ended {
             let _ = self.child.kill();
@@ -158,13 +158,13 @@ impl Drop for Program {
     }
 }
 
-/// A process that outlives a test which is killed, and ends the test's program then. It waits for the end of its
-/// input, whose other end is in the test and in no other process.
+/// A process that outlives a test which is killed, and ends the test's program then. It waits for the end of its input;
+/// only the test has the other end.
 #[derive(Debug)]
 struct Guard(Child);
 
 impl Guard {
-    /// Guards the group that this process leads, and that of the daemon whose number is in the file.
+    /// Guards the group that this process leads, and that of the daemon with its number in the file.
     fn of(leader: u32, pid_file: Option<&Path>) -> Guard {
         const SCRIPT: &str = "read -r end; kill -s KILL -- \"-$0\"\n\
             [ -n \"$1\" ] && read -r pid <\"$1\" && [ \"$pid\" -gt 1 ] && kill -s KILL -- \"-$pid\"";
@@ -176,7 +176,7 @@ impl Guard {
         Guard(command.spawn().unwrap_or_else(|error| panic!("start {command:?}: {error}")))
     }
 
-    /// Kills what is left of the group.
+    /// Kills the rest of the group.
     fn kill_group(&self, leader: u32) {
         let leader = i32::try_from(leader).ok().filter(|&leader| leader > 0).and_then(RawPid::from_raw);
         // Nothing may be left.

@@ -1,8 +1,8 @@
 //! Takes a response apart as its bytes come, for clients that never block.
 //!
-//! [`Receiver`] is fed with whatever has arrived and keeps what a test asks for: heads, a sum over the body, its
-//! first bytes, the first place at which it is not what was expected. The blocking reader of whole responses is in
-//! `response`, whose parser of heads this uses.
+//! [`Receiver`] is fed with received bytes and keeps the parts that a test requests: header sections, a sum over the
+//! body, its first bytes, the first difference from the expected ones. The blocking reader of whole responses is in
+//! `response`, which has the parser of header sections used here.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ enum State {
     Ended,
 }
 
-/// What is wanted of a body.
+/// The kept parts of a body.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BodyWish {
     /// The bytes that it should have.
@@ -83,7 +83,7 @@ impl Receiver {
         self.sum.value()
     }
 
-    /// Takes the bytes that have come. What follows the end of the response is a fault: these clients ask once.
+    /// Takes the bytes that have come. Bytes after the end of the response are a fault: these clients ask once.
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
         while !bytes.is_empty() {
             let (state, used) = match self.state {
@@ -141,7 +141,7 @@ impl Receiver {
         self.pending.truncate(end);
         let head = response::read_head(&mut &std::mem::take(&mut self.pending)[..])?;
         let used = end - before;
-        // 101 is a final response; what follows it is no HTTP.
+        // 101 is a final response; the bytes behind it are no HTTP.
         if head.status < 200 && head.status != 101 {
             self.interim.push(head);
             return Ok((State::Head, used));

@@ -1,9 +1,9 @@
 //! Reading one HTTP/1.x response, strictly, with code that shares nothing with the server.
 //!
 //! [`Head`] is the status line and the fields; [`BodyLength`] is how RFC 9112 section 6.3 delimits the body;
-//! [`Response`] is both with the body in memory. The parser takes only what the project promises to send:
-//! CRLF line ends, one space in the status line, no control characters, valid chunk framing. Anything else is
-//! a [`Fault`], because a lenient test client would hide a broken server.
+//! [`Response`] is both with the body in memory. The parser accepts only forms that the project promises to send: CRLF
+//! line ends, one space in the status line, no control characters, valid chunk framing. Anything else is a [`Fault`],
+//! because a lenient test client would hide a broken server.
 
 use std::fmt;
 use std::io::{self, BufRead, Read};
@@ -53,12 +53,12 @@ pub enum BodyLength {
     Close,
 }
 
-/// What is wrong with the bytes that came.
+/// The error in the received bytes.
 #[derive(Debug)]
 pub enum Fault {
     /// The connection failed or the deadline passed; the bytes were fine so far.
     Io(io::Error),
-    /// The connection ended; `at` says in which part.
+    /// The connection ended; `at` names the part.
     Ended {
         /// The part that was being read.
         at: &'static str,

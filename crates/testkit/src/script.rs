@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// What is spoken.
+/// The protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// SCGI.
@@ -15,7 +15,7 @@ pub enum Protocol {
     Uwsgi,
 }
 
-/// What was asked.
+/// The request.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     /// Names and values, in order.

@@ -6,10 +6,10 @@
 //! ports that the kernel chose. A dropped [`Server`] is killed with its workers; when the test is panicking,
 //! its error log is printed first.
 //!
-//! The configuration is completed, on its first line, with what the harness relies on and the test left out:
-//! `daemon off`, `pid logs/nginx.pid`, `error_log logs/error.log notice`. A test that sets `error_log` in the
-//! main context keeps that file and at least the level `notice`. What [`EVENTS_VARIABLE`] says goes into `events`,
-//! and [`PROTOCOL_VARIABLE`](crate::bridge::PROTOCOL_VARIABLE) adds `http2 on`.
+//! The first line of the configuration gets the directives that the harness relies on and the test left out: `daemon
+//! off`, `pid logs/nginx.pid`, `error_log logs/error.log notice`. A test that sets `error_log` in the main context
+//! keeps that file and at least the level `notice`. The directives of [`EVENTS_VARIABLE`] go into `events`, and
+//! [`PROTOCOL_VARIABLE`](crate::bridge::PROTOCOL_VARIABLE) adds `http2 on`.
 
 use std::fmt;
 use std::fs;
@@ -32,11 +32,11 @@ use crate::wait::{self, Deadline};
 /// Where the configuration stands below the directory.
 const CONF_FILE: &str = "conf/nginx.conf";
 
-/// The variable whose directives every server of ours gets in `events`, unless its test has them: `engine_fault write
+/// The variable with directives for `events` of every server under test, unless its test has them: `engine_fault write
 /// delay=50ms;` shows which tests take for granted that a write is over at once.
 pub const EVENTS_VARIABLE: &str = "RINGROAD_TEST_EVENTS";
 
-/// What a line of the error log says about a listening socket, before the address.
+/// The text before the address in a log line about a listening socket.
 const LISTENING: &str = "listening on ";
 
 /// Directives that the environment adds to a configuration.
@@ -66,7 +66,7 @@ impl ListenAddr {
         }
     }
 
-    /// Reads what follows "listening on " in the log: `127.0.0.1:80`, `[::1]:80`, `unix:/path`.
+    /// Reads the address after "listening on " in the log: `127.0.0.1:80`, `[::1]:80`, `unix:/path`.
     fn parse(text: &str) -> Option<ListenAddr> {
         match text.strip_prefix("unix:") {
             Some(path) => Some(ListenAddr::Unix(path.into())),
@@ -84,7 +84,7 @@ impl fmt::Display for ListenAddr {
     }
 }
 
-/// What a server is started with.
+/// The start parameters of a server.
 #[derive(Debug)]
 pub struct ServerBuilder {
     binary: PathBuf,
@@ -96,12 +96,12 @@ pub struct ServerBuilder {
     addresses: Option<Vec<ListenAddr>>,
     deadline: Deadline,
     dir: TempDir,
-    /// A directory that somebody else has made.
+    /// A directory made elsewhere.
     kept: Option<Arc<TempDir>>,
 }
 
-/// Starts a server that is to have a ring. The locked memory of all servers of a user counts as one, whoever's they are:
-/// where there is none it is tried again until others have ended.
+/// Starts a server that is to have a ring. The locked memory of all servers of a user counts as one: where there is none
+/// it is tried again until others have ended.
 #[track_caller]
 pub fn start_with_memory(mut start: impl FnMut() -> Result<Server, String>) -> Server {
     let has_started = || match start() {
@@ -131,7 +131,7 @@ impl ServerBuilder {
         self
     }
 
-    /// What a shell does before it becomes the server: `ulimit -S -n 256`.
+    /// The commands of a shell before it becomes the server: `ulimit -S -n 256`.
     pub fn shell(mut self, commands: &str) -> ServerBuilder {
         self.shell = Some(commands.to_owned());
         self
@@ -161,8 +161,8 @@ impl ServerBuilder {
         self
     }
 
-    /// Keeps another directory for as long as the server lives. Without this its files would go with whoever made it, and
-    /// the worker would try to make the directory anew, which only succeeds where everybody may write.
+    /// Keeps another directory for as long as the server lives. Without this its files would be removed with their maker.
+    /// The worker would try to make the directory again, which only succeeds where all users may write.
     pub(crate) fn keep(mut self, dir: &Arc<TempDir>) -> ServerBuilder {
         self.kept = Some(Arc::clone(dir));
         self
@@ -179,7 +179,7 @@ impl ServerBuilder {
         self.try_start().unwrap_or_else(|failure| panic!("{failure}"))
     }
 
-    /// Starts the server and waits until it is ready; returns what it said if it does not get there.
+    /// Starts the server and waits until it is ready; returns its output if it does not get there.
     pub fn try_start(self) -> Result<Server, String> {
         let (deadline, pid_file) = (self.deadline, self.dir.path().join(pid_file(&self.conf)));
         let addresses = self.addresses.clone();
@@ -223,7 +223,7 @@ impl ServerBuilder {
                 shell
             }
         };
-        // nginx wants a slash at the end of the prefix, else it glues names onto it.
+        // nginx requires a slash at the end of the prefix, else it appends names to it directly.
         command.arg("-p").arg(format!("{}/", root.display())).arg("-c").arg(CONF_FILE).args(&self.args);
         command.envs(self.envs.iter().map(|(name, value)| (name, value)));
         let is_daemon = main_directive(&self.conf, "daemon").is_some_and(|value| value == "on");
@@ -247,7 +247,7 @@ impl ServerBuilder {
 #[derive(Debug)]
 pub struct Server {
     program: Program,
-    /// What the pid file says: the child, unless the configuration has `daemon on`.
+    /// The content of the pid file: the child, unless the configuration has `daemon on`.
     pid: Pid,
     error_log: PathBuf,
     addresses: Vec<ListenAddr>,
@@ -326,7 +326,7 @@ impl Server {
         self._kept = Some(Arc::clone(dir));
     }
 
-    /// Leaves the directory in place for a look at it.
+    /// Leaves the directory in place for inspection.
     pub fn keep_dir(&mut self) {
         self.dir.keep();
     }
@@ -342,7 +342,7 @@ impl Server {
         self.dir.write(CONF_FILE, complete(text, &self.additions));
     }
 
-    /// Sends SIGHUP. What follows from it shows in the log: [`Server::wait_for_log`].
+    /// Sends SIGHUP. The log shows the result: [`Server::wait_for_log`].
     #[track_caller]
     pub fn reload(&self) {
         self.signal(Signal::HUP);
@@ -394,12 +394,12 @@ impl Server {
         read_lossy(&self.path("logs/access.log"))
     }
 
-    /// What the server wrote to standard error.
+    /// The standard error of the server.
     pub fn stderr(&self) -> String {
         self.program.stderr()
     }
 
-    /// What the server wrote to standard output.
+    /// The standard output of the server.
     pub fn stdout(&self) -> String {
         self.program.stdout()
     }
@@ -448,8 +448,8 @@ impl Drop for Server {
         if std::thread::panicking() {
             eprintln!("testkit: the server of the failed test said\n{}", self.evidence());
         }
-        // A daemon is no child of ours. Its command line, which has our directory, vouches for the number: the pid file may
-        // be about to be written.
+        // A daemon is no child of this process. Its command line, which has our directory, vouches for the number: the pid
+        // file may be about to be written.
         if self.is_daemon() && process::command_line_has(self.pid, self.dir.path()) {
             // The master first: it would start others in the place of its workers.
             let workers = self.workers();
@@ -460,7 +460,7 @@ impl Drop for Server {
     }
 }
 
-/// Adds what the harness relies on and the text leaves out.
+/// Adds the directives that the harness relies on and the text leaves out.
 fn complete(conf: &str, additions: &Additions) -> String {
     let defaults = [
         ("daemon", "daemon off;"),

@@ -1,8 +1,8 @@
-//! A proxy to be tested, of ours or nginx: a configuration with placeholders, and the folder that outlives restarts.
+//! A proxy under test, ours or nginx: a configuration with placeholders, and the folder that outlives restarts.
 //!
-//! [`Setup`] fills `@ORIGIN@`, `@CACHE@`, `@DATA@` and whatever else a test names into its configuration, and starts
-//! any number of servers from it, one after the other, on the same cache folder: that is how a restart, a `kill -9`
-//! and a change of configuration are tested. `:0` in a `listen` is a free port for either server.
+//! [`Setup`] fills `@ORIGIN@`, `@CACHE@`, `@DATA@` and other names of a test into its configuration. It starts any
+//! number of servers from it, one after the other, on the same cache directory: that is how a restart, a `kill -9` and
+//! a change of configuration are tested. `:0` in a `listen` is a free port for either server.
 //!
 //! To compare two servers, give each a setup and an origin of its own, with the same objects: their folders must
 //! not be shared, and each origin counts for itself.
@@ -80,7 +80,7 @@ impl Setup {
         let mut files = Vec::new();
         let mut folders = vec![self.cache.clone()];
         while let Some(folder) = folders.pop() {
-            // A folder can go while it is looked at.
+            // A directory can be removed while it is read.
             for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
                 match entry.file_type() {
                     Ok(kind) if kind.is_dir() => folders.push(entry.path()),
@@ -109,7 +109,7 @@ impl Setup {
         crate::server::start_with_memory(|| self.builder(&binary).try_start())
     }
 
-    /// The binary under test before its start, for what else it needs.
+    /// The binary under test before its start, for further settings.
     #[track_caller]
     pub fn builder(&self, binary: impl Into<PathBuf>) -> ServerBuilder {
         Server::builder(binary).conf(&self.text()).keep(&self.data)
@@ -126,8 +126,8 @@ impl Setup {
     }
 }
 
-/// nginx as an origin of the files in a folder, or `None` where it is not installed. Under `/` they may be kept for
-/// an hour, under `/second/` for a second, under `/never/` not at all, and under `/silent/` nothing is said of it.
+/// nginx as an origin of the files in a directory, or `None` if it is not installed. Under `/` they are fresh for an
+/// hour, under `/second/` for a second, under `/never/` not at all, and under `/silent/` they have no lifetime.
 #[track_caller]
 pub fn nginx_origin(folder: &Path) -> Option<Server> {
     const TEXT: &str = "worker_processes 1;
@@ -149,7 +149,7 @@ http {
     Setup::new(TEXT).value("FOLDER", &folder).start_nginx()
 }
 
-/// A server that root starts becomes another user, who writes here.
+/// A server that root starts becomes another user, which writes here.
 fn open_to_all(folder: &Path) {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o777))
         .unwrap_or_else(|error| panic!("chmod {}: {error}", folder.display()));

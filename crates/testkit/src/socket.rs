@@ -21,7 +21,7 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// Connects, blocking. What is written later leaves as it is written, without Nagle's delay.
+    /// Connects, blocking. Later writes leave at once, without Nagle's delay.
     pub(crate) fn connect(to: &ListenAddr) -> io::Result<Socket> {
         match to {
             ListenAddr::Tcp(address) => {

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Tells directories of one process apart; the process id tells the processes apart.
+/// Distinguishes directories of one process; the process id distinguishes the processes.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// A fresh directory, removed with everything in it on drop.
@@ -20,7 +20,7 @@ pub struct TempDir {
 }
 
 impl TempDir {
-    /// Makes a directory whose name contains `label`, mode 0755.
+    /// Makes a directory with `label` in its name, mode 0755.
     pub fn new(label: &str) -> TempDir {
         TempDir::new_in(&std::env::temp_dir(), label)
     }
@@ -66,7 +66,7 @@ impl TempDir {
         &self.path
     }
 
-    /// Leaves the directory in place on drop, for a look at it after a failure.
+    /// Leaves the directory in place on drop, for inspection after a failure.
     pub fn keep(&mut self) {
         self.keep = true;
     }
@@ -98,8 +98,8 @@ impl Drop for TempDir {
     }
 }
 
-/// Says what is wrong with a directory for temporary files that other users cannot enter. Without this a test that is
-/// run by root would wait until its deadline for a worker that runs as `nobody` and finds none of its files.
+/// Returns the problem of a directory for temporary files that other users cannot enter. Without this a test run by
+/// root would wait until its deadline for a worker that runs as an unprivileged user and finds none of its files.
 #[track_caller]
 fn assert_reachable(folder: &Path) {
     if !rustix::process::geteuid().is_root() {

@@ -6,11 +6,11 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// How long a script may take when the test says nothing: three minutes.
+/// The default time limit of a script: three minutes.
 ///
-/// It tells a hang from a slow machine, and nothing else: a script of a few seconds took longer than half a minute on two
-/// cores that builds and a busy disk shared with it. Short enough that a hang is reported by the test and not by the
-/// platform's own limit.
+/// It distinguishes a hang from a slow machine, and nothing else: a script of a few seconds took longer than half a
+/// minute on two cores that builds and a busy disk shared with it. Short enough that a hang is reported by the test and
+/// not by the platform's own limit.
 pub const DEFAULT_LIMIT: Duration = Duration::from_secs(180);
 
 /// First pause between two looks in [`until`]; it doubles up to [`PAUSE_MAX`].
@@ -44,7 +44,7 @@ impl Default for Deadline {
 /// The deadline passed before the thing that was waited for happened.
 #[derive(Debug)]
 pub struct TimedOut {
-    /// What was waited for, in words.
+    /// The subject of the wait, in words.
     pub what: String,
 }
 
@@ -58,8 +58,8 @@ impl std::error::Error for TimedOut {}
 
 /// Calls `look` until it returns a value; gives up with `what` in the error when the deadline passes.
 ///
-/// `look` runs at least once, also with a deadline in the past. The pauses start short and grow, so that a
-/// quick event costs microseconds and a slow one does not take the processor from the process under test.
+/// `look` runs at least once, also with a deadline in the past. The pauses start short and grow, so that a quick event
+/// costs microseconds and a slow one does not take the processor from the process under test.
 pub fn until<T>(what: &str, deadline: Deadline, mut look: impl FnMut() -> Option<T>) -> Result<T, TimedOut> {
     let mut pause = PAUSE_MIN;
     loop {

@@ -1,7 +1,7 @@
 //! The way of a request to another server and of its response back, whatever the protocol's directives are called.
 //!
 //! ```text
-//! handler -- Outgoing --> fetch --> peers (whom?) --> link (connection) --> head of the answer --> Reply -- handler
+//! handler -- Outgoing --> fetch --> peers (server) --> link (connection) --> header section --> Reply -- handler
 //!                           ^                                |
 //!                           +---- another try ---------------+          body: straight, or by way of a spool
 //! ```

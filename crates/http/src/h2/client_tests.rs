@@ -11,7 +11,7 @@ struct Client {
 }
 
 impl Client {
-    /// One whose server has said nothing but its settings.
+    /// A client whose server has sent only its settings.
     fn new(settings: &[(u16, u32)]) -> Client {
         let mut out = Vec::new();
         let session = Session::client(Limits::default(), &mut out);
@@ -192,7 +192,7 @@ fn a_reset_comes_with_its_code() {
     assert_eq!(client.feed(&bytes), Ok(vec![Event::Reset { stream: id, by_peer: true, code }]));
 }
 
-/// A server may reset each stream that it was asked for: no number of them is abuse.
+/// A server may reset each stream that the client opened: no number of them is abuse.
 #[test]
 fn resets_of_a_server_are_no_flood() {
     let mut client = Client::new(&[]);
@@ -211,7 +211,7 @@ fn frames_without_use_are_a_flood() {
     assert_eq!(fault, Some(Fault::Flood));
 }
 
-/// RFC 9113 section 8.1.1: a body of another length than its head has told resets the stream.
+/// RFC 9113 section 8.1.1: a body of another length than announced resets the stream.
 #[test]
 fn bodies_have_the_length_that_was_told() {
     for (body, flags) in [(&b"ab"[..], END_STREAM), (b"abcd", 0)] {
@@ -234,7 +234,7 @@ fn bodies_have_the_length_that_was_told() {
     );
 }
 
-/// A response that is not wanted any more is cancelled, and what was on its way does no harm.
+/// An unneeded response is cancelled, and its frames in flight do no harm.
 #[test]
 fn a_stream_that_is_let_go_is_cancelled() {
     let mut client = Client::new(&[]);

@@ -1,5 +1,4 @@
-//! What goes wrong on a connection or on one of its streams, and the code that tells the other end (RFC 9113 sections 5.4
-//! and 7).
+//! Errors of a connection or of one of its streams, and the code for the other end (RFC 9113 sections 5.4 and 7).
 
 /// The codes of RST_STREAM and GOAWAY (RFC 9113 section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +49,7 @@ pub enum Fault {
     WrongStream,
     /// Padding is as long as its frame, or longer.
     Padding,
-    /// A header block is interrupted by another frame, or goes on without having begun.
+    /// A header block is interrupted by another frame, or continues without a beginning.
     Continuation,
     /// The identifier of a new stream is even, or below another one.
     StreamNumber,

@@ -2,7 +2,7 @@
 
 use super::error::ErrorCode;
 
-/// What a client sends first (RFC 9113 section 3.4).
+/// The preface of a client (RFC 9113 section 3.4).
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Bytes before the payload of a frame.
@@ -94,7 +94,7 @@ pub struct FrameHeader {
     pub len: usize,
     /// The type.
     pub kind: Kind,
-    /// Flags, whose meaning depends on the type.
+    /// Flags; their meaning depends on the type.
     pub flags: u8,
     /// The stream that it belongs to; 0 is the connection.
     pub stream: u32,

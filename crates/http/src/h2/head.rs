@@ -16,14 +16,14 @@ use crate::request::{Composer, Head, Method, ParseError, Policy, Version};
 pub enum HeadFault {
     /// It breaks the rules of HTTP/2, which is an error of its stream (RFC 9113 section 8.1.1).
     Malformed(Malformed),
-    /// What is wrong in any version.
+    /// Malformed in any version.
     Refused(ParseError),
 }
 
 /// How a request breaks the rules of HTTP/2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// A pseudo field that is not known, comes twice, or stands behind other fields.
+    /// An unknown or repeated pseudo field, or one behind other fields.
     Pseudo,
     /// A pseudo field is missing, or one that may not be there is.
     Missing,
@@ -78,7 +78,7 @@ impl HeadFault {
     }
 }
 
-/// What stands before the fields, and cookies: memory that is used again for each request.
+/// The text before the fields, and cookies: memory that is used again for each request.
 #[derive(Debug, Default)]
 pub struct Scratch {
     bytes: Vec<u8>,
@@ -190,7 +190,7 @@ impl<'a> HeadReader<'a> {
         let (path, scheme) = (scratch.text(scratch.path), scratch.text(scratch.scheme));
         let protocol = scratch.text(scratch.protocol);
         let is_connect = match (Method::of(method) == Method::Connect, protocol) {
-            // RFC 8441 section 4: a stream for another protocol is asked for by what HTTP/1 asks for it with.
+            // RFC 8441 section 4: a stream for another protocol becomes the upgrade request of HTTP/1.
             (true, Some(_)) => false,
             (false, Some(_)) => return malformed(Malformed::Pseudo),
             (is_connect, None) => is_connect,
@@ -238,12 +238,12 @@ impl<'a> HeadReader<'a> {
             _ if has_blank_end(value) => return malformed(Malformed::Value),
             _ if is_connection_field(name) => return malformed(Malformed::Connection),
             b"te" if !value.eq_ignore_ascii_case(b"trailers") => return malformed(Malformed::Connection),
-            // One authority is enough, where it is the same.
+            // One authority is enough, if it is the same.
             b"host" if self.scratch.authority.is_some() => {
                 let is_same = self.scratch.text(self.scratch.authority) == Some(value);
                 return if is_same { Ok(()) } else { malformed(Malformed::Host) };
             }
-            // Several are one for whoever reads them (RFC 9113 section 8.2.3).
+            // Several are joined for readers (RFC 9113 section 8.2.3).
             b"cookie" => {
                 if !is_value(value) {
                     return malformed(Malformed::Value);
@@ -268,7 +268,7 @@ impl<'a> HeadReader<'a> {
     /// # Errors
     /// Why it is refused.
     pub fn finish(mut self, ends: bool) -> Result<(), HeadFault> {
-        // What follows belongs to the other protocol.
+        // The following bytes belong to the other protocol.
         let ends = ends || self.scratch.protocol.is_some();
         if let State::Pseudo(..) = self.state {
             self.begin()?;
@@ -285,7 +285,7 @@ impl<'a> HeadReader<'a> {
     }
 }
 
-/// What HTTP/1 asks a server to prove that it knows WebSocket by (RFC 6455 section 4.1): sixteen bytes that nobody guesses, in
+/// What HTTP/1 asks a server to prove that it knows WebSocket by (RFC 6455 section 4.1): sixteen unpredictable bytes, in
 /// base64. Clients of HTTP/2 send none (RFC 8441 section 5).
 fn websocket_key() -> String {
     let half = |number: u64| RandomState::new().hash_one(number).to_be_bytes();

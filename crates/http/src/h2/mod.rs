@@ -10,8 +10,7 @@
 //! | [`priority`] | which stream sends next | RFC 9218 |
 //! | [`frame`], [`settings`], [`error`] | bytes of frames, what the ends say of themselves, codes | RFC 9113 sections 4, 6.5, 7 |
 //!
-//! Nothing here waits or knows the time. What is written is appended to a vector of the caller's, in the order in which it has
-//! to leave.
+//! Nothing here waits or knows the time. Output is appended to a vector of the caller, in the order of sending.
 
 #[cfg(test)]
 mod client_tests;

@@ -1,6 +1,6 @@
 //! Priorities of responses (RFC 9218), and the order in which streams send.
 //!
-//! Main types: [`Priority`], [`Scheduler`]. The tree of RFC 7540 is not kept: clients are told so by a setting.
+//! Main types: [`Priority`], [`Scheduler`]. The tree of RFC 7540 is not kept: a setting informs clients.
 
 use std::collections::VecDeque;
 
@@ -26,7 +26,7 @@ impl Default for Priority {
 const URGENCIES: usize = 8;
 
 impl Priority {
-    /// Reads a field or the payload of PRIORITY_UPDATE: what is not said, or wrong, is the default (RFC 9218 section 4).
+    /// Reads a field or the payload of PRIORITY_UPDATE: missing and invalid values are the default (RFC 9218 section 4).
     #[must_use]
     pub fn read(text: &[u8]) -> Priority {
         let Some(fields) = Dictionary::parse(text) else { return Priority::default() };

@@ -1,7 +1,7 @@
 //! Response heads of upstreams out of fields, by the rules of RFC 9113 sections 8.2 and 8.3.2.
 //!
-//! Main type: [`ReplyReader`]. It takes field after field as they are decoded and writes the head in the form of HTTP/1, so
-//! that callers read one kind of [`ReplyHead`]. A fault is kept: the fields behind it have to be decoded all the same.
+//! Main type: [`ReplyReader`]. It takes the decoded fields one by one and writes the header section in the form of HTTP/1,
+//! so that callers read one kind of [`ReplyHead`]. A fault is kept: the fields behind it have to be decoded all the same.
 
 use super::head::{is_connection_field, is_field};
 use crate::StatusCode;
@@ -21,7 +21,7 @@ pub enum ReplyFault {
     InvalidStatus,
     /// `:status` is 101, which HTTP/2 does not have (RFC 9113 section 8.6).
     UnexpectedStatus,
-    /// A pseudo field that is not known, or that stands behind other fields.
+    /// An unknown pseudo field, or one behind other fields.
     Pseudo,
     /// A name or a value has a byte that it may not have.
     Field,

@@ -1,4 +1,4 @@
-//! What an end sends on a connection of its own accord: heads, bodies, windows, resets, and the end.
+//! Frames that an end sends unprompted: heads, bodies, windows, resets, and the end.
 //!
 //! Each method appends frames to `out`, in the order of its calls, which is the order in which they have to leave: the table of
 //! [`hpack`](super::hpack) depends on it.
@@ -15,8 +15,8 @@ const PAID_FOR_MESSAGE: u32 = 4;
 /// Frames that it gets back for DATA: receivers open the windows of stream and connection again for each.
 const PAID_FOR_DATA: u32 = 3;
 
-/// The least payload that is worth them: windows of a byte would have a body cut into frames of a byte. A client sends short
-/// messages of its own accord, and servers answer each with a window.
+/// The least payload that is worth them: windows of a byte would have a body cut into frames of a byte. A client sends
+/// short messages unprompted, and servers respond to each with a window.
 const DATA_MIN: usize = 1 << 10;
 
 impl<T> Session<T> {
@@ -77,7 +77,8 @@ impl<T> Session<T> {
         self.streams.get(id).is_some_and(|stream| stream.sends)
     }
 
-    /// Appends what comes before `len` bytes of a body, which the caller appends; no more than [`Session::sendable`].
+    /// Appends the frame header before `len` bytes of a body, which the caller appends; no more than
+    /// [`Session::sendable`].
     pub fn push_data(&mut self, id: u32, len: usize, ends: bool, out: &mut Vec<u8>) {
         let Some(stream) = self.streams.get_mut(id) else { return };
         stream.send_window -= len as i64;
@@ -121,7 +122,7 @@ impl<T> Session<T> {
         }
     }
 
-    /// Ends a stream early; nothing where it has ended.
+    /// Ends a stream early; nothing if it has ended.
     pub fn reset(&mut self, id: u32, code: ErrorCode, out: &mut Vec<u8>) {
         let Some(stream) = self.streams.get_mut(id).filter(|stream| !stream.is_reset) else { return };
         let is_over = !stream.receives && !stream.sends;
@@ -132,7 +133,8 @@ impl<T> Session<T> {
         }
     }
 
-    /// The work of a stream has ended: it counts no more. A client that sends a body still is told to stop (RFC 9113 section
+    /// The work of a stream has ended: it counts no more. A client that still sends a body is told to stop (RFC 9113
+    /// section
     /// 8.1), and one whose response has not ended gets a reset. A server is told that the response is not wanted any more.
     pub fn release(&mut self, id: u32, out: &mut Vec<u8>) -> Option<T> {
         let stream = self.streams.remove(id)?;
@@ -150,13 +152,13 @@ impl<T> Session<T> {
         Some(stream.user)
     }
 
-    /// Tells the client that the connection is to end; the streams that it opens until it knows are served.
+    /// Announces the end of the connection to the client; the streams that it opens until it knows are served.
     pub fn announce_end(&mut self, out: &mut Vec<u8>) {
         self.go_away(WINDOW_MAX, ErrorCode::NoError, out);
         frame::push(out, Kind::Ping, 0, 0, b"goingaway"[..8].as_ref());
     }
 
-    /// Opens no further stream, and tells the client which was the last.
+    /// Opens no further stream, and announces the last one to the client.
     pub fn end(&mut self, out: &mut Vec<u8>) {
         if self.last_served.is_none() {
             self.last_served = Some(self.streams.last);

@@ -1,13 +1,13 @@
-//! One end of a connection: bytes that were received become events, and what they call for is written at once.
+//! One end of a connection: received bytes become events, and required frames are written at once.
 //!
 //! ```text
 //!   received bytes --receive--> Event: a head, a part of a body, a reset, an open window
 //!                        |
 //!                        `----> out: acknowledgements, windows, resets
 //! ```
-//! Main types: [`Session`], [`Event`]. What an end sends of its own accord is in [`send`](super::send). A frame but DATA is
-//! handled when all of it is here, so whoever receives has to hold 16 KiB; bytes of DATA are handed out as they come. Client and
-//! server differ in who opens streams, and in which frames count as abuse.
+//! Main types: [`Session`], [`Event`]. Frames that an end sends unprompted are in [`send`](super::send). A frame other
+//! than DATA is handled when all of it has arrived, so the receiver has to hold 16 KiB; bytes of DATA are handed out as
+//! they come. Client and server differ in the right to open streams, and in the frames that count as abuse.
 
 use super::error::{ErrorCode, Fault, StreamFault};
 use super::frame::{
@@ -23,7 +23,7 @@ use super::stream::{End, Stream, Streams};
 pub struct Limits {
     /// Streams that may be open at once (`http2_max_concurrent_streams`).
     pub streams_max: u32,
-    /// Bytes of a body that the other end may send before somebody takes them (`http2_body_preread_size`).
+    /// Bytes of a body that the other end may send before the handler takes them (`http2_body_preread_size`).
     pub initial_window: u32,
     /// Bytes of a header section (`large_client_header_buffers`).
     pub head_max: u32,
@@ -35,8 +35,8 @@ impl Default for Limits {
     }
 }
 
-/// Bytes of all bodies that the other end may send before they are counted as received; the windows of the streams limit what is
-/// held.
+/// Bytes of all bodies that the other end may send before they are counted as received; the windows of the streams limit
+/// the held bytes.
 const CONNECTION_WINDOW: u32 = 16 << 20;
 
 /// Frames that do nothing, which the other end may send beyond those that its messages give it.
@@ -64,7 +64,7 @@ pub(super) enum Role {
 /// allows no fewer).
 const STREAMS_UNTOLD: u32 = 100;
 
-/// What was received.
+/// A received event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// More bytes are needed.
@@ -81,7 +81,7 @@ pub enum Event {
         /// Where the head is.
         block: Block,
     },
-    /// Bytes of a body, which stand in the input; there may be none at its end.
+    /// Bytes of a body, at this range of the input; there may be none at its end.
     Data {
         /// Its stream.
         stream: u32,
@@ -133,12 +133,12 @@ pub enum Block {
     Gathered,
 }
 
-/// What one call of [`Session::receive`] has come to.
+/// The result of one call of [`Session::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// Bytes of the input that are done.
     pub used: usize,
-    /// What they were.
+    /// The event.
     pub event: Event,
 }
 
@@ -159,7 +159,7 @@ struct Data {
     /// Bytes of padding behind them.
     padding: usize,
     ends: bool,
-    /// Whether nobody wants them.
+    /// Whether its fields are ignored.
     is_ignored: bool,
 }
 
@@ -177,28 +177,28 @@ pub struct Session<T> {
     received: u32,
     has_preface: bool,
     has_settings: bool,
-    /// Whether the other end has acknowledged what it was told.
+    /// Whether the other end has acknowledged the settings.
     is_acknowledged: bool,
     gathering: Option<Gathering>,
     block: Vec<u8>,
     data: Option<Data>,
     pub(super) budget: i32,
     pub(super) early_ends: u32,
-    /// Streams that were refused since that was asked last.
+    /// Streams refused since the last call.
     refused: u32,
-    /// The last stream that is served, once that was told.
+    /// The last stream that is served, once announced.
     pub(super) last_served: Option<u32>,
 }
 
 impl<T> Session<T> {
-    /// The server's end of a new connection, whose first frames are appended to `out`.
+    /// The server's end of a new connection; its first frames are appended to `out`.
     #[must_use]
     pub fn new(limits: Limits, out: &mut Vec<u8>) -> Session<T> {
         settings::push_own(out, limits.streams_max, limits.initial_window);
         Session::begin(Role::Server, limits, out)
     }
 
-    /// The client's end of a new connection, whose first frames are appended to `out`.
+    /// The client's end of a new connection; its first frames are appended to `out`.
     #[must_use]
     pub fn client(limits: Limits, out: &mut Vec<u8>) -> Session<T> {
         out.extend_from_slice(frame::PREFACE);
@@ -233,7 +233,7 @@ impl<T> Session<T> {
         }
     }
 
-    /// Handles the next frame of `input`, or a part of one that is DATA. What it calls for is appended to `out`.
+    /// Handles the next frame of `input`, or a part of one that is DATA. Required frames are appended to `out`.
     ///
     /// # Errors
     /// The connection has to end, with [`Session::fail`].
@@ -282,25 +282,25 @@ impl<T> Session<T> {
         Ok(Step { used, event })
     }
 
-    /// Whether bytes are missing of a header block, or of a connection's beginning: it cannot go on without them.
+    /// Whether bytes are missing of a header block, or of a connection's beginning: it cannot continue without them.
     #[must_use]
     pub fn is_in_head(&self) -> bool {
         self.gathering.is_some() || !self.has_settings
     }
 
-    /// Streams whose work goes on.
+    /// Open streams.
     #[must_use]
     pub fn open_streams(&self) -> usize {
         self.streams.len()
     }
 
-    /// What is kept with a stream.
+    /// The caller's data of a stream.
     #[must_use]
     pub fn get(&self, stream: u32) -> Option<&T> {
         self.streams.get(stream).map(|stream| &stream.user)
     }
 
-    /// What is kept with each stream.
+    /// The caller's data of each stream.
     pub fn each(&self) -> impl Iterator<Item = (u32, &T)> {
         self.streams.iter().map(|stream| (stream.id, &stream.user))
     }
@@ -322,7 +322,7 @@ impl<T> Session<T> {
         if self.budget < 0 { Err(Fault::Flood) } else { Ok(()) }
     }
 
-    /// A stream that ends before its response has. A server may end as many as it was asked to open.
+    /// A stream that ends before its response has. A server may end as many as the client has opened.
     fn note_early_end(&mut self) -> Result<(), Fault> {
         if self.role == Role::Client {
             return Ok(());
@@ -475,13 +475,13 @@ impl<T> Session<T> {
         decoded
     }
 
-    /// Decodes a block that nobody wants: the table has to follow.
+    /// Decodes a block that is ignored: the table has to follow.
     fn pass_over(&mut self, block: Block, input: &[u8]) -> Result<(), Fault> {
         self.spend()?;
         self.decode(block, input, |_, _| ())
     }
 
-    /// Takes a stream up whose head was decoded. `length` are the bytes of its body, where the head said so.
+    /// Opens a stream after its header section was decoded. `length` are the bytes of its body, where the head said so.
     pub fn open(&mut self, id: u32, ends: bool, length: Option<u64>, user: T) {
         self.insert(id, !ends, length, user);
     }
@@ -506,7 +506,7 @@ impl<T> Session<T> {
         id
     }
 
-    /// Says how many bytes the body of a response has.
+    /// Sets the length of a response's body.
     pub fn expect(&mut self, id: u32, length: u64) {
         if let Some(stream) = self.streams.get_mut(id) {
             stream.left = Some(length);
@@ -553,7 +553,7 @@ impl<T> Session<T> {
         Ok(Event::Data { stream: id, start: 0, end: 0, ends: true })
     }
 
-    /// Resets a stream for what the other end has done.
+    /// Resets a stream for an error of the other end.
     fn reset_for(&mut self, id: u32, fault: StreamFault, out: &mut Vec<u8>) -> Result<Event, Fault> {
         self.reset(id, fault.code(), out);
         self.note_early_end()?;
@@ -609,7 +609,7 @@ impl<T> Session<T> {
         Ok(self.receive_data(data, input, start))
     }
 
-    /// Counts the bytes of a frame for its stream; why that ends the stream, or whether nobody wants them.
+    /// Counts the bytes of a frame for its stream; why that ends the stream, or whether they are ignored.
     fn check_data(&mut self, data: &mut Data, len: usize) -> Result<Option<StreamFault>, Fault> {
         let Some(stream) = self.streams.get_mut(data.stream) else {
             data.is_ignored = true;
@@ -629,7 +629,7 @@ impl<T> Session<T> {
         if stream.receive_window < 0 {
             return Ok(Some(StreamFault::WindowExceeded));
         }
-        // Padding is taken by nobody else.
+        // The caller does not count padding.
         stream.taken += (len - data.left) as u32;
         if let Some(left) = &mut stream.left {
             match left.checked_sub(data.left as u64) {
@@ -640,7 +640,7 @@ impl<T> Session<T> {
         Ok(None)
     }
 
-    /// Hands out what is here of a frame from `start` on, and passes over padding.
+    /// Returns the available part of a frame from `start` on, and skips padding.
     fn receive_data(&mut self, mut data: Data, input: &[u8], start: usize) -> Step {
         let here = input.len().saturating_sub(start);
         let count = data.left.min(here);
@@ -808,7 +808,7 @@ impl<T> Session<T> {
         }
     }
 
-    /// Ends the connection for a fault: what it is to be told is appended to `out`.
+    /// Ends the connection for a fault: required frames are appended to `out`.
     pub fn fail(&mut self, fault: Fault, out: &mut Vec<u8>) {
         // A server opens no streams.
         let last = if self.role == Role::Client { 0 } else { self.streams.last };
@@ -820,7 +820,7 @@ impl<T> Session<T> {
         frame::push(out, Kind::Ping, 0, 0, &[0; 8]);
     }
 
-    /// Tells the other end which streams are served (RFC 9113 section 6.8).
+    /// Announces the served streams to the other end (RFC 9113 section 6.8).
     pub fn go_away(&mut self, last: u32, code: ErrorCode, out: &mut Vec<u8>) {
         frame::push_go_away(out, last, code);
     }

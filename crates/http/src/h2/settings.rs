@@ -1,4 +1,4 @@
-//! SETTINGS (RFC 9113 section 6.5): what the other end said of itself, and what it is told.
+//! SETTINGS (RFC 9113 section 6.5): the settings received from the other end, and those sent to it.
 
 use super::error::Fault;
 use super::frame::{self, Kind, PAYLOAD_MAX};
@@ -13,7 +13,7 @@ pub const WINDOW_DEFAULT: u32 = (1 << 16) - 1;
 /// The longest payload that a setting can allow.
 const PAYLOAD_LIMIT: u32 = (1 << 24) - 1;
 
-/// What the other end allows.
+/// The limits of the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerSettings {
     /// SETTINGS_HEADER_TABLE_SIZE
@@ -65,7 +65,7 @@ impl PeerSettings {
     }
 }
 
-/// Appends what a server says of itself at the start of a connection.
+/// Appends the settings of a server at the start of a connection.
 pub(super) fn push_own(out: &mut Vec<u8>, streams_max: u32, initial_window: u32) {
     let mut payload = Vec::with_capacity(24);
     // SETTINGS_MAX_CONCURRENT_STREAMS, SETTINGS_INITIAL_WINDOW_SIZE, SETTINGS_ENABLE_CONNECT_PROTOCOL (RFC 8441),
@@ -77,7 +77,7 @@ pub(super) fn push_own(out: &mut Vec<u8>, streams_max: u32, initial_window: u32)
     frame::push(out, Kind::Settings, 0, 0, &payload);
 }
 
-/// Appends what a client says of itself at the start of a connection.
+/// Appends the settings of a client at the start of a connection.
 pub(super) fn push_own_of_client(out: &mut Vec<u8>, initial_window: u32, head_max: u32) {
     let mut payload = Vec::with_capacity(18);
     // SETTINGS_ENABLE_PUSH, SETTINGS_INITIAL_WINDOW_SIZE, SETTINGS_MAX_HEADER_LIST_SIZE.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::settings::WINDOW_MAX;
 
-/// One stream that was opened by a request and whose work goes on. `T` is what its user keeps with it.
+/// One open stream of a request. `T` is what its user keeps with it.
 #[derive(Debug)]
 pub(super) struct Stream<T> {
     pub(super) id: u32,
@@ -28,14 +28,14 @@ pub(super) struct Stream<T> {
 }
 
 impl<T> Stream<T> {
-    /// Opens the window for what is sent; `false` where it becomes too large.
+    /// Opens the send window; `false` where it becomes too large.
     pub(super) fn widen(&mut self, bytes: i64) -> bool {
         self.send_window += bytes;
         self.send_window <= i64::from(WINDOW_MAX)
     }
 }
 
-/// The streams whose work goes on, in the order of their numbers.
+/// The open streams, in the order of their numbers.
 #[derive(Debug)]
 pub(super) struct Streams<T> {
     open: Vec<Stream<T>>,
@@ -54,8 +54,8 @@ pub(super) enum End {
     Reset,
 }
 
-/// Streams that are remembered after their end: as many as a client may have on their way to it. What comes for others
-/// could be told from a fault no more.
+/// Streams that are remembered after their end: as many as a client may have on their way to it. Frames of others could
+/// not be distinguished from errors any more.
 const ENDED_MAX: usize = 512;
 
 impl<T> Default for Streams<T> {
@@ -109,7 +109,7 @@ impl<T> Streams<T> {
         self.ended.push_back((id, end));
     }
 
-    /// How a stream ended, where that is remembered.
+    /// How a stream ended, if remembered.
     pub(super) fn end_of(&self, id: u32) -> Option<End> {
         self.ended.iter().rev().find(|(ended, _)| *ended == id).map(|(_, end)| *end)
     }

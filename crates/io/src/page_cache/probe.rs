@@ -20,7 +20,7 @@ use crate::sys;
 
 /// Set when the kernel does not know cachestat(2). A refusal with EPERM is about one file and not kept: since
 /// 6.14 (and in the stable kernels of that time) the caller must own the file or be allowed to write it,
-/// which a server that runs as `nobody` seldom is.
+/// which an unprivileged server seldom is.
 static NO_CACHESTAT: AtomicBool = AtomicBool::new(false);
 
 /// Pages that are probed one by one; more of them are counted by the kernel (cachestat(2)).

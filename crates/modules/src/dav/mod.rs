@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`put`] | an upload, which appears under its name when it is complete |
 //! | [`relocate`] | COPY and MOVE: what `Destination`, `Depth` and `Overwrite` say |
-//! | [`tree`] | files and directories: what is there, removing, copying |
+//! | [`tree`] | files and directories: existence, removal, copies |
 //!
 //! ```text
 //!   skip (no disk) --> body of a PUT --> run --> Disk (the engine) --> status

@@ -42,7 +42,7 @@ impl Kind {
     }
 }
 
-/// What a record says.
+/// The data of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Data {
     /// An IPv4 address.
@@ -62,12 +62,12 @@ pub struct Record {
     pub name: String,
     /// How long it may be kept.
     pub ttl_seconds: u32,
-    /// What it says.
+    /// The data.
     pub data: Data,
 }
 
 impl Record {
-    /// An address of the name that was asked for, of the family that it is written in. Panics when it is none.
+    /// An address of the requested name, of its own family. Panics when it is none.
     #[track_caller]
     pub fn address(address: &str, ttl_seconds: u32) -> Record {
         let data = match address.parse() {
@@ -78,18 +78,18 @@ impl Record {
         Record { name: String::new(), ttl_seconds, data }
     }
 
-    /// Another name for the name that was asked for.
+    /// Another name for the requested name.
     pub fn cname(to: &str, ttl_seconds: u32) -> Record {
         Record { name: String::new(), ttl_seconds, data: Data::Cname(to.to_owned()) }
     }
 
-    /// A server of the service that was asked for.
+    /// A server of the requested service.
     pub fn srv(priority: u16, weight: u16, port: u16, name: &str, ttl_seconds: u32) -> Record {
         let data = Data::Srv(priority, weight, port, name.to_owned());
         Record { name: String::new(), ttl_seconds, data }
     }
 
-    /// The same record of another owner: what follows a CNAME, or stands beside an SRV.
+    /// The same record of another owner: the records after a CNAME, or beside an SRV.
     pub fn of(self, name: &str) -> Record {
         Record { name: name.to_owned(), ..self }
     }
@@ -105,7 +105,7 @@ impl Record {
 
     fn write(&self, out: &mut Vec<u8>) {
         match self.name.is_empty() {
-            // A pointer to the question's name, which stands behind the header.
+            // A pointer to the question's name, which follows the header.
             true => out.extend_from_slice(&[0xc0, HEADER_BYTES as u8]),
             false => write_name(&self.name, out),
         }
@@ -135,7 +135,7 @@ const CLASS_IN: u16 = 1;
 /// Bytes before the question.
 const HEADER_BYTES: usize = 12;
 
-/// What a query asks for.
+/// The type of a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
     /// The identifier, which the answer repeats.
@@ -172,7 +172,7 @@ impl Question {
     }
 }
 
-/// What the header of an answer says.
+/// The header of an answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) code: u8,

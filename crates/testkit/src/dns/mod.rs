@@ -1,8 +1,8 @@
-//! A DNS server that answers as the test says, over UDP and TCP on one port of 127.0.0.1.
+//! A scripted DNS server, over UDP and TCP on one port of 127.0.0.1.
 //!
-//! [`DnsServer`] has a table of [`Answer`]s by name and type, which a test changes while it runs, and counts what it
-//! is asked. An answer can be lost, late (at a gate), cut short, or of another question. What the table does not have
-//! is NXDOMAIN; a name that it has with another type only has no record of this one.
+//! [`DnsServer`] has a table of [`Answer`]s by name and type, which a test changes while it runs, and counts its
+//! queries. An answer can be lost, late (at a gate), cut short, or of another question. Names that the table lacks are
+//! NXDOMAIN; a name that it has with another type only has no record of this one.
 
 pub mod message;
 
@@ -19,10 +19,10 @@ use crate::gate::{Gate, Stop, lock, wait_on};
 use crate::wait::Deadline;
 pub use message::{Data, Kind, Question, Record};
 
-/// How often a port is looked for that is free for both UDP and TCP.
+/// How many ports are tried to find one that is free for both UDP and TCP.
 const ATTEMPTS: u32 = 20;
 
-/// What the server does with a question.
+/// The reaction of the server to a question.
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// These records; none of them is an answer too.
@@ -31,7 +31,7 @@ pub enum Answer {
     NxDomain,
     /// The server failed.
     ServFail,
-    /// The server does not want to.
+    /// The server refuses.
     Refused,
     /// Any other response code.
     Code(u8),
@@ -41,7 +41,7 @@ pub enum Answer {
     Lost,
     /// This, when the test has opened the gate.
     Late(Gate, Box<Answer>),
-    /// This with another identifier, as somebody would who guesses.
+    /// This with another identifier, as from an attacker who guesses.
     WrongId(Box<Answer>),
     /// This as if another name had been asked for.
     WrongQuestion(Box<Answer>),
@@ -64,7 +64,7 @@ impl Answer {
 /// A question that came, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// What was asked for.
+    /// The question.
     pub question: Question,
     /// Whether it came over TCP.
     pub over_tcp: bool,
@@ -119,13 +119,13 @@ impl DnsServer {
         self.addr
     }
 
-    /// Says what is answered for a name and a type from now on.
+    /// Sets the answer for a name and a type from now on.
     pub fn set(&self, name: &str, kind: Kind, answer: Answer) -> &DnsServer {
         lock(&self.shared.state).answers.insert((name.to_ascii_lowercase(), kind), (answer, 0));
         self
     }
 
-    /// Says that these are a name's addresses from now on, each under the type of its family, and no others.
+    /// Sets a name's addresses from now on, each under the type of its family.
     #[track_caller]
     pub fn set_addresses(&self, name: &str, addresses: &[&str], ttl_seconds: u32) -> &DnsServer {
         let (v6, v4): (Vec<&str>, Vec<&str>) = addresses.iter().partition(|address| address.contains(':'));
@@ -143,7 +143,7 @@ impl DnsServer {
         lock(&self.shared.state).asked.clone()
     }
 
-    /// How often a name was asked for with this type.
+    /// How often a name was queried with this type.
     pub fn count(&self, name: &str, kind: Kind) -> usize {
         count(&lock(&self.shared.state), name, kind)
     }
@@ -204,7 +204,7 @@ enum Back {
 }
 
 impl Back {
-    /// Whoever asked may be gone.
+    /// The client may be gone.
     fn send(&self, message: &[u8]) {
         let _ = match self {
             Back::Udp(socket, to) => socket.send_to(message, to).map(drop),

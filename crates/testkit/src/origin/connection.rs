@@ -1,7 +1,7 @@
 //! One accepted connection, as a raw script or the loop of replies uses it.
 //!
-//! [`Connection`] reads requests strictly and sends what it is told. Every read ends when the other side or the
-//! origin ends the connection, and says so by its return value: a script is written as a loop that stops then.
+//! [`Connection`] reads requests strictly and sends the scripted reply. Every read ends when the other side or the
+//! origin ends the connection, which its return value shows: a script is written as a loop that stops then.
 
 use std::io;
 use std::net::Shutdown;
@@ -20,7 +20,7 @@ const HEAD_BYTES_MAX: usize = 1024 * 1024;
 /// Longest body of a request that is kept: 256 MiB, so that a proxy gone mad does not take the machine with it.
 const BODY_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// What has become of a connection after a reply.
+/// The state of a connection after a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// Another request may come.
@@ -148,7 +148,7 @@ impl Connection {
         Some(std::mem::replace(&mut self.input, rest))
     }
 
-    /// Reads what is there, at least a byte. `None` when the connection ends.
+    /// Reads the available bytes, at least one. `None` when the connection ends.
     pub fn read_some(&mut self) -> Option<Vec<u8>> {
         if self.input.is_empty() && self.fill() == 0 {
             return None;
@@ -181,7 +181,7 @@ impl Connection {
         gate.pass(self.stop())
     }
 
-    /// Waits until the other side closes the connection; what it sends meanwhile is dropped.
+    /// Waits until the other side closes the connection; bytes received meanwhile are dropped.
     pub fn wait_for_close(&mut self) {
         while self.fill() > 0 {
             self.input.clear();
@@ -197,7 +197,7 @@ impl Connection {
         }
     }
 
-    /// Ends what this side sends, and leaves the other direction open.
+    /// Ends this side's sending, and leaves the other direction open.
     pub fn half_close(&mut self) {
         let _ = self.socket.shutdown(Shutdown::Write);
     }

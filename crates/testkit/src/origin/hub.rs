@@ -1,7 +1,7 @@
-//! What the threads of one origin share: counters, recorded requests, faults, the sockets to end.
+//! The shared state of the threads of one origin: counters, recorded requests, faults, the sockets to end.
 //!
-//! [`Stats`] is what a test sees and waits for. A fault is something that must not happen whatever the test is about
-//! (a request that breaks the protocol, a handler that panicked); the origin brings it up when it is dropped.
+//! [`Stats`] are the counters of a test. A fault is something that must not happen whatever the test is about (a
+//! request that breaks the protocol, a handler that panicked); the origin brings it up when it is dropped.
 
 use std::collections::BTreeMap;
 use std::net::Shutdown;
@@ -19,7 +19,7 @@ const RECORDED_MAX: usize = 100_000;
 /// How long the end of an origin waits for its threads: 10 seconds, for a handler that the test blocked.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// What an origin has seen so far.
+/// The counters of an origin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Accepted connections.
@@ -28,13 +28,13 @@ pub struct Stats {
     pub connections_open: u64,
     /// The most connections that were open at once.
     pub connections_max: u64,
-    /// Requests whose head was read.
+    /// Requests with a complete header section.
     pub requests: u64,
     /// Requests that are being read or answered.
     pub in_flight: u64,
     /// The most requests that were in flight at once.
     pub in_flight_max: u64,
-    /// Replies that were sent as far as they say.
+    /// Replies sent completely.
     pub replies: u64,
     /// Replies that the other side did not take to the end.
     pub aborted: u64,
@@ -63,7 +63,7 @@ pub(crate) struct State {
     threads: u64,
 }
 
-/// What the threads of one origin share.
+/// The shared state of the threads of one origin.
 #[derive(Debug, Default)]
 pub(crate) struct Hub {
     state: Mutex<State>,
@@ -96,7 +96,7 @@ impl Hub {
         wait_on(&self.state, &self.changed, deadline, |state| done(&state.stats))
     }
 
-    /// Counts a request whose head has come, gives it its number, and keeps it.
+    /// Counts a request after its header section, gives it its number, and keeps it.
     pub(crate) fn record(&self, request: &mut OriginRequest) {
         self.update(|state| {
             let stats = &mut state.stats;
@@ -111,7 +111,7 @@ impl Hub {
         });
     }
 
-    /// Adds to the kept request what came after its head.
+    /// Adds the bytes after its header section to the kept request.
     pub(crate) fn record_body(&self, request: &OriginRequest) {
         if request.body.is_empty() && request.trailers.is_empty() {
             return;

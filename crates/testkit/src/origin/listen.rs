@@ -1,7 +1,7 @@
 //! The origin's listening socket: accepts, starts a thread for each connection, can stop listening and keep its port.
 //!
-//! A port that nobody listens on is given to the next process that asks for one. So a second socket is bound to it
-//! from the start and never listens: connections are refused, and the number stays taken.
+//! A port without a listener is given to the next process that asks for one. So a second socket is bound to it from the
+//! start and never listens: connections are refused, and the number stays taken.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -41,7 +41,7 @@ pub enum OnAccept {
     Ignore,
 }
 
-/// What the accepting thread is told.
+/// A command to the accepting thread.
 enum Command {
     Refuse,
     AcceptAgain,
@@ -130,7 +130,7 @@ impl Listener {
     }
 }
 
-/// What the accepting thread has.
+/// The state of the accepting thread.
 struct Accepting {
     addr: ListenAddr,
     socket: Option<OwnedFd>,
@@ -139,7 +139,7 @@ struct Accepting {
     on_accept: Arc<Mutex<OnAccept>>,
     hub: Arc<Hub>,
     script: Script,
-    /// Connections that nobody serves, kept until the end.
+    /// Connections without service, kept until the end.
     ignored: Vec<Socket>,
 }
 
@@ -170,7 +170,7 @@ impl Accepting {
         }
     }
 
-    /// Waits for a connection or a command, and says which has come.
+    /// Waits for a connection or a command, and returns which has come.
     fn wait(&self) -> (bool, bool) {
         let mut polled = vec![PollFd::new(&self.woken, PollFlags::IN)];
         polled.extend(self.socket.as_ref().map(|socket| PollFd::new(socket, PollFlags::IN)));
@@ -186,7 +186,7 @@ impl Accepting {
         Some(match self.addr {
             ListenAddr::Tcp(_) => {
                 let stream = TcpStream::from(accepted);
-                // What a reply sends up to a gate must arrive while it waits there.
+                // The bytes of a reply before a gate must arrive while it waits there.
                 let _ = stream.set_nodelay(true);
                 Socket::Tcp(stream)
             }
@@ -253,7 +253,7 @@ fn listening(address: &ListenAddr) -> OwnedFd {
             // The last one's name may still be there.
             let _ = fs::remove_file(path);
             let bound = UnixListener::bind(path).unwrap_or_else(|error| panic!("bind {address}: {error}"));
-            // A proxy that root started connects as another user, who has to have the right to write.
+            // A proxy that root started connects as another user, which must have the right to write.
             let opened = fs::set_permissions(path, fs::Permissions::from_mode(0o777));
             opened.unwrap_or_else(|error| panic!("chmod {address}: {error}"));
             // listen(2) again: the standard library's backlog is 128 or 4096, depending on its version.

@@ -1,12 +1,12 @@
-//! A scripted origin: an HTTP/1 server that does exactly what a test says, right or wrong, and keeps account.
+//! A scripted origin: a scripted HTTP/1 server, right or wrong, that keeps account.
 //!
 //! [`Origin::start`] answers each request with the [`Reply`] that a closure makes of it; [`Origin::raw`] hands each
 //! [`Connection`] to a closure that reads and writes as it likes; [`Objects`] makes one that behaves as a
 //! good origin does. Time is in the test's hands: a reply waits at a [`Gate`](crate::Gate), and the test waits for events
 //! with [`Origin::wait_for`]. Each connection has a thread; dropping the origin ends them all.
 //!
-//! What must never happen (a request that breaks the protocol, a panic in the closure, a place in a reply that was
-//! never reached) is a fault: dropping the origin panics with it, unless the test has taken it with
+//! A fault is an event that must never happen (a request that breaks the protocol, a panic in the closure, an action of
+//! a reply that was never reached): dropping the origin panics with it, unless the test has taken it with
 //! [`Origin::take_faults`].
 //!
 //! ```
@@ -93,7 +93,7 @@ impl Origin {
         Origin::with_script(address, handler, Arc::new(move |connection| serve(connection, &current)))
     }
 
-    /// Answers the requests with these replies, one after the other, and what comes after them with 599.
+    /// Answers the requests with these replies, one after the other, and further ones with 599.
     #[track_caller]
     pub fn replies(replies: impl IntoIterator<Item = Reply>) -> Origin {
         let replies: Vec<Reply> = replies.into_iter().collect();
@@ -138,7 +138,7 @@ impl Origin {
         self.addr().tcp().port()
     }
 
-    /// What it has seen so far.
+    /// Its counters so far.
     pub fn stats(&self) -> Stats {
         self.hub.stats()
     }
@@ -154,12 +154,12 @@ impl Origin {
         self.requests().pop().unwrap_or_else(|| panic!("the origin has had no request"))
     }
 
-    /// Drops the recorded requests and the counts by target; the other counts go on.
+    /// Drops the recorded requests and the counts by target; the other counts continue.
     pub fn forget_requests(&self) {
         self.hub.forget_requests();
     }
 
-    /// Waits until the counters say so, and returns them; panics with them at the default deadline.
+    /// Waits until the counters meet a condition, and returns them; panics with them at the default deadline.
     #[track_caller]
     pub fn wait_for(&self, what: &str, done: impl FnMut(&Stats) -> bool) -> Stats {
         self.wait_for_by(what, Deadline::default(), done)
@@ -194,7 +194,7 @@ impl Origin {
         self.hub.end_connections();
     }
 
-    /// Takes what must not have happened, for tests in which it has to happen.
+    /// Takes the faults, for tests that expect them.
     pub fn take_faults(&self) -> Vec<String> {
         self.hub.take_faults()
     }

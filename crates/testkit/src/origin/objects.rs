@@ -1,8 +1,8 @@
 //! A good origin: named objects with validators, conditions and ranges, changeable while it runs.
 //!
-//! [`Objects`] is a table of [`Object`]s by target. What a body holds follows from the target and the object's
-//! version ([`Content::named`]), and the entity tag tells version and size, so [`check`] can say of any response,
-//! without knowing which version a cache kept, whether it is whole and of one piece.
+//! [`Objects`] is a table of [`Object`]s by target. The content of a body follows from the target and the object's
+//! version ([`Content::named`]), and the entity tag has version and size. So [`check`] can decide for any response,
+//! without knowing the cached version, whether it is whole and of one piece.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,13 +30,13 @@ pub enum Etag {
     Strong,
     /// The same, marked as weak.
     Weak,
-    /// As the test says, with its quotes.
+    /// As given by the test, with its quotes.
     Text(String),
     /// There is none.
     None,
 }
 
-/// What a test changes of an answer before it goes out.
+/// A change of the test to a response before it is sent.
 type Tune = Arc<dyn Fn(&OriginRequest, Reply) -> Reply + Send + Sync>;
 
 /// Something that the origin has under a target.
@@ -87,7 +87,7 @@ impl Object {
         self
     }
 
-    /// Says how the entity tag is made.
+    /// Sets the form of the entity tag.
     pub fn etag(mut self, etag: Etag) -> Object {
         self.etag = etag;
         self
@@ -140,7 +140,7 @@ impl Object {
         self
     }
 
-    /// Says how a body is delimited that is not a range.
+    /// Sets the framing of a body that is not a range.
     pub fn framing(mut self, framing: Framing) -> Object {
         self.framing = framing;
         self
@@ -153,7 +153,7 @@ impl Object {
     }
 
     fn validators(&self, name: &str) -> Validators {
-        // The name tells variants apart, and objects that a cache mixed up.
+        // The name distinguishes variants, and objects that a cache mixed up.
         let own = format!("\"{}.{}.{:08x}\"", self.version, self.size, tag_of(name));
         let etag = match &self.etag {
             Etag::Strong => Some(own),
@@ -164,7 +164,7 @@ impl Object {
         Validators { etag, modified: self.has_modified.then_some(FIRST_MODIFIED + self.version) }
     }
 
-    /// Adds to a reply what it says whatever the status is (RFC 9110 section 15.4.5 wants it in a 304 too).
+    /// Adds the fields of every status to a reply (by RFC 9110 section 15.4.5 a 304 has them too).
     fn with_fields(&self, mut reply: Reply, own: &Validators) -> Reply {
         if self.has_date {
             reply = reply.header("Date", date::format(date::now()));
@@ -236,7 +236,7 @@ impl fmt::Debug for Object {
 /// A rule that makes objects for targets that the table does not have.
 type Rule = Arc<dyn Fn(&str) -> Option<Object> + Send + Sync>;
 
-/// The objects of an origin. Clones are the same table, so a test changes what the origin has while it runs.
+/// The objects of an origin. Clones are the same table, so a test changes the origin's objects while it runs.
 #[derive(Clone, Default)]
 pub struct Objects(Arc<Mutex<Table>>);
 
@@ -252,7 +252,7 @@ impl Objects {
         Objects::default()
     }
 
-    /// Puts an object under a target, in the place of what was there. A target without a query is found with any.
+    /// Puts an object under a target, replacing an earlier one. A target without a query is found with any.
     pub fn put(&self, target: &str, object: Object) -> &Objects {
         lock(&self.0).objects.insert(target.to_owned(), object);
         self
@@ -277,13 +277,13 @@ impl Objects {
         self.change(target, |object| Object { version: object.version + 1, ..object });
     }
 
-    /// Makes the objects for all other targets: more than anybody wants to put one by one.
+    /// Makes the objects for all other targets: too many to put one by one.
     pub fn rule(&self, rule: impl Fn(&str) -> Option<Object> + Send + Sync + 'static) -> &Objects {
         lock(&self.0).rule = Some(Arc::new(rule));
         self
     }
 
-    /// What an object's body holds now. Panics when there is none.
+    /// The present content of an object's body. Panics when there is none.
     #[track_caller]
     pub fn content(&self, target: &str) -> Content {
         let Some((name, object)) = self.find(target) else { panic!("no object at {target}") };
@@ -327,7 +327,7 @@ pub fn variant(target: &str, vary: &[String], value_of: impl Fn(&str) -> Option<
     std::iter::once(target.to_owned()).chain(values).collect()
 }
 
-/// What was found out about a response that is right.
+/// The facts of a correct response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
     /// The version that it is of.
@@ -338,14 +338,14 @@ pub struct Checked {
     pub parts: Vec<Range<u64>>,
 }
 
-/// What is wrong with a response.
+/// The error in a response.
 #[derive(Debug)]
 pub enum Wrong {
-    /// A field or the status is missing or is not what an [`Object`] sends.
+    /// A field or the status is missing or differs from those of an [`Object`].
     Field(String),
     /// The entity tag is another object's.
     OtherObject(String),
-    /// The body is not what the fields say.
+    /// The body does not match the fields.
     Body(Mismatch),
 }
 
@@ -361,9 +361,8 @@ impl fmt::Display for Wrong {
 
 impl std::error::Error for Wrong {}
 
-/// Checks that a 200 or 206 is what some version of the object with this name (a target, or a [`variant`]) consists
-/// of, by nothing but its own fields: the version comes from the entity tag, which must be [`Etag::Strong`] or
-/// [`Etag::Weak`].
+/// Checks that a 200 or 206 is a version of the object with this name (a target, or a [`variant`]), by its own fields
+/// only: the version comes from the entity tag, which must be [`Etag::Strong`] or [`Etag::Weak`].
 pub fn check(name: &str, response: &Response) -> Result<Checked, Wrong> {
     let etag = response.field("etag").ok_or_else(|| Wrong::Field("ETag".to_owned()))?;
     let unusable = || Wrong::Field(format!("ETag: {etag}"));
@@ -404,8 +403,8 @@ fn content_range(text: &str, size: u64) -> Result<Range<u64>, Wrong> {
 /// A part of an object, and the bytes that came for it.
 type Part<'a> = (Range<u64>, &'a [u8]);
 
-/// Takes a multipart/byteranges body apart (RFC 9110 section 14.6). The lengths come from the parts' own heads,
-/// since a boundary could stand in their bytes.
+/// Takes a multipart/byteranges body apart (RFC 9110 section 14.6). The lengths come from the parts' own header
+/// sections, since a boundary could occur in their bytes.
 fn multipart(response: &Response, size: u64) -> Result<Vec<Part<'_>>, Wrong> {
     let wrong = |what: &str| Wrong::Field(what.to_owned());
     let kind = response.field("content-type").unwrap_or("");

@@ -1,6 +1,6 @@
 //! Conditions and ranges as a good origin takes them: RFC 9110 sections 13 and 14, in the testkit's own words.
 //!
-//! [`precondition`] says whether a request is answered at all, [`wanted`] which part of the object it wants. Not
+//! [`precondition`] returns whether a request is answered at all, [`wanted`] the requested part of the object. Not
 //! shared with crate `http`: a fault there must not hide itself from the tests.
 
 use std::ops::Range;
@@ -11,14 +11,14 @@ use crate::origin::request::OriginRequest;
 /// More ranges than this in one request are ignored, as RFC 9110 section 14.2 allows: the whole is sent.
 const RANGES_MAX: usize = 32;
 
-/// What an object can be compared with.
+/// The validators of an object.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Validators {
     pub(crate) etag: Option<String>,
     pub(crate) modified: Option<u64>,
 }
 
-/// What the conditions of a request come to.
+/// The result of a request's conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Answer,
@@ -26,7 +26,7 @@ pub(crate) enum Verdict {
     Failed,
 }
 
-/// Which part of an object a request wants.
+/// The requested part of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     Whole,

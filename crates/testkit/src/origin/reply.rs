@@ -1,8 +1,8 @@
-//! What the origin is to send, right or wrong on purpose, and when.
+//! The response of the origin, right or wrong on purpose, and its timing.
 //!
-//! A [`Reply`] is a description; `send` carries it out. Places in it are named by [`At`], counted in bytes of the
-//! wire or of the body, and what happens there by [`Do`]. It adds no field by itself but the one that frames the
-//! body, so that a test sees in its own text what the proxy got.
+//! A [`Reply`] is a description; `send` carries it out. Places in it are named by [`At`], counted in bytes of the wire
+//! or of the body, and what happens there by [`Do`]. It adds only the field that frames the body, so that a test sees
+//! in its own text the bytes sent to the proxy.
 
 use std::fmt;
 use std::ops::Range;
@@ -72,7 +72,7 @@ pub(crate) struct Chunks {
     /// Sizes one after the other; the last one repeats.
     pub(crate) sizes: Vec<u64>,
     pub(crate) extension: Vec<u8>,
-    /// Texts that stand in the place of the size of the chunk with this number.
+    /// Texts that replace the size of the chunk with this number.
     pub(crate) size_texts: Vec<(u64, Vec<u8>)>,
     pub(crate) trailers: Vec<Vec<u8>>,
     pub(crate) has_last: bool,
@@ -81,10 +81,10 @@ pub(crate) struct Chunks {
 /// What runs when the reply has been sent.
 pub(crate) type Then = Arc<dyn Fn(&mut Connection) + Send + Sync>;
 
-/// Size of a chunk when the test says nothing: 16 KiB.
+/// The default size of a chunk: 16 KiB.
 const CHUNK_BYTES: u64 = 16 * 1024;
 
-/// A description of what the origin sends.
+/// A description of the origin's response.
 #[derive(Clone)]
 pub struct Reply {
     /// Replaces everything else.
@@ -235,7 +235,7 @@ impl Reply {
         self
     }
 
-    /// Says how the body is delimited; by its length otherwise.
+    /// Sets the framing of the body; by its length otherwise.
     pub fn framing(mut self, framing: Framing) -> Reply {
         self.framing = framing;
         self
@@ -268,13 +268,13 @@ impl Reply {
         self
     }
 
-    /// Leaves out the last chunk, which has the size zero, and what follows it.
+    /// Leaves out the last chunk, which has the size zero, and the bytes behind it.
     pub fn without_last_chunk(mut self) -> Reply {
         self.chunks.has_last = false;
         self
     }
 
-    /// Says another length than that of the body.
+    /// Announces another length than that of the body.
     pub fn declared_length(mut self, length: u64) -> Reply {
         self.declared = Some(length);
         self
@@ -302,12 +302,12 @@ impl Reply {
         self.at(At::Wire(0), Do::Wait(gate.clone()))
     }
 
-    /// Says `Connection: close` and does it.
+    /// Sends `Connection: close` and closes.
     pub fn closing(self) -> Reply {
         self.header("Connection", "close").at(At::End, Do::Close)
     }
 
-    /// Sends at most this many bytes in each tick: for load tests. What is to be in order needs a gate instead.
+    /// Sends at most this many bytes in each tick: for load tests. An order needs a gate instead.
     pub fn pace(mut self, bytes: u64, tick: Duration) -> Reply {
         self.pace = Some((bytes.max(1), tick));
         self
@@ -335,7 +335,7 @@ impl Reply {
         match self.framing {
             // RFC 9110 section 8.6: these have none.
             Framing::Length if self.status < 200 || self.status == 204 => {}
-            // A 304 without a body says nothing of a length unless the test does.
+            // A 304 without a body has no length unless the test sets one.
             Framing::Length if self.status == 304 && length == 0 && self.declared.is_none() => {}
             Framing::Length => head.extend_from_slice(format!("Content-Length: {length}\r\n").as_bytes()),
             Framing::Chunked => head.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),

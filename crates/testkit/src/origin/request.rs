@@ -1,4 +1,4 @@
-//! What the origin keeps of a request: the bytes as they came, and the few views that a handler wants of them.
+//! The origin's record of a request: the bytes as they came, and the few views that a handler needs.
 //!
 //! [`OriginRequest`] is read strictly, as `response` reads answers: a proxy that sends a request with two lengths
 //! or a broken chunk is at fault, and the test has to hear of it.
@@ -10,7 +10,7 @@ pub struct OriginRequest {
     pub method: String,
     /// The request target as sent.
     pub target: String,
-    /// `HTTP/1.1` or what else stood there.
+    /// `HTTP/1.1` or the text in its place.
     pub version: String,
     /// The field lines without their CRLF, byte for byte and in the order of the wire.
     pub lines: Vec<Vec<u8>>,
@@ -70,7 +70,7 @@ impl OriginRequest {
         })
     }
 
-    /// The path of the target: what stands before a question mark.
+    /// The path of the target: the part before a question mark.
     pub fn path(&self) -> &str {
         self.target.split('?').next().unwrap_or("")
     }

@@ -1,8 +1,8 @@
-//! Carries out a [`Reply`] on a connection: bytes in order, and at each place what is to happen there.
+//! Carries out a [`Reply`] on a connection: bytes in order, and the actions at certain positions.
 //!
 //! [`Sender`] keeps two counts, bytes of the wire and bytes of the body, and never lets a write go beyond the next
-//! place at which something happens. Bytes are gathered before they are written, since a chunk's size line would
-//! be a segment of its own otherwise.
+//! action. Bytes are gathered before they are written, since a chunk's size line would be a segment of its own
+//! otherwise.
 
 use std::time::Instant;
 
@@ -144,7 +144,7 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Sends bytes, and lets happen on the way what is to happen.
+    /// Sends bytes, and carries out actions on the way.
     fn push(&mut self, bytes: &[u8], is_body: bool) -> Result<(), Halt> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -165,7 +165,7 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// How many bytes of this kind may go before something happens: at least one, for what is due has happened.
+    /// How many bytes of this kind may go before something happens: at least one, since the due actions have happened.
     fn distance(&self, is_body: bool) -> u64 {
         let mut distance = u64::MAX;
         for ((place, _), fired) in self.reply.events.iter().zip(&self.fired) {
@@ -189,14 +189,14 @@ impl Sender<'_> {
             if !self.connection.stop().pause_until(self.next_tick) {
                 return Err(Halt::Stopped);
             }
-            // Counted from when it was due: what a late tick costs is made up for.
+            // Counted from when it was due: a late tick is made up for.
             self.next_tick += tick;
             self.tick_left = bytes;
         }
         Ok(self.tick_left)
     }
 
-    /// Lets happen what is due at this place.
+    /// Carries out the due actions at this position.
     fn fire(&mut self) -> Result<(), Halt> {
         let reply = self.reply;
         for (index, (place, what)) in reply.events.iter().enumerate() {

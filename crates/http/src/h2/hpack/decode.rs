@@ -3,7 +3,7 @@
 use super::table::{STATIC, Table};
 use super::{HpackError, TABLE_BYTES_DEFAULT, huffman, integer};
 
-/// What one direction of a connection needs to read header blocks.
+/// The state of one direction of a connection for reading header blocks.
 #[derive(Debug)]
 pub struct Decoder {
     table: Table,
@@ -31,9 +31,9 @@ enum Name {
 /// A text of a block.
 #[derive(Clone, Copy)]
 enum Text {
-    /// As it stands there.
+    /// As in the block.
     Plain { start: usize, end: usize },
-    /// In memory of its own.
+    /// In separate memory.
     Decoded,
 }
 
@@ -47,7 +47,7 @@ impl Text {
 }
 
 impl Decoder {
-    /// One whose table is empty, and may be as large as `limit`, which the other end was told.
+    /// A decoder with an empty table of at most `limit` bytes, which was announced to the other end.
     #[must_use]
     pub fn new(limit: usize) -> Decoder {
         Decoder { table: Table::new(limit), limit, name: Vec::new(), value: Vec::new() }
@@ -56,7 +56,7 @@ impl Decoder {
     /// Hands name and value of each field of a whole block to `field`.
     ///
     /// # Errors
-    /// The block is none; what the table holds is not known any more.
+    /// The block is none; the content of the table is unknown from here on.
     pub fn decode(&mut self, block: &[u8], mut field: impl FnMut(&[u8], &[u8])) -> Result<(), HpackError> {
         let (mut at, mut has_fields) = (0, false);
         while at < block.len() {
@@ -74,7 +74,7 @@ impl Decoder {
                     at += used;
                     continue;
                 }
-                // Without a place in the table, and never to have one: alike for whoever reads.
+                // Without a place in the table, and never to have one: equal for readers.
                 0x00..=0x1f => self.literal(block, at, 4, false, &mut field)?,
             };
             has_fields = true;
@@ -102,7 +102,7 @@ impl Decoder {
         Ok(used)
     }
 
-    /// RFC 7541 section 6.2: a field whose value, and maybe its name, is written out.
+    /// RFC 7541 section 6.2: a literal field, possibly with an indexed name.
     fn literal(
         &mut self,
         block: &[u8],
@@ -152,7 +152,7 @@ impl Decoder {
     }
 }
 
-/// Reads a text (RFC 7541 section 5.2), which goes to `memory` where it is a Huffman code; it, and where it ends.
+/// Reads a text (RFC 7541 section 5.2), which is decoded to `memory` if it is a Huffman code; it, and where it ends.
 fn text(block: &[u8], start: usize, memory: &mut Vec<u8>) -> Result<(Text, usize), HpackError> {
     let input = block.get(start..).unwrap_or_default();
     let (len, used) = integer(input, 7)?;

@@ -1,8 +1,8 @@
 //! Fields to header blocks (RFC 7541 section 6).
 //!
-//! A head is written twice. [`push_status`] and [`push_field`] append fields to a block that is complete by itself and needs
-//! no table; it can be thrown away, or wait. [`Encoder::compress`] turns it into what is sent, in the order in which it is sent:
-//! only there the table of the connection changes.
+//! A head is written twice. [`push_status`] and [`push_field`] append fields to a block that is complete by itself and
+//! needs no table; it can be thrown away, or wait. [`Encoder::compress`] turns it into the sent block, in the order of
+//! sending: only there the table of the connection changes.
 
 use super::table::{STATIC, Table};
 use super::{TABLE_BYTES_DEFAULT, huffman, integer, push_integer};
@@ -54,7 +54,7 @@ pub fn push_request(
     start
 }
 
-/// Where the static table has the names of fields that a server writes itself.
+/// The numbers of names in the static table, of the fields that a server writes itself.
 pub mod known {
     /// `content-length`
     pub const CONTENT_LENGTH: usize = 28;
@@ -72,7 +72,7 @@ pub mod known {
     pub const VARY: usize = 59;
 }
 
-/// Appends a field whose name is in the static table, at `index`.
+/// Appends a field with the name number `index` of the static table.
 pub fn push_known(out: &mut Vec<u8>, index: usize, value: &[u8]) {
     push_integer(out, 0, 4, index);
     push_integer(out, 0, 7, value.len());
@@ -141,15 +141,16 @@ fn static_name(name: &[u8]) -> Option<usize> {
     candidates.iter().find(is_it).copied()
 }
 
-/// Indices of names whose values are not remembered. Some seldom come again: length, tag and place of a body, cookies, addresses.
-/// Secrets of one user could be guessed by another on the same connection, by the length of what is sent (RFC 7541 section 7.1).
+/// Indices of names with values that are not remembered. Some seldom come again: length, tag and place of a body, cookies,
+/// addresses. One user could guess secrets of another on the same connection by the length of sent blocks (RFC 7541
+/// section 7.1).
 fn is_forgotten(index: usize) -> bool {
     // :path, authorization, content-length, content-location, content-range, cookie, etag, if-modified-since, if-none-match,
     // last-modified, location, proxy-authorization, set-cookie
     matches!(index, 4 | 23 | 28 | 29 | 30 | 32 | 34 | 40 | 41 | 44 | 46 | 49 | 55)
 }
 
-/// Fields that are remembered: what a server says again and again is a handful.
+/// Fields that are remembered: a server repeats only a few fields.
 const ENTRIES_MAX: usize = 32;
 
 /// Longer fields are not remembered: they would drive out the others.
@@ -158,13 +159,13 @@ const ENTRY_BYTES_MAX: usize = 512;
 /// From here on a text that is not remembered is worth its Huffman code.
 const HUFFMAN_MIN: usize = 32;
 
-/// What one direction of a connection needs to write header blocks.
+/// The state of one direction of a connection for writing header blocks.
 #[derive(Debug)]
 pub struct Encoder {
     table: Table,
-    /// A number for each entry, to tell most of them from a field by one comparison. The newest last.
+    /// A number for each entry, so that most of them are ruled out by one comparison. The newest last.
     marks: Vec<u32>,
-    /// The smallest size of the table since the last block, which the other end has to be told, where it changed.
+    /// The smallest size of the table since the last block, announced to the other end if it changed.
     smallest: Option<usize>,
 }
 
@@ -185,13 +186,13 @@ impl Encoder {
         }
     }
 
-    /// Keeps the marks of entries that exist and are looked for. Older ones stay in the table.
+    /// Keeps the marks of entries that exist and are searched. Older entries stay in the table.
     fn forget_marks(&mut self) {
         let kept = self.table.len().min(ENTRIES_MAX);
         self.marks.drain(..self.marks.len().saturating_sub(kept));
     }
 
-    /// Appends what is sent for a block of [`push_status`] and [`push_field`].
+    /// Appends the compressed form of a block of [`push_status`] and [`push_field`].
     pub fn compress(&mut self, block: &[u8], out: &mut Vec<u8>) {
         // RFC 7541 section 4.2: the smallest size, and then the one that holds.
         if let Some(smallest) = self.smallest.take() {

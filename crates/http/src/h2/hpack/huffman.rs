@@ -1,6 +1,6 @@
 //! The Huffman code of HPACK (RFC 7541 section 5.2 and appendix B).
 //!
-//! The code is canonical: the lengths of its symbols say all of it. Codes of up to eight bits are found by one look into a
+//! The code is canonical: the lengths of its symbols define it. Codes of up to eight bits are found by one look into a
 //! table, longer ones by their length.
 
 use super::HpackError;
@@ -28,7 +28,7 @@ const LONGEST: usize = 30;
 /// Bits of the codes that are found by one look.
 const SHORT: usize = 8;
 
-/// What follows from the lengths.
+/// The tables derived from the lengths.
 struct Tables {
     /// The code of each symbol.
     codes: [u32; 257],
@@ -36,7 +36,7 @@ struct Tables {
     ordered: [u16; 257],
     /// For each length the first code behind those of it and of shorter ones, in the highest bits.
     ends: [u64; LONGEST + 1],
-    /// For each length the first code of it, and where its symbol stands in `ordered`.
+    /// For each length its first code, and the position of its symbol in `ordered`.
     firsts: [(u32, u16); LONGEST + 1],
     /// For the next eight bits the symbol and its length; 0 where the code is longer.
     short: [(u8, u8); 1 << SHORT],
@@ -96,7 +96,7 @@ pub(super) fn decode(input: &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> 
             length => (usize::from(symbol), usize::from(length)),
         };
         if length > bits {
-            // What is left is shorter than any code: all of it has to be ones, and less than a byte.
+            // The rest is shorter than any code: all of it has to be ones, and less than a byte.
             let is_padding = bits < 8 && window == !(u64::MAX.checked_shr(bits as u32).unwrap_or(0));
             return if is_padding { Ok(()) } else { Err(HpackError::Huffman) };
         }

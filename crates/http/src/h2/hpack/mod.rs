@@ -34,7 +34,8 @@ pub const TABLE_BYTES_DEFAULT: usize = 4096;
 /// The most that a number can be: more than any block is long.
 const INTEGER_MAX: u32 = 1 << 24;
 
-/// Reads a number whose first bits are the last `prefix` of the first byte (RFC 7541 section 5.1); it, and where it ends.
+/// Reads a number that begins with the last `prefix` bits of the first byte (RFC 7541 section 5.1); it, and where it
+/// ends.
 fn integer(input: &[u8], prefix: u32) -> Result<(usize, usize), HpackError> {
     let mask = (1u32 << prefix) - 1;
     let first = u32::from(*input.first().ok_or(HpackError::Truncated)?) & mask;

@@ -1,7 +1,7 @@
 //! The tables of HPACK: the static one (RFC 7541 appendix A), and the dynamic one (sections 2.3.2 and 4).
 //!
-//! Names and values of the dynamic table lie one behind the other in one vector, which is moved together when it has grown
-//! to twice the size of the table: an entry costs no allocation of its own.
+//! Names and values of the dynamic table are adjacent in one vector, which is compacted when it has grown to twice the
+//! size of the table: an entry costs no allocation.
 
 use std::collections::VecDeque;
 
@@ -70,7 +70,7 @@ pub(super) const STATIC: [(&str, &str); 61] = [
     ("www-authenticate", ""),
 ];
 
-/// What an entry counts beside its name and its value (RFC 7541 section 4.1).
+/// The fixed size of an entry beside its name and its value (RFC 7541 section 4.1).
 const ENTRY_OVERHEAD: usize = 32;
 
 /// One dynamic table.
@@ -134,7 +134,7 @@ impl Table {
         self.add_value(start, value);
     }
 
-    /// Adds an entry whose name lies at `start`, at the end of the bytes.
+    /// Adds an entry with its name at `start`, at the end of the bytes.
     fn add_value(&mut self, start: usize, value: &[u8]) {
         let name_len = self.bytes.len() - start;
         self.bytes.extend_from_slice(value);
