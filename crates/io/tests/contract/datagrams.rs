@@ -59,7 +59,6 @@ fn datagrams_come_one_by_one() {
             assert!(recv(bench, &ours, true) == pattern(5000)[..4096]);
             assert_eq!(recv(bench, &ours, owned), b"next");
         }
-        bench.assert_drains();
     });
 }
 
@@ -84,6 +83,5 @@ fn a_send_is_one_datagram_and_a_peer_that_is_gone_is_told() {
         assert_eq!(send(bench, &ours, &[b"anybody?"]), Ok(8));
         // The answer comes by ICMP, which is there when the send returns on loopback.
         assert_eq!(bench.recv(&ours, RecvInto::Pool).result, Err(Errno::CONNREFUSED));
-        bench.assert_drains();
     });
 }

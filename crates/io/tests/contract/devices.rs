@@ -69,7 +69,6 @@ fn a_stuck_device_holds_its_share_and_no_more() {
             for id in ids {
                 assert!(matches!(bench.next(id).payload, Payload::Opened(_)));
             }
-            bench.assert_drains();
         });
     });
 }
@@ -93,7 +92,6 @@ fn what_has_not_begun_can_be_cancelled() {
                 counters.submitted == counters.completed
             });
             assert!(bench.take_seen().is_empty());
-            bench.assert_drains();
         });
     });
 }
@@ -101,6 +99,7 @@ fn what_has_not_begun_can_be_cancelled() {
 #[test]
 fn an_engine_with_a_stuck_device_shuts_down_and_leaks() {
     on_each_pair(|bench| {
+        bench.drains = false;
         with_stuck_device(bench, |bench, _, pipe, _| {
             let before = Instant::now();
             let drained = bench.engine.drain(before + Duration::from_millis(100));
@@ -117,6 +116,7 @@ fn an_engine_with_a_stuck_device_shuts_down_and_leaks() {
 #[test]
 fn what_a_leaked_operation_holds_is_never_closed() {
     on_each_pair(|bench| {
+        bench.drains = false;
         with_stuck_device(bench, |bench, dir, pipe, _| {
             let folder = bench.open(&dir.path(""), libc::O_PATH | libc::O_DIRECTORY).unwrap();
             let link = format!("/proc/self/fd/{}", folder.as_raw_fd());

@@ -115,7 +115,6 @@ fn the_same_bytes_arrive_in_spite_of_faults() {
             assert!(sender.join().unwrap() == bytes, "mode {mode}: other bytes arrived");
         }
         drop(file);
-        bench.assert_drains();
     });
 }
 
@@ -136,7 +135,6 @@ fn a_receive_into_the_pool_waits_for_a_buffer_and_never_fails_for_want_of_one() 
         let id = bench.submit(Op::Recv { socket: ours.clone(), into: RecvInto::Pool });
         bench.engine.cancel(id);
         assert_eq!(bench.next(id).result, Err(Errno::CANCELED));
-        bench.assert_drains();
     });
 }
 
@@ -152,7 +150,6 @@ fn a_slot_is_not_used_again_before_its_completion_was_shown() {
         let slots: std::collections::HashSet<u32> = ids.iter().map(|id| id.slot).collect();
         assert_eq!(slots.len(), ids.len(), "{ids:?}");
         ids.into_iter().for_each(|id| drop(bench.next(id)));
-        bench.assert_drains();
     });
 }
 
@@ -175,7 +172,6 @@ fn short_writes_keep_the_whole_buffer() {
             written += completion.result.unwrap() as usize;
         }
         assert!(std::fs::read(&path).unwrap() == content);
-        bench.assert_drains();
     });
 }
 
@@ -214,7 +210,6 @@ fn accept_errors_pass() {
             assert_eq!(refused, if multishot { 0 } else { 2 }, "the first two of all are refused");
             assert!(!multishot || ended >= 3, "a multishot accept ended {ended} times");
         }
-        bench.assert_drains();
     });
 }
 
@@ -236,7 +231,6 @@ fn a_late_completion_comes_after_its_cancellation() {
         assert!(bench.open(&path, 0).is_ok());
         assert!(before.elapsed() >= delay);
         assert_eq!(bench.open(std::path::Path::new("none"), 0).err(), Some(Errno::NOENT));
-        bench.assert_drains();
     });
 }
 
@@ -251,13 +245,13 @@ fn late_results_of_abandoned_operations_are_dropped() {
         }
         bench.turn(Duration::from_millis(20));
         assert!(bench.take_seen().is_empty());
-        bench.assert_drains();
     });
 }
 
 #[test]
 fn a_lost_completion_makes_the_drain_leak() {
     on_each_pair_with_faults("open lost first=1", |bench| {
+        bench.drains = false;
         let path = std::env::current_exe().unwrap();
         let lost = bench.submit(open(&path, 0, DEVICE, bench.pair.via()));
         assert!(bench.open(&path, 0).is_ok(), "the next one comes");
@@ -282,7 +276,6 @@ fn disk_errors_are_handed_up_with_the_buffer() {
         let completion = bench.run(Op::Write { file, offset: 0, buf, device: DEVICE, via });
         assert_eq!(completion.result, Err(Errno::NOSPC));
         assert!(matches!(completion.payload, Payload::Buf(_)));
-        bench.assert_drains();
     });
 }
 
@@ -315,7 +308,6 @@ fn a_folder_is_read_in_spite_of_faults() {
         }
         assert_eq!(names.len(), 100);
         drop(folder);
-        bench.assert_drains();
     });
 }
 
@@ -403,6 +395,5 @@ fn one_folder_fails_while_its_switch_is_on() {
         std::fs::remove_file(&switch).unwrap();
         assert!(bench.open(&dir.path("cache/a"), flags).is_ok());
         drop((outside, same_number));
-        bench.assert_drains();
     });
 }

@@ -125,7 +125,7 @@ pub(crate) fn pairs() -> &'static [Pair] {
     })
 }
 
-/// Runs a test on every pair of this machine.
+/// Runs a test on every pair of this machine. Afterwards the engine drains, and each operation has ended once.
 pub(crate) fn on_each_pair(test: impl Fn(&mut Bench)) {
     on_each_pair_with(|_| {}, test);
 }
@@ -138,6 +138,7 @@ pub(crate) fn on_each_pair_with(change: impl Fn(&mut EngineConfig), test: impl F
         change(&mut config);
         let mut bench = Bench::new(pair, config);
         test(&mut bench);
+        bench.end();
     }
 }
 
@@ -146,7 +147,9 @@ pub(crate) fn on_each_net(test: impl Fn(&mut Bench)) {
     for net in [NetKind::Uring, NetKind::Epoll] {
         if let Some(pair) = pairs().iter().find(|pair| pair.net == net) {
             println!("on {}", pair.name());
-            test(&mut Bench::new(*pair, pair.config()));
+            let mut bench = Bench::new(*pair, pair.config());
+            test(&mut bench);
+            bench.end();
         }
     }
 }
@@ -156,12 +159,14 @@ pub(crate) struct Bench {
     pub(crate) pair: Pair,
     pub(crate) engine: Box<dyn Engine>,
     seen: Vec<Completion>,
+    /// Whether the engine is to end cleanly; a test that makes it leak says no.
+    pub(crate) drains: bool,
 }
 
 impl Bench {
     pub(crate) fn new(pair: Pair, config: EngineConfig) -> Bench {
         let engine = io::build(config).expect("the pair was built before");
-        Bench { pair, engine, seen: Vec::new() }
+        Bench { pair, engine, seen: Vec::new(), drains: true }
     }
 
     pub(crate) fn submit(&mut self, op: Op) -> OpId {
@@ -274,6 +279,12 @@ impl Bench {
         let count = completion.result?;
         assert_eq!(count as usize, buf.len(), "the buffer's length is the count");
         Ok(buf.to_vec())
+    }
+
+    fn end(&mut self) {
+        if self.drains {
+            self.assert_drains();
+        }
     }
 
     /// Ends the engine; everything must have ended by itself or by the drain.

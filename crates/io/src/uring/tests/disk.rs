@@ -1,6 +1,5 @@
 //! Operations on files, and the registration of their buffers.
 
-use std::ffi::CString;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 
@@ -8,49 +7,7 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use super::*;
 use crate::buf::CHUNK_BYTES;
-use crate::op::{DeviceId, DiskVia, OpenHow, StatTarget};
-
-#[test]
-fn files_are_opened_written_read_renamed_and_removed() {
-    for role in [Role::NetAndDisk, Role::DiskOnly] {
-        let Some(mut bench) = Bench::with_role(&config(), role) else { return };
-        let device = DeviceId::default();
-        let via = DiskVia::Ring;
-        let dir = std::env::temp_dir().join(format!("ringroad-uring-{}-{role:?}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let path = |name: &str| CString::new(dir.join(name).into_os_string().into_encoded_bytes()).unwrap();
-        let how = OpenHow { flags: libc::O_RDWR | libc::O_CREAT, mode: 0o640, ..OpenHow::default() };
-        let opened = bench.run(Op::Open { dir: None, path: path("a"), how, device, via });
-        let Payload::Opened(fd) = opened.payload else { panic!("not open: {:?}", opened.result) };
-        let file = Fd::from(fd);
-        let mut buf = bench.pool.get(100).unwrap();
-        buf.append(b"0123456789");
-        let wrote = bench.run(Op::Write { file: file.clone(), offset: 0, buf, device, via });
-        assert_eq!(wrote.result, Ok(10));
-        assert_eq!(bench.run(Op::Sync { file: file.clone(), device, via }).result, Ok(0));
-        let buf = bench.pool.get(100).unwrap();
-        let read = bench.run(Op::Read { file: file.clone(), offset: 7, len: 100, buf, device, via });
-        assert_eq!(bytes(&read.payload), b"789");
-        let buf = bench.pool.get(100).unwrap();
-        let end = bench.run(Op::Read { file: file.clone(), offset: 10, len: 5, buf, device, via });
-        assert_eq!((end.result, bytes(&end.payload)), (Ok(0), &b""[..]));
-        let by_file = bench.run(Op::Stat { target: StatTarget::File(file), device, via });
-        let by_path = bench.run(Op::Stat { target: StatTarget::Path(path("a")), device, via });
-        for completion in [by_file, by_path] {
-            let Payload::Stat(stat) = completion.payload else { panic!("{:?}", completion.result) };
-            let expected = rustix::fs::stat(dir.join("a")).unwrap();
-            assert_eq!((stat.size, stat.inode, stat.device.0), (10, expected.st_ino, expected.st_dev));
-            assert_eq!((stat.mode, stat.modified), (expected.st_mode, expected.st_mtime));
-        }
-        let (from, to) = (path("a"), path("b"));
-        assert_eq!(bench.run(Op::Rename { from, to, device, via }).result, Ok(0));
-        let how = OpenHow::default();
-        let gone = bench.run(Op::Open { dir: None, path: path("a"), how, device, via });
-        assert_eq!(gone.result, Err(Errno::NOENT));
-        assert_eq!(bench.run(Op::Unlink { path: path("b"), folder: false, device, via }).result, Ok(0));
-        std::fs::remove_dir(&dir).unwrap();
-    }
-}
+use crate::op::{DeviceId, DiskVia};
 
 /// A file of three pages that was opened with `O_DIRECT`; `None` where the file system has none.
 fn direct_file(name: &str) -> Option<(Fd, PathBuf)> {

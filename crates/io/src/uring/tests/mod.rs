@@ -4,7 +4,6 @@
 mod disk;
 mod faults;
 mod pitfalls;
-mod speed;
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -326,56 +325,6 @@ fn an_empty_pool_starves_and_a_dropped_buffer_feeds() {
 }
 
 #[test]
-fn accepts_once_and_many_times() {
-    let Some(mut bench) = Bench::new(&config()) else { return };
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let listener = Fd::from(OwnedFd::from(listener));
-    let id = bench.start(Op::Accept { listener: listener.clone(), multishot: false });
-    assert!(bench.is_quiet());
-    let mut peer = TcpStream::connect(address).unwrap();
-    let completion = bench.next();
-    assert_eq!((completion.id, completion.result, completion.more), (id, Ok(0), false));
-    let Payload::Accepted(fd) = completion.payload else { panic!("no connection") };
-    let flags = rustix::fs::fcntl_getfl(&fd).unwrap();
-    assert!(flags.contains(rustix::fs::OFlags::NONBLOCK));
-    peer.write_all(b"ping").unwrap();
-    let buf = bench.pool.get(100).unwrap();
-    let completion = bench.run(Op::Recv { socket: Fd::from(fd), into: RecvInto::Owned(buf) });
-    assert_eq!(bytes(&completion.payload), b"ping");
-
-    let id = bench.start(Op::Accept { listener, multishot: true });
-    let peers: Vec<TcpStream> = (0..10).map(|_| TcpStream::connect(address).unwrap()).collect();
-    for _ in &peers {
-        let completion = bench.next();
-        assert!(completion.more && matches!(completion.payload, Payload::Accepted(_)));
-    }
-    bench.cancel(id);
-    let end = bench.next();
-    assert_eq!((end.id, end.result, end.more), (id, Err(Errno::CANCELED), false));
-}
-
-#[test]
-fn an_accepted_connection_that_nobody_waits_for_is_closed() {
-    let Some(mut bench) = Bench::new(&config()) else { return };
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let id = bench.start(Op::Accept { listener: Fd::from(OwnedFd::from(listener)), multishot: true });
-    let mut peer = TcpStream::connect(address).unwrap();
-    bench.slots.abandon(id);
-    bench.cancel(id);
-    let until = Instant::now() + SOON;
-    while bench.slots.live() > 0 {
-        bench.turn(Wait::Until(until));
-    }
-    assert!(bench.done.is_empty());
-    peer.set_read_timeout(Some(SOON)).unwrap();
-    let reset = std::io::ErrorKind::ConnectionReset;
-    let end = peer.read(&mut [0]);
-    assert!(matches!(&end, Ok(0)) || end.as_ref().is_err_and(|error| error.kind() == reset), "{end:?}");
-}
-
-#[test]
 fn buffers_of_abandoned_receives_go_back() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let (socket, mut peer) = pair();
@@ -530,55 +479,4 @@ fn connects_polls_and_closes() {
     let too_long = PeerAddr::Unix("x".repeat(300).into());
     let socket = Fd::from(new(rustix::net::AddressFamily::UNIX));
     assert_eq!(bench.run(Op::Connect { socket, peer: too_long }).result, Err(Errno::NAMETOOLONG));
-}
-
-/// Accepts on a shared listener, one connection at a time, until told to stop; returns how many came.
-fn accept_until_told(listener: TcpListener, stop: Fd, told: &std::sync::mpsc::Sender<()>) -> Option<usize> {
-    let mut bench = Bench::new(&config())?;
-    bench.uring.watch(stop);
-    let listener = Fd::from(OwnedFd::from(listener));
-    let mut accepted = 0;
-    loop {
-        bench.start(Op::Accept { listener: listener.clone(), multishot: false });
-        // Submitted to the kernel before it is announced: an entry that is only queued does not wait at the listener.
-        bench.turn(Wait::No);
-        told.send(()).unwrap();
-        while bench.done.is_empty() {
-            bench.turn(Wait::Forever);
-            if bench.uring.take_doorbell() {
-                return Some(accepted);
-            }
-        }
-        accepted += std::mem::take(&mut bench.done).len();
-    }
-}
-
-#[test]
-fn a_shared_listener_feeds_all_threads_alike() {
-    const THREADS: usize = 4;
-    const CONNECTIONS: usize = 400;
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let (told, heard) = std::sync::mpsc::channel();
-    let stop = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-    let threads: Vec<_> = (0..THREADS)
-        .map(|_| {
-            let (listener, told) = (listener.try_clone().unwrap(), told.clone());
-            let stop = stop.try_clone().unwrap();
-            std::thread::spawn(move || accept_until_told(listener, Fd::from(stop), &told))
-        })
-        .collect();
-    drop(told);
-    let waiting = (0..THREADS).filter(|_| heard.recv().is_ok()).count();
-    for _ in 0..if waiting == THREADS { CONNECTIONS } else { 0 } {
-        let _peer = TcpStream::connect(address).unwrap();
-        // The next one comes when this one was taken, so that all threads are waiting again.
-        heard.recv().unwrap();
-    }
-    rustix::io::write(&stop, &1u64.to_ne_bytes()).unwrap();
-    let counts: Option<Vec<usize>> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
-    let Some(counts) = counts else { return };
-    assert_eq!(counts.iter().sum::<usize>(), CONNECTIONS);
-    let most = CONNECTIONS / THREADS * 3 / 2;
-    assert!(counts.iter().all(|&count| count <= most), "{counts:?}");
 }

@@ -1,9 +1,9 @@
-//! The floor under the HTTP server: the same engine and the same answer as `return 200`, with nothing between
-//! them. What a received head says is not looked at. `ringroad bench load` asks it as it asks the servers, so that
-//! a figure can be told from the cost of the kernel's network path.
+//! The floor under the HTTP server: its engine and the response of `return 200`, and nothing between them. A received
+//! header section is not parsed. `ringroad bench load` measures it like a server, which shows the cost of the kernel's
+//! network path.
 //!
 //! ```sh
-//! cargo run --release -p io --example responder -- 127.0.0.1:8080 --engine epoll
+//! cargo run --release -p bare --example responder -- 127.0.0.1:8080 --engine epoll
 //! ```
 //! Without `--engine` it is `io_uring`.
 
@@ -16,7 +16,8 @@ use io::engine::{EngineConfig, NetKind};
 use io::op::{RecvInto, Source};
 use io::{Completion, Engine, Fd, Op, OpId, Payload, Segments, Wait};
 
-const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nServer: ringroad/0.1.0\r\nDate: Sat, 21 Nov 2026 12:00:00 GMT\r\n\
+const RESPONSE: &[u8] =
+    b"HTTP/1.1 200 OK\r\nServer: ringroad/0.1.0\r\nDate: Sat, 21 Nov 2026 12:00:00 GMT\r\n\
 Content-Type: text/plain\r\nContent-Length: 0\r\nConnection: keep-alive\r\n\r\n";
 
 fn main() -> ExitCode {
@@ -54,7 +55,7 @@ fn serve(address: &str, net: NetKind) -> Result<(), Box<dyn std::error::Error>> 
     }
 }
 
-/// The socket that each receive in flight belongs to, by the place of the receive in the engine's table.
+/// The socket that each receive in flight belongs to, by the slot of the receive in the engine.
 #[derive(Default)]
 struct Sockets(Vec<Option<(OpId, Fd)>>);
 
@@ -79,7 +80,7 @@ impl Sockets {
     }
 }
 
-/// Ends of sends and of failed operations are nothing to act on.
+/// Ends of sends and of failed operations need no action.
 fn handle(engine: &mut dyn Engine, listener: &Fd, sockets: &mut Sockets, completion: Completion) {
     let Completion { id, result, more, payload } = completion;
     match payload {
@@ -92,7 +93,7 @@ fn handle(engine: &mut dyn Engine, listener: &Fd, sockets: &mut Sockets, complet
         Payload::Buf(_) if result.is_ok_and(|count| count > 0) => {
             let Some(socket) = sockets.get(id).cloned() else { return };
             let mut data = Segments::new();
-            data.push(Source::Static(ANSWER));
+            data.push(Source::Static(RESPONSE));
             let send = Op::Send { socket: socket.clone(), data, more: false, zero_copy: false };
             submit(engine, send);
             if !more {
