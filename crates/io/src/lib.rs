@@ -10,7 +10,6 @@
 
 pub mod buf;
 mod composite;
-pub mod descriptors;
 mod device;
 pub mod disk;
 mod doorbell;
@@ -19,10 +18,8 @@ mod epoll;
 mod facts;
 pub mod fault;
 mod fd;
-mod memory_limit;
 pub mod op;
 pub mod page_cache;
-pub mod pressure;
 pub mod probe;
 mod segments;
 mod shared_bytes;
@@ -35,7 +32,6 @@ mod wake;
 pub use buf::{Buf, Pool};
 pub use composite::{BuildError, build};
 pub use engine::{Drained, Engine, Note, Wait};
-pub use memory_limit::memory_limit;
 pub use op::{Completion, DiskVia, Fd, Op, OpId, Payload, Segments};
 pub use rustix::io::Errno;
 pub use shared_bytes::SharedBytes;

@@ -8,6 +8,8 @@ pub mod acme;
 mod counters;
 mod explain;
 mod memory;
+mod memory_limit;
+mod pressure;
 pub mod process;
 mod reference;
 

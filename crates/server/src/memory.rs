@@ -1,18 +1,18 @@
 //! Gives memory back when the system is short of it.
 //!
 //! Buffers, operations and requests are kept for reuse until other programs need the memory more. Each worker thread
-//! checks [`io::pressure`] once a second and frees its unused memory.
+//! checks [`crate::pressure`] once a second and frees its unused memory.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use io::pressure::{ASK_EVERY, Pressure, default_paths};
-
 use exchange::error_log;
 use exchange::thread::Thread;
 use telemetry::Level;
+
+use crate::pressure::{ASK_EVERY, Pressure, default_paths};
 
 /// The shortest time between two lines about memory in the error log, of all threads together.
 const NOTICE_EVERY: Duration = Duration::from_secs(10);

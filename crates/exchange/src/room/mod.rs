@@ -7,6 +7,7 @@
 //! A thread stops accepting before it takes the last places for upstreams away from itself: a request that is refused
 //! an upstream ends soon, and gives its place back. Without that, a proxy that passes to itself waits for itself.
 
+mod descriptors;
 pub mod disk;
 mod giver;
 mod waiting;
@@ -15,11 +16,11 @@ use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
 use io::Fd;
-use io::descriptors::Descriptors;
 use rt::Timer;
 use rt::local::{Counted, Event, WaitGroup};
 use rt::net::Stopper;
 
+use descriptors::Descriptors;
 pub use disk::DiskRoom;
 pub use giver::GivesRoom;
 use telemetry::limited::Limited;

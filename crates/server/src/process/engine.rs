@@ -70,9 +70,9 @@ impl Choice {
             ops_max: events.worker_connections.saturating_mul(4).max(1024),
             recv_buffers: events.recv_buffers.0 as u16,
             recv_buffer_bytes: events.recv_buffers.1,
-            pool_bytes_max: events
-                .buffer_pool
-                .unwrap_or_else(|| buffer_pool(io::memory_limit(), config.main().workers.count())),
+            pool_bytes_max: events.buffer_pool.unwrap_or_else(|| {
+                buffer_pool(crate::memory_limit::memory_limit(), config.main().workers.count())
+            }),
             iowq_workers: events.io_workers,
             device_share: events.device_share,
             libaio_depth: events.aio_requests,

@@ -8,7 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The least of the limits that hold for this process, in bytes; `None` where there is none, or none that can be seen.
-pub fn memory_limit() -> Option<u64> {
+#[expect(clippy::disallowed_methods, reason = "files of the kernel, which wait for no disk")]
+pub(crate) fn memory_limit() -> Option<u64> {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let files = limit_files(&text("/proc/self/mounts"), &text("/proc/self/cgroup"));
     let limits = files.iter().filter_map(|path| parse(&fs::read_to_string(path).ok()?));

@@ -10,33 +10,34 @@ use rustix::process::{Resource, getrlimit};
 
 /// Counts the open descriptors of this process.
 #[derive(Debug)]
-pub struct Descriptors {
-    folder: OwnedFd,
+pub(super) struct Descriptors {
+    directory: OwnedFd,
     limit: u64,
 }
 
 impl Descriptors {
     /// `None` if the kernel does not report it.
-    pub fn open() -> Option<Descriptors> {
+    #[expect(clippy::disallowed_methods, reason = "a directory of the kernel, which waits for no disk")]
+    pub(super) fn open() -> Option<Descriptors> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let folder = rustix::fs::open("/proc/self/fd", flags, Mode::empty()).ok()?;
+        let directory = rustix::fs::open("/proc/self/fd", flags, Mode::empty()).ok()?;
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let descriptors = Descriptors { folder, limit };
+        let descriptors = Descriptors { directory, limit };
         descriptors.used().map(|_| descriptors)
     }
 
     /// The limit (`RLIMIT_NOFILE`) at the time of [`Descriptors::open`].
-    pub fn limit(&self) -> u64 {
+    pub(super) fn limit(&self) -> u64 {
         self.limit
     }
 
     /// Descriptors that can still be opened. One system call, which does not wait.
-    pub fn free(&self) -> u64 {
+    pub(super) fn free(&self) -> u64 {
         self.limit.saturating_sub(self.used().unwrap_or(0))
     }
 
     fn used(&self) -> Option<u64> {
-        let stat = rustix::fs::fstat(&self.folder).ok()?;
+        let stat = rustix::fs::fstat(&self.directory).ok()?;
         u64::try_from(stat.st_size).ok().filter(|&count| count > 0)
     }
 }
@@ -46,6 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test may wait for a disk")]
     fn opening_a_file_takes_a_descriptor_away() {
         let Some(descriptors) = Descriptors::open() else {
             eprintln!("skipped: this kernel does not tell the number of open descriptors");

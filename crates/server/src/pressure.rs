@@ -1,6 +1,6 @@
 //! Whether the system, or the memory cgroup of this process, is short of memory: pressure-stall information.
 //!
-//! The kernel counts the time that tasks have stalled for want of memory (PSI, Linux 4.20;
+//! The kernel counts the time that tasks have stalled for lack of memory (PSI, Linux 4.20;
 //! Documentation/accounting/psi.rst). [`Pressure`] returns the growth of that count since the last call; the caller
 //! reacts to it.
 //!
@@ -19,25 +19,25 @@ use rustix::io::Errno;
 
 /// How often [`Pressure::is_on`] should be asked: soon enough to give memory back while that helps, seldom
 /// enough to cost nothing that counts: a read of two small files.
-pub const ASK_EVERY: Duration = Duration::from_secs(1);
+pub(crate) const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// Stalled time that counts as pressure, in thousandths of the time that has passed: one task in want of
-/// memory for 150 ms of a second.
-pub const STALLED_PER_MILLE: u128 = 150;
+/// Stalled time that counts as pressure, in thousandths of the time that has passed: one task without memory for 150 ms
+/// of a second.
+const STALLED_PER_MILLE: u128 = 150;
 
 /// The system's file.
 const SYSTEM: &str = "/proc/pressure/memory";
 
 /// Watches one or more pressure files.
 #[derive(Debug)]
-pub struct Pressure {
-    sources: Vec<Source>,
+pub(crate) struct Pressure {
+    sources: Vec<StallFile>,
 }
 
 #[derive(Debug)]
-struct Source {
+struct StallFile {
     file: OwnedFd,
-    /// When it was asked last, and the stalled microseconds since boot at that time.
+    /// The time of the last check, and the stalled microseconds since boot at that time.
     last: (Instant, u64),
 }
 
@@ -47,11 +47,11 @@ impl Pressure {
     /// # Errors
     /// When none of them can be read: the kernel does not count (CONFIG_PSI, boot parameter `psi=0`), or
     /// there is no `/proc`.
-    pub fn open(paths: &[PathBuf], now: Instant) -> Result<Pressure, Errno> {
+    pub(crate) fn open(paths: &[PathBuf], now: Instant) -> Result<Pressure, Errno> {
         let mut sources = Vec::new();
         let mut refused = Errno::NOENT;
         for path in paths {
-            match Source::open(path, now) {
+            match StallFile::open(path, now) {
                 Ok(source) => sources.push(source),
                 Err(errno) => refused = errno,
             }
@@ -59,9 +59,9 @@ impl Pressure {
         if sources.is_empty() { Err(refused) } else { Ok(Pressure { sources }) }
     }
 
-    /// Whether tasks have stalled for more than the threshold since the last time that this was asked. A file
-    /// that cannot be read any more is forgotten.
-    pub fn is_on(&mut self, now: Instant) -> bool {
+    /// Whether tasks have stalled for more than the threshold since the last check. A file that cannot be read any more
+    /// is forgotten.
+    pub(crate) fn is_on(&mut self, now: Instant) -> bool {
         let mut on = false;
         self.sources.retain_mut(|source| match source.is_on(now) {
             Ok(answer) => {
@@ -74,16 +74,18 @@ impl Pressure {
     }
 
     /// Whether nothing is left to watch.
-    pub fn is_blind(&self) -> bool {
+    #[cfg(test)]
+    fn is_blind(&self) -> bool {
         self.sources.is_empty()
     }
 }
 
-impl Source {
-    fn open(path: &Path, now: Instant) -> Result<Source, Errno> {
+impl StallFile {
+    #[expect(clippy::disallowed_methods, reason = "files of the kernel, which wait for no disk")]
+    fn open(path: &Path, now: Instant) -> Result<StallFile, Errno> {
         let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         let stalled_us = read(&file)?;
-        Ok(Source { file, last: (now, stalled_us) })
+        Ok(StallFile { file, last: (now, stalled_us) })
     }
 
     fn is_on(&mut self, now: Instant) -> Result<bool, Errno> {
@@ -95,6 +97,7 @@ impl Source {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "files of the kernel, which wait for no disk")]
 fn read(file: &OwnedFd) -> Result<u64, Errno> {
     // Two lines of about 60 bytes.
     let mut text = [0; 256];
@@ -112,7 +115,8 @@ fn stalled_us(text: &[u8]) -> Option<u64> {
 
 /// The files of this process: of its memory cgroup (version 2), where stalls from the cgroup's own limit
 /// show up, and of the system.
-pub fn default_paths() -> Vec<PathBuf> {
+#[expect(clippy::disallowed_methods, reason = "files of the kernel, which wait for no disk")]
+pub(crate) fn default_paths() -> Vec<PathBuf> {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cgroup = cgroup_file(&text("/proc/self/mounts"), &text("/proc/self/cgroup"));
     cgroup.into_iter().chain([PathBuf::from(SYSTEM)]).collect()
@@ -130,6 +134,7 @@ fn cgroup_file(mounts: &str, membership: &str) -> Option<PathBuf> {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a test may wait for a disk")]
 mod tests {
     use super::*;
 
