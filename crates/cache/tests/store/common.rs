@@ -134,6 +134,21 @@ impl Place {
         }
     }
 
+    /// Opens a store on [`PLAIN`] for a test, without a manager.
+    pub(crate) fn opened<T>(&self, test: impl AsyncFnOnce(Arc<Store>) -> T) -> T {
+        PLAIN.run(async { test(self.open(PLAIN)).await })
+    }
+
+    /// As [`Place::opened`], from the start of its manager to its stop.
+    pub(crate) fn managed<T>(&self, test: impl AsyncFnOnce(Arc<Store>) -> T) -> T {
+        self.opened(async |store| {
+            start(&store).await;
+            let result = test(Arc::clone(&store)).await;
+            stop(&store).await;
+            result
+        })
+    }
+
     pub(crate) fn open(&self, pair: Pair) -> Arc<Store> {
         Store::open(self.config(pair)).unwrap()
     }

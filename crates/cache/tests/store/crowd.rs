@@ -149,8 +149,7 @@ fn killed_after(turns: u32, place: &Place, work: impl AsyncFnOnce(Arc<Store>)) -
 fn a_process_that_is_killed_anywhere_leaves_what_was_or_what_is_to_be() {
     let place = Place::new();
     let sizes = [500, 3 * CHUNK + 9];
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
+    place.opened(async |store| {
         for (number, size) in (0..).zip(sizes) {
             let old = new(&store, number, Some(size));
             store_in_pieces(&store, old, &body(10 + number, size), 9000).await.unwrap();

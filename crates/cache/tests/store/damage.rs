@@ -12,8 +12,7 @@ use super::common::*;
 /// The file of an object after it was stored, and the object's size.
 fn stored(size: u64, is_partial: bool) -> (Place, PathBuf, Vec<u8>) {
     let place = Place::new();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
+    place.opened(async |store| {
         let mut object = new(&store, 1, Some(size));
         object.is_partial = is_partial;
         let mut fill = store.begin(object).await.unwrap();
@@ -136,8 +135,7 @@ fn files_of_others_are_dropped() {
     let (place, path, bytes) = stored(5000, false);
     let other = place.path().join("other");
     std::fs::create_dir_all(&other).unwrap();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
+    place.opened(async |store| {
         put(&store, 2, 5000).await.unwrap();
     });
     let (_, foreign) = place.files().into_iter().find(|(found, _)| *found != path).unwrap();
@@ -147,8 +145,7 @@ fn files_of_others_are_dropped() {
     older[7] = 2;
     assert!(!is_hit(&place, &path, &older, 5000), "another version");
     std::fs::create_dir_all(&path).unwrap();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
+    place.opened(async |store| {
         assert!(matches!(find_any(&store).await, Ok(None) | Err(_)), "a folder");
     });
 }

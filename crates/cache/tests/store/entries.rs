@@ -68,15 +68,13 @@ fn bodies_come_back_past_the_page_cache_and_without_the_engine() {
 #[test]
 fn a_table_that_does_not_fit_before_the_body_lies_behind_it() {
     let place = Place::new();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
+    place.opened(async |store| {
         // The length is not known when it is begun, and zeroes are quick to make.
         let size = 769 * CHUNK + 1;
         let bytes = vec![0; size as usize];
         store_in_pieces(&store, new(&store, 1, None), &bytes, 1 << 20).await.unwrap();
     });
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
+    place.opened(async |store| {
         let hit = find(&store, 1).await.unwrap();
         let range = 768 * CHUNK - 1..768 * CHUNK + 2;
         assert_eq!(read(hit.located().unwrap(), range).await.unwrap(), [0; 3]);
@@ -87,9 +85,7 @@ fn a_table_that_does_not_fit_before_the_body_lies_behind_it() {
 #[test]
 fn a_fill_that_is_dropped_or_wrong_leaves_nothing() {
     let place = Place::new();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
-        start(&store).await;
+    place.managed(async |store| {
         let size = 3 * CHUNK;
         let mut fill = store.begin(new(&store, 1, Some(size))).await.unwrap();
         fill.write(0, &body(1, size)[..100_000]).await.unwrap();
@@ -109,7 +105,6 @@ fn a_fill_that_is_dropped_or_wrong_leaves_nothing() {
         }
         assert_eq!(store.stats().bytes, 0, "what was reserved is free again");
         assert_eq!(store.stats().aborts, 4);
-        stop(&store).await;
     });
     assert!(place.files().is_empty() && place.leftovers().is_empty());
 }

@@ -179,8 +179,7 @@ fn a_disk_that_fails_is_left_alone_and_comes_back() {
 #[test]
 fn reads_that_fail_are_misses_and_then_pauses() {
     let place = Place::new();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
+    place.opened(async |store| {
         for number in 0..4 {
             put(&store, number, 100).await.unwrap();
         }
@@ -238,8 +237,7 @@ fn a_purge_removes_what_it_names_and_holds() {
         Arc::make_mut(&mut new.meta).tags = tags.as_bytes().to_vec();
         new
     };
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
+    place.opened(async |store| {
         start(&store).await;
         for (number, tags) in [(1, "news sport"), (2, "sport"), (3, "")] {
             store_in_pieces(&store, tagged(&store, number, tags), &body(number, 100), 100).await.unwrap();
@@ -263,9 +261,7 @@ fn a_purge_removes_what_it_names_and_holds() {
         assert_eq!(place.files().len(), 2);
         // Without a stop: as after a crash.
     });
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
-        start(&store).await;
+    place.managed(async |store| {
         assert!(find(&store, 1).await.is_none());
         put(&store, 1, 100).await.unwrap();
         assert_hit(&store, 1, 100).await;
@@ -273,7 +269,6 @@ fn a_purge_removes_what_it_names_and_holds() {
         for number in 1..4 {
             assert!(find(&store, number).await.is_none());
         }
-        stop(&store).await;
     });
 }
 
@@ -295,15 +290,11 @@ fn purged_files_do_not_come_back_after_a_crash() {
     let mut torn = std::fs::read(&log).unwrap();
     torn.extend_from_slice(&[40, 0, 0, 0, 1, 2, 3]);
     std::fs::write(&log, torn).unwrap();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
-        start(&store).await;
+    place.managed(async |store| {
         assert!(find(&store, 1).await.is_none());
         store.purge(cache::Scope::Key([9; 16]), cache::Fate::Gone).await.unwrap();
-        stop(&store).await;
     });
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
+    place.opened(async |store| {
         assert_eq!(store.sequence(), 2, "what was torn is written over");
     });
 }

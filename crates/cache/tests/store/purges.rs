@@ -95,14 +95,11 @@ fn kept(store: &Store) -> u64 {
 fn purges_that_come_at_once_are_brought_to_the_disk_together() {
     const COUNT: u64 = 100;
     let place = Place::new();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
-        start(&store).await;
+    place.managed(async |store| {
         let before = rt::counters().engine.submitted;
         purge_tags(&store, 0, COUNT, COUNT).await;
         let operations = rt::counters().engine.submitted - before;
         assert!(operations < COUNT / 2, "{operations} operations");
-        stop(&store).await;
     });
     assert_eq!(Log::new(&log_of(&place), crc32c).count() as u64, COUNT);
 }
@@ -111,9 +108,7 @@ fn purges_that_come_at_once_are_brought_to_the_disk_together() {
 fn purges_of_one_call_are_one_write_and_one_sync() {
     const COUNT: u64 = 64;
     let place = Place::new();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
-        start(&store).await;
+    place.managed(async |store| {
         for number in 0..2 {
             put(&store, number, 100).await.unwrap();
         }
@@ -129,7 +124,6 @@ fn purges_of_one_call_are_one_write_and_one_sync() {
         store.purge_together(vec![key(0), tag(COUNT), key(1)], Fate::Gone).await.unwrap();
         assert!(find(&store, 0).await.is_none() && find(&store, 1).await.is_none());
         until(|| kept(&store) == COUNT + 1).await;
-        stop(&store).await;
     });
     assert_eq!(Log::new(&log_of(&place), crc32c).count() as u64, COUNT + 4);
 }
@@ -137,9 +131,7 @@ fn purges_of_one_call_are_one_write_and_one_sync() {
 #[test]
 fn a_purge_leaves_no_name_behind_once_nothing_it_names_is_stored() {
     let place = Place::new();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
-        start(&store).await;
+    place.managed(async |store| {
         for number in 0..20 {
             put(&store, number, 100).await.unwrap();
         }
@@ -153,16 +145,13 @@ fn a_purge_leaves_no_name_behind_once_nothing_it_names_is_stored() {
         // What comes again is not hit by what is forgotten.
         put(&store, 1, 100).await.unwrap();
         assert_hit(&store, 1, 100).await;
-        stop(&store).await;
     });
 }
 
 #[test]
 fn a_purge_is_kept_while_an_older_question_is_open() {
     let place = Place::new();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
-        start(&store).await;
+    place.managed(async |store| {
         // Asked, and not answered yet.
         let late = new(&store, 1, Some(1));
         let mut begun = store.begin(new(&store, 2, Some(1))).await.unwrap();
@@ -179,7 +168,6 @@ fn a_purge_is_kept_while_an_older_question_is_open() {
         purge(&store, key(3)).await;
         until(|| kept(&store) == 0).await;
         assert_eq!(place.files().len(), 0);
-        stop(&store).await;
     });
 }
 
@@ -192,16 +180,13 @@ fn a_purge_of_variants_is_kept_until_all_entries_were_looked_at() {
         }
         assert_eq!(place.files().len(), 2);
     };
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
-        start(&store).await;
+    place.managed(async |store| {
         fill(&store).await;
         purge(&store, key(1)).await;
         // The first variant comes again: the second one must not be found beside it.
         store_in_pieces(&store, variant(&store, 1, "a"), &body(1, 100), 100).await.unwrap();
         assert!(find_variant(&store, 1, "a").await.is_some() && find_variant(&store, 1, "b").await.is_none());
         assert_eq!(kept(&store), 1);
-        stop(&store).await;
     });
     PLAIN.run(async {
         let mut config = place.config(PLAIN);
@@ -230,11 +215,8 @@ fn a_purge_outlives_a_file_that_cannot_be_removed() {
         stop(&store).await;
     });
     assert_eq!(place.files().len(), 1);
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
-        start(&store).await;
+    place.managed(async |store| {
         assert!(find(&store, 1).await.is_none());
-        stop(&store).await;
     });
 }
 
@@ -271,9 +253,7 @@ fn a_long_log_is_written_anew_while_purges_go_on() {
     const ROUNDS: u64 = 16;
     let place = Place::new();
     let long = |number: u64| Scope::Tag(format!("{number:04000}").into_bytes().into());
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
-        start(&store).await;
+    place.managed(async |store| {
         let gauge = rt::local::WaitGroup::new();
         for number in 0..TAGS {
             let (store, counted) = (Arc::clone(&store), gauge.enter());
@@ -286,7 +266,6 @@ fn a_long_log_is_written_anew_while_purges_go_on() {
         }
         gauge.none_left().await;
         until(|| log_of(&place).len() < (TAGS * ROUNDS * 4000) as usize).await;
-        stop(&store).await;
     });
     let log = log_of(&place);
     let logged: Vec<Purge> = Log::new(&log, crc32c).collect();
@@ -297,8 +276,7 @@ fn a_long_log_is_written_anew_while_purges_go_on() {
         // Each task had its turn in each round.
         assert!(last.is_some_and(|last| last >= ROUNDS), "{number}: {last:?}");
     }
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
+    place.opened(async |store| {
         assert_eq!((store.sequence(), kept(&store)), (TAGS * ROUNDS, TAGS));
     });
 }
@@ -307,25 +285,19 @@ fn a_long_log_is_written_anew_while_purges_go_on() {
 #[test]
 fn a_log_of_an_earlier_version_is_read_and_gone_on_with() {
     let place = Place::new();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
-        start(&store).await;
+    place.managed(async |store| {
         put(&store, 1, 100).await.unwrap();
         put(&store, 2, 100).await.unwrap();
-        stop(&store).await;
     });
     let mut bytes = Vec::new();
     for (sequence, scope) in [(1, tag(7)), (2, key(1))] {
         assert!(encode(&Purge { scope, fate: Fate::Gone, sequence }, crc32c, &mut bytes));
     }
     std::fs::write(place.path().join("ringroad.purges"), &bytes).unwrap();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
-        start(&store).await;
+    place.managed(async |store| {
         assert!(find(&store, 1).await.is_none());
         assert_hit(&store, 2, 100).await;
         purge(&store, key(2)).await;
-        stop(&store).await;
     });
     let log = log_of(&place);
     assert!(log.starts_with(&bytes), "what was there stays as it is");
@@ -335,13 +307,10 @@ fn a_log_of_an_earlier_version_is_read_and_gone_on_with() {
 #[test]
 fn a_log_that_is_removed_by_hand_comes_back_with_all_that_is_kept() {
     let place = Place::new();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
-        start(&store).await;
+    place.managed(async |store| {
         purge(&store, tag(1)).await;
         std::fs::remove_file(place.path().join("ringroad.purges")).unwrap();
         purge(&store, tag(2)).await;
-        stop(&store).await;
     });
     let logged: Vec<Scope> = Log::new(&log_of(&place), crc32c).map(|purge| purge.scope).collect();
     assert!(logged.contains(&tag(1)) && logged.contains(&tag(2)), "{logged:?}");
@@ -351,15 +320,11 @@ fn a_log_that_is_removed_by_hand_comes_back_with_all_that_is_kept() {
 fn many_names_purge_no_more_than_they_name() {
     const NAMES: u64 = (1 << 18) + 10;
     let place = Place::new();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
-        start(&store).await;
+    place.managed(async |store| {
         put(&store, 1, 100).await.unwrap();
-        stop(&store).await;
     });
     write_log(&place, NAMES);
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
+    place.opened(async |store| {
         assert_hit(&store, 1, 100).await;
         start(&store).await;
         purge(&store, tag(NAMES + 1)).await;
@@ -418,9 +383,7 @@ fn purges_a_second_beside_the_manager() {
     const KEPT: u64 = 1_000_000;
     const MANY: u64 = 512_000;
     let place = Place::new();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
-        start(&store).await;
+    place.managed(async |store| {
         let question = store.ask();
         let first = purge_all(&store, 64, KEPT, numbered_key).await;
         assert_eq!(kept(&store), KEPT);
@@ -431,6 +394,5 @@ fn purges_a_second_beside_the_manager() {
         // All of them are forgotten.
         purge(&store, numbered_key(0)).await;
         until(|| kept(&store) == 0).await;
-        stop(&store).await;
     });
 }

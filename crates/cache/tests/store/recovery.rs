@@ -79,8 +79,7 @@ fn all_is_known_after_a_stop_and_after_a_crash() {
 #[test]
 fn names_are_known_before_sizes_and_nothing_is_stored_or_saved_meanwhile() {
     let place = Place::new();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
+    place.opened(async |store| {
         fill(&store).await;
         put(&store, OBJECTS, 3 * CHUNK).await.unwrap();
         // No stop.
@@ -126,8 +125,7 @@ fn names_are_known_before_sizes_and_nothing_is_stored_or_saved_meanwhile() {
 #[test]
 fn what_is_no_file_of_an_entry_is_forgotten_and_what_lies_astray_is_not_known() {
     let place = Place::new();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
+    place.opened(async |store| {
         put(&store, 1, 100).await.unwrap();
     });
     let entry = place.files().into_keys().next().unwrap();
@@ -137,43 +135,33 @@ fn what_is_no_file_of_an_entry_is_forgotten_and_what_lies_astray_is_not_known() 
     std::fs::create_dir(entry.with_file_name(&sibling)).unwrap();
     std::os::unix::fs::symlink(&entry, entry.with_file_name(&other)).unwrap();
     std::fs::write(entry.with_file_name("f".repeat(32)), "x").unwrap();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
-        start(&store).await;
+    place.managed(async |store| {
         assert_eq!(loaded(&place), (1, false));
         assert_eq!(store.stats().entries, 1);
         assert_hit(&store, 1, 100).await;
-        stop(&store).await;
     });
 }
 
 #[test]
 fn a_start_that_was_killed_before_it_had_read_the_snapshot_has_used_it_up() {
     let place = Place::new();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
-        start(&store).await;
+    place.managed(async |store| {
         fill(&store).await;
-        stop(&store).await;
     });
     PLAIN.run(async {
         // Not loaded, and yet something has changed.
         let store = place.open(PLAIN);
         put(&store, OBJECTS, 100).await.unwrap();
     });
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
-        start(&store).await;
+    place.managed(async |store| {
         assert_eq!(loaded(&place), (OBJECTS + 1, false));
-        stop(&store).await;
     });
 }
 
 #[test]
 fn leftovers_of_killed_fills_are_removed() {
     let place = Place::new();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
+    place.opened(async |store| {
         let fill = store.begin(new(&store, 1, Some(3 * CHUNK))).await.unwrap();
         let left = place.leftovers().remove(0);
         let name = left.file_name().unwrap().to_str().unwrap().to_owned();
@@ -194,11 +182,8 @@ fn leftovers_of_killed_fills_are_removed() {
 #[test]
 fn a_snapshot_that_is_damaged_or_old_is_not_believed() {
     let place = Place::new();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
-        start(&store).await;
+    place.managed(async |store| {
         fill(&store).await;
-        stop(&store).await;
     });
     let whole = std::fs::read(snapshot(&place)).unwrap();
     let mut images: Vec<Vec<u8>> =
@@ -223,11 +208,8 @@ fn a_snapshot_that_is_damaged_or_old_is_not_believed() {
 #[test]
 fn what_only_the_snapshot_knew_is_forgotten() {
     let place = Place::new();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
-        start(&store).await;
+    place.managed(async |store| {
         fill(&store).await;
-        stop(&store).await;
     });
     // Not whole: as one that was written while the cache was in use.
     let mut image = std::fs::read(snapshot(&place)).unwrap();
@@ -238,8 +220,7 @@ fn what_only_the_snapshot_knew_is_forgotten() {
     for path in place.files().into_keys().take(20) {
         std::fs::remove_file(path).unwrap();
     }
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
+    place.opened(async |store| {
         start(&store).await;
         assert_eq!(loaded(&place), (OBJECTS - 20, false));
         assert_eq!(store.stats().bytes, (OBJECTS - 20) * 4096);
@@ -249,8 +230,7 @@ fn what_only_the_snapshot_knew_is_forgotten() {
 #[test]
 fn a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one() {
     let place = Place::new();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
+    place.opened(async |store| {
         fill(&store).await;
     });
     let some = place.files().into_keys().next().expect("an entry");
@@ -281,8 +261,7 @@ fn a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one() {
 #[test]
 fn a_purge_is_not_forgotten_while_an_entry_cannot_be_looked_at() {
     let place = Place::new();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
+    place.opened(async |store| {
         fill(&store).await;
     });
     let hidden = cache::Key::of(&text(7));
@@ -301,35 +280,25 @@ fn a_purge_is_not_forgotten_while_an_entry_cannot_be_looked_at() {
         until(|| place.files().len() == 1).await;
         stop(&store).await;
     });
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
-        start(&store).await;
+    place.managed(async |store| {
         assert!(find(&store, 7).await.is_none(), "it is purged all the same");
-        stop(&store).await;
     });
 }
 
 #[test]
 fn a_snapshot_does_not_bring_back_what_was_purged_or_replaced() {
     let place = Place::new();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
-        start(&store).await;
+    place.managed(async |store| {
         put(&store, 1, 100).await.unwrap();
         put(&store, 2, 100).await.unwrap();
-        stop(&store).await;
     });
     let old = std::fs::read(snapshot(&place)).unwrap();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
-        start(&store).await;
+    place.managed(async |store| {
         store.purge(cache::Scope::Key(cache::Key::of(&text(1)).0), cache::Fate::Gone).await.unwrap();
         store_in_pieces(&store, new(&store, 2, Some(9000)), &body(7, 9000), 9000).await.unwrap();
-        stop(&store).await;
     });
     std::fs::write(snapshot(&place), old).unwrap();
-    PLAIN.run(async {
-        let store = place.open(PLAIN);
+    place.opened(async |store| {
         start(&store).await;
         assert!(loaded(&place).1, "a snapshot put back by hand is believed for what it is");
         assert!(find(&store, 1).await.is_none());
