@@ -1,8 +1,8 @@
 //! Certificates with variables in their names (`ssl_certificate $ssl_server_name.pem`): they are loaded at a handshake,
 //! with the rights of the worker, on a thread that may wait for the disk.
 //!
-//! Main type: [`NamedCertificates`], those of a server block. With `ssl_certificate_cache` pairs are kept: a pair is looked at
-//! again when it is older than `valid`, and read again where a file has changed.
+//! Main type: [`NamedCertificates`], those of a server block. With `ssl_certificate_cache` pairs are kept: a pair is
+//! checked again when it is older than `valid`, and read again if a file has changed.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,7 +31,7 @@ pub struct CacheLimits {
     pub max: usize,
     /// Pairs that were not used for so long may go.
     pub inactive: Duration,
-    /// How long a pair is used without a look at its files.
+    /// How long a pair is used without a check of its files.
     pub valid: Duration,
 }
 
@@ -60,14 +60,14 @@ type Pair = (String, String);
 
 #[derive(Clone, Debug)]
 struct Kept {
-    loaded: Loaded,
+    loaded: LoadedPair,
     checked: Instant,
     used: Instant,
 }
 
 /// A pair with the states of its files, by which a change is seen.
 #[derive(Clone, Debug)]
-struct Loaded {
+struct LoadedPair {
     identity: Identity,
     files: [Option<Stamp>; 2],
 }
@@ -91,8 +91,8 @@ impl CertificateCache {
         CertificateCache { limits, pairs: Mutex::default() }
     }
 
-    /// A pair that is kept, and whether its files have to be looked at.
-    fn get(&self, pair: &Pair, now: Instant) -> Option<(Loaded, bool)> {
+    /// A cached pair, and whether its files have to be checked.
+    fn get(&self, pair: &Pair, now: Instant) -> Option<(LoadedPair, bool)> {
         let mut pairs = self.pairs.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = pairs.get_mut(pair)?;
         kept.used = now;
@@ -100,7 +100,7 @@ impl CertificateCache {
     }
 
     /// Keeps a pair. Those that were not used lately go first; of a full cache the one that was used longest ago goes.
-    fn put(&self, pair: Pair, loaded: Loaded, now: Instant) {
+    fn put(&self, pair: Pair, loaded: LoadedPair, now: Instant) {
         let mut pairs = self.pairs.lock().unwrap_or_else(PoisonError::into_inner);
         if pairs.len() >= self.limits.max && !pairs.contains_key(&pair) {
             pairs.retain(|_, kept| now.saturating_duration_since(kept.used) <= self.limits.inactive);
@@ -142,7 +142,7 @@ impl NamedCertificates {
         };
         let (prefix, passwords, names) = (self.prefix.clone(), Arc::clone(&self.passwords), pair.clone());
         let loaded = rt::spawn_blocking(move || load(&prefix, &names, &passwords, before)).await;
-        // A thread that panicked was told of already.
+        // The panic of a thread was reported already.
         let failed = || LoadError(format!("cannot load certificate \"{}\"", shown(&self.prefix, &pair.0)));
         let loaded = loaded.unwrap_or_else(|| Err(failed()));
         match (&self.cache, &loaded) {
@@ -159,8 +159,8 @@ fn load(
     prefix: &Path,
     (certificate, key): &Pair,
     passwords: &[Vec<u8>],
-    before: Option<Loaded>,
-) -> Result<Loaded, LoadError> {
+    before: Option<LoadedPair>,
+) -> Result<LoadedPair, LoadError> {
     let files = [stamp(prefix, certificate), stamp(prefix, key)];
     if let Some(before) = before.filter(|before| before.files == files) {
         return Ok(before);
@@ -176,7 +176,7 @@ fn load(
         };
         LoadError(format!("cannot load {what} \"{}\": {error}", shown(prefix, name)))
     })?;
-    Ok(Loaded { identity, files })
+    Ok(LoadedPair { identity, files })
 }
 
 /// The part of a value that is logged: a key in it stays secret.
@@ -211,7 +211,7 @@ fn read(prefix: &Path, what: &str, value: &str) -> Result<Vec<u8>, LoadError> {
     Ok(bytes)
 }
 
-/// The state of a file; nothing where it has none.
+/// The state of a file; nothing if it has none.
 #[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::spawn_blocking")]
 fn stamp(prefix: &Path, value: &str) -> Option<Stamp> {
     if value.starts_with(DATA) {
@@ -225,9 +225,9 @@ fn stamp(prefix: &Path, value: &str) -> Option<Stamp> {
 mod tests {
     use super::*;
 
-    fn loaded() -> Loaded {
+    fn loaded() -> LoadedPair {
         let identity = ::tls::issue::placeholder(&["a.test".to_owned()], std::time::SystemTime::now());
-        Loaded { identity: identity.unwrap(), files: [None, None] }
+        LoadedPair { identity: identity.unwrap(), files: [None, None] }
     }
 
     #[test]

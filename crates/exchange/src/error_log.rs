@@ -32,7 +32,7 @@ fn write_to_process(thread: &Thread, skip: Option<&Target>, level: Level, messag
 }
 
 /// A request as far as lines need it that are written after its end.
-struct Ended {
+struct EndedRequest {
     thread: Rc<Thread>,
     /// The configuration of then: places of targets are its own.
     generation: Rc<Generation>,
@@ -42,7 +42,7 @@ struct Ended {
     about: String,
 }
 
-impl Ended {
+impl EndedRequest {
     fn write(&self, level: Level, text: &str) {
         let log = &self.generation.config.location(self.location).scope.core.error_log;
         let (connection, about) = (Some(self.connection), About::Text(&self.about));
@@ -74,7 +74,7 @@ impl Request {
 
     /// A writer of lines about this request, also after its end.
     pub fn reporter(&self) -> Reporter {
-        let ended = Ended {
+        let ended = EndedRequest {
             thread: Rc::clone(&self.conn.thread),
             generation: Rc::clone(&self.generation),
             location: self.location,
@@ -139,7 +139,7 @@ impl Line<'_> {
             About::Nothing | About::Request(_) => object.text("message", self.message),
         };
         if let About::Request(request) = &self.about {
-            let facts = Facts::of(request);
+            let facts = LineFields::of(request);
             object = object.text("client", request.client()).text("server", &request.server().name);
             for (name, value) in facts.named() {
                 object = object.bytes(name, value);
@@ -150,11 +150,11 @@ impl Line<'_> {
 }
 
 /// The fields of a request in a line, where the request has them. The bytes are the client's.
-struct Facts<'a> {
+struct LineFields<'a> {
     line: Cow<'a, [u8]>,
     /// The URI of a subrequest; empty for a client's request.
     subrequest: &'a [u8],
-    /// Which other server was asked; empty for none.
+    /// The other server; empty for none.
     upstream: Vec<u8>,
     host: &'a [u8],
     referrer: Option<&'a [u8]>,
@@ -166,9 +166,9 @@ fn upstream_url(request: &Request) -> Option<Vec<u8>> {
     modules.iter().find_map(|module| (module.upstream_url)(request))
 }
 
-impl<'a> Facts<'a> {
-    fn of(request: &'a Request) -> Facts<'a> {
-        Facts {
+impl<'a> LineFields<'a> {
+    fn of(request: &'a Request) -> LineFields<'a> {
+        LineFields {
             line: request.line(),
             subrequest: if request.depth > 0 { &request.uri } else { b"" },
             upstream: upstream_url(request).unwrap_or_default(),
@@ -202,7 +202,7 @@ impl fmt::Display for About<'_> {
             About::Request(request) => request,
         };
         write!(f, ", client: {}, server: {}", request.client(), request.server().name)?;
-        for (name, value) in Facts::of(request).named() {
+        for (name, value) in LineFields::of(request).named() {
             // Bytes that no terminal should see are escaped, because the client chose them.
             write!(f, ", {name}: \"{}\"", value.escape_ascii())?;
         }

@@ -33,7 +33,7 @@ enum Pending<R> {
     Nothing(After),
     /// The reason why its phases wait.
     Step(PhaseCursor, Waiting),
-    /// The request's body, before its way goes on.
+    /// The request's body, before the request continues.
     Body(PhaseCursor),
     /// An error in the place of the response.
     Error(u16),
@@ -42,7 +42,7 @@ enum Pending<R> {
     /// A read that brings all of the response's body, and puts it behind its head.
     Read(Pin<Box<dyn Future<Output = Result<Segments, BodyError>>>>),
     /// A response piece after piece.
-    Pieces(Held),
+    Pieces(PendingResponse),
     /// Another protocol, after this head.
     Takeover(Vec<u8>),
     /// The step after the response, and then this one.
@@ -50,7 +50,7 @@ enum Pending<R> {
 }
 
 /// State of a response that cannot be sent at once.
-struct Held {
+struct PendingResponse {
     head: Vec<u8>,
     rate: Option<Box<Rate>>,
     /// Whether the client may send its body (100 Continue).
@@ -166,7 +166,7 @@ impl<T: Transport> Pump<'_, T> {
         self.answer()
     }
 
-    /// Reads the body that is wanted, and goes on with it.
+    /// Reads the requested body, and continues with it.
     async fn decide_with_body(&mut self, cursor: &mut PhaseCursor) -> Outcome {
         loop {
             let wants = cursor.take_wants();
@@ -233,7 +233,7 @@ impl<T: Transport> Pump<'_, T> {
                 transport.go_on_feeding(request, &incoming);
             }
         }
-        // A handler that asks later finds nothing, and can tell that from a body that was empty.
+        // A handler that asks later finds nothing, which differs from an empty body.
         request.body_was_streamed = true;
         request.body.get_or_insert_default();
         outcome
@@ -253,7 +253,7 @@ impl<T: Transport> Pump<'_, T> {
         }
     }
 
-    /// Writes the head: all of the response, where that is in memory, or what its body needs.
+    /// Writes the head: all of the response, if it is in memory, or the state of its body.
     fn prepare(&mut self) -> Result<Segments, Pending<T::Rest>> {
         let Pump { transport, request } = self;
         let generation = Rc::clone(&request.generation);
@@ -275,11 +275,11 @@ impl<T: Transport> Pump<'_, T> {
         }
         let rate = effect::rate(core, request);
         if rate.is_some() || tells_to_go_on {
-            return Err(Pending::Pieces(Held { head, rate: rate.map(Box::new), tells_to_go_on }));
+            return Err(Pending::Pieces(PendingResponse { head, rate: rate.map(Box::new), tells_to_go_on }));
         }
         prepare::at_hand(request, core, head).map_err(|head| match prepare::in_one_read(request, core) {
             Some((file, read)) => Pending::Read(Box::pin(file.read_behind(head, read))),
-            None => Pending::Pieces(Held { head, rate: None, tells_to_go_on }),
+            None => Pending::Pieces(PendingResponse { head, rate: None, tells_to_go_on }),
         })
     }
 
@@ -292,11 +292,11 @@ impl<T: Transport> Pump<'_, T> {
     }
 
     /// Sends a response piece after piece.
-    async fn send_in_pieces(&mut self, held: Held) -> Result<(), BodyError> {
+    async fn send_in_pieces(&mut self, held: PendingResponse) -> Result<(), BodyError> {
         let Pump { transport, request } = self;
         let generation = Rc::clone(&request.generation);
         let core = &generation.config.location(request.location).scope.core;
-        let Held { head, rate, tells_to_go_on } = held;
+        let PendingResponse { head, rate, tells_to_go_on } = held;
         let mut outlet = transport.outlet(request, core, rate.map(|rate| *rate), tells_to_go_on);
         let sent = sending::send(&mut outlet, head, request).await;
         request.sent = outlet.sent();
@@ -308,7 +308,7 @@ impl<T: Transport> Pump<'_, T> {
         sent
     }
 
-    /// Says that the connection goes over to another protocol, and passes that on.
+    /// Announces that the connection changes to another protocol, and passes that on.
     async fn take_over(&mut self, head: Vec<u8>) -> After {
         let Pump { transport, request } = self;
         if let Body::Tunnel(by) = std::mem::take(&mut request.response.body) {
@@ -384,7 +384,7 @@ fn failed(cursor: &mut PhaseCursor, request: &mut Request, failure: BodyFailure)
     }
 }
 
-/// Tells why a connection ended that another protocol had taken over, where that is worth a line.
+/// Logs why a connection of another protocol has ended, if that is worth a line.
 fn log_end(request: &Request, reason: Ended) {
     let doing = "while proxying upgraded connection";
     let (level, what, errno) = match reason {

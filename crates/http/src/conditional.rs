@@ -153,11 +153,11 @@ pub const ETAG_LEN_MAX: usize = 37;
 
 /// An entity tag: one made from a file, or any other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Etag(Text);
+pub struct Etag(TagText);
 
 /// Tags of files, which are nearly all, need no separate memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Text {
+enum TagText {
     Short { text: [u8; ETAG_LEN_MAX], len: u8 },
     Long(Box<[u8]>),
 }
@@ -177,16 +177,16 @@ impl Etag {
         push(b'-');
         hex_digits(size).for_each(&mut push);
         push(b'"');
-        Self(Text::Short { text, len: len as u8 })
+        Self(TagText::Short { text, len: len as u8 })
     }
 
     /// A foreign tag, with its quotes.
     #[must_use]
     pub fn from_text(tag: &[u8]) -> Self {
         let (mut text, len) = ([0; ETAG_LEN_MAX], tag.len());
-        let Some(place) = text.get_mut(..len) else { return Self(Text::Long(tag.into())) };
+        let Some(place) = text.get_mut(..len) else { return Self(TagText::Long(tag.into())) };
         place.copy_from_slice(tag);
-        Self(Text::Short { text, len: len as u8 })
+        Self(TagText::Short { text, len: len as u8 })
     }
 
     /// The weak form of the tag; a weak one stays as it is. A text without quotes is not a tag and has no weak form, as
@@ -204,8 +204,8 @@ impl Etag {
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
-            Text::Short { text, len } => &text[..usize::from(*len)],
-            Text::Long(text) => text,
+            TagText::Short { text, len } => &text[..usize::from(*len)],
+            TagText::Long(text) => text,
         }
     }
 }

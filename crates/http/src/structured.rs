@@ -34,7 +34,7 @@ impl<'a> Dictionary<'a> {
     /// value is an empty dictionary.
     #[must_use]
     pub fn parse(text: &'a [u8]) -> Option<Self> {
-        let mut reader = Reader { text, at: 0 };
+        let mut reader = FieldReader { text, at: 0 };
         let mut members = Vec::new();
         reader.skip_spaces();
         while !reader.is_done() {
@@ -81,12 +81,12 @@ const INTEGER_DIGITS_MAX: usize = 15;
 const WHOLE_DIGITS_MAX: usize = 12;
 const FRACTION_DIGITS_MAX: usize = 3;
 
-struct Reader<'a> {
+struct FieldReader<'a> {
     text: &'a [u8],
     at: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> FieldReader<'a> {
     fn peek(&self) -> Option<u8> {
         self.text.get(self.at).copied()
     }
@@ -253,7 +253,7 @@ pub fn push_string(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
 }
 
-/// Appends `text` as a token where it is one, else as a string.
+/// Appends `text` as a token if it is one, else as a string.
 pub fn push_token_or_string(out: &mut Vec<u8>, text: &[u8]) {
     if is_token(text) { out.extend_from_slice(text) } else { push_string(out, text) }
 }

@@ -59,9 +59,9 @@ const _: () =
 
 /// The pool of one thread. Clones share the same memory.
 #[derive(Clone)]
-pub struct Pool(Rc<Shared>);
+pub struct Pool(Rc<PoolState>);
 
-struct Shared {
+struct PoolState {
     chunks: RefCell<Vec<Option<Chunk>>>,
     /// Free buffers of each class, last in first out so that warm memory is used again.
     free: [RefCell<Vec<BufId>>; CLASS_BYTES.len()],
@@ -108,7 +108,7 @@ impl Pool {
     /// [`CHUNKS_MIN`].
     pub fn new(bytes_max: usize) -> Pool {
         let chunks_max = (bytes_max / CHUNK_BYTES).clamp(CHUNKS_MIN, u16::MAX as usize);
-        Pool(Rc::new(Shared {
+        Pool(Rc::new(PoolState {
             chunks: RefCell::new(Vec::new()),
             free: Default::default(),
             chunks_max,
@@ -178,8 +178,8 @@ impl Pool {
         (self.0.chunks_max * CHUNK_BYTES) as u64
     }
 
-    /// Registers, with the ring of this thread, each chunk that it does not know yet: `register` gets the
-    /// chunk's index and memory and says whether the kernel took it.
+    /// Registers, with the ring of this thread, each chunk that it does not know yet: `register` gets the chunk's index
+    /// and memory and returns whether the kernel took it.
     pub fn register_chunks(&self, mut register: impl FnMut(u16, *mut u8, usize) -> bool) {
         for (index, chunk) in self.0.chunks.borrow_mut().iter_mut().enumerate() {
             if let Some(chunk) = chunk.as_mut().filter(|chunk| !chunk.registered) {
@@ -189,7 +189,7 @@ impl Pool {
     }
 
     /// Gives chunks without a used buffer back to the kernel; `unregister` is called for those that a ring knows and
-    /// says whether the ring let go. Returns the bytes given back.
+    /// returns whether the ring released it. Returns the bytes given back.
     pub fn trim(&self, mut unregister: impl FnMut(u16) -> bool) -> usize {
         let shared = &self.0;
         shared.take_back();
@@ -253,7 +253,7 @@ fn class_of(bytes: usize) -> usize {
     CLASS_BYTES.iter().position(|&size| size as usize >= bytes).unwrap_or(CLASS_BYTES.len() - 1)
 }
 
-impl Shared {
+impl PoolState {
     /// Adds the buffers that are no longer shared to the idle ones.
     fn take_back(&self) {
         self.returned.take(|class, id| self.free[class as usize].borrow_mut().push(id));
@@ -386,7 +386,7 @@ impl Chunk {
         }
     }
 
-    /// Tells chunks of different mappings apart.
+    /// Distinguishes chunks of different mappings.
     fn page(&self) -> NonNull<u8> {
         self.mapping.memory
     }
@@ -415,8 +415,8 @@ impl Mapping {
         Ok(Mapping { memory: NonNull::new(memory.cast()).ok_or(Errno::FAULT)?, bytes })
     }
 
-    /// Memory of this process alone that may be a huge page. The kernel makes it one when it is first written to, where
-    /// it has such pages and they are not turned off (Documentation/admin-guide/mm/transhuge.rst).
+    /// Memory of this process alone that may be a huge page. The kernel makes it one at the first write, if it has such
+    /// pages and they are enabled (Documentation/admin-guide/mm/transhuge.rst).
     fn huge() -> Result<Mapping, Errno> {
         // Unmaps the parts before the first multiple of its size and after the end.
         let (start, all) = (Mapping::anonymous(2 * HUGE_BYTES)?, 2 * HUGE_BYTES);
@@ -486,15 +486,15 @@ enum MemoryOwner {
     Pool {
         class: u8,
         id: BufId,
-        pool: Rc<Shared>,
+        pool: Rc<PoolState>,
     },
     /// `None` while it is dropped only.
-    Memfd(Option<Box<shm::Chunk>>),
+    Memfd(Option<Box<shm::ShmChunk>>),
 }
 
 impl Buf {
     /// An empty buffer over all of a shared chunk.
-    pub(crate) fn of_shared(chunk: Box<shm::Chunk>) -> Buf {
+    pub(crate) fn of_shared(chunk: Box<shm::ShmChunk>) -> Buf {
         let Mapping { memory, bytes } = *chunk.mapping();
         Buf { memory, len: 0, capacity: bytes as u32, home: MemoryOwner::Memfd(Some(chunk)) }
     }
@@ -504,7 +504,7 @@ impl Buf {
         self.capacity as usize
     }
 
-    /// Says that the first `len` bytes are content.
+    /// Makes the first `len` bytes the content.
     ///
     /// # Panics
     /// When `len` is above the capacity.
@@ -580,7 +580,7 @@ impl Buf {
         let chunks = pool.chunks.borrow();
         let chunk = chunks[id.chunk as usize].as_ref().expect("a lent buffer's chunk is mapped");
         let (mapping, home) = (Arc::clone(&chunk.mapping), Arc::clone(&pool.returned));
-        // Counted from the content, which begins behind the place where it was cut off (`advance`).
+        // Counted from the content, which may begin after cut-off bytes (`advance`).
         let offset = self.memory.addr().get() - chunk.mapping.memory.addr().get();
         SharedBytes::of(SharedSlot { mapping, offset, len: self.len, class, id, home })
     }

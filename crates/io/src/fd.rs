@@ -9,14 +9,14 @@ use rustix::io::Errno;
 /// A descriptor that is shared on one thread and closed with its last owner. An operation in flight owns
 /// one, so that the number cannot be given to another file under it.
 #[derive(Clone, Debug)]
-pub struct Fd(Rc<Shared>);
+pub struct Fd(Rc<Descriptor>);
 
 #[derive(Debug)]
-struct Shared {
+struct Descriptor {
     fd: OwnedFd,
-    /// Whether it was opened with `O_DIRECT`, once the kernel was asked.
+    /// Whether it was opened with `O_DIRECT`, once fetched from the kernel.
     direct: Cell<Option<bool>>,
-    /// Whether it is not seekable, as a pipe, a terminal or a socket, once the kernel was asked.
+    /// Whether it is not seekable, as a pipe, a terminal or a socket, once fetched from the kernel.
     stream: Cell<Option<bool>>,
     /// Whether read and written bytes shall leave the page cache.
     uncached: Cell<bool>,
@@ -31,7 +31,7 @@ struct Shared {
 /// Remembers which [`Fd`] a table entry is about, without keeping it open: the same number may mean
 /// another file later.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct WeakFd(Weak<Shared>);
+pub(crate) struct WeakFd(Weak<Descriptor>);
 
 impl WeakFd {
     /// Whether this is about `fd` and not about an earlier owner of the number.
@@ -97,7 +97,7 @@ impl Fd {
         let _ = rustix::fs::fadvise(&self.0.fd, 0, None, rustix::fs::Advice::Normal);
     }
 
-    /// Tells the kernel that the file will be read from its start to its end: it reads twice as far ahead then
+    /// Announces to the kernel that the file will be read from its start to its end: it reads twice as far ahead then
     /// (posix_fadvise(2), which waits for nothing with this advice). A hint that is refused costs nothing.
     pub fn expect_sequential_reads(&self) {
         let _ = rustix::fs::fadvise(&self.0.fd, 0, None, rustix::fs::Advice::Sequential);
@@ -120,8 +120,8 @@ impl Fd {
         self.0.uncached.set(false);
     }
 
-    /// Says that this is a socket of datagrams: a short receive does not mean that there is nothing left, and an
-    /// empty one is no end.
+    /// Marks a socket of datagrams: a short receive does not mean that there is nothing left, and an empty one is no
+    /// end.
     pub fn set_datagrams(&self) {
         self.0.datagrams.set(true);
     }
@@ -131,8 +131,8 @@ impl Fd {
         self.0.datagrams.get()
     }
 
-    /// Says that this is a TCP connection: a successful send shows that no reset had come before, and the kernel
-    /// reports the end of the peer's bytes with the last of them. Nothing is lost without it but a system call a turn.
+    /// Marks a TCP connection: a successful send shows that no reset had come before, and the kernel reports the end of
+    /// the peer's bytes with the last of them. Nothing is lost without it but a system call a turn.
     pub fn set_tcp(&self) {
         self.0.tcp.set(true);
     }
@@ -159,7 +159,7 @@ impl Fd {
         self.0.in_doubt.take()
     }
 
-    /// Whether reads bypass the page cache (`O_DIRECT`); the kernel is asked once.
+    /// Whether reads bypass the page cache (`O_DIRECT`); the kernel is called once.
     pub fn is_direct(&self) -> bool {
         self.0.direct.get().unwrap_or_else(|| {
             let flags = rustix::fs::fcntl_getfl(&self.0.fd);
@@ -169,7 +169,7 @@ impl Fd {
         })
     }
 
-    /// Whether it has no places to read or write at (lseek(2): ESPIPE); the kernel is asked once.
+    /// Whether it has no places to read or write at (lseek(2): ESPIPE); the kernel is called once.
     pub(crate) fn is_stream(&self) -> bool {
         self.0.stream.get().unwrap_or_else(|| {
             let place = rustix::fs::seek(&self.0.fd, rustix::fs::SeekFrom::Current(0));
@@ -185,7 +185,7 @@ impl From<OwnedFd> for Fd {
         let no = || Cell::new(false);
         let (direct, stream) = (Cell::new(None), Cell::new(None));
         let (uncached, datagrams, tcp, in_doubt) = (no(), no(), no(), no());
-        Fd(Rc::new(Shared { fd, direct, stream, uncached, datagrams, tcp, in_doubt }))
+        Fd(Rc::new(Descriptor { fd, direct, stream, uncached, datagrams, tcp, in_doubt }))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Chunks of shared memory to read into and to `sendfile` from.
 //!
 //! sendfile(2) from a file in memory queues references to its pages: later writes to the chunk change bytes that were
-//! "sent" already. Neither an empty send queue nor an acknowledgement says that the pages are free (on loopback they
+//! "sent" already. Neither an empty send queue nor an acknowledgement proves that the pages are free (on loopback they
 //! sit in the peer's receive queue). So pages are used once: [`take`] gives fresh ones each time. A chunk that comes
 //! back has a hole punched over all of it (fallocate(2)), which leaves the old pages to the sockets that still refer to
 //! them; file and mapping are used again.
@@ -37,7 +37,7 @@ pub struct Shared {
 
 /// Statistics of the chunks of a thread since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct ShmCounters {
     /// Chunks handed out.
     pub taken: u64,
     /// Those of them that had to be made.
@@ -57,7 +57,7 @@ pub fn take(bytes: usize) -> Result<Shared, Errno> {
     let made = recycled.is_none();
     let chunk = match recycled {
         Some(chunk) => chunk,
-        None => Box::new(Chunk::new(bytes.max(RECYCLED_BYTES))?),
+        None => Box::new(ShmChunk::new(bytes.max(RECYCLED_BYTES))?),
     };
     assert!(chunk.fresh && chunk.mapping.bytes() >= bytes, "a chunk has fresh pages for all bytes");
     KEPT.with_borrow_mut(|kept| {
@@ -73,8 +73,8 @@ pub fn trim() -> usize {
 }
 
 /// The numbers of the calling thread.
-pub fn counters() -> Counters {
-    KEPT.with_borrow(|kept| Counters { kept: kept.chunks.len() as u64, ..kept.counters })
+pub fn counters() -> ShmCounters {
+    KEPT.with_borrow(|kept| ShmCounters { kept: kept.chunks.len() as u64, ..kept.counters })
 }
 
 thread_local! {
@@ -85,20 +85,20 @@ thread_local! {
 struct Kept {
     /// Last in, first out. Boxed as buffers hold them, so that a chunk that is used again costs no allocation.
     #[allow(clippy::vec_box, reason = "the boxes come from buffers and go back into them")]
-    chunks: Vec<Box<Chunk>>,
-    counters: Counters,
+    chunks: Vec<Box<ShmChunk>>,
+    counters: ShmCounters,
 }
 
 /// A file in memory and its mapping.
-pub(crate) struct Chunk {
+pub(crate) struct ShmChunk {
     file: Fd,
     mapping: Mapping,
     /// Whether it has fresh pages only.
     fresh: bool,
 }
 
-impl Chunk {
-    fn new(bytes: usize) -> Result<Chunk, Errno> {
+impl ShmChunk {
+    fn new(bytes: usize) -> Result<ShmChunk, Errno> {
         let bytes = bytes.next_multiple_of(rustix::param::page_size());
         if u32::try_from(bytes).is_err() {
             return Err(Errno::INVAL);
@@ -117,7 +117,7 @@ impl Chunk {
         // A huge page that reaches over the end of the chunk is not released by a hole but zeroed, including pages that
         // sockets refer to. EINVAL where the kernel has no huge pages.
         let _ = mapping.keep_pages_small();
-        Ok(Chunk { file: file.into(), mapping, fresh: true })
+        Ok(ShmChunk { file: file.into(), mapping, fresh: true })
     }
 
     /// The memory, which is all of the file.
@@ -135,7 +135,7 @@ impl Chunk {
     }
 }
 
-fn recycle() -> Option<Box<Chunk>> {
+fn recycle() -> Option<Box<ShmChunk>> {
     KEPT.with_borrow_mut(|kept| {
         let place = kept.chunks.iter().rposition(|chunk| chunk.file.is_sole())?;
         let mut chunk = kept.chunks.remove(place);
@@ -150,7 +150,7 @@ fn recycle() -> Option<Box<Chunk>> {
 }
 
 /// Takes a chunk that its buffer is done with.
-pub(crate) fn give_back(mut chunk: Box<Chunk>) {
+pub(crate) fn give_back(mut chunk: Box<ShmChunk>) {
     if chunk.mapping.bytes() != RECYCLED_BYTES {
         return;
     }

@@ -18,7 +18,7 @@ const CHUNK_SLOTS: usize = 256;
 
 /// All slots of one engine.
 pub(crate) struct Slots {
-    /// One that was given back is empty until it is wanted again.
+    /// A freed one is empty until it is needed again.
     chunks: Vec<Box<[Slot]>>,
     /// Of slots that are made: above those of slots that were given back, so that no name comes twice.
     first_generation: u32,
@@ -39,7 +39,7 @@ pub(crate) struct Slots {
 #[derive(Default)]
 pub(crate) struct Slot {
     generation: u32,
-    state: State,
+    state: SlotState,
     /// The operation; backends take parts out when they complete it.
     pub(crate) op: Option<Op>,
     /// Where it was sent, recorded at its start.
@@ -67,7 +67,7 @@ pub(crate) enum Route {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum SlotState {
     /// No operation.
     #[default]
     Free,
@@ -112,8 +112,8 @@ impl Slots {
         self.live += 1;
         self.submitted += 1;
         let slot = self.at(index);
-        assert!(slot.state == State::Free && slot.op.is_none(), "a free slot has no operation");
-        slot.state = State::Busy;
+        assert!(slot.state == SlotState::Free && slot.op.is_none(), "a free slot has no operation");
+        slot.state = SlotState::Busy;
         slot.route = Route::Net;
         slot.op = Some(op);
         Ok(OpId { slot: index, generation: slot.generation })
@@ -134,7 +134,7 @@ impl Slots {
     pub(crate) fn trim(&mut self) {
         self.recycle();
         for chunk in self.chunks.iter_mut().filter(|chunk| !chunk.is_empty()) {
-            if chunk.iter().all(|slot| slot.state == State::Free) {
+            if chunk.iter().all(|slot| slot.state == SlotState::Free) {
                 let newest = chunk.iter().map(|slot| slot.generation).max().unwrap_or(0);
                 self.first_generation = self.first_generation.max(newest.wrapping_add(1));
                 *chunk = Box::default();
@@ -161,7 +161,7 @@ impl Slots {
     pub(crate) fn get(&mut self, id: OpId) -> Option<&mut Slot> {
         let chunk = self.chunks.get_mut(id.slot as usize / CHUNK_SLOTS)?;
         let slot = chunk.get_mut(id.slot as usize % CHUNK_SLOTS)?;
-        (slot.state != State::Free && slot.generation == id.generation).then_some(slot)
+        (slot.state != SlotState::Free && slot.generation == id.generation).then_some(slot)
     }
 
     /// The slot of an operation that a backend has and has not finished.
@@ -183,8 +183,8 @@ impl Slots {
     /// Marks an operation as abandoned; whether it was in flight with a caller.
     pub(crate) fn abandon(&mut self, id: OpId) -> bool {
         match self.get(id) {
-            Some(slot) if slot.state == State::Busy => {
-                slot.state = State::Abandoned;
+            Some(slot) if slot.state == SlotState::Busy => {
+                slot.state = SlotState::Abandoned;
                 true
             }
             _ => false,
@@ -193,7 +193,7 @@ impl Slots {
 
     /// Whether an operation in flight has lost its caller.
     pub(crate) fn is_abandoned(&mut self, id: OpId) -> bool {
-        self.get(id).is_some_and(|slot| slot.state == State::Abandoned)
+        self.get(id).is_some_and(|slot| slot.state == SlotState::Abandoned)
     }
 
     /// Reports a result. Without `more` the slot is free afterwards and its memory is dropped, so the kernel must be
@@ -214,7 +214,7 @@ impl Slots {
             debug_assert!(false, "a completion for {id:?}, which is not in flight");
             return;
         };
-        if slot.state != State::Abandoned {
+        if slot.state != SlotState::Abandoned {
             out.push(Completion { id, result, more, payload });
         }
     }
@@ -244,11 +244,11 @@ impl Slots {
         let done = out.last_mut().expect("it was just added");
         conclude(slot.op.as_mut().expect("an operation is in its slot until it ends"), done);
         slot.op = None;
-        assert_ne!(slot.state, State::Free, "an operation ends once");
-        if slot.state == State::Abandoned {
+        assert_ne!(slot.state, SlotState::Free, "an operation ends once");
+        if slot.state == SlotState::Abandoned {
             out.pop();
         }
-        slot.state = State::Free;
+        slot.state = SlotState::Free;
         slot.generation = slot.generation.wrapping_add(1);
         if let Some(device) = slot.gated.take() {
             self.released.push(device);
@@ -265,7 +265,7 @@ impl Slots {
             chunk.iter().enumerate().map(move |(index, slot)| (place * CHUNK_SLOTS + index, slot))
         });
         slots
-            .filter(|(_, slot)| slot.state != State::Free)
+            .filter(|(_, slot)| slot.state != SlotState::Free)
             .map(|(index, slot)| OpId { slot: index as u32, generation: slot.generation })
             .collect()
     }

@@ -1,4 +1,5 @@
-//! The process that obtains certificates: it gives up its privileges, speaks to authorities, and tells the master.
+//! The process that obtains certificates: it gives up its privileges, connects to authorities, and reports to the
+//! master.
 //!
 //! Started by the master as `/proc/self/exe acme` with a control channel as standard input. It has no listening socket, reads nothing of a
 //! client, and writes to the state directories alone. Its end at any point loses nothing: the master starts another one.
@@ -26,7 +27,7 @@ const INSTALL_TIME: Duration = Duration::from_secs(30);
 pub(crate) fn run() -> ExitCode {
     let _ = nix::sys::prctl::set_name(c"ringroad");
     let Ok(channel) = take_channel(FROM_MASTER) else { return ExitCode::FAILURE };
-    let mut master = Master { channel, next: 0 };
+    let mut master = MasterLink { channel, next: 0 };
     let Ok(ToAgent::Start { issuers, known, credentials }) = master.hear(None).ok_or(Gone) else {
         return ExitCode::FAILURE;
     };
@@ -43,13 +44,13 @@ pub(crate) fn run() -> ExitCode {
 }
 
 /// The master, as the agent sees it.
-struct Master {
+struct MasterLink {
     channel: Channel,
     /// The number of the last change.
     next: u64,
 }
 
-impl Master {
+impl MasterLink {
     /// The next message, by a deadline if there is one. `None`: the time is over, or the master is gone.
     fn hear(&mut self, deadline: Option<Instant>) -> Option<ToAgent> {
         loop {
@@ -98,7 +99,7 @@ impl Master {
     }
 }
 
-impl Host for Master {
+impl Host for MasterLink {
     fn install(&mut self, challenge: &Challenge) -> Result<(), Gone> {
         self.change(AcmeChange::Install(challenge.clone()))
     }

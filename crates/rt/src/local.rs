@@ -11,9 +11,9 @@ use crate::wait_list::{Ticket, WaitList};
 
 /// The wakers of the waiting tasks.
 #[derive(Default)]
-struct Queue(RefCell<WaitList<Waker>>);
+struct Waiters(RefCell<WaitList<Waker>>);
 
-impl Queue {
+impl Waiters {
     /// Wakes the first without taking it out: it does that itself when it is served.
     fn wake_first(&self) {
         let first = self.0.borrow().first().cloned();
@@ -31,14 +31,14 @@ impl Queue {
 }
 
 /// A task that may wait; it leaves the queue when its future is dropped.
-struct Place<'a> {
-    queue: &'a Queue,
+struct WaitTicket<'a> {
+    queue: &'a Waiters,
     ticket: Option<Ticket>,
 }
 
-impl<'a> Place<'a> {
-    fn new(queue: &'a Queue) -> Place<'a> {
-        Place { queue, ticket: None }
+impl<'a> WaitTicket<'a> {
+    fn new(queue: &'a Waiters) -> WaitTicket<'a> {
+        WaitTicket { queue, ticket: None }
     }
 
     /// Keeps the waker; a new one goes to the end.
@@ -62,7 +62,7 @@ impl<'a> Place<'a> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for WaitTicket<'_> {
     /// The one behind is woken: it may have been passed over for this one.
     fn drop(&mut self) {
         let removed = self.ticket.and_then(|ticket| self.queue.0.borrow_mut().remove(ticket));
@@ -79,7 +79,7 @@ pub struct Event(Rc<EventState>);
 #[derive(Default)]
 struct EventState {
     set: Cell<bool>,
-    queue: Queue,
+    queue: Waiters,
 }
 
 impl Event {
@@ -112,7 +112,7 @@ impl Event {
 
     /// Waits until [`Event::set`], or for the next [`Event::pulse`].
     pub async fn wait(&self) {
-        let mut place = Place::new(&self.0.queue);
+        let mut place = WaitTicket::new(&self.0.queue);
         poll_fn(|context| {
             if self.is_set() || place.was_woken() {
                 return Poll::Ready(());
@@ -131,7 +131,7 @@ pub struct WaitGroup(Rc<WaitGroupState>);
 #[derive(Default)]
 struct WaitGroupState {
     count: Cell<usize>,
-    queue: Queue,
+    queue: Waiters,
 }
 
 /// One of the things that a [`WaitGroup`] counts, until it is dropped.
@@ -161,7 +161,7 @@ impl WaitGroup {
 
     /// Waits until there are at most `count`.
     pub async fn at_most(&self, count: usize) {
-        let mut place = Place::new(&self.0.queue);
+        let mut place = WaitTicket::new(&self.0.queue);
         poll_fn(|context| {
             if self.count() <= count {
                 return Poll::Ready(());
@@ -187,7 +187,7 @@ pub struct Semaphore(Rc<SemaphoreState>);
 
 struct SemaphoreState {
     free: Cell<usize>,
-    queue: Queue,
+    queue: Waiters,
 }
 
 /// A permit of a [`Semaphore`], given back when it is dropped.
@@ -196,7 +196,7 @@ pub struct Permit(Rc<SemaphoreState>);
 impl Semaphore {
     /// N permits.
     pub fn new(permits: usize) -> Semaphore {
-        Semaphore(Rc::new(SemaphoreState { free: Cell::new(permits), queue: Queue::default() }))
+        Semaphore(Rc::new(SemaphoreState { free: Cell::new(permits), queue: Waiters::default() }))
     }
 
     /// A permit if one is free and no task waits.
@@ -209,7 +209,7 @@ impl Semaphore {
 
     /// Waits for a permit.
     pub async fn acquire(&self) -> Permit {
-        let mut place = Place::new(&self.0.queue);
+        let mut place = WaitTicket::new(&self.0.queue);
         poll_fn(|context| {
             if place.is_first()
                 && let Some(permit) = self.take()

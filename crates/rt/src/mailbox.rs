@@ -12,17 +12,17 @@ use std::task::{Context, Poll, Waker};
 use crate::sync::{Mutex, MutexGuard};
 
 /// Sends into a mailbox from any thread.
-pub struct Sender<T>(Arc<Shared<T>>);
+pub struct Sender<T>(Arc<MailboxState<T>>);
 
 /// The end of a mailbox that takes messages out; moved to the thread that reads it.
-pub struct Receiver<T>(Arc<Shared<T>>);
+pub struct Receiver<T>(Arc<MailboxState<T>>);
 
-struct Shared<T> {
-    queue: Mutex<Queue<T>>,
+struct MailboxState<T> {
+    queue: Mutex<Messages<T>>,
     capacity: usize,
 }
 
-struct Queue<T> {
+struct Messages<T> {
     messages: VecDeque<T>,
     reader: Option<Waker>,
     senders: usize,
@@ -61,13 +61,13 @@ impl<T> fmt::Display for SendError<T> {
 
 /// A mailbox for at most `capacity` messages.
 pub fn channel<T: Send>(capacity: usize) -> (Sender<T>, Receiver<T>) {
-    let queue = Queue { messages: VecDeque::new(), reader: None, senders: 1, open: true, refused: 0 };
-    let shared = Arc::new(Shared { queue: Mutex::new(queue), capacity: capacity.max(1) });
+    let queue = Messages { messages: VecDeque::new(), reader: None, senders: 1, open: true, refused: 0 };
+    let shared = Arc::new(MailboxState { queue: Mutex::new(queue), capacity: capacity.max(1) });
     (Sender(Arc::clone(&shared)), Receiver(shared))
 }
 
-impl<T> Shared<T> {
-    fn queue(&self) -> MutexGuard<'_, Queue<T>> {
+impl<T> MailboxState<T> {
+    fn queue(&self) -> MutexGuard<'_, Messages<T>> {
         // No code can panic while it holds the lock, but for an allocation that fails.
         self.queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }

@@ -43,7 +43,7 @@ async fn on<T: Send + 'static>(pool: &'static Pool, work: impl FnOnce() -> T + S
             let _ = sender.send(work());
         }
     }));
-    let mut place = Place { pool, ticket: None };
+    let mut place = QueueTicket { pool, ticket: None };
     poll_fn(|context| pool.poll_put(&mut job, &mut place, context)).await;
     drop(place);
     receiver.recv().await
@@ -53,13 +53,13 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// Threads of this process and their queue.
 struct Pool {
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     work: Condvar,
     /// Threads at most; `None` is one for each processor.
     threads_max: Option<usize>,
 }
 
-struct State {
+struct PoolState {
     jobs: VecDeque<Job>,
     /// Tasks that wait for a slot in the queue.
     full: WaitList<Waker>,
@@ -86,12 +86,17 @@ const IDLE: Duration = Duration::from_secs(10);
 
 impl Pool {
     const fn new(threads_max: Option<usize>) -> Pool {
-        let state = State { jobs: VecDeque::new(), full: WaitList::new(), threads: 0, idle: 0 };
+        let state = PoolState { jobs: VecDeque::new(), full: WaitList::new(), threads: 0, idle: 0 };
         Pool { state: Mutex::new(state), work: Condvar::new(), threads_max }
     }
 
     /// Puts the work into the queue, in its turn, once there is a place.
-    fn poll_put(&'static self, job: &mut Option<Job>, place: &mut Place, context: &Context<'_>) -> Poll<()> {
+    fn poll_put(
+        &'static self,
+        job: &mut Option<Job>,
+        place: &mut QueueTicket,
+        context: &Context<'_>,
+    ) -> Poll<()> {
         let mut state = self.lock();
         let is_its_turn = place.ticket.map_or(state.full.is_empty(), |ticket| state.full.is_first(ticket));
         if state.jobs.len() >= QUEUE_MAX || !is_its_turn {
@@ -107,7 +112,7 @@ impl Pool {
         Poll::Ready(())
     }
 
-    fn put(&'static self, job: Job, mut state: MutexGuard<'_, State>) {
+    fn put(&'static self, job: Job, mut state: MutexGuard<'_, PoolState>) {
         state.jobs.push_back(job);
         assert!(state.jobs.len() <= QUEUE_MAX, "a full queue takes no work");
         let processors = || std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -163,18 +168,18 @@ impl Pool {
     }
 
     /// No job runs under the lock, so a poisoned lock means nothing.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A task that may wait for a place in the queue, and leaves the line when it is dropped.
-struct Place {
+struct QueueTicket {
     pool: &'static Pool,
     ticket: Option<Ticket>,
 }
 
-impl Drop for Place {
+impl Drop for QueueTicket {
     /// The next one in the line may have been passed over for this one.
     fn drop(&mut self) {
         let Some(ticket) = self.ticket else { return };

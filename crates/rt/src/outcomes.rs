@@ -20,11 +20,11 @@ const NONE: u32 = u32::MAX;
 
 /// The results of all operations of a runtime.
 pub(crate) struct Outcomes {
-    places: Vec<Place>,
+    places: Vec<OutcomeCell>,
     free: u32,
 }
 
-struct Place {
+struct OutcomeCell {
     /// `None` in a place that is free.
     outcome: Option<Outcome>,
     /// The next result of the same operation, or the next free place.
@@ -59,7 +59,7 @@ impl Default for Outcomes {
 impl Outcomes {
     /// Adds a result behind the others.
     pub(crate) fn push(&mut self, results: &mut Results, outcome: Outcome) {
-        let place = Place { outcome: Some(outcome), next: NONE };
+        let place = OutcomeCell { outcome: Some(outcome), next: NONE };
         let index = if self.free == NONE {
             self.places.push(place);
             (self.places.len() - 1) as u32

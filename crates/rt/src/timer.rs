@@ -69,9 +69,9 @@ impl std::error::Error for Elapsed {}
 /// One deadline that is set again and again. Clones are the same timer, so that a list of connections can
 /// hold one.
 #[derive(Clone)]
-pub struct Timer(Rc<Shared>);
+pub struct Timer(Rc<TimerState>);
 
-struct Shared {
+struct TimerState {
     reactor: Rc<Reactor>,
     deadline: Rc<Deadline>,
 }
@@ -79,7 +79,7 @@ struct Shared {
 impl Timer {
     /// A timer of this thread without a deadline.
     pub fn new() -> Timer {
-        Timer(Rc::new(Shared { reactor: reactor::current(), deadline: Rc::default() }))
+        Timer(Rc::new(TimerState { reactor: reactor::current(), deadline: Rc::default() }))
     }
 
     /// Sets or moves the deadline; takes back an [`Timer::expire_now`].
@@ -142,14 +142,14 @@ impl Default for Timer {
     }
 }
 
-impl Shared {
+impl TimerState {
     fn is_over(&self) -> bool {
         let now = self.reactor.now.get();
         self.deadline.expired.get() || self.deadline.at.get().is_some_and(|deadline| deadline <= now)
     }
 }
 
-impl Drop for Shared {
+impl Drop for TimerState {
     fn drop(&mut self) {
         if let Some((key, _)) = self.deadline.entry.get() {
             self.reactor.timers.borrow_mut().remove(key);

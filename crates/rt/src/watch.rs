@@ -4,7 +4,7 @@
 //!   publisher                         watcher
 //!   state = new number                register its waker
 //!   fence                             fence
-//!   anybody registered? wake them     state advanced? do not wait
+//!   any waiters? wake them           state advanced? do not wait
 //! ```
 //! The later of the two sees the other's write, so no advance is missed and no watcher polls. Publishing is a store, a
 //! fence and a load while no task waits; the lock protects waiting tasks. The tasks of one thread are handed to it
@@ -21,23 +21,23 @@ use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::{Mutex, MutexGuard};
 use crate::wait_list::{Ticket, WaitList};
 
-/// Largest number that can be published; the bit above it says that there will be no more.
+/// Largest number that can be published; the bit above it marks the end.
 pub const VALUE_MAX: u64 = u64::MAX >> 1;
 
 const CLOSED: u64 = VALUE_MAX + 1;
 
 /// The side that advances the number, of which there is one. Dropping it closes the watch.
-pub struct Publisher(Arc<Shared>);
+pub struct Publisher(Arc<WatchState>);
 
 /// A side that reads the number and waits for it. Cheap to clone, and of any thread.
 #[derive(Clone)]
-pub struct Watcher(Arc<Shared>);
+pub struct Watcher(Arc<WatchState>);
 
 /// There will be no further number: the publisher is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed;
 
-struct Shared {
+struct WatchState {
     /// The number, and [`CLOSED`].
     state: AtomicU64,
     /// How many wait, for a publisher that finds none without the lock.
@@ -55,7 +55,7 @@ enum Sleeper {
 
 /// A watch that begins with `value`, at most [`VALUE_MAX`].
 pub fn channel(value: u64) -> (Publisher, Watcher) {
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(WatchState {
         state: AtomicU64::new(value.min(VALUE_MAX)),
         waiting: AtomicUsize::new(0),
         waiters: Mutex::new(WaitList::default()),
@@ -120,7 +120,7 @@ impl Watcher {
 
 /// A waiting task, for a hand-written future; dropping it removes it.
 pub struct Waiting {
-    shared: Arc<Shared>,
+    shared: Arc<WatchState>,
     ticket: Option<Ticket>,
 }
 
@@ -174,7 +174,7 @@ impl Drop for Waiting {
     }
 }
 
-impl Shared {
+impl WatchState {
     /// The result for a watcher that has seen `seen`, if there is one.
     fn above(&self, seen: u64) -> Option<Result<u64, Closed>> {
         let state = self.state.load(Ordering::Acquire);

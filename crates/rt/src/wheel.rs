@@ -43,7 +43,7 @@ struct Entry<T> {
     generation: u32,
     value: Option<T>,
     due: u64,
-    place: Place,
+    place: WheelSlot,
     /// Neighbours in the slot's list; `next` links the free list too.
     previous: u32,
     next: u32,
@@ -51,7 +51,7 @@ struct Entry<T> {
 
 /// A slot of a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct WheelSlot {
     level: u8,
     slot: u8,
 }
@@ -79,7 +79,7 @@ impl<T> Wheel<T> {
     pub(crate) fn insert(&mut self, due: u64, value: T) -> Key {
         let index = self.free;
         let index = if index == NONE {
-            let place = Place { level: 0, slot: 0 };
+            let place = WheelSlot { level: 0, slot: 0 };
             let generation = self.first_generation;
             self.entries.push(Entry { generation, value: None, due, place, previous: NONE, next: NONE });
             (self.entries.len() - 1) as u32
@@ -153,14 +153,14 @@ impl<T> Wheel<T> {
 
     /// The first slot that is not empty, and the tick at which its turn comes. Lower levels come first: their entries
     /// are due before the present's slot of the level above ends.
-    fn next_slot(&self) -> Option<(Place, u64)> {
+    fn next_slot(&self) -> Option<(WheelSlot, u64)> {
         let (number, level) = self.levels.iter().enumerate().find(|(_, level)| level.occupied != 0)?;
         let shift = SLOT_BITS * number as u32;
         let here = (self.now >> shift) & (SLOTS as u64 - 1);
         let ahead = level.occupied.rotate_right(here as u32).trailing_zeros();
         let slot = (here + u64::from(ahead)) & (SLOTS as u64 - 1);
         let tick = ((self.now >> shift) + u64::from(ahead)) << shift;
-        Some((Place { level: number as u8, slot: slot as u8 }, tick))
+        Some((WheelSlot { level: number as u8, slot: slot as u8 }, tick))
     }
 
     /// Puts an entry into the slot where it belongs now.
@@ -177,7 +177,7 @@ impl<T> Wheel<T> {
             self.entries[head as usize].previous = index;
         }
         let entry = &mut self.entries[index as usize];
-        entry.place = Place { level: level as u8, slot: slot as u8 };
+        entry.place = WheelSlot { level: level as u8, slot: slot as u8 };
         entry.previous = NONE;
         entry.next = head;
         self.levels[level].heads[slot] = index;

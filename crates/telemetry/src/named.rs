@@ -42,14 +42,14 @@ const WHILE: &str = " while logging request";
 pub struct NamedLogs {
     /// By the number of the cache, and under 0 those that no cache holds.
     tables: RefCell<Vec<Table>>,
-    shared: Rc<Shared>,
+    shared: Rc<NamedState>,
     /// Memory for a name.
     name: RefCell<Vec<u8>>,
 }
 
 type Table = HashMap<Box<[u8]>, Rc<Named>>;
 
-struct Shared {
+struct NamedState {
     outgoing: Rc<Outgoing>,
     /// Bytes that wait, and the cost of files.
     waiting: Cell<usize>,
@@ -61,7 +61,7 @@ struct Shared {
 struct Named {
     path: Box<[u8]>,
     cache: Option<FileCache>,
-    shared: Rc<Shared>,
+    shared: Rc<NamedState>,
     waiting: RefCell<Vec<u8>>,
     bell: Bell,
     file: RefCell<Option<Open>>,
@@ -88,7 +88,7 @@ pub struct Asker {
 /// `open_log_file_cache`, of the block that has it and those inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileCache {
-    /// Tells the caches of a configuration apart; from 1.
+    /// Distinguishes the caches of a configuration; from 1.
     pub number: u32,
     /// Files in it.
     pub max: u64,
@@ -113,11 +113,11 @@ impl NamedLogs {
     /// None is open.
     pub fn new(outgoing: &Rc<Outgoing>) -> Rc<NamedLogs> {
         let shared =
-            Shared { outgoing: Rc::clone(outgoing), waiting: Cell::new(0), losses: Losses::default() };
+            NamedState { outgoing: Rc::clone(outgoing), waiting: Cell::new(0), losses: Losses::default() };
         Rc::new(NamedLogs { tables: RefCell::default(), shared: Rc::new(shared), name: RefCell::default() })
     }
 
-    /// Adds a line to the file with the name that `path` writes. `asker` is asked where the file is not open.
+    /// Adds a line to the file with the name that `path` writes. `asker` is called if the file is not open.
     pub fn append(
         self: &Rc<Self>,
         cache: Option<FileCache>,
@@ -210,7 +210,7 @@ impl Drop for NamedLogs {
     }
 }
 
-impl Shared {
+impl NamedState {
     /// More waits.
     fn charge(&self, bytes: usize) {
         self.waiting.set(self.waiting.get() + bytes);
@@ -299,7 +299,7 @@ impl Named {
         }
     }
 
-    /// One buffer; opens the file before where it is not.
+    /// One buffer; opens the file first if it is not open.
     async fn write_some(&self, via: DiskVia) {
         let open = match self.open(via).await {
             Ok(open) => open,

@@ -1,7 +1,7 @@
 //! Requests by server and location: their statuses, bytes and times.
 //!
 //! A zone is a server with one of its locations, both named by the configuration: nothing that a client sends becomes a
-//! label. [`Traffic`] is the zones of a configuration on one thread, which makes the [`Cells`] of a zone at its first
+//! label. [`Traffic`] is the zones of a configuration on one thread, which makes the [`TrafficCells`] of a zone at its first
 //! request there. [`Registry`] has those of all threads, and keeps them over a reload.
 
 use std::cell::OnceCell;
@@ -155,19 +155,19 @@ pub fn classes(codes: &Codes) -> [u64; 5] {
 const REQUESTS: Metric = Metric::counter(
     "http_requests_total",
     "requests",
-    "Requests that have ended, by status. Statuses that did not occur are left out.",
+    "Finished requests, by status. Statuses that did not occur are left out.",
 )
 .labelled(&[SERVER, LOCATION, CODE]);
 
 const DURATION: Metric = Metric::histogram(
     "http_request_duration_seconds",
-    "From the first byte of a request to the end of its response.",
+    "Time from the first byte of a request to the end of its response.",
 )
 .labelled(&[SERVER, LOCATION]);
 
 const FIRST_BYTE: Metric = Metric::histogram(
     "http_first_byte_seconds",
-    "From the first byte of a request to the header section of its response; requests without a response are left out.",
+    "Time from the first byte of a request to the header section of its response; requests without a response are left out.",
 )
 .labelled(&[SERVER, LOCATION]);
 
@@ -183,7 +183,7 @@ const SENT: Metric =
 const BODIES: Metric = Metric::counter(
     "http_bodies_total",
     "responses",
-    "Responses with a file, by $body_engine: the method and the disk engine. Those that did not occur are left out.",
+    "Responses from a file, by $body_engine: the method and the disk engine. Those that did not occur are left out.",
 )
 .labelled(&[
     SERVER,
@@ -245,7 +245,7 @@ pub struct Ended {
 /// Counts of one zone on one thread.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Cells {
+struct TrafficCells {
     codes: [AtomicU64; CODE_PLACES],
     received: AtomicU64,
     sent: AtomicU64,
@@ -255,9 +255,9 @@ struct Cells {
     first_byte: Histogram,
 }
 
-impl Default for Cells {
-    fn default() -> Cells {
-        Cells {
+impl Default for TrafficCells {
+    fn default() -> TrafficCells {
+        TrafficCells {
             codes: [const { AtomicU64::new(0) }; CODE_PLACES],
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
@@ -274,7 +274,7 @@ fn add(cell: &AtomicU64, more: u64) {
     cell.store(cell.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
 
-impl Cells {
+impl TrafficCells {
     fn count(&self, ended: &Ended) {
         add(&self.codes[code_place(ended.status)], 1);
         add(&self.received, ended.received);
@@ -364,7 +364,7 @@ impl Sums {
 
 /// The cells of all threads, by zone.
 #[derive(Debug, Default)]
-pub struct Registry(Mutex<Vec<(Zone, Vec<Arc<Cells>>)>>);
+pub struct Registry(Mutex<Vec<(Zone, Vec<Arc<TrafficCells>>)>>);
 
 impl Registry {
     /// The sums of these zones, of which some may have none.
@@ -398,9 +398,9 @@ impl Registry {
     }
 
     /// The cells of a thread that has no others for this zone.
-    fn cells(&self, zone: &Zone) -> Arc<Cells> {
+    fn cells(&self, zone: &Zone) -> Arc<TrafficCells> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let cells = Arc::<Cells>::default();
+        let cells = Arc::<TrafficCells>::default();
         match all.iter_mut().find(|(known, _)| known == zone) {
             Some((_, threads)) => threads.push(Arc::clone(&cells)),
             None => all.push((zone.clone(), vec![Arc::clone(&cells)])),
@@ -419,7 +419,7 @@ impl Registry {
 #[derive(Debug)]
 pub struct Traffic {
     zones: Arc<Zones>,
-    own: Vec<OnceCell<Arc<Cells>>>,
+    own: Vec<OnceCell<Arc<TrafficCells>>>,
 }
 
 impl Traffic {
@@ -433,7 +433,7 @@ impl Traffic {
         Traffic { own: own.collect(), zones: Arc::clone(zones) }
     }
 
-    fn find(&self, zone: &Zone) -> Option<&Arc<Cells>> {
+    fn find(&self, zone: &Zone) -> Option<&Arc<TrafficCells>> {
         let place = self.zones.all.iter().position(|known| known == zone)?;
         self.own[place].get()
     }

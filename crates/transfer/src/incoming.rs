@@ -2,8 +2,8 @@
 //!
 //! The transport reads (`exchange::transport`) and the handler takes, side by side in one task. One piece at most lies in
 //! between, so a client is read no faster than its body goes away. A handler asks for this with
-//! `exchange::phases::Step::StreamBody`. When the response begins before the body has ended, the rest comes from a [`PieceSource`],
-//! where the transport has one: a stream of HTTP/2 goes on in both directions.
+//! `exchange::phases::Step::StreamBody`. When the response begins before the body has ended, the rest comes from a
+//! [`PieceSource`], where the transport has one: a stream of HTTP/2 continues in both directions.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -16,7 +16,7 @@ use smallvec::{SmallVec, smallvec};
 /// A body on its way through.
 #[derive(Default)]
 pub struct IncomingBody {
-    state: RefCell<State>,
+    state: RefCell<IncomingState>,
     taker: Cell<Option<Waker>>,
     giver: Cell<Option<Waker>>,
     received: Cell<u64>,
@@ -33,7 +33,7 @@ pub trait PieceSource {
 }
 
 #[derive(Default)]
-struct State {
+struct IncomingState {
     piece: Piece,
     end: Option<Result<(), BodyAborted>>,
 }

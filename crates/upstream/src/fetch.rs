@@ -41,7 +41,7 @@ pub async fn fetch(
         choice.limit_tries(settings.next_upstream_tries);
     }
     let mut fetch =
-        Fetch { settings, outgoing: &outgoing, choice, started: rt::now(), is_first: true, fresh: None };
+        TrySeries { settings, outgoing: &outgoing, choice, started: rt::now(), is_first: true, fresh: None };
     loop {
         let is_fresh = fetch.fresh.is_some();
         let next = fetch.next(request)?;
@@ -52,7 +52,7 @@ pub async fn fetch(
 }
 
 /// The tries of one request.
-struct Fetch<'a> {
+struct TrySeries<'a> {
     settings: &'a Settings,
     outgoing: &'a Outgoing,
     choice: Choice,
@@ -62,7 +62,7 @@ struct Fetch<'a> {
     fresh: Option<Box<Next>>,
 }
 
-impl Fetch<'_> {
+impl TrySeries<'_> {
     fn next(&mut self, request: &mut Request) -> Result<Box<Next>, Failure> {
         if let Some(next) = self.fresh.take() {
             return Ok(next);
@@ -213,8 +213,8 @@ fn failed(record: &Try, status: u16) -> Failure {
     Failure::Status(status)
 }
 
-/// The output of a future, or `None` when the client is gone before. It stays where it is: each call that takes a future
-/// has room for it twice, once as an argument.
+/// The output of a future, or `None` when the client is gone before. It does not move: each call that takes a future has
+/// room for it twice, once as an argument.
 async fn watched<F: Future>(
     request: &Request,
     settings: &Settings,
@@ -271,7 +271,7 @@ impl Attempt<'_> {
             && link.wire.cut() == Some(Cut::Unprocessed)
             && request.incoming.as_ref().is_none_or(|incoming| !incoming.is_begun())
         {
-            // The upstream says so itself (RFC 9113 section 8.7), and all of the request is still here.
+            // The upstream reports it (RFC 9113 section 8.7), and all of the request is still here.
             sent.set(false);
         }
         let answer = answer.map_err(|trouble| (trouble, is_reused && record.bytes_received.get() == 0))?;
@@ -307,7 +307,7 @@ impl Attempt<'_> {
             return Ok(Done { heading, body: Here::All(whole.map(Source::Buf)) });
         }
         let unbuffered = heading.head().get(heading.raw(), HeaderId::XAccelBuffering) == Some(b"no");
-        // A HEAD that is asked as a GET for a cache has its response with the head.
+        // A HEAD that becomes a GET for a cache is complete with the header section.
         let waits = self.settings.buffering && !unbuffered && request.method != Method::Head;
         let left = match live.left().filter(|_| waits) {
             Some(left) if left <= self.settings.buffer_size => left as usize,

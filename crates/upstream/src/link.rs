@@ -77,14 +77,14 @@ struct Key {
     location: Option<LocationId>,
 }
 
-struct Idle {
+struct IdleList {
     link: Box<Link>,
     key: Key,
     until: Instant,
 }
 
 /// A connection of HTTP/2, which exchanges share.
-struct Shared {
+struct SharedLink {
     connection: Rc<Connection>,
     key: Key,
     opened: Instant,
@@ -95,9 +95,9 @@ struct Shared {
 #[derive(Default)]
 pub struct Pools {
     /// Idle ones: for each group those that were used last at the end.
-    pools: RefCell<BTreeMap<usize, Vec<Idle>>>,
+    pools: RefCell<BTreeMap<usize, Vec<IdleList>>>,
     /// Those of HTTP/2, idle or not.
-    shared: RefCell<Vec<Shared>>,
+    shared: RefCell<Vec<SharedLink>>,
     /// Whether a task looks for those that have ended.
     is_watched: Cell<bool>,
 }
@@ -128,9 +128,9 @@ impl Home {
         let mut pools = self.thread.local::<Pools>().pools.borrow_mut();
         let idle = pools.get_mut(&self.key.group)?;
         loop {
-            let fits = |one: &Idle| one.key == self.key && one.link.way.is(address, options, secure);
+            let fits = |one: &IdleList| one.key == self.key && one.link.way.is(address, options, secure);
             let place = idle.iter().rposition(fits)?;
-            let Idle { mut link, until, .. } = idle.remove(place);
+            let IdleList { mut link, until, .. } = idle.remove(place);
             if until > rt::now() && link.wire.is_quiet() {
                 return Some(link);
             }
@@ -147,7 +147,7 @@ impl Home {
     ) -> Option<Box<Link>> {
         let mut shared = self.thread.local::<Pools>().shared.borrow_mut();
         shared.retain(|one| !one.connection.is_closing());
-        let fits = |one: &Shared| {
+        let fits = |one: &SharedLink| {
             one.key == self.key && one.way.is(address, options, secure) && one.connection.is_available()
         };
         let place = shared.iter().position(fits)?;
@@ -172,7 +172,7 @@ impl Home {
     }
 }
 
-impl Shared {
+impl SharedLink {
     /// A new stream of it.
     fn link(&self) -> Box<Link> {
         let requests = self.connection.requests();
@@ -214,7 +214,7 @@ impl Link {
         Ok(Box::new(Link { wire, timer, requests: 0, opened, way, home, place: Some(place) }))
     }
 
-    /// Keeps the connection for another exchange, where its settings say so; the last one has come to its proper end.
+    /// Keeps the connection for another exchange, if its settings allow it; the last one has ended properly.
     pub(super) fn keep(mut self: Box<Self>) {
         let Some(home) = self.home.clone().filter(|home| home.takes(&self)) else { return };
         // Arms a receive, which brings the response to the next request, or the end of the connection.
@@ -229,7 +229,7 @@ impl Link {
         if idle.len() >= home.keepalive.idle_max {
             idle.remove(0);
         }
-        idle.push(Idle { link: self, key: home.key, until });
+        idle.push(IdleList { link: self, key: home.key, until });
         drop(pools);
         if !home.thread.local::<Pools>().is_watched.replace(true) {
             rt::spawn(sweep(Rc::clone(&home.thread)));
@@ -247,7 +247,7 @@ impl Link {
         let idle = home.as_ref().map(|home| home.keepalive.timeout);
         let connection = Connection::start(Box::new(wire), place, idle);
         let key = home.as_ref().map_or(Key { group: 0, location: None }, |home| home.key);
-        let shared = Shared { connection, key, opened, way };
+        let shared = SharedLink { connection, key, opened, way };
         let link = shared.link();
         match home.filter(|home| home.keeps(1, opened)) {
             Some(home) => {

@@ -104,8 +104,8 @@ impl Limits {
     }
 }
 
-/// Bytes of one piece: several may be on their way to the client together, which `proxy_busy_buffers_size` limits where it
-/// is written. nginx's small default would only make more calls of the same bytes.
+/// Bytes of one piece: several may be on their way to the client together, limited by `proxy_busy_buffers_size` if set.
+/// nginx's small default would only make more calls of the same bytes.
 fn piece_max(settings: &Settings) -> u64 {
     settings.busy_buffers_size.map_or(FILE_PIECE, |busy| busy.min(FILE_PIECE))
 }
@@ -257,10 +257,10 @@ async fn keep(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) {
         };
         match failed.rest.take() {
             Some(rest) if room.make(failed.errno).await => buf = rest,
-            rest => break Box::new(Failed { rest, ..*failed }),
+            rest => break Box::new(FailedWrite { rest, ..*failed }),
         }
     };
-    let Failed { call, path, errno, rest } = *failed;
+    let FailedWrite { call, path, errno, rest } = *failed;
     if let Some(more) = limits.thread.room.alarms.temp_files.due(rt::now()) {
         let (path, reason) = (path.display(), Reason(errno));
         error_log::write(
@@ -282,7 +282,7 @@ async fn keep(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) {
 }
 
 /// A write that failed.
-struct Failed {
+struct FailedWrite {
     call: &'static str,
     path: PathBuf,
     errno: Errno,
@@ -291,7 +291,7 @@ struct Failed {
 }
 
 /// Writes a piece to the file.
-async fn write(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) -> Result<(), Box<Failed>> {
+async fn write(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) -> Result<(), Box<FailedWrite>> {
     let known = spool.borrow().file.clone();
     let file = match known {
         Some(file) => file,
@@ -301,7 +301,7 @@ async fn write(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) -> Result<(), 
                 file
             }
             Err((path, errno)) => {
-                return Err(Box::new(Failed { call: "open", path, errno, rest: Some(buf) }));
+                return Err(Box::new(FailedWrite { call: "open", path, errno, rest: Some(buf) }));
             }
         },
     };
@@ -322,7 +322,7 @@ async fn write(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) -> Result<(), 
     };
     spool.borrow_mut().add_to_file(start, start + len - left);
     let path = limits.folder.clone();
-    result.map(drop).map_err(|errno| Box::new(Failed { call: "write", path, errno, rest }))
+    result.map(drop).map_err(|errno| Box::new(FailedWrite { call: "write", path, errno, rest }))
 }
 
 impl Spool {
@@ -380,13 +380,13 @@ fn wake(place: &mut Option<Waker>) {
 }
 
 /// A read from the file in flight.
-type Reading = Pin<Box<dyn Future<Output = Result<Buf, Errno>>>>;
+type SpoolRead = Pin<Box<dyn Future<Output = Result<Buf, Errno>>>>;
 
 /// The client's side of a spool.
 pub(super) struct Spooled {
     spool: Rc<RefCell<Spool>>,
     record: Rc<Try>,
-    reading: Option<Reading>,
+    reading: Option<SpoolRead>,
     /// Bytes of the returned piece.
     piece_max: usize,
     /// Bytes that may be on their way to the client together.
@@ -397,7 +397,7 @@ pub(super) struct Spooled {
 
 impl Spooled {
     /// Takes the next piece of the file in hand.
-    fn read(&self, spool: &mut Spool) -> Option<Reading> {
+    fn read(&self, spool: &mut Spool) -> Option<SpoolRead> {
         let Some(Piece::File { start, end }) = spool.pieces.front_mut() else { return None };
         let (offset, len) = (*start, (*end - *start).min(FILE_PIECE).min(self.piece_max as u64));
         *start += len;

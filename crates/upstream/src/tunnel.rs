@@ -52,7 +52,7 @@ impl Tunnel {
         let idle = Idle { timer, most: self.idle_max };
         idle.passed();
         let (up, down) = (Cell::new(0), Cell::new(0));
-        let (client, upstream) = (End::new(client), End::new(&mut link.wire));
+        let (client, upstream) = (TunnelEnd::new(client), TunnelEnd::new(&mut link.wire));
         let early = (!early.is_empty()).then(|| Source::Vec(early.to_vec()));
         let rest = self.rest.take().map(Source::Buf);
         let both = async {
@@ -108,11 +108,11 @@ enum Side {
 }
 
 /// One end, for both directions: none of them keeps it while it waits.
-struct End<'a>(RefCell<&'a mut dyn Duplex>);
+struct TunnelEnd<'a>(RefCell<&'a mut dyn Duplex>);
 
-impl<'a> End<'a> {
-    fn new(duplex: &'a mut dyn Duplex) -> End<'a> {
-        End(RefCell::new(duplex))
+impl<'a> TunnelEnd<'a> {
+    fn new(duplex: &'a mut dyn Duplex) -> TunnelEnd<'a> {
+        TunnelEnd(RefCell::new(duplex))
     }
 
     async fn recv(&self) -> Result<Option<Buf>, Errno> {
@@ -146,8 +146,8 @@ impl Idle<'_> {
 
 /// One direction, to its end, which is passed on too.
 async fn pass(
-    from: &End<'_>,
-    to: &End<'_>,
+    from: &TunnelEnd<'_>,
+    to: &TunnelEnd<'_>,
     first: Option<Source>,
     idle: &Idle<'_>,
     count: &Cell<u64>,

@@ -55,7 +55,7 @@ struct Subdirectory {
 
 /// Directories that could not be read. Their entries are neither known nor counted.
 #[derive(Debug)]
-pub(crate) struct Unread {
+pub(crate) struct UnreadDirectories {
     directories: Vec<Subdirectory>,
     /// Entries before this version are known from a snapshot only.
     unconfirmed_up_to: u32,
@@ -72,7 +72,7 @@ const UNREAD_FIRST: Duration = Duration::from_secs(1);
 const UNREAD_MAX: Duration = Duration::from_secs(60);
 
 /// Makes all entries known; returns the directories for which that has to be tried again.
-pub(crate) async fn load(entries: &Arc<Entries>, pace: Pace) -> Option<Unread> {
+pub(crate) async fn load(entries: &Arc<Entries>, pace: Pace) -> Option<UnreadDirectories> {
     let dir = &entries.dir;
     let begun = rt::now();
     remove_leftovers(dir).await;
@@ -87,8 +87,13 @@ pub(crate) async fn load(entries: &Arc<Entries>, pace: Pace) -> Option<Unread> {
     // Entries that were written since the start have versions above this one, which belongs to nothing.
     let unconfirmed_up_to = entries.index.version();
     let top = Subdirectory { path: dir.path(), digits: Vec::new() };
-    let unread =
-        Unread { directories: vec![top], unconfirmed_up_to, begun, pause: UNREAD_FIRST / 2, due: begun };
+    let unread = UnreadDirectories {
+        directories: vec![top],
+        unconfirmed_up_to,
+        begun,
+        pause: UNREAD_FIRST / 2,
+        due: begun,
+    };
     let (first, errno, unread) = walk(entries, pace, unread).await?;
     dir.note(|name| Note::Unreadable {
         name,
@@ -96,19 +101,27 @@ pub(crate) async fn load(entries: &Arc<Entries>, pace: Pace) -> Option<Unread> {
         errno,
         folders: unread.directories.len() as u64,
     });
-    // The limits hold for the entries that are known, and the log says so: a cache that stores nothing because of one
-    // directory would help no client.
+    // The limits hold for the known entries, and the log has a line about it: a cache that stores nothing because of
+    // one directory would help no client.
     entries.space.loaded();
     Some(unread)
 }
 
 /// Tries directories again that could not be read.
-pub(crate) async fn load_rest(entries: &Arc<Entries>, pace: Pace, unread: Unread) -> Option<Unread> {
+pub(crate) async fn load_rest(
+    entries: &Arc<Entries>,
+    pace: Pace,
+    unread: UnreadDirectories,
+) -> Option<UnreadDirectories> {
     walk(entries, pace, unread).await.map(|(_, _, unread)| unread)
 }
 
 /// Reads directories and everything in them; returns those that could not be read, and the first of them with the reason.
-async fn walk(entries: &Arc<Entries>, pace: Pace, wanted: Unread) -> Option<(Subdirectory, Errno, Unread)> {
+async fn walk(
+    entries: &Arc<Entries>,
+    pace: Pace,
+    wanted: UnreadDirectories,
+) -> Option<(Subdirectory, Errno, UnreadDirectories)> {
     let dir = &entries.dir;
     let walk = Rc::new(Walk {
         entries: Arc::clone(entries),
@@ -132,7 +145,7 @@ async fn walk(entries: &Arc<Entries>, pace: Pace, wanted: Unread) -> Option<(Sub
         let directories = unread.into_iter().map(|(directory, _)| directory).collect();
         measure(entries, named).await;
         let due = rt::now() + pause;
-        return Some((first, errno, Unread { directories, pause, due, ..wanted }));
+        return Some((first, errno, UnreadDirectories { directories, pause, due, ..wanted }));
     }
     forget_unconfirmed(entries, wanted.unconfirmed_up_to);
     all_known(entries, wanted.begun, false);

@@ -23,7 +23,7 @@ use crate::entries::removal::REMOVALS_MAX;
 use crate::fill::backlog::Backlog;
 use crate::index::Cursor;
 use crate::lookup::Lookup;
-use crate::manager::load::{Unread, load, load_rest};
+use crate::manager::load::{UnreadDirectories, load, load_rest};
 use crate::manager::pace::{NAP, Paced, SCAN_MAX};
 use crate::manager::purger::{UNHURRIED_MAX, settle_pending, work_off_purges};
 use crate::manager::scrub::Scrub;
@@ -62,7 +62,7 @@ struct Due {
     /// Purges that were kept then all the same.
     kept: usize,
     /// Directories that could not be read so far.
-    unread: Option<Unread>,
+    unread: Option<UnreadDirectories>,
 }
 
 /// The manager of one cache: one task.
@@ -97,7 +97,7 @@ impl Manager {
     }
 
     /// Does everything that is due, until the stop.
-    async fn keep_in_order(&self, unread: Option<Unread>) {
+    async fn keep_in_order(&self, unread: Option<UnreadDirectories>) {
         let (dir, now) = (&self.entries.dir, rt::now());
         let mut due =
             Due { free: now, inactive: now, snapshot: now + SNAPSHOT_EVERY, purged: 0, kept: 0, unread };

@@ -46,9 +46,9 @@ struct ResponseLevel<'r> {
     filters: Vec<Box<dyn BodyFilter>>,
     /// Bytes that the filters take at once.
     slice: usize,
-    origin: Origin,
+    origin: BodyOrigin,
     /// Bytes that were read and have not passed.
-    input: Option<(Held, Range<usize>)>,
+    input: Option<(HeldBytes, Range<usize>)>,
     /// Pieces between the filters, with the filter that is next for each; the next piece is the last one.
     work: Vec<(usize, Piece)>,
     /// Output of the filters that waits for an earlier subrequest.
@@ -65,7 +65,7 @@ enum Owner<'r> {
 }
 
 /// Where a body is read from.
-enum Origin {
+enum BodyOrigin {
     /// It has been read.
     Done,
     Bytes(Source, Range<usize>),
@@ -78,7 +78,7 @@ enum Origin {
 }
 
 /// Memory with bytes of a body.
-enum Held {
+enum HeldBytes {
     Source(Source),
     Buf(Buf),
 }
@@ -144,7 +144,7 @@ impl<'r> Levels<'r> {
     /// Reads on in the body of the top; `false` at its end.
     async fn read(&mut self, output: &mut FilterOutput<'_>) -> Result<bool, BodyError> {
         let top = self.top();
-        let Origin::Source(stream) = &mut top.origin else { return top.read().await };
+        let BodyOrigin::Source(stream) = &mut top.origin else { return top.read().await };
         let mut next = source::next(&mut **stream, false).await?;
         if let Next::Nothing = next {
             // The task that reads the body has its turn first, so that an encoder is flushed for true pauses only.
@@ -156,7 +156,7 @@ impl<'r> Levels<'r> {
             output.pause(&self.list[0].request).await?;
         }
         let top = self.top();
-        let Origin::Source(stream) = &mut top.origin else { return Ok(true) };
+        let BodyOrigin::Source(stream) = &mut top.origin else { return Ok(true) };
         if let Next::Nothing = next {
             next = source::next(&mut **stream, true).await?;
         }
@@ -165,7 +165,7 @@ impl<'r> Levels<'r> {
             Next::End | Next::Nothing => {
                 // Those of a subrequest end with it, as its head does.
                 top.request.response.sent_trailers = stream.trailers();
-                top.origin = Origin::Done;
+                top.origin = BodyOrigin::Done;
             }
         }
         Ok(true)
@@ -328,21 +328,21 @@ impl<'r> ResponseLevel<'r> {
         let filters = std::mem::take(&mut request.response.filters);
         let slice = filters.iter().map(|filter| filter.slice_max()).fold(SLICE_MAX, usize::min);
         let origin = match std::mem::take(&mut request.response.body) {
-            Body::None => Origin::Done,
+            Body::None => BodyOrigin::Done,
             Body::Bytes(source) => {
                 let range = 0..source.bytes().len();
-                Origin::Bytes(source, range)
+                BodyOrigin::Bytes(source, range)
             }
-            Body::Slice(source, range) => Origin::Bytes(source, range),
-            Body::Ranged(body) => Origin::Source(body.into_source()),
+            Body::Slice(source, range) => BodyOrigin::Bytes(source, range),
+            Body::Ranged(body) => BodyOrigin::Source(body.into_source()),
             Body::File(mut file) => {
                 file.prepare();
                 let pieces = file.take_pieces().into_iter();
-                Origin::File { file, pieces, chunks: None }
+                BodyOrigin::File { file, pieces, chunks: None }
             }
-            Body::Source(stream) => Origin::Source(stream),
+            Body::Source(stream) => BodyOrigin::Source(stream),
             // A subrequest asks for no other protocol; its response is then none.
-            Body::Tunnel(_) => Origin::Done,
+            Body::Tunnel(_) => BodyOrigin::Done,
         };
         let (work, out) = (Vec::new(), VecDeque::new());
         ResponseLevel { request, filters, slice, origin, input: None, work, out, ended: 0, purpose }
@@ -394,7 +394,7 @@ impl<'r> ResponseLevel<'r> {
         self.work.extend(out.into_reversed().map(|piece| (stage, piece)));
     }
 
-    /// Tells the next filter that the body is over; `false` when all know it.
+    /// Signals the end of the body to the next filter; `false` when all know it.
     fn end_filter(&mut self) -> Result<bool, BodyError> {
         let Some(filter) = self.filters.get_mut(self.ended) else { return Ok(false) };
         self.ended += 1;
@@ -408,17 +408,19 @@ impl<'r> ResponseLevel<'r> {
     async fn read(&mut self) -> Result<bool, BodyError> {
         match &mut self.origin {
             // The caller waits for streams, because it knows the bytes to send before.
-            Origin::Done | Origin::Source(_) => return Ok(false),
-            Origin::Bytes(..) => {
-                if let Origin::Bytes(source, range) = std::mem::replace(&mut self.origin, Origin::Done) {
-                    self.input = (!range.is_empty()).then_some((Held::Source(source), range));
+            BodyOrigin::Done | BodyOrigin::Source(_) => return Ok(false),
+            BodyOrigin::Bytes(..) => {
+                if let BodyOrigin::Bytes(source, range) =
+                    std::mem::replace(&mut self.origin, BodyOrigin::Done)
+                {
+                    self.input = (!range.is_empty()).then_some((HeldBytes::Source(source), range));
                 }
             }
-            Origin::File { file, pieces, chunks } => {
+            BodyOrigin::File { file, pieces, chunks } => {
                 if let Some(chunk) = chunks.as_mut().and_then(Iterator::next) {
                     let buf = read::read_chunk(file, file.mover.reader(), &chunk).await?;
                     let start = chunk.skip as usize;
-                    self.input = Some((Held::Buf(buf), start..start + chunk.wanted() as usize));
+                    self.input = Some((HeldBytes::Buf(buf), start..start + chunk.wanted() as usize));
                     return Ok(true);
                 }
                 match pieces.next() {
@@ -426,7 +428,7 @@ impl<'r> ResponseLevel<'r> {
                     Some(body::Piece::Range { start, end }) => {
                         *chunks = Some(Chunks::new(start..end, SLICE_MAX as u64, file.direct));
                     }
-                    None => self.origin = Origin::Done,
+                    None => self.origin = BodyOrigin::Done,
                 }
             }
         }
@@ -436,26 +438,26 @@ impl<'r> ResponseLevel<'r> {
     /// Takes bytes that were read.
     fn hold(&mut self, source: Source) {
         let range = 0..source.bytes().len();
-        self.input = (!range.is_empty()).then_some((Held::Source(source), range));
+        self.input = (!range.is_empty()).then_some((HeldBytes::Source(source), range));
     }
 }
 
-/// A body cannot go on, and the log says why.
+/// A body cannot continue, and the log has the reason.
 pub(super) fn broken(request: &Request, error: &FilterError) -> BodyError {
     request.log(LogLevel::Error, format_args!("{error} while sending response to client"));
     BodyError::Filter
 }
 
-impl Held {
+impl HeldBytes {
     /// Whether it is a buffer of the pool.
     fn is_buf(&self) -> bool {
-        matches!(self, Held::Buf(_) | Held::Source(Source::Buf(_)))
+        matches!(self, HeldBytes::Buf(_) | HeldBytes::Source(Source::Buf(_)))
     }
 
     fn bytes(&self) -> &[u8] {
         match self {
-            Held::Source(source) => source.bytes(),
-            Held::Buf(buf) => buf,
+            HeldBytes::Source(source) => source.bytes(),
+            HeldBytes::Buf(buf) => buf,
         }
     }
 }

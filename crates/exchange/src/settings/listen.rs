@@ -186,7 +186,7 @@ impl Listen {
         self.servers_at(local).protocols.tls
     }
 
-    /// Whether connections to this local address may begin with HTTP/2, whatever the servers behind it say.
+    /// Whether connections to this local address may begin with HTTP/2, whatever the settings of its servers.
     pub fn is_http2(&self, local: &Address) -> bool {
         self.servers_at(local).protocols.http2
     }
@@ -251,7 +251,7 @@ impl ServerDraft {
 }
 
 /// An address and its parameters so far.
-struct Entry {
+struct GatheredAddress {
     spec: ListenSpec,
     default_server: Option<ServerId>,
     /// Each server that listens here, by its place among the drafts.
@@ -289,7 +289,7 @@ impl Protocols {
 
 /// Groups the servers by address. Which options hold, and which server is the default, follows nginx.
 pub fn gather(drafts: Vec<ServerDraft>, warnings: &mut Vec<Error>) -> Result<Vec<Listen>, Error> {
-    let mut entries: Vec<Entry> = Vec::new();
+    let mut entries: Vec<GatheredAddress> = Vec::new();
     for (place, draft) in drafts.iter().enumerate() {
         for wanted in &draft.listens {
             add(&mut entries, wanted, place, draft.id, warnings)?;
@@ -316,7 +316,7 @@ pub fn gather(drafts: Vec<ServerDraft>, warnings: &mut Vec<Error>) -> Result<Vec
 
 /// Adds one address of one server, with nginx's rules for repeated parameters.
 fn add(
-    entries: &mut Vec<Entry>,
+    entries: &mut Vec<GatheredAddress>,
     wanted: &Wanted,
     place: usize,
     id: ServerId,
@@ -325,7 +325,7 @@ fn add(
     let addr = &wanted.spec.addr;
     let default_server = wanted.default_server.then_some(id);
     let Some(entry) = entries.iter_mut().find(|entry| entry.spec.addr == *addr) else {
-        entries.push(Entry {
+        entries.push(GatheredAddress {
             spec: wanted.spec.clone(),
             default_server,
             servers: vec![place],
@@ -358,7 +358,11 @@ fn add(
 }
 
 /// The names and the default of an address: the first server unless one was called the default.
-fn servers_of(entry: &Entry, drafts: &[ServerDraft], warnings: &mut Vec<Error>) -> Result<Servers, Error> {
+fn servers_of(
+    entry: &GatheredAddress,
+    drafts: &[ServerDraft],
+    warnings: &mut Vec<Error>,
+) -> Result<Servers, Error> {
     let servers = entry.servers.iter().map(|&place| &drafts[place]);
     let named: Vec<(&ServerName, ServerId)> =
         servers.flat_map(|draft| draft.names.iter().map(|name| (name, draft.id))).collect();
@@ -371,7 +375,7 @@ fn servers_of(entry: &Entry, drafts: &[ServerDraft], warnings: &mut Vec<Error>) 
 }
 
 /// Whether a wildcard on the same port takes the connections of this address as well.
-fn has_wildcard(entries: &[Entry], addr: SocketAddr) -> bool {
+fn has_wildcard(entries: &[GatheredAddress], addr: SocketAddr) -> bool {
     !addr.ip().is_unspecified() && entries.iter().any(|entry| is_wildcard_for(&entry.spec.addr, addr))
 }
 

@@ -13,7 +13,7 @@ pub fn parse_http(text: &[u8]) -> Option<i64> {
     if let Some(unix) = text.try_into().ok().and_then(preferred) {
         return Some(unix);
     }
-    let mut reader = Reader { rest: trim_ows(text) };
+    let mut reader = DateReader { rest: trim_ows(text) };
     match memchr::memchr(b',', reader.rest) {
         Some(comma) => {
             reader.rest = trim_ows(&reader.rest[comma + 1..]);
@@ -35,11 +35,11 @@ pub fn parse_expiration(text: &[u8]) -> Option<i64> {
         Some(comma) => {
             let rest = &text[comma + 1..];
             let date = rest.strip_suffix(b" GMT").or_else(|| rest.strip_suffix(b" UTC"))?;
-            let mut reader = Reader { rest: trim_ows(date) };
+            let mut reader = DateReader { rest: trim_ows(date) };
             reader.day_first().filter(|_| reader.rest.is_empty())
         }
         None => {
-            let mut reader = Reader { rest: &text };
+            let mut reader = DateReader { rest: &text };
             reader.asctime().filter(|_| reader.rest.is_empty())
         }
     }
@@ -75,11 +75,11 @@ fn preferred(text: &[u8; HTTP_LEN]) -> Option<i64> {
     unix(two(12)? * 100 + two(14)?, month as u16 + 1, two(5)?, two(17)?, two(20)?, two(23)?)
 }
 
-struct Reader<'a> {
+struct DateReader<'a> {
     rest: &'a [u8],
 }
 
-impl Reader<'_> {
+impl DateReader<'_> {
     /// `06 Nov 1994 08:49:37 GMT` or `06-Nov-94 08:49:37 GMT`.
     fn day_first(&mut self) -> Option<i64> {
         let day = self.number(2)?;

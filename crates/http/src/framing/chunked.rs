@@ -29,7 +29,7 @@ pub const TRAILER_LEN_MAX: u32 = 8 * 1024;
 pub enum ChunkedError {
     /// A chunk without a size, or another byte after it than CRLF, white space or an extension.
     InvalidSize,
-    /// White space behind the size or an extension without the form of RFC 9112 section 7.1.1, where it is strict.
+    /// White space behind the size or an extension without the form of RFC 9112 section 7.1.1, if it is strict.
     InvalidExtension,
     /// A size above `i64::MAX`, or sizes that add up to more.
     SizeOverflow,
@@ -73,7 +73,7 @@ pub struct Step {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ChunkState {
     /// Before the first digit of a size.
     Size,
     /// After the first digit.
@@ -124,7 +124,7 @@ enum Ext {
 /// Decoder of one chunked body; reusable through `Default`.
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkedDecoder {
-    state: State,
+    state: ChunkState,
     /// Whether the form of extensions matters.
     strict: bool,
     /// Size read so far, then data still to come.
@@ -139,7 +139,7 @@ pub struct ChunkedDecoder {
 
 impl Default for ChunkedDecoder {
     fn default() -> Self {
-        Self { state: State::Size, strict: false, remaining: 0, total: 0, line_len: 0, is_limited: true }
+        Self { state: ChunkState::Size, strict: false, remaining: 0, total: 0, line_len: 0, is_limited: true }
     }
 }
 
@@ -183,12 +183,12 @@ impl ChunkedDecoder {
     fn step(&mut self, input: &[u8], mut trailers: Option<&mut Vec<u8>>) -> Result<Step, ChunkedError> {
         for (at, &byte) in input.iter().enumerate() {
             match self.state {
-                State::Done => return Ok(Step { consumed: at, event: Event::End }),
-                State::Data => return Ok(self.data(at, input.len())),
+                ChunkState::Done => return Ok(Step { consumed: at, event: Event::End }),
+                ChunkState::Data => return Ok(self.data(at, input.len())),
                 state => {
                     self.state = self.framing_byte(state, byte)?;
-                    let in_trailer = matches!(self.state, State::Trailer | State::TrailerLf);
-                    if in_trailer || state == State::TrailerLf {
+                    let in_trailer = matches!(self.state, ChunkState::Trailer | ChunkState::TrailerLf);
+                    if in_trailer || state == ChunkState::TrailerLf {
                         let is_kept = self.line_len <= TRAILER_LEN_MAX;
                         trailers.iter_mut().for_each(|trailers| match is_kept {
                             true => trailers.push(byte),
@@ -199,7 +199,7 @@ impl ChunkedDecoder {
                 }
             }
         }
-        let event = if self.state == State::Done { Event::End } else { Event::More };
+        let event = if self.state == ChunkState::Done { Event::End } else { Event::More };
         Ok(Step { consumed: input.len(), event })
     }
 
@@ -212,13 +212,13 @@ impl ChunkedDecoder {
     /// Body bytes given out and announced by the chunk in flight: a limit can refuse a chunk before it arrives.
     #[must_use]
     pub fn announced(&self) -> u64 {
-        if self.state == State::Data { self.total.saturating_add(self.remaining) } else { self.total }
+        if self.state == ChunkState::Data { self.total.saturating_add(self.remaining) } else { self.total }
     }
 
     /// Whether the body has ended.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.state == State::Done
+        self.state == ChunkState::Done
     }
 
     /// Gives out what `at..input_len` holds of the chunk in flight.
@@ -228,48 +228,48 @@ impl ChunkedDecoder {
         self.remaining -= taken;
         self.total += taken;
         if self.remaining == 0 {
-            self.state = State::DataCr;
+            self.state = ChunkState::DataCr;
         }
         let end = at + taken as usize;
         Step { consumed: end, event: Event::Data { start: at, end } }
     }
 
     /// The state after a byte that is not data.
-    fn framing_byte(&mut self, state: State, byte: u8) -> Result<State, ChunkedError> {
+    fn framing_byte(&mut self, state: ChunkState, byte: u8) -> Result<ChunkState, ChunkedError> {
         match state {
-            State::Size => {
+            ChunkState::Size => {
                 self.line_len = 0;
                 self.remaining = 0;
                 self.digit(byte)
             }
-            State::SizeDigits if byte.is_ascii_hexdigit() => self.digit(byte),
-            State::SizeDigits if self.strict && byte != b'\n' => self.behind_extension(byte),
-            State::SizeDigits => match byte {
+            ChunkState::SizeDigits if byte.is_ascii_hexdigit() => self.digit(byte),
+            ChunkState::SizeDigits if self.strict && byte != b'\n' => self.behind_extension(byte),
+            ChunkState::SizeDigits => match byte {
                 b'\r' | b'\n' | b';' | b' ' | b'\t' => self.extension(byte),
                 _ => Err(ChunkedError::InvalidSize),
             },
-            State::Extension => self.extension(byte),
-            State::Strict(place) => self.strict_extension(place, byte),
-            State::SizeLf => {
+            ChunkState::Extension => self.extension(byte),
+            ChunkState::Strict(place) => self.strict_extension(place, byte),
+            ChunkState::SizeLf => {
                 expect_lf(byte)?;
                 self.line_len = 0;
-                Ok(if self.remaining == 0 { State::TrailerStart } else { State::Data })
+                Ok(if self.remaining == 0 { ChunkState::TrailerStart } else { ChunkState::Data })
             }
-            State::DataCr => match byte {
-                b'\r' => Ok(State::DataLf),
+            ChunkState::DataCr => match byte {
+                b'\r' => Ok(ChunkState::DataLf),
                 b'\n' => Err(ChunkedError::BareLf),
                 _ => Err(ChunkedError::MissingLineEnd),
             },
-            State::DataLf => expect_lf(byte).map(|()| State::Size),
-            State::TrailerStart if byte == b'\r' => Ok(State::EndLf),
-            State::TrailerStart | State::Trailer => self.trailer(byte),
-            State::TrailerLf => expect_lf(byte).map(|()| State::TrailerStart),
-            State::EndLf => expect_lf(byte).map(|()| State::Done),
-            State::Data | State::Done => unreachable!("handled by the caller"),
+            ChunkState::DataLf => expect_lf(byte).map(|()| ChunkState::Size),
+            ChunkState::TrailerStart if byte == b'\r' => Ok(ChunkState::EndLf),
+            ChunkState::TrailerStart | ChunkState::Trailer => self.trailer(byte),
+            ChunkState::TrailerLf => expect_lf(byte).map(|()| ChunkState::TrailerStart),
+            ChunkState::EndLf => expect_lf(byte).map(|()| ChunkState::Done),
+            ChunkState::Data | ChunkState::Done => unreachable!("handled by the caller"),
         }
     }
 
-    fn digit(&mut self, byte: u8) -> Result<State, ChunkedError> {
+    fn digit(&mut self, byte: u8) -> Result<ChunkState, ChunkedError> {
         let digit = hex_value(byte).ok_or(ChunkedError::InvalidSize)?;
         self.count_line_byte()?;
         if self.remaining > i64::MAX as u64 >> 4 {
@@ -279,22 +279,22 @@ impl ChunkedDecoder {
         if self.remaining > i64::MAX as u64 - self.total {
             return Err(ChunkedError::SizeOverflow);
         }
-        Ok(State::SizeDigits)
+        Ok(ChunkState::SizeDigits)
     }
 
-    /// An extension is skipped; quoted strings need no care because CR and LF cannot stand in them.
-    fn extension(&mut self, byte: u8) -> Result<State, ChunkedError> {
+    /// An extension is skipped; quoted strings need no care because they cannot contain CR and LF.
+    fn extension(&mut self, byte: u8) -> Result<ChunkState, ChunkedError> {
         self.count_line_byte()?;
         match byte {
-            b'\r' => Ok(State::SizeLf),
+            b'\r' => Ok(ChunkState::SizeLf),
             b'\n' => Err(ChunkedError::BareLf),
             _ if is_control(byte) => Err(ChunkedError::ControlByte),
-            _ => Ok(State::Extension),
+            _ => Ok(ChunkState::Extension),
         }
     }
 
     /// The grammar of extensions without the white space that it calls bad.
-    fn strict_extension(&mut self, place: Ext, byte: u8) -> Result<State, ChunkedError> {
+    fn strict_extension(&mut self, place: Ext, byte: u8) -> Result<ChunkState, ChunkedError> {
         let next = match (place, byte) {
             (Ext::Start | Ext::Name, _) if is_token(byte) => Ext::Name,
             (Ext::Name, b'=') => Ext::Value,
@@ -307,26 +307,26 @@ impl ChunkedDecoder {
             _ => return Err(ChunkedError::InvalidExtension),
         };
         self.count_line_byte()?;
-        Ok(State::Strict(next))
+        Ok(ChunkState::Strict(next))
     }
 
     /// Behind the size or a whole extension: another one, or the end of the line.
-    fn behind_extension(&mut self, byte: u8) -> Result<State, ChunkedError> {
+    fn behind_extension(&mut self, byte: u8) -> Result<ChunkState, ChunkedError> {
         match byte {
             b'\r' | b'\n' => self.extension(byte),
-            b';' => self.count_line_byte().map(|()| State::Strict(Ext::Start)),
+            b';' => self.count_line_byte().map(|()| ChunkState::Strict(Ext::Start)),
             _ => Err(ChunkedError::InvalidExtension),
         }
     }
 
-    fn trailer(&mut self, byte: u8) -> Result<State, ChunkedError> {
+    fn trailer(&mut self, byte: u8) -> Result<ChunkState, ChunkedError> {
         self.line_len = self.line_len.saturating_add(1);
         match byte {
             _ if self.is_limited && self.line_len > TRAILER_LEN_MAX => Err(ChunkedError::TrailersTooLong),
-            b'\r' => Ok(State::TrailerLf),
+            b'\r' => Ok(ChunkState::TrailerLf),
             b'\n' => Err(ChunkedError::BareLf),
             _ if is_control(byte) => Err(ChunkedError::ControlByte),
-            _ => Ok(State::Trailer),
+            _ => Ok(ChunkState::Trailer),
         }
     }
 

@@ -68,7 +68,7 @@ pub struct Decoder {
     /// Whether the value is not wanted (HEAD).
     is_bare: bool,
     keeps: bool,
-    place: Place,
+    place: LinePart,
     /// The header section that was made, until it is taken.
     written: Vec<u8>,
     is_missing: bool,
@@ -78,7 +78,7 @@ pub struct Decoder {
 
 /// The element that the next byte belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum LinePart {
     /// The first line.
     Line,
     /// The value, of which this many bytes are left.
@@ -97,7 +97,7 @@ impl Decoder {
             head_max: limits.head_max,
             is_bare: method == Method::Head,
             keeps: false,
-            place: Place::Line,
+            place: LinePart::Line,
             written: Vec::new(),
             is_missing: false,
             note: None,
@@ -123,9 +123,9 @@ impl Decoder {
         }?;
         self.is_missing = length.is_none();
         self.place = match length {
-            Some((0, _)) => Place::Trailer(0),
-            Some((length, _)) => Place::Value(length),
-            None => Place::Trailer(END.len()),
+            Some((0, _)) => LinePart::Trailer(0),
+            Some((length, _)) => LinePart::Value(length),
+            None => LinePart::Trailer(END.len()),
         };
         Ok(HeadEvent::Written(line_feed as u32 + 1))
     }
@@ -156,21 +156,21 @@ impl Decoder {
     }
 
     pub(super) fn body(&mut self, input: &[u8]) -> Result<BodyStep, InvalidBody> {
-        if self.is_bare && matches!(self.place, Place::Value(_) | Place::Trailer(_)) {
+        if self.is_bare && matches!(self.place, LinePart::Value(_) | LinePart::Trailer(_)) {
             // Bytes that follow would be taken for the next response.
             self.keeps = is_whole(self.place, input);
             return Ok(self.ended(input.len()));
         }
         match self.place {
-            Place::Value(left) if !input.is_empty() => {
+            LinePart::Value(left) if !input.is_empty() => {
                 let len = input.len().min(left.min(usize::MAX as u64) as usize);
                 self.place = match left - len as u64 {
-                    0 => Place::Trailer(0),
-                    left => Place::Value(left),
+                    0 => LinePart::Trailer(0),
+                    left => LinePart::Value(left),
                 };
                 Ok(BodyStep { consumed: len, event: BodyEvent::Data { start: 0, end: len } })
             }
-            Place::Trailer(seen) => {
+            LinePart::Trailer(seen) => {
                 let expected = &END[seen..];
                 let len = expected.len().min(input.len());
                 if input[..len] != expected[..len] || input.len() > len && len > 0 {
@@ -178,43 +178,43 @@ impl Decoder {
                     return Ok(self.ended(input.len()));
                 }
                 if len < expected.len() {
-                    self.place = Place::Trailer(seen + len);
+                    self.place = LinePart::Trailer(seen + len);
                     return Ok(BodyStep { consumed: len, event: BodyEvent::More });
                 }
                 self.keeps = true;
                 Ok(self.ended(len))
             }
-            Place::Line | Place::Value(_) | Place::Over => {
+            LinePart::Line | LinePart::Value(_) | LinePart::Over => {
                 Ok(BodyStep { consumed: input.len(), event: BodyEvent::More })
             }
         }
     }
 
     fn ended(&mut self, consumed: usize) -> BodyStep {
-        self.place = Place::Over;
+        self.place = LinePart::Over;
         BodyStep { consumed, event: BodyEvent::End }
     }
 
     pub(super) fn ends_within(&self, input: &[u8]) -> bool {
         match self.place {
             _ if self.is_bare => true,
-            Place::Value(left) => (input.len() as u64).checked_sub(left) >= Some(END.len() as u64),
-            Place::Trailer(seen) => input.len() >= END.len() - seen,
-            Place::Line | Place::Over => false,
+            LinePart::Value(left) => (input.len() as u64).checked_sub(left) >= Some(END.len() as u64),
+            LinePart::Trailer(seen) => input.len() >= END.len() - seen,
+            LinePart::Line | LinePart::Over => false,
         }
     }
 
     pub(super) fn left(&self) -> Option<u64> {
         match self.place {
-            Place::Line => None,
+            LinePart::Line => None,
             _ if self.is_bare => Some(0),
-            Place::Value(left) => Some(left),
-            Place::Trailer(_) | Place::Over => Some(0),
+            LinePart::Value(left) => Some(left),
+            LinePart::Trailer(_) | LinePart::Over => Some(0),
         }
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.place == Place::Over
+        self.place == LinePart::Over
     }
 
     pub(super) fn keeps(&self) -> bool {
@@ -227,14 +227,14 @@ impl Decoder {
 }
 
 /// Whether the rest of a response is all that is here.
-fn is_whole(place: Place, input: &[u8]) -> bool {
+fn is_whole(place: LinePart, input: &[u8]) -> bool {
     match place {
-        Place::Value(left) => {
+        LinePart::Value(left) => {
             let value = usize::try_from(left).ok().and_then(|left| input.split_at_checked(left));
             value.is_some_and(|(_, trailer)| trailer == END)
         }
-        Place::Trailer(seen) => *input == END[seen..],
-        Place::Line | Place::Over => false,
+        LinePart::Trailer(seen) => *input == END[seen..],
+        LinePart::Line | LinePart::Over => false,
     }
 }
 

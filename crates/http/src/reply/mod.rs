@@ -5,7 +5,7 @@
 //! response may be stored is [`crate::freshness`]. Writing a head is [`crate::response`]; heads that are kept are
 //! written by [`HeadWriter`] and read by [`parse_written`].
 //!
-//! The parser takes what nginx's upstream parser takes, and says in [`ReplyError`] where it is stricter.
+//! The parser takes what nginx's upstream parser takes, and [`ReplyError`] lists where it is stricter.
 
 mod error;
 mod parse;
@@ -81,7 +81,7 @@ impl<'a> FieldLine<'a> {
 /// A response head; see the module. All spans point into the buffer that was parsed.
 #[derive(Clone, Debug)]
 pub struct ReplyHead {
-    phase: Phase,
+    phase: ReplyPhase,
     /// Start of the line in flight.
     line_start: u32,
     /// Up to where the line in flight is known to have no line feed.
@@ -99,7 +99,7 @@ pub struct ReplyHead {
 
 /// Where the parser stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum ReplyPhase {
     /// Before the end of the status line.
     StatusLine,
     /// In the field lines.
@@ -158,8 +158,8 @@ impl ReplyHead {
         self.is_cgi
     }
 
-    /// Status and reason for storage and for the client: those of the response, or of this server where a script has told
-    /// no reason.
+    /// Status and reason for storage and for the client: those of the response, or of this server if a script has sent no
+    /// reason.
     #[must_use]
     pub fn status_line<'a>(&self, buf: &'a [u8]) -> Cow<'a, [u8]> {
         match self.is_cgi && self.status_text.is_empty() {
@@ -168,7 +168,7 @@ impl ReplyHead {
         }
     }
 
-    /// The reason as it was sent; `None` where a script has told none.
+    /// The reason as it was sent; `None` if a script has sent none.
     #[must_use]
     pub fn told_reason<'a>(&self, buf: &'a [u8]) -> Option<&'a [u8]> {
         (!self.is_cgi || !self.reason.is_empty()).then(|| self.reason.of(buf))
@@ -242,7 +242,7 @@ impl ReplyHead {
         self.content_length
     }
 
-    /// Whether `Transfer-Encoding` says `chunked`.
+    /// Whether `Transfer-Encoding` is `chunked`.
     #[must_use]
     pub fn is_chunked(&self) -> bool {
         self.chunked
@@ -257,7 +257,7 @@ impl ReplyHead {
 
 /// A head before its first byte, without a field table.
 const EMPTY: ReplyHead = ReplyHead {
-    phase: Phase::StatusLine,
+    phase: ReplyPhase::StatusLine,
     line_start: 0,
     scanned: 0,
     version: Version::Http11,

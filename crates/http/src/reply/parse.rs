@@ -4,7 +4,7 @@
 //! section arrives cannot change the result; each byte is searched for a line feed once. Only the first five bytes are
 //! examined earlier: a response of HTTP/0.9 may have no line feed at all.
 
-use super::{Limits, Phase, ReplyError, ReplyHead, ReplyProgress};
+use super::{Limits, ReplyError, ReplyHead, ReplyPhase, ReplyProgress};
 use crate::bytes::{find_control, find_name_end, trim_ows};
 use crate::request::{Field, HeaderId, Version};
 use crate::{Span, StatusCode};
@@ -16,10 +16,10 @@ use crate::{Span, StatusCode};
 /// # Errors
 /// [`ReplyError`]; the head is of no further use but for [`ReplyHead::line_start`], and the connection must be closed.
 pub fn parse(head: &mut ReplyHead, buf: &[u8], limits: &Limits) -> Result<ReplyProgress, ReplyError> {
-    if head.phase == Phase::Done {
+    if head.phase == ReplyPhase::Done {
         return Ok(ReplyProgress::Complete { head_len: head.line_start });
     }
-    if head.phase == Phase::StatusLine
+    if head.phase == ReplyPhase::StatusLine
         && buf.iter().zip(STATUS_LINE_START).any(|(byte, wanted)| byte != wanted)
     {
         return Ok(ReplyProgress::Http09);
@@ -33,12 +33,12 @@ pub fn parse(head: &mut ReplyHead, buf: &[u8], limits: &Limits) -> Result<ReplyP
 /// # Errors
 /// As [`parse`].
 pub fn parse_cgi(head: &mut ReplyHead, buf: &[u8], limits: &Limits) -> Result<ReplyProgress, ReplyError> {
-    if head.phase == Phase::Done {
+    if head.phase == ReplyPhase::Done {
         return Ok(ReplyProgress::Complete { head_len: head.line_start });
     }
-    (head.phase, head.is_cgi) = (Phase::Fields, true);
+    (head.phase, head.is_cgi) = (ReplyPhase::Fields, true);
     let progress = lines(head, buf, limits)?;
-    if head.phase == Phase::Done {
+    if head.phase == ReplyPhase::Done {
         cgi_status(head, buf)?;
     }
     Ok(progress)
@@ -73,15 +73,15 @@ fn lines(head: &mut ReplyHead, buf: &[u8], limits: &Limits) -> Result<ReplyProgr
             return Err(ReplyError::HeadTooLong);
         }
         match head.phase {
-            Phase::StatusLine => {
+            ReplyPhase::StatusLine => {
                 status_line(head, buf, start, line_feed)?;
-                head.phase = Phase::Fields;
+                head.phase = ReplyPhase::Fields;
             }
             _ => field_line(head, buf, start, line_feed, limits)?,
         }
         head.line_start = line_feed as u32 + 1;
         head.scanned = head.line_start;
-        if head.phase == Phase::Done {
+        if head.phase == ReplyPhase::Done {
             return Ok(ReplyProgress::Complete { head_len: head.line_start });
         }
     }
@@ -202,7 +202,7 @@ fn field_line(
 ) -> Result<(), ReplyError> {
     let line = &buf[start..line_feed];
     if line.is_empty() || line == b"\r" {
-        head.phase = Phase::Done;
+        head.phase = ReplyPhase::Done;
         return finish(head, buf);
     }
     if line.starts_with(STATUS_LINE_START) {

@@ -1,7 +1,7 @@
 //! Heads for storage: written line by line together with their parsed form ([`HeadWriter`]), and parsed again
 //! ([`parse_written`]).
 
-use super::{FieldLine, Phase, ReplyError, ReplyHead, parse};
+use super::{FieldLine, ReplyError, ReplyHead, ReplyPhase, parse};
 use crate::request::{Field, HeaderId};
 use crate::{Span, StatusCode};
 
@@ -106,7 +106,7 @@ impl ReplyHead {
     /// The head is complete, and these are all of its bytes.
     fn end_at(&mut self, bytes: &[u8]) -> Result<(), ReplyError> {
         parse::finish(self, bytes)?;
-        self.phase = Phase::Done;
+        self.phase = ReplyPhase::Done;
         self.line_start = bytes.len() as u32;
         self.scanned = self.line_start;
         Ok(())

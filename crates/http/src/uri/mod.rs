@@ -1,7 +1,7 @@
 //! Request paths: normalisation, escaping, query arguments (RFC 3986, after nginx's reading of it).
 //!
-//! [`normalise`] turns path and query as received into the path that locations and files are looked up by. It decodes,
-//! removes dot segments and refuses paths that leave the root; it does not touch a file system.
+//! [`normalise`] turns path and query as received into the path for finding locations and files. It decodes, removes
+//! dot segments and refuses paths that leave the root; it does not touch a file system.
 
 mod args;
 mod escape;
@@ -22,7 +22,7 @@ pub const PATH_LEN_MAX: usize = 4095;
 /// Path and query, normalised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uri {
-    /// The path in the input when it was clean already; else it stands in `out`.
+    /// The path in the input when it was clean already; else it is in `out`.
     clean: Option<Span>,
     /// The query in the input, without its question mark; `None` when there is no question mark.
     pub args: Option<Span>,
@@ -127,7 +127,7 @@ fn args_span(input: &[u8], mark: usize) -> Span {
 
 /// The last output, which decides the meaning of a slash or a dot.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum UriState {
     /// An ordinary byte of a segment.
     Usual,
     /// A slash.
@@ -141,7 +141,7 @@ enum State {
 /// The long way: decodes and removes dot segments in one pass. A decoded byte counts like a plain one (so `%2e%2e` is a
 /// dot segment and `%2F` a separator), but a decoded `?`, `#` or `%` is an ordinary byte.
 fn rewrite(input: &[u8], merge_slashes: bool, out: &mut Vec<u8>) -> Result<Uri, UriError> {
-    let mut state = State::Usual;
+    let mut state = UriState::Usual;
     let mut at = 0;
     let mut args = None;
     while let Some(&raw) = input.get(at) {
@@ -158,32 +158,32 @@ fn rewrite(input: &[u8], merge_slashes: bool, out: &mut Vec<u8>) -> Result<Uri, 
         at += taken;
     }
     match state {
-        State::Dot => out.truncate(out.len() - 1),
-        State::DotDot => remove_parent(out)?,
-        State::Usual | State::Slash => {}
+        UriState::Dot => out.truncate(out.len() - 1),
+        UriState::DotDot => remove_parent(out)?,
+        UriState::Usual | UriState::Slash => {}
     }
     Ok(Uri { clean: None, args, extension: extension_of(out) })
 }
 
 /// Appends one decoded byte, or takes back a dot segment that it ends.
-fn push(byte: u8, state: State, merge_slashes: bool, out: &mut Vec<u8>) -> Result<State, UriError> {
+fn push(byte: u8, state: UriState, merge_slashes: bool, out: &mut Vec<u8>) -> Result<UriState, UriError> {
     match (byte, state) {
-        (b'/', State::Slash) if merge_slashes => return Ok(State::Slash),
-        (b'/', State::Dot) => {
+        (b'/', UriState::Slash) if merge_slashes => return Ok(UriState::Slash),
+        (b'/', UriState::Dot) => {
             out.truncate(out.len() - 1);
-            return Ok(State::Slash);
+            return Ok(UriState::Slash);
         }
-        (b'/', State::DotDot) => {
+        (b'/', UriState::DotDot) => {
             remove_parent(out)?;
-            return Ok(State::Slash);
+            return Ok(UriState::Slash);
         }
         _ => out.push(byte),
     }
     Ok(match (byte, state) {
-        (b'/', _) => State::Slash,
-        (b'.', State::Slash) => State::Dot,
-        (b'.', State::Dot) => State::DotDot,
-        _ => State::Usual,
+        (b'/', _) => UriState::Slash,
+        (b'.', UriState::Slash) => UriState::Dot,
+        (b'.', UriState::Dot) => UriState::DotDot,
+        _ => UriState::Usual,
     })
 }
 

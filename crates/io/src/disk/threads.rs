@@ -17,28 +17,25 @@ use crate::doorbell::Doorbell;
 use crate::op::{DeviceId, OpId};
 use crate::wake::Wake;
 
-/// Threads of the pool `default` (nginx's number).
-pub const THREADS_DEFAULT: usize = 32;
-
 /// Jobs that may wait for a thread in the pool `default` (nginx's number).
 pub const QUEUE_DEFAULT: usize = 65536;
 
 /// A named pool of threads, shared by the worker threads of a process.
 pub struct ThreadPool {
-    shared: Arc<Shared>,
+    shared: Arc<ThreadsState>,
 }
 
-struct Shared {
+struct ThreadsState {
     name: String,
     threads: NonZeroUsize,
     max_queue: usize,
-    state: Mutex<State>,
+    state: Mutex<JobQueues>,
     work: Condvar,
     overflowed: AtomicU64,
 }
 
 #[derive(Default)]
-struct State {
+struct JobQueues {
     /// Jobs that may run as soon as a thread is free.
     ready: VecDeque<Task>,
     /// Jobs that run or are ready, by their device, and those that wait for one of these to end.
@@ -101,7 +98,7 @@ impl std::error::Error for PoolError {}
 
 /// Numbers of one pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PoolCounters {
+pub struct ThreadPoolCounters {
     /// Jobs that wait for a thread now.
     pub waiting: usize,
     /// Jobs refused because the queue was full, since start.
@@ -123,7 +120,7 @@ impl ThreadPool {
     /// Starts `threads` threads that share a queue of at most `max_queue` waiting jobs.
     pub fn new(name: &str, threads: usize, max_queue: usize) -> Result<Arc<ThreadPool>, PoolError> {
         let count = NonZeroUsize::new(threads).ok_or(PoolError::NoThreads { pool: name.to_owned() })?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ThreadsState {
             name: name.to_owned(),
             threads: count,
             max_queue,
@@ -156,9 +153,9 @@ impl ThreadPool {
     }
 
     /// The work of the pool, and its refusals.
-    pub fn counters(&self) -> PoolCounters {
+    pub fn counters(&self) -> ThreadPoolCounters {
         let state = self.shared.lock();
-        PoolCounters {
+        ThreadPoolCounters {
             waiting: state.waiting,
             overflowed: self.shared.overflowed.load(Ordering::Relaxed),
             device_queued: state.devices.queued,
@@ -208,9 +205,9 @@ impl Drop for ThreadPool {
     }
 }
 
-impl Shared {
+impl ThreadsState {
     /// No code that runs under the lock can panic half way, so a poisoned lock means nothing.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, JobQueues> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,7 +1,7 @@
 //! The epoll network backend: readiness made to look like completions.
 //!
-//! Each call is tried at once; where it would block, its operation waits at its descriptor ([`table`]) until an event
-//! says that a retry may succeed. Descriptors are registered once, edge-triggered, when the first operation has to
+//! Each call is tried at once; if it would block, its operation waits at its descriptor ([`table`]) until an event
+//! promises that a retry succeeds. Descriptors are registered once, edge-triggered, when the first operation has to
 //! wait; readiness from events and short reads is remembered, so that a call known to fail is not made. The calls
 //! themselves are in [`calls`]. Files and paths belong to other backends.
 //!
@@ -26,7 +26,7 @@ use crate::buf::Pool;
 use crate::engine::{EngineConfig, Wait};
 use crate::op::{Completion, Fd, Interest, Op, OpId};
 use crate::slot::Slots;
-use table::{Entry, Registration, Side, Table};
+use table::{Registration, Side, SocketEntry, Table};
 
 /// Events taken from the kernel in one turn; the rest comes with the next. One page of them.
 const EVENTS_MAX: usize = 256;
@@ -55,11 +55,11 @@ pub(crate) struct Epoll {
     events: Vec<epoll::Event>,
     /// Receives that found no buffer, first come first served.
     starved: VecDeque<OpId>,
-    /// Operations that had their share of this turn and go on in the next.
+    /// Operations that had their share of this turn and continue in the next.
     again: Vec<OpId>,
     /// Those of the turn before, while they are run.
     going_on: Vec<OpId>,
-    /// Listeners whose registration may have lost its last acceptor. They stay open until that was looked at: closing a
+    /// Listeners whose registration may have lost its last acceptor. They stay open until that was checked: closing a
     /// socket that another process has too leaves it in the set, and the kernel would wake this thread for its connections.
     listeners_to_check: Vec<Fd>,
     pool: Pool,
@@ -91,7 +91,7 @@ impl Epoll {
         })
     }
 
-    /// Has waits end while the descriptor of a disk backend is readable, and [`TurnEvents::disk`] say so.
+    /// Makes waits end while the descriptor of a disk backend is readable, as [`TurnEvents::disk`] shows.
     pub(crate) fn watch_disk(&mut self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         epoll::add(&self.fd, fd, epoll::EventData::new_u64(TOKEN_DISK), epoll::EventFlags::IN)
     }
@@ -311,7 +311,7 @@ fn place(op: &Op) -> Option<(Side, &Fd)> {
 }
 
 /// Event data: the number of the descriptor and the serial number of its registration.
-fn token(entry: &Entry, fd: &Fd) -> u64 {
+fn token(entry: &SocketEntry, fd: &Fd) -> u64 {
     u64::from(entry.serial) << 32 | fd.as_raw_fd() as u64
 }
 

@@ -44,7 +44,7 @@ const SIDES: [Side; 3] = [Side::Read, Side::Write, Side::End];
 /// cached when its event comes, and each line is a miss.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(super) struct Entry {
+pub(super) struct SocketEntry {
     owner: WeakFd,
     /// Counts the owners of the number.
     pub(super) serial: u32,
@@ -65,7 +65,7 @@ pub(super) struct Entry {
     others: Option<Box<Others>>,
 }
 
-const _: () = assert!(size_of::<Entry>() == 64);
+const _: () = assert!(size_of::<SocketEntry>() == 64);
 
 /// Operations that wait at a descriptor for something else than bytes or connections.
 #[derive(Debug, Default)]
@@ -76,7 +76,7 @@ struct Others {
     watchers: Line,
 }
 
-impl Entry {
+impl SocketEntry {
     /// The operations that wait on a side.
     pub(super) fn line(&mut self, side: Side) -> &mut Line {
         match side {
@@ -86,7 +86,7 @@ impl Entry {
         }
     }
 
-    /// Takes the operations that can go on after an event, those of each side in order.
+    /// Takes the operations that can continue after an event, those of each side in order.
     pub(super) fn take_ready(&mut self) -> impl Iterator<Item = OpId> + use<> {
         let readers = if self.readable { std::mem::take(&mut self.readers) } else { Line::new() };
         let (mut writers, mut watchers) = (Line::new(), Line::new());
@@ -111,7 +111,7 @@ impl Entry {
         }
     }
 
-    /// Whether a call is worth making. By level, the next wait tells that of a listener.
+    /// Whether a call is worth making. By level, the next wait reports that of a listener.
     pub(super) fn is_ready(&self, side: Side) -> bool {
         match side {
             Side::Accept => self.readable && self.registration == Registration::Edge,
@@ -134,14 +134,14 @@ impl Entry {
 
 /// All descriptors, by number.
 #[derive(Debug, Default)]
-pub(super) struct Table(Vec<Entry>);
+pub(super) struct Table(Vec<SocketEntry>);
 
 impl Table {
     /// The entry of `fd`, fresh when the number had another owner before.
-    pub(super) fn of(&mut self, fd: &Fd) -> &mut Entry {
+    pub(super) fn of(&mut self, fd: &Fd) -> &mut SocketEntry {
         let number = fd.as_raw_fd() as usize;
         if number >= self.0.len() {
-            self.0.resize_with(number + 1, Entry::default);
+            self.0.resize_with(number + 1, SocketEntry::default);
         }
         let entry = &mut self.0[number];
         if !entry.owner.is(fd) {
@@ -159,7 +159,7 @@ impl Table {
     }
 
     /// The entry that an event with this serial number is about, unless its owner has gone.
-    pub(super) fn at(&mut self, number: usize, serial: u32) -> Option<&mut Entry> {
+    pub(super) fn at(&mut self, number: usize, serial: u32) -> Option<&mut SocketEntry> {
         self.0.get_mut(number).filter(|entry| entry.serial == serial && !entry.owner.is_gone())
     }
 
@@ -170,6 +170,6 @@ impl Table {
             self.0.pop();
         }
         self.0.shrink_to_fit();
-        (before - self.0.capacity()) * size_of::<Entry>()
+        (before - self.0.capacity()) * size_of::<SocketEntry>()
     }
 }

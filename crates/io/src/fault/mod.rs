@@ -25,7 +25,7 @@ use carry::Carried;
 use paths::Paths;
 use plan::{Fault, OpKind, RuleState};
 pub use plan::{FaultParseError, FaultParseErrorKind, FaultPlan};
-use table::Table;
+use table::OpMap;
 
 /// Smallest piece of a direct read: the alignment that every device accepts.
 const DIRECT_BYTES_MIN: u32 = 4096;
@@ -37,7 +37,7 @@ const PARKED_FOR: Duration = Duration::from_millis(1);
 pub struct FaultEngine {
     inner: Box<dyn Engine>,
     rules: Vec<RuleState>,
-    table: Table<Live>,
+    table: OpMap<Live>,
     /// Completions for the next turn.
     ready: VecDeque<Completion>,
     /// Completions that are delayed, in no order.
@@ -93,7 +93,7 @@ impl FaultEngine {
         FaultEngine {
             inner,
             rules: plan.rules.iter().cloned().map(RuleState::new).collect(),
-            table: Table::default(),
+            table: OpMap::default(),
             ready: VecDeque::new(),
             late: Vec::new(),
             lost: Vec::new(),
@@ -284,8 +284,8 @@ impl FaultEngine {
         }
     }
 
-    /// Ends a multishot operation if a rule says so: the latest completion is kept until the inner engine
-    /// has confirmed the end, and then is the last.
+    /// Ends a multishot operation if a rule requires it: the latest completion is kept until the inner engine has
+    /// confirmed the end, and then is the last.
     fn pass_multishot(&mut self, inner: OpId, completion: Completion, now: Instant) {
         let id = completion.id;
         let Some(live) = self.table.get(id) else { return };

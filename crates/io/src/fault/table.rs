@@ -5,20 +5,20 @@ use std::collections::HashMap;
 use crate::op::OpId;
 
 /// Operations by the caller's name, and that name by the inner one.
-pub(super) struct Table<T> {
+pub(super) struct OpMap<T> {
     places: Vec<(u32, Option<T>)>,
     free: Vec<u32>,
     /// The caller's name by the inner one.
     joined: HashMap<OpId, OpId>,
 }
 
-impl<T> Default for Table<T> {
-    fn default() -> Table<T> {
-        Table { places: Vec::new(), free: Vec::new(), joined: HashMap::new() }
+impl<T> Default for OpMap<T> {
+    fn default() -> OpMap<T> {
+        OpMap { places: Vec::new(), free: Vec::new(), joined: HashMap::new() }
     }
 }
 
-impl<T> Table<T> {
+impl<T> OpMap<T> {
     /// Puts an operation in.
     pub(super) fn insert(&mut self, live: T) -> OpId {
         let slot = self.free.pop().unwrap_or_else(|| {

@@ -26,7 +26,7 @@ pub(super) struct Release {
 pub(super) const OLDEST: Release = Release { major: 6, minor: 1, patch: 0 };
 
 /// A range of releases with a known fault, both ends included.
-pub(super) struct Fault {
+pub(super) struct KernelFault {
     from: Release,
     to: Release,
     /// Whether the ring must not be used, or is only to be watched.
@@ -35,14 +35,14 @@ pub(super) struct Fault {
 }
 
 /// Known faults of released kernels. A last resort: features that can be tested are tested instead.
-const FAULTS: [Fault; 2] = [
-    Fault {
+const FAULTS: [KernelFault; 2] = [
+    KernelFault {
         from: OLDEST,
         to: Release { patch: 7, ..OLDEST },
         forbids: true,
         what: "before 6.1.8 a multishot receive without buffers may spin (liburing issue 778)",
     },
-    Fault {
+    KernelFault {
         from: Release { major: 6, minor: 6, patch: 1 },
         to: Release { major: 6, minor: 7, patch: u32::MAX },
         forbids: false,
@@ -60,7 +60,7 @@ impl Release {
     }
 
     /// The known fault of this release that weighs most.
-    pub(super) fn fault(self) -> Option<&'static Fault> {
+    pub(super) fn fault(self) -> Option<&'static KernelFault> {
         FAULTS.iter().find(|fault| (fault.from..=fault.to).contains(&self))
     }
 }

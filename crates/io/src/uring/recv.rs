@@ -23,7 +23,7 @@ pub(super) enum Group {
     Large = 1,
 }
 
-/// The bit that the numbers of large buffers have, so that a completion tells its group.
+/// The bit of the numbers of large buffers, so that a completion shows its group.
 const LARGE_BID: u16 = 1 << 15;
 
 /// Large buffers at most, 4 MiB for each thread. With none left a receive takes a small one.
@@ -40,14 +40,14 @@ const FILL_FIRST: usize = 128;
 /// `struct io_uring_buf`, shared with the kernel. In the first one `reserved` is the ring's tail
 /// (`struct io_uring_buf_ring`).
 #[repr(C)]
-struct Entry {
+struct RecvEntry {
     address: AtomicU64,
     len: AtomicU32,
     bid: AtomicU16,
     reserved: AtomicU16,
 }
 
-const _: () = assert!(size_of::<Entry>() == 16);
+const _: () = assert!(size_of::<RecvEntry>() == 16);
 
 /// The provided buffers of one group of one thread.
 pub(super) struct RecvRing {
@@ -71,7 +71,7 @@ impl RecvRing {
     /// A ring of `entries` places, a power of two of at most 32768, not yet filled.
     pub(super) fn new(group: Group, entries: u16, buffer_bytes: u32) -> Result<RecvRing, SetupError> {
         let entries = entries.clamp(1, 1 << 15).next_power_of_two();
-        let bytes = usize::from(entries) * size_of::<Entry>();
+        let bytes = usize::from(entries) * size_of::<RecvEntry>();
         let failed = |errno: Errno| SetupError::new(Stage::Buffers, errno);
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh private anonymous mapping aliases nothing.
@@ -167,7 +167,7 @@ impl RecvRing {
         }
     }
 
-    /// Tells the kernel of all buffers that were put in since the last time.
+    /// Announces to the kernel all buffers added since the last time.
     pub(super) fn publish(&mut self) {
         if self.published == self.tail {
             return;
@@ -178,7 +178,7 @@ impl RecvRing {
         self.shared()[0].reserved.store(self.tail, Release);
     }
 
-    fn shared(&self) -> &[Entry] {
+    fn shared(&self) -> &[RecvEntry] {
         let entries = self.memory.cast().as_ptr();
         // SAFETY: the mapping has room for this many entries, is zeroed and page-aligned, and all fields are atomics,
         // so that the kernel may read at the same time.
@@ -188,7 +188,7 @@ impl RecvRing {
 
 impl Drop for RecvRing {
     fn drop(&mut self) {
-        let bytes = usize::from(self.entries) * size_of::<Entry>();
+        let bytes = usize::from(self.entries) * size_of::<RecvEntry>();
         // SAFETY: `new` made this mapping, and the kernel ring that used it is gone or has let go of it.
         let unmapped = unsafe { rustix::mm::munmap(self.memory.as_ptr().cast(), bytes) };
         debug_assert_eq!(unmapped, Ok(()), "the ring is mapped until it is dropped");

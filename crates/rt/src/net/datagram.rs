@@ -28,12 +28,12 @@ use crate::reactor::{self, OpFuture, Reactor};
 pub struct Datagram {
     reactor: Rc<Reactor>,
     fd: Fd,
-    state: State,
+    state: DatagramState,
 }
 
 /// The operation that the receiving side waits for.
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum DatagramState {
     /// Nothing.
     Idle,
     /// A datagram.
@@ -51,7 +51,7 @@ impl Datagram {
         connected.map_err(|errno| ConnectError { step: ConnectStep::Connect, errno })?;
         let fd = Fd::from(fd);
         fd.set_datagrams();
-        Ok(Datagram { reactor: reactor::current(), fd, state: State::Idle })
+        Ok(Datagram { reactor: reactor::current(), fd, state: DatagramState::Idle })
     }
 
     /// Sends all of `data` as one datagram, an empty one too; `EMSGSIZE` when it is too long. The segments come back
@@ -93,18 +93,18 @@ impl Datagram {
     fn poll_recv(&mut self, context: &mut Context<'_>, buf: &mut Option<Buf>) -> Poll<Result<Buf, Errno>> {
         loop {
             match self.state {
-                State::Idle => {
+                DatagramState::Idle => {
                     let empty = buf.take().map(|mut buf| {
                         buf.set_len(0);
                         buf
                     });
                     let into = empty.map_or(RecvInto::Pool, RecvInto::Owned);
                     let op = Op::Recv { socket: self.fd.clone(), into };
-                    self.state = State::Armed(self.reactor.start(op, UNLIMITED));
+                    self.state = DatagramState::Armed(self.reactor.start(op, UNLIMITED));
                 }
-                State::Armed(wait) => {
+                DatagramState::Armed(wait) => {
                     let Outcome { result, payload, .. } = ready!(self.reactor.poll_wait(wait, context));
-                    self.state = State::Idle;
+                    self.state = DatagramState::Idle;
                     let back = match payload {
                         Payload::Buf(back) => Some(back),
                         _ => None,
@@ -119,14 +119,14 @@ impl Datagram {
                         (Err(Errno::AGAIN), back) => {
                             *buf = back.or(buf.take());
                             let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Readable };
-                            self.state = State::Polling(self.reactor.start(op, UNLIMITED));
+                            self.state = DatagramState::Polling(self.reactor.start(op, UNLIMITED));
                         }
                         (Err(errno), _) => return Poll::Ready(Err(errno)),
                     }
                 }
-                State::Polling(wait) => {
+                DatagramState::Polling(wait) => {
                     let outcome = ready!(self.reactor.poll_wait(wait, context));
-                    self.state = State::Idle;
+                    self.state = DatagramState::Idle;
                     match outcome.result {
                         Ok(_) | Err(Errno::INTR) => {}
                         Err(errno) => return Poll::Ready(Err(errno)),
@@ -151,8 +151,10 @@ impl AsFd for Datagram {
 impl Drop for Datagram {
     fn drop(&mut self) {
         match self.state {
-            State::Idle => self.reactor.close(self.fd.clone()),
-            State::Armed(wait) | State::Polling(wait) => self.reactor.close_after(wait, self.fd.clone()),
+            DatagramState::Idle => self.reactor.close(self.fd.clone()),
+            DatagramState::Armed(wait) | DatagramState::Polling(wait) => {
+                self.reactor.close_after(wait, self.fd.clone())
+            }
         }
     }
 }

@@ -24,7 +24,7 @@ const LAST_MAX: u32 = 512;
 
 /// A listening socket. Dropping it stops it; a connection that comes in after that is closed.
 pub struct Listener {
-    shared: Rc<Shared>,
+    shared: Rc<ListenerState>,
     multishot: bool,
     /// Whether the accept that is armed stays armed.
     armed_multishot: bool,
@@ -32,19 +32,19 @@ pub struct Listener {
 
 /// Stops a [`Listener`] while its task waits in `accept`.
 #[derive(Clone)]
-pub struct Stopper(Weak<Shared>);
+pub struct Stopper(Weak<ListenerState>);
 
-struct Shared {
+struct ListenerState {
     reactor: Rc<Reactor>,
     fd: Fd,
-    state: Cell<State>,
+    state: Cell<AcceptState>,
     stopped: Cell<bool>,
     /// Connections that may still be taken after a stop.
     last: Cell<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum AcceptState {
     /// Nothing is in flight.
     Idle,
     /// An accept.
@@ -59,10 +59,10 @@ impl Listener {
     pub fn new(fd: OwnedFd, multishot: bool) -> Listener {
         // Calls that must not wait are made on it; an error shows with the first accept.
         let _ = rustix::io::ioctl_fionbio(&fd, true);
-        let shared = Shared {
+        let shared = ListenerState {
             reactor: reactor::current(),
             fd: Fd::from(fd),
-            state: Cell::new(State::Idle),
+            state: Cell::new(AcceptState::Idle),
             stopped: Cell::new(false),
             last: Cell::new(LAST_MAX),
         };
@@ -80,7 +80,7 @@ impl Listener {
     /// takes all that the kernel has, so the caller needs room for a whole queue.
     pub fn set_multishot(&mut self, multishot: bool) {
         self.multishot = multishot;
-        if let State::Armed(wait) = self.shared.state.get()
+        if let AcceptState::Armed(wait) = self.shared.state.get()
             && self.armed_multishot
             && !multishot
         {
@@ -96,14 +96,14 @@ impl Listener {
         poll_fn(|context| {
             loop {
                 match shared.state.get() {
-                    State::Idle if shared.reactor.closed.get() || shared.stopped.get() => {
+                    AcceptState::Idle if shared.reactor.closed.get() || shared.stopped.get() => {
                         return Poll::Ready(());
                     }
-                    State::Idle => shared.poll_readable(),
-                    State::Armed(_) => return Poll::Ready(()),
-                    State::Polling(wait) => {
+                    AcceptState::Idle => shared.poll_readable(),
+                    AcceptState::Armed(_) => return Poll::Ready(()),
+                    AcceptState::Polling(wait) => {
                         if !ready!(shared.reactor.poll_wait(wait, context)).more {
-                            shared.state.set(State::Idle);
+                            shared.state.set(AcceptState::Idle);
                         }
                         return Poll::Ready(());
                     }
@@ -118,15 +118,15 @@ impl Listener {
         let shared = &*self.shared;
         loop {
             match shared.state.get() {
-                State::Idle if shared.reactor.closed.get() => return Poll::Ready(Err(Errno::CANCELED)),
-                State::Idle if shared.stopped.get() => return Poll::Ready(self.last()),
-                State::Idle => {
+                AcceptState::Idle if shared.reactor.closed.get() => return Poll::Ready(Err(Errno::CANCELED)),
+                AcceptState::Idle if shared.stopped.get() => return Poll::Ready(self.last()),
+                AcceptState::Idle => {
                     let limit = if self.multishot { QUEUE_MAX } else { UNLIMITED };
                     let op = Op::Accept { listener: shared.fd.clone(), multishot: self.multishot };
                     self.armed_multishot = self.multishot;
-                    shared.state.set(State::Armed(shared.reactor.start(op, limit)));
+                    shared.state.set(AcceptState::Armed(shared.reactor.start(op, limit)));
                 }
-                State::Armed(wait) | State::Polling(wait) => {
+                AcceptState::Armed(wait) | AcceptState::Polling(wait) => {
                     let outcome = ready!(shared.reactor.poll_wait(wait, context));
                     if let Some(result) = shared.handle(outcome) {
                         return Poll::Ready(result);
@@ -195,30 +195,30 @@ impl Stopper {
     /// there were many connections, and holds their memory.
     pub fn rearm(&self) {
         let Some(shared) = self.0.upgrade() else { return };
-        if let State::Armed(wait) | State::Polling(wait) = shared.state.get() {
+        if let AcceptState::Armed(wait) | AcceptState::Polling(wait) = shared.state.get() {
             shared.reactor.cancel(wait);
         }
     }
 }
 
-impl Shared {
+impl ListenerState {
     fn stop(&self) {
         self.stopped.set(true);
-        if let State::Armed(wait) | State::Polling(wait) = self.state.get() {
+        if let AcceptState::Armed(wait) | AcceptState::Polling(wait) = self.state.get() {
             self.reactor.cancel(wait);
         }
     }
 
     fn poll_readable(&self) {
         let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Readable };
-        self.state.set(State::Polling(self.reactor.start(op, UNLIMITED)));
+        self.state.set(AcceptState::Polling(self.reactor.start(op, UNLIMITED)));
     }
 
     /// Takes one result; `None` when it is no result for the caller.
     fn handle(&self, outcome: Outcome) -> Option<Result<OwnedFd, Errno>> {
-        let polled = matches!(self.state.get(), State::Polling(_));
+        let polled = matches!(self.state.get(), AcceptState::Polling(_));
         if !outcome.more {
-            self.state.set(State::Idle);
+            self.state.set(AcceptState::Idle);
         }
         match (outcome.result, outcome.payload) {
             (Ok(_), Payload::Accepted(fd)) => Some(Ok(fd)),
@@ -245,7 +245,9 @@ impl AsFd for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.shared.stopped.set(true);
-        if let State::Armed(wait) | State::Polling(wait) = self.shared.state.replace(State::Idle) {
+        if let AcceptState::Armed(wait) | AcceptState::Polling(wait) =
+            self.shared.state.replace(AcceptState::Idle)
+        {
             self.shared.reactor.abandon(wait);
         }
     }

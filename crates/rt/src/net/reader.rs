@@ -29,7 +29,7 @@ pub const QUEUE_DEFAULT: u32 = 4;
 pub struct Reader {
     reactor: Rc<Reactor>,
     fd: Fd,
-    state: State,
+    state: ReaderState,
     end: bool,
     /// A result that [`Reader::news`] has received, which the next `recv` returns. Boxed, because few connections ever
     /// have one.
@@ -44,7 +44,7 @@ pub struct Reader {
 
 /// The operation that the reader waits for.
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum ReaderState {
     /// Nothing.
     Idle,
     /// Bytes.
@@ -53,7 +53,7 @@ enum State {
     Polling(OpHandle),
 }
 
-/// Where the next bytes are wanted when no receive is armed.
+/// The destination of the next bytes when no receive is armed.
 enum Target {
     Multishot,
     Once,
@@ -77,7 +77,7 @@ impl Reader {
         Reader {
             reactor: Rc::clone(reactor),
             fd,
-            state: State::Idle,
+            state: ReaderState::Idle,
             end: false,
             kept: None,
             closes: true,
@@ -104,7 +104,7 @@ impl Reader {
         if let Some(kept) = self.kept.take() {
             return Some((*kept).map(Some));
         }
-        let State::Armed(wait) = self.state else { return None };
+        let ReaderState::Armed(wait) = self.state else { return None };
         let outcome = self.reactor.try_wait(wait)?;
         self.handle(outcome)
     }
@@ -123,16 +123,16 @@ impl Reader {
     }
 
     /// Whether there are no untaken bytes, no end and no error. With an armed receive, as after a dropped
-    /// [`Reader::news`], this needs no system call and is as of the start of this turn; else the kernel is asked.
+    /// [`Reader::news`], this needs no system call and is as of the start of this turn; else a system call checks it.
     pub fn is_quiet(&mut self) -> bool {
         if self.end || self.kept.is_some() {
             return false;
         }
-        if let State::Armed(wait) = self.state {
+        if let ReaderState::Armed(wait) = self.state {
             // A receive may have ended without telling anything, as one that was interrupted.
             while let Some(outcome) = self.reactor.try_wait(wait) {
                 let kept = match self.handle(outcome) {
-                    None if matches!(self.state, State::Armed(_)) => continue,
+                    None if matches!(self.state, ReaderState::Armed(_)) => continue,
                     None => break,
                     Some(Ok(None)) => None,
                     Some(Ok(Some(buf))) => Some(Ok(buf)),
@@ -143,9 +143,9 @@ impl Reader {
             }
         }
         match self.state {
-            State::Armed(_) => true,
-            State::Polling(wait) if self.reactor.has_result(wait) => false,
-            State::Polling(_) | State::Idle => is_silent(&self.fd),
+            ReaderState::Armed(_) => true,
+            ReaderState::Polling(wait) if self.reactor.has_result(wait) => false,
+            ReaderState::Polling(_) | ReaderState::Idle => is_silent(&self.fd),
         }
     }
 
@@ -179,7 +179,7 @@ impl Reader {
     /// Received bytes, by a call of this thread; none where a receive is in flight or the call would have to wait. For
     /// callers that know that bytes have arrived.
     pub fn recv_now(&mut self) -> Option<Result<Option<Buf>, Errno>> {
-        if !matches!(self.state, State::Idle) || self.end || self.kept.is_some() {
+        if !matches!(self.state, ReaderState::Idle) || self.end || self.kept.is_some() {
             return None;
         }
         let mut buf = self.reactor.pool.get(self.reactor.caps.recv_buffer_bytes as usize)?;
@@ -189,7 +189,7 @@ impl Reader {
 
     /// As [`Reader::recv_now`], behind what `buf` holds already: how many bytes came, 0 at the end of the stream.
     pub fn recv_behind_now(&mut self, buf: &mut Buf) -> Option<Result<usize, Errno>> {
-        if !matches!(self.state, State::Idle) || self.end || self.kept.is_some() {
+        if !matches!(self.state, ReaderState::Idle) || self.end || self.kept.is_some() {
             return None;
         }
         let held = buf.len();
@@ -208,7 +208,7 @@ impl Reader {
 
     /// Stops an armed receive until the next `recv`: bytes of the peer wait in the kernel meanwhile and take no buffer.
     pub fn disarm(&mut self) {
-        if let State::Armed(wait) = self.state {
+        if let ReaderState::Armed(wait) = self.state {
             self.reactor.cancel(wait);
         }
     }
@@ -216,7 +216,7 @@ impl Reader {
     /// Leaves the close to the last owner of the descriptor, who makes the call on this thread; where an operation is
     /// still in flight, nothing changes.
     pub(super) fn close_directly(&mut self) {
-        self.closes = !matches!(self.state, State::Idle);
+        self.closes = !matches!(self.state, ReaderState::Idle);
     }
 
     /// Whether one receive stays armed (the default) or each `recv` asks once: cheaper for a connection
@@ -230,11 +230,6 @@ impl Reader {
         self.large = large;
     }
 
-    /// How many buffers may wait for the task before the armed receive is stopped.
-    pub fn set_queue(&mut self, buffers: u32) {
-        self.queue = buffers.max(1);
-    }
-
     /// Moves through the states until there is a result or an operation to wait for.
     fn poll(&mut self, context: &mut Context<'_>, target: &mut Target) -> Poll<Result<Option<Buf>, Errno>> {
         if let Some(kept) = self.kept.take() {
@@ -245,9 +240,9 @@ impl Reader {
                 return Poll::Ready(Ok(None));
             }
             match self.state {
-                State::Idle if self.reactor.closed.get() => return Poll::Ready(Err(Errno::CANCELED)),
-                State::Idle => self.arm(target),
-                State::Armed(wait) => {
+                ReaderState::Idle if self.reactor.closed.get() => return Poll::Ready(Err(Errno::CANCELED)),
+                ReaderState::Idle => self.arm(target),
+                ReaderState::Armed(wait) => {
                     if matches!(target, Target::Into(Some(_))) && !self.reactor.has_result(wait) {
                         // The bulk buffer waits until the armed receive has ended.
                         self.reactor.cancel(wait);
@@ -264,10 +259,10 @@ impl Reader {
                         return Poll::Ready(result);
                     }
                 }
-                State::Polling(wait) => {
+                ReaderState::Polling(wait) => {
                     let outcome = ready!(self.reactor.poll_wait(wait, context));
                     if !outcome.more {
-                        self.state = State::Idle;
+                        self.state = ReaderState::Idle;
                     }
                     if let Err(errno) = outcome.result
                         && !matches!(errno, Errno::INTR | Errno::CANCELED)
@@ -291,13 +286,13 @@ impl Reader {
             },
         };
         let socket = self.fd.clone();
-        self.state = State::Armed(self.reactor.start(Op::Recv { socket, into }, limit));
+        self.state = ReaderState::Armed(self.reactor.start(Op::Recv { socket, into }, limit));
     }
 
     /// Takes one result of the armed receive; `None` when it is no result for the caller.
     fn handle(&mut self, outcome: Outcome) -> Option<Result<Option<Buf>, Errno>> {
         if !outcome.more {
-            self.state = State::Idle;
+            self.state = ReaderState::Idle;
         }
         match (outcome.result, outcome.payload) {
             (Ok(0), _) => {
@@ -310,7 +305,7 @@ impl Reader {
             (Err(Errno::INTR | Errno::CANCELED), _) => None,
             (Err(Errno::AGAIN), _) => {
                 let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Readable };
-                self.state = State::Polling(self.reactor.start(op, UNLIMITED));
+                self.state = ReaderState::Polling(self.reactor.start(op, UNLIMITED));
                 None
             }
             (Err(errno), _) => Some(Err(errno)),
@@ -319,10 +314,10 @@ impl Reader {
 
     /// Ends the armed operation and drops its results.
     pub(super) async fn stop(&mut self) {
-        while let State::Armed(wait) | State::Polling(wait) = self.state {
+        while let ReaderState::Armed(wait) | ReaderState::Polling(wait) = self.state {
             self.reactor.cancel(wait);
             if !poll_fn(|context| self.reactor.poll_wait(wait, context)).await.more {
-                self.state = State::Idle;
+                self.state = ReaderState::Idle;
             }
         }
     }
@@ -340,8 +335,10 @@ impl Drop for Reader {
     fn drop(&mut self) {
         match self.state {
             _ if !self.closes => {}
-            State::Armed(wait) | State::Polling(wait) => self.reactor.close_after(wait, self.fd.clone()),
-            State::Idle => self.reactor.close(self.fd.clone()),
+            ReaderState::Armed(wait) | ReaderState::Polling(wait) => {
+                self.reactor.close_after(wait, self.fd.clone())
+            }
+            ReaderState::Idle => self.reactor.close(self.fd.clone()),
         }
     }
 }

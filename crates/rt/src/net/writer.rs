@@ -22,7 +22,7 @@ pub struct Writer {
     fd: Fd,
     /// Sends of at least this many bytes are made without a copy.
     zero_copy_from: Option<usize>,
-    state: State,
+    state: WriterState,
     sent: Cell<u64>,
 }
 
@@ -38,7 +38,7 @@ pub struct Writer {
 ///   Ready --writable--> Awaiting --> Ready
 ///   an error, or what is given up half-way: Torn
 /// ```
-enum State {
+enum WriterState {
     /// Nothing is on its way.
     Ready,
     /// The engine sends; this many bytes at most, with `more` to follow.
@@ -90,18 +90,18 @@ impl Writer {
             reactor: Rc::clone(reactor),
             fd,
             zero_copy_from: None,
-            state: State::Ready,
+            state: WriterState::Ready,
             sent: Cell::new(0),
         }
     }
 
-    /// Sends all of `data`; `more` says that further bytes follow at once. The segments come back to have
-    /// their vectors used again, unless the kernel still sends from them. After an error, and after a send
-    /// that was dropped half-way, further sends fail with `ECONNABORTED`.
+    /// Sends all of `data`; `more` announces that further bytes follow at once. The segments come back to have their
+    /// vectors used again, unless the kernel still sends from them. After an error, and after a send that was dropped
+    /// half-way, further sends fail with `ECONNABORTED`.
     pub fn send(&mut self, data: Segments, more: bool) -> Sending<'_> {
         let early = match self.state {
-            State::Ready if data.is_empty() => Some((Ok(()), data)),
-            State::Ready => {
+            WriterState::Ready if data.is_empty() => Some((Ok(()), data)),
+            WriterState::Ready => {
                 self.start(data, more);
                 None
             }
@@ -116,14 +116,14 @@ impl Writer {
         assert!(len > 0, "a send has bytes");
         let zero_copy = !self.copies(len);
         let op = Op::Send { socket: self.fd.clone(), data, more, zero_copy };
-        self.state = State::Sending { wait: self.reactor.start(op, UNLIMITED), len, more };
+        self.state = WriterState::Sending { wait: self.reactor.start(op, UNLIMITED), len, more };
     }
 
     /// Goes through the states until all is sent or there is something to wait for.
     fn poll_sent(&mut self, context: &mut Context<'_>) -> Poll<(Result<(), Errno>, Segments)> {
         loop {
             match &mut self.state {
-                &mut State::Sending { wait, len, more } => {
+                &mut WriterState::Sending { wait, len, more } => {
                     let Outcome { result, more: returns, payload } =
                         ready!(self.reactor.poll_wait(wait, context));
                     if !returns {
@@ -133,14 +133,14 @@ impl Writer {
                     } else if result.is_ok_and(|count| count as usize == len) {
                         // The buffers are dropped when the peer has acknowledged them; no task waits for that.
                         self.reactor.detach(wait);
-                        self.state = State::Ready;
+                        self.state = WriterState::Ready;
                         self.sent.set(self.sent.get() + len as u64);
                         return Poll::Ready((Ok(()), Segments::new()));
                     } else {
-                        self.state = State::Returning { wait, result, more };
+                        self.state = WriterState::Returning { wait, result, more };
                     }
                 }
-                &mut State::Returning { wait, result, more } => {
+                &mut WriterState::Returning { wait, result, more } => {
                     let outcome = ready!(self.reactor.poll_wait(wait, context));
                     if !outcome.more
                         && let Some(done) = self.count(result, outcome.payload, more)
@@ -148,7 +148,7 @@ impl Writer {
                         return Poll::Ready(done);
                     }
                 }
-                State::Blocked { wait, data, more } => {
+                WriterState::Blocked { wait, data, more } => {
                     let outcome = ready!(self.reactor.poll_wait(*wait, context));
                     let (data, more) = (std::mem::take(data), *more);
                     match outcome.result {
@@ -156,7 +156,10 @@ impl Writer {
                         Err(errno) => return Poll::Ready(self.tear(errno, data)),
                     }
                 }
-                State::Ready | State::Torn | State::Moving { .. } | State::Awaiting { .. } => {
+                WriterState::Ready
+                | WriterState::Torn
+                | WriterState::Moving { .. }
+                | WriterState::Awaiting { .. } => {
                     panic!("a send is asked again after its result")
                 }
             }
@@ -186,13 +189,13 @@ impl Writer {
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {
                 let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Writable };
-                self.state = State::Blocked { wait: self.reactor.start(op, UNLIMITED), data, more };
+                self.state = WriterState::Blocked { wait: self.reactor.start(op, UNLIMITED), data, more };
                 return None;
             }
             Err(errno) => return Some(self.tear(errno, data)),
         }
         if data.is_empty() {
-            self.state = State::Ready;
+            self.state = WriterState::Ready;
             return Some((Ok(()), data));
         }
         self.start(data, more);
@@ -200,7 +203,7 @@ impl Writer {
     }
 
     fn tear(&mut self, errno: Errno, data: Segments) -> (Result<(), Errno>, Segments) {
-        self.state = State::Torn;
+        self.state = WriterState::Torn;
         (Err(errno), data)
     }
 
@@ -213,9 +216,9 @@ impl Writer {
         more: bool,
     ) -> Poll<Result<(), Errno>> {
         match self.state {
-            State::Ready if data.is_empty() => return Poll::Ready(Ok(())),
-            State::Ready => self.start(std::mem::take(data), more),
-            State::Sending { .. } | State::Returning { .. } | State::Blocked { .. } => {}
+            WriterState::Ready if data.is_empty() => return Poll::Ready(Ok(())),
+            WriterState::Ready => self.start(std::mem::take(data), more),
+            WriterState::Sending { .. } | WriterState::Returning { .. } | WriterState::Blocked { .. } => {}
             _ => return Poll::Ready(Err(Errno::CONNABORTED)),
         }
         let (result, back) = ready!(self.poll_sent(context));
@@ -232,28 +235,30 @@ impl Writer {
     ) -> Poll<Result<u32, Errno>> {
         loop {
             let (wait, is_full) = match self.state {
-                State::Ready => {
+                WriterState::Ready => {
                     let &FilePart { file, offset, len, device, via } = part;
                     let (socket, file) = (self.fd.clone(), file.fd().clone());
                     let op = Op::Sendfile { socket, file, offset, len, device, via };
                     (self.reactor.start(op, UNLIMITED), false)
                 }
-                State::Moving { wait, is_full } => (wait, is_full),
+                WriterState::Moving { wait, is_full } => (wait, is_full),
                 _ => return Poll::Ready(Err(Errno::CONNABORTED)),
             };
-            self.state = State::Moving { wait, is_full };
+            self.state = WriterState::Moving { wait, is_full };
             let result = ready!(self.poll_last(context, wait));
             self.state = match result {
-                Err(Errno::INTR) => State::Ready,
-                Err(Errno::AGAIN) if !is_full => State::Moving { wait: self.start_to_poll(), is_full: true },
-                Ok(_) if is_full => State::Ready,
+                Err(Errno::INTR) => WriterState::Ready,
+                Err(Errno::AGAIN) if !is_full => {
+                    WriterState::Moving { wait: self.start_to_poll(), is_full: true }
+                }
+                Ok(_) if is_full => WriterState::Ready,
                 Ok(count) => {
-                    self.state = State::Ready;
+                    self.state = WriterState::Ready;
                     self.sent.set(self.sent.get() + u64::from(count));
                     return Poll::Ready(Ok(count));
                 }
                 Err(errno) => {
-                    self.state = State::Torn;
+                    self.state = WriterState::Torn;
                     return Poll::Ready(Err(errno));
                 }
             };
@@ -264,13 +269,13 @@ impl Writer {
     pub fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Errno>> {
         loop {
             let wait = match self.state {
-                State::Ready => self.start_to_poll(),
-                State::Awaiting { wait } => wait,
+                WriterState::Ready => self.start_to_poll(),
+                WriterState::Awaiting { wait } => wait,
                 _ => return Poll::Ready(Err(Errno::CONNABORTED)),
             };
-            self.state = State::Awaiting { wait };
+            self.state = WriterState::Awaiting { wait };
             let result = ready!(self.poll_last(context, wait));
-            self.state = State::Ready;
+            self.state = WriterState::Ready;
             match result {
                 Ok(_) => return Poll::Ready(Ok(())),
                 Err(Errno::INTR) => {}
@@ -279,7 +284,7 @@ impl Writer {
         }
     }
 
-    /// Asks the engine to tell when the socket takes bytes.
+    /// Waits for the engine to report that the socket takes bytes.
     fn start_to_poll(&self) -> OpHandle {
         let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Writable };
         self.reactor.start(op, UNLIMITED)
@@ -299,12 +304,12 @@ impl Writer {
     /// nothing may follow them.
     pub fn give_up(&mut self) {
         let (wait, then) = match self.state {
-            State::Sending { wait, .. }
-            | State::Returning { wait, .. }
-            | State::Blocked { wait, .. }
-            | State::Moving { wait, .. } => (wait, State::Torn),
-            State::Awaiting { wait } => (wait, State::Ready),
-            State::Ready | State::Torn => return,
+            WriterState::Sending { wait, .. }
+            | WriterState::Returning { wait, .. }
+            | WriterState::Blocked { wait, .. }
+            | WriterState::Moving { wait, .. } => (wait, WriterState::Torn),
+            WriterState::Awaiting { wait } => (wait, WriterState::Ready),
+            WriterState::Ready | WriterState::Torn => return,
         };
         self.reactor.abandon(wait);
         self.state = then;
@@ -326,7 +331,7 @@ impl Writer {
     /// that also make the next call directly: the engine sends many responses with one entry into the kernel, but one
     /// that is half sent by a call would wait for it.
     pub fn send_now(&mut self, data: &mut Segments, more: bool) -> Result<(), Errno> {
-        if !matches!(self.state, State::Ready) {
+        if !matches!(self.state, WriterState::Ready) {
             return Err(Errno::CONNABORTED);
         }
         let mut flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -344,7 +349,7 @@ impl Writer {
                 }
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
                 Err(errno) => {
-                    self.state = State::Torn;
+                    self.state = WriterState::Torn;
                     return Err(errno);
                 }
             }
@@ -353,7 +358,7 @@ impl Writer {
 
     /// As [`Writer::sendfile`], by a call of this thread for bytes that are in memory; `EAGAIN` where the socket is full.
     pub fn sendfile_now(&mut self, file: &File, offset: u64, len: u32) -> Result<u32, Errno> {
-        if !matches!(self.state, State::Ready) {
+        if !matches!(self.state, WriterState::Ready) {
             return Err(Errno::CONNABORTED);
         }
         let mut offset = offset;
@@ -366,7 +371,7 @@ impl Writer {
             }
             Err(Errno::AGAIN | Errno::INTR) => Err(Errno::AGAIN),
             Err(errno) => {
-                self.state = State::Torn;
+                self.state = WriterState::Torn;
                 Err(errno)
             }
         }
@@ -389,13 +394,13 @@ impl Writer {
     }
 
     /// A number that grows as the peer takes bytes: the bytes acknowledged by TCP, else the bytes sent less those
-    /// queued in the kernel. One system call; meant for when a timer has fired. 0 where the kernel tells neither.
+    /// queued in the kernel. One system call; meant for when a timer has fired. 0 if the kernel reports neither.
     pub fn progress(&self) -> u64 {
         progress(&self.fd, self.sent.get())
     }
 
-    /// Ends the stream towards the peer. A plain system call: through the ring it would take a kernel
-    /// thread. An error means that the connection is gone, which the reader will say.
+    /// Ends the stream towards the peer. A plain system call: through the ring it would take a kernel thread. An error
+    /// means that the connection is gone, which the reader will report.
     pub fn shutdown(&self) {
         let _ = rustix::net::shutdown(self.fd(), Shutdown::Write);
     }
@@ -421,7 +426,7 @@ pub fn progress(socket: &Fd, sent: u64) -> u64 {
     })
 }
 
-/// Bytes that the peer has not acknowledged; 0 where the kernel does not tell.
+/// Bytes that the peer has not acknowledged; 0 if the kernel does not report it.
 pub fn unacknowledged(socket: &Fd) -> u64 {
     io::sys::send_queue_bytes(socket.as_fd()).map_or(0, u64::from)
 }

@@ -113,7 +113,7 @@ impl Encoder {
         let is_last = operation == BrotliEncoderOperation::BROTLI_OPERATION_FINISH;
         let (mut left, mut taken) = (input.len(), 0);
         loop {
-            // Without a buffer of ours it keeps the output, and lends it below.
+            // Without an output buffer it keeps the output, and lends it below.
             let (mut no_room, mut nothing, mut total) = (0, 0, None);
             let went_well = self.0.compress_stream(
                 operation,
@@ -158,28 +158,28 @@ pub(super) struct Store {
 
 /// A piece of memory of one encoder.
 #[derive(Default)]
-pub(super) struct Piece<T>(Vec<T>);
+pub(super) struct BrotliMemory<T>(Vec<T>);
 
-impl<T> SliceWrapper<T> for Piece<T> {
+impl<T> SliceWrapper<T> for BrotliMemory<T> {
     fn slice(&self) -> &[T] {
         &self.0
     }
 }
 
-impl<T> SliceWrapperMut<T> for Piece<T> {
+impl<T> SliceWrapperMut<T> for BrotliMemory<T> {
     fn slice_mut(&mut self) -> &mut [T] {
         &mut self.0
     }
 }
 
 impl<T: Clone + Default + Send + 'static> Allocator<T> for Store {
-    type AllocatedMemory = Piece<T>;
+    type AllocatedMemory = BrotliMemory<T>;
 
     /// The values are fresh, as they would be from the system, but in large tables of positions: bytes of another body
     /// there are compared with this one before they are used, and clearing would cost more than short bodies do.
-    fn alloc_cell(&mut self, len: usize) -> Piece<T> {
+    fn alloc_cell(&mut self, len: usize) -> BrotliMemory<T> {
         if len == 0 {
-            return Piece(Vec::new());
+            return BrotliMemory(Vec::new());
         }
         // Only one that fits well: a large table must not be held by a small one.
         let fits = |piece: &Box<dyn Any + Send>| {
@@ -195,16 +195,16 @@ impl<T: Clone + Default + Send + 'static> Allocator<T> for Store {
                     vec.clear();
                 }
                 vec.resize(len, T::default());
-                Piece(*vec)
+                BrotliMemory(*vec)
             }
             None => {
                 self.held += len * size_of::<T>();
-                Piece(vec![T::default(); len])
+                BrotliMemory(vec![T::default(); len])
             }
         }
     }
 
-    fn free_cell(&mut self, piece: Piece<T>) {
+    fn free_cell(&mut self, piece: BrotliMemory<T>) {
         // Small ones are cheaper to make than to search for.
         if piece.0.capacity() * size_of::<T>() >= PIECE_MIN {
             self.free.push(Box::new(piece.0));

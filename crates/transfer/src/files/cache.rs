@@ -48,7 +48,7 @@ pub const HELD: Limits = Limits { max: 256, inactive: Duration::from_secs(1) };
 pub const HELD_TERMS: Terms = Terms { valid: Duration::ZERO, min_uses: 1, errors: false };
 
 impl Held {
-    /// The file that a path led to a moment ago.
+    /// The recent result of opening a path.
     pub fn find(&self, path: &[u8]) -> Option<Opened> {
         match self.0.borrow_mut().look_up(path, Rules::default(), HELD_TERMS.valid, rt::now()) {
             Known::Once(opened) => Some(opened),
@@ -143,7 +143,7 @@ impl Caches {
         let cache = self.configured[id.0 as usize].borrow();
         let node = &cache.nodes[*cache.by_path.get(path)?];
         match &node.state {
-            State::Holds(Ok(Found::File(opened))) if node.rules == rules => Some(opened.clone()),
+            EntryState::Holds(Ok(Found::File(opened))) if node.rules == rules => Some(opened.clone()),
             _ => None,
         }
     }
@@ -176,15 +176,15 @@ struct Cache {
     limits: Limits,
     /// Places in `nodes`. Paths are clients' to choose, so the hash is one that cannot be aimed at.
     by_path: HashMap<Rc<[u8]>, Place>,
-    nodes: Recency<Node>,
+    nodes: Recency<PathNode>,
 }
 
 /// One entry.
 #[derive(Debug)]
-struct Node {
+struct PathNode {
     path: Rc<[u8]>,
     rules: Rules,
-    state: State,
+    state: EntryState,
     /// Time of the last check of its path.
     checked: Instant,
     /// The time of the last request.
@@ -195,7 +195,7 @@ struct Node {
 
 /// The content of an entry.
 #[derive(Debug)]
-enum State {
+enum EntryState {
     /// The file or directory, or the error.
     Holds(Result<Found, Failure>),
     /// There is a file that is not requested often enough to be kept open.
@@ -216,14 +216,14 @@ impl Cache {
         let node = &mut self.nodes[place];
         node.uses += 1;
         match &node.state {
-            State::Counts => Known::Nothing,
-            State::Holds(_) if node.rules != rules => Known::Nothing,
-            State::Holds(found) if now.saturating_duration_since(node.checked) < valid => {
+            EntryState::Counts => Known::Nothing,
+            EntryState::Holds(_) if node.rules != rules => Known::Nothing,
+            EntryState::Holds(found) if now.saturating_duration_since(node.checked) < valid => {
                 Known::Answer(found.clone())
             }
-            State::Holds(Ok(Found::File(opened))) => Known::Once(opened.clone()),
+            EntryState::Holds(Ok(Found::File(opened))) => Known::Once(opened.clone()),
             // Of a directory or an error there is nothing that could be used on.
-            State::Holds(_) => Known::Nothing,
+            EntryState::Holds(_) => Known::Nothing,
         }
     }
 
@@ -244,8 +244,8 @@ impl Cache {
         }
         let uses = known.map_or(1, |place| self.nodes[place].uses);
         let state = match found {
-            Ok(Found::File(_)) if uses < terms.min_uses => State::Counts,
-            found => State::Holds(found.clone()),
+            Ok(Found::File(_)) if uses < terms.min_uses => EntryState::Counts,
+            found => EntryState::Holds(found.clone()),
         };
         match known {
             Some(place) => {
@@ -260,7 +260,7 @@ impl Cache {
                 }
                 let path: Rc<[u8]> = path.into();
                 let (checked, used) = (now, now);
-                let node = Node { path: Rc::clone(&path), rules, state, checked, used, uses };
+                let node = PathNode { path: Rc::clone(&path), rules, state, checked, used, uses };
                 self.by_path.insert(path, self.nodes.insert(node));
             }
         }
@@ -298,14 +298,14 @@ impl Cache {
                 return;
             }
             at = self.nodes.newer(place);
-            let idle = matches!(&self.nodes[place].state, State::Holds(Ok(Found::File(opened))) if opened.file.is_sole());
-            if idle && let State::Holds(Ok(Found::File(opened))) = self.remove(place) {
+            let idle = matches!(&self.nodes[place].state, EntryState::Holds(Ok(Found::File(opened))) if opened.file.is_sole());
+            if idle && let EntryState::Holds(Ok(Found::File(opened))) = self.remove(place) {
                 files.push(opened.file);
             }
         }
     }
 
-    fn remove(&mut self, place: Place) -> State {
+    fn remove(&mut self, place: Place) -> EntryState {
         let node = self.nodes.remove(place);
         self.by_path.remove(&node.path);
         node.state

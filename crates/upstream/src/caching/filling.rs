@@ -39,7 +39,7 @@ pub struct Filling {
     head: Option<SharedHead>,
     /// The whole that it is a part of, if it is a part.
     part: Option<Part>,
-    state: Mutex<State>,
+    state: Mutex<FillingState>,
     /// Counts what readers wait for: pieces that have come, and the end.
     news: Publisher,
     /// Names readers.
@@ -62,7 +62,7 @@ impl SharedHead {
 }
 
 #[derive(Default)]
-struct State {
+struct FillingState {
     /// The last pieces, each with the place of its first byte.
     window: VecDeque<(u64, SharedBytes)>,
     window_bytes: u64,
@@ -78,13 +78,13 @@ struct State {
     disk: Disk,
     end: Option<End>,
     /// Where readers are: the window waits for the slowest when there is no disk behind it.
-    readers: Vec<Place>,
+    readers: Vec<ReaderPosition>,
     /// The fill, when it waits for the slowest reader.
     filler: Option<Waker>,
 }
 
 /// Where one reader is.
-struct Place {
+struct ReaderPosition {
     reader: u64,
     at: u64,
 }
@@ -128,7 +128,7 @@ const READ_BYTES: u64 = 256 << 10;
 impl Filling {
     /// A response whose header section has arrived.
     pub fn new(meta: Arc<Meta>, head: SharedHead) -> Arc<Filling> {
-        Filling::with(meta, Some(head), None, State::default())
+        Filling::with(meta, Some(head), None, FillingState::default())
     }
 
     /// A part of one, with the header section of the whole. Where it is not stored, bytes behind the slowest reader are
@@ -137,11 +137,21 @@ impl Filling {
         let arrived = part.range.start;
         let unwritten_below = arrived.checked_next_multiple_of(CHUNK_BYTES).unwrap_or(arrived);
         let disk = if is_stored { Disk::Works } else { Disk::Lost };
-        Filling::with(meta, head, Some(part), State { arrived, unwritten_below, disk, ..State::default() })
+        Filling::with(
+            meta,
+            head,
+            Some(part),
+            FillingState { arrived, unwritten_below, disk, ..FillingState::default() },
+        )
     }
 
-    fn with(meta: Arc<Meta>, head: Option<SharedHead>, part: Option<Part>, state: State) -> Arc<Filling> {
-        let state = State { moved: Some(rt::now()), ..state };
+    fn with(
+        meta: Arc<Meta>,
+        head: Option<SharedHead>,
+        part: Option<Part>,
+        state: FillingState,
+    ) -> Arc<Filling> {
+        let state = FillingState { moved: Some(rt::now()), ..state };
         let (news, _) = watch::channel(0);
         let (next_reader, refuses_parts) = (AtomicU64::new(0), AtomicBool::new(false));
         Arc::new(Filling { meta, head, part, state: Mutex::new(state), news, next_reader, refuses_parts })
@@ -248,7 +258,7 @@ impl Filling {
             return None;
         }
         let reader = self.next_reader.fetch_add(1, Ordering::Relaxed);
-        state.readers.push(Place { reader, at: range.start });
+        state.readers.push(ReaderPosition { reader, at: range.start });
         drop(state);
         let news = self.news.watch();
         let waiting = Waiting::new(&news);
@@ -288,12 +298,12 @@ impl Filling {
         self.state().arrived
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FillingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl FillingState {
     /// Drops pieces that no reader needs from memory, the oldest first.
     fn trim(&mut self) {
         let on_disk = self.file.as_ref().map_or(0, FillReader::on_disk);
@@ -338,7 +348,7 @@ impl State {
 pub struct FillingReader {
     filling: Arc<Filling>,
     reader: u64,
-    /// The range to read. Its end may be beyond that of the body, where that is unknown.
+    /// The range to read. Its end may be beyond that of the body, if that is unknown.
     range: Range<u64>,
     from_file: FromFile,
     news: Watcher,
@@ -360,7 +370,7 @@ enum FromFile {
 }
 
 /// Where the next bytes are.
-enum Next {
+enum NextBytes {
     /// In the window.
     Piece(SharedBytes),
     /// In the file, which has this many.
@@ -372,7 +382,7 @@ enum Next {
 }
 
 impl FillingReader {
-    /// The same with a limit for the time that the fetch may bring nothing, which [`FillingReader::poll_stalled`] tells.
+    /// The same with a limit for the time without bytes of the fetch, which [`FillingReader::poll_stalled`] reports.
     #[must_use]
     pub fn with_limit(mut self, limit: Duration) -> FillingReader {
         self.patience = Some(Patience { limit, timer: rt::Timer::new() });
@@ -411,26 +421,26 @@ impl FillingReader {
     }
 
     /// Where the next bytes are to be had from.
-    fn next(&self) -> Next {
+    fn next(&self) -> NextBytes {
         let state = self.filling.state();
         let at = self.range.start;
         if at >= self.range.end {
-            return Next::End(Ok(()));
+            return NextBytes::End(Ok(()));
         }
         if let Some((piece, offset)) = state.piece(at) {
             let wanted = usize::try_from(self.range.end - at).unwrap_or(usize::MAX);
-            return Next::Piece(piece.part(offset..piece.len().min(offset.saturating_add(wanted))));
+            return NextBytes::Piece(piece.part(offset..piece.len().min(offset.saturating_add(wanted))));
         }
         let on_disk = state.file.as_ref().map_or(0, FillReader::on_disk);
         match (&state.file, state.end) {
             (Some(file), _) if at < on_disk && at >= state.unwritten_below => {
-                Next::File(file.clone(), on_disk)
+                NextBytes::File(file.clone(), on_disk)
             }
             // After the received bytes, with a known end.
-            (_, Some(End::Whole)) if at >= state.arrived => Next::End(Ok(())),
-            (_, Some(_)) => Next::End(Err(BodyError::Broken)),
-            _ if at < state.arrived => Next::End(Err(BodyError::Broken)),
-            _ => Next::Wait,
+            (_, Some(End::Whole)) if at >= state.arrived => NextBytes::End(Ok(())),
+            (_, Some(_)) => NextBytes::End(Err(BodyError::Broken)),
+            _ if at < state.arrived => NextBytes::End(Err(BodyError::Broken)),
+            _ => NextBytes::Wait,
         }
     }
 
@@ -494,18 +504,18 @@ impl BodySource for FillingReader {
             // Read first: later bytes than this number are missed below.
             let seen = self.news.value();
             match self.next() {
-                Next::Piece(piece) => {
+                NextBytes::Piece(piece) => {
                     self.advance(piece.len() as u64);
                     return Poll::Ready(Ok(Some(Source::SharedBytes(piece))));
                 }
-                Next::File(file, on_disk) => {
+                NextBytes::File(file, on_disk) => {
                     let end = on_disk.min(self.range.end).min(self.range.start + READ_BYTES);
                     let located = file.located().map_err(|_| BodyError::Broken)?;
                     self.from_file = FromFile::Ready(Box::new(located.read(self.range.start..end, READS)));
                 }
                 // The fill keeps its side while any reader exists, so that the notifications do not end.
-                Next::Wait => drop(ready!(self.waiting.poll_above(seen, context))),
-                Next::End(result) => return Poll::Ready(result.map(|()| None)),
+                NextBytes::Wait => drop(ready!(self.waiting.poll_above(seen, context))),
+                NextBytes::End(result) => return Poll::Ready(result.map(|()| None)),
             }
         }
     }

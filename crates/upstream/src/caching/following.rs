@@ -46,8 +46,13 @@ pub fn reply(
     };
     let (heading, same, length) = (filling.heading()?, filling.heading()?, filling.length());
     let reader = filling.reader(0..u64::MAX)?.with_limit(fetch.limit);
-    let way =
-        Way { fetch: Rc::clone(fetch), request: child, filling: Arc::clone(filling), heading: same, key };
+    let way = Continuation {
+        fetch: Rc::clone(fetch),
+        request: child,
+        filling: Arc::clone(filling),
+        heading: same,
+        key,
+    };
     let way = Rc::new(way);
     let body = match length {
         Some(length) => {
@@ -60,8 +65,8 @@ pub fn reply(
 }
 
 /// State that a client needs to continue without the fetch that it has joined.
-struct Way {
-    /// How the upstream is asked.
+struct Continuation {
+    /// The way to ask the upstream.
     fetch: Rc<Fetch>,
     /// A request without a client, like that of the client.
     request: Box<Request>,
@@ -75,7 +80,7 @@ struct Way {
 
 /// A body of a known length.
 struct Following {
-    way: Rc<Way>,
+    way: Rc<Continuation>,
     /// Keeps the needed parts of the body from being dropped until the first part is opened.
     held: Cell<Option<FillingReader>>,
 }
@@ -100,7 +105,7 @@ impl Ranged for Following {
 }
 
 struct FollowingSource {
-    way: Rc<Way>,
+    way: Rc<Continuation>,
     reader: FillingReader,
     /// The range of the body that the client has.
     sent: Range<u64>,
@@ -114,7 +119,7 @@ struct FollowingSource {
 type Changing = Pin<Box<dyn Future<Output = Option<FillingReader>>>>;
 
 impl FollowingSource {
-    fn new(way: Rc<Way>, reader: FillingReader) -> FollowingSource {
+    fn new(way: Rc<Continuation>, reader: FillingReader) -> FollowingSource {
         let start = reader.wanted().start;
         FollowingSource { way, reader, sent: start..start, is_alone: true, changes: 0, changing: None }
     }
@@ -156,7 +161,7 @@ impl BodySource for FollowingSource {
     }
 }
 
-impl Way {
+impl Continuation {
     /// The rest of the body, up to `end`, from another fetch; `None` where none matches the bytes that the client has,
     /// the part `sent` of the `current` fetch.
     async fn go_on(
@@ -233,7 +238,7 @@ fn describes_same(one: &Heading, other: &Heading) -> bool {
 
 /// Whether two readers have the same bytes; `None` where one of them has brought nothing for too long.
 async fn have_same_bytes(one: FillingReader, other: FillingReader) -> Option<bool> {
-    let mut sides = [Side::new(one), Side::new(other)];
+    let mut sides = [ComparedBody::new(one), ComparedBody::new(other)];
     loop {
         for side in &mut sides {
             poll_fn(|context| side.poll_fill(context)).await?;
@@ -253,7 +258,7 @@ async fn have_same_bytes(one: FillingReader, other: FillingReader) -> Option<boo
 }
 
 /// One of two bodies that are compared.
-struct Side {
+struct ComparedBody {
     reader: FillingReader,
     piece: Option<Source>,
     at: usize,
@@ -262,9 +267,9 @@ struct Side {
     is_over: bool,
 }
 
-impl Side {
-    fn new(reader: FillingReader) -> Side {
-        Side { reader, piece: None, at: 0, is_whole: false, is_over: false }
+impl ComparedBody {
+    fn new(reader: FillingReader) -> ComparedBody {
+        ComparedBody { reader, piece: None, at: 0, is_whole: false, is_over: false }
     }
 
     fn bytes(&self) -> &[u8] {

@@ -30,7 +30,7 @@ use transfer::body::source::BodySource;
 
 /// The role of a request for a hole.
 pub enum Joined {
-    /// This request, with the duty to tell others where there may be some.
+    /// This request, with the duty to inform waiting ones if there may be some.
     Lead(Option<FetchLeader>),
     /// Another request fetches it, with this result.
     Along(Arc<Filling>),
@@ -82,15 +82,15 @@ pub async fn join(fetch: &Fetch, entry: Key, heading: &Heading, hole: &Range<u64
 /// reached, passed on as it arrives, and stored. A body without stored parts is a single hole.
 pub struct Holed {
     located: Option<Located>,
-    shared: Rc<Shared>,
+    shared: Rc<SharedHoles>,
     /// A hole that is being fetched already.
     first: RefCell<Option<(Range<u64>, FillingReader)>>,
 }
 
 /// State for the fetches of all parts of one response. They are fetched one after the other, as the client reaches
 /// them: a client that stops reading causes no further request.
-struct Shared {
-    /// How the upstream is asked, and where parts are stored.
+struct SharedHoles {
+    /// The way to ask the upstream, and to store parts.
     fetch: Rc<Fetch>,
     /// A request without a client, lent to one fetch after the other.
     request: RefCell<Option<Box<Request>>>,
@@ -110,7 +110,7 @@ impl Holed {
         first: Option<(Range<u64>, FillingReader)>,
     ) -> Holed {
         let located = hit.as_ref().and_then(|hit| hit.located().cloned());
-        let shared = Rc::new(Shared { fetch, request: RefCell::new(Some(request)), hit, heading });
+        let shared = Rc::new(SharedHoles { fetch, request: RefCell::new(Some(request)), hit, heading });
         Holed { located, shared, first: RefCell::new(first) }
     }
 }
@@ -118,7 +118,7 @@ impl Holed {
 impl Ranged for Holed {
     fn open(&self, range: Range<u64>) -> Box<dyn BodySource> {
         let first = self.first.take();
-        let (state, stalls) = (State::Next, 0);
+        let (state, stalls) = (HoleState::Next, 0);
         Box::new(HoledSource {
             located: self.located.clone(),
             shared: Rc::clone(&self.shared),
@@ -138,19 +138,19 @@ struct HoledSource {
     /// The entry's file.
     located: Option<Located>,
     /// How holes are fetched.
-    shared: Rc<Shared>,
+    shared: Rc<SharedHoles>,
     /// The range still to be served.
     range: Range<u64>,
     /// A hole that was requested before the header section was sent.
     first: Option<(Range<u64>, FillingReader)>,
-    state: State,
+    state: HoleState,
     /// How often a fetch has stalled and another one has gone on.
     stalls: u32,
 }
 
 type Fetching = Pin<Box<dyn Future<Output = Option<FillingReader>>>>;
 
-enum State {
+enum HoleState {
     /// To be found out.
     Next,
     /// From the file, with the rest of its range.
@@ -163,14 +163,14 @@ enum State {
 
 impl HoledSource {
     /// The next part of the range.
-    fn next(&mut self) -> State {
+    fn next(&mut self) -> HoleState {
         let wanted = self.range.clone();
         // The range need not be the client's: a filter may need the whole.
         if let Some((coming, mut reader)) = self.first.take_if(|(coming, _)| coming.contains(&wanted.start)) {
             let part = wanted.start..coming.end.min(wanted.end);
             self.range.start = part.end;
             reader.narrow(part);
-            return State::Live(reader);
+            return HoleState::Live(reader);
         }
         let missing = match &self.located {
             Some(located) => located.missing(&wanted),
@@ -195,39 +195,39 @@ impl HoledSource {
                 let end = hole.map_or(end, |hole| hole.start.min(end));
                 self.range.start = end;
                 let part = wanted.start..end;
-                State::Stored(Checked(located.clone()).open(part.clone()), part)
+                HoleState::Stored(Checked(located.clone()).open(part.clone()), part)
             }
-            (_, None) => State::Stored(Box::new(Lost), wanted),
+            (_, None) => HoleState::Stored(Box::new(Lost), wanted),
         }
     }
 
-    /// Asks for a hole, of which a part is wanted.
-    fn fetch(&self, hole: Range<u64>, part: Range<u64>) -> State {
+    /// Asks for a hole, of which a part is needed.
+    fn fetch(&self, hole: Range<u64>, part: Range<u64>) -> HoleState {
         let shared = Rc::clone(&self.shared);
-        State::Fetching(part, Box::pin(async move { shared.fetch_hole(hole).await }))
+        HoleState::Fetching(part, Box::pin(async move { shared.fetch_hole(hole).await }))
     }
 }
 
 impl BodySource for HoledSource {
     fn is_reading(&self) -> bool {
         match &self.state {
-            State::Stored(stream, _) => stream.is_reading(),
-            State::Live(reader) => reader.is_reading(),
-            State::Next | State::Fetching(..) => false,
+            HoleState::Stored(stream, _) => stream.is_reading(),
+            HoleState::Live(reader) => reader.is_reading(),
+            HoleState::Next | HoleState::Fetching(..) => false,
         }
     }
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
         loop {
             match &mut self.state {
-                State::Next if self.range.is_empty() => return Poll::Ready(Ok(None)),
-                State::Next => self.state = self.next(),
-                State::Stored(stream, part) => match ready!(stream.poll_next(context)) {
+                HoleState::Next if self.range.is_empty() => return Poll::Ready(Ok(None)),
+                HoleState::Next => self.state = self.next(),
+                HoleState::Stored(stream, part) => match ready!(stream.poll_next(context)) {
                     Ok(Some(source)) => {
                         part.start += source.bytes().len() as u64;
                         return Poll::Ready(Ok(Some(source)));
                     }
-                    Ok(None) => self.state = State::Next,
+                    Ok(None) => self.state = HoleState::Next,
                     Err(error @ BodyError::NoMemory) => return Poll::Ready(Err(error)),
                     // Chunks that cannot be read, or are damaged, are holes like any other.
                     Err(_) => {
@@ -235,9 +235,9 @@ impl BodySource for HoledSource {
                         self.state = self.fetch(rest.clone(), rest);
                     }
                 },
-                State::Live(reader) => match reader.poll_next(context)? {
+                HoleState::Live(reader) => match reader.poll_next(context)? {
                     Poll::Ready(Some(source)) => return Poll::Ready(Ok(Some(source))),
-                    Poll::Ready(None) => self.state = State::Next,
+                    Poll::Ready(None) => self.state = HoleState::Next,
                     Poll::Pending if self.stalls == LOOKS_MAX => return Poll::Pending,
                     Poll::Pending => {
                         ready!(reader.poll_stalled(context));
@@ -246,19 +246,19 @@ impl BodySource for HoledSource {
                         self.state = self.fetch(rest.clone(), rest);
                     }
                 },
-                State::Fetching(part, fetching) => {
+                HoleState::Fetching(part, fetching) => {
                     let Some(mut reader) = ready!(fetching.as_mut().poll(context)) else {
                         return Poll::Ready(Err(BodyError::Broken));
                     };
                     reader.narrow(part.clone());
-                    self.state = State::Live(reader);
+                    self.state = HoleState::Live(reader);
                 }
             }
         }
     }
 }
 
-impl Shared {
+impl SharedHoles {
     /// Fetches a hole while the header section that promises it is sent: anything else is no answer.
     async fn fetch_hole(&self, hole: Range<u64>) -> Option<FillingReader> {
         // Without stored parts no other request fetches the same one.

@@ -116,7 +116,7 @@ pub async fn serve(
     };
     let key = Key::of(&text);
     let control = policy::control_of(request, conf);
-    let lookup = Lookup { origin, conf, cache: &cache, store, key, text, control };
+    let lookup = CacheLookup { origin, conf, cache: &cache, store, key, text, control };
     if conf.bypass.items().iter().any(|text| policy::is_set(&text.rendered(request))) {
         let record = record::of(request);
         (record.status, record.forwarded) = (Some(Status::Bypass), Some(Forwarded::Bypass));
@@ -142,8 +142,8 @@ pub async fn serve(
 }
 
 /// One request that looks for a response.
-struct Lookup<'a> {
-    /// How the upstream is asked.
+struct CacheLookup<'a> {
+    /// The way to ask the upstream.
     origin: &'static Origin,
     /// The settings of the request's location.
     conf: &'a CacheConf,
@@ -155,19 +155,19 @@ struct Lookup<'a> {
     key: Key,
     /// The value of `proxy_cache_key`, which every entry holds and every lookup compares.
     text: Vec<u8>,
-    /// The client's `Cache-Control`; nothing where it is ignored.
+    /// The client's `Cache-Control`; nothing if it is ignored.
     control: RequestCacheControl,
 }
 
 /// The result of a lookup.
-enum Found {
+enum LookupResult {
     /// A response.
     Reply(Reply),
     /// One that is fresh and has holes, or may have.
     Parts(Hit),
     /// A stale one, to be revalidated.
     Stale(Hit),
-    /// One that is good, but not for this client, which wants a newer one.
+    /// A fresh one, but not for this client, which requires a newer one.
     Unwanted(Hit),
     /// None.
     Nothing,
@@ -181,7 +181,7 @@ struct Meeting {
     ended: u64,
 }
 
-impl Lookup<'_> {
+impl CacheLookup<'_> {
     /// Repeats the lookup until there is a response. An awaited response may be gone, or another variant, on its
     /// arrival: then the lookup is repeated, a few times.
     async fn run(&self, request: &mut Request) -> Result<Reply, Failure> {
@@ -195,20 +195,22 @@ impl Lookup<'_> {
             }
             meeting.ended = self.cache.shared_fetches().ended(&meeting.key);
             let stale = match self.look(request).await {
-                Found::Reply(reply) => return Ok(reply),
-                Found::Parts(hit) if self.control.only_if_cached && parts::is_servable(request, &hit) => {
+                LookupResult::Reply(reply) => return Ok(reply),
+                LookupResult::Parts(hit)
+                    if self.control.only_if_cached && parts::is_servable(request, &hit) =>
+                {
                     let asked = self.asked(request);
                     return Box::pin(self.fetch(None).complete(request, hit, asked)).await;
                 }
-                // RFC 9111 section 5.2.1.7: this answers it, and no upstream is asked.
+                // RFC 9111 section 5.2.1.7: this answers it, without an upstream.
                 _ if self.control.only_if_cached => {
                     record::of(request).status = Some(Status::Miss);
                     return Err(Failure::Status(504));
                 }
-                Found::Parts(_) if self.control.no_store => {
+                LookupResult::Parts(_) if self.control.no_store => {
                     return (self.origin.ask)(request, &Wanted::default()).await;
                 }
-                Found::Parts(hit) => {
+                LookupResult::Parts(hit) => {
                     let asked = self.asked(request);
                     let coming = asked.and_then(|asked| Some((asked, self.part_coming(&hit, asked)?)));
                     let Some((part, shared_fetch)) = coming else {
@@ -219,15 +221,15 @@ impl Lookup<'_> {
                         Followed::Variant(_) | Followed::LookAgain => continue,
                     }
                 }
-                Found::Stale(hit) => {
+                LookupResult::Stale(hit) => {
                     record::of(request).forwarded = Some(Forwarded::Stale);
                     Some(hit)
                 }
-                Found::Unwanted(hit) => {
+                LookupResult::Unwanted(hit) => {
                     record::of(request).forwarded = Some(Forwarded::Request);
                     Some(hit)
                 }
-                Found::Nothing => {
+                LookupResult::Nothing => {
                     let record = record::of(request);
                     if record.forwarded != Some(Forwarded::Request) {
                         record.forwarded = Some(Forwarded::UriMiss);
@@ -292,10 +294,10 @@ impl Lookup<'_> {
                 let stale = match shared_fetches.ended(&meeting.key) == meeting.ended {
                     true => stale,
                     false => match self.look(request).await {
-                        Found::Reply(reply) => return Ok(Followed::Reply(reply)),
-                        Found::Parts(_) => return Ok(Followed::LookAgain),
-                        Found::Stale(hit) | Found::Unwanted(hit) => Some(hit),
-                        Found::Nothing => None,
+                        LookupResult::Reply(reply) => return Ok(Followed::Reply(reply)),
+                        LookupResult::Parts(_) => return Ok(Followed::LookAgain),
+                        LookupResult::Stale(hit) | LookupResult::Unwanted(hit) => Some(hit),
+                        LookupResult::Nothing => None,
                     },
                 };
                 self.fetch(stale).lead(request, lead).await
@@ -319,7 +321,7 @@ impl Lookup<'_> {
         shared_fetch: &Arc<SharedFetch>,
         (stale, key): (Option<Hit>, Key),
     ) -> Result<Followed, Failure> {
-        // A fetch is in flight, so the old response does no harm where it is allowed at all.
+        // A fetch is in flight, so the old response does no harm if it is allowed at all.
         let is_wanted = record::of(request).forwarded != Some(Forwarded::Request);
         let mut stale = stale;
         let is_good = |hit: &mut Hit| {
@@ -335,7 +337,7 @@ impl Lookup<'_> {
             Waited::Outcome(Outcome::Filling(filling)) => {
                 let variant = policy::variant_of(request, &filling.meta.vary);
                 if variant != filling.meta.variant {
-                    // It is for requests that say something else. Others may be after the same variant as this one.
+                    // It applies to requests without another value. Others may be after the same variant as this one.
                     return Ok(Followed::Variant(self.key.variant(&variant)));
                 }
                 let age = policy::age(&filling.meta, now_s());
@@ -361,7 +363,7 @@ impl Lookup<'_> {
         Ok(Followed::Reply(reply))
     }
 
-    /// The range that is fetched by itself, where that is wanted.
+    /// The range that is fetched separately, if requested.
     fn asked(&self, request: &Request) -> Option<Asked> {
         // Where the configuration sets the range of the request, that range is stored under its key.
         if self.conf.stores_parts && !self.conf.sets_range { asked::asked(request) } else { None }
@@ -475,7 +477,7 @@ impl Lookup<'_> {
     }
 
     /// Looks into the cache.
-    async fn look(&self, request: &mut Request) -> Found {
+    async fn look(&self, request: &mut Request) -> LookupResult {
         // Before the store: the entry may be older.
         if let Some(found) = self.look_for_pending(request) {
             return found;
@@ -486,28 +488,32 @@ impl Lookup<'_> {
             self.store.find_by(&self.key, &self.text, &selector, access(request, self.store)).await
         };
         // An entry that cannot be read counts as not stored: requests continue without a disk. The store logs it, once.
-        let Ok(Some(hit)) = found else { return Found::Nothing };
+        let Ok(Some(hit)) = found else { return LookupResult::Nothing };
         if self.is_damaged(request, &hit).await {
-            return Found::Nothing;
+            return LookupResult::Nothing;
         }
         let now = now_s();
         self.note(request, &hit.meta, now);
         match policy::reuse(self.conf, &hit, &self.control, (self.origin.ignored)(request.scope()), now) {
             Reuse::Fresh => {}
             Reuse::Stale => {
-                return self.served(request, hit, Status::Stale).map_or(Found::Nothing, Found::Reply);
+                return self
+                    .served(request, hit, Status::Stale)
+                    .map_or(LookupResult::Nothing, LookupResult::Reply);
             }
-            Reuse::Validate(_) => return Found::Unwanted(hit),
+            Reuse::Validate(_) => return LookupResult::Unwanted(hit),
         }
         match policy::grade(&hit, now) {
             // An unverified one may have unknown holes.
             Grade::Fresh if hit.located().is_some_and(|body| !body.is_verified(&(0..body.length))) => {
                 record::of(request).status = Some(Status::Hit);
-                Found::Parts(hit)
+                LookupResult::Parts(hit)
             }
-            Grade::Fresh => self.served(request, hit, Status::Hit).map_or(Found::Nothing, Found::Reply),
+            Grade::Fresh => {
+                self.served(request, hit, Status::Hit).map_or(LookupResult::Nothing, LookupResult::Reply)
+            }
             // With holes in the requested range it cannot be served at once.
-            _ if !parts::is_servable(request, &hit) => Found::Stale(hit),
+            _ if !parts::is_servable(request, &hit) => LookupResult::Stale(hit),
             Grade::StaleWhileRevalidate => self.update_beside(request, hit),
             Grade::Stale
                 if self.conf.background_update
@@ -515,12 +521,12 @@ impl Lookup<'_> {
             {
                 self.update_beside(request, hit)
             }
-            Grade::Stale => Found::Stale(hit),
+            Grade::Stale => LookupResult::Stale(hit),
         }
     }
 
-    /// Whether the first bytes that this request wants of a body are damaged on the disk, which drops the entry. This is
-    /// found out before the head goes, so that the request is a miss. Later only the rest can be requested.
+    /// Whether the first bytes of the requested body are damaged on the disk, which drops the entry. This is found out
+    /// before the head goes, so that the request is a miss. Later only the rest can be requested.
     async fn is_damaged(&self, request: &Request, hit: &Hit) -> bool {
         let Some(body) = hit.located().filter(|_| request.method != Method::Head) else { return false };
         let start = self.asked(request).map_or(0, |asked| asked.within(body.length).start);
@@ -535,7 +541,7 @@ impl Lookup<'_> {
     }
 
     /// Looks for a response that is complete and not in its place yet; `None` where the store has to be asked.
-    fn look_for_pending(&self, request: &mut Request) -> Option<Found> {
+    fn look_for_pending(&self, request: &mut Request) -> Option<LookupResult> {
         let is_wanted = |meta: &Meta| policy::variant_of(request, &meta.vary) == meta.variant;
         let (filling, sequence) = self.cache.shared_fetches().pending.find(&self.key, is_wanted)?;
         let meta = &filling.meta;
@@ -546,7 +552,7 @@ impl Lookup<'_> {
         let age = policy::age(meta, now);
         if meta.fresh_until <= now {
             // The stored response is not better.
-            return Some(Found::Nothing);
+            return Some(LookupResult::Nothing);
         }
         let left = meta.fresh_until.saturating_sub(now);
         let RequestCacheControl { no_cache, min_fresh, .. } = self.control;
@@ -556,27 +562,27 @@ impl Lookup<'_> {
         if is_unwanted {
             // The client demands a new fetch, which must not revalidate the stored response.
             record::of(request).forwarded = Some(Forwarded::Request);
-            return Some(Found::Nothing);
+            return Some(LookupResult::Nothing);
         }
         self.note(request, meta, now);
         let reply = stored::of_filling(&filling, age)?;
         record::of(request).status = Some(Status::Hit);
-        Some(Found::Reply(reply))
+        Some(LookupResult::Reply(reply))
     }
 
     /// Serves a stale response while this request or another one fetches a new one.
-    fn update_beside(&self, request: &mut Request, hit: Hit) -> Found {
+    fn update_beside(&self, request: &mut Request, hit: Hit) -> LookupResult {
         let (status, lead) =
             match self.cache.shared_fetches().join(&self.key, self.key, rt::now(), self.conf.join_limit()) {
                 Joined::Lead(lead) => (Status::Stale, Some(lead)),
                 Joined::Follow(_) | Joined::Marked => (Status::Updating, None),
             };
         let again = lead.map(|lead| (lead, fetch::Known::of(&hit)));
-        let Some(reply) = self.served(request, hit, status) else { return Found::Nothing };
+        let Some(reply) = self.served(request, hit, status) else { return LookupResult::Nothing };
         if let Some((lead, known)) = again {
             self.fetch(None).beside(request, lead, known);
         }
-        Found::Reply(reply)
+        LookupResult::Reply(reply)
     }
 
     /// The response to a request when another request's fetch failed.
@@ -676,8 +682,7 @@ pub async fn or_gone<T>(request: &Request, future: impl Future<Output = T>) -> R
     }
 }
 
-/// How stored responses are read for a request: by the engine of its location, bypassing the page cache where
-/// `directio` says so.
+/// How stored responses are read for a request: by the engine of its location, bypassing the page cache by `directio`.
 pub fn access(request: &Request, store: &Store) -> Access {
     let core = &request.scope().core;
     let events = request.config().events();

@@ -16,11 +16,11 @@ use crate::caching::shared_fetch::SharedFetches;
 pub struct Table {
     /// Their number. Lookups take no lock while it is zero.
     count: AtomicUsize,
-    responses: Mutex<KeyMap<Vec<Response>>>,
+    responses: Mutex<KeyMap<Vec<PendingVariant>>>,
 }
 
 /// One variant of a response.
-struct Response {
+struct PendingVariant {
     filling: Arc<Filling>,
     ticket: Arc<Ticket>,
     sequence: u64,
@@ -45,7 +45,7 @@ impl Table {
         self.count.fetch_sub(removed, Ordering::Release);
     }
 
-    fn add(&self, key: Key, response: Response) {
+    fn add(&self, key: Key, response: PendingVariant) {
         let mut responses = self.responses();
         responses.entry(key).or_default().push(response);
         self.count.fetch_add(1, Ordering::Release);
@@ -62,7 +62,7 @@ impl Table {
         }
     }
 
-    fn responses(&self) -> MutexGuard<'_, KeyMap<Vec<Response>>> {
+    fn responses(&self) -> MutexGuard<'_, KeyMap<Vec<PendingVariant>>> {
         self.responses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -82,7 +82,7 @@ impl Pending {
         (filling, ticket): (Arc<Filling>, Arc<Ticket>),
         sequence: u64,
     ) -> Pending {
-        let response = Response { filling: Arc::clone(&filling), ticket, sequence };
+        let response = PendingVariant { filling: Arc::clone(&filling), ticket, sequence };
         shared_fetches.pending.add(key, response);
         Pending { shared_fetches: Arc::clone(shared_fetches), key, filling }
     }

@@ -7,7 +7,7 @@
 //!      +-- follow -> waits               +----------------> Refreshed (304: look it up again)
 //!                                        +----------------> Failed
 //! ```
-//! Main types: [`SharedFetches`], all of one cache; [`FetchLeader`], the duty to say how it ends; [`SharedFetch`], which
+//! Main types: [`SharedFetches`], all of one cache; [`FetchLeader`], the duty to report its end; [`SharedFetch`], which
 //! coalesced requests wait for.
 
 use std::cell::OnceCell;
@@ -42,11 +42,11 @@ pub enum Outcome {
 /// A fetch in flight.
 pub struct SharedFetch {
     started: Instant,
-    state: Mutex<State>,
+    state: Mutex<FetchTable>,
 }
 
 #[derive(Default)]
-struct State {
+struct FetchTable {
     outcome: Option<Outcome>,
     waiting: Vec<Waker>,
 }
@@ -142,7 +142,7 @@ pub struct FetchLeader {
     /// The primary key.
     primary: Key,
     key: Key,
-    /// The key that it fetches a part for, where that is known to be one.
+    /// The key that it fetches a part for, if known.
     part_of: Option<Key>,
     /// The key of its variant, if the response has variants.
     variant: OnceCell<Key>,
@@ -468,7 +468,7 @@ impl SharedFetches {
         }
     }
 
-    /// The upstream has sent a part of this object that is not as long as it says: for some time the whole is
+    /// The upstream has sent a part of this object that is shorter than announced: for some time the whole is
     /// requested.
     pub fn refuse_parts(&self, key: &Key) {
         self.mark(&refusal(key), rt::now());

@@ -60,7 +60,8 @@ pub fn of_filling(filling: &Arc<Filling>, age: u32) -> Option<Reply> {
     let body = match length {
         // Each part gets a separate reader; this one keeps the needed bytes from being dropped.
         Some(length) => {
-            let source = Joined { filling: Arc::clone(filling), held: std::cell::Cell::new(Some(reader)) };
+            let source =
+                JoinedBody { filling: Arc::clone(filling), held: std::cell::Cell::new(Some(reader)) };
             Body::Ranged(RangedBody::new(Box::new(source), length))
         }
         None => Body::Source(Box::new(reader)),
@@ -139,7 +140,7 @@ pub struct Checked(pub Located);
 
 impl Ranged for Checked {
     fn open(&self, range: Range<u64>) -> Box<dyn BodySource> {
-        Box::new(CheckedSource { state: Reading::Ready(Box::new(self.0.read(range, READS))) })
+        Box::new(CheckedSource { state: StoredRead::Ready(Box::new(self.0.read(range, READS))) })
     }
 
     fn is_read_at_will(&self) -> bool {
@@ -150,7 +151,7 @@ impl Ranged for Checked {
 /// A read in flight; it returns the reader with its bytes.
 pub type PendingRead = Pin<Box<dyn Future<Output = (Box<Reader>, Result<Option<cache::Piece>, StoreError>)>>>;
 
-enum Reading {
+enum StoredRead {
     Ready(Box<Reader>),
     Pending(PendingRead),
     Over,
@@ -158,36 +159,36 @@ enum Reading {
 
 /// The state of reading a [`Checked`] body.
 struct CheckedSource {
-    state: Reading,
+    state: StoredRead,
 }
 
 impl BodySource for CheckedSource {
     fn is_reading(&self) -> bool {
-        matches!(self.state, Reading::Pending(_))
+        matches!(self.state, StoredRead::Pending(_))
     }
 
     fn set_room(&mut self, bytes: u64) {
-        if let Reading::Ready(reader) = &mut self.state {
+        if let StoredRead::Ready(reader) = &mut self.state {
             reader.set_room(bytes);
         }
     }
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
-        let mut pending = match std::mem::replace(&mut self.state, Reading::Over) {
-            Reading::Over => return Poll::Ready(Ok(None)),
-            Reading::Pending(pending) => pending,
-            Reading::Ready(mut reader) => Box::pin(async move {
+        let mut pending = match std::mem::replace(&mut self.state, StoredRead::Over) {
+            StoredRead::Over => return Poll::Ready(Ok(None)),
+            StoredRead::Pending(pending) => pending,
+            StoredRead::Ready(mut reader) => Box::pin(async move {
                 let piece = reader.next().await;
                 (reader, piece)
             }) as PendingRead,
         };
         let Poll::Ready((reader, piece)) = pending.as_mut().poll(context) else {
-            self.state = Reading::Pending(pending);
+            self.state = StoredRead::Pending(pending);
             return Poll::Pending;
         };
         match piece {
             Ok(Some(piece)) => {
-                self.state = Reading::Ready(reader);
+                self.state = StoredRead::Ready(reader);
                 Poll::Ready(Ok(Some(source_of(piece))))
             }
             Ok(None) => Poll::Ready(Ok(None)),
@@ -208,12 +209,12 @@ pub fn source_of(piece: cache::Piece) -> Source {
 }
 
 /// A body on its way into the cache.
-struct Joined {
+struct JoinedBody {
     filling: Arc<Filling>,
     held: std::cell::Cell<Option<crate::caching::filling::FillingReader>>,
 }
 
-impl Ranged for Joined {
+impl Ranged for JoinedBody {
     fn open(&self, range: Range<u64>) -> Box<dyn BodySource> {
         // The first part continues the reader that joined; further ones read the bytes that have reached the file by
         // then.

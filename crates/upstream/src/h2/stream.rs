@@ -18,7 +18,7 @@ pub(super) struct Stream {
     /// Its number, once something was sent.
     id: Cell<Option<u32>>,
     /// The properties of the request that matter for its response.
-    asked: Cell<Asked>,
+    asked: Cell<RequestFacts>,
     inbox: RefCell<Inbox>,
     /// The task that waits for a window, or for room.
     giver: Cell<Option<Waker>>,
@@ -27,7 +27,7 @@ pub(super) struct Stream {
 
 /// The properties of the request that matter for its response.
 #[derive(Clone, Copy)]
-struct Asked {
+struct RequestFacts {
     method: Method,
     limits: Limits,
 }
@@ -66,7 +66,7 @@ impl Stream {
         let limits = Limits { head_max: 0, fields_max: FIELDS_MAX_DEFAULT };
         Rc::new(Stream {
             id: Cell::new(None),
-            asked: Cell::new(Asked { method: Method::Get, limits }),
+            asked: Cell::new(RequestFacts { method: Method::Get, limits }),
             inbox: RefCell::default(),
             giver: Cell::new(None),
             cut: Cell::new(None),
@@ -111,7 +111,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Adds a head or trailers; returns the length of the body where the head tells it.
+    /// Adds a head or trailers; returns the length of the body if the header section has it.
     pub(super) fn add_fields(&self, heads: Heads, ends: bool) -> Result<Option<u64>, Cut> {
         let mut inbox = self.inbox.borrow_mut();
         let reader = match heads {
@@ -230,7 +230,7 @@ impl StreamEnd {
 
     /// Announces the properties of the request before any of it is sent.
     pub(crate) fn ask(&self, method: Method, limits: Limits) {
-        self.stream.asked.set(Asked { method, limits });
+        self.stream.asked.set(RequestFacts { method, limits });
     }
 
     /// The next text of the response; `None` at its end.

@@ -28,9 +28,9 @@ use super::wire::{Fault, Kind, NXDOMAIN, Name, Question, Response};
 #[derive(Debug, Default)]
 pub(super) struct Turn(AtomicUsize);
 
-/// When the next server is asked, or the same one again: each round waits twice as long as the one before, up to the last.
-/// A name server that queries others needs some hundred milliseconds, and a lost datagram should not cost the five seconds
-/// that nginx waits.
+/// When the next server is queried, or the same one again: each round waits twice as long as the one before, up to the
+/// last. A name server that queries others needs some hundred milliseconds, and a lost datagram should not cost the five
+/// seconds that nginx waits.
 const TRY_MIN: Duration = Duration::from_secs(1);
 const TRY_MAX: Duration = Duration::from_secs(5);
 
@@ -40,7 +40,7 @@ const TCP_TIME: Duration = Duration::from_secs(5);
 /// Datagrams from one server that are no response to the question: they are guesses, and the port is given up.
 const STRAY_MAX: u32 = 64;
 
-/// Room for a datagram. Without an extension that says otherwise servers send 512 bytes at most (RFC 1035 section
+/// Room for a datagram. Without an extension servers send 512 bytes at most (RFC 1035 section
 /// 4.2.1); nginx has as much.
 const DATAGRAM_MAX: usize = 4096;
 
@@ -49,7 +49,7 @@ const DATAGRAM_MAX: usize = 4096;
 pub(super) struct Silence;
 
 /// The result of a try.
-enum Tried {
+enum QueryResult {
     /// A response, of which a code other than those of success and of names that do not exist is a failure of the server.
     Response(Response),
     /// Nothing: it could not be asked, and another one may do better.
@@ -72,7 +72,7 @@ pub(super) async fn ask(
         return Err(Silence);
     }
     let first = turn.0.fetch_add(1, Ordering::Relaxed);
-    let mut asked: Vec<Option<Asked>> = servers.iter().map(|_| None).collect();
+    let mut asked: Vec<Option<QueriedServer>> = servers.iter().map(|_| None).collect();
     let (mut patience, mut failed, mut unreachable) = (TRY_MIN, None, 0);
     for tries in 0usize.. {
         if rt::now() >= deadline {
@@ -81,16 +81,18 @@ pub(super) async fn ask(
         let place = first.wrapping_add(tries) % servers.len();
         match &asked[place] {
             Some(asked) => asked.again.pulse(),
-            None => asked[place] = Some(Asked::start(servers[place], name, kind)),
+            None => asked[place] = Some(QueriedServer::start(servers[place], name, kind)),
         }
         let timer = Timer::new();
         let end = deadline.min(rt::now() + patience);
         timer.set(end);
         while let Ok((from, tried)) = timer.limit(first_of(&mut asked)).await {
             match tried {
-                Tried::Response(response) if matches!(response.code, 0 | NXDOMAIN) => return Ok(response),
-                Tried::Response(response) => failed = Some(response),
-                Tried::Nothing => unreachable += 1,
+                QueryResult::Response(response) if matches!(response.code, 0 | NXDOMAIN) => {
+                    return Ok(response);
+                }
+                QueryResult::Response(response) => failed = Some(response),
+                QueryResult::Nothing => unreachable += 1,
             }
             if from == place {
                 break;
@@ -112,22 +114,22 @@ pub(super) async fn ask(
 }
 
 /// A queried name server that may still answer.
-struct Asked {
+struct QueriedServer {
     /// Sends the question again.
     again: Event,
-    outcome: Pin<Box<dyn Future<Output = Tried>>>,
+    outcome: Pin<Box<dyn Future<Output = QueryResult>>>,
 }
 
-impl Asked {
-    fn start(server: SocketAddr, name: &Name, kind: Kind) -> Asked {
+impl QueriedServer {
+    fn start(server: SocketAddr, name: &Name, kind: Kind) -> QueriedServer {
         let (again, question) = (Event::new(), Question { id: random_id(), name: name.clone(), kind });
         let outcome = Box::pin(outcome(server, question, again.clone()));
-        Asked { again, outcome }
+        QueriedServer { again, outcome }
     }
 }
 
-/// The first of the servers to have an outcome, with its place; it is asked no longer.
-async fn first_of(asked: &mut [Option<Asked>]) -> (usize, Tried) {
+/// The first of the servers to have an outcome, with its place; it is queried no longer.
+async fn first_of(asked: &mut [Option<QueriedServer>]) -> (usize, QueryResult) {
     poll_fn(|context| {
         for (place, slot) in asked.iter_mut().enumerate() {
             if let Some(asked) = slot
@@ -150,18 +152,18 @@ fn random_id() -> u16 {
 }
 
 /// The answer of one server, however late.
-async fn outcome(server: SocketAddr, question: Question, again: Event) -> Tried {
+async fn outcome(server: SocketAddr, question: Question, again: Event) -> QueryResult {
     match over_udp(server, &question, &again).await {
-        Ok(Some(response)) => Tried::Response(response),
+        Ok(Some(response)) => QueryResult::Response(response),
         Ok(None) => {
             let timer = Timer::new();
             timer.set(rt::now() + TCP_TIME);
             match timer.limit(over_tcp(server, &question)).await {
-                Ok(Ok(Some(response))) => Tried::Response(response),
-                Ok(Ok(None) | Err(_)) | Err(rt::Elapsed) => Tried::Nothing,
+                Ok(Ok(Some(response))) => QueryResult::Response(response),
+                Ok(Ok(None) | Err(_)) | Err(rt::Elapsed) => QueryResult::Nothing,
             }
         }
-        Err(_) => Tried::Nothing,
+        Err(_) => QueryResult::Nothing,
     }
 }
 

@@ -28,7 +28,7 @@ use super::wire::{ADDRESSES_MAX, Kind, NXDOMAIN, Name, Response, SERVFAIL, Said,
 pub struct Resolver {
     settings: Settings,
     turn: Turn,
-    table: Mutex<Table>,
+    table: Mutex<NameTable>,
     /// Where name servers are that the configuration has by name, and until when that holds.
     named: Mutex<HashMap<String, (Vec<IpAddr>, Instant)>>,
 }
@@ -41,7 +41,7 @@ pub(super) type Services = Vec<(Service, Vec<IpAddr>)>;
 
 /// Cached answers and lookups in flight.
 #[derive(Default)]
-struct Table {
+struct NameTable {
     names: HashMap<Name, Entry>,
     lookups: usize,
 }
@@ -52,12 +52,12 @@ struct Entry {
     /// Until when it may serve although its time is over.
     stale_until: Instant,
     /// The lookup in flight.
-    lookup: Option<Arc<Lookup>>,
+    lookup: Option<Arc<NameLookup>>,
     used: Instant,
 }
 
 /// A lookup in flight.
-struct Lookup {
+struct NameLookup {
     started: Instant,
     outcome: OnceLock<Result<Addresses, Unresolved>>,
     done: Watcher,
@@ -70,7 +70,7 @@ struct LookupDone(rt::watch::Publisher);
 /// bytes.
 const NAMES_MAX: usize = 8192;
 
-/// Lookups in flight at once: each has two sockets for each name server that was asked.
+/// Lookups in flight at once: each has two sockets for each queried name server.
 const LOOKUPS_MAX: usize = 512;
 
 /// The longest time that an answer is used.
@@ -170,7 +170,13 @@ impl Resolver {
     }
 
     /// The task of a lookup.
-    async fn lead(self: Arc<Resolver>, name: Name, lookup: Arc<Lookup>, done: LookupDone, deadline: Instant) {
+    async fn lead(
+        self: Arc<Resolver>,
+        name: Name,
+        lookup: Arc<NameLookup>,
+        done: LookupDone,
+        deadline: Instant,
+    ) {
         let ending = Ending { resolver: &self, name: &name, lookup: &lookup, _done: done };
         let found = self.addresses(&name, deadline).await;
         let outcome = found.map(|(addresses, ttl)| (addresses.into(), rt::now() + ttl));
@@ -178,13 +184,13 @@ impl Resolver {
         let _ = ending.lookup.outcome.set(outcome);
     }
 
-    /// Whether addresses of this family are wanted.
+    /// Whether addresses of this family are used.
     pub(super) fn wants(&self, address: &IpAddr) -> bool {
         if address.is_ipv4() { self.settings.ipv4 } else { self.settings.ipv6 }
     }
 
-    /// Asks for the addresses of both families, as far as they are wanted, and returns how long they hold. Neither
-    /// looks into the table nor writes there.
+    /// Queries the addresses of both families, as far as they are used, and returns their lifetime. Neither looks into
+    /// the table nor writes there.
     pub(super) async fn addresses(
         &self,
         name: &Name,
@@ -214,7 +220,7 @@ impl Resolver {
             (Ok((found, seconds)), Err(_)) | (Err(_), Ok((found, seconds))) => {
                 Ok((found, self.holds(seconds)))
             }
-            // A server that failed says less than one that knows of no such name.
+            // The failure of a server is weaker evidence than an answer that the name does not exist.
             (Err(Unresolved::Code(NXDOMAIN)), Err(other)) | (Err(other), Err(_)) => Err(other),
         }
     }
@@ -334,7 +340,7 @@ impl Resolver {
         }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, NameTable> {
         lock(&self.table)
     }
 }
@@ -361,7 +367,7 @@ async fn limited<T>(
 struct Ending<'a> {
     resolver: &'a Resolver,
     name: &'a Name,
-    lookup: &'a Arc<Lookup>,
+    lookup: &'a Arc<NameLookup>,
     _done: LookupDone,
 }
 
@@ -396,12 +402,12 @@ enum Begun {
     /// They are known.
     Known(Addresses),
     /// A lookup is in flight; with the addresses known before.
-    Joined(Arc<Lookup>, Option<Addresses>),
+    Joined(Arc<NameLookup>, Option<Addresses>),
     /// The caller looks them up.
-    Leads(Arc<Lookup>, LookupDone, Option<Addresses>),
+    Leads(Arc<NameLookup>, LookupDone, Option<Addresses>),
 }
 
-impl Table {
+impl NameTable {
     fn begin(&mut self, name: &Name, now: Instant) -> Result<Begun, Unresolved> {
         if let Some(entry) = self.names.get_mut(name) {
             entry.used = now;
@@ -418,7 +424,7 @@ impl Table {
         self.make_room(now);
         self.lookups += 1;
         let (publisher, done) = rt::watch::channel(0);
-        let lookup = Arc::new(Lookup { started: now, outcome: OnceLock::new(), done });
+        let lookup = Arc::new(NameLookup { started: now, outcome: OnceLock::new(), done });
         let fresh = || Entry { found: None, stale_until: now, lookup: None, used: now };
         let entry = self.names.entry(name.clone()).or_insert_with(fresh);
         entry.lookup = Some(Arc::clone(&lookup));
@@ -462,7 +468,7 @@ mod tests {
 
     #[test]
     fn the_table_has_a_limit_and_keeps_what_is_used() {
-        let (mut table, now) = (Table::default(), Instant::now());
+        let (mut table, now) = (NameTable::default(), Instant::now());
         let at = |number: usize| now + Duration::from_micros(number as u64);
         for number in 0..NAMES_MAX + 10 {
             let Ok(Begun::Leads(..)) = table.begin(&name(number), at(number)) else { panic!("it is new") };
@@ -478,7 +484,7 @@ mod tests {
 
     #[test]
     fn lookups_have_a_limit_and_are_joined() {
-        let (mut table, now) = (Table::default(), Instant::now());
+        let (mut table, now) = (NameTable::default(), Instant::now());
         let mut leads = Vec::new();
         for number in 0..LOOKUPS_MAX {
             leads.push(table.begin(&name(number), now));

@@ -111,7 +111,7 @@ pub(super) enum Kind {
     Srv = 33,
 }
 
-/// The type of a record that says which name a name stands for.
+/// The type of a record that names an alias.
 const CNAME: u16 = 5;
 
 /// One question.
@@ -124,7 +124,7 @@ pub(super) struct Question {
 }
 
 impl Question {
-    /// The query, which wants the server to ask others in its turn.
+    /// The query, with recursion desired.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         const RECURSION_DESIRED: u16 = 0x0100;
         let mut out = Vec::with_capacity(HEADER_BYTES + self.name.0.len() + 5);
@@ -144,7 +144,7 @@ impl Question {
 pub(super) struct Response {
     /// 0 is success (RFC 1035 section 4.1.1).
     pub(super) code: u8,
-    records: Vec<Record>,
+    records: Vec<DnsRecord>,
 }
 
 /// The code of a name that does not exist.
@@ -165,7 +165,7 @@ pub(super) enum Fault {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Record {
+struct DnsRecord {
     name: Name,
     ttl_s: u32,
     data: Data,
@@ -181,7 +181,7 @@ enum Data {
 /// An SRV record: where a service is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Service {
-    /// Those with the least one are asked first.
+    /// Those with the lowest one are tried first.
     pub(super) priority: u16,
     pub(super) weight: u16,
     pub(super) port: u16,
@@ -193,7 +193,7 @@ pub(super) struct Service {
 pub(super) enum Said<T> {
     /// These records, for this many seconds.
     Found(Vec<T>, u32),
-    /// It stands for another name, of which the response says nothing.
+    /// It is an alias of a name that the response does not resolve.
     Alias(Name, u32),
     /// It has nothing of the kind, or its aliases lead nowhere.
     Nothing,
@@ -271,7 +271,7 @@ fn is_ours(message: &[u8], question: &Question) -> Option<u16> {
 }
 
 /// The usable records of the answer section.
-fn records(message: &[u8], question: &Question) -> Option<Vec<Record>> {
+fn records(message: &[u8], question: &Question) -> Option<Vec<DnsRecord>> {
     let count = word(message, 6)?;
     // Read before: it matched.
     let (_, mut at) = Name::read(message, HEADER_BYTES)?;
@@ -289,7 +289,7 @@ fn records(message: &[u8], question: &Question) -> Option<Vec<Record>> {
         {
             // A TTL with the top bit set counts as zero (RFC 2181 section 8).
             let ttl_s = if ttl_s > i32::MAX as u32 { 0 } else { ttl_s };
-            records.push(Record { name, ttl_s, data });
+            records.push(DnsRecord { name, ttl_s, data });
         }
     }
     Some(records)

@@ -16,11 +16,11 @@ use crate::request::Method;
 pub struct Decoder {
     method: Method,
     limits: Limits,
-    place: Place,
+    place: RecordPart,
     /// The header of the record, as far as it is here.
     header: [u8; HEADER_LEN],
     header_len: usize,
-    /// Bytes that are still to come of the record's content, and of the padding behind it.
+    /// Remaining bytes of the record's content, and of its padding.
     content: usize,
     padding: usize,
     /// Whether an empty record of the response has come.
@@ -29,7 +29,7 @@ pub struct Decoder {
     plain: usize,
     /// The missing bytes of the body, if its length is known.
     length: Option<u64>,
-    /// Whether the response has no body, whatever its header section says (RFC 9110 section 6.4.1).
+    /// Whether the response has no body, whatever its header section contains (RFC 9110 section 6.4.1).
     is_bare: bool,
     is_over: bool,
     /// Whether bytes came behind the end.
@@ -43,7 +43,7 @@ pub struct Decoder {
 
 /// Where the next byte belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum RecordPart {
     Header,
     Content,
     Padding,
@@ -70,7 +70,7 @@ impl Decoder {
         Self {
             method,
             limits,
-            place: Place::Header,
+            place: RecordPart::Header,
             header: [0; HEADER_LEN],
             header_len: 0,
             content: 0,
@@ -118,12 +118,12 @@ impl Decoder {
                 self.length = head.content_length();
                 self.plain = input.len() - head_len as usize;
                 let is_short = self.length.is_some_and(|length| length > self.plain as u64);
-                if self.place == Place::Over && is_short && !self.is_bare {
+                if self.place == RecordPart::Over && is_short && !self.is_bare {
                     return Err(ReplyError::StdoutClosed);
                 }
                 Ok(HeadEvent::Head(head_len))
             }
-            _ if self.stdout_closed || self.place == Place::Over => Err(ReplyError::StdoutClosed),
+            _ if self.stdout_closed || self.place == RecordPart::Over => Err(ReplyError::StdoutClosed),
             _ => Ok(HeadEvent::More),
         }
     }
@@ -140,7 +140,7 @@ impl Decoder {
         let mut at = 0;
         loop {
             let (consumed, found) = match self.plain {
-                0 if self.place == Place::Over => (0, Found::End),
+                0 if self.place == RecordPart::Over => (0, Found::End),
                 0 => self.step(&input[at..]).map_err(|error| InvalidBody(error.message()))?,
                 plain => {
                     let len = plain.min(input.len() - at);
@@ -173,7 +173,7 @@ impl Decoder {
         }
     }
 
-    /// Takes bytes off the length, if that was told; how many of them are the body's.
+    /// Subtracts bytes from the length, if it is known; how many of them are the body's.
     fn counted(&mut self, len: usize) -> usize {
         let Some(left) = &mut self.length else { return len };
         let taken = len.min((*left).min(usize::MAX as u64) as usize);
@@ -182,14 +182,14 @@ impl Decoder {
     }
 
     pub(in crate::gateway) fn ends_within(&self, input: &[u8]) -> bool {
-        let is_whole = self.place == Place::Over && input.len() == self.plain;
+        let is_whole = self.place == RecordPart::Over && input.len() == self.plain;
         self.is_bare || is_whole && self.length.is_none_or(|left| left <= self.plain as u64)
     }
 
     pub(in crate::gateway) fn left(&self) -> Option<u64> {
         match self.length {
             _ if self.is_over || self.is_bare => Some(0),
-            None if self.place == Place::Over => Some(self.plain as u64),
+            None if self.place == RecordPart::Over => Some(self.plain as u64),
             length => length,
         }
     }
@@ -202,7 +202,7 @@ impl Decoder {
         let ends = self.plain == 0
             && match self.length {
                 Some(left) => left == 0,
-                None => self.stdout_closed || self.place == Place::Over,
+                None => self.stdout_closed || self.place == RecordPart::Over,
             };
         // The connection is of no more use.
         self.has_excess = true;
@@ -211,7 +211,7 @@ impl Decoder {
     }
 
     pub(in crate::gateway) fn keeps(&self) -> bool {
-        self.place == Place::Over && !self.has_excess
+        self.place == RecordPart::Over && !self.has_excess
     }
 
     pub(in crate::gateway) fn take_messages(&mut self) -> Option<Vec<u8>> {
@@ -224,9 +224,9 @@ impl Decoder {
         loop {
             let rest = &input[at..];
             match self.place {
-                Place::Over => return Ok((at, Found::End)),
+                RecordPart::Over => return Ok((at, Found::End)),
                 _ if rest.is_empty() => return Ok((at, Found::More)),
-                Place::Header => {
+                RecordPart::Header => {
                     let len = rest.len().min(HEADER_LEN - self.header_len);
                     self.header[self.header_len..][..len].copy_from_slice(&rest[..len]);
                     self.header_len += len;
@@ -235,7 +235,7 @@ impl Decoder {
                         self.begin_record()?;
                     }
                 }
-                Place::Content => {
+                RecordPart::Content => {
                     let len = rest.len().min(self.content);
                     self.content -= len;
                     let start = at;
@@ -247,7 +247,7 @@ impl Decoder {
                         _ => {}
                     }
                 }
-                Place::Padding => {
+                RecordPart::Padding => {
                     let len = rest.len().min(self.padding);
                     self.padding -= len;
                     at += len;
@@ -287,10 +287,10 @@ impl Decoder {
     /// Goes where the next byte belongs.
     fn end_record(&mut self) {
         self.place = match (self.content, self.padding) {
-            (0, 0) if self.header[1] == END_REQUEST => Place::Over,
-            (0, 0) => Place::Header,
-            (0, _) => Place::Padding,
-            _ => Place::Content,
+            (0, 0) if self.header[1] == END_REQUEST => RecordPart::Over,
+            (0, 0) => RecordPart::Header,
+            (0, _) => RecordPart::Padding,
+            _ => RecordPart::Content,
         };
     }
 

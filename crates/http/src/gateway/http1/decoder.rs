@@ -13,7 +13,7 @@ pub struct Decoder {
     limits: Limits,
     origin: Origin,
     keeps: bool,
-    place: Place,
+    place: BodyPart,
 }
 
 /// The source of the text.
@@ -29,7 +29,7 @@ enum Origin {
 
 /// How the body ends.
 #[derive(Debug)]
-enum Place {
+enum BodyPart {
     /// This many bytes are left; none before the head is complete.
     Length(u64),
     /// Chunks, and the lines of trailers so far.
@@ -47,7 +47,7 @@ const TRAILERS_MAX: u16 = 100;
 
 impl Decoder {
     pub(in crate::gateway) fn new(method: Method, limits: Limits) -> Self {
-        Self { method, limits, origin: Origin::Server, keeps: false, place: Place::Length(0) }
+        Self { method, limits, origin: Origin::Server, keeps: false, place: BodyPart::Length(0) }
     }
 
     /// One that takes the responses of scripts too. Their connections are not kept alive.
@@ -88,15 +88,15 @@ impl Decoder {
                 let keeps = reply_keeps_alive(head, input) && framing.is_delimited();
                 self.keeps = keeps && self.origin != Origin::Script;
                 self.place = match framing {
-                    ReplyFraming::None => Place::Length(0),
-                    ReplyFraming::Length(length) => Place::Length(length),
-                    ReplyFraming::Chunked => Place::Chunks(ChunkedDecoder::without_limits(), Vec::new()),
-                    ReplyFraming::UntilClose => Place::Close,
+                    ReplyFraming::None => BodyPart::Length(0),
+                    ReplyFraming::Length(length) => BodyPart::Length(length),
+                    ReplyFraming::Chunked => BodyPart::Chunks(ChunkedDecoder::without_limits(), Vec::new()),
+                    ReplyFraming::UntilClose => BodyPart::Close,
                 };
                 HeadEvent::Head(head_len)
             }
             ReplyProgress::Http09 => {
-                self.place = Place::Close;
+                self.place = BodyPart::Close;
                 HeadEvent::NoHead
             }
         })
@@ -105,16 +105,16 @@ impl Decoder {
     #[inline]
     pub(in crate::gateway) fn body(&mut self, input: &[u8]) -> Result<BodyStep, InvalidBody> {
         match &mut self.place {
-            Place::Length(0) => {
-                self.place = Place::Over(Vec::new());
+            BodyPart::Length(0) => {
+                self.place = BodyPart::Over(Vec::new());
                 Ok(BodyStep { consumed: 0, event: BodyEvent::End })
             }
-            Place::Length(left) => {
+            BodyPart::Length(left) => {
                 let len = input.len().min((*left).min(usize::MAX as u64) as usize);
                 *left -= len as u64;
                 Ok(data(len))
             }
-            Place::Chunks(decoder, trailers) => {
+            BodyPart::Chunks(decoder, trailers) => {
                 let step = decoder.handle_with_trailers(input, trailers).map_err(|_| INVALID_CHUNKS)?;
                 let event = match step.event {
                     Event::Data { start, end } => BodyEvent::Data { start, end },
@@ -122,41 +122,41 @@ impl Decoder {
                     Event::End => BodyEvent::End,
                 };
                 if event == BodyEvent::End {
-                    self.place = Place::Over(std::mem::take(trailers));
+                    self.place = BodyPart::Over(std::mem::take(trailers));
                 }
                 Ok(BodyStep { consumed: step.consumed, event })
             }
-            Place::Close => Ok(data(input.len())),
+            BodyPart::Close => Ok(data(input.len())),
             // More than was announced.
-            Place::Over(_) => Ok(BodyStep { consumed: input.len(), event: BodyEvent::More }),
+            BodyPart::Over(_) => Ok(BodyStep { consumed: input.len(), event: BodyEvent::More }),
         }
     }
 
     pub(in crate::gateway) fn ends_within(&self, input: &[u8]) -> bool {
         match &self.place {
-            Place::Length(left) => input.len() as u64 >= *left,
+            BodyPart::Length(left) => input.len() as u64 >= *left,
             // Looked through first: where the end is no end after all, nothing must be lost.
-            Place::Chunks(decoder, _) => ends_with_last_chunk(input) && is_whole(*decoder, input),
-            Place::Close | Place::Over(_) => false,
+            BodyPart::Chunks(decoder, _) => ends_with_last_chunk(input) && is_whole(*decoder, input),
+            BodyPart::Close | BodyPart::Over(_) => false,
         }
     }
 
     pub(in crate::gateway) fn left(&self) -> Option<u64> {
         match self.place {
-            Place::Length(left) => Some(left),
-            Place::Over(_) => Some(0),
-            Place::Chunks(..) | Place::Close => None,
+            BodyPart::Length(left) => Some(left),
+            BodyPart::Over(_) => Some(0),
+            BodyPart::Chunks(..) | BodyPart::Close => None,
         }
     }
 
     pub(in crate::gateway) fn is_over(&self) -> bool {
-        matches!(self.place, Place::Over(_))
+        matches!(self.place, BodyPart::Over(_))
     }
 
     pub(in crate::gateway) fn close(&mut self) -> bool {
-        let ends = matches!(self.place, Place::Close);
+        let ends = matches!(self.place, BodyPart::Close);
         if ends {
-            self.place = Place::Over(Vec::new());
+            self.place = BodyPart::Over(Vec::new());
         }
         ends
     }
@@ -166,7 +166,7 @@ impl Decoder {
     }
 
     pub(in crate::gateway) fn trailers(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let Place::Over(section) = &self.place else { return Vec::new() };
+        let BodyPart::Over(section) = &self.place else { return Vec::new() };
         let mut fields = Vec::new();
         if section.is_empty() || parse_fields(section, TRAILERS_MAX, &mut fields).is_err() {
             return Vec::new();
