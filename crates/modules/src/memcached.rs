@@ -63,7 +63,7 @@ const DIRECTIVES: &[Directive] = &[
         row(
             "_gzip_flag",
             Args::Exactly(1),
-            "Bits of a value's flags of which one says that the value is compressed by gzip.",
+            "Bits of a value's flags; one of them marks a value as compressed by gzip.",
         )
         .default("0"),
         |scope, cx| cx.number(&mut scope.own::<Passing<Memcached>>().own.gzip_flag),

@@ -117,7 +117,11 @@ const DIRECTIVES: &[Directive] = &[
     ),
     // Else the server's address, or 0 for cookies of the first version.
     Directive::scope(
-        spec("userid_service", Args::Exactly(1), "A number that tells which server made an identifier."),
+        spec(
+            "userid_service",
+            Args::Exactly(1),
+            "A number that identifies the server that made an identifier.",
+        ),
         |scope, cx| {
             let mut service = 0;
             cx.number(&mut service)?;

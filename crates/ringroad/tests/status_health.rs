@@ -48,7 +48,7 @@ fn leaves(main: &str) {
     let response = open.get("/");
     assert_eq!((response.status, response.field("Connection")), (200, Some("keep-alive")));
     server.signal(Signal::QUIT);
-    server.wait_for_log("clients are sent elsewhere for 3600000 ms", deadline());
+    server.wait_for_log("readiness checks fail for 3600000 ms", deadline());
     let unready = wait::until("the check fails", deadline(), || {
         Some(get(&server, "/ready")).filter(|response| response.status == 503)
     });

@@ -7,20 +7,17 @@ use std::sync::Arc;
 
 use crate::metric::{Cells, Label, Metric, Page, Series};
 
-const ACCEPTED: Series = Series::first(Metric::counter(
-    "connections_accepted_total",
-    "connections",
-    "Connections that were accepted.",
-));
+const ACCEPTED: Series =
+    Series::first(Metric::counter("connections_accepted_total", "connections", "Accepted connections."));
 
-const CLOSED: Series = ACCEPTED.after(Metric::counter(
-    "connections_closed_total",
-    "connections",
-    "Connections that have ended.",
-));
+const CLOSED: Series =
+    ACCEPTED.after(Metric::counter("connections_closed_total", "connections", "Closed connections."));
 
-const REQUESTS: Series =
-    CLOSED.after(Metric::counter("requests_total", "requests", "Requests that clients have begun to send."));
+const REQUESTS: Series = CLOSED.after(Metric::counter(
+    "requests_total",
+    "requests",
+    "Requests of which at least one byte was received.",
+));
 
 const CONNECTIONS: Series =
     REQUESTS.after(Metric::gauge("connections", "connections", "Open connections, by state.").labelled(&[
@@ -35,28 +32,27 @@ const CONNECTIONS: Series =
     ]));
 
 const HTTP2_LIMITS: Series = CONNECTIONS.after(
-    Metric::counter("http2_limits_total", "times", "Times that a client of HTTP/2 met a limit.").labelled(&[
-        Label {
+    Metric::counter("http2_limits_total", "times", "Number of times that an HTTP/2 client reached a limit.")
+        .labelled(&[Label {
             name: "limit",
             values: &[
-                ("streams", "a request was refused, since as many as may be were open"),
+                ("streams", "a request was refused, since the maximum number of streams was open"),
                 ("resets", "a connection ended, since many streams were reset or refused"),
-                ("frames", "a connection ended, since many frames did nothing"),
+                ("frames", "a connection ended, since many frames had no effect"),
                 ("header_block", "a connection ended, since a header block was too large"),
-                ("output", "a connection was not read further, since its client did not take what was ready"),
+                ("output", "a connection was paused, since its client did not receive the queued frames"),
             ],
-        },
-    ]),
+        }]),
 );
 
 const HANDSHAKES: Series = HTTP2_LIMITS.after(
-    Metric::counter("tls_handshakes_total", "handshakes", "Handshakes of TLS with clients, by their end.")
+    Metric::counter("tls_handshakes_total", "handshakes", "TLS handshakes with clients, by result.")
         .labelled(&[Label {
             name: "result",
             values: &[
                 ("full", ""),
-                ("resumed", "of a session that the client had before"),
-                ("failed", "the client went away or took too long, or both sides do not agree"),
+                ("resumed", "of an earlier session of the client"),
+                ("failed", "the client left or took too long, or both sides have no common parameters"),
             ],
         }]),
 );
@@ -65,7 +61,7 @@ const HANDSHAKE_STEPS: Series = HANDSHAKES.after(
     Metric::counter(
         "tls_handshake_steps_total",
         "steps",
-        "Steps of handshakes with clients that did not run at once, since several handshakes were under way.",
+        "Handshake steps that were deferred because several handshakes were in progress.",
     )
     .labelled(&[Label {
         name: "how",

@@ -71,7 +71,7 @@ const DIRECTIVES: &[Directive] = &[
         spec(
             "dav_access",
             Args::Between(1, 3),
-            "Who may read and write new files and directories: `user:`, `group:`, `all:` with `r` or `rw`.",
+            "Permissions of new files and directories: `user:`, `group:`, `all:` with `r` or `rw`.",
         )
         .default("user:rw"),
         |scope, cx| {

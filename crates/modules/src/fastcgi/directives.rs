@@ -36,7 +36,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         },
     ),
     Directive::scope(
-        row("_index", Args::Exactly(1), "What is put behind a URI that ends with a slash, in `$fastcgi_script_name`."),
+        row("_index", Args::Exactly(1), "The file name appended to a URI that ends with a slash, in `$fastcgi_script_name`."),
         |scope, cx| {
             if cx.arg(0).is_empty() {
                 return Err(cx.error("invalid index \"\" in \"fastcgi_index\" directive"));

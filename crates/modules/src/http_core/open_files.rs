@@ -49,8 +49,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // Only errors that the path itself causes: a disk that fails is tried again.
     Directive::scope(
-        core("open_file_cache_errors", LEVELS, Args::Flag, "Caches errors of paths, too.")
-            .default("off"),
+        core("open_file_cache_errors", LEVELS, Args::Flag, "Caches errors of paths, too.").default("off"),
         |scope, cx| cx.flag(&mut scope.core.files.opening.terms.errors),
     ),
     // Known to nginx's parser and not to its documentation.
@@ -66,7 +65,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "disable_symlinks",
             LEVELS,
             Args::Between(1, 2),
-            "Symbolic links that are not followed: none, all, or links whose owner differs from that of the target.",
+            "Symbolic links that are not followed: none, all, or links with another owner than their target.",
         )
         .default("off"),
         set_links,

@@ -19,8 +19,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "resolver",
             LEVELS,
             Args::AtLeast(1),
-            "Name servers that names out of variables and servers with `resolve` are looked up by, with `valid=`, \
-             `ipv4=` and `ipv6=`.",
+            "Name servers for names out of variables and servers with `resolve`, with `valid=`, `ipv4=` and `ipv6=`.",
         ),
         set_resolver,
     ),

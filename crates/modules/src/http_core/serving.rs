@@ -52,7 +52,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "default_type",
             LEVELS,
             Args::Exactly(1),
-            "The media type of files whose extension is not known.",
+            "The media type of files with an unknown extension.",
         )
         .default("text/plain"),
         |scope, cx| {
@@ -262,7 +262,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "server_tokens",
             LEVELS,
             Args::Exactly(1),
-            "Whether responses tell the version; a quoted text replaces all of it.",
+            "Whether responses contain the version; a quoted text replaces all of it.",
         )
         .default("on"),
         set_server_tokens,

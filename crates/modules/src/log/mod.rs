@@ -47,7 +47,7 @@ const DIRECTIVES: &[Directive] = &[
             "access_log",
             LEVELS.or(Contexts::LOCATION_IF).or(Contexts::LIMIT_EXCEPT),
             Args::AtLeast(1),
-            "Where a line for each request goes, in which format, and under which condition.",
+            "The target of a line for each request, its format, and its condition.",
         )
         .many()
         .default("logs/access.log combined"),

@@ -38,9 +38,7 @@ impl<F: Family> Rows<F> {
                 "_cache_path",
                 Contexts::HTTP,
                 Args::AtLeast(2),
-                "A cache: its folder, `keys_zone=NAME:SIZE`, and how it is kept. `verify=TIME` says how long a comparison of an entry \
-                 with its checksums holds (default 1h; `off`: until the worker ends), and `scrub=TIME` in which time all entries are \
-                 read and compared in the background (default `off`).",
+                "A cache: its directory, `keys_zone=NAME:SIZE`, and its limits. `verify=TIME` is how long a comparison of an entry with its checksums holds (default 1h; `off`: until the worker ends), and `scrub=TIME` the time in which all entries are read and compared in the background (default `off`).",
             )
             .many(),
             cache_path::declare,
@@ -142,7 +140,7 @@ impl<F: Family> Rows<F> {
         ),
         // The responses to their own fetches are not stored: another request is about to store one.
         Directive::scope(
-            row("_cache_lock_timeout", Args::Exactly(1), "How long requests wait for a fetch that brings nothing before they ask themselves.")
+            row("_cache_lock_timeout", Args::Exactly(1), "How long requests wait for a fetch without progress before they start another one.")
                 .default("5s"),
             |scope, cx| cx.milliseconds(&mut conf::<F>(scope).cache.lock_timeout),
         ),
@@ -278,8 +276,7 @@ impl<F: Family> Rows<F> {
             own(
                 "_cache_heuristic",
                 Args::Between(1, 2),
-                "How much of the time since `Last-Modified` an answer is fresh that says nothing, as `10%`, and how long at \
-                 most; or `off`.",
+                "The share of the time since `Last-Modified` that a response without a lifetime is fresh, as `10%`, and the longest time; or `off`.",
             )
             .default("off"),
             |scope, cx| set_heuristic(conf::<F>(scope), cx),

@@ -113,7 +113,7 @@ impl<F: Family> Rows<F> {
             },
         ),
         Directive::scope(
-            row("_ssl_server_name", Args::Flag, "Whether upstreams are told which name is meant (SNI).")
+            row("_ssl_server_name", Args::Flag, "Whether the server name is sent to upstreams (SNI).")
                 .default("off"),
             |scope, cx| cx.flag(&mut own::<F>(scope).sends_name),
         ),

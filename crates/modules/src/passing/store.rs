@@ -7,7 +7,7 @@
 //! ```
 //!
 //! An answer goes to a temporary file first and gets its name when it is complete: no reader sees an incomplete copy
-//! under its name. Errors of the disk are said, and the client's answer goes on without a copy.
+//! under its name. Errors of the disk are logged, and the client's response continues without a copy.
 
 use std::ffi::OsString;
 use std::future::{Future, poll_fn};
@@ -57,7 +57,7 @@ impl<F: Family> Rows<F> {
             row(
                 "_store_access",
                 Args::Between(1, 3),
-                "Who may read and write these files: `user:`, `group:`, `all:` with `r` or `rw`.",
+                "Permissions of these files: `user:`, `group:`, `all:` with `r` or `rw`.",
             )
             .default("user:rw"),
             |scope, cx| {
@@ -129,7 +129,7 @@ pub(super) fn keep(request: &Request, conf: &Conf, body: Body) -> Body {
     }
     // A decoded URI may have any byte in it but this one, which would end the path early.
     if path.contains(&0) || path.is_empty() {
-        request.log(Level::Error, format_args!("a path to store an answer at is empty or has a zero byte"));
+        request.log(Level::Error, format_args!("the path of a stored response is empty or has a zero byte"));
         return body;
     }
     let plan = Plan {
@@ -173,7 +173,7 @@ struct Storing {
     thread: Rc<Thread>,
     /// A piece that is passed on when the copy has it.
     held: Option<Source>,
-    /// Whether the stream has come to its end, good or bad.
+    /// Whether the stream has ended, successfully or not.
     is_over: bool,
 }
 
@@ -191,7 +191,7 @@ impl Storing {
     fn poll_copy(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Copy::Busy(work) = &mut self.copy {
             let writer = ready!(work.as_mut().poll(context));
-            // Nothing comes back from a copy that is complete, or that could not go on.
+            // A complete copy, or one that could not continue, returns nothing.
             self.copy = writer.map_or(Copy::Gone, Copy::Idle);
         }
         Poll::Ready(())
@@ -256,7 +256,7 @@ impl BodySource for Storing {
     }
 }
 
-/// Takes bytes; nothing comes back where that failed, which the log tells.
+/// Takes bytes; returns nothing after a failure, which is logged.
 async fn write(mut writer: Writer, bytes: Vec<u8>, thread: Rc<Thread>) -> Option<Writer> {
     match writer.append(&bytes).await {
         Ok(()) => Some(writer),

@@ -78,7 +78,7 @@ const CERTIFICATES: &[Directive] = &[
         spec(
             "ssl_certificate_cache",
             Args::Between(1, 3),
-            "How many certificates whose names have variables are kept, and how long: max=N, inactive=TIME, valid=TIME, off.",
+            "How many certificates with variables in their names are cached, and how long: max=N, inactive=TIME, valid=TIME, off.",
         )
         .default("off"),
         set_certificate_cache,
@@ -207,7 +207,7 @@ const CLIENTS: &[Directive] = &[
         spec(
             "ssl_client_certificate",
             ONE,
-            "The file with roots of clients' certificates, whose names clients are told.",
+            "The file with roots for certificates of clients; their names are sent to clients.",
         ),
         |scope, cx| {
             scope.own::<Conf>().client_certificate = Some(read_file(cx, "certificate")?);
@@ -218,7 +218,7 @@ const CLIENTS: &[Directive] = &[
         spec(
             "ssl_trusted_certificate",
             ONE,
-            "The file with roots of clients' certificates, whose names clients are not told.",
+            "The file with roots for certificates of clients; their names are not sent to clients.",
         ),
         |scope, cx| {
             scope.own::<Conf>().trusted_certificate = Some(read_file(cx, "certificate")?);
@@ -240,7 +240,7 @@ const SESSIONS: &[Directive] = &[
         spec(
             "ssl_session_cache",
             Args::Between(1, 2),
-            "Where sessions are kept: off, none, builtin, shared:NAME:SIZE. The last one of a block counts.",
+            "The store of sessions: off, none, builtin, shared:NAME:SIZE. The last one of a block counts.",
         )
         .many()
         .default("none"),
@@ -278,10 +278,10 @@ const WITHOUT_EFFECT: &[Directive] = &[
         "The file with parameters of DHE suites, of which there are none.",
     ),
     without_effect("ssl_ech_file", ONE, true, "The file with a key of Encrypted Client Hello."),
-    without_effect("ssl_ocsp", ONE, false, "Whether authorities are asked about clients' certificates."),
-    without_effect("ssl_ocsp_cache", ONE, false, "Where their responses are kept."),
-    without_effect("ssl_ocsp_responder", ONE, false, "Who is asked."),
-    without_effect("ssl_stapling_responder", ONE, false, "Who is asked for a response to staple."),
+    without_effect("ssl_ocsp", ONE, false, "Whether certificates of clients are checked by OCSP."),
+    without_effect("ssl_ocsp_cache", ONE, false, "The cache of their responses."),
+    without_effect("ssl_ocsp_responder", ONE, false, "The URL of the responder."),
+    without_effect("ssl_stapling_responder", ONE, false, "The URL of the responder for stapled responses."),
     without_effect("ssl_stapling_verify", Args::Flag, false, "Whether a stapled response is verified."),
 ];
 

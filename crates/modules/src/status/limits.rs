@@ -17,11 +17,11 @@ const RESULTS: &[Value] = &[
     ("rejected_dry_run", "would have been refused"),
 ];
 
-/// A request counts in each zone that was asked about it, up to the first that refuses it.
+/// A request counts in each zone that checks it, up to the first that refuses it.
 const REQUESTS: Metric = Metric::counter(
     "limit_requests_total",
     "requests",
-    "Requests that a zone of limit_req or limit_conn was asked about, by result.",
+    "Requests checked against a zone of limit_req or limit_conn, by result.",
 )
 .labelled(&[Label { name: "zone", values: &[] }, Label { name: "result", values: RESULTS }]);
 

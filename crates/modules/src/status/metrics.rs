@@ -15,7 +15,7 @@ use upstream::caching;
 use upstream::caching::settings::Caches;
 use upstream::peers::{self, Upstreams};
 
-/// By it dashboards tell which version made the other numbers.
+/// It shows dashboards the version behind the other numbers.
 const BUILD: Metric = Metric::gauge("build_info", "1", "1, with the version of the program.")
     .labelled(&[Label { name: "version", values: &[] }]);
 
@@ -30,7 +30,7 @@ const GENERATION: Metric = Metric::gauge(
 const CERTIFICATES: Metric = Metric::gauge(
     "tls_certificate_expiry_timestamp_seconds",
     "seconds",
-    "When a certificate ends to be valid, in seconds since 1970; 0 where an authority has not issued it yet.",
+    "Expiry time of a certificate, in seconds since 1970; 0 until an authority has issued it.",
 )
 .labelled(&[Label { name: "server", values: &[] }, Label { name: "certificate", values: &[] }]);
 
@@ -82,7 +82,7 @@ pub(super) fn run(_: &Conf, request: &mut Request) -> Step {
     Step::Done
 }
 
-/// The format that a client accepts: a scraper that knows OpenMetrics says so.
+/// The format that a client accepts: a scraper that supports OpenMetrics asks for it.
 fn form(accept: Option<&[u8]>) -> Form {
     const OPEN: &[u8] = b"application/openmetrics-text";
     let accepts = |accept: &[u8]| memchr::memmem::find(accept, OPEN).is_some();

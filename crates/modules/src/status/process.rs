@@ -15,16 +15,17 @@ const CPU: Metric =
 const STARTED: Metric = Metric::gauge(
     "process_start_time_seconds",
     "seconds",
-    "When the worker process began, in seconds since 1970.",
+    "Start time of the worker process, in seconds since 1970.",
 )
 .without_prefix();
 
 /// From proc_pid_statm(5), as the next one.
 const RESIDENT: Metric =
-    Metric::gauge("process_resident_memory_bytes", "bytes", "Memory of the process in RAM.").without_prefix();
+    Metric::gauge("process_resident_memory_bytes", "bytes", "Resident memory of the process.")
+        .without_prefix();
 
 const VIRTUAL: Metric =
-    Metric::gauge("process_virtual_memory_bytes", "bytes", "Addresses of the process.").without_prefix();
+    Metric::gauge("process_virtual_memory_bytes", "bytes", "Virtual memory of the process.").without_prefix();
 
 /// Entries of proc_pid_fd(5).
 const DESCRIPTORS: Metric =
@@ -32,7 +33,8 @@ const DESCRIPTORS: Metric =
 
 /// The soft limit of the kernel (getrlimit(2)).
 const DESCRIPTORS_MAX: Metric =
-    Metric::gauge("process_max_fds", "descriptors", "File descriptors at most.").without_prefix();
+    Metric::gauge("process_max_fds", "descriptors", "Maximum number of open file descriptors.")
+        .without_prefix();
 
 /// All of them, in the order of the page.
 pub(super) const METRICS: &[&Metric] = &[&CPU, &STARTED, &RESIDENT, &VIRTUAL, &DESCRIPTORS, &DESCRIPTORS_MAX];

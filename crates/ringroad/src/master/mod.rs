@@ -94,7 +94,7 @@ struct Master {
     postponed: Vec<Signal>,
     /// The number of the newest configuration, in force or not.
     generation: u64,
-    /// Addresses of names, as a worker told them last: a name server that fails must not leave the next worker without.
+    /// Addresses of names, as a worker sent them last: a name server that fails must not leave the next worker without.
     addresses: String,
     /// All that live: one that serves, one that starts during a reload, any number that finish.
     workers: Vec<WorkerProcess>,
@@ -123,7 +123,7 @@ struct Master {
     /// A terminal waits for the start of the daemon.
     readiness: Option<Readiness>,
     signals: Signals,
-    /// The exit status will say so.
+    /// The exit status will show it.
     failed: bool,
 }
 
@@ -206,7 +206,7 @@ impl Master {
             while let Some(arrived) = self.signals.next() {
                 self.handle_signal(arrived);
             }
-            // Words before deaths: the last message of a worker says why it ends.
+            // Words before deaths: the last message of a worker has the reason of its end.
             self.handle_messages();
             self.reap();
             self.reap_new_binary();
@@ -361,7 +361,7 @@ impl Master {
         if delay.is_zero() || self.quit_at.take().is_some() || self.phase != Phase::Running {
             return self.quit();
         }
-        self.cycle.log.notice(format_args!("clients are sent elsewhere for {} ms", delay.as_millis()));
+        self.cycle.log.notice(format_args!("readiness checks fail for {} ms", delay.as_millis()));
         // A worker that is to replace the present one would not know of it.
         self.abandon_pending();
         self.quit_at = Some(Instant::now() + delay);
@@ -382,7 +382,7 @@ impl Master {
         self.cycle.listeners.0.clear();
     }
 
-    /// Tells the workers that are meant to finish and end.
+    /// Tells the workers to finish and end.
     fn dismiss(&mut self, meant: impl Fn(&WorkerProcess) -> bool, limit: Option<Duration>) {
         let kill_at = limit.map(|limit| Instant::now() + limit + QUIT_GRACE);
         let meant =
@@ -431,7 +431,7 @@ impl Master {
         }
     }
 
-    /// Messages of a worker that was told to end meanwhile are of no consequence.
+    /// Messages of a worker that was told to end meanwhile have no effect.
     fn handle_message(&mut self, index: usize, message: ToMaster) {
         match message {
             ToMaster::Ready { method, remark } => {
@@ -548,7 +548,7 @@ impl Master {
         }
     }
 
-    /// A worker did not become ready for this reason: the next one starts at once unless this goes on and on. A worker
+    /// A worker did not become ready for this reason: the next one starts at once unless this happens repeatedly. A worker
     /// that was ready is replaced at once, however often it dies: a delay would lock out clients that the next one serves.
     fn handle_fault(&mut self, fault: &str) {
         if self.phase == Phase::Starting {
@@ -599,7 +599,7 @@ fn timeout_until(at: Instant) -> Timespec {
     }
 }
 
-/// Tells all workers that live of a change, and returns them.
+/// Sends a change to all live workers, and returns them.
 fn tell_all(workers: &mut [WorkerProcess], number: u64, change: &AcmeChange) -> Vec<u32> {
     let message = ToWorker::Acme(number, change.clone());
     // One that leaves accepts no more connections.
@@ -612,7 +612,7 @@ fn tell_all(workers: &mut [WorkerProcess], number: u64, change: &AcmeChange) -> 
     told
 }
 
-/// The lines that stand at the start of a log.
+/// The lines at the start of a log.
 fn greet(log: &Log) {
     log.notice(concat!("ringroad/", env!("CARGO_PKG_VERSION")));
     let system = rustix::system::uname();

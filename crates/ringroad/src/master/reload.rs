@@ -153,7 +153,7 @@ impl Master {
         if self.pending.as_ref().is_none_or(|pending| pending.worker != worker.pid()) {
             return false;
         }
-        self.cycle.log.emerg("the new configuration did not come into force, the old one goes on");
+        self.cycle.log.emerg("the new configuration was not applied, the old one stays in force");
         self.abandon_pending();
         let serves = |worker: &WorkerProcess| worker.stage == Stage::Serving;
         let still_served = self.workers.iter().any(serves);
@@ -176,7 +176,7 @@ impl Master {
                         old.remove(&self.cycle.log);
                     }
                 }
-                // The server goes on without telling where; its old file still does.
+                // The server continues without reporting it; its old file still does.
                 Err(message) => self.cycle.log.emerg(message),
             }
         }

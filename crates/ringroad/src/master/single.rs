@@ -171,7 +171,7 @@ impl Single {
                 if delay.is_zero() || self.quit_at.take().is_some() {
                     return self.quit();
                 }
-                log.notice(format_args!("clients are sent elsewhere for {} ms", delay.as_millis()));
+                log.notice(format_args!("readiness checks fail for {} ms", delay.as_millis()));
                 self.worker.leave();
                 self.quit_at = Some(Instant::now() + delay);
             }

@@ -89,10 +89,9 @@ impl Master {
         }
         self.cycle.log.notice("changing binary");
         let Some(pid_file) = &mut self.pid_file else {
-            return self
-                .cycle
-                .log
-                .alert("the binary is not changed: there is no pid file to tell old from new by");
+            return self.cycle.log.alert(
+                "the binary is not changed: without a pid file, old and new processes cannot be told apart",
+            );
         };
         let pid_path = pid_file.path().to_owned();
         if let Err(message) = pid_file.step_aside() {
@@ -147,7 +146,9 @@ impl Master {
             self.cycle.log.notice("start worker processes");
             self.phase = Phase::Running;
         } else {
-            self.cycle.log.notice("a new binary runs and workers serve: the configuration is not read again");
+            self.cycle
+                .log
+                .notice("the configuration is not read again while a new binary runs beside this one");
         }
     }
 
@@ -164,7 +165,7 @@ impl Master {
         self.new_binary.as_ref().map(|new| new.child.id())
     }
 
-    /// Removes the files of unix sockets at the end, unless another master goes on with them.
+    /// Removes the files of unix sockets at the end, unless another master continues with them.
     pub(super) fn forget_listeners(&self) {
         let lives = self.predecessor.as_ref().is_some_and(Predecessor::lives);
         if self.new_binary.is_none() && !lives {

@@ -72,7 +72,7 @@ impl Facts {
 /// A metric that is computed when it is read.
 struct Row {
     metric: Metric,
-    /// Appends a number for each value of the last label, or one; nothing where it is not known.
+    /// Appends a number for each value of the last label, or one; nothing if it is not known.
     read: fn(&Numbers, &mut Vec<u64>),
 }
 
@@ -99,7 +99,7 @@ const MARKS: Row = own(
     Metric::gauge(
         "cache_marks",
         "keys",
-        "Keys that are marked because their responses are for one request each.",
+        "Keys marked as uncacheable, so that their requests do not wait for each other.",
     ),
     |numbers, out| out.push(numbers.marks),
 );
@@ -108,7 +108,7 @@ const MARKED: Row = own(
     Metric::counter(
         "cache_marked_total",
         "requests",
-        "Requests that did not wait for another one because of a mark.",
+        "Requests that did not wait for a fetch in flight, because their key was marked.",
     ),
     |numbers, out| out.push(numbers.marked),
 );
@@ -117,7 +117,7 @@ const REFUSED: Row = Row {
     metric: Metric::counter(
         "cache_refused_total",
         "responses",
-        "Cacheable responses that the store did not take.",
+        "Cacheable responses that were not stored, by reason.",
     )
     .labelled(&[
         ZONE,
@@ -167,7 +167,7 @@ const FILLS: Row = Row {
 };
 
 const REMOVED: Row = Row {
-    metric: Metric::counter("cache_removed_total", "entries", "Entries that were removed.").labelled(&[
+    metric: Metric::counter("cache_removed_total", "entries", "Removed entries, by reason.").labelled(&[
         ZONE,
         Label {
             name: "reason",
@@ -184,18 +184,20 @@ const REMOVED: Row = Row {
     },
 };
 
-const PURGES: Row =
-    own(Metric::counter("cache_purges_total", "purges", "Purges, whatever they hit."), |numbers, out| {
+const PURGES: Row = own(
+    Metric::counter("cache_purges_total", "purges", "Purges, whether or not they matched an entry."),
+    |numbers, out| {
         store(numbers, out, |stats| [stats.purges]);
-    });
+    },
+);
 
 const PURGES_KEPT: Row = own(
-    Metric::gauge("cache_purges_kept", "purges", "Purges that are kept because an entry may be older."),
+    Metric::gauge("cache_purges_kept", "purges", "Purges in memory that may still match an older entry."),
     |numbers, out| store(numbers, out, |stats| [stats.purges_kept]),
 );
 
 const DISK_ERRORS: Row = Row {
-    metric: Metric::counter("cache_disk_errors_total", "operations", "Operations of the disk that failed.")
+    metric: Metric::counter("cache_disk_errors_total", "operations", "Failed disk operations.")
         .labelled(&[ZONE, Label { name: "direction", values: &[("read", ""), ("write", "")] }]),
     read: |numbers, out| store(numbers, out, |stats| [stats.read_errors, stats.write_errors]),
 };
@@ -204,7 +206,7 @@ const DEGRADATIONS: Row = own(
     Metric::counter(
         "cache_degradations_total",
         "times",
-        "Times that the cache stopped using its disk for a while and passed responses through.",
+        "Number of times that disk failures made the cache stop storing for a while.",
     ),
     |numbers, out| store(numbers, out, |stats| [stats.pass_throughs]),
 );
@@ -229,7 +231,7 @@ const OBJECTS: Row =
     });
 
 const OBJECTS_MAX: Row = own(
-    Metric::gauge("cache_objects_max", "entries", "Most entries of the index, from the size of keys_zone."),
+    Metric::gauge("cache_objects_max", "entries", "Maximum number of entries, from the size of keys_zone."),
     |numbers, out| store(numbers, out, |stats| [stats.entries_max]),
 );
 
@@ -252,7 +254,7 @@ const LOADED: Row = own(
     Metric::gauge(
         "cache_loaded",
         "1",
-        "1 when all entries on the disk are known; until then lookups ask the disk.",
+        "1 when all entries on the disk are known; until then lookups check the disk.",
     ),
     |numbers, out| store(numbers, out, |stats| [stats.is_loaded.into()]),
 );

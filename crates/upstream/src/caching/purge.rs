@@ -85,6 +85,6 @@ pub async fn invalidate(request: &Request, cache: &Arc<Cache>, text: &[u8]) {
     }
     // The client's change was made, so its response is passed on even if the stored one remains.
     if let Err(error) = store.purge(Scope::Key(key.0), Fate::Gone).await {
-        request.log(Level::Error, format_args!("stored answer was not invalidated: {error}"));
+        request.log(Level::Error, format_args!("stored response was not invalidated: {error}"));
     }
 }

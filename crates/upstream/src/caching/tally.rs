@@ -45,7 +45,7 @@ const COLLAPSED: Series = REQUESTS.after(
     Metric::counter(
         "cache_collapsed_total",
         "requests",
-        "Requests that received the response which another request was fetching.",
+        "Requests that shared the fetch of another request (collapsed forwarding).",
     )
     .labelled(&[ZONE]),
 );
@@ -64,7 +64,7 @@ const UNSTORED: Series = UNAVAILABLE.after(
     Metric::counter(
         "cache_unstored_total",
         "responses",
-        "Responses that were not stored by the rules of caching.md.",
+        "Responses that must not be stored by the rules of caching.md.",
     )
     .labelled(&[
         ZONE,

@@ -17,19 +17,19 @@ const BOTH: &[Label] = &[UPSTREAM, PEER];
 const REQUESTS: Metric = Metric::counter(
     "upstream_requests_total",
     "tries",
-    "Tries that have ended, by status. Statuses that did not occur are left out.",
+    "Finished tries, by status. Statuses that did not occur are left out.",
 )
 .labelled(&[UPSTREAM, PEER, CODE]);
 
 const CONNECT: Metric = Metric::histogram(
     "upstream_connect_seconds",
-    "From the begin of a try to its connection, where that was new.",
+    "Time from the start of a try to its new connection; keep-alive connections are left out.",
 )
 .labelled(BOTH);
 
 const FIRST_BYTE: Metric = Metric::histogram(
     "upstream_first_byte_seconds",
-    "From the begin of a try to the header section of its response.",
+    "Time from the start of a try to the header section of its response.",
 )
 .labelled(BOTH);
 
@@ -46,15 +46,14 @@ const FAILS: Metric =
 const UNAVAILABLE: Metric = Metric::counter(
     "upstream_unavailable_total",
     "times",
-    "Times that the server was left alone for fail_timeout after max_fails.",
+    "Number of times that the server became unavailable for fail_timeout after max_fails failures.",
 )
 .labelled(BOTH);
 
-const UP: Metric =
-    Metric::gauge("upstream_up", "1", "1 when requests may be sent to the server now.").labelled(BOTH);
+const UP: Metric = Metric::gauge("upstream_up", "1", "1 if the server may get requests now.").labelled(BOTH);
 
 const ACTIVE: Metric =
-    Metric::gauge("upstream_active", "requests", "Requests that the server has now.").labelled(BOTH);
+    Metric::gauge("upstream_active", "requests", "Requests in progress at the server.").labelled(BOTH);
 
 /// All of them, in the order of the page.
 pub const METRICS: &[&Metric] =
