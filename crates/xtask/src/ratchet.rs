@@ -43,11 +43,22 @@ pub(crate) enum Metric {
     Unwraps,
     /// Comment lines in a hundred lines; more is better.
     CommentPercent,
+    /// Names that mean two types.
+    NamesTwice,
+    /// Comment lines with words that CONTRIBUTING.md does not use.
+    Dialect,
 }
 
 /// All metrics, in the order in which they are reported.
-pub(crate) const METRICS: [Metric; 5] =
-    [Metric::FunctionsOver70, Metric::FunctionP95, Metric::FileP90, Metric::Unwraps, Metric::CommentPercent];
+pub(crate) const METRICS: [Metric; 7] = [
+    Metric::FunctionsOver70,
+    Metric::FunctionP95,
+    Metric::FileP90,
+    Metric::Unwraps,
+    Metric::CommentPercent,
+    Metric::NamesTwice,
+    Metric::Dialect,
+];
 
 impl Metric {
     /// The name in the file.
@@ -58,6 +69,8 @@ impl Metric {
             Metric::FileP90 => "file-p90",
             Metric::Unwraps => "unwraps",
             Metric::CommentPercent => "comment-percent",
+            Metric::NamesTwice => "names-twice",
+            Metric::Dialect => "dialect",
         }
     }
 
@@ -69,13 +82,15 @@ impl Metric {
             Metric::FileP90 => shape.file_p90(),
             Metric::Unwraps => shape.unwraps,
             Metric::CommentPercent => shape.comment_percent(),
+            Metric::NamesTwice => shape.names_twice().len(),
+            Metric::Dialect => shape.dialect.len(),
         }
     }
 
     /// The value that every crate should reach.
     pub(crate) fn target(self, shape: &Shape) -> usize {
         match self {
-            Metric::FunctionsOver70 => 0,
+            Metric::FunctionsOver70 | Metric::NamesTwice | Metric::Dialect => 0,
             Metric::FunctionP95 => 40,
             Metric::FileP90 => 600,
             // 1.5 in 1000 lines, rounded up so that a small crate may have one.

@@ -1,8 +1,10 @@
-//! The shape of a crate's library code in numbers: lengths, comments, unsafe blocks, unwraps.
+//! The shape of a crate's library code in numbers: lengths, comments, words, names of types, unsafe blocks, unwraps.
 //!
 //! Text based, without a parser: the numbers steer, they do not judge a single line. Library code is in `src` outside
 //! of test files, up to the `#[cfg(test)] mod` at a file's end. [`Patterns`] holds the regular expressions, [`Shape`]
 //! adds the files of one crate up.
+
+use std::collections::BTreeMap;
 
 use regex_lite::Regex;
 
@@ -14,6 +16,9 @@ pub(crate) const FUNCTION_LINES_MAX: usize = 70;
 /// How many lines above a use of `unsafe` its justification may start.
 const SAFETY_LINES_BEFORE: usize = 6;
 
+/// Names that each module of a protocol or directive family has, distinguished by the path of the module.
+const NAMES_BY_PATH: [&str; 4] = ["Conf", "Decoder", "Encoder", "Settings"];
+
 /// The expressions that take the numbers.
 pub(crate) struct Patterns {
     skipped_folder: Regex,
@@ -22,6 +27,8 @@ pub(crate) struct Patterns {
     function: Regex,
     unsafe_use: Regex,
     unwrap: Regex,
+    named_type: Regex,
+    dialect: Regex,
 }
 
 impl Patterns {
@@ -38,6 +45,11 @@ impl Patterns {
             ),
             unsafe_use: pattern(r"\bunsafe\s*(?:\{|impl\b|extern\b)"),
             unwrap: pattern(r"\.(?:unwrap|expect)\("),
+            named_type: pattern(r"^\s*(?:pub(?:\([^)]*\))?\s+)?(?:struct|enum|trait)\s+(\w+)"),
+            // A component is the actor, and a noun is a noun: CONTRIBUTING.md, "Words".
+            dialect: pattern(
+                r"(?i)\b(?:no|some|any)body\b|\bwho(?:ever|m)\b|(?://[/!]?|[.:;]) what (?:is|was|it|has|they|are|can|comes?|stands?|follows)\b",
+            ),
         }
     }
 
@@ -78,6 +90,10 @@ pub(crate) struct Shape {
     pub(crate) comment_lines: usize,
     /// Lines with `.unwrap(` or `.expect(`.
     pub(crate) unwraps: usize,
+    /// Comment lines with words that CONTRIBUTING.md does not use.
+    pub(crate) dialect: Vec<String>,
+    /// The names of types, each with the places of its declarations.
+    pub(crate) types: BTreeMap<String, Vec<String>>,
     /// Uses of `unsafe`.
     pub(crate) unsafe_uses: usize,
     /// Uses of `unsafe` without a justification, with their places.
@@ -99,12 +115,19 @@ impl Shape {
             |(size, name, line): (usize, String, usize)| (size, format!("{}:{line} {name}", file.path));
         self.functions.extend(functions.into_iter().map(place));
         for (index, line) in lines.iter().enumerate() {
+            let place = || format!("{}:{}", file.path, index + 1);
+            if is_comment(line) && patterns.dialect.is_match(line) {
+                self.dialect.push(place());
+            }
+            if let Some(captures) = patterns.named_type.captures(line) {
+                self.types.entry(captures[1].to_owned()).or_default().push(place());
+            }
             if patterns.uses_unsafe(line) {
                 self.unsafe_uses += 1;
                 let from = index.saturating_sub(SAFETY_LINES_BEFORE);
                 let near = &lines[from..lines.len().min(index + 2)];
                 if !near.iter().any(|line| line.to_ascii_lowercase().contains("safety")) {
-                    self.unjustified.push(format!("{}:{}", file.path, index + 1));
+                    self.unjustified.push(place());
                 }
             }
         }
@@ -126,6 +149,13 @@ impl Shape {
         let mut long: Vec<_> = self.functions.iter().filter(|(size, _)| *size > FUNCTION_LINES_MAX).collect();
         long.sort_by(|a, b| b.cmp(a));
         long
+    }
+
+    /// Names that mean two types, with their places.
+    pub(crate) fn names_twice(&self) -> Vec<String> {
+        let twice = self.types.iter().filter(|(_, places)| places.len() > 1);
+        let twice = twice.filter(|(name, _)| !NAMES_BY_PATH.contains(&name.as_str()));
+        twice.map(|(name, places)| format!("{name} is declared at {}", places.join(", "))).collect()
     }
 
     /// Comment lines in a hundred lines.
@@ -225,6 +255,18 @@ mod tests {
         ));
         assert_eq!(shape.unsafe_uses, 2);
         assert_eq!(shape.unjustified, ["crates/a/src/lib.rs:10"]);
+    }
+
+    #[test]
+    fn a_name_means_one_type_and_a_component_is_the_actor() {
+        let shape = shape(concat!(
+            "/// What is kept.\nstruct State;\nmod a {\n    pub(super) enum State {}\n}\n",
+            "struct Conf;\nmod b {\n    struct Conf;\n}\n",
+            "// Nobody reads it: what follows is lost.\n// The kernel knows what it does.\nlet nobody = 1;\n",
+        ));
+        assert_eq!(shape.names_twice().len(), 1);
+        assert!(shape.names_twice()[0].starts_with("State is declared at crates/a/src/lib.rs:2, "));
+        assert_eq!(shape.dialect, ["crates/a/src/lib.rs:1", "crates/a/src/lib.rs:10"]);
     }
 
     #[test]

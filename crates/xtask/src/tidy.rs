@@ -90,10 +90,18 @@ impl Tree {
         let mut problems: Vec<String> = self.files.iter().flat_map(|file| rules.check(file)).collect();
         for (name, shape) in &self.shapes {
             let missed = self.ratchet.judge(name, shape);
-            // With the figure alone one would have to go looking for the functions.
-            if missed.iter().any(|line| line.contains(Metric::FunctionsOver70.name())) {
+            // The figure alone does not name the places.
+            let misses = |metric: Metric| missed.iter().any(|line| line.contains(metric.name()));
+            if misses(Metric::FunctionsOver70) {
                 let long = shape.long_functions();
                 problems.extend(long.iter().map(|(size, place)| format!("{place}: {size} lines")));
+            }
+            if misses(Metric::NamesTwice) {
+                problems.extend(shape.names_twice());
+            }
+            if misses(Metric::Dialect) {
+                let places = shape.dialect.iter();
+                problems.extend(places.map(|place| format!("{place}: words that CONTRIBUTING.md replaces")));
             }
             problems.extend(missed);
             let bare = shape.unjustified.iter();
@@ -103,7 +111,7 @@ impl Tree {
         problems
     }
 
-    /// Unsafe code stands in listed modules only, the list is short, and it is about the crates that need it.
+    /// Unsafe code is in listed modules only, the list is short, and limited to the crates that need it.
     fn unsafe_problems(&self) -> Vec<String> {
         let listed = &self.ratchet.unsafe_files;
         let mut problems = Vec::new();
