@@ -86,9 +86,12 @@ fn comments(files: &[SourceFile]) -> Vec<Piece> {
     found
 }
 
-/// Paragraphs of text in the documents: no tables, headings, lists of code.
+/// Paragraphs of text in the documents: no tables, headings, lists of code, nor raw output of measurements.
 fn paragraphs(files: &[SourceFile]) -> Vec<Piece> {
-    let is_page = |path: &str| path.ends_with(".md") && (path.starts_with("docs/") || !path.contains('/'));
+    let is_page = |path: &str| {
+        let is_output = path.starts_with("docs/experiments/raw/");
+        path.ends_with(".md") && (path.starts_with("docs/") || !path.contains('/')) && !is_output
+    };
     let mut found = Vec::new();
     for file in files.iter().filter(|file| is_page(&file.path)) {
         for paragraph in file.text.split("\n\n") {
