@@ -183,12 +183,7 @@ fn assert_complete(report: &serde_json::Value, scenario: &str) {
             );
         }
     }
-    // TLS repeats no write-up: its tables have the ratios, and no claim is judged.
-    let parts = match scenario {
-        "tls" => &["tables", "configurations", "runs"][..],
-        _ => &["tables", "plots", "findings", "configurations", "runs"],
-    };
-    for part in parts.iter().copied() {
+    for part in ["tables", "plots", "findings", "standings", "configurations", "runs"] {
         assert!(!section[part].as_array().expect(part).is_empty(), "{part}");
     }
 }
@@ -312,6 +307,9 @@ fn requests_over_http2_are_measured_or_the_missing_generator_is_named() {
         assert_eq!(found.len(), tables, "{scenario}: {skipped:?}");
         for table in found {
             assert!(table["rows"][0]["cells"][1]["figure"].is_object(), "{scenario}: {table}");
+        }
+        for part in ["plots", "findings", "standings"] {
+            assert!(!section[part].as_array().expect(part).is_empty(), "{scenario}: {part}");
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The generator of HTTP load: `ringroad bench load`, and what the scenarios measure servers with.
 //!
+//! It also sends messages to servers that send them back, and makes connections that servers end ([`plan::Answers`]).
+//!
 //! [`run`] carries out a [`Plan`] and answers with an [`Outcome`]. Each thread has an engine of its own ([`worker`]),
 //! its share of the connections ([`link`]) and of the requests ([`request`], [`schedule`]); answers are told apart by
 //! [`reader`]. URLs and their patterns are read by [`target`], the command line by [`command`].
@@ -18,7 +20,7 @@ mod target;
 mod worker;
 
 // What scenarios use.
-pub(crate) use outcome::{Outcome, Tally, ThreadUse};
-pub(crate) use plan::{Expect, Length, Pace, Plan, Reuse};
-pub(crate) use run::{run, thread_use};
+pub(crate) use outcome::Outcome;
+pub(crate) use plan::{Answers, Expect, Length, Pace, Plan, Reuse};
+pub(crate) use run::run;
 pub(crate) use target::Target;

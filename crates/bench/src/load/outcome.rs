@@ -6,6 +6,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::plan::Pace;
+use crate::failure::Failure;
 
 /// The share of its processor above which a thread of the generator is taken to have had no time left.
 const BUSY_SHARE: f64 = 0.95;
@@ -145,6 +146,15 @@ impl Outcome {
     pub(crate) fn good_per_second(&self) -> f64 {
         let errors = &self.tally.errors;
         (self.tally.answers - errors.bad_status - errors.bad_check) as f64 / self.seconds
+    }
+
+    /// Fails where a request has failed.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let (answers, errors) = (self.tally.answers, self.tally.errors);
+        match errors.total() {
+            0 => Ok(()),
+            total => Err(Failure::Other(format!("{total} errors beside {answers} answers: {errors}"))),
+        }
     }
 
     /// Bytes of bodies a second.

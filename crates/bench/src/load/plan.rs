@@ -35,6 +35,8 @@ pub(crate) struct Plan {
     pub(crate) length: Length,
     /// The longest wait for a connection, and for an answer after its request was sent.
     pub(crate) timeout: Duration,
+    /// What an answer is.
+    pub(crate) answers: Answers,
     /// What every answer must be; targets may say more for theirs.
     pub(crate) expect: Expect,
     /// Random numbers follow from it: the same seed makes the same requests.
@@ -48,6 +50,17 @@ pub(crate) struct Plan {
     pub(crate) grain: Option<Duration>,
     /// What handshakes are made with, where connections speak TLS.
     pub(crate) tls: Option<tls::Client>,
+}
+
+/// What an answer is, and so what is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answers {
+    /// A message of HTTP/1 to a request of it.
+    Http,
+    /// So many bytes to the body of the plan, which is sent alone: of a server that sends back what it receives.
+    Bytes(u64),
+    /// The end of the connection, on which nothing is sent.
+    End,
 }
 
 /// When requests are sent.
@@ -133,6 +146,7 @@ impl Plan {
             warm_up: Duration::from_secs(1),
             length: Length::Time(Duration::from_secs(10)),
             timeout: Duration::from_secs(10),
+            answers: Answers::Http,
             expect: Expect::default(),
             seed: 1,
             stop: Arc::default(),

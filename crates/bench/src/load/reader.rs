@@ -8,6 +8,8 @@ use http::framing::{ChunkedDecoder, Event, ReplyFraming};
 use http::reply::{Limits, ReplyHead, ReplyProgress, parse};
 use http::request::Method;
 
+use super::plan::Answers;
+
 /// Longest head that is taken for one. Servers refuse to write more than this much.
 const HEAD_BYTES_MAX: u32 = 64 << 10;
 
@@ -24,6 +26,9 @@ pub(crate) struct Answer {
     pub(crate) is_kept: bool,
 }
 
+/// An answer without a head, to which its body is added.
+const HEADLESS: Answer = Answer { status: 200, body_bytes: 0, crc32c: 0, is_kept: true };
+
 /// Why the bytes of a connection became no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Broken {
@@ -38,6 +43,7 @@ pub(crate) enum Broken {
 /// What the answers of all connections of a thread share.
 pub(crate) struct Heads {
     method: Method,
+    answers: Answers,
     has_checksum: bool,
     head: ReplyHead,
     /// The last head, and what it said.
@@ -56,9 +62,10 @@ struct Said {
 
 impl Heads {
     /// For answers to requests of this method. Checksums are only made where they are wanted.
-    pub(crate) fn new(method: &str, has_checksum: bool) -> Heads {
+    pub(crate) fn new(method: &str, answers: Answers, has_checksum: bool) -> Heads {
         Heads {
             method: Method::of(method.as_bytes()),
+            answers,
             has_checksum,
             head: ReplyHead::new(),
             last: Vec::with_capacity(HEAD_BYTES_MAX as usize),
@@ -143,7 +150,10 @@ impl Reader {
     }
 
     /// The end of the connection: an answer that was to end so, or what is missing. Nothing between two answers.
-    pub(crate) fn end(&mut self) -> Result<Option<Answer>, Broken> {
+    pub(crate) fn end(&mut self, heads: &Heads) -> Result<Option<Answer>, Broken> {
+        if heads.answers == Answers::End {
+            return Ok(Some(Answer { is_kept: false, ..HEADLESS }));
+        }
         match std::mem::replace(&mut self.place, Place::Head) {
             Place::Head if self.partial.is_empty() => Ok(None),
             Place::Head => Err(Broken::Ended),
@@ -155,6 +165,14 @@ impl Reader {
     /// Whether the answer is complete with its head. A head that arrives in pieces is collected, which the ordinary one
     /// never is.
     fn read_head(&mut self, heads: &mut Heads, input: &mut &[u8]) -> Result<bool, Broken> {
+        match heads.answers {
+            Answers::Http => {}
+            Answers::Bytes(bytes) => {
+                (self.answer, self.place) = (HEADLESS, Place::Length(bytes));
+                return Ok(false);
+            }
+            Answers::End => return Err(Broken::Parse),
+        }
         let had = self.partial.len();
         let found = if had == 0 {
             heads.read(input)?
@@ -226,7 +244,16 @@ mod tests {
 
     /// All answers in `text`, arriving in pieces of `piece` bytes, and what its end brings.
     fn read(method: &str, text: &str, piece: usize) -> Result<(Vec<Answer>, AtEnd), Broken> {
-        let mut heads = Heads::new(method, true);
+        read_as(Answers::Http, method, text, piece)
+    }
+
+    fn read_as(
+        kind: Answers,
+        method: &str,
+        text: &str,
+        piece: usize,
+    ) -> Result<(Vec<Answer>, AtEnd), Broken> {
+        let mut heads = Heads::new(method, kind, true);
         let mut reader = Reader::new();
         let mut answers = Vec::new();
         for mut input in text.as_bytes().chunks(piece) {
@@ -234,7 +261,7 @@ mod tests {
                 answers.extend(reader.read(&mut heads, &mut input)?);
             }
         }
-        Ok((answers, reader.end()))
+        Ok((answers, reader.end(&heads)))
     }
 
     const PIECES: [usize; 5] = [1, 2, 7, 50, 10_000];
@@ -261,6 +288,18 @@ mod tests {
         for piece in PIECES {
             assert_eq!(read("GET", text, piece), Ok((wanted.to_vec(), Ok(None))), "{piece}");
         }
+    }
+
+    #[test]
+    fn answers_without_a_head() {
+        for piece in PIECES {
+            let (answers, end) = read_as(Answers::Bytes(3), "", "abcabcab", piece).unwrap();
+            assert_eq!(answers, [Answer { body_bytes: 3, crc32c: crc32c::crc32c(b"abc"), ..HEADLESS }; 2]);
+            assert_eq!(end, Err(Broken::ShortBody), "{piece}");
+        }
+        let ended = Answer { is_kept: false, ..HEADLESS };
+        assert_eq!(read_as(Answers::End, "", "", 1), Ok((Vec::new(), Ok(Some(ended)))));
+        assert_eq!(read_as(Answers::End, "", "x", 1), Err(Broken::Parse));
     }
 
     #[test]

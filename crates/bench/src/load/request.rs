@@ -4,7 +4,7 @@ use std::io::Write;
 
 use io::op::PeerAddr;
 
-use super::plan::{Expect, Plan, Reuse};
+use super::plan::{Answers, Expect, Plan, Reuse};
 use super::target::{Order, Piece, Target};
 
 /// The requests of one thread.
@@ -103,6 +103,9 @@ impl Requests {
 
 /// The fixed bytes of a target's requests, with its numbers between them.
 fn parts(plan: &Plan, target: &Target) -> Vec<Part> {
+    if plan.answers != Answers::Http {
+        return vec![Part::Bytes(plan.body.clone())];
+    }
     let mut parts = Vec::new();
     let mut bytes = format!("{} ", plan.method).into_bytes();
     for piece in &target.pieces {

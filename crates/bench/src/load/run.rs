@@ -247,7 +247,7 @@ impl Watch for Watcher<'_> {
 }
 
 /// What this thread has spent since it began.
-pub(crate) fn thread_use(engine: &dyn Engine) -> ThreadUse {
+fn thread_use(engine: &dyn Engine) -> ThreadUse {
     // The kernel has this clock on every machine, so that it cannot be missing.
     let cpu = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
     let cpu_seconds = cpu.map_or(0.0, |cpu| cpu.tv_sec() as f64 + cpu.tv_nsec() as f64 / 1e9);

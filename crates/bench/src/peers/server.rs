@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::method::process::{Child, CpuTime, Launch};
-use crate::peers::secure::SecureClient;
+use crate::peers::client::Client;
 use crate::peers::tool::Tool;
 
 /// How long a server has until its first answer. A cache that is read at the start may need some of it.
@@ -222,7 +222,7 @@ impl Server {
         let address = self.address();
         let waited = self.child.wait_until(limit, || match &conditions.tls {
             None => answers(address, path),
-            Some(client) => SecureClient::connect(address, client).is_ok(),
+            Some(client) => Client::connect(address, Some(client)).is_ok(),
         });
         waited.map_err(|failure| self.failed(failure))
     }

@@ -68,6 +68,9 @@ pub(crate) struct Section {
     pub(crate) findings: Vec<Finding>,
     /// What was left out, and why.
     pub(crate) skipped: Vec<Fact>,
+    /// Who stands where: charts and sentences at the head of the report.
+    #[serde(default)]
+    pub(crate) standings: Vec<Standing>,
     /// The exact configuration of each server and tool, by its name in tables.
     pub(crate) configurations: Vec<Fact>,
     /// Every single measurement.
@@ -87,7 +90,24 @@ impl Section {
     }
 }
 
+/// What a scenario makes of its measurements.
+#[derive(Default)]
+pub(crate) struct Told {
+    pub(crate) tables: Vec<Table>,
+    pub(crate) plots: Vec<Plot>,
+    pub(crate) findings: Vec<Finding>,
+    pub(crate) standings: Vec<Standing>,
+}
+
 impl Section {
+    /// Adds what was made of its measurements.
+    pub(crate) fn tell(&mut self, told: Told) {
+        self.tables.extend(told.tables);
+        self.plots.extend(told.plots);
+        self.findings.extend(told.findings);
+        self.standings.extend(told.standings);
+    }
+
     /// Notes what is left out, and why.
     pub(crate) fn skip(&mut self, what: &str, why: &str) {
         self.skipped.push(Fact { name: what.to_owned(), value: why.to_owned() });
@@ -141,6 +161,31 @@ pub(crate) enum Cell {
     Text(String),
     /// The machine allows no figure here: why.
     Missing(String),
+    /// It was measured and failed: how.
+    Broken(String),
+}
+
+/// Some servers, or engines, beside each other by one figure.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Standing {
+    /// What was measured, figure and case.
+    pub(crate) title: String,
+    pub(crate) unit: String,
+    /// A cost, not a rate.
+    pub(crate) is_less_better: bool,
+    pub(crate) entrants: Vec<Entrant>,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Entrant {
+    /// As in the tables.
+    pub(crate) name: String,
+    /// Whose it is, of servers; "" where engines are compared.
+    pub(crate) maker: String,
+    /// The directives that make ours what it is; none of others'. "" is the default.
+    pub(crate) setting: Option<String>,
+    pub(crate) cell: Cell,
 }
 
 /// Lines over one pair of axes.

@@ -64,6 +64,7 @@ pub(crate) fn cell(cell: &Cell) -> String {
         },
         Cell::Text(text) => text.clone(),
         Cell::Missing(reason) => format!("no figure: {reason}"),
+        Cell::Broken(reason) => format!("broken: {reason}"),
     }
 }
 

@@ -5,9 +5,9 @@ use crate::failure::Failure;
 use crate::method::rounds::in_turns;
 use crate::peers::server::{Place, Program, Server};
 use crate::peers::tool::Peer;
-use crate::report::model::{Run, Section};
+use crate::report::model::{Run, Section, Standing};
 use crate::scenario::served::ServerCpus;
-use crate::scenario::sheet::{Labels, NOTHING, without};
+use crate::scenario::sheet::{Entry, Figure, Labels, NOTHING, Rows, Sheet, at, named, without};
 
 /// A server with the directives that make it what its name says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,8 +16,10 @@ pub(crate) struct Way {
     pub(crate) name: &'static str,
     /// Whose it is; none for ours.
     pub(crate) peer: Option<Peer>,
-    /// What `use` says.
+    /// What `use` says; "" leaves the choice to the server.
     pub(crate) engine: &'static str,
+    /// Further directives of `events`.
+    pub(crate) events: &'static str,
     /// What `listen` says behind the rest.
     pub(crate) listen: &'static str,
     /// Further directives of the location.
@@ -32,11 +34,11 @@ pub(crate) const SERVERS: [Way; 3] = [RING, EPOLL, NGINX];
 
 impl Way {
     pub(crate) const fn ours(name: &'static str, engine: &'static str) -> Way {
-        Way { name, peer: None, engine, listen: "", location: "" }
+        Way { name, peer: None, engine, events: "", listen: "", location: "" }
     }
 
     pub(crate) const fn of(name: &'static str, peer: Peer) -> Way {
-        Way { name, peer: Some(peer), engine: "epoll", listen: "", location: "" }
+        Way { name, peer: Some(peer), engine: "epoll", events: "", listen: "", location: "" }
     }
 
     pub(crate) const fn listening(self, listen: &'static str) -> Way {
@@ -45,6 +47,29 @@ impl Way {
 
     pub(crate) const fn with(self, location: &'static str) -> Way {
         Way { location, ..self }
+    }
+
+    pub(crate) const fn polling(self, events: &'static str) -> Way {
+        Way { events, ..self }
+    }
+
+    /// Whose server it is, in charts.
+    pub(crate) fn maker(&self) -> &'static str {
+        match self.peer {
+            None => "Ringroad",
+            Some(Peer::H2o) => "H2O",
+            Some(peer) => peer.name(),
+        }
+    }
+
+    /// The directives that make ours what it is; nothing for the others, about whose settings no advice is given.
+    fn setting(&self) -> Option<String> {
+        let engine = if self.engine.is_empty() { String::new() } else { format!("use {};", self.engine) };
+        let listen =
+            if self.listen.is_empty() { String::new() } else { format!("listen …{};", self.listen) };
+        let parts = [engine.as_str(), self.events.trim(), &listen, self.location.trim()];
+        let written: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        self.peer.is_none().then(|| written.join(" "))
     }
 
     /// The program, or why there is none.
@@ -61,11 +86,12 @@ impl Way {
     /// nginx's directives are ours too, so that one text serves both: all but the engine and the listener is the same.
     pub(crate) fn configuration(&self, place: &Place, text: &Text) -> String {
         let Text { workers, connections, events, http, server } = text;
-        let (engine, listen, port) = (self.engine, self.listen, place.port);
+        let (own, listen, port) = (self.events, self.listen, place.port);
+        let engine = if self.engine.is_empty() { String::new() } else { format!(" use {};", self.engine) };
         let indented =
             |text: &str, by: &str| text.lines().map(|line| format!("{by}{line}\n")).collect::<String>();
         format!(
-            "worker_processes {workers};\nevents {{ worker_connections {connections}; use {engine};{events} }}\n\
+            "worker_processes {workers};\nevents {{ worker_connections {connections};{engine}{own}{events} }}\n\
              http {{\n    access_log off;\n    keepalive_requests 1000000000;\n{}    \
              server {{\n        listen 127.0.0.1:{port} backlog=4096{listen};\n{}    }}\n}}\n",
             indented(http, "    "),
@@ -137,21 +163,64 @@ pub(crate) fn end(servers: Vec<(Way, Server)>) {
     servers.into_iter().for_each(|(_, server)| server.end());
 }
 
-/// Measures each of some things once in every round, and files what came of it, or why nothing did.
+/// The rows of these servers in a table, under the name of each.
+pub(crate) fn rows(ways: &[Way]) -> Rows {
+    named("server", ways.iter().map(|way| way.name))
+}
+
+/// Who stands where in one comparison, for the head of the report.
+pub(crate) fn standing(
+    sheet: Sheet<'_>,
+    title: &str,
+    figure: Figure,
+    ways: &[Way],
+    labels: impl Fn(&Way) -> Labels,
+) -> Standing {
+    let entry = |way: &Way| Entry {
+        name: way.name.to_owned(),
+        maker: way.maker(),
+        setting: way.setting(),
+        labels: labels(way),
+    };
+    sheet.standing(title, figure, ways.iter().map(entry))
+}
+
+/// The labels of a server in one case.
+pub(crate) fn of(way: &Way, case: &Labels) -> Labels {
+    [case.as_slice(), &at([("server", &way.name)])].concat()
+}
+
+/// What came of one measurement, or why nothing did, under its labels.
+pub(crate) type Filed = (Labels, Result<Run, String>);
+
+/// Measures each of some things in every round, and files what came of it.
+pub(crate) fn measure_all<V>(
+    bench: &Bench,
+    section: &mut Section,
+    things: &mut [V],
+    mut all: impl FnMut(&mut V, u32, &mut Section) -> Result<Vec<Filed>, Failure>,
+) -> Result<(), Failure> {
+    let measured = in_turns(bench, things, |thing, round| all(thing, round, section))?;
+    for rounds in measured {
+        for (round, filed) in rounds.into_iter().enumerate() {
+            filed.into_iter().for_each(|(labels, measured)| file(section, measured, &labels, round));
+        }
+    }
+    Ok(())
+}
+
+/// The same where each thing has one measurement.
 pub(crate) fn measure<V>(
     bench: &Bench,
     section: &mut Section,
     things: &mut [V],
     labels: impl Fn(&V) -> Labels,
-    one: impl FnMut(&mut V, u32) -> Result<Result<Run, String>, Failure>,
+    mut one: impl FnMut(&mut V, u32, &mut Section) -> Result<Result<Run, String>, Failure>,
 ) -> Result<(), Failure> {
-    let rounds = in_turns(bench, things, one)?;
-    for (thing, rounds) in things.iter().zip(rounds) {
-        for (round, measured) in rounds.into_iter().enumerate() {
-            file(section, measured, &labels(thing), round);
-        }
-    }
-    Ok(())
+    measure_all(bench, section, things, |thing, round, section| {
+        let measured = one(thing, round, section)?;
+        Ok(vec![(labels(thing), measured)])
+    })
 }
 
 /// Keeps one measurement under its labels.

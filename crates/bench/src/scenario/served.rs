@@ -15,16 +15,16 @@ use tls::signing::KeyKind;
 
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
-use crate::load::{self, Length, Outcome, Plan, Target};
+use crate::load::{self, Expect, Length, Outcome, Plan, Target};
 use crate::method::cgroup::{Group, Limits};
 use crate::method::disturbance::Watch;
 use crate::method::pin::Split;
 use crate::method::process::CpuTime;
 use crate::method::syscalls::Calls;
 use crate::method::system_stat::SystemStat;
-use crate::peers::server::{Conditions, Server};
+use crate::peers::server::{Conditions, Program, Server};
 use crate::report::model::{Finding, Run, Section, Verdict};
-use crate::scenario::lineup::{self, Way};
+use crate::scenario::lineup::{self, Text, Way};
 use crate::scenario::sheet::{CURVE, Figure, Labels, Of, at_least, figure, finding, without};
 
 /// What was measured in one round.
@@ -74,11 +74,12 @@ impl Served {
 
     /// A server that fails requests may be cheap: beyond a thousandth of the answers there are the errors and no figure.
     pub(crate) fn without_errors(self) -> Result<Served, String> {
-        let (answers, errors) = (self.outcome.tally.answers, self.outcome.tally.errors);
-        if errors.total() * 1000 > answers {
-            return Err(format!("{} errors beside {answers} answers: {errors}", errors.total()));
+        match self.outcome.check() {
+            Err(failure) if self.outcome.tally.errors.total() * 1000 > self.outcome.tally.answers => {
+                Err(failure.to_string())
+            }
+            _ => Ok(self),
         }
-        Ok(self)
     }
 }
 
@@ -97,16 +98,28 @@ pub(crate) const LIMITED: Figure = figure("limited by", "", 0, Of::Label("limite
 /// What counted system calls are called among the figures of a measurement.
 pub(crate) const CALLS_NAME: &str = "system_calls_per_request";
 
-/// A load on one address, from the generator's processors, which a signal ends.
-pub(crate) fn plan(bench: &Bench, url: &str, split: &Split, connections: u32) -> Result<Plan, Failure> {
-    Ok(Plan {
+/// A load from the generator's processors, which a signal ends, for so long in a result for keeping. [`aimed`] gives it its
+/// server.
+pub(crate) fn load(bench: &Bench, split: &Split, connections: u32, length: Duration) -> Plan {
+    Plan {
         connections,
         cpus: split.load.clone(),
         // A run of its own warms up, so that the server's time is of the requests that were counted.
         warm_up: Duration::ZERO,
+        length: Length::Time(bench.length(length)),
         stop: bench.workspace.interruption(),
-        ..Plan::new(vec![Target::parse(url)?])
-    })
+        ..Plan::new(Vec::new())
+    }
+}
+
+/// The same load on a path of a server.
+pub(crate) fn aimed(plan: &Plan, server: &Server, path: &str) -> Result<Plan, Failure> {
+    Ok(Plan { targets: vec![Target::parse(&server.url(path))?], ..plan.clone() })
+}
+
+/// Answers have to be files of so many bytes.
+pub(crate) fn whole(bytes: u64) -> Expect {
+    Expect { status: Some(200), length: Some(bytes), crc32c: None }
 }
 
 /// Carries it out beside a look at what everything spends.
@@ -165,32 +178,34 @@ pub(crate) fn calls_per_answer(bench: &Bench, server: &Server, plan: &Plan) -> R
 }
 
 /// Measures the same load on each of these servers, in turns, after a short load of each; then counts system calls. Each
-/// round is filed under the labels of its server.
+/// round is filed under the labels of its server; one without labels takes no part.
 pub(crate) fn compare(
     bench: &Bench,
     section: &mut Section,
-    servers: &mut [&mut (Way, Server)],
-    labels: impl Fn(&Way) -> Labels,
-    load: impl Fn(&Server) -> Result<Plan, Failure>,
+    servers: &mut [(Way, Server)],
+    (words, path): (&str, &str),
+    plan: &Plan,
+    labels: impl Fn(&Way) -> Option<Labels>,
 ) -> Result<(), Failure> {
-    // In the order of the rounds too: the last one warmed up is the last one measured.
-    for (_, server) in servers.iter() {
-        warm_up(bench, &load(server)?)?;
+    bench.progress(format_args!("{}: {words}", section.scenario));
+    let mut chosen: Vec<(Labels, &mut Server, Plan)> = Vec::new();
+    for (way, server) in servers {
+        if let Some(labels) = labels(way) {
+            let plan = aimed(plan, server, path)?;
+            chosen.push((labels, server, plan));
+        }
     }
-    lineup::measure(
-        bench,
-        section,
-        servers,
-        |(way, _)| labels(way),
-        |(_, server), _| {
-            let plan = load(server)?;
-            Ok(measure(bench, server, &plan)?.without_errors().map(|served| served.run()))
-        },
-    )?;
-    for (way, server) in servers.iter() {
+    // In the order of the rounds too: the last one warmed up is the last one measured.
+    for (_, _, plan) in &chosen {
+        warm_up(bench, plan)?;
+    }
+    let of = |(labels, ..): &(Labels, &mut Server, Plan)| labels.clone();
+    lineup::measure(bench, section, &mut chosen, of, |(_, server, plan), _, _| {
+        Ok(measure(bench, server, plan)?.without_errors().map(|served| served.run()))
+    })?;
+    for (labels, server, plan) in &chosen {
         bench.check_interrupted()?;
-        let calls = calls_per_answer(bench, server, &load(server)?);
-        lineup::add(section, &labels(way), CALLS_NAME, &calls);
+        lineup::add(section, labels, CALLS_NAME, &calls_per_answer(bench, server, plan));
     }
     Ok(())
 }
@@ -288,6 +303,15 @@ pub(crate) fn write_files(directory: &Path) -> Result<(), Failure> {
         fs::write(&path, vec![b'x'; bytes]).map_err(Failure::file("write", &path))?;
     }
     Ok(())
+}
+
+/// Our server over a directory of files: what caches are filled from. It is the same for all of them.
+pub(crate) fn origin(bench: &Bench, files: &Path, conditions: Conditions) -> Result<Server, Failure> {
+    Server::start(bench, "origin", &Program::ours(bench), &conditions, |place| {
+        let http = "sendfile on;\ndefault_type application/octet-stream;".to_owned();
+        let server = format!("location / {{ root {}; }}", files.display());
+        Way::ours("origin", "").configuration(place, &Text { http, server, ..Text::default() })
+    })
 }
 
 /// Writes a self-signed certificate of the run and its key into one file.

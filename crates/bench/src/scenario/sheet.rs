@@ -10,7 +10,8 @@ use std::fmt::Display;
 
 use crate::method::stats::Summary;
 use crate::report::model::{
-    Axis, AxisScale, Cell, Column, Fact, Finding, Plot, Row, Run, Section, Series, Table, Verdict,
+    Axis, AxisScale, Cell, Column, Entrant, Fact, Finding, Plot, Row, Run, Section, Series, Standing, Table,
+    Verdict,
 };
 
 /// Names of labels and their values, of which a later one replaces an earlier one.
@@ -162,6 +163,9 @@ impl<'a> Sheet<'a> {
 
     fn cell(&self, shown: &Shown, row: &Labels) -> Cell {
         let labels = [row.as_slice(), &shown.at].concat();
+        if let Some(reason) = self.failure(&labels) {
+            return Cell::Broken(reason);
+        }
         if let Of::Label(name) = shown.figure.of {
             return self.find(&labels).map_or_else(Cell::Missing, |runs| label_cell(&runs, name));
         }
@@ -179,6 +183,48 @@ impl<'a> Sheet<'a> {
             Some(summary) => Cell::Figure { summary, decimals },
             None => Cell::Missing("too little was measured".to_owned()),
         }
+    }
+
+    /// How a server failed in one of its rounds. What is no server lacks something of the machine instead.
+    fn failure(&self, labels: &Labels) -> Option<String> {
+        let of_server = |run: &&Run| run.labels.contains_key("server");
+        self.find(labels).ok()?.into_iter().filter(of_server).find_map(|run| run.labels.get(NOTHING).cloned())
+    }
+
+    /// Some servers or engines beside each other. A figure a second is a rate, of which more is better; any other is a cost.
+    pub(crate) fn standing(
+        &self,
+        title: &str,
+        figure: Figure,
+        entries: impl IntoIterator<Item = Entry>,
+    ) -> Standing {
+        let entrants = entries.into_iter().filter(|entry| self.has(&entry.labels)).map(|entry| Entrant {
+            cell: self.cell(&figure.shown(), &entry.labels),
+            name: entry.name,
+            maker: entry.maker.to_owned(),
+            setting: entry.setting,
+        });
+        Standing {
+            title: title.to_owned(),
+            unit: figure.unit.to_owned(),
+            is_less_better: !figure.unit.ends_with("/s"),
+            entrants: entrants.collect(),
+        }
+    }
+
+    /// The words of each case: a figure under some labels by the same under others, with its spread, and whether that is as
+    /// claimed. Cases that were not both measured have none.
+    pub(crate) fn ratios(
+        &self,
+        figure: Figure,
+        cases: impl IntoIterator<Item = (String, Labels, Labels)>,
+        is_met: impl Fn(&Summary) -> bool,
+    ) -> Vec<(String, bool)> {
+        let case = |(name, ours, theirs): (String, Labels, Labels)| {
+            let ratio = self.ratio(figure, &ours, &theirs)?;
+            Some((format!("{name}: {}", spread(&ratio)), is_met(&ratio)))
+        };
+        cases.into_iter().filter_map(case).collect()
     }
 
     /// A row for each name with its labels, a column for each figure.
@@ -235,6 +281,20 @@ impl<'a> Sheet<'a> {
     }
 }
 
+/// What is looked at in a [`Sheet::standing`].
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    pub(crate) maker: &'static str,
+    pub(crate) setting: Option<String>,
+    pub(crate) labels: Labels,
+}
+
+/// A ratio in a sentence: with its spread, by which a verdict on the edge can be seen as one.
+pub(crate) fn spread(ratio: &Summary) -> String {
+    let Summary { median, low, high } = ratio;
+    if low == high { format!("{median:.2}") } else { format!("{median:.2} ({low:.2} to {high:.2})") }
+}
+
 /// Percentages of a curve: dense where it bends.
 pub(crate) const CURVE: [f64; 10] = [0.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.99];
 
@@ -262,9 +322,6 @@ pub(crate) fn without(figure: &str) -> String {
 
 /// All that the rounds say, each once.
 fn label_cell(runs: &[&Run], name: &str) -> Cell {
-    if let Some(reason) = runs.iter().find_map(|run| run.labels.get(NOTHING)) {
-        return Cell::Missing(reason.clone());
-    }
     let mut found: Vec<&str> =
         runs.iter().filter_map(|run| run.labels.get(name)).map(String::as_str).collect();
     found.sort_unstable();
@@ -359,7 +416,7 @@ mod tests {
         let shown: Vec<Vec<String>> =
             table.rows.iter().map(|row| row.cells.iter().map(crate::report::text::cell).collect()).collect();
         assert_eq!(shown[0], ["150 (100–200)", "3.00 (2.00–4.00)", "no figure: needs root", "server"]);
-        assert!(shown[1].iter().all(|cell| cell == "no figure: it ended"), "{shown:?}");
+        assert!(shown[1].iter().all(|cell| cell == "broken: it ended"), "{shown:?}");
         assert!(shown[2].iter().all(|cell| cell == "no figure: not installed"), "{shown:?}");
         assert!(shown[3].iter().all(|cell| cell == "no figure: not part of this run"), "{shown:?}");
         assert_eq!((table.columns[0].unit.as_str(), table.columns[1].unit.as_str()), ("1/s", ""));

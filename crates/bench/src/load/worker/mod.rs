@@ -141,7 +141,7 @@ impl<'a> Worker<'a> {
                 .map(|one| Link::new((one * share.1 + share.0) % origins, depth))
                 .collect(),
             requests,
-            heads: Heads::new(&plan.method, has_checksum),
+            heads: Heads::new(&plan.method, plan.answers, has_checksum),
             schedule: Schedule::new(plan.pace, share, (0, 0), Some(0)),
             idle: VecDeque::with_capacity(connections),
             under_way: 0,

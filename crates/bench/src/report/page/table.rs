@@ -42,7 +42,10 @@ pub(crate) fn table(table: &Table, caption: &Caption<'_>) -> String {
     }
     html.push_str("</tr></thead>\n<tbody>\n");
     for row in &table.rows {
-        let _ = write!(html, "<tr><th scope=\"row\"><span>{}</span></th>", escape(&row.name));
+        // Said once where the row begins, in a word and not by colour alone.
+        let is_broken = row.cells.iter().any(|cell| matches!(cell, Cell::Broken(_)));
+        let broken = if is_broken { " <span class=\"verdict fails\">broken</span>" } else { "" };
+        let _ = write!(html, "<tr><th scope=\"row\"><span>{}{broken}</span></th>", escape(&row.name));
         for (at, one) in row.cells.iter().enumerate() {
             html.push_str(&cell(one, numeric.get(at).copied().unwrap_or(false)));
         }
@@ -62,13 +65,14 @@ fn cell(cell: &Cell, numeric: bool) -> String {
         Cell::Text(words) => format!("<td{class}>{}</td>", escape(words)),
         // The reason is text among figures: it wraps, and is set apart by its colour and a dash.
         Cell::Missing(reason) => format!("<td class=\"missing\">{}</td>", escape(reason)),
+        Cell::Broken(reason) => format!("<td class=\"missing broken\">{}</td>", escape(reason)),
     }
 }
 
 /// Figures, texts such as "60M" and "1344", and what stands in their place: all that a column of figures has.
 fn may_be_numeric(cell: &Cell) -> bool {
     match cell {
-        Cell::Figure { .. } | Cell::Missing(_) => true,
+        Cell::Figure { .. } | Cell::Missing(_) | Cell::Broken(_) => true,
         Cell::Text(words) if words.is_empty() || words == "–" => true,
         Cell::Text(words) => {
             words.trim_start_matches('−').starts_with(|first: char| first.is_ascii_digit())

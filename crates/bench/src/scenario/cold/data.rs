@@ -7,11 +7,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::measure::Subject;
-use super::ways::{Maker, Setting, origin_configuration};
+use super::ways::Setting;
 use crate::context::Bench;
 use crate::failure::Failure;
-use crate::load::{Length, Plan, Target};
-use crate::peers::server::{Conditions, Program, Server};
+use crate::load::Length;
+use crate::method::pin::{self, Split};
+use crate::peers::server::{Conditions, Server};
+use crate::peers::tool::Peer;
+use crate::scenario::served;
 
 /// The sizes of the write-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -150,7 +153,7 @@ impl Caches {
         for _ in 0..FILLS_MAX {
             let origin = caches.origin(bench, files)?;
             for &(filler, size) in &wanted {
-                bench.progress(format_args!("cold: filling the cache of {} with {size}", filler.way.name));
+                bench.progress(format_args!("cold: filling the cache of {} with {size}", filler.way.of.name));
                 caches.ask_for_all(bench, files, size, filler, 2)?;
             }
             // From here on a miss finds nobody to ask, and is an error that the measurements would show.
@@ -161,7 +164,7 @@ impl Caches {
                 if misses > 0 {
                     missing = format!(
                         "the cache of {} has {misses} of {} files of {size} missing after it was filled",
-                        filler.way.name,
+                        filler.way.of.name,
                         files.count(size)
                     );
                     still.push((filler, size));
@@ -180,23 +183,22 @@ impl Caches {
     fn origin(&mut self, bench: &Bench, files: &Files) -> Result<Server, Failure> {
         let port = (self.origin_port != 0).then_some(self.origin_port);
         let conditions = Conditions { port, ..Conditions::default() };
-        let origin = Server::start(bench, "origin", &Program::ours(bench), &conditions, |place| {
-            origin_configuration(&files.root, place)
-        })?;
+        let origin = served::origin(bench, &files.root, conditions)?;
         self.origin_port = origin.address().port();
         Ok(origin)
     }
 
     /// The folder of a program's cache of a size, and the origin's port.
-    pub(super) fn of(&self, maker: Maker, size: Size) -> (PathBuf, u16) {
-        (self.root.join(format!("{maker:?}-{size}").to_lowercase()), self.origin_port)
+    pub(super) fn of(&self, peer: Option<Peer>, size: Size) -> (PathBuf, u16) {
+        let name = peer.map_or("ours", Peer::name);
+        (self.root.join(format!("{name}-{size}")), self.origin_port)
     }
 
     /// The server whose cache is filled, in front of an origin that has the files.
     fn server(&self, bench: &Bench, files: &Files, size: Size, filler: &Subject) -> Result<Server, Failure> {
-        let (folder, port) = self.of(filler.way.maker, size);
+        let (folder, port) = self.of(filler.way.of.peer, size);
         let setting = Setting { size, workers: 1, files: &files.root, cache: Some((&folder, port)) };
-        Server::start(bench, filler.way.name, &filler.program, &Conditions::default(), |place| {
+        Server::start(bench, filler.way.of.name, &filler.program, &Conditions::default(), |place| {
             filler.way.configuration(&setting, place)
         })
     }
@@ -213,15 +215,14 @@ impl Caches {
     ) -> Result<u64, Failure> {
         let server = self.server(bench, files, size, filler)?;
         let count = files.count(size);
-        // Two dots: each number in turn, and none by chance.
-        let mut plan = Plan::new(vec![Target::parse(&server.url(&format!("/{size}/{{0..{}}}", count - 1)))?]);
         // More connections than files would ask for some of them twice at the same moment.
-        plan.connections = FILL_CONNECTIONS.min(count as u32).max(1);
-        plan.warm_up = Duration::ZERO;
-        plan.length = Length::Requests(count);
-        plan.expect.status = Some(200);
-        plan.expect.length = Some(size.bytes());
-        plan.stop = bench.workspace.interruption();
+        let connections = FILL_CONNECTIONS.min(count as u32).max(1);
+        // All processors: nothing is measured.
+        let split = Split::of(&pin::available(), usize::MAX);
+        let mut plan = served::load(bench, &split, connections, Duration::ZERO);
+        (plan.length, plan.expect) = (Length::Requests(count), served::whole(size.bytes()));
+        // Two dots: each number in turn, and none by chance.
+        let plan = served::aimed(&plan, &server, &format!("/{size}/{{0..{}}}", count - 1))?;
         let mut errors = 0;
         for _ in 0..times {
             let outcome = crate::load::run(&plan);

@@ -59,7 +59,7 @@ pub(super) fn measure(
         };
         match read(bench, &plan, group.folders())? {
             Ok(run) => {
-                section.configure(LIMIT.name, &words(&plan));
+                section.configure(LIMIT, &words(&plan));
                 return Ok(run);
             }
             Err(reason) => refused = reason,

@@ -7,7 +7,7 @@ use super::ways::{LIMIT, Setting, Source, Way};
 use super::{CONNECTIONS, limit};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
-use crate::load::{Length, Plan, Target};
+use crate::load::Plan;
 use crate::method::cgroup::{Group, Limits};
 use crate::method::disturbance::Watch;
 use crate::method::system_stat::disk_traffic;
@@ -75,22 +75,16 @@ pub(super) fn measure(
     let servers = subjects.iter().map(|&subject| Turn::Server(subject));
     let mut turns: Vec<Turn<'_>> =
         limit::is_measured_in(case).then_some(Turn::Limit).into_iter().chain(servers).collect();
-    let labels = |turn: &Turn<'_>| {
-        let way = match turn {
-            Turn::Limit => &LIMIT,
-            Turn::Server(subject) => subject.way,
-        };
-        case.labels_of(way)
+    let labels = |turn: &Turn<'_>| match turn {
+        Turn::Limit => case.labels_of(LIMIT),
+        Turn::Server(subject) => case.labels_of(subject.way.of.name),
     };
-    let mut kept = Section::default();
-    lineup::measure(bench, section, &mut turns, labels, |turn, round| {
+    lineup::measure(bench, section, &mut turns, labels, |turn, round, section| {
         lineup::or_reason(match turn {
-            Turn::Limit => limit::measure(bench, &mut kept, files, case, case.length(bench)),
-            Turn::Server(subject) => one(bench, &mut kept, (files, caches), subject, case, round),
+            Turn::Limit => limit::measure(bench, section, files, case, case.length(bench)),
+            Turn::Server(subject) => one(bench, section, (files, caches), subject, case, round),
         })
-    })?;
-    kept.configurations.iter().for_each(|fact| section.configure(&fact.name, &fact.value));
-    Ok(())
+    })
 }
 
 /// One measurement: a server of its own in a group of its own, with a dropped page cache.
@@ -122,20 +116,15 @@ fn one(
     if bench.is_root() {
         page_cache::drop_all()?;
     }
-    let url = server.url(&format!("/{}/{{0-{}}}", case.size, files.count(case.size) - 1));
-    let mut plan = Plan::new(vec![Target::parse(&url)?]);
-    plan.connections = case.connections;
-    plan.cpus = if split.is_apart { split.load } else { Vec::new() };
-    // What is asked for first is what nobody has asked for: there is nothing to warm up.
-    plan.warm_up = Duration::ZERO;
-    plan.length = Length::Time(case.length(bench));
-    plan.expect.status = Some(200);
-    plan.expect.length = Some(case.size.bytes());
-    // Other names in each round, the same ones for each server.
+    let mut plan = served::load(bench, &split, case.connections, case.seconds());
+    plan.expect = served::whole(case.size.bytes());
+    // Other names in each round, the same ones for each server. What is asked for first is what nobody has asked for:
+    // there is nothing to warm up.
     plan.seed = u64::from(round) + 1;
-    plan.stop = bench.workspace.interruption();
+    let plan =
+        served::aimed(&plan, &server, &format!("/{}/{{0-{}}}", case.size, files.count(case.size) - 1))?;
     let measured = load(bench, &mut server, &plan);
-    section.configure(subject.way.name, server.configuration());
+    section.configure(subject.way.of.name, server.configuration());
     server.end();
     measured
 }
@@ -151,7 +140,7 @@ fn start(
 ) -> Result<Server, Failure> {
     let cache = match (case.source, caches) {
         (Source::Cache, Some(caches)) if !subject.way.is_plain => {
-            Some(caches.of(subject.way.maker, case.size))
+            Some(caches.of(subject.way.of.peer, case.size))
         }
         _ => None,
     };
@@ -161,7 +150,7 @@ fn start(
         files: &files.root,
         cache: cache.as_ref().map(|(folder, port)| (folder.as_path(), *port)),
     };
-    Server::start(bench, subject.way.name, &subject.program, conditions, |place| {
+    Server::start(bench, subject.way.of.name, &subject.program, conditions, |place| {
         subject.way.configuration(&setting, place)
     })
 }
@@ -198,8 +187,20 @@ impl Case {
     }
 
     /// What the others are variations of is measured longer than they are.
+    fn seconds(&self) -> Duration {
+        if self.is_base() { LENGTH } else { LENGTH_VARIED }
+    }
+
     fn length(&self, bench: &Bench) -> Duration {
-        bench.length(if self.is_base() { LENGTH } else { LENGTH_VARIED })
+        bench.length(self.seconds())
+    }
+
+    /// What is asked for, in titles.
+    pub(super) fn what(&self) -> &'static str {
+        match self.source {
+            Source::Files => "Files",
+            Source::Cache => "Hits of the proxy cache",
+        }
     }
 
     /// What a run in the report is found by.
@@ -215,13 +216,13 @@ impl Case {
         ])
     }
 
-    /// The same of one way. The limit is measured with the base case of the files, and stands for the others too.
-    pub(super) fn labels_of(&self, way: &Way) -> Labels {
-        let case = if way.name == LIMIT.name {
+    /// The same of one way, or of the limit, which is measured with the base case of the files and stands for the others too.
+    pub(super) fn labels_of(&self, name: &str) -> Labels {
+        let case = if name == LIMIT {
             Case { source: Source::Files, workers: 1, connections: CONNECTIONS[0], ..*self }
         } else {
             *self
         };
-        [case.labels(), at([("server", &way.name)])].concat()
+        [case.labels(), at([("server", &name)])].concat()
     }
 }

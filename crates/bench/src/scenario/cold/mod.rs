@@ -24,12 +24,13 @@ use clap::{Args, value_parser};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::method::page_cache;
-use crate::peers::server::Program;
 use crate::peers::tool::Peer;
 use crate::report::model::Section;
+use crate::scenario::Scenario;
+use crate::scenario::sheet::Sheet;
 use data::{Caches, Files, Size};
 use measure::{Case, Subject, measure};
-use ways::{FILE_AIO, Maker, Source, WAYS, Way};
+use ways::{FILE_AIO, Source, WAYS, Way};
 
 /// Workers and connections of the write-up's two tables.
 const WORKERS: [usize; 2] = [1, 4];
@@ -69,21 +70,23 @@ struct Plan<'a> {
     subjects: Vec<Subject>,
 }
 
-/// Measures as the options say.
-pub(super) fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
-    let mut section = Section {
-        scenario: "cold".to_owned(),
-        title: "Cold files".to_owned(),
-        seed: Some("000".to_owned()),
-        question: "How fast is a server whose files do not fit into memory, with each way to read them?"
-            .to_owned(),
-        ..Section::default()
-    };
-    let plan = Plan::make(bench, options, &mut section)?;
-    let cases = if options.seed_000 { plan.as_written_up() } else { plan.all() };
-    let cases = plan.measure(&mut section, &cases)?;
-    told::tell(&mut section, &cases);
-    Ok(section)
+impl Scenario for Options {
+    const NAME: &'static str = "cold";
+    const HELP: &'static str =
+        "Files that do not fit into memory: every engine, nginx in each of its modes, and the proxy cache";
+    const TITLE: &'static str = "Cold files";
+    const QUESTION: &'static str =
+        "How fast is a server whose files do not fit into memory, with each way to read them?";
+
+    /// Measures as the options say.
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
+        let plan = Plan::make(bench, self, section)?;
+        let cases = if self.seed_000 { plan.as_written_up() } else { plan.all() };
+        let cases = plan.measure(section, &cases)?;
+        let told = told::told(Sheet::of(section), &section.runs, &cases);
+        section.tell(told);
+        Ok(())
+    }
 }
 
 /// Ours and, where it is installed, nginx.
@@ -95,15 +98,11 @@ fn subjects(bench: &Bench, section: &mut Section) -> Vec<Subject> {
     let has_file_aio = nginx.as_ref().is_ok_and(|tool| tool.about.contains(FILE_AIO));
     let mut subjects = Vec::new();
     for way in WAYS {
-        let program = match (way.maker, &nginx) {
-            (Maker::Ours, _) => Program::ours(bench),
-            (Maker::Nginx, Ok(tool)) => Program::Nginx(tool.clone()),
-            (Maker::Nginx, Err(_)) | (Maker::Machine, _) => continue,
-        };
+        let Ok(program) = way.of.program(bench) else { continue };
         if way.needs_file_aio() && !has_file_aio {
             let why =
                 format!("this nginx is built without {FILE_AIO}; --peer nginx=PATH takes another build");
-            section.skip(way.name, &why);
+            section.skip(way.of.name, &why);
             continue;
         }
         subjects.push(Subject { way, program });
@@ -269,7 +268,7 @@ impl<'a> Plan<'a> {
 
     /// One way of each program: how it reads does not matter for what it stores.
     fn fillers(&self) -> Vec<&Subject> {
-        let first = |maker| self.subjects.iter().find(|subject| subject.way.maker == maker);
-        [Maker::Ours, Maker::Nginx].into_iter().filter_map(first).collect()
+        let first = |is_nginx| self.subjects.iter().find(|subject| subject.way.is_nginx() == is_nginx);
+        [false, true].into_iter().filter_map(first).collect()
     }
 }

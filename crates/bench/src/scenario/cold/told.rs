@@ -3,9 +3,10 @@
 
 use super::data::Size;
 use super::measure::Case;
-use super::ways::{LIMIT, Maker, Source, WAYS, Way};
+use super::ways::{LIMIT, Source, WAYS, Way};
 use super::{CONNECTIONS, WORKERS};
-use crate::report::model::{AxisScale, Finding, Plot, Run, Section, Series, Table};
+use crate::report::model::{AxisScale, Finding, Plot, Run, Series, Standing, Table, Told};
+use crate::scenario::lineup;
 use crate::scenario::served::{CPU, P50, P99, P999, RATE};
 use crate::scenario::sheet::{Figure, Labels, Of, Rows, Sheet, at, axis, figure, judged};
 
@@ -21,25 +22,25 @@ const EQUAL_WITHIN: f64 = 0.1;
 /// Its own tables have 2.2 to 4.0.
 const MUCH_FASTER: f64 = 2.0;
 
-/// Fills the section's tables, plots and findings.
-pub(super) fn tell(section: &mut Section, cases: &[Case]) {
-    let told = Told { sheet: Sheet::of(section), cases };
+/// Tables, plots and findings.
+pub(super) fn told(sheet: Sheet<'_>, runs: &[Run], cases: &[Case]) -> Told {
+    let report = Report { sheet, cases };
     let mut tables = Vec::new();
     for workers in WORKERS {
-        tables.extend(CONNECTIONS.iter().filter_map(|&connections| told.as_published(workers, connections)));
+        tables
+            .extend(CONNECTIONS.iter().filter_map(|&connections| report.as_published(workers, connections)));
     }
-    tables.extend(cases.iter().filter_map(|case| told.in_full(case)));
-    let (mut plots, findings) = (told.plots(), told.findings());
-    plots.extend(told.timelines(&section.runs));
-    (section.tables, section.plots, section.findings) = (tables, plots, findings);
+    tables.extend(cases.iter().filter_map(|case| report.in_full(case)));
+    let plots = report.plots().into_iter().chain(report.timelines(runs)).collect();
+    Told { tables, plots, findings: report.findings(), standings: report.standings() }
 }
 
-struct Told<'a> {
+struct Report<'a> {
     sheet: Sheet<'a>,
     cases: &'a [Case],
 }
 
-impl Told<'_> {
+impl Report<'_> {
     /// Whether a case has no memory limit while others have one. Without root no case has one, and then none is a control
     /// run: the tables say in their titles that nothing was limited.
     fn is_control(&self, case: &Case) -> bool {
@@ -54,18 +55,29 @@ impl Told<'_> {
         })
     }
 
-    /// The ways of a case with their labels: the limit above them where it was measured.
+    /// The ways of a case with their labels, below the limit where that was measured.
     fn rows(&self, case: &Case, is_row: impl Fn(&Way) -> bool) -> Rows {
-        let ways = std::iter::once(&LIMIT).chain(WAYS).filter(|way| is_row(way));
-        let rows = ways.map(|way| (way.name.to_owned(), case.labels_of(way)));
+        let ways = WAYS.iter().filter(|way| is_row(way)).map(|way| way.of.name);
+        let rows = [LIMIT].into_iter().chain(ways).map(|name| (name.to_owned(), case.labels_of(name)));
         rows.filter(|(_, labels)| self.sheet.has(labels)).collect()
+    }
+
+    /// Hits and files of each size, with the settings of ours.
+    fn standings(&self) -> Vec<Standing> {
+        let standing = |case: &Case| {
+            let ways: Vec<lineup::Way> = WAYS.iter().map(|way| way.of).collect();
+            let title = format!("{} of {}", case.what(), case.size);
+            lineup::standing(self.sheet, &title, RATE, &ways, |way| case.labels_of(way.name))
+        };
+        let base = |source| self.of(source, 1, CONNECTIONS[0]).map(standing);
+        base(Source::Files).chain(base(Source::Cache)).collect()
     }
 
     /// Megabytes a second of each engine at each size, through the proxy cache. None where no size was measured with so
     /// many workers and connections.
     fn as_published(&self, workers: usize, connections: u32) -> Option<Table> {
         let cases: Vec<&Case> = self.of(Source::Cache, workers, connections).collect();
-        let rows = self.rows(cases.first()?, |way| way.published.is_some() || way.maker == Maker::Machine);
+        let rows = self.rows(cases.first()?, |way| way.published.is_some());
         let column = |case: &&Case| THROUGHPUT.at(&case.size.to_string(), at([("size", &case.size)]));
         let columns: Vec<_> = cases.iter().map(column).collect();
         let title = format!(
@@ -82,13 +94,14 @@ impl Told<'_> {
             Some(bytes) => format!("{} MiB of memory", bytes >> 20),
             None => "no memory limit".to_owned(),
         };
-        let rows = self.rows(case, |way| way.maker != Maker::Machine || case.memory_bytes.is_some());
-        if rows.iter().all(|(name, _)| name == LIMIT.name) {
+        let mut rows = self.rows(case, |_| true);
+        rows.retain(|(name, _)| name != LIMIT || case.memory_bytes.is_some());
+        if rows.iter().all(|(name, _)| name == LIMIT) {
             return None;
         }
         let best = self.best_of_nginx(case);
-        let name = best.map_or_else(|| "of nginx's best".to_owned(), |way| format!("of {}", way.name));
-        let over = at([("server", &best.map_or("nginx", |way| way.name))]);
+        let name = best.map_or_else(|| "of nginx's best".to_owned(), |name| format!("of {name}"));
+        let over = at([("server", &best.unwrap_or("nginx"))]);
         let columns = [
             RATE.at("rate", Labels::new()),
             THROUGHPUT.shown(),
@@ -97,13 +110,13 @@ impl Told<'_> {
             P999.shown(),
             CPU.shown(),
             READ.shown(),
-            RATE.over("of the limit", case.labels_of(&LIMIT)),
+            RATE.over("of the limit", case.labels_of(LIMIT)),
             // In the case itself, also for the limit.
             RATE.over(&name, [case.labels(), over].concat()),
         ];
         let title = format!(
             "{} of {}, {} worker{}, {} connections, {memory}",
-            if case.source == Source::Files { "Files" } else { "Hits of the proxy cache" },
+            case.what(),
             case.size,
             case.workers,
             if case.workers == 1 { "" } else { "s" },
@@ -113,10 +126,10 @@ impl Told<'_> {
     }
 
     /// nginx's fastest mode in a case.
-    fn best_of_nginx(&self, case: &Case) -> Option<&'static Way> {
-        let rate = |way: &'static Way| Some((way, self.sheet.middle(RATE, &case.labels_of(way))?));
-        let rates = WAYS.iter().filter(|way| way.maker == Maker::Nginx).filter_map(rate);
-        rates.max_by(|one, other| one.1.total_cmp(&other.1)).map(|(way, _)| way)
+    fn best_of_nginx(&self, case: &Case) -> Option<&'static str> {
+        let rate = |name| Some((name, self.sheet.middle(RATE, &case.labels_of(name))?));
+        let rates = WAYS.iter().filter(|way| way.is_nginx()).filter_map(|way| rate(way.of.name));
+        rates.max_by(|one, other| one.1.total_cmp(&other.1)).map(|(name, _)| name)
     }
 
     /// Rate and p99 against connections, for each size that was measured with more than one number of them. The 99th
@@ -132,11 +145,13 @@ impl Told<'_> {
             // A line needs two points. A way that failed in one case has none: a line that ends early would look as if
             // it had been left out by choice.
             let [first, _, ..] = cases[..] else { continue };
-            let is_whole =
-                |way: &&Way| cases.iter().all(|case| self.sheet.middle(RATE, &case.labels_of(way)).is_some());
+            let is_whole = |way: &&Way| {
+                cases.iter().all(|case| self.sheet.middle(RATE, &case.labels_of(way.of.name)).is_some())
+            };
             let line = |way: &Way| {
-                let labels = first.labels_of(way).into_iter().filter(|(name, _)| *name != "connections");
-                (way.name.to_owned(), labels.collect())
+                let labels =
+                    first.labels_of(way.of.name).into_iter().filter(|(name, _)| *name != "connections");
+                (way.of.name.to_owned(), labels.collect())
             };
             let lines: Rows = WAYS.iter().filter(is_whole).map(line).collect();
             for (id, name, figure) in [("rate", "rate", RATE), ("p99", "99th percentile of the latency", P99)]
@@ -222,24 +237,19 @@ impl Told<'_> {
         (one, other): (&str, &str),
         as_claimed: impl Fn(f64) -> bool,
     ) -> Finding {
-        let said = cases.iter().filter_map(|case| {
-            let of = |server: &str| [case.labels(), at([("server", &server)])].concat();
-            let ratio = self.sheet.ratio(RATE, &of(one), &of(other))?;
-            let words =
-                format!("{:.2} ({:.2} to {:.2}) at {}", ratio.median, ratio.low, ratio.high, case.size);
-            Some((words, as_claimed(ratio.median)))
-        });
+        let cases =
+            cases.iter().map(|case| (case.size.to_string(), case.labels_of(one), case.labels_of(other)));
+        let said = self.sheet.ratios(RATE, cases, |ratio| as_claimed(ratio.median));
         let before = format!("Requests a second of \"{one}\" by those of \"{other}\": ");
         let none = format!("Not both of \"{one}\" and \"{other}\" could be measured here.");
-        judged(claim, &before, &said.collect::<Vec<_>>(), &none)
+        judged(claim, &before, &said, &none)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::model::{Cell, Verdict};
-    use crate::scenario::lineup;
+    use crate::report::model::{Cell, Section, Verdict};
 
     type Rates<'a> = &'a [(&'a str, Option<f64>)];
 
@@ -255,7 +265,8 @@ mod tests {
             }
         }
         let cases: Vec<Case> = cases.iter().map(|(case, _)| *case).collect();
-        tell(&mut section, &cases);
+        let told = told(Sheet::of(&section), &section.runs, &cases);
+        section.tell(told);
         section
     }
 
@@ -274,7 +285,7 @@ mod tests {
         let (much, equal) = (pair(3.0, 1.0), pair(1.0, 1.0));
         assert_eq!(much.findings[0].verdict, Verdict::Holds);
         assert_eq!(equal.findings[0].verdict, Verdict::Fails);
-        assert!(much.findings[0].sentence.contains("3.00 (3.00 to 3.00) at 4k"), "{:?}", much.findings[0]);
+        assert!(much.findings[0].sentence.contains("4k: 3.00"), "{:?}", much.findings[0]);
         // sendfile was not measured; the control run was equal.
         assert_eq!(much.findings[1].verdict, Verdict::Open);
         assert_eq!(much.findings[2].verdict, Verdict::Holds);
@@ -294,7 +305,7 @@ mod tests {
         let table = section.tables.last().unwrap();
         let row = |name: &str| table.rows.iter().find(|row| row.name == name).unwrap();
         let failed = &row("ringroad sendfile").cells;
-        assert!(failed[..7].iter().all(|cell| *cell == Cell::Missing("it ended".to_owned())), "{failed:?}");
+        assert!(failed[..7].iter().all(|cell| *cell == Cell::Broken("it ended".to_owned())), "{failed:?}");
         assert_eq!(table.columns[8].name, "of nginx sendfile");
         let Cell::Figure { summary, .. } = row("ringroad io_uring, direct").cells[8] else {
             panic!("{table:?}")

@@ -4,29 +4,16 @@ use std::path::Path;
 
 use super::data::Size;
 use crate::peers::server::Place;
+use crate::peers::tool::Peer;
+use crate::scenario::lineup::{self, Text};
 
-/// Whose server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Maker {
-    Ours,
-    Nginx,
-    /// No server: the engine alone, with the network and everything else left out.
-    Machine,
-}
-
-/// One way to read files: a server and the directives that choose it.
+/// One way to read files: a server with the directives that choose it, and where it is measured.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Way {
-    /// In tables; the words behind the server's name are the engine and how it reads.
-    pub(super) name: &'static str,
-    /// Which program it is.
-    pub(super) maker: Maker,
+    /// The words behind the server's name are the engine and how it reads.
+    pub(super) of: lineup::Way,
     /// The row of the write-up's table that it repeats: "io_uring", "libaio" or "sendfile".
     pub(super) published: Option<&'static str>,
-    /// Directives in `events`.
-    events: &'static str,
-    /// Directives in the location.
-    location: &'static str,
     /// Whether its output buffers are to be as large as the files, which nginx needs to read them directly at all.
     sized_buffers: bool,
     /// Whether it has the plain files also where others have a cache of them: what a hit costs more shows only beside it,
@@ -39,18 +26,21 @@ pub(super) struct Way {
 /// nginx has no such engine unless it was built with it.
 pub(super) const FILE_AIO: &str = "--with-file-aio";
 
+/// Room for what libaio has in flight.
+const REQUESTS: &str = " worker_aio_requests 2048;";
+
 /// A row of the table of ways, short enough to be read as one.
-const fn way(name: &'static str, maker: Maker, events: &'static str, location: &'static str) -> Way {
-    Way {
-        name,
-        maker,
-        published: None,
-        events,
-        location,
-        sized_buffers: false,
-        is_plain: false,
-        is_main: false,
-    }
+const fn way(of: lineup::Way) -> Way {
+    Way { of, published: None, sized_buffers: false, is_plain: false, is_main: false }
+}
+
+/// Ours with this engine for the network.
+const fn ours(name: &'static str, engine: &'static str, location: &'static str) -> Way {
+    way(lineup::Way::ours(name, engine).with(location))
+}
+
+const fn nginx(name: &'static str, location: &'static str) -> Way {
+    way(lineup::Way::of(name, Peer::Nginx).with(location))
 }
 
 impl Way {
@@ -64,63 +54,60 @@ impl Way {
         Way { published: Some(row), ..self }
     }
 
+    const fn with_requests(self) -> Way {
+        Way { of: self.of.polling(REQUESTS), ..self }
+    }
+
+    pub(super) fn is_nginx(&self) -> bool {
+        self.of.peer.is_some()
+    }
+
     /// nginx over its cache is fastest where threads read ahead of sendfile.
     pub(super) fn is_best_of_hits(&self) -> bool {
-        self.maker == Maker::Nginx && self.location == "aio threads; sendfile on;"
+        self.is_nginx() && self.of.location == "aio threads; sendfile on;"
     }
 
     /// Whether it needs libaio of nginx.
     pub(super) fn needs_file_aio(&self) -> bool {
-        self.maker == Maker::Nginx && self.location.contains("aio on;")
+        self.is_nginx() && self.of.location.contains("aio on;")
     }
 }
 
 /// What the write-up is about: the ring, past the page cache.
-const RING_DIRECT: Way = way(
-    "ringroad io_uring, direct",
-    Maker::Ours,
-    "use io_uring;",
-    "aio io_uring; sendfile off; directio 2k;",
-);
+const RING_DIRECT: Way =
+    ours("ringroad io_uring, direct", "io_uring", "aio io_uring; sendfile off; directio 2k;");
 
 /// In the order of tables: ours from the engine that the write-up asks about to the one that nobody should choose, then
 /// nginx's modes. nginx's libaio stands twice, because its default buffers hide what it can do.
 pub(super) const WAYS: &[Way] = &[
     RING_DIRECT.main().like("io_uring"),
-    way("ringroad as it comes", Maker::Ours, "", ""),
-    way(
-        "ringroad libaio, direct",
-        Maker::Ours,
-        "use epoll; worker_aio_requests 2048;",
-        "aio libaio; sendfile off; directio 2k;",
-    )
-    .main()
-    .like("libaio"),
-    // The control: no ring and no libaio, as every server has done it for twenty years.
-    way("ringroad epoll + threads", Maker::Ours, "use epoll;", "aio threads; sendfile off;").main(),
-    way("ringroad sendfile", Maker::Ours, "use epoll;", "aio threads; sendfile on;").main().like("sendfile"),
-    way("ringroad blocking", Maker::Ours, "use epoll;", "aio off; sendfile off;"),
-    Way { name: "ringroad io_uring, direct, plain files", is_plain: true, ..RING_DIRECT },
-    way("nginx libaio, as written up", Maker::Nginx, "use epoll;", "aio on; sendfile off; directio 2k;")
+    ours("ringroad as it comes", "", ""),
+    ours("ringroad libaio, direct", "epoll", "aio libaio; sendfile off; directio 2k;")
+        .with_requests()
+        .main()
         .like("libaio"),
+    // The control: no ring and no libaio, as every server has done it for twenty years.
+    ours("ringroad epoll + threads", "epoll", "aio threads; sendfile off;").main(),
+    ours("ringroad sendfile", "epoll", "aio threads; sendfile on;").main().like("sendfile"),
+    ours("ringroad blocking", "epoll", "aio off; sendfile off;"),
+    Way {
+        is_plain: true,
+        ..ours("ringroad io_uring, direct, plain files", "io_uring", RING_DIRECT.of.location)
+    },
+    nginx("nginx libaio, as written up", "aio on; sendfile off; directio 2k;").like("libaio"),
     Way {
         sized_buffers: true,
-        ..way(
-            "nginx libaio, sized buffers",
-            Maker::Nginx,
-            "use epoll; worker_aio_requests 2048;",
-            "aio on; sendfile off; directio 2k;",
-        )
-        .main()
+        ..nginx("nginx libaio, sized buffers", "aio on; sendfile off; directio 2k;").with_requests().main()
     },
-    way("nginx threads", Maker::Nginx, "use epoll;", "aio threads; sendfile off;").main(),
-    way("nginx threads + sendfile", Maker::Nginx, "use epoll;", "aio threads; sendfile on;"),
-    way("nginx sendfile", Maker::Nginx, "use epoll;", "aio off; sendfile on;").main().like("sendfile"),
-    way("nginx blocking", Maker::Nginx, "use epoll;", "aio off; sendfile off;"),
+    nginx("nginx threads", "aio threads; sendfile off;").main(),
+    nginx("nginx threads + sendfile", "aio threads; sendfile on;"),
+    nginx("nginx sendfile", "aio off; sendfile on;").main().like("sendfile"),
+    nginx("nginx blocking", "aio off; sendfile off;"),
 ];
 
-/// What stands above them as 100 %: the files opened, read past the page cache and closed by this very program.
-pub(super) static LIMIT: Way = way("the machine's limit", Maker::Machine, "", "");
+/// What stands above them as 100 %: the files opened, read past the page cache and closed by this very program. No server:
+/// the engine alone, with the network and everything else left out.
+pub(super) const LIMIT: &str = "the machine's limit";
 
 /// Where answers come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -156,7 +143,7 @@ pub(super) struct Setting<'a> {
 impl Way {
     /// All of it behind the head that every server of the suite gets.
     pub(super) fn configuration(&self, setting: &Setting<'_>, place: &Place) -> String {
-        let Setting { size, workers, files, .. } = setting;
+        let Setting { size, workers, files, .. } = *setting;
         // nginx reads by whole buffers: one that is larger than the file turns its direct reads off.
         let buffers = if self.sized_buffers {
             format!("output_buffers 2 {};", size.read_size())
@@ -164,7 +151,7 @@ impl Way {
             String::new()
         };
         // The cache is configured as in the write-up, but for the zone: 32 MiB hold every name that is asked for here.
-        let (http, place_directives) = match setting.cache {
+        let (cache, source) = match setting.cache {
             None => (String::new(), format!("root {};", files.display())),
             Some((folder, origin)) => (
                 format!(
@@ -177,25 +164,8 @@ impl Way {
                 ),
             ),
         };
-        format!(
-            "worker_processes {workers};\n\
-             events {{ worker_connections 8192; {} }}\n\
-             http {{\n    access_log off;\n    keepalive_requests 1000000000;\n    \
-             default_type application/octet-stream;\n    {http}\n    \
-             server {{\n        listen 127.0.0.1:{};\n        location / {{ {} {buffers} {place_directives} }}\n    }}\n}}\n",
-            self.events, place.port, self.location
-        )
+        let http = format!("default_type application/octet-stream;\n{cache}");
+        let server = format!("location / {{ {} {buffers} {source} }}", self.of.location);
+        self.of.configuration(place, &Text { workers, http, server, ..Text::default() })
     }
-}
-
-/// Serves the files to caches that are being filled.
-pub(super) fn origin_configuration(files: &Path, place: &Place) -> String {
-    format!(
-        "worker_processes 1;\nevents {{ worker_connections 8192; }}\n\
-         http {{\n    access_log off;\n    keepalive_requests 1000000000;\n    sendfile on;\n    \
-         default_type application/octet-stream;\n    \
-         server {{ listen 127.0.0.1:{}; location / {{ root {}; }} }}\n}}\n",
-        place.port,
-        files.display()
-    )
 }

@@ -24,7 +24,8 @@ use clap::Args;
 use self::job::{EngineKind, Outcome, Pattern};
 use self::plan::{Item, Tool};
 use self::worker::{Answer, Task};
-use super::lineup;
+use super::sheet::Sheet;
+use super::{Scenario, lineup};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::peers::tool::Peer;
@@ -130,14 +131,54 @@ impl Options {
     }
 }
 
-/// What cannot be meant, or cannot be had, is told before anything is made.
-pub(super) fn check(options: &Options) -> Result<(), Failure> {
-    options.check_file()?;
-    if let Some(Some(folder)) = &options.files {
-        let read = Failure::file("read the folder", folder);
-        fs::read_dir(folder).map_err(read)?;
+impl Scenario for Options {
+    const NAME: &'static str = "disk";
+    const HELP: &'static str =
+        "Reads and writes of a disk by each engine, depth and block size; or a set of files (--files)";
+    const TITLE: &'static str =
+        "Reads and writes of a disk: one process with many in flight, or many with one";
+    const QUESTION: &'static str =
+        "How much does the device do by each engine, at which depth, and at what cost?";
+
+    /// What cannot be meant, or cannot be had, is told before anything is made.
+    fn check(&self) -> Result<(), Failure> {
+        self.check_file()?;
+        if let Some(Some(folder)) = &self.files {
+            let read = Failure::file("read the folder", folder);
+            fs::read_dir(folder).map_err(read)?;
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// All jobs in turn, and what is told of them.
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
+        if let Some(folder) = &self.files {
+            return set::run(bench, section, folder.as_deref(), self.file_size);
+        }
+        let target = target(bench, self)?;
+        let fio = Peer::Fio.find(bench);
+        match &fio {
+            Ok(tool) => section.configure("fio", &tool.version),
+            Err(missing) => section.skip("fio, as a check on these figures", &missing.to_string()),
+        }
+        let mut items = plan::items(bench, self, &target, fio.is_ok());
+        bench.progress(format_args!("disk: {} jobs, {} MiB", items.len(), target.bytes >> 20));
+        lineup::measure(bench, section, &mut items, Item::labels, |item, round, _| {
+            let outcome = measure(bench, item, round, fio.as_ref().ok())?;
+            Ok(outcome.map(|outcome| outcome.run(item.job.engine == EngineKind::Sync)))
+        })?;
+        // Before the tables are made: what takes space for nothing goes first.
+        if self.file.is_none() {
+            let _ = fs::remove_file(&target.path);
+        }
+        for item in items.iter().filter(|item| item.tool == Tool::Fio) {
+            let text = fio::job_file(&item.job).unwrap_or_default();
+            section.configure(&format!("fio: {}", item.name), &text);
+        }
+        let told = told::told(Sheet::of(section), &items);
+        section.tell(told);
+        Ok(())
+    }
 }
 
 /// The file of a run.
@@ -146,41 +187,6 @@ pub(crate) struct Target {
     pub(crate) path: PathBuf,
     /// How much of it may be used.
     pub(crate) bytes: u64,
-}
-
-/// All jobs in turn, and what is told of them.
-pub(super) fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
-    if let Some(folder) = &options.files {
-        return set::run(bench, folder.as_deref(), options.file_size);
-    }
-    let target = target(bench, options)?;
-    let mut section = Section {
-        scenario: "disk".to_owned(),
-        title: "Reads and writes of a disk: one process with many in flight, or many with one".to_owned(),
-        seed: Some("002".to_owned()),
-        question: "How much does the device do by each engine, at which depth, and at what cost?".to_owned(),
-        ..Section::default()
-    };
-    let fio = Peer::Fio.find(bench);
-    match &fio {
-        Ok(tool) => section.configure("fio", &tool.version),
-        Err(missing) => section.skip("fio, as a check on these figures", &missing.to_string()),
-    }
-    let mut items = plan::items(bench, options, &target, fio.is_ok());
-    bench.progress(format_args!("disk: {} jobs, {} MiB", items.len(), target.bytes >> 20));
-    lineup::measure(bench, &mut section, &mut items, Item::labels, |item, round| {
-        let outcome = measure(bench, item, round, fio.as_ref().ok())?;
-        Ok(outcome.map(|outcome| outcome.run(item.job.engine == EngineKind::Sync)))
-    })?;
-    // Before the tables are made: what takes space for nothing goes first.
-    if options.file.is_none() {
-        let _ = fs::remove_file(&target.path);
-    }
-    for item in items.iter().filter(|item| item.tool == Tool::Fio) {
-        section.configure(&format!("fio: {}", item.name), &fio::job_file(&item.job).unwrap_or_default());
-    }
-    told::tell(&mut section, &items);
-    Ok(section)
 }
 
 /// One job, once, by us or by fio.

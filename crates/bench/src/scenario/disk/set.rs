@@ -6,7 +6,7 @@ use super::files::{FilesOutcome, FilesPlan, FilesVia, below, read_files};
 use super::plan::size_name;
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
-use crate::report::model::{AxisScale, Run, Section, Verdict};
+use crate::report::model::{AxisScale, Run, Section, Told, Verdict};
 use crate::scenario::lineup;
 use crate::scenario::sheet::{Figure, Of, Rows, Sheet, at, axis, figure, finding, named};
 
@@ -34,23 +34,27 @@ const FIGURES: [Figure; 6] = [
 ];
 
 /// Measures the files below `folder`, or some that are made where none is named.
-pub(super) fn run(bench: &Bench, folder: Option<&Path>, file_bytes: u64) -> Result<Section, Failure> {
+pub(super) fn run(
+    bench: &Bench,
+    section: &mut Section,
+    folder: Option<&Path>,
+    file_bytes: u64,
+) -> Result<(), Failure> {
     let set = folder.map_or_else(|| make(bench, file_bytes), find)?;
     let count = set.files.len();
     let size = u32::try_from(set.file_bytes).map_or_else(|_| set.file_bytes.to_string(), size_name);
-    let mut section = Section {
-        scenario: "disk".to_owned(),
-        title: format!("A set of files: {count} of {size}, opened, read past the page cache, closed"),
-        question: "How many files a second does this machine open, read and close, whoever asks?".to_owned(),
-        ..Section::default()
-    };
+    section.title = format!("A set of files: {count} of {size}, opened, read past the page cache, closed");
+    section.question =
+        "How many files a second does this machine open, read and close, whoever asks?".to_owned();
+    // The write-up has nothing of the kind.
+    section.seed = None;
     let mut plans = plans(bench, &set);
     bench.progress(format_args!("disk: {count} files of {} bytes", set.file_bytes));
     let labels = |plan: &FilesPlan| at([("engine", &plan.via.name()), ("depth", &plan.depth)]);
-    lineup::measure(bench, &mut section, &mut plans, labels, |plan, _| {
+    lineup::measure(bench, section, &mut plans, labels, |plan, _, _| {
         Ok(read_files(bench, plan, &[])?.map(|outcome| measured(&outcome)))
     })?;
-    let sheet = Sheet::of(&section);
+    let sheet = Sheet::of(section);
     let rows: Rows = plans
         .iter()
         .map(|plan| (format!("{}, depth {}", plan.via.name(), plan.depth), labels(plan)))
@@ -68,9 +72,9 @@ pub(super) fn run(bench: &Bench, folder: Option<&Path>, file_bytes: u64) -> Resu
         let claim = "The most that a server could read from this set.";
         finding(claim, Verdict::Holds, format!("{rate:.0} files a second, by {name}."))
     });
-    (section.tables, section.plots) = (vec![table], vec![plot]);
-    section.findings = best.into_iter().collect();
-    Ok(section)
+    let findings = best.into_iter().collect();
+    section.tell(Told { tables: vec![table], plots: vec![plot], findings, ..Told::default() });
+    Ok(())
 }
 
 fn measured(outcome: &FilesOutcome) -> Run {

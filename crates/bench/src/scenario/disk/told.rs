@@ -4,9 +4,9 @@
 use super::job::EngineKind;
 use super::plan::{Group, Item, Tool};
 use crate::method::stats::Summary;
-use crate::report::model::{AxisScale, Finding, Plot, Section, Table, Verdict};
+use crate::report::model::{AxisScale, Finding, Plot, Standing, Table, Told, Verdict};
 use crate::scenario::sheet::{
-    Figure, Labels, Of, Rows, Sheet, Shown, at, axis, figure, finding, named, under,
+    Entry, Figure, Labels, Of, Rows, Sheet, Shown, at, axis, figure, finding, named, under,
 };
 
 /// How far our figures and fio's may lie apart.
@@ -61,9 +61,9 @@ const COSTS: [Figure; 5] = [
 const CALLS: Figure =
     figure("system calls per operation", "", 2, Of::Quotient("system_calls", "operations", 1.0));
 
-/// Fills the section. Tables of groups that were not measured are left out, not shown empty.
-pub(super) fn tell(section: &mut Section, items: &[Item]) {
-    let told = Told { sheet: Sheet::of(section), items };
+/// All that is told. Tables of groups that were not measured are left out, not shown empty.
+pub(super) fn told(sheet: Sheet<'_>, items: &[Item]) -> Told {
+    let told = Report { sheet, items };
     let way = |item: &Item| {
         let way = if item.job.direct { "direct" } else { "buffered" };
         format!("{} {way}", item.job.pattern.name())
@@ -103,20 +103,35 @@ pub(super) fn tell(section: &mut Section, items: &[Item]) {
         ),
         told.checks(),
     ];
-    let (plots, findings) = (told.plots(), told.findings());
-    section.tables = tables.into_iter().filter(|table| !table.rows.is_empty()).collect();
-    (section.plots, section.findings) = (plots, findings);
+    let standings = [
+        told.standing(Group::WriteUp, "Mixed random reads and writes of 128k"),
+        told.standing(Group::Engines, "Random reads of 4k, 16 in flight"),
+        told.standing(Group::Own, "The jobs described"),
+    ];
+    Told {
+        tables: tables.into_iter().filter(|table| !table.rows.is_empty()).collect(),
+        plots: told.plots(),
+        findings: told.findings(),
+        standings: standings.into_iter().filter(|standing| !standing.entrants.is_empty()).collect(),
+    }
 }
 
-struct Told<'a> {
+struct Report<'a> {
     sheet: Sheet<'a>,
     items: &'a [Item],
 }
 
-impl Told<'_> {
+impl Report<'_> {
     /// The jobs of one table that we carried out.
     fn of(&self, group: Group) -> impl Iterator<Item = &Item> {
         self.items.iter().filter(move |item| item.group == group && item.tool == Tool::Ours)
+    }
+
+    /// The jobs of a group beside each other.
+    fn standing(&self, group: Group, title: &str) -> Standing {
+        let entry =
+            |item: &Item| Entry { name: item.name.clone(), maker: "", setting: None, labels: item.labels() };
+        self.sheet.standing(title, IOPS, self.of(group).map(entry))
     }
 
     /// A row for each job.
@@ -300,6 +315,7 @@ fn ring(ratio: Option<Summary>, calls: Option<(f64, f64)>) -> Finding {
 mod tests {
     use super::super::job::{EngineKind, Job, Outcome, Pattern, Side};
     use super::*;
+    use crate::report::model::Section;
     use crate::scenario::lineup;
 
     /// A job with so many operations in each of its rounds of a second.
@@ -331,7 +347,7 @@ mod tests {
         let verdict = |ours: &[u64], fio: &[u64]| {
             let mut section = Section::default();
             let items = [add(&mut section, Tool::Ours, ours), add(&mut section, Tool::Fio, fio)];
-            let told = Told { sheet: Sheet::of(&section), items: &items };
+            let told = Report { sheet: Sheet::of(&section), items: &items };
             told.agreement().map(|finding| finding.verdict)
         };
         assert_eq!(verdict(&[1000, 1010, 990], &[1000, 1020, 1000]), Some(Verdict::Holds));

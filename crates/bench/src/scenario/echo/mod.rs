@@ -6,8 +6,8 @@
 //!
 //! * The server is this program's own ([`server`]), over the same engines as the web server and without it: what differs
 //!   between two rows is the engine, and how it was asked. All of them run at once and are loaded in turns.
-//! * The other end ([`client`]) has the processors that are left, and sends the next message on a connection when the one
-//!   before is back. It checks every byte.
+//! * The other end is the load generator, on the processors that are left. It sends the next message on a connection when
+//!   the one before is back, and checks the length and the checksum of each.
 //! * Processor time is that of the server's process, from before the connections are made until they are closed: a
 //!   thousand of them are some milliseconds of it. System calls are counted in a load of their own.
 //! * Connections by the thousand a second end in a few seconds what ports there are, unless those that wait for their
@@ -17,7 +17,6 @@
 //! which is lost; its table here is what it says of nginx, in the same form. Where the client was the limit, the processor
 //! time of a message says what a rate cannot.
 
-mod client;
 pub(crate) mod server;
 
 use std::fs;
@@ -27,17 +26,18 @@ use std::time::Duration;
 use clap::Args;
 use io::probe::Probe;
 
-use self::client::{Load, Task};
+use super::Scenario;
 use super::lineup;
 use super::served::{self, CALLS_NAME, P50, P99, P999, RATE, ServerCpus};
 use super::sheet::{
-    Figure, Labels, Of, Rows, Sheet, Shown, at, at_least, axis, figure, finding, named, under,
+    Entry, Figure, Labels, Of, Rows, Sheet, Shown, at, at_least, axis, figure, finding, judged, named, under,
 };
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
+use crate::load::{self, Answers, Expect, Length, Plan, Reuse, Target};
 use crate::method::pin::{self, Split};
 use crate::method::process::{Child, Launch};
-use crate::report::model::{AxisScale, Finding, Plot, Section, Table, Verdict};
+use crate::report::model::{AxisScale, Finding, Plot, Section, Standing, Table, Told, Verdict};
 
 /// Options of `bench echo`.
 #[derive(Args, Clone, Debug)]
@@ -115,6 +115,33 @@ const P50_US: Figure = us(P50, "p50_us");
 const P99_US: Figure = us(P99, "p99_us");
 const P999_US: Figure = us(P999, "p99_9_us");
 
+/// What is done on each connection, again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Task {
+    /// So many bytes go there and come back.
+    Messages { bytes: usize },
+    /// It is made, and the server ends it.
+    Connections,
+}
+
+impl Task {
+    /// The load for a server at this port.
+    fn plan(self, bench: &Bench, split: &Split, connections: u32, port: u16) -> Result<Plan, Failure> {
+        let targets = vec![Target::parse(&format!("http://127.0.0.1:{port}/"))?];
+        let plan = Plan { targets, ..served::load(bench, split, connections, LENGTH) };
+        Ok(match self {
+            Task::Messages { bytes } => {
+                // Each byte says where it belongs, so that what comes back in another order is noticed.
+                let body: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
+                let expect = Expect { crc32c: Some(crc32c::crc32c(&body)), ..Expect::default() };
+                let receive_bytes = (bytes as u32).max(4096);
+                Plan { answers: Answers::Bytes(bytes as u64), body, expect, receive_bytes, ..plan }
+            }
+            Task::Connections => Plan { answers: Answers::End, reuse: Reuse::PerRequest, ..plan },
+        })
+    }
+}
+
 /// What a figure depends on beside the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Point {
@@ -142,7 +169,7 @@ impl Point {
     }
 
     fn of(self, way: Way) -> Labels {
-        [self.labels(), at([("server", &way.name())])].concat()
+        [self.labels(), server(way)].concat()
     }
 
     fn row(self) -> (String, Labels) {
@@ -161,46 +188,53 @@ struct Points {
     product: bool,
 }
 
-/// Measures all points by all ways, in turns.
-pub(super) fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
-    served::raise_descriptors();
-    let points = Points::choose(bench, options);
-    let mut section = Section {
-        scenario: "echo".to_owned(),
-        title: "Echo and accept: the least that a server does with its network".to_owned(),
-        seed: Some("004".to_owned()),
-        question: "How many messages go there and back, and how many connections are accepted, on epoll and on the ring, \
-                   and with how much processor time and how many system calls?"
-            .to_owned(),
-        ..Section::default()
-    };
-    let probe = Probe::run();
-    let refusal = probe.uring_refusal();
-    if let Some(refusal) = &refusal {
-        section.skip("io_uring", &format!("no io_uring here: {}", refusal.cause));
-    }
-    let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
-    let mut first_port = options.port;
-    for (purpose, of_purpose) in [("messages", points.messages()), ("connections", points.accepts())] {
-        let mut servers = Vec::new();
-        for way in Way::ALL.into_iter().filter(|way| *way == Way::Epoll || refusal.is_none()) {
-            let port = first_port.unwrap_or(0);
-            first_port = first_port.map(|port| port.saturating_add(1));
-            let server = Server::start(bench, way, purpose, &points, port, &place)?;
-            section.configure(&format!("{}, {purpose}", way.name()), &server.command);
-            servers.push((way, server));
+fn server(way: Way) -> Labels {
+    at([("server", &way.name())])
+}
+
+impl Scenario for Options {
+    const NAME: &'static str = "echo";
+    const HELP: &'static str = "Messages that are sent back, and connections that are accepted: epoll, the ring single-shot and multishot";
+    const TITLE: &'static str = "Echo and accept: the least that a server does with its network";
+    const QUESTION: &'static str = "How many messages go there and back, and how many connections are accepted, on epoll and \
+                                    on the ring, and with how much processor time and how many system calls?";
+
+    /// Measures all points by all ways, in turns.
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
+        served::raise_descriptors();
+        let points = Points::choose(bench, self);
+        let probe = Probe::run();
+        let refusal = probe.uring_refusal();
+        if let Some(refusal) = &refusal {
+            section.skip("io_uring", &format!("no io_uring here: {}", refusal.cause));
         }
-        for point in of_purpose {
-            bench.progress(format_args!("echo: {}", point.words()));
-            measure(bench, &mut section, &mut servers, point, &place.split)?;
+        let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
+        let mut first_port = self.port;
+        for (purpose, of_purpose) in [("messages", points.messages()), ("connections", points.accepts())] {
+            let mut servers = Vec::new();
+            for way in Way::ALL.into_iter().filter(|way| *way == Way::Epoll || refusal.is_none()) {
+                let port = first_port.unwrap_or(0);
+                first_port = first_port.map(|port| port.saturating_add(1));
+                let server = Server::start(bench, way, purpose, &points, port, &place)?;
+                section.configure(&format!("{}, {purpose}", way.name()), &server.command);
+                servers.push((way, server));
+            }
+            for point in of_purpose {
+                bench.progress(format_args!("echo: {}", point.words()));
+                measure(bench, section, &mut servers, point, &place.split)?;
+            }
         }
+        place.note(section);
+        let report = Report { sheet: Sheet::of(section), points: &points };
+        let told = Told {
+            tables: report.tables(place.split.words()),
+            plots: report.plots(),
+            findings: vec![report.gain(), report.calls(), report.accepts()],
+            standings: report.standings(),
+        };
+        section.tell(told);
+        Ok(())
     }
-    place.note(&mut section);
-    let told = Told { sheet: Sheet::of(&section), points: &points };
-    let (tables, plots) = (told.tables(place.split.words()), told.plots());
-    let findings = vec![told.gain(), told.calls(), told.accepts()];
-    (section.tables, section.plots, section.findings) = (tables, plots, findings);
-    Ok(section)
 }
 
 impl Points {
@@ -324,52 +358,39 @@ fn measure(
     point: Point,
     split: &Split,
 ) -> Result<(), Failure> {
-    let load = |server: &Server, length: Duration| Load {
-        port: server.port,
-        task: point.task,
-        connections: point.connections,
-        length,
-        cpus: split.load.clone(),
-        stop: bench.workspace.interruption(),
-    };
-    for (_, server) in servers.iter() {
-        // As in `served::warm_up`: what is wrong is told by the measurement.
-        let _ = client::run(&load(server, served::warm_up_length(bench)));
+    let mut loaded = Vec::new();
+    for (way, server) in servers {
+        let plan = point.task.plan(bench, split, point.connections, server.port)?;
+        served::warm_up(bench, &plan)?;
+        loaded.push((*way, server, plan));
     }
-    let length = bench.length(LENGTH);
-    lineup::measure(
-        bench,
-        section,
-        servers,
-        |(way, _)| point.of(*way),
-        |(_, server), _| {
-            let child = &server.child;
-            let served = served::observe(|| child.cpu_time(), || client::run(&load(server, length)))?;
-            bench.check_interrupted()?;
-            if server.child.ended().is_some() {
-                return Err(server.child.problem("ended while it was measured"));
-            }
-            // A connection that ends early takes its messages with it: then the others were measured, and fewer of them.
-            let errors = &served.outcome.tally.errors;
-            Ok(if errors.total() > 0 { Err(format!("errors: {errors}")) } else { Ok(served.run()) })
-        },
-    )?;
-    for (way, server) in servers.iter() {
+    let labels = |(way, ..): &(Way, &mut Server, Plan)| point.of(*way);
+    lineup::measure(bench, section, &mut loaded, labels, |(_, server, plan), _, _| {
+        let child = &server.child;
+        let served = served::observe(|| child.cpu_time(), || load::run(plan))?;
         bench.check_interrupted()?;
-        let length = served::calls_length(bench);
-        let calls = served::calls_during(server.child.tree(), || client::run(&load(server, length)));
+        if server.child.ended().is_some() {
+            return Err(server.child.problem("ended while it was measured"));
+        }
+        // A connection that ends early takes its messages with it: then the others were measured, and fewer of them.
+        Ok(served.outcome.check().map(|()| served.run()).map_err(|failure| failure.to_string()))
+    })?;
+    for (way, server, plan) in &loaded {
+        bench.check_interrupted()?;
+        let plan = Plan { length: Length::Time(served::calls_length(bench)), ..plan.clone() };
+        let calls = served::calls_during(server.child.tree(), || load::run(&plan));
         lineup::add(section, &point.of(*way), CALLS_NAME, &calls);
     }
     Ok(())
 }
 
 /// What is told of the measurements.
-struct Told<'a> {
+struct Report<'a> {
     sheet: Sheet<'a>,
     points: &'a Points,
 }
 
-impl Told<'_> {
+impl Report<'_> {
     /// The point that the write-up's words are about: its most connections.
     fn most(&self) -> Point {
         let most = self.points.connections.iter().copied().max().unwrap_or_default();
@@ -382,9 +403,8 @@ impl Told<'_> {
         let rows = |points: Vec<Point>| points.into_iter().map(Point::row).collect::<Vec<_>>();
         let (by_connections, by_size) = (rows(self.points.by_connections()), rows(self.points.by_size()));
         let compared = |title: &str, rows: &[(String, Labels)], figure: Figure| {
-            let way = |way: Way| at([("server", &way.name())]);
-            let mut columns: Vec<Shown> = Way::ALL.map(|one| figure.at(one.name(), way(one))).into();
-            columns.push(figure.over("multishot / epoll", way(Way::Epoll)).where_(way(Way::RingMulti)));
+            let mut columns: Vec<Shown> = Way::ALL.map(|one| figure.at(one.name(), server(one))).into();
+            columns.push(figure.over("multishot / epoll", server(Way::Epoll)).where_(server(Way::RingMulti)));
             self.sheet.table(title, rows, &columns)
         };
         let of = |words: &str| format!("Messages of {bytes} bytes{words}");
@@ -420,7 +440,7 @@ impl Told<'_> {
         let columns = [
             RATE.at("accepts", Labels::new()),
             CPU.shown(),
-            CPU.over("CPU / epoll's", at([("server", &Way::Epoll.name())])),
+            CPU.over("CPU / epoll's", server(Way::Epoll)),
             CALLS.shown(),
             LIMITED.shown(),
         ];
@@ -438,6 +458,23 @@ impl Told<'_> {
         let rate = RATE.at("messages or connections", Labels::new());
         let others = [P50_US, P99_US, P999_US, CPU, CALLS, CLIENT_CPU, LIMITED].map(Figure::shown);
         self.sheet.table("Every combination", &rows, &[rate].into_iter().chain(others).collect::<Vec<_>>())
+    }
+
+    /// The engines beside each other: a message, and an accepted connection.
+    fn standings(&self) -> Vec<Standing> {
+        let standing = |what: &str, point: Point| {
+            let entry = |way: Way| Entry {
+                name: way.name().to_owned(),
+                maker: "",
+                setting: None,
+                labels: point.of(way),
+            };
+            let title = format!("Processor time of {what}: {}", point.words());
+            self.sheet.standing(&title, CPU, Way::ALL.map(entry))
+        };
+        let accepts = self.points.accepts().into_iter().next_back();
+        let accepts = accepts.map(|point| standing("an accepted connection", point));
+        [standing("a message", self.most())].into_iter().chain(accepts).collect()
     }
 
     /// Rates and latencies by connections.
@@ -496,21 +533,16 @@ impl Told<'_> {
 
     /// The waste would show as processor time: an accept that finds nobody allocates a socket and frees it again.
     fn accepts(&self) -> Finding {
-        let mut said = Vec::new();
-        for point in self.points.accepts() {
-            for (way, name) in [(Way::RingSingle, "single-shot"), (Way::RingMulti, "multishot")] {
-                let ratio = self.sheet.ratio(CPU, &point.of(way), &point.of(Way::Epoll));
-                said.extend(ratio.map(|ratio| {
-                    let words = format!("{:.2} {name} at {} at a time", ratio.median, point.connections);
-                    (words, ratio.median > 1.0 + EQUAL_WITHIN)
-                }));
-            }
-        }
-        super::sheet::judged(
+        let cases = self.points.accepts().into_iter().flat_map(|point| {
+            let words = |name: &str| format!("{name} at {} at a time", point.connections);
+            [(Way::RingSingle, "single-shot"), (Way::RingMulti, "multishot")]
+                .map(|(way, name)| (words(name), point.of(way), point.of(Way::Epoll)))
+        });
+        judged(
             "Accepting through the ring costs more than a listener in epoll, because an accept that finds nobody is work \
              for nothing.",
             "Processor time of an accepted connection, by that with the listener in epoll: ",
-            &said,
+            &self.sheet.ratios(CPU, cases, |ratio| ratio.median > 1.0 + EQUAL_WITHIN),
             "Ring and epoll were not both measured.",
         )
     }

@@ -21,20 +21,25 @@ use std::time::Duration;
 use clap::Args;
 use tls::signing::KeyKind;
 
-use super::lineup::{self, EPOLL, NGINX, READY, RING, Text, Way};
+use super::Scenario;
+use super::lineup::{self, EPOLL, NGINX, READY, RING, Text, Way, of};
 use super::served::{self, CPU, RATE, ServerCpus};
-use super::sheet::{Labels, Sheet, at, judged};
+use super::sheet::{Labels, Sheet, at, axis, judged, under};
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::pin::{self, Split};
 use crate::peers::server::{Conditions, Place, Program, Server, free_port};
 use crate::peers::tool::Peer;
-use crate::report::model::Section;
+use crate::report::model::{AxisScale, Section, Told};
 use h2load::Load;
 
-/// Neither command has options of its own.
+/// `bench h2`, which has no options of its own.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Options {}
+pub(crate) struct Files {}
+
+/// `bench grpc`, which has none either.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Calls {}
 
 /// Length of one measurement in a result for keeping.
 const LENGTH: Duration = Duration::from_secs(1);
@@ -43,34 +48,40 @@ const LENGTH: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Case {
     path: &'static str,
+    kib: u32,
     connections: u32,
     streams: u32,
     is_grpc: bool,
 }
 
 impl Case {
-    const fn file(path: &'static str, connections: u32, streams: u32) -> Case {
-        Case { path, connections, streams, is_grpc: false }
+    const fn file(path: &'static str, kib: u32, connections: u32, streams: u32) -> Case {
+        Case { path, kib, connections, streams, is_grpc: false }
     }
 
     const fn call(connections: u32, streams: u32) -> Case {
-        Case { path: "/bench.Echo/Call", connections, streams, is_grpc: true }
+        Case { path: "/bench.Echo/Call", kib: 0, connections, streams, is_grpc: true }
     }
 
     fn name(self) -> String {
-        let Case { path, connections, streams, is_grpc } = self;
+        let Case { path, connections, streams, is_grpc, .. } = self;
         let what = if is_grpc { "unary call" } else { path.trim_start_matches('/') };
         let plural = |count: u32, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
         format!("{what}, {} of {}", plural(connections, "connection"), plural(streams, "stream"))
     }
+
+    fn labels(self) -> Labels {
+        let Case { kib, connections, streams, .. } = self;
+        at([("case", &self.name()), ("KiB", &kib), ("connections", &connections), ("streams", &streams)])
+    }
 }
 
 const FILE_CASES: [Case; 5] = [
-    Case::file("/1k", 10, 100),
-    Case::file("/1k", 100, 1),
-    Case::file("/10k", 10, 10),
-    Case::file("/100k", 10, 10),
-    Case::file("/1m", 10, 2),
+    Case::file("/1k", 1, 10, 100),
+    Case::file("/1k", 1, 100, 1),
+    Case::file("/10k", 10, 10, 10),
+    Case::file("/100k", 100, 10, 10),
+    Case::file("/1m", 1024, 10, 2),
 ];
 
 const CALL_CASES: [Case; 3] = [Case::call(10, 10), Case::call(50, 1), Case::call(1, 100)];
@@ -81,47 +92,55 @@ const H2O: Way = Way::of("h2o", Peer::H2o);
 const NGINX_TUNED: Way = Way::of("nginx, open_file_cache, sendfile off", Peer::Nginx)
     .with("open_file_cache max=100; sendfile off; ");
 
-/// `bench h2`.
-pub(super) fn run_files(bench: &Bench, _: &Options) -> Result<Section, Failure> {
-    let mut section = Section {
-        scenario: "h2".to_owned(),
-        title: "Files in memory over TLS and HTTP/2".to_owned(),
-        question: "How much processor time does a request over HTTP/2 and TLS take, beside nginx and H2O?"
-            .to_owned(),
-        ..Section::default()
-    };
-    let files = bench.workspace.folder("h2-files")?;
-    served::write_files(&files)?;
-    let certificate = bench.workspace.folder("h2")?.join("certificate.pem");
-    served::write_certificate(&certificate, KeyKind::EcdsaP256)?;
-    let ways = [RING, EPOLL, NGINX_TUNED, H2O];
-    measure(bench, &mut section, &ways, &FILE_CASES, |way, place, port| {
-        files_configuration(way, place, port, &files, &certificate)
-    })?;
-    tell(&mut section, &ways, &FILE_CASES, "At most the processor time of nginx and H2O for each request.");
-    Ok(section)
+const FILE_WAYS: [Way; 4] = [RING, EPOLL, NGINX_TUNED, H2O];
+const CALL_WAYS: [Way; 3] = [RING, EPOLL, NGINX];
+
+impl Scenario for Files {
+    const NAME: &'static str = "h2";
+    const HELP: &'static str = "Files in memory over TLS and HTTP/2: processor time of a request, beside nginx and H2O (needs h2load)";
+    const TITLE: &'static str = "Files in memory over TLS and HTTP/2";
+    const QUESTION: &'static str =
+        "How much processor time does a request over HTTP/2 and TLS take, beside nginx and H2O?";
+
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
+        let files = bench.workspace.folder("h2-files")?;
+        served::write_files(&files)?;
+        let certificate = bench.workspace.folder("h2")?.join("certificate.pem");
+        served::write_certificate(&certificate, KeyKind::EcdsaP256)?;
+        measure(bench, section, &FILE_WAYS, &FILE_CASES, |way, place, port| {
+            files_configuration(way, place, port, &files, &certificate)
+        })?;
+        tell(
+            section,
+            &FILE_WAYS,
+            &FILE_CASES,
+            "At most the processor time of nginx and H2O for each request.",
+        );
+        Ok(())
+    }
 }
 
-/// `bench grpc`.
-pub(super) fn run_calls(bench: &Bench, _: &Options) -> Result<Section, Failure> {
-    let mut section = Section {
-        scenario: "grpc".to_owned(),
-        title: "Unary calls of gRPC through a proxy".to_owned(),
-        question: "How much processor time does a call of gRPC take in a proxy, beside nginx?".to_owned(),
-        ..Section::default()
-    };
-    let split = Split::of(&pin::available(), 1);
-    let (origin, calls) = origin(bench, &split)?;
-    let ways = [RING, EPOLL, NGINX];
-    measure(bench, &mut section, &ways, &CALL_CASES, |way, place, port| {
-        let http = format!("upstream origin {{ server 127.0.0.1:{calls}; keepalive 64; }}");
-        let server =
-            format!("{READY}\nlisten 127.0.0.1:{port} http2;\nlocation / {{ grpc_pass grpc://origin; }}");
-        way.configuration(place, &Text { http, server, ..Text::default() })
-    })?;
-    origin.end();
-    tell(&mut section, &ways, &CALL_CASES, "At most 0.60 of nginx's processor time for each call.");
-    Ok(section)
+impl Scenario for Calls {
+    const NAME: &'static str = "grpc";
+    const HELP: &'static str =
+        "Unary calls of gRPC through a proxy: processor time of a call, beside nginx (needs h2load)";
+    const TITLE: &'static str = "Unary calls of gRPC through a proxy";
+    const QUESTION: &'static str =
+        "How much processor time does a call of gRPC take in a proxy, beside nginx?";
+
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
+        let split = Split::of(&pin::available(), 1);
+        let (origin, calls) = origin(bench, &split)?;
+        measure(bench, section, &CALL_WAYS, &CALL_CASES, |way, place, port| {
+            let http = format!("upstream origin {{ server 127.0.0.1:{calls}; keepalive 64; }}");
+            let server =
+                format!("{READY}\nlisten 127.0.0.1:{port} http2;\nlocation / {{ grpc_pass grpc://origin; }}");
+            way.configuration(place, &Text { http, server, ..Text::default() })
+        })?;
+        origin.end();
+        tell(section, &CALL_WAYS, &CALL_CASES, "At most 0.60 of nginx's processor time for each call.");
+        Ok(())
+    }
 }
 
 /// The server behind the proxies, and its port for HTTP/2: a response of 64 bytes with the trailers of a call.
@@ -188,8 +207,8 @@ fn measure(
     })?;
     for case in cases {
         bench.progress(format_args!("{}: {}", section.scenario, case.name()));
-        let labels = |(way, _): &(Way, Server)| labels(*case, way);
-        lineup::measure(bench, section, &mut servers, labels, |(way, server), _| {
+        let labels = |(way, _): &(Way, Server)| of(way, &case.labels());
+        lineup::measure(bench, section, &mut servers, labels, |(way, server), _, _| {
             bench.check_interrupted()?;
             load.run(server, port(way), case)
         })?;
@@ -198,34 +217,45 @@ fn measure(
     Ok(())
 }
 
-fn labels(case: Case, way: &Way) -> Labels {
-    at([("server", &way.name), ("case", &case.name())])
-}
-
-/// A table for each case, and whether ours takes as little as is wanted.
+/// A table and a chart for each case, a plot, and whether ours takes as little as is wanted.
 fn tell(section: &mut Section, ways: &[Way], cases: &[Case], claim: &str) {
     let sheet = Sheet::of(section);
     let peers = &ways[2..];
-    let mut tables = Vec::new();
+    let mut told = Told::default();
+    let mut columns = vec![RATE.shown(), CPU.shown()];
+    columns.extend(peers.iter().map(|peer| {
+        let name = peer.name.split(',').next().unwrap_or_default();
+        CPU.over(&format!("CPU / {name}'s"), at([("server", &peer.name)]))
+    }));
     for case in cases {
-        let rows: Vec<_> = ways.iter().map(|way| (way.name.to_owned(), labels(*case, way))).collect();
-        let mut columns = vec![RATE.shown(), CPU.shown()];
-        columns.extend(peers.iter().map(|peer| {
-            let name = peer.name.split(',').next().unwrap_or_default();
-            CPU.over(&format!("CPU / {name}'s"), at([("server", &peer.name)]))
-        }));
-        tables.push(sheet.table(&format!("{}, one worker", capitalised(&case.name())), &rows, &columns));
+        let title = format!("{}, one worker", capitalised(&case.name()));
+        let rows = under(&lineup::rows(ways), &case.labels());
+        told.tables.push(sheet.table(&title, &rows, &columns));
+        let title = format!("Processor time of a request: {}", case.name());
+        told.standings.push(lineup::standing(sheet, &title, CPU, ways, |way| of(way, &case.labels())));
     }
-    let limit = if cases[0].is_grpc { 0.60 } else { 1.0 };
+    let is_grpc = cases[0].is_grpc;
+    let (id, by, x, common) = match is_grpc {
+        true => ("grpc-cpu", "call, by streams of a connection", ("streams", "", "streams"), Labels::new()),
+        false => {
+            ("h2-cpu", "request, by size of the file", ("KiB", "KiB", "size"), at([("connections", &10)]))
+        }
+    };
+    told.plots.push(sheet.plot(
+        (id, &format!("Server's processor time of a {by}")),
+        (x.0, axis(x.2, x.1, AxisScale::Logarithmic)),
+        (CPU, axis("CPU", CPU.unit, AxisScale::Logarithmic)),
+        &under(&lineup::rows(ways), &common),
+    ));
+    let limit = if is_grpc { 0.60 } else { 1.0 };
     let compared = cases.iter().flat_map(|case| peers.iter().map(move |peer| (case, peer)));
-    let said: Vec<(String, bool)> = compared
-        .filter_map(|(case, peer)| {
-            let ratio = sheet.ratio(CPU, &labels(*case, &RING), &labels(*case, peer))?.median;
-            Some((format!("{}: {ratio:.2} of {}'s", case.name(), peer.name), ratio <= limit))
-        })
-        .collect();
-    let finding = judged(claim, "On the ring, ", &said, "No peer was measured.");
-    (section.tables, section.findings) = (tables, vec![finding]);
+    let compared = compared.map(|(case, peer)| {
+        let words = format!("{}, of {}'s", case.name(), peer.name);
+        (words, of(&RING, &case.labels()), of(peer, &case.labels()))
+    });
+    let said = sheet.ratios(CPU, compared, |ratio| ratio.median <= limit);
+    told.findings.push(judged(claim, "On the ring, ", &said, "No peer was measured."));
+    section.tell(told);
 }
 
 fn capitalised(text: &str) -> String {

@@ -33,16 +33,16 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::lineup::{self, EPOLL, NGINX, RING, Text, Way};
+use super::Scenario;
+use super::lineup::{self, EPOLL, NGINX, RING, Text, Way, of};
 use super::served::{self, CALLS, CPU, GENERATOR_CPU, LIMITED, P50, P99, P999, RATE, ServerCpus};
-use super::sheet::{Figure, Labels, Rows, Sheet, Shown, at, at_least, axis, finding, named, under};
+use super::sheet::{Figure, Labels, Rows, Sheet, Shown, at, at_least, axis, finding, judged, spread, under};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
-use crate::load::{Length, Plan, Reuse};
+use crate::load::Reuse;
 use crate::method::pin::{self, Split};
-use crate::peers::server::Server;
 use crate::peers::tool::Peer;
-use crate::report::model::{AxisScale, Finding, Plot, Section, Table, Verdict};
+use crate::report::model::{AxisScale, Finding, Plot, Section, Told, Verdict};
 
 /// Options of `bench http`.
 #[derive(Args, Clone, Debug)]
@@ -111,6 +111,13 @@ impl Kind {
             Kind::Short => "short",
         }
     }
+
+    fn reuse(self) -> Reuse {
+        match self {
+            Kind::Long => Reuse::KeepAlive { depth: 1 },
+            Kind::Short => Reuse::PerRequest,
+        }
+    }
 }
 
 /// What a figure depends on beside the server.
@@ -138,65 +145,55 @@ impl Point {
             _ => Some(way.name),
         };
         let accepts = accepts.map(|accepts| ("accepts", accepts.to_owned()));
-        [self.labels(), at([("server", &way.name)])].concat().into_iter().chain(accepts).collect()
+        of(way, &self.labels()).into_iter().chain(accepts).collect()
     }
 }
 
-/// Measures all points by all servers, which run beside each other and are asked in turns.
-pub(super) fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
-    served::raise_descriptors();
-    let cpus = pin::available();
-    let points = Points::choose(bench, options, cpus.len());
-    let mut section = Section {
-        scenario: "http".to_owned(),
-        title: "HTTP without a disk: connections, workers, system calls".to_owned(),
-        seed: Some("004".to_owned()),
-        question: "How many requests that need no disk are answered on the ring, on epoll and by nginx, and with how \
-                   much processor time and how many system calls?"
-            .to_owned(),
-        ..Section::default()
-    };
-    let mut every = Vec::new();
-    for &workers in &points.workers {
-        let place = ServerCpus::new(bench, Split::of(&cpus, workers));
-        let ways: Vec<Way> = WAYS.into_iter().filter(|way| is_of(way, workers)).collect();
-        let suffix = format!(", {workers} workers");
-        let port = (&place, options.port);
-        let mut servers = lineup::start(bench, &mut section, port, (&ways, &suffix), |way, place| {
-            let server = "location / { return 200; }".to_owned();
-            way.configuration(place, &Text { workers, server, ..Text::default() })
-        })?;
-        place.note(&mut section);
-        // All at one point before the next one, so that those that are compared are measured within seconds.
-        for point in points.at(workers) {
-            let (kind, connections) = (point.kind.name(), point.connections);
-            bench
-                .progress(format_args!("http: {kind} connections, {workers} workers, {connections} of them"));
-            let mut chosen: Vec<_> = servers.iter_mut().filter(|(way, _)| takes_part(way, point)).collect();
-            let plan = |server: &Server| {
-                let plan = served::plan(bench, &server.url("/"), &place.split, connections)?;
-                let reuse = match point.kind {
-                    Kind::Long => Reuse::KeepAlive { depth: 1 },
-                    Kind::Short => Reuse::PerRequest,
-                };
-                Ok(Plan { reuse, length: Length::Time(bench.length(LENGTH)), ..plan })
-            };
-            served::compare(bench, &mut section, &mut chosen, |way| point.labels_of(way), plan)?;
-            every.extend(chosen.iter().map(|(way, _)| {
+impl Scenario for Options {
+    const NAME: &'static str = "http";
+    const HELP: &'static str =
+        "Answers without a disk, proxied requests: connections, workers, system calls; ring, epoll, nginx";
+    const TITLE: &'static str = "HTTP without a disk: connections, workers, system calls";
+    const QUESTION: &'static str = "How many requests that need no disk are answered on the ring, on epoll and by nginx, and \
+                                    with how much processor time and how many system calls?";
+
+    /// Measures all points by all servers, which run beside each other and are asked in turns.
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
+        served::raise_descriptors();
+        let cpus = pin::available();
+        let points = Points::choose(bench, self, cpus.len());
+        let mut every = Vec::new();
+        for &workers in &points.workers {
+            let place = ServerCpus::new(bench, Split::of(&cpus, workers));
+            let ways: Vec<Way> = WAYS.into_iter().filter(|way| is_of(way, workers)).collect();
+            let suffix = format!(", {workers} workers");
+            let mut servers =
+                lineup::start(bench, section, (&place, self.port), (&ways, &suffix), |way, place| {
+                    let server = "location / { return 200; }".to_owned();
+                    way.configuration(place, &Text { workers, server, ..Text::default() })
+                })?;
+            place.note(section);
+            // All at one point before the next one, so that those that are compared are measured within seconds.
+            for point in points.at(workers) {
+                let (kind, connections) = (point.kind.name(), point.connections);
+                let mut plan = served::load(bench, &place.split, connections, LENGTH);
+                plan.reuse = point.kind.reuse();
+                let words = format!("{kind} connections, {workers} workers, {connections} of them");
+                let labels = |way: &Way| takes_part(way, point).then(|| point.labels_of(way));
+                served::compare(bench, section, &mut servers, (&words, "/"), &plan, labels)?;
                 let workers = workers_words(workers, &place.split);
-                let name = format!("{}, {connections} connections, {workers} {kind}", way.name);
-                (name, [point.labels(), at([("server", &way.name)])].concat())
-            }));
+                every.extend(ways.iter().filter(|way| takes_part(way, point)).map(|way| {
+                    let name = format!("{}, {connections} connections, {workers} {kind}", way.name);
+                    (name, of(way, &point.labels()))
+                }));
+            }
+            lineup::end(servers);
         }
-        lineup::end(servers);
+        let told = Report { sheet: Sheet::of(section), points: &points, cpus: &cpus }.told(&every);
+        section.tell(told);
+        warm::add(bench, section)?;
+        proxied::add(bench, section)
     }
-    let told = Told { points: &points, cpus: &cpus };
-    let sheet = Sheet::of(&section);
-    let (tables, plots, findings) = (told.tables(sheet, &every), told.plots(sheet), told.findings(sheet));
-    (section.tables, section.plots, section.findings) = (tables, plots, findings);
-    warm::add(bench, &mut section)?;
-    proxied::add(bench, &mut section)?;
-    Ok(section)
 }
 
 /// "2 workers", and whether the generator has processors of its own then.
@@ -262,12 +259,13 @@ impl Points {
 }
 
 /// What is told of the measurements.
-struct Told<'a> {
+struct Report<'a> {
+    sheet: Sheet<'a>,
     points: &'a Points,
     cpus: &'a [usize],
 }
 
-impl Told<'_> {
+impl Report<'_> {
     fn words(&self, workers: usize) -> String {
         workers_words(workers, &Split::of(self.cpus, workers))
     }
@@ -295,8 +293,9 @@ impl Told<'_> {
         self.points.connections.iter().map(row).collect()
     }
 
-    /// The write-up's three, then what it has no table for.
-    fn tables(&self, sheet: Sheet<'_>, every: &[(String, Labels)]) -> Vec<Table> {
+    /// The write-up's tables first, then what it has no table for.
+    fn told(&self, every: &[(String, Labels)]) -> Told {
+        let sheet = self.sheet;
         let (long, short) = (self.most(Kind::Long, 1).connections, self.most(Kind::Short, 1).connections);
         let one = self.words(self.first());
         let by_connections = self.by_connections();
@@ -309,66 +308,61 @@ impl Told<'_> {
             RATE.at("nginx", accepts("nginx")),
         ];
         let all = [RATE, P50, P99, P999, CPU, CALLS, GENERATOR_CPU, LIMITED].map(Figure::shown);
-        vec![
-            sheet.table(
-                &format!("Long connections, {long} of them: requests a second by workers"),
-                &self.by_workers(Kind::Long),
-                &compared(RATE),
-            ),
-            sheet.table(
-                &format!("Long connections, {one}: requests a second by connections"),
-                &by_connections,
-                &compared(RATE),
-            ),
-            sheet.table(
-                &format!("Long connections, {one}: system calls for each request"),
-                &by_connections,
-                &compared(CALLS),
-            ),
-            sheet.table(
-                &format!("Short connections, {short} at a time: requests a second by workers"),
-                &self.by_workers(Kind::Short),
-                &short_columns,
-            ),
+        let by_workers = |kind: Kind, what: &str, columns: &[Shown]| {
+            sheet.table(&format!("{what}: requests a second by workers"), &self.by_workers(kind), columns)
+        };
+        let of_long = |what: &str, figure: Figure| {
+            sheet.table(&format!("Long connections, {one}: {what}"), &by_connections, &compared(figure))
+        };
+        let tables = vec![
+            by_workers(Kind::Long, &format!("Long connections, {long} of them"), &compared(RATE)),
+            of_long("requests a second by connections", RATE),
+            of_long("system calls for each request", CALLS),
+            by_workers(Kind::Short, &format!("Short connections, {short} at a time"), &short_columns),
             sheet.table("Every combination", every, &all),
-        ]
+        ];
+        let standing = |kind: Kind| {
+            let point = self.most(kind, self.first());
+            let (kind, connections) = (kind.name(), point.connections);
+            let title =
+                format!("Processor time of a request: return 200, {connections} {kind} connections, {one}");
+            lineup::standing(sheet, &title, CPU, &WAYS, |way| of(way, &point.labels()))
+        };
+        let standings = vec![standing(Kind::Long), standing(Kind::Short)];
+        let findings = vec![self.long(), self.calls(), self.short()];
+        Told { tables, plots: self.plots(), findings, standings }
     }
 
     /// Everything over connections that are kept, with the first number of workers.
-    fn plots(&self, sheet: Sheet<'_>) -> Vec<Plot> {
+    fn plots(&self) -> Vec<Plot> {
         let kept = at([("connections kept", &"long"), ("workers", &self.first())]);
-        let lines = under(&named("server", [EPOLL.name, RING.name, NGINX.name]), &kept);
+        let lines = under(&lineup::rows(&[EPOLL, RING, NGINX]), &kept);
         let plot = |id: &str, title: &str, figure: Figure, name: &str, scale| {
             let x = ("connections", axis("connections", "", AxisScale::Logarithmic));
             let title = format!("{title}, long connections, one worker");
-            sheet.plot((id, &title), x, (figure, axis(name, figure.unit, scale)), &lines)
+            self.sheet.plot((id, &title), x, (figure, axis(name, figure.unit, scale)), &lines)
         };
         let middle = self.points.connections[self.points.connections.len() / 2];
         let title = format!("Latency by percentile, {middle} long connections, one worker");
-        let (linear, logarithmic) = (AxisScale::Linear, AxisScale::Logarithmic);
+        let curves = under(&lines, &at([("connections", &middle)]));
         vec![
-            plot("http-requests", "Requests a second", RATE, "requests", linear),
-            plot("http-p99", "Latency, 99th percentile", P99, "p99", logarithmic),
-            plot("http-cpu", "Server's processor time", CPU, "CPU", linear),
-            sheet.curves(("http-percentiles", &title), "ms", &under(&lines, &at([("connections", &middle)]))),
+            plot("http-requests", "Requests a second", RATE, "requests", AxisScale::Linear),
+            plot("http-p99", "Latency, 99th percentile", P99, "p99", AxisScale::Logarithmic),
+            plot("http-cpu", "Server's processor time", CPU, "CPU", AxisScale::Linear),
+            self.sheet.curves(("http-percentiles", &title), "ms", &curves),
         ]
     }
 
-    /// What the write-up claims, and how it fared.
-    fn findings(&self, sheet: Sheet<'_>) -> Vec<Finding> {
-        vec![self.long(sheet), self.calls(sheet), self.short(sheet)]
-    }
-
     /// What a rate says when the generator was the limit is nothing: then processor time has to say it.
-    fn long(&self, sheet: Sheet<'_>) -> Finding {
+    fn long(&self) -> Finding {
         let claim = "With 500 and more long connections the ring answers about 20 % more requests a second than epoll.";
         let point = self.most(Kind::Long, self.first());
-        let of = |way: Way| [point.labels(), at([("server", &way.name)])].concat();
-        let ratio = |figure| Some(sheet.ratio(figure, &of(RING), &of(EPOLL))?.median);
+        let of = |way: Way| of(&way, &point.labels());
+        let ratio = |figure| Some(self.sheet.ratio(figure, &of(RING), &of(EPOLL))?.median);
         let (Some(speed), Some(cost)) = (ratio(RATE), ratio(CPU)) else {
             return finding(claim, Verdict::Open, "Ring and epoll were not both measured.");
         };
-        let is_bound = is_generator_bound(sheet, &of(RING)) || is_generator_bound(sheet, &of(EPOLL));
+        let is_bound = [RING, EPOLL].iter().any(|way| is_generator_bound(self.sheet, &of(*way)));
         let bound = if is_bound { ", limited by the generator, so that processor time counts" } else { "" };
         // A server that is the limit answers as many more as it spends less on each.
         let gain = if is_bound { 1.0 / cost } else { speed };
@@ -382,34 +376,30 @@ impl Told<'_> {
     }
 
     /// Calls do not depend on the machine, only on how many answers one turn has room for.
-    fn calls(&self, sheet: Sheet<'_>) -> Finding {
+    fn calls(&self) -> Finding {
         let point = self.most(Kind::Long, self.first());
-        let of = |way: Way| sheet.series(CALLS, &[point.labels(), at([("server", &way.name)])].concat());
+        let of = |way: Way| self.sheet.series(CALLS, &of(&way, &point.labels()));
         let claim = "The ring needs a tenth of epoll's system calls, or less.";
-        served::calls_finding(
-            claim,
-            &format!("At {} connections a request", point.connections),
-            of(RING),
-            of(EPOLL),
-        )
+        let subject = format!("At {} connections a request", point.connections);
+        served::calls_finding(claim, &subject, of(RING), of(EPOLL))
     }
 
     /// The claim is about what does not get better, so it holds where the ring is not ahead by more than the noise.
-    fn short(&self, sheet: Sheet<'_>) -> Finding {
+    fn short(&self) -> Finding {
         let claim =
             "With short connections the ring is no faster than epoll, in some cases 5 to 10 % slower.";
         let compared = |&workers: &usize| {
-            let of = |accepts: &str| {
-                [self.most(Kind::Short, workers).labels(), at([("accepts", &accepts)])].concat()
-            };
-            let ratio = sheet.ratio(RATE, &of("multishot"), &of("epoll"))?.median;
-            let is_bound = ["multishot", "epoll"].iter().any(|one| is_generator_bound(sheet, &of(one)));
+            let case = self.most(Kind::Short, workers).labels();
+            let of = |accepts: &str| [case.as_slice(), &at([("accepts", &accepts)])].concat();
+            let ratio = self.sheet.ratio(RATE, &of("multishot"), &of("epoll"))?;
+            let is_bound = ["multishot", "epoll"].iter().any(|one| is_generator_bound(self.sheet, &of(one)));
             let bound = if is_bound { ", limited by the generator" } else { "" };
-            Some((format!("{ratio:.2} of epoll's rate with {}{bound}", self.words(workers)), ratio <= 1.02))
+            let words = format!("{} of epoll's rate with {}{bound}", spread(&ratio), self.words(workers));
+            Some((words, ratio.median <= 1.02))
         };
         let said: Vec<(String, bool)> = self.points.workers.iter().filter_map(compared).collect();
         let before = "The ring with multishot accepts answers ";
-        super::sheet::judged(claim, before, &said, "Ring and epoll were not both measured.")
+        judged(claim, before, &said, "Ring and epoll were not both measured.")
     }
 }
 
@@ -430,11 +420,13 @@ fn is_generator_bound(sheet: Sheet<'_>, labels: &Labels) -> bool {
 }
 
 /// Rate, latency and processor time of each server beside nginx as it comes: of warm files and proxied requests.
-fn costs(sheet: Sheet<'_>, title: &str, servers: &[Way], labels: &Labels) -> Table {
-    let rows = under(&named("server", servers.iter().map(|way| way.name)), labels);
+fn costs(sheet: Sheet<'_>, title: &str, servers: &[Way], case: &Labels) -> Told {
+    let rows = under(&lineup::rows(servers), case);
     let over_nginx = CPU.over("CPU / nginx's", at([("server", &NGINX.name)]));
     let columns = [RATE.shown(), P50.shown(), P99.shown(), CPU.shown(), over_nginx, CALLS.shown()];
-    sheet.table(title, &rows, &columns)
+    let short = format!("Processor time of a request: {title}");
+    let standing = lineup::standing(sheet, &short, CPU, servers, |way| of(way, case));
+    Told { tables: vec![sheet.table(title, &rows, &columns)], standings: vec![standing], ..Told::default() }
 }
 
 #[cfg(test)]

@@ -17,11 +17,10 @@ use std::time::Duration;
 use super::costs;
 use crate::context::Bench;
 use crate::failure::Failure;
-use crate::load::{Length, Plan};
+use crate::load::Plan;
 use crate::method::pin::{self, Split};
-use crate::peers::server::Server;
 use crate::report::model::Section;
-use crate::scenario::lineup::{self, READY, SERVERS, Text, Way};
+use crate::scenario::lineup::{self, READY, SERVERS, Text, of};
 use crate::scenario::origin::Origin;
 use crate::scenario::served::{self, ServerCpus};
 use crate::scenario::sheet::{Sheet, at};
@@ -64,19 +63,16 @@ impl Case {
         format!("Proxied, {}, one worker, {CONNECTIONS} long connections", self.name())
     }
 
-    /// The load on one server.
-    fn plan(self, bench: &Bench, server: &Server, split: &Split) -> Result<Plan, Failure> {
-        let path = if self == Case::Hit { "/hit" } else { "/" };
-        let mut plan = served::plan(bench, &server.url(path), split, CONNECTIONS)?;
-        plan.length = Length::Time(bench.length(LENGTH));
-        plan.expect.status = Some(200);
-        plan.expect.length = Some(RESPONSE_BYTES as u64);
+    /// The load, and the path that it is for.
+    fn load(self, bench: &Bench, split: &Split) -> (Plan, &'static str) {
+        let mut plan = served::load(bench, split, CONNECTIONS, LENGTH);
+        plan.expect = served::whole(RESPONSE_BYTES as u64);
         if let Case::Upload(_, bytes) = self {
             "POST".clone_into(&mut plan.method);
             plan.body = vec![b'u'; bytes];
-            plan.expect.length = Some(RECEIVED.len() as u64);
+            plan.expect = served::whole(RECEIVED.len() as u64);
         }
-        Ok(plan)
+        (plan, if self == Case::Hit { "/hit" } else { "/" })
     }
 }
 
@@ -103,14 +99,12 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         way.configuration(place, &Text { http, server, ..Text::default() })
     })?;
     for case in Case::ALL {
-        bench.progress(format_args!("http: proxied, {}, {CONNECTIONS} connections", case.name()));
         let labels = at([("proxied", &case.name()), ("workers", &1), ("connections", &CONNECTIONS)]);
-        let of = |way: &Way| [labels.clone(), at([("server", &way.name)])].concat();
-        let mut chosen: Vec<_> = servers.iter_mut().collect();
-        let plan = |server: &Server| case.plan(bench, server, &place.split);
-        served::compare(bench, section, &mut chosen, of, plan)?;
-        let table = costs(Sheet::of(section), &case.title(), &SERVERS, &labels);
-        section.tables.push(table);
+        let (plan, path) = case.load(bench, &place.split);
+        let words = format!("proxied, {}, {CONNECTIONS} connections", case.name());
+        served::compare(bench, section, &mut servers, (&words, path), &plan, |way| Some(of(way, &labels)))?;
+        let told = costs(Sheet::of(section), &case.title(), &SERVERS, &labels);
+        section.tell(told);
     }
     lineup::end(servers);
     Ok(())

@@ -11,12 +11,11 @@ use std::time::Duration;
 use super::{Kind, RING_DEFERRED, costs};
 use crate::context::Bench;
 use crate::failure::Failure;
-use crate::load::{Length, Plan, Reuse};
 use crate::method::pin::{self, Split};
-use crate::peers::server::{Place, Server};
+use crate::peers::server::Place;
 use crate::peers::tool::Peer;
 use crate::report::model::Section;
-use crate::scenario::lineup::{self, EPOLL, NGINX, RING, Text, Way};
+use crate::scenario::lineup::{self, EPOLL, NGINX, RING, Text, Way, of};
 use crate::scenario::served::{self, FILES, ServerCpus};
 use crate::scenario::sheet::{Sheet, at};
 
@@ -93,32 +92,20 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
     let mut servers =
         lineup::start(bench, section, (&place, None), ways, |way, place| configuration(way, place, &files))?;
     for case in Case::all() {
-        let (file, kind) = (case.file.0, case.kind.name());
-        bench.progress(format_args!("http: a file of {file}, {CONNECTIONS} {kind} connections"));
+        let ((file, bytes), kind) = (case.file, case.kind.name());
+        let mut plan = served::load(bench, &place.split, CONNECTIONS, LENGTH);
+        (plan.reuse, plan.expect) = (case.kind.reuse(), served::whole(bytes as u64));
+        let words = format!("a file of {file}, {CONNECTIONS} {kind} connections");
         // Not the label of `return 200`, which who looks for that would find here too.
         let labels = at([("file", &file), ("reuse", &kind), ("workers", &1), ("connections", &CONNECTIONS)]);
-        let mut chosen: Vec<_> = servers.iter_mut().filter(|(way, _)| takes_part(way, case)).collect();
-        let of = |way: &Way| [labels.clone(), at([("server", &way.name)])].concat();
-        served::compare(bench, section, &mut chosen, of, |server| plan(bench, server, case, &place.split))?;
+        let part = |way: &Way| takes_part(way, case).then(|| of(way, &labels));
+        served::compare(bench, section, &mut servers, (&words, &format!("/{file}")), &plan, part)?;
         let rows: Vec<Way> = WAYS.into_iter().filter(|way| takes_part(way, case)).collect();
-        let table = costs(Sheet::of(section), &case.title(), &rows, &labels);
-        section.tables.push(table);
+        let told = costs(Sheet::of(section), &case.title(), &rows, &labels);
+        section.tell(told);
     }
     lineup::end(servers);
     Ok(())
-}
-
-/// The load of a case on one server.
-fn plan(bench: &Bench, server: &Server, case: Case, split: &Split) -> Result<Plan, Failure> {
-    let (name, bytes) = case.file;
-    let mut plan = served::plan(bench, &server.url(&format!("/{name}")), split, CONNECTIONS)?;
-    if case.kind == Kind::Short {
-        plan.reuse = Reuse::PerRequest;
-    }
-    plan.length = Length::Time(bench.length(LENGTH));
-    plan.expect.status = Some(200);
-    plan.expect.length = Some(bytes as u64);
-    Ok(plan)
 }
 
 #[cfg(test)]

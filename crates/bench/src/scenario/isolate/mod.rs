@@ -21,17 +21,17 @@ use std::time::Duration;
 use clap::Args;
 
 use self::slow::{SlowDisk, Stuck};
-use super::lineup::{self, READY, Text, Way};
+use super::Scenario;
+use super::lineup::{self, Filed, READY, Text, Way, of};
 use super::served::{self, P50, P99, P999, RATE, ServerCpus};
-use super::sheet::{Figure, Labels, Of, Rows, Sheet, alone_and_beside, at, figure, finding, named, under};
+use super::sheet::{Figure, Labels, Of, Rows, Sheet, alone_and_beside, at, figure, finding, under};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{Length, Plan};
 use crate::method::pin::{self, Split};
-use crate::method::rounds::in_turns;
 use crate::peers::server::{Place, Server};
 use crate::peers::tool::Peer;
-use crate::report::model::{Finding, Run, Section, Table, Verdict};
+use crate::report::model::{Finding, Run, Section, Table, Told, Verdict};
 
 /// Options of `bench isolate`.
 #[derive(Args, Clone, Debug)]
@@ -115,80 +115,85 @@ impl What {
             What::OtherDisk => "/other/file",
         }
     }
+
+    fn labels(self, when: &str) -> Labels {
+        at([("asked for", &self.name()), ("when", &when)])
+    }
 }
 
-/// One server in one round: each of [`What::ALL`], without the others and beside them.
-type Round = Vec<(What, &'static str, Result<Run, String>)>;
+impl Scenario for Options {
+    const NAME: &'static str = "isolate";
+    const HELP: &'static str =
+        "What requests that need no disk notice of others that wait for a slow one, beside nginx";
+    const TITLE: &'static str =
+        "Requests that need no disk or another one, beside others that wait for a slow one";
+    const QUESTION: &'static str =
+        "While clients wait for a slow disk: how long do others wait who need none, or another one?";
 
-/// Measures each way alone and beside requests that wait for the slow disk.
-pub(super) fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
-    served::raise_descriptors();
-    // A test needs no crowd to see that it runs.
-    let stuck = if bench.scale == Scale::Instant { options.stuck.min(20) } else { options.stuck };
-    let disk = SlowDisk::make(bench, stuck, options.reads)?;
-    let mut section = Section {
-        scenario: "isolate".to_owned(),
-        title: "Requests that need no disk or another one, beside others that wait for a slow one".to_owned(),
-        question: format!(
+    /// Measures each way alone and beside requests that wait for the slow disk.
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
+        served::raise_descriptors();
+        // A test needs no crowd to see that it runs.
+        let stuck = if bench.scale == Scale::Instant { self.stuck.min(20) } else { self.stuck };
+        let disk = SlowDisk::make(bench, stuck, self.reads)?;
+        section.question = format!(
             "While {stuck} clients wait for a slow disk ({}): how long do others wait who need none, or another one?",
             disk.words()
-        ),
-        ..Section::default()
-    };
-    let warm = bench.workspace.folder("isolate-warm")?;
-    let file = warm.join("file");
-    fs::write(&file, vec![b'w'; FILE_BYTES]).map_err(Failure::file("write", &file))?;
-    let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
-    let is_slowed = |way: &Way| way.peer.is_none() || disk.slows_nginx();
-    let mut ways = lineup::programs(bench, &mut section, WAYS.into_iter().filter(is_slowed), "");
-    for way in WAYS.iter().filter(|way| !is_slowed(way)) {
-        let why = "slowing a disk for nginx needs root: only our own fault engine is without";
-        section.skip(way.name, why);
-    }
-    let warm = warm.display().to_string();
-    let mut configurations = Vec::new();
-    let rounds = in_turns(bench, &mut ways, |(way, program), round| {
-        bench.progress(format_args!("isolate: {}, round {}", way.name, round + 1));
-        // A group for each: what the last server read must not count against this one.
-        let group = disk.group()?;
-        let mut conditions = place.conditions();
-        conditions.groups.extend(group.iter().flat_map(|group| group.folders().to_vec()));
-        let server = Server::start(bench, way.name, program, &conditions, |place| {
-            configuration(way, place, &disk, &warm)
-        })?;
-        configurations.push((way.name, server.configuration().to_owned()));
-        let mut subject = Subject { bench, server, split: &place.split, connections: options.connections };
-        let measured = subject.measure(&disk, group.as_ref(), stuck);
-        // Reads that wait for their turn end at once, and the server with them.
-        disk.heal(group.as_ref())?;
-        subject.server.end();
-        measured
-    })?;
-    configurations.iter().for_each(|(name, text)| section.configure(name, text));
-    for ((way, _), rounds) in ways.iter().zip(rounds) {
-        for (number, round) in rounds.into_iter().enumerate() {
-            for (what, when, measured) in round {
-                lineup::file(&mut section, measured, &of(way, what, when), number);
-            }
+        );
+        let warm = bench.workspace.folder("isolate-warm")?;
+        let file = warm.join("file");
+        fs::write(&file, vec![b'w'; FILE_BYTES]).map_err(Failure::file("write", &file))?;
+        let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
+        let is_slowed = |way: &Way| way.peer.is_none() || disk.slows_nginx();
+        let mut ways = lineup::programs(bench, section, WAYS.into_iter().filter(is_slowed), "");
+        for way in WAYS.iter().filter(|way| !is_slowed(way)) {
+            let why = "slowing a disk for nginx needs root: only our own fault engine is without";
+            section.skip(way.name, why);
         }
+        let warm = warm.display().to_string();
+        lineup::measure_all(bench, section, &mut ways, |(way, program), round, section| {
+            bench.progress(format_args!("isolate: {}, round {}", way.name, round + 1));
+            // A group for each: what the last server read must not count against this one.
+            let group = disk.group()?;
+            let mut conditions = place.conditions();
+            conditions.groups.extend(group.iter().flat_map(|group| group.folders().to_vec()));
+            let server = Server::start(bench, way.name, program, &conditions, |place| {
+                configuration(way, place, &disk, &warm)
+            })?;
+            section.configure(way.name, server.configuration());
+            let (way, split, connections) = (*way, &place.split, self.connections);
+            let mut subject = Subject { bench, way, server, split, connections };
+            let measured = subject.measure(&disk, group.as_ref(), stuck);
+            // Reads that wait for their turn end at once, and the server with them.
+            disk.heal(group.as_ref())?;
+            subject.server.end();
+            measured
+        })?;
+        place.note(section);
+        let measured = ways.iter().map(|(way, _)| *way).collect::<Vec<_>>();
+        let told = told(Sheet::of(section), &measured, stuck);
+        section.tell(told);
+        Ok(())
     }
-    place.note(&mut section);
-    let sheet = Sheet::of(&section);
-    let tables = What::ALL.map(|what| table(sheet, what, stuck)).into();
+}
+
+fn told(sheet: Sheet<'_>, measured: &[Way], stuck: u32) -> Told {
     let lines: Rows = WAYS
         .iter()
         .flat_map(|way| ["alone", "beside"].map(|when| (way, when)))
-        .map(|(way, when)| (format!("{}, {when}", way.name), of(way, What::Answer, when)))
+        .map(|(way, when)| (format!("{}, {when}", way.name), of(way, &What::Answer.labels(when))))
         .collect();
     let title = "Latency of return 200, alone and beside stuck clients";
-    let plot = sheet.curves(("isolate-percentiles", title), "ms", &lines);
-    let findings = ways.iter().map(|(way, _)| noticed(sheet, way, stuck)).collect();
-    (section.tables, section.plots, section.findings) = (tables, vec![plot], findings);
-    Ok(section)
-}
-
-fn of(way: &Way, what: What, when: &str) -> Labels {
-    at([("server", &way.name), ("asked for", &what.name()), ("when", &when)])
+    let standing = |what: What| {
+        let title = format!("Latency beside {stuck} clients of a slow disk, p99: {}", what.name());
+        lineup::standing(sheet, &title, P99, &WAYS, |way| of(way, &what.labels("beside")))
+    };
+    Told {
+        tables: What::ALL.map(|what| table(sheet, what, stuck)).into(),
+        plots: vec![sheet.curves(("isolate-percentiles", title), "ms", &lines)],
+        findings: measured.iter().map(|way| noticed(sheet, way, stuck)).collect(),
+        standings: What::ALL.map(standing).into(),
+    }
 }
 
 /// Each percentile alone, beside the stuck clients, and the ratio of both, round by round.
@@ -199,11 +204,8 @@ fn table(sheet: Sheet<'_>, what: What, stuck: u32) -> Table {
     columns.push(RATE.at("requests beside", when("beside")));
     columns.push(ANSWERED.at(ANSWERED.name, when("beside")));
     let title = format!("{}: latency alone, and beside {stuck} clients of a slow disk", what.name());
-    sheet.table(
-        &title,
-        &under(&named("server", WAYS.map(|way| way.name)), &at([("asked for", &what.name())])),
-        &columns,
-    )
+    let rows = under(&lineup::rows(&WAYS), &at([("asked for", &what.name())]));
+    sheet.table(&title, &rows, &columns)
 }
 
 /// Whether the users of a server notice.
@@ -215,7 +217,7 @@ fn noticed(sheet: Sheet<'_>, way: &Way, stuck: u32) -> Finding {
     let mut worst: f64 = 0.0;
     let mut words = Vec::new();
     for what in What::ALL {
-        let (alone, beside) = (of(way, what, "alone"), of(way, what, "beside"));
+        let (alone, beside) = (of(way, &what.labels("alone")), of(way, &what.labels("beside")));
         let ratio = sheet.ratio(P99, &beside, &alone).map_or(f64::INFINITY, |ratio| ratio.median);
         worst = worst.max(ratio);
         let ms = |labels| sheet.series(P99, labels).map(|_| sheet.middle(P99, labels).unwrap_or_default());
@@ -238,6 +240,7 @@ fn noticed(sheet: Sheet<'_>, way: &Way, stuck: u32) -> Finding {
 /// A server that is measured.
 struct Subject<'a> {
     bench: &'a Bench,
+    way: Way,
     server: Server,
     split: &'a Split,
     connections: u32,
@@ -250,36 +253,36 @@ impl Subject<'_> {
         disk: &SlowDisk,
         group: Option<&crate::method::cgroup::Group>,
         stuck: u32,
-    ) -> Result<Round, Failure> {
+    ) -> Result<Vec<Filed>, Failure> {
         // First-time costs are not the slow disk's.
         for what in What::ALL {
             served::warm_up(self.bench, &self.plan(what)?)?;
         }
-        let mut round = Round::new();
+        let mut filed = Vec::new();
         for what in What::ALL {
-            round.push((what, "alone", self.load(what)?));
+            filed.push((of(&self.way, &what.labels("alone")), self.load(what)?));
         }
         // Connected before the disk is slow, so that nothing but the disk holds them up.
         let clients = Stuck::connect(self.server.address(), stuck)?;
         disk.hurt(group)?;
         clients.ask()?;
         for what in What::ALL {
-            round.push((what, "beside", self.load(what)?));
+            filed.push((of(&self.way, &what.labels("beside")), self.load(what)?));
         }
         let answered = clients.answered() as f64;
-        for (_, _, run) in round.iter_mut().filter(|(_, when, _)| *when == "beside") {
+        for (_, run) in filed.iter_mut().skip(What::ALL.len()) {
             let run = run.iter_mut();
             run.for_each(|run| run.set("stuck_answered", answered));
         }
-        Ok(round)
+        Ok(filed)
     }
 
     /// Few connections: a queue of its own would hide the slow disk's.
     fn plan(&self, what: What) -> Result<Plan, Failure> {
-        let plan = served::plan(self.bench, &self.server.url(what.path()), self.split, self.connections)?;
-        let length = self.bench.length(LENGTH);
+        let plan = served::load(self.bench, self.split, self.connections, LENGTH);
         // Longer would only make a server that answers nobody take longer.
-        Ok(Plan { length: Length::Time(length), timeout: ANSWER_TIMEOUT.min(length * 2), ..plan })
+        let timeout = ANSWER_TIMEOUT.min(self.bench.length(LENGTH) * 2);
+        served::aimed(&Plan { timeout, ..plan }, &self.server, what.path())
     }
 
     /// A server that answers nobody is a result, not the end of the run.

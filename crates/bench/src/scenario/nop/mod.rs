@@ -13,7 +13,8 @@ use bare::{RingSetup, flags};
 use clap::Args;
 
 use self::subject::{Place, Subject, Way};
-use super::lineup;
+use super::sheet::Sheet;
+use super::{Scenario, lineup};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::report::model::Section;
@@ -39,33 +40,34 @@ const BATCHES_FEW: [u32; 2] = [1, BATCH_COMPARED];
 /// Bytes of the reads that libaio and ring both can do: none, and a page that is in memory.
 const READ_BYTES: [u32; 2] = [0, 4096];
 
-/// A processor that this process may not use is wrong use, and told before anything is made.
-pub(super) fn check(options: &Options) -> Result<(), Failure> {
-    Place::find(options.cpu).map(drop)
-}
+impl Scenario for Options {
+    const NAME: &'static str = "nop";
+    const HELP: &'static str =
+        "What an operation costs before it does anything: the ring, its flags, our engine over it, libaio";
+    const TITLE: &'static str = "No-op requests: what an operation costs before it does anything";
+    const QUESTION: &'static str = "How many empty operations does one processor get through the ring, what do the ring's \
+                                    set-up flags change, and what does this server's engine add?";
 
-pub(super) fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
-    let place = Place::find(options.cpu)?;
-    let mut subjects = subjects(options, place);
-    // One page is the smallest read that a file system answers with data, and it stays in memory for the whole run.
-    let folder = bench.workspace.folder("nop")?;
-    let file = subject::resident_file(&folder)?;
-    // Each figure is taken once in every round, so that a slow minute of the machine is in all of them.
-    bench.progress(format_args!("nop: {} figures, {:?} each", subjects.len(), length(bench)));
-    let mut section = Section {
-        scenario: "nop".to_owned(),
-        title: "No-op requests: what an operation costs before it does anything".to_owned(),
-        seed: Some("003".to_owned()),
-        question: "How many empty operations does one processor get through the ring, what do the ring's set-up flags \
-                   change, and what does this server's engine add?"
-            .to_owned(),
-        ..Section::default()
-    };
-    lineup::measure(bench, &mut section, &mut subjects, Subject::labels, |subject, _| {
-        Ok(subject.measure(place, &file, length(bench))?.map(|figure| figure.run()))
-    })?;
-    told::tell(&mut section, options, place);
-    Ok(section)
+    /// A processor that this process may not use is wrong use, and told before anything is made.
+    fn check(&self) -> Result<(), Failure> {
+        Place::find(self.cpu).map(drop)
+    }
+
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
+        let place = Place::find(self.cpu)?;
+        let mut subjects = subjects(self, place);
+        // One page is the smallest read that a file system answers with data, and it stays in memory for the whole run.
+        let folder = bench.workspace.folder("nop")?;
+        let file = subject::resident_file(&folder)?;
+        // Each figure is taken once in every round, so that a slow minute of the machine is in all of them.
+        bench.progress(format_args!("nop: {} figures, {:?} each", subjects.len(), length(bench)));
+        lineup::measure(bench, section, &mut subjects, Subject::labels, |subject, _, _| {
+            subject.measure(place, &file, length(bench))
+        })?;
+        let told = told::told(Sheet::of(section), self, place);
+        section.tell(told);
+        Ok(())
+    }
 }
 
 /// How long each figure is measured. A million operations are enough for three digits, and a disturbance shows better

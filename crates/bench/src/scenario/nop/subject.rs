@@ -76,28 +76,6 @@ pub(super) enum Subject {
     Read { way: Way, bytes: u32, batch: u32 },
 }
 
-/// What came of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Figure {
-    /// How many completed, a number that is exact up to 2^53.
-    pub(super) operations: f64,
-    /// The time of all of them, without what was made before.
-    pub(super) seconds: f64,
-    /// System calls that carried them.
-    pub(super) kernel_entries: f64,
-}
-
-impl Figure {
-    /// As it was counted: rates follow from these, and so does anything else that a reader wants to know.
-    pub(super) fn run(&self) -> Run {
-        Run::of([
-            ("operations", self.operations),
-            ("seconds", self.seconds),
-            ("kernel_entries", self.kernel_entries),
-        ])
-    }
-}
-
 /// A file of one page that is in memory.
 pub(super) fn resident_file(folder: &Path) -> Result<PathBuf, Failure> {
     let path = folder.join("page");
@@ -140,7 +118,7 @@ impl Subject {
         place: Place,
         file: &Path,
         length: Duration,
-    ) -> Result<Result<Figure, String>, Failure> {
+    ) -> Result<Result<Run, String>, Failure> {
         let pinned = || {
             pin::this_thread(place.cpu).map_err(text)?;
             self.measure_here(file, length)
@@ -152,7 +130,7 @@ impl Subject {
     }
 
     /// The measurement itself, in the thread that makes and owns the ring.
-    fn measure_here(self, file: &Path, length: Duration) -> Result<Figure, String> {
+    fn measure_here(self, file: &Path, length: Duration) -> Result<Run, String> {
         match self {
             Subject::Ring { setup, batch } => {
                 let mut ring = RingQueue::new(setup, no_load()).map_err(text)?;
@@ -189,7 +167,7 @@ fn repeat<T>(
     on: &mut T,
     mut round: impl FnMut(&mut T) -> Result<(), String>,
     entries: impl Fn(&T) -> u64,
-) -> Result<Figure, String> {
+) -> Result<Run, String> {
     // A look at the clock takes as long as an operation: one in thousands is lost in the noise, one in a batch is not.
     let rounds = (OPERATIONS_PER_LOOK / batch).max(1);
     let mut looped = |on: &mut T, length: Duration| {
@@ -206,7 +184,12 @@ fn repeat<T>(
     looped(on, length / 5)?;
     let before = entries(on);
     let (operations, seconds) = looped(on, length)?;
-    Ok(Figure { operations, seconds, kernel_entries: (entries(on) - before) as f64 })
+    Ok(run(operations, seconds, entries(on) - before))
+}
+
+/// As it was counted: rates follow from these, and so does anything else that a reader wants to know.
+fn run(operations: f64, seconds: f64, kernel_entries: u64) -> Run {
+    Run::of([("operations", operations), ("seconds", seconds), ("kernel_entries", kernel_entries as f64)])
 }
 
 /// An engine like that of a worker thread, with room for so many operations.
@@ -232,10 +215,10 @@ fn no_ops(engine: &mut dyn Engine, count: u32, done: &mut Vec<Completion>) -> Re
 
 /// All slots of an engine at once, over and over: on new engines, or for the second time on each. Both are given to the
 /// kernel in the same batches and touch as much memory; the first time the table is made, the second it is there.
-fn slots(fresh: bool, length: Duration) -> Result<Figure, String> {
-    let mut figure = Figure::default();
+fn slots(fresh: bool, length: Duration) -> Result<Run, String> {
+    let (mut operations, mut seconds, mut entries) = (0.0, 0.0, 0);
     let mut done = Vec::with_capacity(SLOTS as usize);
-    while figure.seconds < length.as_secs_f64() {
+    while seconds < length.as_secs_f64() {
         // Made anew for each pass, outside of what is timed: an engine's slots are fresh only once.
         let mut engine = engine(SLOTS, SLOTS_BATCH)?;
         if !fresh {
@@ -244,15 +227,15 @@ fn slots(fresh: bool, length: Duration) -> Result<Figure, String> {
         let (before, start) = (engine.counters().kernel_entries, Instant::now());
         no_ops(engine.as_mut(), SLOTS, &mut done)?;
         // The drop of the engine, which gives the table back, is not timed either.
-        figure.seconds += start.elapsed().as_secs_f64();
-        figure.kernel_entries += (engine.counters().kernel_entries - before) as f64;
-        figure.operations += f64::from(SLOTS);
+        seconds += start.elapsed().as_secs_f64();
+        entries += engine.counters().kernel_entries - before;
+        operations += f64::from(SLOTS);
     }
-    Ok(figure)
+    Ok(run(operations, seconds, entries))
 }
 
 /// Reads of one kind, all of the same page.
-fn read(way: Way, bytes: u32, batch: u32, path: &Path, length: Duration) -> Result<Figure, String> {
+fn read(way: Way, bytes: u32, batch: u32, path: &Path, length: Duration) -> Result<Run, String> {
     let file = File::open(path).map_err(text)?;
     // Buffered, not direct: the page is in memory, so that neither of the two ever waits for a device.
     let load = Load { files: vec![file.into()], depth: batch, block_bytes: 4096 };

@@ -4,8 +4,8 @@ use bare::RingSetup;
 
 use super::subject::{Place, Subject, Way};
 use super::{BATCH_COMPARED, BATCH_OF_WRITE_UP, BATCHES_FEW, Options, READ_BYTES, alone, left_out};
-use crate::report::model::{AxisScale, Finding, Plot, Section, Table, Verdict};
-use crate::scenario::sheet::{Figure, Labels, Of, Rows, Sheet, Shown, at, axis, figure, finding};
+use crate::report::model::{AxisScale, Finding, Plot, Table, Told, Verdict};
+use crate::scenario::sheet::{Entry, Figure, Labels, Of, Rows, Sheet, Shown, at, axis, figure, finding};
 
 /// The share of the bare ring's rate that the engine is meant to reach.
 const ENGINE_SHARE_WANTED: f64 = 0.80;
@@ -42,19 +42,33 @@ fn rows<const N: usize>(rows: [(&str, Labels); N]) -> Rows {
     rows.map(|(name, labels)| (name.to_owned(), labels)).into()
 }
 
-/// Fills the section.
-pub(super) fn tell(section: &mut Section, options: &Options, place: Place) {
-    let sheet = Sheet::of(section);
-    let tables = vec![
-        as_write_up(sheet),
-        by_batch(sheet, options),
-        flags(sheet, "Set-up flags, each alone", &|batch| alone(batch, place)),
-        flags(sheet, "This server's set-up flags, one left out", &left_out),
-        of_slots(sheet),
-        beside_libaio(sheet),
-    ];
-    let findings = vec![growth(sheet), recycling(sheet), slimmer(sheet), engine_share(sheet)];
-    (section.plots, section.tables, section.findings) = (vec![plot(sheet)], tables, findings);
+/// All that is told.
+pub(super) fn told(sheet: Sheet<'_>, options: &Options, place: Place) -> Told {
+    let entry = |(name, labels): (String, Labels)| Entry { name, maker: "", setting: None, labels };
+    let standing = rows(compared(BATCH_COMPARED)).into_iter().map(entry);
+    let title = format!("Time of a no-op, batches of {BATCH_COMPARED}, one processor");
+    Told {
+        tables: vec![
+            as_write_up(sheet),
+            by_batch(sheet, options),
+            flags(sheet, "Set-up flags, each alone", &|batch| alone(batch, place)),
+            flags(sheet, "This server's set-up flags, one left out", &left_out),
+            of_slots(sheet),
+            beside_libaio(sheet),
+        ],
+        plots: vec![plot(sheet)],
+        findings: vec![growth(sheet), recycling(sheet), slimmer(sheet), engine_share(sheet)],
+        standings: vec![sheet.standing(&title, TIME, standing)],
+    }
+}
+
+/// What no-ops go through, at this batch.
+fn compared(batch: u32) -> [(&'static str, Labels); 3] {
+    [
+        ("ring without flags", plain(batch)),
+        ("ring set up as this server's", bare(batch)),
+        ("this server's engine", engine(batch)),
+    ]
 }
 
 /// The write-up's form: a total and a rate for each variant. Its rows are kernels and patches; one machine has one
@@ -150,16 +164,11 @@ fn plot(sheet: Sheet<'_>) -> Plot {
         let labels = labels.into_iter().filter(|(name, _)| *name != "batch");
         (name.to_owned(), labels.collect::<Labels>())
     };
-    let lines = [
-        ("ring without flags", plain(1)),
-        ("ring set up as this server's", bare(1)),
-        ("this server's engine", engine(1)),
-    ];
     sheet.plot(
         ("nop-batch", "No-ops per second by batch, one processor"),
         ("batch", axis("operations per system call", "", AxisScale::Logarithmic)),
         (RATE, axis("no-ops", "1/s", AxisScale::Linear)),
-        &lines.map(line),
+        &compared(1).map(line),
     )
 }
 

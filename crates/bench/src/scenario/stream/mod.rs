@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::lineup::{self, EPOLL, NGINX, READY, RING, SERVERS, Text, Way};
+use super::Scenario;
+use super::lineup::{self, EPOLL, NGINX, READY, RING, SERVERS, Text, Way, of};
 use super::served::ServerCpus;
 use super::sheet::{Figure, Labels, Of, Sheet, at, axis, figure, judged};
 use crate::context::Bench;
@@ -27,7 +28,7 @@ use crate::failure::Failure;
 use crate::method::pause;
 use crate::method::pin::{self, Split};
 use crate::peers::server::{Place, Server};
-use crate::report::model::{AxisScale, Run, Section};
+use crate::report::model::{AxisScale, Run, Section, Told};
 use client::Seen;
 
 /// Options of `bench stream`.
@@ -92,6 +93,11 @@ impl Kind {
         format!("GET {}?{name} HTTP/{version}\r\nHost: bench\r\n{fields}\r\n", self.path())
     }
 
+    fn labels(self) -> Labels {
+        let place = Kind::ALL.iter().position(|one| *one == self).unwrap_or_default() + 1;
+        at([("kind", &self.name()), ("number of the kind", &place)])
+    }
+
     fn is_chunked(self) -> bool {
         self != Kind::Http10
     }
@@ -120,40 +126,37 @@ fn configuration(way: &Way, place: &Place, origin: u16) -> String {
     way.configuration(place, &Text { http, server, ..Text::default() })
 }
 
-pub(super) fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
-    let mut section = Section {
-        scenario: "stream".to_owned(),
-        title: "Responses that come piece by piece".to_owned(),
-        question:
-            "When does a client have the first byte of a stream, and how long after it was sent each piece?"
-                .to_owned(),
-        ..Section::default()
-    };
-    let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
-    let cpu = place.split.load_cpu();
-    let (epoch, length) = (Instant::now(), bench.length(Duration::from_secs(2)));
-    let origin = origin::start(epoch, cpu, length)?;
-    let ways = (&SERVERS[..], "");
-    let mut servers = lineup::start(bench, &mut section, (&place, None), ways, |way, place| {
-        configuration(way, place, origin.port())
-    })?;
-    let mut load = Load { epoch, cpu, pieces: origin::pieces(length), streams: options.streams, names: 0 };
-    for kind in Kind::ALL {
-        bench.progress(format_args!("stream: {}", kind.name()));
-        let labels = |(way, _): &(Way, Server)| labels(kind, *way);
-        lineup::measure(bench, &mut section, &mut servers, labels, |(_, server), _| {
-            server.check_running()?;
-            Ok(load.run(server, kind).map(|seen| measured(&seen)))
-        })?;
-    }
-    lineup::end(servers);
-    tell(&mut section, options.streams);
-    Ok(section)
-}
+impl Scenario for Options {
+    const NAME: &'static str = "stream";
+    const HELP: &'static str =
+        "Responses that come piece by piece: the first byte and the delay of each piece, beside nginx";
+    const TITLE: &'static str = "Responses that come piece by piece";
+    const QUESTION: &'static str =
+        "When does a client have the first byte of a stream, and how long after it was sent each piece?";
 
-fn labels(kind: Kind, way: Way) -> Labels {
-    let place = Kind::ALL.iter().position(|one| *one == kind).unwrap_or_default() + 1;
-    at([("server", &way.name), ("kind", &kind.name()), ("number of the kind", &place)])
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
+        let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
+        let cpu = place.split.load_cpu();
+        let (epoch, length) = (Instant::now(), bench.length(Duration::from_secs(2)));
+        let origin = origin::start(epoch, cpu, length)?;
+        let ways = (&SERVERS[..], "");
+        let mut servers = lineup::start(bench, section, (&place, None), ways, |way, place| {
+            configuration(way, place, origin.port())
+        })?;
+        let mut load = Load { epoch, cpu, pieces: origin::pieces(length), streams: self.streams, names: 0 };
+        for kind in Kind::ALL {
+            bench.progress(format_args!("stream: {}", kind.name()));
+            let labels = |(way, _): &(Way, Server)| of(way, &kind.labels());
+            lineup::measure(bench, section, &mut servers, labels, |(_, server), _, _| {
+                server.check_running()?;
+                Ok(load.run(server, kind).map(|seen| measured(&seen)))
+            })?;
+        }
+        lineup::end(servers);
+        let told = told(Sheet::of(section), self.streams);
+        section.tell(told);
+        Ok(())
+    }
 }
 
 /// What all clients of a round saw.
@@ -181,9 +184,8 @@ fn percentile(mut values: Vec<f64>, percent: f64) -> f64 {
 }
 
 /// A table of all kinds, p99 by kind, and a finding.
-fn tell(section: &mut Section, streams: u32) {
-    let sheet = Sheet::of(section);
-    let row = |kind: Kind, way: Way| (format!("{}: {}", kind.name(), way.name), labels(kind, way));
+fn told(sheet: Sheet<'_>, streams: u32) -> Told {
+    let row = |kind: Kind, way: Way| (format!("{}: {}", kind.name(), way.name), of(&way, &kind.labels()));
     let rows: Vec<_> = Kind::ALL.into_iter().flat_map(|kind| SERVERS.map(|way| row(kind, way))).collect();
     let mut columns: Vec<_> = [FIRST_P50, FIRST_P99, DELAY_P50, DELAY_P99].map(Figure::shown).into();
     columns.push(DELAY_P99.over("of nginx's p99", at([("server", &NGINX.name)])));
@@ -193,18 +195,26 @@ fn tell(section: &mut Section, streams: u32) {
         ("stream-delay", "Delay of a piece, p99, by kind of response in the order of the table"),
         ("number of the kind", axis("kind", "", AxisScale::Linear)),
         (DELAY_P99, axis("delay", "us", AxisScale::Logarithmic)),
-        &super::sheet::named("server", SERVERS.map(|way| way.name)),
+        &lineup::rows(&SERVERS),
     );
     // What users of event streams and tokens notice.
-    let compared = |(kind, way): (Kind, Way)| {
-        let ratio = sheet.ratio(DELAY_P99, &labels(kind, way), &labels(kind, NGINX))?.median;
-        Some((format!("{}, {}: {ratio:.2}", kind.name(), way.name), ratio <= 1.0))
-    };
     let ours = Kind::ALL.into_iter().flat_map(|kind| [(kind, RING), (kind, EPOLL)]);
-    let said: Vec<(String, bool)> = ours.filter_map(compared).collect();
+    let ours = ours.map(|(kind, way)| {
+        let words = format!("{}, {}", kind.name(), way.name);
+        (words, of(&way, &kind.labels()), of(&NGINX, &kind.labels()))
+    });
+    let said = sheet.ratios(DELAY_P99, ours, |ratio| ratio.median <= 1.0);
     let claim = "The p99 of the delay of a piece is at most nginx's, whatever the kind of response.";
-    let finding = judged(claim, "Of nginx's: ", &said, "nginx was not measured.");
-    (section.tables, section.plots, section.findings) = (vec![table], vec![plot], vec![finding]);
+    let standing = |kind: Kind| {
+        let title = format!("Delay of a piece, p99: {}", kind.name());
+        lineup::standing(sheet, &title, DELAY_P99, &SERVERS, |way| of(way, &kind.labels()))
+    };
+    Told {
+        tables: vec![table],
+        plots: vec![plot],
+        findings: vec![judged(claim, "Of nginx's: ", &said, "nginx was not measured.")],
+        standings: [Kind::Proxied, Kind::WebSocket].map(standing).into(),
+    }
 }
 
 /// The clients of all measurements.

@@ -21,17 +21,18 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::lineup::{self, READY, Text, Way};
+use super::Scenario;
+use super::lineup::{self, READY, Text, Way, of};
 use super::served::{self, ServerCpus};
-use super::sheet::{Figure, Labels, Of, Sheet, Shown, at, axis, figure, judged, named};
+use super::sheet::{Figure, Labels, Of, Sheet, Shown, at, axis, figure, judged};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
-use crate::load::{Expect, Length, Plan};
+use crate::load::{Length, Plan};
 use crate::method::page_cache;
 use crate::method::pin::{self, Split};
 use crate::peers::server::{Place, Server};
 use crate::peers::tool::Peer;
-use crate::report::model::{AxisScale, Finding, Run, Section};
+use crate::report::model::{AxisScale, Finding, Run, Section, Told};
 
 /// Options of `bench large`.
 #[derive(Args, Clone, Debug)]
@@ -102,64 +103,68 @@ fn configuration(way: &Way, place: &Place, files: &Path) -> String {
     way.configuration(place, &Text { server, ..Text::default() })
 }
 
-/// Measures each way at each number of clients, with a dropped page cache before each.
-pub(super) fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
-    served::raise_descriptors();
-    let megabytes = options.megabytes.unwrap_or(match bench.scale {
-        Scale::Instant => MEGABYTES_INSTANT,
-        Scale::Quick => MEGABYTES_QUICK,
-        Scale::Normal | Scale::Full => MEGABYTES_OF_WRITE_UP,
-    });
-    bench.workspace.need_space(megabytes * MEGABYTE)?;
-    let mut section = Section {
-        scenario: "large".to_owned(),
-        title: format!("One file of {megabytes} MB, cold, to a few clients"),
-        seed: Some("001".to_owned()),
-        question: "How fast does a large file leave that is not in memory, and how much of the machine is left meanwhile?"
-            .to_owned(),
-        ..Section::default()
-    };
-    section.skip(
-        "lighttpd linux-aio-sendfile",
-        "lighttpd 1.4 does not have the write-up's backend (it was in the 1.5 branch of 2006): shm-sendfile is our \
-         counterpart",
-    );
-    if megabytes != MEGABYTES_OF_WRITE_UP {
-        let why = format!("the file has {megabytes} MB here and {MEGABYTES_OF_WRITE_UP} MB in the write-up");
-        section.skip("size of the file", &why);
-    }
-    let files = bench.workspace.folder("large")?;
-    let file = files.join("file");
-    super::disk::fill(bench, &file, megabytes * MEGABYTE)?;
-    let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
-    place.note(&mut section);
-    let (begun, wanted) = (Instant::now(), bench.repetitions());
-    let mut servers = lineup::start(bench, &mut section, (&place, None), (&WAYS, ""), |way, place| {
-        configuration(way, place, &files)
-    })?;
-    for round in 0..wanted {
-        // A slow disk takes minutes for a round: two of them are worth more than a run that nobody waits for.
-        let each = begun.elapsed() / round.max(1);
-        if round > 0 && begun.elapsed() + each > ROUNDS_TIME_MAX && bench.scale < Scale::Full {
-            let why = format!("{round} of {wanted} were made: one takes {:.0} s", each.as_secs_f64());
-            section.skip("repetitions", &why);
-            break;
+impl Scenario for Options {
+    const NAME: &'static str = "large";
+    const HELP: &'static str =
+        "One large cold file to a few clients: sendfile, shm-sendfile, ring, nginx, lighttpd";
+    const TITLE: &'static str = "One large file, cold, to a few clients";
+    const QUESTION: &'static str = "How fast does a large file leave that is not in memory, and how much of the machine is \
+                                    left meanwhile?";
+
+    /// Measures each way at each number of clients, with a dropped page cache before each.
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
+        served::raise_descriptors();
+        let megabytes = self.megabytes.unwrap_or(match bench.scale {
+            Scale::Instant => MEGABYTES_INSTANT,
+            Scale::Quick => MEGABYTES_QUICK,
+            Scale::Normal | Scale::Full => MEGABYTES_OF_WRITE_UP,
+        });
+        bench.workspace.need_space(megabytes * MEGABYTE)?;
+        section.title = format!("One file of {megabytes} MB, cold, to a few clients");
+        section.skip(
+            "lighttpd linux-aio-sendfile",
+            "lighttpd 1.4 does not have the write-up's backend (it was in the 1.5 branch of 2006): shm-sendfile is our \
+             counterpart",
+        );
+        if megabytes != MEGABYTES_OF_WRITE_UP {
+            let why =
+                format!("the file has {megabytes} MB here and {MEGABYTES_OF_WRITE_UP} MB in the write-up");
+            section.skip("size of the file", &why);
         }
-        bench.progress(format_args!("large: round {} of {wanted}", round + 1));
-        for &clients in &options.clients {
-            for (way, server) in &mut servers {
-                let measured = measure(bench, server, &file, clients, megabytes, &place.split)?;
-                lineup::file(&mut section, measured, &of(way, clients), round as usize);
+        let files = bench.workspace.folder("large")?;
+        let file = files.join("file");
+        super::disk::fill(bench, &file, megabytes * MEGABYTE)?;
+        let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
+        place.note(section);
+        let (begun, wanted) = (Instant::now(), bench.repetitions());
+        let mut servers = lineup::start(bench, section, (&place, None), (&WAYS, ""), |way, place| {
+            configuration(way, place, &files)
+        })?;
+        for round in 0..wanted {
+            // A slow disk takes minutes for a round: two of them are worth more than a run that nobody waits for.
+            let each = begun.elapsed() / round.max(1);
+            if round > 0 && begun.elapsed() + each > ROUNDS_TIME_MAX && bench.scale < Scale::Full {
+                let why = format!("{round} of {wanted} were made: one takes {:.0} s", each.as_secs_f64());
+                section.skip("repetitions", &why);
+                break;
+            }
+            bench.progress(format_args!("large: round {} of {wanted}", round + 1));
+            for &clients in &self.clients {
+                for (way, server) in &mut servers {
+                    let measured = measure(bench, server, &file, clients, megabytes, &place.split)?;
+                    lineup::file(section, measured, &of(way, &fetching(clients)), round as usize);
+                }
             }
         }
+        lineup::end(servers);
+        let told = told(Sheet::of(section), &self.clients, megabytes);
+        section.tell(told);
+        Ok(())
     }
-    lineup::end(servers);
-    tell(&mut section, &options.clients, megabytes);
-    Ok(section)
 }
 
-fn of(way: &Way, clients: u32) -> Labels {
-    at([("server", &way.name), ("clients", &clients)])
+fn fetching(clients: u32) -> Labels {
+    at([("clients", &clients)])
 }
 
 /// Each client fetches the file once, all at the same time. What is no whole file is no figure.
@@ -176,9 +181,9 @@ fn measure(
     let plan = Plan {
         length: Length::Requests(u64::from(clients)),
         timeout: ANSWER_TIMEOUT,
-        expect: Expect { status: Some(200), length: Some(megabytes * MEGABYTE), crc32c: None },
+        expect: served::whole(megabytes * MEGABYTE),
         receive_bytes: 256 << 10,
-        ..served::plan(bench, &server.url("/file"), split, clients)?
+        ..served::aimed(&served::load(bench, split, clients, Duration::ZERO), server, "/file")?
     };
     let served = served::measure(bench, server, &plan)?;
     Ok(match served.outcome.tally.errors {
@@ -188,14 +193,13 @@ fn measure(
 }
 
 /// The write-up's table first, with what was idle beside each speed; then the same for every way.
-fn tell(section: &mut Section, clients: &[u32], megabytes: u64) {
+fn told(sheet: Sheet<'_>, clients: &[u32], megabytes: u64) -> Told {
     const AS_WRITTEN: [(&str, &str); 3] = [
         ("sendfile, blocking", "non-aio"),
         ("shm-sendfile 512k", "aio [512k]"),
         ("shm-sendfile 1m", "aio [1M]"),
     ];
-    let sheet = Sheet::of(section);
-    let row = |clients: &u32| (clients.to_string(), at([("clients", clients)]));
+    let row = |clients: &u32| (clients.to_string(), fetching(*clients));
     let by_clients: Vec<_> = clients.iter().map(row).collect();
     let speed = Figure { decimals: 2, ..SPEED };
     let columns: Vec<Shown> = AS_WRITTEN
@@ -207,12 +211,11 @@ fn tell(section: &mut Section, clients: &[u32], megabytes: u64) {
         .collect();
     let title = "conc: sendfile (non-aio) against reads into shared memory and sendfile (aio)";
     let as_written = sheet.table(title, &by_clients, &columns);
-    let ways = named("server", WAYS.map(|way| way.name));
+    let ways = lineup::rows(&WAYS);
     let of_every_way = |title: &str, figure: Figure| {
         let plural = |clients: u32| if clients == 1 { "" } else { "s" };
-        let column = |&clients: &u32| {
-            figure.at(&format!("{clients} client{}", plural(clients)), at([("clients", &clients)]))
-        };
+        let column =
+            |&clients: &u32| figure.at(&format!("{clients} client{}", plural(clients)), fetching(clients));
         sheet.table(title, &ways, &clients.iter().map(column).collect::<Vec<_>>())
     };
     let tables = vec![
@@ -231,20 +234,27 @@ fn tell(section: &mut Section, clients: &[u32], megabytes: u64) {
         (SPEED, axis("throughput", "MB/s", AxisScale::Linear)),
         &ways,
     );
+    let standing = |&clients: &u32| {
+        let plural = if clients == 1 { "" } else { "s" };
+        let title = format!("One cold file of {megabytes} MB to {clients} client{plural}");
+        lineup::standing(sheet, &title, SPEED, &WAYS, |way| of(way, &fetching(clients)))
+    };
+    let ends = [clients.first(), clients.last().filter(|_| clients.len() > 1)];
+    let standings = ends.into_iter().flatten().map(standing).collect();
     let findings = vec![faster(sheet, clients), idler(sheet, clients)];
-    (section.tables, section.plots, section.findings) = (tables, vec![plot], findings);
+    Told { tables, plots: vec![plot], findings, standings }
 }
 
 /// About throughput: its table has 1.4 to 2.3 times, so half as much again counts as "about twice".
 fn faster(sheet: Sheet<'_>, clients: &[u32]) -> Finding {
     let claim = "A cold file leaves about twice as fast when it is read ahead into shared memory (1 MB chunks) than by \
                  sendfile alone, with few clients and with ten.";
-    let compared = |&clients: &u32| {
-        let ratio = sheet.ratio(SPEED, &of(&SHARED, clients), &of(&SENDFILE, clients))?.median;
-        Some((format!("{ratio:.2} times with {clients}"), ratio >= 1.5))
-    };
-    let said: Vec<(String, bool)> = clients.iter().filter_map(compared).collect();
-    judged(claim, "Clients of shm-sendfile get the file so fast, of sendfile alone: ", &said, "Not measured.")
+    let cases = clients.iter().map(|&clients| {
+        (clients.to_string(), of(&SHARED, &fetching(clients)), of(&SENDFILE, &fetching(clients)))
+    });
+    let said = sheet.ratios(SPEED, cases, |ratio| ratio.median >= 1.5);
+    let before = "Throughput of shm-sendfile by that of sendfile alone, by clients: ";
+    judged(claim, before, &said, "Not measured.")
 }
 
 /// About what is left of the processor. The write-up's figures mean a fraction of the work; less than it at all is the
@@ -253,7 +263,7 @@ fn idler(sheet: Sheet<'_>, clients: &[u32]) -> Finding {
     let claim =
         "Reading ahead leaves the processor idle: 70 to 90 % of it, where sendfile leaves under 10 %.";
     let compared = |&clients: &u32| {
-        let (shared, plain) = (of(&SHARED, clients), of(&SENDFILE, clients));
+        let (shared, plain) = (of(&SHARED, &fetching(clients)), of(&SENDFILE, &fetching(clients)));
         let ratio = sheet.ratio(COST, &shared, &plain)?.median;
         let (idle_shared, idle_plain) = (sheet.middle(IDLE, &shared)?, sheet.middle(IDLE, &plain)?);
         let words = format!(

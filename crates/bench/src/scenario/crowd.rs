@@ -12,24 +12,22 @@
 //! Here: what is measured, and what is made of it. No write-up has such tables. They answer what an operator asks who has
 //! ten thousand clients and not a hundred: the growth from few to many is the figure of each server by itself.
 
-mod idle;
-
 use std::time::Duration;
 
 use clap::Args;
 
-use self::idle::Idle;
-use super::lineup::{self, NGINX, RING, SERVERS, Text, Way};
+use super::Scenario;
+use super::lineup::{self, Filed, NGINX, RING, SERVERS, Text, Way, of};
 use super::served::{self, CPU, P50, P99, P999, RATE, ServerCpus};
-use super::sheet::{Figure, Labels, Of, Sheet, at, axis, figure, finding, named, under};
+use super::sheet::{Figure, Labels, Of, Sheet, at, axis, figure, finding, judged, under};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
-use crate::load::{Length, Pace, Plan};
+use crate::load::{Pace, Plan};
 use crate::method::memory;
 use crate::method::pin::{self, Split};
-use crate::method::rounds::in_turns;
+use crate::peers::client::Idle;
 use crate::peers::server::{Place, Program, Server};
-use crate::report::model::{AxisScale, Finding, Plot, Run, Section, Table, Verdict};
+use crate::report::model::{AxisScale, Finding, Run, Section, Table, Told, Verdict};
 
 /// Options of `bench crowd`.
 #[derive(Args, Clone, Debug)]
@@ -68,36 +66,39 @@ fn configuration(way: &Way, place: &Place, open: u32) -> String {
     way.configuration(place, &Text { connections, http, server, ..Text::default() })
 }
 
-pub(super) fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
-    let mut section = Section {
-        scenario: "crowd".to_owned(),
-        title: "Many connections, most of them idle; and half of the load".to_owned(),
-        ..Section::default()
-    };
-    let descriptors = served::raise_descriptors();
-    let crowd = Crowd::choose(bench, options, descriptors, &mut section);
-    let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
-    let mut ways = lineup::programs(bench, &mut section, SERVERS, "");
-    let mut configurations = Vec::new();
-    let rounds = in_turns(bench, &mut ways, |(way, program), round| {
-        bench.progress(format_args!("crowd: {}, round {}", way.name, round + 1));
-        let server = crowd.start(bench, way, program, &place)?;
-        configurations.push((way.name, server.configuration().to_owned()));
-        crowd.measure(bench, server, &place.split)
-    })?;
-    configurations.iter().for_each(|(name, text)| section.configure(name, text));
-    for ((way, _), rounds) in ways.iter().zip(rounds) {
-        for (round, loads) in rounds.into_iter().enumerate() {
-            for (open, run) in loads {
-                let labels = at([("server", &way.name), ("connections", &open)]);
-                lineup::file(&mut section, Ok(run), &labels, round);
-            }
-        }
+impl Scenario for Options {
+    const NAME: &'static str = "crowd";
+    const HELP: &'static str =
+        "Ten thousand connections of which most are idle: processor time and memory; latencies at half load";
+    const TITLE: &'static str = "Many connections, most of them idle; and half of the load";
+    const QUESTION: &'static str = "What does a request cost among idle connections, what is kept for each of them, and how \
+                                    long do answers take where the server has time for them?";
+
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
+        let descriptors = served::raise_descriptors();
+        let crowd = Crowd::choose(bench, self, descriptors, section);
+        let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
+        let mut ways = lineup::programs(bench, section, SERVERS, "");
+        lineup::measure_all(bench, section, &mut ways, |(way, program), round, section| {
+            bench.progress(format_args!("crowd: {}, round {}", way.name, round + 1));
+            let server = crowd.start(bench, way, program, &place)?;
+            section.configure(way.name, server.configuration());
+            crowd.measure(bench, way, server, &place.split)
+        })?;
+        let half = half_load(bench, section, &crowd, &ways, &place)?;
+        place.note(section);
+        let told = crowd.told(Sheet::of(section), half);
+        section.tell(told);
+        Ok(())
     }
-    let (of, rate) = half_load(bench, &mut section, &crowd, &ways, &place)?;
-    place.note(&mut section);
-    crowd.tell(&mut section, of, rate);
-    Ok(section)
+}
+
+fn open(connections: u32) -> Labels {
+    at([("connections", &connections)])
+}
+
+fn half() -> Labels {
+    at([("load", &"half")])
 }
 
 /// How many connections there are.
@@ -140,16 +141,22 @@ impl Crowd {
 
     /// A whole round: memory, then the crowd, then without it. The crowd comes first, since memory that a server took
     /// for a load would be there for idle connections too.
-    fn measure(&self, bench: &Bench, mut server: Server, split: &Split) -> Result<Vec<(u32, Run)>, Failure> {
-        let alone = Idle::open(server.address(), 1)?;
+    fn measure(
+        &self,
+        bench: &Bench,
+        way: &Way,
+        mut server: Server,
+        split: &Split,
+    ) -> Result<Vec<Filed>, Failure> {
+        let idle = |server: &Server, count: u32| Idle::open(server.address(), None, count, ("/", 0));
+        let alone = idle(&server, 1)?;
         let memory_bytes = memory::user_space_bytes(server.tree());
         drop(alone);
         let idle_count = self.connections - self.active;
-        let idle = Idle::open(server.address(), idle_count)?;
+        let idle = idle(&server, idle_count)?;
         let more = memory::user_space_bytes(server.tree()).saturating_sub(memory_bytes);
         let mut load = |connections: u32| -> Result<Run, Failure> {
-            let plan = served::plan(bench, &server.url("/"), split, connections)?;
-            let plan = Plan { length: Length::Time(bench.length(LENGTH)), ..plan };
+            let plan = served::aimed(&served::load(bench, split, connections, LENGTH), &server, "/")?;
             served::warm_up(bench, &plan)?;
             Ok(served::measure(bench, &mut server, &plan)?.run())
         };
@@ -162,36 +169,40 @@ impl Crowd {
         crowd.set("memory_bytes", memory_bytes as f64);
         let (active, few) = (load(self.active)?, load(self.few)?);
         server.end();
-        Ok(vec![(self.few, few), (self.active, active), (self.connections, crowd)])
+        let runs = [(self.few, few), (self.active, active), (self.connections, crowd)];
+        Ok(runs.map(|(connections, run)| (of(way, &open(connections)), Ok(run))).into())
     }
 
-    /// Tables, plots and findings.
-    fn tell(&self, section: &mut Section, of: &str, rate: f64) {
-        section.question = format!(
-            "What does a request cost where {} connections are open and {} of them ask, what is kept for each of the \
-             others, and how long do answers take where the server has time for them?",
-            self.connections, self.active
-        );
-        let sheet = Sheet::of(section);
-        let servers = named("server", SERVERS.map(|way| way.name));
-        let half = under(&servers, &at([("load", &"half")]));
-        let tables = vec![self.costs(sheet), self.memory(sheet), halves(sheet, of, rate, &half)];
-        let x = ("connections", axis("connections", "", AxisScale::Logarithmic));
-        let costs: Plot = sheet.plot(
+    /// Tables, plots and findings. `server` is the one whose `rate` was halved.
+    fn told(&self, sheet: Sheet<'_>, (server, rate): (&str, f64)) -> Told {
+        let half_rows = under(&lineup::rows(&SERVERS), &half());
+        let costs = sheet.plot(
             ("crowd-cpu", "Server's processor time by open connections"),
-            x,
+            ("connections", axis("connections", "", AxisScale::Logarithmic)),
             (CPU, axis("CPU", CPU.unit, AxisScale::Linear)),
-            &servers,
+            &lineup::rows(&SERVERS),
         );
-        let curves = sheet.curves(("crowd-half", "Latency by percentile at half of the load"), "ms", &half);
-        let findings = vec![self.growth(sheet), slower(sheet)];
-        (section.tables, section.plots, section.findings) = (tables, vec![costs, curves], findings);
+        let title = ("crowd-half", "Latency by percentile at half of the load");
+        let standing = |title: &str, figure: Figure, case: &Labels| {
+            lineup::standing(sheet, title, figure, &SERVERS, |way| of(way, case))
+        };
+        let (active, all) = (self.active, self.connections);
+        let words = format!("Processor time of a request: {active} of {all} connections are active");
+        Told {
+            tables: vec![self.costs(sheet), self.memory(sheet), halves(sheet, server, rate, &half_rows)],
+            plots: vec![costs, sheet.curves(title, "ms", &half_rows)],
+            findings: vec![self.growth(sheet), slower(sheet)],
+            standings: vec![
+                standing(&words, CPU, &open(all)),
+                standing("Memory of an idle connection", EACH, &open(all)),
+                standing(&format!("Latency at {rate:.0} requests a second, p99"), P99, &half()),
+            ],
+        }
     }
 
     /// A column for each crowd, and the growth from the smallest to the largest, formed round by round: both are of one
     /// server that was started once.
     fn costs(&self, sheet: Sheet<'_>) -> Table {
-        let open = |connections: u32| at([("connections", &connections)]);
         let mut columns: Vec<_> = [self.few, self.active, self.connections]
             .map(|connections| CPU.at(&format!("{connections} open"), open(connections)))
             .into();
@@ -201,7 +212,7 @@ impl Crowd {
             "return 200 over kept connections, at most {} of them active: processor time of the server",
             self.active
         );
-        sheet.table(&title, &named("server", SERVERS.map(|way| way.name)), &columns)
+        sheet.table(&title, &lineup::rows(&SERVERS), &columns)
     }
 
     /// What is there from the start stands beside what each connection adds: a server may have taken memory for all that it
@@ -211,17 +222,15 @@ impl Crowd {
             "Memory of the server in user space, with {} idle connections that have had one answer each",
             self.connections - self.active
         );
-        let crowd = at([("connections", &self.connections)]);
-        let rows = under(&named("server", SERVERS.map(|way| way.name)), &crowd);
+        let rows = under(&lineup::rows(&SERVERS), &open(self.connections));
         sheet.table(&title, &rows, &[MEMORY.shown(), EACH.shown()])
     }
 
     /// No write-up has this claim: it is what an operator wants to rely on.
     fn growth(&self, sheet: Sheet<'_>) -> Finding {
-        let of = |way: &Way, open: u32| at([("server", &way.name), ("connections", &open)]);
         let growth = |way: &Way| {
-            let ratio = sheet.ratio(CPU, &of(way, self.connections), &of(way, self.few))?;
-            Some((*way, ratio.median))
+            let of = |connections| of(way, &open(connections));
+            Some((*way, sheet.ratio(CPU, &of(self.connections), &of(self.few))?.median))
         };
         let found: Vec<(Way, f64)> = SERVERS.iter().filter_map(growth).collect();
         let words: Vec<String> =
@@ -251,9 +260,8 @@ fn half_load(
     for (way, program) in ways {
         servers.push((*way, crowd.start(bench, way, program, place)?));
     }
-    let plan = |server: &Server| -> Result<Plan, Failure> {
-        let plan = served::plan(bench, &server.url("/"), &place.split, crowd.few)?;
-        Ok(Plan { length: Length::Time(bench.length(LENGTH_HALF)), ..plan })
+    let plan = |server: &Server| {
+        served::aimed(&served::load(bench, &place.split, crowd.few, LENGTH_HALF), server, "/")
     };
     for (_, server) in &servers {
         served::warm_up(bench, &plan(server)?)?;
@@ -261,19 +269,19 @@ fn half_load(
     let Some((way, server)) = servers.last_mut() else {
         return Err(Failure::Other("no server to measure".to_owned()));
     };
-    let of = way.name;
+    let halved = way.name;
     let full = plan(server)?;
     let rate = served::measure(bench, server, &full)?.outcome.answers_per_second() / 2.0;
-    bench.progress(format_args!("crowd: {rate:.0} requests a second, half of what {of} answers"));
-    let labels = |(way, _): &(Way, Server)| at([("server", &way.name), ("load", &"half")]);
-    lineup::measure(bench, section, &mut servers, labels, |(_, server), _| {
+    bench.progress(format_args!("crowd: {rate:.0} requests a second, half of what {halved} answers"));
+    let labels = |(way, _): &(Way, Server)| of(way, &half());
+    lineup::measure(bench, section, &mut servers, labels, |(_, server), _, _| {
         let plan = Plan { pace: Pace::Open { rate }, ..plan(server)? };
         let mut run = served::measure(bench, server, &plan)?.run();
         run.set("wanted_requests_per_second", rate);
         Ok(Ok(run))
     })?;
     lineup::end(servers);
-    Ok((of, rate))
+    Ok((halved, rate))
 }
 
 /// The rate stands first, so that a server that does not keep it is seen at once: its latencies are those of a queue.
@@ -294,15 +302,11 @@ fn halves(sheet: Sheet<'_>, of: &str, rate: f64, rows: &[(String, Labels)]) -> T
 /// that a server does.
 fn slower(sheet: Sheet<'_>) -> Finding {
     let claim = "At half of the load answers take no longer than nginx's, by more than repetitions differ.";
-    let of = |way: Way| at([("server", &way.name), ("load", &"half")]);
-    let said = [P50, P99, P999].map(|percentile| {
-        let ratio = sheet.ratio(percentile, &of(RING), &of(NGINX))?;
-        let words =
-            format!("{} {:.2} ({:.2} to {:.2})", percentile.name, ratio.median, ratio.low, ratio.high);
-        Some((words, ratio.low <= 1.0))
+    let cases = [P50, P99, P999].map(|figure| {
+        let case = (figure.name.to_owned(), of(&RING, &half()), of(&NGINX, &half()));
+        sheet.ratios(figure, [case], |ratio| ratio.low <= 1.0)
     });
-    let said: Vec<(String, bool)> = said.into_iter().flatten().collect();
-    super::sheet::judged(claim, "On the ring, of nginx's: ", &said, "nginx was not measured.")
+    judged(claim, "On the ring, of nginx's: ", &cases.concat(), "nginx was not measured.")
 }
 
 #[cfg(test)]

@@ -25,12 +25,13 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::lineup::{self, EPOLL, NGINX, READY, RING, Text, Way};
+use super::Scenario;
+use super::lineup::{self, EPOLL, NGINX, READY, RING, Text, Way, of};
 use super::served::{self, CPU, P50, P99, RATE};
-use super::sheet::{Figure, Labels, Of, Sheet, at, axis, figure, judged, named, under};
+use super::sheet::{Figure, Labels, Of, Sheet, at, axis, figure, judged, under};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
-use crate::load::{Length, Plan, Target};
+use crate::load::{Length, Plan};
 use crate::method::cgroup::{Group, Limits};
 use crate::method::pause;
 use crate::method::pin::{self, Split};
@@ -38,7 +39,7 @@ use crate::method::system_stat::disk_traffic;
 use crate::method::timeline::device_of;
 use crate::peers::server::{Conditions, Place, Program, Server};
 use crate::peers::tool::Peer;
-use crate::report::model::{AxisScale, Run, Section, Table};
+use crate::report::model::{AxisScale, Run, Section, Table, Told};
 
 /// Options of `bench fill`.
 #[derive(Args, Clone, Debug)]
@@ -82,6 +83,10 @@ impl Size {
             Scale::Normal | Scale::Full => self.requests,
         }
     }
+
+    fn labels(self) -> Labels {
+        at([("size", &self.name), ("KiB", &(self.bytes >> 10))])
+    }
 }
 
 /// nginx as it comes, and as it writes with threads.
@@ -120,65 +125,60 @@ pub(super) struct Entries {
     bytes: u64,
 }
 
-pub(super) fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
-    served::raise_descriptors();
-    let mut section = Section {
-        scenario: "fill".to_owned(),
-        title: "A cache that is being filled".to_owned(),
-        question:
-            "How fast does a proxy answer what it has to fetch and store, and what does it write for that?"
-                .to_owned(),
-        ..Section::default()
-    };
-    let each: u64 = SIZES.iter().map(|size| (size.bytes + HEAD_AND_BLOCK_BYTES) * size.requests(bench)).sum();
-    bench.workspace.need_space(each * WAYS.len() as u64 * u64::from(bench.repetitions()))?;
-    if !bench.is_root() {
-        section.skip("memory limit", "control groups need root: what is stored may wait in memory");
-    }
-    let mut ways = lineup::programs(bench, &mut section, WAYS, "");
-    let split = Split::of(&pin::available(), 1);
-    let origin = origin(bench, &split)?;
-    let caches = RefCell::default();
-    for size in SIZES {
-        bench.progress(format_args!("fill: {} answers of {}", size.requests(bench), size.name));
-        let labels = |(way, _): &(Way, Program)| of(way, size);
-        let mut kept = Section::default();
-        lineup::measure(bench, &mut section, &mut ways, labels, |(way, program), _| {
-            let connections = options.connections;
-            let fill = Fill { bench, way: *way, size, split: &split, connections, caches: &caches };
-            lineup::or_reason(fill.measure(program, origin.address().port(), &mut kept))
-        })?;
-        kept.configurations.iter().for_each(|fact| section.configure(&fact.name, &fact.value));
-    }
-    origin.end();
-    // Not one after the other: ext4 passes over inodes that were freed within seconds, one by one, and whoever is measured
-    // next would create its entries among them. Nor at the end of the run: together they are gigabytes.
-    for folder in caches.into_inner() {
-        fs::remove_dir_all(&folder).map_err(Failure::file("remove", &folder))?;
-    }
-    tell(&mut section, options.connections, bench.is_root());
-    Ok(section)
-}
+impl Scenario for Options {
+    const NAME: &'static str = "fill";
+    const HELP: &'static str =
+        "A proxy cache that is being filled: misses of three sizes, and what is written to the disk for them";
+    const TITLE: &'static str = "A cache that is being filled";
+    const QUESTION: &'static str =
+        "How fast does a proxy answer what it has to fetch and store, and what does it write for that?";
 
-fn of(way: &Way, size: Size) -> Labels {
-    at([("server", &way.name), ("size", &size.name), ("KiB", &(size.bytes >> 10))])
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
+        served::raise_descriptors();
+        let one = |size: &Size| (size.bytes + HEAD_AND_BLOCK_BYTES) * size.requests(bench);
+        let each: u64 = SIZES.iter().map(one).sum();
+        bench.workspace.need_space(each * WAYS.len() as u64 * u64::from(bench.repetitions()))?;
+        if !bench.is_root() {
+            section.skip("memory limit", "control groups need root: what is stored may wait in memory");
+        }
+        let mut ways = lineup::programs(bench, section, WAYS, "");
+        let split = Split::of(&pin::available(), 1);
+        let origin = origin(bench, &split)?;
+        let caches = RefCell::default();
+        for size in SIZES {
+            bench.progress(format_args!("fill: {} answers of {}", size.requests(bench), size.name));
+            let labels = |(way, _): &(Way, Program)| of(way, &size.labels());
+            lineup::measure(bench, section, &mut ways, labels, |(way, program), _, section| {
+                let connections = self.connections;
+                let fill = Fill { bench, way: *way, size, split: &split, connections, caches: &caches };
+                lineup::or_reason(fill.measure(program, origin.address().port(), section))
+            })?;
+        }
+        origin.end();
+        // Not one after the other: ext4 passes over inodes that were freed within seconds, one by one, and whoever is
+        // measured next would create its entries among them. Nor at the end of the run: together they are gigabytes.
+        for folder in caches.into_inner() {
+            fs::remove_dir_all(&folder).map_err(Failure::file("remove", &folder))?;
+        }
+        let told = told(Sheet::of(section), self.connections, bench.is_root());
+        section.tell(told);
+        Ok(())
+    }
 }
 
 /// A table for each size, throughput by size, and two findings.
-fn tell(section: &mut Section, connections: u32, is_limited: bool) {
-    let sheet = Sheet::of(section);
-    let tables = SIZES.map(|size| table(sheet, size, connections, is_limited)).into();
+fn told(sheet: Sheet<'_>, connections: u32, is_limited: bool) -> Told {
     // By bytes: the rates of the sizes are too far apart for one axis, what they move is not.
     let plot = sheet.plot(
         ("fill-throughput", "Bytes a second that are fetched, answered and stored, by size"),
         ("KiB", axis("size", "KiB", AxisScale::Logarithmic)),
         (THROUGHPUT, axis("throughput", "MB/s", AxisScale::Logarithmic)),
-        &named("server", WAYS.map(|way| way.name)),
+        &lineup::rows(&WAYS),
     );
     // No write-up has these claims: they are what a cache should not be worse at than the one that everybody has.
-    let speed = SIZES.iter().filter_map(|&size| {
-        let ratio = |figure| Some(sheet.ratio(figure, &of(&RING, size), &of(&NGINX, size))?.median);
-        let (rate, p99) = (ratio(RATE)?, ratio(P99)?);
+    let speed = SIZES.iter().filter_map(|size| {
+        let ours = |figure| sheet.ratio(figure, &of(&RING, &size.labels()), &of(&NGINX, &size.labels()));
+        let (rate, p99) = (ours(RATE)?.median, ours(P99)?.median);
         let words = format!("{}: {rate:.2} of the rate, {p99:.2} of the p99", size.name);
         Some((words, rate >= 1.0 && p99 <= 0.5))
     });
@@ -186,16 +186,25 @@ fn tell(section: &mut Section, connections: u32, is_limited: bool) {
     let speed = judged(claim, "", &speed.collect::<Vec<_>>(), "nginx was not measured.");
     // Small entries cannot hold it on a file system of 4 KiB blocks, where head and body of one take two: the sentence has
     // the figure of each size, and nginx's, which writes the same blocks.
-    let written = SIZES.iter().filter_map(|&size| {
-        let written = sheet.middle(WRITTEN, &of(&RING, size))?;
-        let nginx = sheet.middle(WRITTEN, &of(&NGINX, size));
+    let written = SIZES.iter().filter_map(|size| {
+        let written = sheet.middle(WRITTEN, &of(&RING, &size.labels()))?;
+        let nginx = sheet.middle(WRITTEN, &of(&NGINX, &size.labels()));
         let nginx = nginx.map_or_else(String::new, |nginx| format!(" (nginx {nginx:.2})"));
         Some((format!("{} {written:.2}{nginx}", size.name), written <= WRITTEN_WANTED))
     });
     let claim =
         format!("At most {WRITTEN_WANTED} bytes are written for each that is stored, file system included.");
     let written = judged(claim, "On the ring: ", &written.collect::<Vec<_>>(), "Nothing was measured.");
-    (section.tables, section.plots, section.findings) = (tables, vec![plot], vec![speed, written]);
+    let standing = |size: Size| {
+        let title = format!("Answers of {} that are fetched and stored", size.name);
+        lineup::standing(sheet, &title, RATE, &WAYS, |way| of(way, &size.labels()))
+    };
+    Told {
+        tables: SIZES.map(|size| table(sheet, size, connections, is_limited)).into(),
+        plots: vec![plot],
+        findings: vec![speed, written],
+        standings: SIZES.map(standing).into(),
+    }
 }
 
 /// Ratios are to nginx as it comes, whose other mode is a row of its own.
@@ -219,7 +228,7 @@ fn table(sheet: Sheet<'_>, size: Size, connections: u32, is_limited: bool) -> Ta
         STORED.shown(),
         WRITTEN.shown(),
     ];
-    let rows = under(&named("server", WAYS.map(|way| way.name)), &at([("size", &size.name)]));
+    let rows = under(&lineup::rows(&WAYS), &size.labels());
     sheet.table(&title, &rows, &columns)
 }
 
@@ -231,16 +240,7 @@ fn origin(bench: &Bench, split: &Split) -> Result<Server, Failure> {
         let written = fs::write(&path, vec![b'f'; size.bytes as usize]);
         written.map_err(Failure::file("write", &path))?;
     }
-    let conditions = Conditions { cpus: split.load.clone(), ..Conditions::default() };
-    Server::start(bench, "origin", &Program::ours(bench), &conditions, |place| {
-        format!(
-            "worker_processes 1;\nevents {{ worker_connections 8192; }}\n\
-             http {{\n    access_log off;\n    keepalive_requests 1000000000;\n    sendfile on;\n    \
-             server {{ listen 127.0.0.1:{} backlog=4096; location / {{ root {}; }} }}\n}}\n",
-            place.port,
-            folder.display()
-        )
-    })
+    served::origin(bench, &folder, Conditions { cpus: split.load.clone(), ..Conditions::default() })
 }
 
 /// One measurement to be made.
@@ -257,13 +257,13 @@ struct Fill<'a> {
 impl Fill<'_> {
     fn measure(&self, program: &Program, origin: u16, section: &mut Section) -> Result<Run, Failure> {
         let (bench, way) = (self.bench, self.way);
-        // A group is removed when it is dropped, and by then its processes have to be gone: so it comes before the server.
-        let group = if bench.is_root() {
-            let cpus = Some(self.split.server.clone());
-            Some(Group::new(&Limits { memory_bytes: Some(MEMORY_BYTES), cpus, ..Limits::default() })?)
-        } else {
-            None
+        let limits = Limits {
+            memory_bytes: Some(MEMORY_BYTES),
+            cpus: Some(self.split.server.clone()),
+            ..Limits::default()
         };
+        // A group is removed when it is dropped, and by then its processes have to be gone: so it comes before the server.
+        let group = if bench.is_root() { Some(Group::new(&limits)?) } else { None };
         let conditions = Conditions {
             cpus: self.split.server.clone(),
             groups: group.as_ref().map(|group| group.folders().to_vec()).unwrap_or_default(),
@@ -294,14 +294,7 @@ impl Fill<'_> {
         let after = settled(folder, before.count + requests);
         rustix::fs::sync();
         let written_bytes = disk_traffic(device).outward.saturating_sub(disk.outward);
-        let errors = served.outcome.tally.errors;
-        if errors.total() > 0 {
-            let answers = served.outcome.tally.answers;
-            return Err(Failure::Other(format!(
-                "{} errors beside {answers} answers: {errors}",
-                errors.total()
-            )));
-        }
+        served.outcome.check()?;
         let mut run = served.run();
         let mut add = |name: &str, figure: f64| run.set(name, figure);
         let stored_bytes = after.bytes.saturating_sub(before.bytes);
@@ -317,16 +310,11 @@ impl Fill<'_> {
 
     /// So many requests, each for a name of its own.
     fn plan(&self, server: &Server, name: &str, requests: u64) -> Result<Plan, Failure> {
-        let url = server.url(&format!("/{}?{name}{{0..{}}}", self.size.name, requests.max(1) - 1));
-        let mut plan = Plan::new(vec![Target::parse(&url)?]);
-        plan.connections = self.connections.min(requests.max(1) as u32);
-        plan.cpus = if self.split.is_apart { self.split.load.clone() } else { Vec::new() };
-        plan.warm_up = Duration::ZERO;
-        plan.length = Length::Requests(requests);
-        plan.expect.status = Some(200);
-        plan.expect.length = Some(self.size.bytes);
-        plan.stop = self.bench.workspace.interruption();
-        Ok(plan)
+        let requests = requests.max(1);
+        let connections = self.connections.min(requests as u32);
+        let mut plan = served::load(self.bench, self.split, connections, Duration::ZERO);
+        (plan.length, plan.expect) = (Length::Requests(requests), served::whole(self.size.bytes));
+        served::aimed(&plan, server, &format!("/{}?{name}{{0..{}}}", self.size.name, requests - 1))
     }
 }
 

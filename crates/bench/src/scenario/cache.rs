@@ -19,18 +19,19 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
+use super::Scenario;
 use super::fill::entries;
-use super::lineup::{self, NGINX, READY, RING, SERVERS, Text, Way};
+use super::lineup::{self, Filed, NGINX, READY, RING, SERVERS, Text, Way, of};
 use super::origin::{Origin, read_head};
 use super::served::{self, P50, P99, P999, ServerCpus};
-use super::sheet::{Figure, Labels, Of, Rows, Sheet, alone_and_beside, at, figure, judged, named, under};
+use super::sheet::{Figure, Labels, Of, Rows, Sheet, alone_and_beside, at, figure, judged, under};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{Length, Pace, Plan};
 use crate::method::pin::{self, Split};
 use crate::method::{page_cache, pause};
 use crate::peers::server::{Place, Program, Server};
-use crate::report::model::{Run, Section, Table};
+use crate::report::model::{Run, Section, Table, Told};
 
 /// Options of `bench cache`.
 #[derive(Args, Clone, Debug)]
@@ -72,64 +73,65 @@ struct Life<'a> {
     entries: u64,
 }
 
-pub(super) fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
-    served::raise_descriptors();
-    let entries = options.entries.unwrap_or(match bench.scale {
-        Scale::Instant => 300,
-        Scale::Quick => 20_000,
-        Scale::Normal | Scale::Full => 100_000,
-    });
-    bench.workspace.need_space(entries * ENTRY_BYTES * SERVERS.len() as u64)?;
-    let mut section = Section {
-        scenario: "cache".to_owned(),
-        title: "A cache's own work: one fetch for many, a start and an end of many entries".to_owned(),
-        question: "How many requests reach the origin, how soon is a cache known after a start, and who notices removals?"
-            .to_owned(),
-        ..Section::default()
-    };
-    if !bench.is_root() {
-        section.skip("dropping the page cache", "needs root: a start finds directories in memory");
-    }
-    let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
-    place.note(&mut section);
-    let life = Life { bench, options, place, entries };
-    life.shared(&mut section)?;
-    let mut ways = lineup::programs(bench, &mut section, [RING, NGINX], "");
-    let mut kept = Section::default();
-    for (way, program) in &ways {
-        bench.progress(format_args!("cache: {entries} entries of {}", way.name));
-        life.fill(way, program)?;
-    }
-    lineup::measure(bench, &mut section, &mut STARTS.to_vec(), started_labels, |how, _| {
-        life.start(&ways[0], how, &mut kept).map(Ok)
-    })?;
-    // Once: what is removed is gone.
-    for (way, program) in &mut ways {
-        for (when, run) in life.ended(way, program, &mut kept)? {
-            lineup::file(&mut section, run, &ended_labels(way, when), 0);
+impl Scenario for Options {
+    const NAME: &'static str = "cache";
+    const HELP: &'static str =
+        "A cache's own work: one fetch for a thousand clients, a start and an end of many entries";
+    const TITLE: &'static str = "A cache's own work: one fetch for many, a start and an end of many entries";
+    const QUESTION: &'static str = "How many requests reach the origin, how soon is a cache known after a start, and who notices removals?";
+
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
+        served::raise_descriptors();
+        let entries = self.entries.unwrap_or(match bench.scale {
+            Scale::Instant => 300,
+            Scale::Quick => 20_000,
+            Scale::Normal | Scale::Full => 100_000,
+        });
+        bench.workspace.need_space(entries * ENTRY_BYTES * SERVERS.len() as u64)?;
+        if !bench.is_root() {
+            section.skip("dropping the page cache", "needs root: a start finds directories in memory");
         }
+        let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
+        place.note(section);
+        let life = Life { bench, options: self, place, entries };
+        life.shared(section)?;
+        let mut ways = lineup::programs(bench, section, REMOVING, "");
+        for (way, program) in &ways {
+            bench.progress(format_args!("cache: {entries} entries of {}", way.name));
+            life.fill(way, program)?;
+        }
+        let labels = |how: &&'static str| started_labels(how);
+        lineup::measure(bench, section, &mut STARTS.to_vec(), labels, |how, _, section| {
+            life.start(&ways[0], how, section).map(Ok)
+        })?;
+        // Once: what is removed is gone.
+        for (way, program) in &mut ways {
+            for (labels, run) in life.ended(way, program, section)? {
+                lineup::file(section, run, &labels, 0);
+            }
+        }
+        let told = life.told(Sheet::of(section));
+        section.tell(told);
+        Ok(())
     }
-    kept.configurations.iter().for_each(|fact| section.configure(&fact.name, &fact.value));
-    life.tell(&mut section);
-    Ok(section)
 }
 
-/// A measurement alone or beside removals.
-type Timed = (&'static str, Result<Run, String>);
+/// Those whose removals are compared.
+const REMOVING: [Way; 2] = [RING, NGINX];
 
 /// What a start finds.
 const STARTS: [&str; 2] = ["from its snapshot", "by reading its directories"];
 
-fn started_labels(how: &&'static str) -> Labels {
-    at([("part", &"start"), ("how", how)])
+fn started_labels(how: &str) -> Labels {
+    at([("part", &"start"), ("how", &how)])
 }
 
-fn ended_labels(way: &Way, when: &str) -> Labels {
-    at([("part", &"end"), ("server", &way.name), ("when", &when)])
+fn ended_labels(when: &str) -> Labels {
+    at([("part", &"end"), ("when", &when)])
 }
 
-fn shared_labels(way: &Way, clients: u32) -> Labels {
-    at([("part", &"one fetch"), ("server", &way.name), ("clients", &clients)])
+fn shared_labels(clients: u32) -> Labels {
+    at([("part", &"one fetch"), ("clients", &clients)])
 }
 
 /// A server that is its own origin, over entries in a folder.
@@ -161,6 +163,10 @@ impl Life<'_> {
         self.bench.workspace.path().join(format!("cache-of-{}", way.name))
     }
 
+    fn clients(&self) -> u32 {
+        if self.bench.scale == Scale::Instant { 20 } else { self.options.clients }
+    }
+
     fn server(&self, way: &Way, program: &Program, inactive: Duration) -> Result<Server, Failure> {
         let folder = self.folder(way);
         Server::start(self.bench, way.name, program, &self.place.conditions(), |place| {
@@ -189,17 +195,18 @@ impl Life<'_> {
             );
             way.configuration(place, &Text { http, server, ..Text::default() })
         })?;
-        let clients = if self.bench.scale == Scale::Instant { 20 } else { self.options.clients };
-        for number in [1, clients] {
+        for number in [1, self.clients()] {
             self.bench.progress(format_args!("cache: one object to {number} clients"));
-            let labels = |(way, _): &(Way, Server)| shared_labels(way, number);
-            lineup::measure(self.bench, section, &mut servers, labels, |(_, server), round| {
+            let labels = |(way, _): &(Way, Server)| of(way, &shared_labels(number));
+            lineup::measure(self.bench, section, &mut servers, labels, |(_, server), round, _| {
                 count.store(0, Ordering::Relaxed);
-                let url = server.url(&format!("/{number}-{round}"));
-                let mut plan = served::plan(self.bench, &url, &self.place.split, number)?;
-                plan.length = Length::Requests(u64::from(number));
-                plan.timeout = length + Duration::from_secs(30);
-                plan.expect.length = Some(OBJECT_BYTES as u64);
+                let plan = Plan {
+                    length: Length::Requests(u64::from(number)),
+                    timeout: length + Duration::from_secs(30),
+                    expect: served::whole(OBJECT_BYTES as u64),
+                    ..served::load(self.bench, &self.place.split, number, length)
+                };
+                let plan = served::aimed(&plan, server, &format!("/{number}-{round}"))?;
                 let served = served::measure(self.bench, server, &plan)?;
                 let last = served.outcome.latency_us(100.0) / 1e6;
                 Ok(served.without_errors().map(|served| {
@@ -217,16 +224,16 @@ impl Life<'_> {
     /// Makes the entries of a server, and ends it in order, so that it saves what it knows.
     fn fill(&self, way: &Way, program: &Program) -> Result<(), Failure> {
         let mut server = self.server(way, program, Duration::from_secs(86_400))?;
-        let url = server.url(&format!("/kept/{{0..{}}}", self.entries - 1));
-        let mut plan = served::plan(self.bench, &url, &self.place.split, CONNECTIONS)?;
+        let mut plan = served::load(self.bench, &self.place.split, CONNECTIONS, Duration::ZERO);
         plan.length = Length::Requests(self.entries);
+        let plan = served::aimed(&plan, &server, &format!("/kept/{{0..{}}}", self.entries - 1))?;
         served::measure(self.bench, &mut server, &plan)?;
         server.quit();
         Ok(())
     }
 
     /// A start, until all entries are known, and their sizes.
-    fn start(&self, ours: &(Way, Program), how: &str, kept: &mut Section) -> Result<Run, Failure> {
+    fn start(&self, ours: &(Way, Program), how: &str, section: &mut Section) -> Result<Run, Failure> {
         let (way, program) = ours;
         if how == STARTS[1] {
             remove_snapshot(&self.folder(way))?;
@@ -236,7 +243,7 @@ impl Life<'_> {
         }
         let begun = Instant::now();
         let server = self.server(way, program, Duration::from_secs(86_400))?;
-        kept.configure(way.name, server.configuration());
+        section.configure(way.name, server.configuration());
         let known = self.until(&server, "ringroad_cache_loaded{zone=\"entries\"} 1", begun)?;
         let measured = self.until(&server, "ringroad_cache_measured{zone=\"entries\"} 1", begun)?;
         server.quit();
@@ -256,19 +263,19 @@ impl Life<'_> {
     }
 
     /// Latencies before entries are removed, and meanwhile.
-    fn ended(&self, way: &Way, program: &Program, kept: &mut Section) -> Result<Vec<Timed>, Failure> {
+    fn ended(&self, way: &Way, program: &Program, section: &mut Section) -> Result<Vec<Filed>, Failure> {
         let folder = self.folder(way);
         // It says when entries were used last, which may be too long ago: they would go before the first look.
         remove_snapshot(&folder)?;
         let length = self.bench.length(Duration::from_secs(5));
         let inactive = length * 2 + Duration::from_secs(3);
         let mut server = self.server(way, program, inactive)?;
-        kept.configure(&format!("{}, removals", way.name), server.configuration());
-        let plan = Plan {
-            pace: Pace::Open { rate: f64::from(self.options.rate) },
-            length: Length::Time(length),
-            ..served::plan(self.bench, &server.url("/plain"), &self.place.split, CONNECTIONS_BESIDE)?
-        };
+        section.configure(&format!("{}, removals", way.name), server.configuration());
+        let mut plan =
+            served::load(self.bench, &self.place.split, CONNECTIONS_BESIDE, Duration::from_secs(5));
+        plan.pace = Pace::Open { rate: f64::from(self.options.rate) };
+        let plan = served::aimed(&plan, &server, "/plain")?;
+        let filed = |when: &str, run| (of(way, &ended_labels(when)), run);
         served::warm_up(self.bench, &plan)?;
         let alone = served::measure(self.bench, &mut server, &plan)?.run();
         let (before, begun) = (entries(&folder).count, Instant::now());
@@ -277,7 +284,8 @@ impl Life<'_> {
             self.bench.check_interrupted()?;
             if begun.elapsed() > inactive + KNOWN_TIMEOUT {
                 server.end();
-                return Ok(vec![("alone", Ok(alone)), ("beside", Err("nothing was removed".to_owned()))]);
+                let nothing = Err("nothing was removed".to_owned());
+                return Ok(vec![filed("alone", Ok(alone)), filed("beside", nothing)]);
             }
             pause(Duration::from_millis(100));
         }
@@ -285,23 +293,17 @@ impl Life<'_> {
         let mut beside = served::measure(self.bench, &mut server, &plan)?.run();
         beside.set("removed_entries", at_first.saturating_sub(entries(&folder).count) as f64);
         server.end();
-        Ok(vec![("alone", Ok(alone)), ("beside", Ok(beside))])
+        Ok(vec![filed("alone", Ok(alone)), filed("beside", Ok(beside))])
     }
 
     /// Three tables, the latencies beside removals, and what was found.
-    fn tell(&self, section: &mut Section) {
-        let sheet = Sheet::of(section);
-        let clients = if self.bench.scale == Scale::Instant { 20 } else { self.options.clients };
-        let ended: Rows = under(&named("server", [RING.name, NGINX.name]), &at([("part", &"end")]));
-        let tables =
-            vec![shared_table(sheet, clients), self.start_table(sheet), self.end_table(sheet, &ended)];
-        let line = |way: &Way, when: &str| (format!("{}, {when}", way.name), ended_labels(way, when));
-        let lines: Rows =
-            [RING, NGINX].iter().flat_map(|way| [line(way, "alone"), line(way, "beside")]).collect();
+    fn told(&self, sheet: Sheet<'_>) -> Told {
+        let clients = self.clients();
+        let line = |way: &Way, when: &str| (format!("{}, {when}", way.name), of(way, &ended_labels(when)));
+        let lines: Rows = REMOVING.iter().flat_map(|way| [line(way, "alone"), line(way, "beside")]).collect();
         let title = "Latency of requests that need no cache, alone and beside removals";
-        let plot = sheet.curves(("cache-removals", title), "ms", &lines);
         let fetches = SERVERS.iter().filter(|way| way.peer.is_none()).filter_map(|way| {
-            let fetches = sheet.middle(FETCHES, &shared_labels(way, clients))?;
+            let fetches = sheet.middle(FETCHES, &of(way, &shared_labels(clients)))?;
             Some((format!("{} {fetches:.0}", way.name), fetches == 1.0))
         });
         let fetched = judged(
@@ -310,17 +312,29 @@ impl Life<'_> {
             &fetches.collect::<Vec<_>>(),
             "It was not measured.",
         );
-        let noticed = [RING, NGINX].iter().filter_map(|way| {
-            let ratio = sheet.ratio(P99, &ended_labels(way, "beside"), &ended_labels(way, "alone"))?.median;
-            Some((format!("{} {ratio:.2}", way.name), ratio <= 2.0))
-        });
+        let beside = |way: Way| {
+            (way.name.to_owned(), of(&way, &ended_labels("beside")), of(&way, &ended_labels("alone")))
+        };
         let noticed = judged(
             "Removals are not felt by other requests (99th percentile at most doubled).",
             "p99 beside removals, of its value without them: ",
-            &noticed.collect::<Vec<_>>(),
+            &sheet.ratios(P99, REMOVING.map(beside), |ratio| ratio.median <= 2.0),
             "It was not measured.",
         );
-        (section.tables, section.plots, section.findings) = (tables, vec![plot], vec![fetched, noticed]);
+        let standing = |title: &str, figure: Figure, case: &Labels| {
+            lineup::standing(sheet, title, figure, &SERVERS, |way| of(way, case))
+        };
+        let shared =
+            format!("One object that is not stored, to {clients} clients at once: last byte of the last");
+        Told {
+            tables: vec![shared_table(sheet, clients), self.start_table(sheet), self.end_table(sheet)],
+            plots: vec![sheet.curves(("cache-removals", title), "ms", &lines)],
+            findings: vec![fetched, noticed],
+            standings: vec![
+                standing(&shared, LAST, &shared_labels(clients)),
+                standing("Latency beside removals of entries, p99", P99, &ended_labels("beside")),
+            ],
+        }
     }
 
     fn start_table(&self, sheet: Sheet<'_>) -> Table {
@@ -330,30 +344,26 @@ impl Life<'_> {
         sheet.table(&title, &rows, &[KNOWN.shown(), MEASURED.shown()])
     }
 
-    fn end_table(&self, sheet: Sheet<'_>, rows: &Rows) -> Table {
+    fn end_table(&self, sheet: Sheet<'_>) -> Table {
         let when = |when: &str| at([("when", &when)]);
         let mut columns = alone_and_beside(&[P50, P99, P999]);
         columns.push(REMOVED.at(REMOVED.name, when("beside")));
         let (entries, rate) = (self.entries, self.options.rate);
         let title = format!("{entries} entries pass out of use: requests without a cache, {rate} a second");
-        sheet.table(&title, rows, &columns)
+        let rows = under(&lineup::rows(&REMOVING), &at([("part", &"end")]));
+        sheet.table(&title, &rows, &columns)
     }
 }
 
 fn shared_table(sheet: Sheet<'_>, clients: u32) -> Table {
-    let of = |clients: u32| at([("clients", &clients)]);
     let columns = [
-        LAST.at("alone", of(1)),
-        LAST.at("last of all", of(clients)),
-        LAST.over("last / alone", of(1)).where_(of(clients)),
-        FETCHES.at(FETCHES.name, of(clients)),
+        LAST.at("alone", shared_labels(1)),
+        LAST.at("last of all", shared_labels(clients)),
+        LAST.over("last / alone", shared_labels(1)).where_(shared_labels(clients)),
+        FETCHES.at(FETCHES.name, shared_labels(clients)),
     ];
-    let rows = under(&named("server", SERVERS.map(|way| way.name)), &at([("part", &"one fetch")]));
-    sheet.table(
-        &format!("One object of 1 MiB that is not stored, to {clients} clients at once"),
-        &rows,
-        &columns,
-    )
+    let title = format!("One object of 1 MiB that is not stored, to {clients} clients at once");
+    sheet.table(&title, &lineup::rows(&SERVERS), &columns)
 }
 
 /// What a server saved of its entries at its end.

@@ -1,0 +1,150 @@
+//! One client of a server by blocking calls, with TLS or without: to see that the server is there, and for connections that
+//! stay idle. Loads have their own ([`crate::load`]).
+
+use std::io::{Error, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use tls::{Session, TlsError};
+
+use crate::failure::Failure;
+
+/// How long the server may take for anything.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A connection; its handshake is done.
+pub(crate) struct Client {
+    socket: TcpStream,
+    session: Option<Session>,
+    plain: Vec<u8>,
+}
+
+fn broken(error: TlsError) -> Error {
+    Error::new(ErrorKind::InvalidData, error)
+}
+
+impl Client {
+    /// Connects, and makes the handshake where the server speaks TLS.
+    pub(crate) fn connect(address: SocketAddr, tls: Option<&tls::Client>) -> Result<Client, Error> {
+        let socket = TcpStream::connect_timeout(&address, ANSWER_TIMEOUT)?;
+        socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        let mut client = Client { socket, session: None, plain: Vec::new() };
+        if let Some(tls) = tls {
+            let mut session = tls.session(&address.to_string(), "bench").map_err(broken)?;
+            session.read(&mut [], &mut |_| {}).map_err(broken)?;
+            client.socket.write_all(&session.output())?;
+            client.session = Some(session);
+        }
+        while client.session.as_ref().is_some_and(Session::is_handshaking) {
+            client.receive()?;
+        }
+        Ok(client)
+    }
+
+    /// Asks for a path, and waits for the end of the response: of its header section, and so many bytes.
+    pub(crate) fn get(&mut self, path: &str, content_bytes: usize) -> Result<(), Error> {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n");
+        match &mut self.session {
+            None => self.socket.write_all(request.as_bytes())?,
+            Some(session) => {
+                let mut sealed = vec![0; session.sealed_bytes(request.len())];
+                let len = session.seal(request.as_bytes(), &mut sealed).map_err(broken)?;
+                self.socket.write_all(&sealed[..len])?;
+            }
+        }
+        self.plain.clear();
+        loop {
+            let end = self.plain.windows(4).position(|four| four == b"\r\n\r\n");
+            if end.is_some_and(|end| self.plain.len() >= end + 4 + content_bytes) {
+                return Ok(());
+            }
+            self.receive()?;
+        }
+    }
+
+    fn receive(&mut self) -> Result<(), Error> {
+        let mut bytes = [0; 16 << 10];
+        let len = self.socket.read(&mut bytes)?;
+        if len == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        let (plain, bytes) = (&mut self.plain, &mut bytes[..len]);
+        let Some(session) = &mut self.session else {
+            plain.extend_from_slice(bytes);
+            return Ok(());
+        };
+        session.read(bytes, &mut |bytes| plain.extend_from_slice(bytes)).map_err(broken)?;
+        self.socket.write_all(&session.output())
+    }
+
+    /// Whether the server has not ended it.
+    fn is_open(&self) -> bool {
+        let waits = |error: Error| error.kind() == ErrorKind::WouldBlock;
+        let looked = self.socket.set_nonblocking(true).and_then(|()| self.socket.peek(&mut [0]));
+        looked.map_or_else(waits, |bytes| bytes > 0)
+    }
+}
+
+/// Connections that ask once and then stay open without a word. Dropping them closes all.
+pub(crate) struct Idle(Vec<Client>);
+
+impl Idle {
+    /// Opens them one after the other: the next one when the one before has its answer, so that no queue overflows and
+    /// the server has done with each.
+    pub(crate) fn open(
+        server: SocketAddr,
+        tls: Option<&tls::Client>,
+        count: u32,
+        (path, content_bytes): (&str, usize),
+    ) -> Result<Idle, Failure> {
+        let mut clients = Vec::with_capacity(count as usize);
+        for at in 0..count {
+            let failed = Failure::kernel(format!("idle connection {} of {count}", at + 1));
+            let asked = Client::connect(server, tls)
+                .and_then(|mut client| client.get(path, content_bytes).map(|()| client));
+            clients.push(asked.map_err(failed)?);
+        }
+        Ok(Idle(clients))
+    }
+
+    /// Fails if the server has ended one of them.
+    pub(crate) fn check_open(&self) -> Result<(), Failure> {
+        match self.0.iter().filter(|client| !client.is_open()).count() {
+            0 => Ok(()),
+            ended => {
+                let all = self.0.len();
+                Err(Failure::Other(format!("{ended} of {all} idle connections were ended by the server")))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_connection_that_the_server_ends_is_noticed() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let answer = |listener: &TcpListener| {
+                let (mut socket, _) = listener.accept().unwrap();
+                assert!(socket.read(&mut [0; 512]).unwrap() > 0);
+                socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+                socket
+            };
+            (answer(&listener), answer(&listener))
+        });
+        let idle = Idle::open(address, None, 2, ("/", 0)).unwrap();
+        let (first, second) = server.join().unwrap();
+        idle.check_open().unwrap();
+        drop(first);
+        // The end arrives before the peek that looks for it, or is waited for by it.
+        idle.0[0].socket.set_nonblocking(false).unwrap();
+        assert_eq!(idle.0[0].socket.peek(&mut [0]).unwrap(), 0);
+        assert!(idle.check_open().unwrap_err().to_string().starts_with("1 of 2 idle connections"));
+        drop(second);
+    }
+}

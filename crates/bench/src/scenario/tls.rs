@@ -1,0 +1,352 @@
+//! `bench tls`: handshakes, full and resumed, with certificates of ECDSA and of RSA; responses over connections that are kept;
+//! what an idle connection takes; and what kept requests notice of a flood of handshakes.
+//!
+//! How it is measured:
+//!
+//! * All servers speak TLS 1.3, else with their defaults, one worker on its own processor. The client is that of this project's
+//!   own upstreams, on the other processors; it looks at no certificate, which saves it half of a handshake.
+//! * A handshake costs a client as much as the server, so the generator may be the limit. The server's processor time for a
+//!   connection is what counts: accepting, handshake, one response of 1 KiB, and the end.
+//! * The time of kept connections includes their handshakes: a hundred of them in the first milliseconds of a round.
+//! * Latency is that of requests at a fixed rate over kept connections, alone and while other clients make handshakes as fast
+//!   as the server can.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use tls::client::ClientSettings;
+use tls::server::Versions;
+use tls::signing::KeyKind;
+use tls::{Client, ciphers, groups};
+
+use super::Scenario;
+use super::lineup::{self, NGINX, RING, Text, Way, of};
+use super::served::{self, CPU, FILES, GENERATOR_CPU, LIMITED, P50, P99, P999, RATE, ServerCpus};
+use super::sheet::{Figure, Labels, Of, Sheet, alone_and_beside, at, axis, figure, judged, under};
+use crate::context::{Bench, Scale};
+use crate::failure::Failure;
+use crate::load::{self, Length, Pace, Plan, Reuse};
+use crate::method::memory;
+use crate::method::pin::{self, Split};
+use crate::peers::client::Idle;
+use crate::peers::server::{Place, Server};
+use crate::peers::tool::Peer;
+use crate::report::model::{AxisScale, Finding, Run, Section, Table, Told};
+
+/// Options of `bench tls`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// Idle connections whose memory is measured
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    idle: u32,
+}
+
+/// Length of one measurement in a result for keeping.
+const LENGTH: Duration = Duration::from_secs(2);
+
+/// Kept connections, as in the comparisons without TLS.
+const CONNECTIONS: u32 = 100;
+
+/// Clients that connect again and again.
+const CLIENTS: u32 = 8;
+
+/// Requests a second whose latency is measured: few enough that a server that makes handshakes has time for them.
+const RATE_OF_KEPT: f64 = 1000.0;
+
+const WAYS: [Way; 3] = [RING.listening(" ssl"), NGINX.listening(" ssl"), Way::of("h2o", Peer::H2o)];
+
+const IDLE_BYTES: Figure =
+    figure("an idle connection", "bytes", 0, Of::Value("bytes_per_idle_connection", 1.0));
+
+/// Kinds of certificates.
+const KEYS: [(&str, KeyKind); 2] = [("ECDSA", KeyKind::EcdsaP256), ("RSA", KeyKind::Rsa2048)];
+
+/// What clients make handshakes with.
+fn client(resumes: bool) -> Result<Client, Failure> {
+    let settings = ClientSettings {
+        identity: None,
+        versions: Versions { tls12: false, tls13: true },
+        suites: Vec::new(),
+        suites_13: ciphers::all_13(),
+        // What all servers have.
+        groups: groups::parse("X25519").map(|groups| groups.supported).unwrap_or_default(),
+        reuses_sessions: resumes,
+        sends_name: false,
+        alpn: vec![b"http/1.1".to_vec()],
+    };
+    Client::new(settings).map_err(|error| Failure::Other(format!("TLS: {error}")))
+}
+
+fn configuration(way: &Way, place: &Place, files: &Path, certificate: &Path) -> String {
+    let (files, certificate) = (files.display(), certificate.display());
+    match way.peer {
+        Some(Peer::H2o) => format!(
+            "  ssl:\n    certificate-file: {certificate}\n    key-file: {certificate}\nnum-threads: 1\n\
+             max-connections: 16384\nhttp1-request-timeout: 3600\nhosts:\n  default:\n    paths:\n      /:\n        \
+             file.dir: {files}\n"
+        ),
+        _ => {
+            let server = format!(
+                "ssl_protocols TLSv1.2 TLSv1.3;\nssl_certificate {certificate};\nssl_certificate_key {certificate};\n\
+                 location / {{ root {files}; }}"
+            );
+            let http = "keepalive_timeout 1h;\nopen_file_cache max=100;".to_owned();
+            way.configuration(place, &Text { http, server, connections: 16_384, ..Text::default() })
+        }
+    }
+}
+
+/// The files that are asked for and the certificates.
+struct Data {
+    files: PathBuf,
+    certificates: PathBuf,
+}
+
+impl Data {
+    fn make(bench: &Bench) -> Result<Data, Failure> {
+        let (files, certificates) = (bench.workspace.folder("tls")?, bench.workspace.folder("tls-keys")?);
+        served::write_files(&files)?;
+        for (name, kind) in KEYS {
+            served::write_certificate(&certificates.join(name), kind)?;
+        }
+        Ok(Data { files, certificates })
+    }
+}
+
+impl Scenario for Options {
+    const NAME: &'static str = "tls";
+    const HELP: &'static str =
+        "TLS: handshakes full and resumed, kept connections, idle ones, and latency beside handshakes";
+    const TITLE: &'static str =
+        "TLS: handshakes, keep-alive connections, idle connections, and requests beside handshakes";
+    const QUESTION: &'static str = "What does TLS cost a server for each connection and for each request, and do handshakes delay requests?";
+
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
+        served::raise_descriptors();
+        let data = Data::make(bench)?;
+        let mut place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
+        place.tls = Some(client(false)?);
+        for (key, _) in KEYS {
+            measure_key(bench, section, &data, &place, key)?;
+        }
+        idle(bench, section, &data, &place, self)?;
+        place.note(section);
+        let told = told(Sheet::of(section));
+        section.tell(told);
+        Ok(())
+    }
+}
+
+/// Handshakes with a certificate of this kind; with the first one kept connections too.
+fn measure_key(
+    bench: &Bench,
+    section: &mut Section,
+    data: &Data,
+    place: &ServerCpus,
+    key: &str,
+) -> Result<(), Failure> {
+    let certificate = data.certificates.join(key);
+    let suffix = format!(", {key}");
+    let mut servers = lineup::start(bench, section, (place, None), (&WAYS, &suffix), |way, at| {
+        configuration(way, at, &data.files, &certificate)
+    })?;
+    for handshake in HANDSHAKES {
+        let mut plan = served::load(bench, &place.split, CLIENTS, LENGTH);
+        (plan.reuse, plan.tls) = (Reuse::PerRequest, Some(client(handshake == "resumed")?));
+        let (words, labels) = (format!("{key}, {handshake} handshakes"), handshakes(key, handshake));
+        served::compare(bench, section, &mut servers, (&words, "/1k"), &plan, |way| Some(of(way, &labels)))?;
+    }
+    let files = FILES.iter().filter(|_| key == KEYS[0].0);
+    for &(file, bytes) in files {
+        let mut plan = served::load(bench, &place.split, CONNECTIONS, LENGTH);
+        (plan.tls, plan.expect) = (Some(client(false)?), served::whole(bytes as u64));
+        let (words, path) = (format!("a file of {file}, {CONNECTIONS} kept connections"), format!("/{file}"));
+        let labels = kept(file, bytes);
+        served::compare(bench, section, &mut servers, (&words, &path), &plan, |way| Some(of(way, &labels)))?;
+    }
+    beside(bench, section, &mut servers, place, key)?;
+    lineup::end(servers);
+    Ok(())
+}
+
+const HANDSHAKES: [&str; 2] = ["full", "resumed"];
+
+fn handshakes(key: &str, handshake: &str) -> Labels {
+    at([("certificate", &key), ("handshake", &handshake)])
+}
+
+fn kept(file: &str, bytes: usize) -> Labels {
+    at([("tls file", &file), ("KiB", &(bytes >> 10)), ("connections", &CONNECTIONS)])
+}
+
+fn when(key: &str, when: &str) -> Labels {
+    at([("beside certificate", &key), ("when", &when)])
+}
+
+fn idle_labels() -> Labels {
+    at([("idle", &"tls")])
+}
+
+/// The latency of requests over kept connections, alone and beside a flood of full handshakes.
+fn beside(
+    bench: &Bench,
+    section: &mut Section,
+    servers: &mut [(Way, Server)],
+    place: &ServerCpus,
+    key: &str,
+) -> Result<(), Failure> {
+    bench.progress(format_args!("tls: kept requests beside handshakes, {key}"));
+    let with = client(false)?;
+    lineup::measure_all(bench, section, servers, |(way, server), _, _| {
+        let length = bench.length(LENGTH);
+        let kept = Plan {
+            tls: Some(with.clone()),
+            pace: Pace::Open { rate: RATE_OF_KEPT },
+            ..served::aimed(&served::load(bench, &place.split, 10, LENGTH), server, "/1k")?
+        };
+        let alone = served::measure(bench, server, &kept)?.run();
+        let flood = Plan {
+            connections: 2 * CLIENTS,
+            pace: Pace::Closed,
+            reuse: Reuse::PerRequest,
+            // It is there before the others begin, and after they have ended.
+            length: Length::Time(length + length / 2),
+            ..kept.clone()
+        };
+        let beside = std::thread::scope(|scope| {
+            let flooding = scope.spawn(|| load::run(&flood));
+            let measured = served::measure(bench, server, &kept);
+            let _ = flooding.join();
+            measured
+        })?;
+        let filed = |words: &str, run: Run| (of(way, &when(key, words)), Ok(run));
+        Ok(vec![filed("alone", alone), filed("beside", beside.run())])
+    })
+}
+
+/// The memory of idle connections, each with one response behind it.
+fn idle(
+    bench: &Bench,
+    section: &mut Section,
+    data: &Data,
+    place: &ServerCpus,
+    options: &Options,
+) -> Result<(), Failure> {
+    let count = if bench.scale == Scale::Instant { options.idle.min(20) } else { options.idle };
+    let with = client(false)?;
+    let certificate = data.certificates.join(KEYS[0].0);
+    for (way, program) in lineup::programs(bench, section, WAYS, ", idle") {
+        bench.progress(format_args!("tls: {count} idle connections, {}", way.name));
+        let server = Server::start(bench, way.name, &program, &place.conditions(), |at| {
+            configuration(&way, at, &data.files, &certificate)
+        })?;
+        let open = |count: u32| Idle::open(server.address(), Some(&with), count, ("/1k", FILES[0].1));
+        let first = open(1)?;
+        let before = memory::user_space_bytes(server.tree());
+        let all = open(count)?;
+        let more = memory::user_space_bytes(server.tree()).saturating_sub(before);
+        let run = Run::of([("bytes_per_idle_connection", more as f64 / f64::from(count))]);
+        lineup::file(section, Ok(run), &of(&way, &idle_labels()), 0);
+        drop((first, all));
+        server.end();
+    }
+    Ok(())
+}
+
+/// Every kind of connection with its labels, and its words.
+fn connections() -> Vec<(String, Labels)> {
+    let of_key = |(key, _): (&str, KeyKind)| {
+        HANDSHAKES.map(|handshake| (format!("{handshake} handshake, {key}"), handshakes(key, handshake)))
+    };
+    KEYS.into_iter().flat_map(of_key).collect()
+}
+
+fn told(sheet: Sheet<'_>) -> Told {
+    let lines = lineup::rows(&WAYS);
+    let standing = |title: &str, figure: Figure, case: &Labels| {
+        lineup::standing(sheet, title, figure, &WAYS, |way| of(way, case))
+    };
+    let mut standings: Vec<_> = connections()
+        .iter()
+        .map(|(words, case)| standing(&format!("Processor time of a connection: {words}"), CPU, case))
+        .collect();
+    for (file, bytes) in FILES {
+        let title = format!("Processor time of a request: a file of {file}, {CONNECTIONS} kept connections");
+        standings.push(standing(&title, CPU, &kept(file, bytes)));
+    }
+    standings.push(standing("Memory of an idle TLS connection", IDLE_BYTES, &idle_labels()));
+    let timed = |whens: [&str; 2]| {
+        let line =
+            |way: &Way, words: &str| (format!("{}, {words}", way.name), of(way, &when(KEYS[0].0, words)));
+        WAYS.iter().flat_map(|way| whens.map(|words| line(way, words))).collect::<Vec<_>>()
+    };
+    let plots = vec![
+        sheet.plot(
+            ("tls-cpu", "Server's processor time of a request over TLS, by size of the file"),
+            ("KiB", axis("size", "KiB", AxisScale::Logarithmic)),
+            (CPU, axis("CPU", CPU.unit, AxisScale::Logarithmic)),
+            &under(&lines, &at([("connections", &CONNECTIONS)])),
+        ),
+        sheet.curves(
+            ("tls-percentiles", "Latency of kept requests, alone and beside full handshakes with ECDSA"),
+            "ms",
+            &timed(["alone", "beside"]),
+        ),
+    ];
+    Told { tables: tables(sheet), plots, findings: findings(sheet), standings }
+}
+
+fn tables(sheet: Sheet<'_>) -> Vec<Table> {
+    let table = |title: &str, columns: &[_], case: &Labels| {
+        sheet.table(title, &under(&lineup::rows(&WAYS), case), columns)
+    };
+    let over_nginx = || CPU.over("CPU / nginx's", at([("server", &NGINX.name)]));
+    let mut tables = Vec::new();
+    for (words, case) in connections() {
+        let title = format!("Connections with a {words}, {CLIENTS} clients");
+        let mut columns: Vec<_> = [RATE, P50, P99, CPU, GENERATOR_CPU, LIMITED].map(Figure::shown).into();
+        columns.push(over_nginx());
+        tables.push(table(&title, &columns, &case));
+    }
+    for (file, bytes) in FILES {
+        let title = format!("A file of {file} over TLS, {CONNECTIONS} kept connections");
+        let columns = [RATE.shown(), P50.shown(), P99.shown(), CPU.shown(), over_nginx()];
+        tables.push(table(&title, &columns, &kept(file, bytes)));
+    }
+    for (key, _) in KEYS {
+        let title = format!("Latency of kept requests, alone and beside full handshakes with {key}");
+        let case = at([("beside certificate", &key)]);
+        tables.push(table(&title, &alone_and_beside(&[P50, P99, P999]), &case));
+    }
+    tables.push(table("Memory of an idle TLS connection", &[IDLE_BYTES.shown()], &idle_labels()));
+    tables
+}
+
+/// No write-up has these claims: they are what a site that turns TLS on wants to rely on.
+fn findings(sheet: Sheet<'_>) -> Vec<Finding> {
+    let beside_nginx = |claim: &str, figure: Figure, cases: Vec<(String, Labels)>| {
+        let cases = cases.into_iter().map(|(words, case)| (words, of(&RING, &case), of(&NGINX, &case)));
+        let said = sheet.ratios(figure, cases, |ratio| ratio.median <= 1.0);
+        judged(claim, "Of nginx's: ", &said, "nginx was not measured.")
+    };
+    let files = FILES.map(|(file, bytes)| (file.to_owned(), kept(file, bytes))).into();
+    let felt = KEYS
+        .map(|(key, _)| (key.to_owned(), of(&RING, &when(key, "beside")), of(&RING, &when(key, "alone"))));
+    let felt = sheet.ratios(P99, felt, |ratio| ratio.median <= 2.0);
+    vec![
+        beside_nginx("A connection takes at most nginx's processor time.", CPU, connections()),
+        beside_nginx("A request over a kept connection takes at most nginx's processor time.", CPU, files),
+        judged(
+            "Handshakes are not felt by requests over kept connections (99th percentile at most doubled).",
+            "p99 beside handshakes, of its value without them: ",
+            &felt,
+            "It was not measured.",
+        ),
+        beside_nginx(
+            "An idle connection takes at most nginx's memory.",
+            IDLE_BYTES,
+            vec![("an idle connection".to_owned(), idle_labels())],
+        ),
+    ]
+}
