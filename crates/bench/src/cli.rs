@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches, value_parser};
 
-use crate::context::{Bench, Scale};
+use crate::context::{Bench, Progress, Scale};
 use crate::failure::{Failure, usage};
 use crate::load;
 use crate::method::workspace::Workspace;
@@ -152,7 +152,7 @@ fn measure(
     report::check_folder(&common.out)?;
     let clock = Instant::now();
     let started = jiff::Timestamp::now().to_string();
-    let bench = common.bench()?;
+    let bench = common.bench(&prepared)?;
     signals::watch(bench.workspace.interruption());
     let mut report = Report { format: FORMAT, started, command, ..Report::default() };
     report.scale = format!("{:?}", bench.scale).to_lowercase();
@@ -169,22 +169,28 @@ fn measure(
                 report.sections.push(section);
             }
             // Alone it is the whole answer: one line, and no report of nothing.
-            Err(failure) if asked_for == 1 => return Err(failure),
+            Err(failure) if asked_for == 1 => {
+                bench.progress.end();
+                return Err(failure);
+            }
             Err(Failure::Interrupted) => {
                 end = Err(Failure::Interrupted);
                 break;
             }
             Err(failure) => {
+                bench.progress.end();
                 eprintln!("ringroad bench: {name}: {failure}");
                 report.sections.push(Section::failed(name, &failure));
             }
         }
+        bench.progress.advance();
         report.seconds = clock.elapsed().as_secs_f64();
         report.incomplete = (report.sections.len() < asked_for).then(|| {
             format!("the run did not come to its end: {} of {asked_for} scenarios", report.sections.len())
         });
         report::save(&report, &common.out)?;
     }
+    bench.progress.end();
     // Files of the measurement are gone before the report is made of it.
     drop(bench);
     if !report.sections.is_empty() {
@@ -202,7 +208,7 @@ fn complete(report: &Report) -> Result<(), Failure> {
 
 impl Common {
     /// What all scenarios share: the folder of the run, the scale, the peers, the length of a measurement.
-    fn bench(&self) -> Result<Bench, Failure> {
+    fn bench(&self, prepared: &[(&'static str, Prepared)]) -> Result<Bench, Failure> {
         let scale = match (self.instant, self.quick, self.full) {
             (true, ..) => Scale::Instant,
             (_, true, _) => Scale::Quick,
@@ -216,13 +222,29 @@ impl Common {
         };
         Ok(Bench {
             scale,
-            started: Instant::now(),
+            progress: Progress::new(self.expected(scale, prepared)),
             workspace: Workspace::new(&self.work, self.keep)?,
             ringroad,
             peer_paths: self.peer.clone(),
             repetitions: self.repeat,
             seconds: self.seconds,
         })
+    }
+
+    /// Seconds that each scenario takes on two processors, roughly: what a normal run takes, with fewer repetitions or more.
+    fn expected(&self, scale: Scale, prepared: &[(&'static str, Prepared)]) -> Vec<f64> {
+        let factor = match scale {
+            Scale::Instant => 0.02,
+            Scale::Quick => 0.12,
+            Scale::Normal => 1.0,
+            Scale::Full => 10.0,
+        };
+        let repeated = f64::from(self.repeat.unwrap_or(3)) / 3.0;
+        let seconds = |name: &str| {
+            let entry = SCENARIOS.iter().find(|scenario| scenario.name == name);
+            f64::from(entry.map_or(0, |entry| entry.seconds)) * factor * repeated
+        };
+        prepared.iter().map(|(name, _)| seconds(name)).collect()
     }
 }
 

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use crate::report::model::{Fact, Report, Section, Table};
 use crate::report::page::{scale_warning, verdict_words};
 use crate::report::seeds::{self, Seed};
+use crate::report::standing::{self, sentence};
 use crate::report::{plot, text};
 
 /// The whole document.
@@ -23,8 +24,12 @@ pub(crate) fn markdown(report: &Report) -> String {
     if let Some(reason) = &report.incomplete {
         let _ = writeln!(out, "> Incomplete: {}.\n", escape(reason));
     }
-    out.push_str("`report.html` beside this file has the same with plots, configurations and every single measurement; \
-                  `report.json` is the data.\n\n## The machine\n\n");
+    out.push_str(
+        "`report.html` beside this file has the same with charts, configurations and every single measurement; \
+         `report.json` is the data.\n\n",
+    );
+    results(&mut out, report);
+    out.push_str("## The machine\n\n");
     facts(&mut out, &report.machine);
     if !report.peers.is_empty() {
         out.push_str("## Servers and tools\n\n");
@@ -39,6 +44,29 @@ pub(crate) fn markdown(report: &Report) -> String {
         out.pop();
     }
     out
+}
+
+/// Who leads in each comparison and by how much, and what to set on this machine.
+fn results(out: &mut String, report: &Report) {
+    let standings: Vec<_> = report.sections.iter().flat_map(|section| &section.standings).collect();
+    if standings.is_empty() {
+        return;
+    }
+    out.push_str("## Results\n\n");
+    for one in standings {
+        let _ = writeln!(out, "* {}: {}", escape(&one.title), escape(&sentence(one)));
+        for (entrant, reason) in standing::broken(one) {
+            let _ = writeln!(out, "  * broken: {}: {}", escape(&standing::name(entrant)), escape(reason));
+        }
+    }
+    let (better, _) = standing::advice(report);
+    if !better.is_empty() {
+        out.push_str("\n### Settings for this machine\n\n");
+        for one in better {
+            let _ = writeln!(out, "* {}: `{}` ({})", escape(one.about), one.setting, escape(&one.because));
+        }
+    }
+    out.push('\n');
 }
 
 /// One scenario, in the order of the page. What the page folds is left out: Markdown has no place to fold it.
@@ -209,7 +237,7 @@ mod tests {
 
 > A quick run: an impression of each figure, measured briefly and mostly once. No result to keep.
 
-`report.html` beside this file has the same with plots, configurations and every single measurement; `report.json` is \
+`report.html` beside this file has the same with charts, configurations and every single measurement; `report.json` is \
 the data.
 
 ## The machine

@@ -3,6 +3,7 @@
 //! * [`page`]: one HTML file that opens without a network; [`markdown`]: tables and findings; [`plot`]: the plots of both.
 //! * [`compare`]: two of them side by side; [`merge`]: one of several; [`command`]: both as commands.
 //! * [`seeds`]: what the five write-ups published, shown before ours.
+//! * [`standing`]: who leads and which settings are best, for the beginning of both.
 //! * [`timelines`]: the machine once a second; [`text`]: figures as a reader sees them.
 
 pub(crate) mod command;
@@ -13,6 +14,7 @@ pub(crate) mod model;
 mod page;
 mod plot;
 pub(crate) mod seeds;
+mod standing;
 pub(crate) mod text;
 mod timelines;
 

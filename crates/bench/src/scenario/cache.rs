@@ -75,6 +75,7 @@ struct Life<'a> {
 
 impl Scenario for Options {
     const NAME: &'static str = "cache";
+    const SECONDS: u32 = 180;
     const HELP: &'static str =
         "A cache's own work: one fetch for a thousand clients, a start and an end of many entries";
     const TITLE: &'static str = "A cache's own work: one fetch for many, a start and an end of many entries";
@@ -340,7 +341,7 @@ impl Life<'_> {
     fn start_table(&self, sheet: Sheet<'_>) -> Table {
         let cold = if self.bench.is_root() { "a dropped page cache" } else { "a warm page cache" };
         let title = format!("A start with {} entries and {cold}", self.entries);
-        let rows: Rows = STARTS.map(|how| (how.to_owned(), started_labels(&how))).into();
+        let rows: Rows = STARTS.map(|how| (how.to_owned(), started_labels(how))).into();
         sheet.table(&title, &rows, &[KNOWN.shown(), MEASURED.shown()])
     }
 

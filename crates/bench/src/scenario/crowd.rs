@@ -68,6 +68,7 @@ fn configuration(way: &Way, place: &Place, open: u32) -> String {
 
 impl Scenario for Options {
     const NAME: &'static str = "crowd";
+    const SECONDS: u32 = 100;
     const HELP: &'static str =
         "Ten thousand connections of which most are idle: processor time and memory; latencies at half load";
     const TITLE: &'static str = "Many connections, most of them idle; and half of the load";

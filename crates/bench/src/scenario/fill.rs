@@ -127,6 +127,7 @@ pub(super) struct Entries {
 
 impl Scenario for Options {
     const NAME: &'static str = "fill";
+    const SECONDS: u32 = 160;
     const HELP: &'static str =
         "A proxy cache that is being filled: misses of three sizes, and what is written to the disk for them";
     const TITLE: &'static str = "A cache that is being filled";

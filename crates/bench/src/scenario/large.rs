@@ -105,6 +105,7 @@ fn configuration(way: &Way, place: &Place, files: &Path) -> String {
 
 impl Scenario for Options {
     const NAME: &'static str = "large";
+    const SECONDS: u32 = 300;
     const HELP: &'static str =
         "One large cold file to a few clients: sendfile, shm-sendfile, ring, nginx, lighttpd";
     const TITLE: &'static str = "One large file, cold, to a few clients";

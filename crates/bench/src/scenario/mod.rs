@@ -35,6 +35,8 @@ pub(crate) trait Scenario: Args + 'static {
     const TITLE: &'static str;
     /// What is asked, in one sentence.
     const QUESTION: &'static str;
+    /// What it takes on two processors, for the time left that a terminal shows.
+    const SECONDS: u32;
 
     /// Refuses what cannot be meant, before anything is made or started.
     fn check(&self) -> Result<(), Failure> {
@@ -49,6 +51,7 @@ pub(crate) trait Scenario: Args + 'static {
 pub(crate) struct Entry {
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
+    pub(crate) seconds: u32,
     /// Adds the command's own options.
     pub(crate) augment: fn(Command) -> Command,
     /// Reads them. Nothing is made or started before they are understood.
@@ -80,7 +83,13 @@ pub(crate) use disk::worker::{COMMAND as DISK_WORKER, main as disk_worker};
 pub(crate) use echo::server::{COMMAND as ECHO_SERVER, main as echo_server};
 
 const fn entry<S: Scenario>() -> Entry {
-    Entry { name: S::NAME, help: S::HELP, augment: S::augment_args, prepare: prepare::<S> }
+    Entry {
+        name: S::NAME,
+        help: S::HELP,
+        seconds: S::SECONDS,
+        augment: S::augment_args,
+        prepare: prepare::<S>,
+    }
 }
 
 /// Reads the options of a scenario, and looks whether they can be meant.

@@ -116,6 +116,7 @@ impl Data {
 
 impl Scenario for Options {
     const NAME: &'static str = "tls";
+    const SECONDS: u32 = 170;
     const HELP: &'static str =
         "TLS: handshakes full and resumed, kept connections, idle ones, and latency beside handshakes";
     const TITLE: &'static str =

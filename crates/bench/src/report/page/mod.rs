@@ -1,8 +1,9 @@
 //! The report as one HTML page that opens without a network: no script, no font, no image from elsewhere, which its
 //! content security policy makes sure of.
 //!
-//! First the machine, then what was found at a glance, then each scenario ([`section`]): the question, the write-up's
-//! table, ours, plots, findings, what was left out, and folded below it configurations and single measurements.
+//! First who leads and which settings are best here ([`results`]), then the claims at a glance and, folded, the machine;
+//! then each scenario ([`section`]): the question, its charts, the write-up's table, ours, plots, findings, what was left
+//! out, and folded below it configurations and single measurements.
 //! `page.html` and `page.css` are its frame and its looks.
 //!
 //! What every part keeps to, so that the page is of use to everybody and everywhere:
@@ -15,6 +16,7 @@
 //! * Colours are variables with two sets of values, one for each scheme; nothing else depends on the scheme.
 //! * Printed, the page is black on white, and what is folded stays so.
 
+mod results;
 mod section;
 mod table;
 
@@ -34,11 +36,12 @@ const VERDICTS: [Verdict; 4] = [Verdict::Holds, Verdict::Partly, Verdict::Fails,
 
 /// The whole page.
 pub(crate) fn page(report: &Report) -> String {
-    // The order is that of a reader's questions: where was it measured, what came out, and then why.
+    // The order is that of a reader's questions: what came out, where was it measured, and then why.
     let mut body = header(report);
     body.push_str("<main>\n");
-    body.push_str(&machine(report));
+    body.push_str(&results::results(report));
     body.push_str(&overview(report));
+    body.push_str(&machine(report));
     for (at, section) in report.sections.iter().enumerate() {
         // A write-up is shown in full at the first scenario that repeats it, whichever scenarios were run.
         let seen_before = report.sections[..at].iter().any(|other| other.seed == section.seed);
@@ -110,16 +113,22 @@ pub(super) fn scale_warning(scale: &str) -> Option<&'static str> {
     }
 }
 
-/// The machine, since every figure depends on it.
+/// The machine, on which every figure depends: its processor and kernel, and the rest folded.
 fn machine(report: &Report) -> String {
-    let mut html = String::from("<section class=\"card\" id=\"machine\">\n<h2>The machine</h2>\n");
+    let mut html = String::from("<details class=\"card\" id=\"machine\">\n<summary><h2>The machine</h2> ");
+    let brief = ["processor", "kernel"].into_iter().filter_map(|name| {
+        let fact = report.machine.iter().find(|fact| fact.name == name);
+        fact.map(|fact| escape(&fact.value))
+    });
+    let brief: Vec<String> = brief.collect();
+    let _ = writeln!(html, "<span class=\"muted\">{}</span></summary>", brief.join(" · "));
     html.push_str(&facts(&report.machine));
     // A run of engines alone has no peers, and a heading without a list would be a question.
     if !report.peers.is_empty() {
         html.push_str("<h3>Servers and tools</h3>\n");
         html.push_str(&facts(&report.peers));
     }
-    html + "</section>\n"
+    html + "</details>\n"
 }
 
 /// Names with their values.
@@ -138,7 +147,7 @@ pub(super) fn facts(facts: &[Fact]) -> String {
 /// The scenarios with their write-ups and how many claims hold.
 fn overview(report: &Report) -> String {
     let mut html = String::from(
-        "<nav class=\"card\" aria-label=\"Scenarios\">\n<h2>What was found</h2>\n<ul class=\"contents\">\n",
+        "<nav class=\"card\" aria-label=\"Scenarios\">\n<h2>Scenarios and claims</h2>\n<ul class=\"contents\">\n",
     );
     for (at, section) in report.sections.iter().enumerate() {
         let seed = section.seed.as_deref().and_then(super::seeds::find);
@@ -235,18 +244,25 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_is_first_and_the_write_up_before_our_table() {
+    fn results_are_first_and_the_write_up_before_our_table() {
         let html = page(&sample());
         let at = |text: &str| html.find(text).unwrap_or_else(|| panic!("no {text}"));
-        assert!(at("The machine</h2>") < at("What was found</h2>"));
+        let order = [
+            "<h2>Results</h2>",
+            "Settings for this machine</h3>",
+            "Scenarios and claims</h2>",
+            "The machine</h2>",
+        ];
+        assert!(order.map(at).is_sorted(), "{order:?}");
         let cold = &html[at("id=\"s4-cold\"")..];
         let at = |text: &str| cold.find(text).unwrap_or_else(|| panic!("no {text}"));
         let order = [
             at("How much of files"),
+            at("<figure class=\"standing\">"),
             at("The write-up: [PATCH]"),
             at("600 (1\u{202f}000 with 200 connections)"),
             at("On this machine</h3>"),
-            at("<figure"),
+            at("<figure class=\"plot\""),
             at("Does it hold here?"),
             at("Left out</h3>"),
             at("2 configurations</summary>"),
@@ -269,6 +285,8 @@ mod tests {
             "steal 4 % of the time",
             "No result: /var/tmp has 310 MiB free",
             "this nginx is built without --with-file-aio</td>",
+            "<span class=\"verdict fails\">broken</span>",
+            "<td class=\"missing broken\">it ended with signal 9</td>",
         ] {
             assert!(html.contains(text), "{text}");
         }

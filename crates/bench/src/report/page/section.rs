@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use super::{Caption, escape, facts, table, verdict_words};
+use super::{Caption, escape, facts, results, table, verdict_words};
 use crate::report::model::{Plot, Section};
 use crate::report::seeds::{self, Published, Seed};
 use crate::report::{plot, text, timelines};
@@ -35,6 +35,7 @@ pub(super) fn section(section: &Section, at: usize, seen_before: bool) -> String
     if let Some(reason) = &section.failed {
         let _ = writeln!(html, "<p class=\"notice\">No result: {}</p>", escape(reason));
     }
+    html.push_str(&results::charts(section));
     if let Some(seed) = section.seed.as_deref().and_then(seeds::find) {
         html.push_str(&writeup(seed, seen_before));
     }

@@ -72,6 +72,7 @@ struct Plan<'a> {
 
 impl Scenario for Options {
     const NAME: &'static str = "cold";
+    const SECONDS: u32 = 700;
     const HELP: &'static str =
         "Files that do not fit into memory: every engine, nginx in each of its modes, and the proxy cache";
     const TITLE: &'static str = "Cold files";

@@ -133,6 +133,7 @@ impl Options {
 
 impl Scenario for Options {
     const NAME: &'static str = "disk";
+    const SECONDS: u32 = 200;
     const HELP: &'static str =
         "Reads and writes of a disk by each engine, depth and block size; or a set of files (--files)";
     const TITLE: &'static str =

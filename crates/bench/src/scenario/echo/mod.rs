@@ -194,6 +194,7 @@ fn server(way: Way) -> Labels {
 
 impl Scenario for Options {
     const NAME: &'static str = "echo";
+    const SECONDS: u32 = 90;
     const HELP: &'static str = "Messages that are sent back, and connections that are accepted: epoll, the ring single-shot and multishot";
     const TITLE: &'static str = "Echo and accept: the least that a server does with its network";
     const QUESTION: &'static str = "How many messages go there and back, and how many connections are accepted, on epoll and \

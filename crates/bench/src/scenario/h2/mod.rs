@@ -97,6 +97,7 @@ const CALL_WAYS: [Way; 3] = [RING, EPOLL, NGINX];
 
 impl Scenario for Files {
     const NAME: &'static str = "h2";
+    const SECONDS: u32 = 70;
     const HELP: &'static str = "Files in memory over TLS and HTTP/2: processor time of a request, beside nginx and H2O (needs h2load)";
     const TITLE: &'static str = "Files in memory over TLS and HTTP/2";
     const QUESTION: &'static str =
@@ -122,6 +123,7 @@ impl Scenario for Files {
 
 impl Scenario for Calls {
     const NAME: &'static str = "grpc";
+    const SECONDS: u32 = 30;
     const HELP: &'static str =
         "Unary calls of gRPC through a proxy: processor time of a call, beside nginx (needs h2load)";
     const TITLE: &'static str = "Unary calls of gRPC through a proxy";

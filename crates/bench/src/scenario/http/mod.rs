@@ -151,6 +151,7 @@ impl Point {
 
 impl Scenario for Options {
     const NAME: &'static str = "http";
+    const SECONDS: u32 = 280;
     const HELP: &'static str =
         "Answers without a disk, proxied requests: connections, workers, system calls; ring, epoll, nginx";
     const TITLE: &'static str = "HTTP without a disk: connections, workers, system calls";

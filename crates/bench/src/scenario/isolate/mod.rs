@@ -123,6 +123,7 @@ impl What {
 
 impl Scenario for Options {
     const NAME: &'static str = "isolate";
+    const SECONDS: u32 = 120;
     const HELP: &'static str =
         "What requests that need no disk notice of others that wait for a slow one, beside nginx";
     const TITLE: &'static str =

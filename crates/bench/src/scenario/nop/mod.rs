@@ -42,6 +42,7 @@ const READ_BYTES: [u32; 2] = [0, 4096];
 
 impl Scenario for Options {
     const NAME: &'static str = "nop";
+    const SECONDS: u32 = 100;
     const HELP: &'static str =
         "What an operation costs before it does anything: the ring, its flags, our engine over it, libaio";
     const TITLE: &'static str = "No-op requests: what an operation costs before it does anything";

@@ -128,6 +128,7 @@ fn configuration(way: &Way, place: &Place, origin: u16) -> String {
 
 impl Scenario for Options {
     const NAME: &'static str = "stream";
+    const SECONDS: u32 = 100;
     const HELP: &'static str =
         "Responses that come piece by piece: the first byte and the delay of each piece, beside nginx";
     const TITLE: &'static str = "Responses that come piece by piece";
