@@ -11,7 +11,6 @@ use io::Engine;
 use io::engine::NetKind;
 use io::probe::Probe;
 use rustix::process::{Resource, Rlimit};
-use rustix::thread::CpuSet;
 
 use super::outcome::{Outcome, Second, Tally, ThreadUse};
 use super::plan::{Length, PIPELINE_MAX, Pace, Plan, Reuse};
@@ -36,7 +35,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Outcome, Failure> {
 pub(crate) fn run_watched(plan: &Plan, watch: &mut dyn FnMut(&Second)) -> Result<Outcome, Failure> {
     check(plan)?;
     let net = engine_for(plan)?;
-    let cpus = if plan.cpus.is_empty() { allowed_cpus()? } else { plan.cpus.clone() };
+    let cpus = if plan.cpus.is_empty() { pin::available() } else { plan.cpus.clone() };
     let threads = cpus.len().min(plan.connections as usize);
     raise_descriptors(u64::from(plan.connections))?;
     let slots: Vec<Slot> = (0..threads).map(|_| Slot::default()).collect();
@@ -99,12 +98,6 @@ fn engine_for(plan: &Plan) -> Result<NetKind, Failure> {
         (Some(net), _) => Ok(net),
         (None, _) => Ok(probe.best_net()),
     }
-}
-
-/// The processors that this process may use.
-pub(super) fn allowed_cpus() -> Result<Vec<usize>, Failure> {
-    let set = rustix::thread::sched_getaffinity(None).map_err(Failure::kernel("sched_getaffinity"))?;
-    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
 /// Allows this process as many descriptors as the connections need.

@@ -13,7 +13,7 @@ use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::method::process::{Child, CpuTime, Launch};
 use crate::peers::client::Client;
-use crate::peers::tool::Tool;
+use crate::peers::tool::{Missing, Peer};
 
 /// How long a server has until its first answer. A cache that is read at the start may need some of it.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -27,52 +27,47 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a server may take to finish in order, with what it saves then.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Which server.
+/// Which server: the program, and whose it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Program {
-    /// Ours, which reads nginx's language.
-    Ringroad(PathBuf),
-    Nginx(Tool),
-    Lighttpd(Tool),
-    H2o(Tool),
+pub(crate) struct Program {
+    /// None for ours, which reads nginx's language.
+    peer: Option<Peer>,
+    path: PathBuf,
 }
 
 impl Program {
     /// Ours, in the build that is measured.
     pub(crate) fn ours(bench: &Bench) -> Program {
-        Program::Ringroad(bench.ringroad.clone())
+        Program { peer: None, path: bench.ringroad.clone() }
     }
 
-    /// What is executed.
-    fn path(&self) -> &Path {
-        match self {
-            Program::Ringroad(path) => path,
-            Program::Nginx(tool) | Program::Lighttpd(tool) | Program::H2o(tool) => &tool.path,
-        }
+    /// Another one, where it is installed.
+    pub(crate) fn of(bench: &Bench, peer: Peer) -> Result<Program, Missing> {
+        Ok(Program { peer: Some(peer), path: peer.find(bench)?.path })
     }
 
     /// What every configuration of it starts with: it stays in the foreground and writes into its own folder only.
     fn head(&self, place: &Place) -> String {
         let folder = place.folder.display();
-        match self {
-            Program::Ringroad(_) | Program::Nginx(_) => {
-                // Workers that keep root need no further care for rights of files and groups.
-                let user = if rustix::process::geteuid().is_root() { "user root;\n" } else { "" };
-                format!(
-                    "daemon off;\npid {folder}/logs/pid;\nerror_log {folder}/logs/error.log warn;\n{user}"
-                )
-            }
-            Program::Lighttpd(_) => format!(
+        match self.peer {
+            Some(Peer::Lighttpd) => format!(
                 "server.bind = \"127.0.0.1\"\nserver.port = {}\nserver.pid-file = \"{folder}/logs/pid\"\n\
                  server.errorlog = \"{folder}/logs/error.log\"\n",
                 place.port
             ),
-            Program::H2o(_) => {
+            Some(Peer::H2o) => {
                 let user = if rustix::process::geteuid().is_root() { "user: root\n" } else { "" };
                 format!(
                     "pid-file: {folder}/logs/pid\nerror-log: {folder}/logs/error.log\n{user}\
                      listen:\n  host: 127.0.0.1\n  port: {}\n",
                     place.port
+                )
+            }
+            _ => {
+                // Workers that keep root need no further care for rights of files and groups.
+                let user = if rustix::process::geteuid().is_root() { "user root;\n" } else { "" };
+                format!(
+                    "daemon off;\npid {folder}/logs/pid;\nerror_log {folder}/logs/error.log warn;\n{user}"
                 )
             }
         }
@@ -81,15 +76,13 @@ impl Program {
     /// Each has its own way to be told of a configuration.
     fn arguments(&self, folder: &Path, conf: &Path) -> Vec<String> {
         let (prefix, conf) = (format!("{}/", folder.display()), conf.display().to_string());
-        match self {
-            Program::Ringroad(_) => vec!["-p".to_owned(), prefix, "-c".to_owned(), conf],
+        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+        match self.peer {
+            None => words(&["-p", &prefix, "-c", &conf]),
+            Some(Peer::Lighttpd) => words(&["-D", "-f", &conf]),
+            Some(Peer::H2o) => words(&["-c", &conf]),
             // Without -e it complains about the log that is built in, which only root may open.
-            Program::Nginx(_) => {
-                let log = format!("{prefix}logs/error.log");
-                vec!["-p".to_owned(), prefix, "-c".to_owned(), conf, "-e".to_owned(), log]
-            }
-            Program::Lighttpd(_) => vec!["-D".to_owned(), "-f".to_owned(), conf],
-            Program::H2o(_) => vec!["-c".to_owned(), conf],
+            Some(_) => words(&["-p", &prefix, "-c", &conf, "-e", &format!("{prefix}logs/error.log")]),
         }
     }
 }
@@ -148,7 +141,7 @@ impl Server {
         fs::create_dir_all(&logs).map_err(|error| file(&logs, "create the folder", error))?;
         let conf = place.folder.join("server.conf");
         fs::write(&conf, &configuration).map_err(|error| file(&conf, "write", error))?;
-        let child = Launch::new(label, program.path())
+        let child = Launch::new(label, &program.path)
             .arguments(program.arguments(&place.folder, &conf))
             .cpus(&conditions.cpus)
             .groups(&conditions.groups)

@@ -74,13 +74,10 @@ impl Way {
 
     /// The program, or why there is none.
     pub(crate) fn program(&self, bench: &Bench) -> Result<Program, String> {
-        let Some(peer) = self.peer else { return Ok(Program::ours(bench)) };
-        let tool = peer.find(bench).map_err(|missing| missing.to_string())?;
-        Ok(match peer {
-            Peer::Lighttpd => Program::Lighttpd(tool),
-            Peer::H2o => Program::H2o(tool),
-            _ => Program::Nginx(tool),
-        })
+        match self.peer {
+            None => Ok(Program::ours(bench)),
+            Some(peer) => Program::of(bench, peer).map_err(|missing| missing.to_string()),
+        }
     }
 
     /// nginx's directives are ours too, so that one text serves both: all but the engine and the listener is the same.

@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 
 use io::engine::{EngineConfig, NetKind};
 use io::{Completion, Engine, Errno, Op, OpId, Wait};
-use rustix::time::Timespec;
 
 use super::link::{Link, Pending, State};
 use super::outcome::Tally;
@@ -28,6 +27,7 @@ use super::reader::Heads;
 use super::request::Requests;
 use super::schedule::Schedule;
 use crate::failure::Failure;
+use crate::method::pause;
 use count::Failed;
 
 /// How often connections are looked through for what is late, in nanoseconds.
@@ -260,7 +260,7 @@ impl<'a> Worker<'a> {
         self.complete_batch();
         let left = tick.saturating_sub(self.now);
         if left > 0 {
-            sleep(Duration::from_nanos(left));
+            pause(Duration::from_nanos(left));
             self.read_clock();
         }
         self.woken = self.now;
@@ -414,12 +414,6 @@ fn grain(plan: &Plan, threads: usize) -> u64 {
         (Pace::Open { rate }, ..) if rate / threads as f64 >= GRAIN_FROM => nanos(GRAIN),
         (Pace::Open { .. }, ..) => 0,
     }
-}
-
-/// Sleeps so long, or until a signal comes.
-fn sleep(time: Duration) {
-    let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
-    let _interrupted = rustix::thread::nanosleep(&time);
 }
 
 fn nanos(duration: Duration) -> u64 {

@@ -141,7 +141,7 @@ fn a_load_that_is_too_short_ends_with_its_first_answer() {
     });
     let plan = Plan {
         connections: 1,
-        cpus: super::super::run::allowed_cpus().unwrap().into_iter().take(1).collect(),
+        cpus: crate::method::pin::available().into_iter().take(1).collect(),
         warm_up: Duration::ZERO,
         length: Length::Time(Duration::from_millis(1)),
         stop: Arc::default(),

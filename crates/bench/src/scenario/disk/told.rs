@@ -6,7 +6,7 @@ use super::plan::{Group, Item, Tool};
 use crate::method::stats::Summary;
 use crate::report::model::{AxisScale, Finding, Plot, Standing, Table, Told, Verdict};
 use crate::scenario::sheet::{
-    Entry, Figure, Labels, Of, Rows, Sheet, Shown, at, axis, figure, finding, named, under,
+    Entry, Figure, Labels, Of, Rows, Sheet, Shown, at, at_least, axis, figure, finding, named, spread, under,
 };
 
 /// How far our figures and fio's may lie apart.
@@ -260,38 +260,39 @@ fn open(claim: &str) -> Finding {
     finding(claim, Verdict::Open, "It could not be measured; the table says why.")
 }
 
+/// A claim about a ratio: the verdict on it, and the words.
+fn about(claim: &str, ratio: Option<Summary>, judge: impl Fn(Summary) -> (Verdict, String)) -> Finding {
+    let Some(ratio) = ratio else { return open(claim) };
+    let (verdict, sentence) = judge(ratio);
+    finding(claim, verdict, sentence)
+}
+
 /// The write-up's main result.
 fn same(ratio: Option<Summary>) -> Finding {
     let claim = "One process with 16 in flight by libaio and 16 blocking processes move the same: the device is the limit.";
-    let Some(ratio) = ratio else { return open(claim) };
-    let verdict = if (ratio.median - 1.0).abs() <= SAME { Verdict::Holds } else { Verdict::Fails };
-    let sentence = format!(
-        "libaio does {:.2} ({:.2} to {:.2}) of what the sixteen do.",
-        ratio.median, ratio.low, ratio.high
-    );
-    finding(claim, verdict, sentence)
+    about(claim, ratio, |ratio| {
+        let verdict = if (ratio.median - 1.0).abs() <= SAME { Verdict::Holds } else { Verdict::Fails };
+        (verdict, format!("libaio does {} of what the sixteen do.", spread(&ratio)))
+    })
 }
 
 /// The write-up's conclusion, which follows from the first where that holds.
 fn worth_sixteen(ratio: Option<Summary>) -> Finding {
-    let claim = "One asynchronous process does the work of 16 blocking ones.";
-    let Some(ratio) = ratio else { return open(claim) };
-    let worth = ratio.median * 16.0;
-    let verdict = match worth {
-        worth if worth >= 16.0 * (1.0 - SAME) => Verdict::Holds,
-        worth if worth >= 8.0 => Verdict::Partly,
-        _ => Verdict::Fails,
-    };
-    finding(claim, verdict, format!("It does the work of {worth:.1} of the sixteen."))
+    about("One asynchronous process does the work of 16 blocking ones.", ratio, |ratio| {
+        let worth = ratio.median * 16.0;
+        let verdict = at_least(worth, 16.0 * (1.0 - SAME), 8.0);
+        (verdict, format!("It does the work of {worth:.1} of the sixteen."))
+    })
 }
 
 /// A comment below the write-up, whose author got the answer that his device was to blame.
 fn one_blocking(ratio: Option<Summary>) -> Finding {
     let claim =
         "On a slow device one blocking process moves as much as sixteen (a comment below the write-up).";
-    let Some(ratio) = ratio else { return open(claim) };
-    let verdict = if ratio.median >= 1.0 - SAME { Verdict::Holds } else { Verdict::Fails };
-    finding(claim, verdict, format!("One does {:.2} of what sixteen do.", ratio.median))
+    about(claim, ratio, |ratio| {
+        let verdict = if ratio.median >= 1.0 - SAME { Verdict::Holds } else { Verdict::Fails };
+        (verdict, format!("One does {:.2} of what sixteen do.", ratio.median))
+    })
 }
 
 /// What has come since: the ring beside libaio.
