@@ -31,6 +31,8 @@ pub(super) struct Answer {
     pub(super) heading: Rc<Heading>,
     /// The bytes received behind the header section.
     pub(super) rest: Option<Buf>,
+    /// Whether the receive that brought them has filled its buffer: more is there.
+    pub(super) is_full: bool,
     /// Takes the body out of its framing.
     pub(super) decoder: Decoder,
     /// Whether the request lets the connection be used again when the body has been read.
@@ -235,8 +237,10 @@ async fn read_head(
             received.map_err(|errno| wire.cut().map_or(HeadTrouble::Receive(errno), HeadTrouble::Cut))?;
         let Some(mut received) = received else { return Err(HeadTrouble::Closed) };
         record.count_received(received.len());
-        let len = decoder.unframe(&mut received).map_err(|error| HeadTrouble::Invalid(error, None))?;
-        received.set_len(len);
+        let is_full = received.len() == received.capacity();
+        let range = decoder.unframe(&mut received).map_err(|error| HeadTrouble::Invalid(error, None))?;
+        received.set_len(range.end);
+        received.advance(range.start);
         if let Some(text) = decoder.take_messages() {
             log_messages(request, &text, READING);
             if outgoing.caught.iter().any(|words| memchr::memmem::find(&text, words.as_bytes()).is_some()) {
@@ -266,13 +270,13 @@ async fn read_head(
                     let heading = complete(request, outgoing, head, &buf[..head_len as usize])?;
                     buf.advance(head_len as usize);
                     let rest = (!buf.is_empty()).then(|| fitting(buf));
-                    return Ok(Answer { heading, rest, decoder, keeps: true, sending: None });
+                    return Ok(Answer { heading, rest, is_full, decoder, keeps: true, sending: None });
                 }
                 Ok(HeadEvent::Written(len)) => {
                     let heading = written(request, &mut decoder, head);
                     buf.advance(len as usize);
                     let rest = (!buf.is_empty()).then(|| fitting(buf));
-                    return Ok(Answer { heading, rest, decoder, keeps: true, sending: None });
+                    return Ok(Answer { heading, rest, is_full, decoder, keeps: true, sending: None });
                 }
                 Err(error) => {
                     let line = offending(error, &head, &buf).map(|line| shown(error, &line, outgoing));
@@ -369,7 +373,7 @@ const SMALL: usize = io::buf::CLASS_BYTES[0] as usize;
 fn bare(request: &Request, decoder: Decoder, buf: Buf) -> Answer {
     request.log(Level::Error, format_args!("upstream sent no valid HTTP/1.0 header {READING}"));
     let heading = Rc::new(Heading::new(Source::Static(b""), ReplyHead::new()));
-    Answer { heading, rest: Some(buf), decoder, keeps: true, sending: None }
+    Answer { heading, rest: Some(buf), is_full: false, decoder, keeps: true, sending: None }
 }
 
 /// The response to CONNECT: the connection is there.
@@ -377,7 +381,7 @@ fn connected(outgoing: &Outgoing) -> Result<Answer, ReplyError> {
     let decoder = Decoder::new(&outgoing.encoded, outgoing.method, Limits::default());
     let (raw, head) = HeadWriter::new(StatusCode::OK, b"200 OK", 0)?.finish()?;
     let heading = Rc::new(Heading::new(Source::Vec(raw), head));
-    Ok(Answer { heading, rest: None, decoder, keeps: false, sending: None })
+    Ok(Answer { heading, rest: None, is_full: false, decoder, keeps: false, sending: None })
 }
 
 /// Passes an interim response to the client if it should get it.

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use http::gateway::{BodyEvent, Decoder, InvalidBody};
+use http::gateway::{BodyEvent, Decoder, InvalidBody, join};
 use io::op::{RECV_LARGE_BYTES, Source};
 use io::{Buf, Errno, SharedBytes};
 
@@ -19,7 +19,7 @@ use crate::sending::{SendTrouble, Sending, shared};
 use crate::state::{Fault, Try};
 use crate::wire::Wire;
 use transfer::body::BodyError;
-use transfer::body::source::BodySource;
+use transfer::body::source::{BodySource, SEND_BYTES};
 
 /// The connection that the rest of a response comes from. Dropping it closes the connection.
 pub struct Live {
@@ -35,6 +35,11 @@ pub struct Live {
     keeps: bool,
     /// Whether the last receive found as much as an engine's buffer holds: more is there, or will be in a moment.
     is_fast: bool,
+    /// Whether the last receive has filled its buffer: more is there now.
+    is_full: bool,
+    calls_directly: bool,
+    /// Bytes received by calls since the engine's last receive.
+    at_once: usize,
     read_timeout: Duration,
     rate: Option<Rate>,
 }
@@ -50,22 +55,51 @@ struct Rate {
 /// upstream holds no buffer. Fewer bytes fit into a large buffer of the engine.
 const BULK_FROM: u64 = RECV_LARGE_BYTES as u64;
 
-/// Bytes of one receive that indicate a fast upstream: the buffers of the engine are seldom larger.
+/// Bytes that are received by calls of this thread, one after the other: what one send takes, so that a body in the socket leaves
+/// by one send. Others have their turn then, however fast the upstream is.
+const AT_ONCE_MAX: usize = SEND_BYTES;
+
+/// What came of a body with its header section.
+pub(super) struct Begun {
+    /// These bytes.
+    pub(super) rest: Option<Buf>,
+    /// Whether the receive that brought them has filled its buffer.
+    pub(super) is_full: bool,
+    /// Whether this thread may make calls beside its engine.
+    pub(super) calls_directly: bool,
+}
+
+/// Bytes of one receive that tell a fast upstream: the buffers of the engine are seldom larger.
 const FAST_BYTES: usize = 4 << 10;
 
 impl Live {
     pub(super) fn new(
         link: Box<Link>,
         decoder: Decoder,
-        rest: Option<Buf>,
+        begun: Begun,
         record: Rc<Try>,
         keeps: bool,
         read_timeout: Duration,
     ) -> Live {
+        let Begun { rest, is_full, calls_directly } = begun;
         let (link, chosen) = (Some(link), Chosen::default());
         // The beginning of a body behind its head is as good as a full buffer.
         let is_fast = rest.is_some();
-        Live { link, sending: None, decoder, rest, record, chosen, keeps, is_fast, read_timeout, rate: None }
+        Live {
+            link,
+            sending: None,
+            decoder,
+            rest,
+            record,
+            chosen,
+            keeps,
+            is_fast,
+            is_full,
+            calls_directly,
+            at_once: 0,
+            read_timeout,
+            rate: None,
+        }
     }
 
     /// Continues to send the rest of the request while the body is read.
@@ -151,6 +185,9 @@ impl Live {
                 // The rest of the request is sent meanwhile.
                 return poll_fn(|context| self.poll_next(context)).await;
             }
+            if self.receive_at_once(size)? {
+                continue;
+            }
             let is_bulk = self.is_bulk();
             let Some(link) = &mut self.link else { return Err(Fault::Closed) };
             link.timer.set(rt::now() + self.read_timeout);
@@ -163,6 +200,24 @@ impl Live {
             };
             self.received(received.map_err(|_| Fault::TimedOut)?)?;
         }
+    }
+
+    /// Receives by a call of this thread where more is in the socket; whether there was any. What an upstream sent in one
+    /// go leaves for the client in one go too.
+    fn receive_at_once(&mut self, size: usize) -> Result<bool, Fault> {
+        if !self.is_full || !self.calls_directly || self.at_once >= AT_ONCE_MAX {
+            self.at_once = 0;
+            return Ok(false);
+        }
+        let Some(link) = &mut self.link else { return Err(Fault::Closed) };
+        let received = link.wire.recv_now(size);
+        let Some(received) = received else {
+            (self.is_full, self.at_once) = (false, 0);
+            return Ok(false);
+        };
+        self.at_once += received.as_ref().map_or(0, |buf| buf.as_ref().map_or(0, |buf| buf.len()));
+        self.received(received)?;
+        Ok(true)
     }
 
     /// Whether enough is to come, or has come already, to justify separate buffers.
@@ -204,7 +259,7 @@ impl Live {
         match received {
             Ok(Some(buf)) => {
                 self.record.count_received(buf.len());
-                self.is_fast = buf.len() >= FAST_BYTES;
+                (self.is_fast, self.is_full) = (buf.len() >= FAST_BYTES, buf.len() == buf.capacity());
                 self.rest = Some(buf);
                 Ok(())
             }
@@ -223,16 +278,11 @@ impl Live {
 
     /// Takes bytes out of their framing, in place; `None` where there is nothing of the body in them.
     fn decode(&mut self, mut buf: Buf) -> Result<Option<Buf>, Fault> {
-        let (mut kept, mut at) = (0, 0);
+        let (mut kept, mut at) = (0..0, 0);
         let ended = loop {
             let step = self.decoder.body(&buf[at..]).map_err(|InvalidBody(words)| Fault::Framing(words))?;
             match step.event {
-                BodyEvent::Data { start, end } => {
-                    if at + start != kept {
-                        buf.copy_within(at + start..at + end, kept);
-                    }
-                    kept += end - start;
-                }
+                BodyEvent::Data { start, end } => join(&mut buf, &mut kept, at + start..at + end),
                 BodyEvent::More => break false,
                 BodyEvent::End => {
                     at += step.consumed;
@@ -248,7 +298,8 @@ impl Live {
             self.record.note.set(Some(note));
         }
         let excess = buf.len() - at;
-        buf.set_len(kept);
+        buf.set_len(kept.end);
+        buf.advance(kept.start);
         self.count(&buf);
         if ended {
             *self.record.trailers.borrow_mut() = self.decoder.trailers();

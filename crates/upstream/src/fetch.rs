@@ -12,7 +12,7 @@ use rt::net::{ConnectOptions, ConnectStep};
 use rt::{Either, select};
 
 use crate::attempt::{self, Answer, Trouble};
-use crate::body::Live;
+use crate::body::{Begun, Live};
 use crate::choice::{Choice, Chosen, Next, Peer};
 use crate::h2::Cut;
 use crate::link::{self, Home, Link};
@@ -294,10 +294,12 @@ impl Attempt<'_> {
     /// The body as far as it is here, or will be in a moment: a body that fits into the buffer of the header section is
     /// received first, so that both leave together, and an interrupted one can still be tried again.
     async fn begin_body(&self, request: &Request, link: Box<Link>, answer: Answer) -> Result<Done, Trouble> {
-        let Answer { heading, rest, decoder, keeps, sending } = answer;
+        let Answer { heading, rest, is_full, decoder, keeps, sending } = answer;
         // Boxed once for all of its way: it is large, and passes through many hands.
-        let mut live =
-            Live::new(link, decoder, rest, Rc::clone(self.record), keeps, self.settings.read_timeout);
+        let (record, read_timeout) = (Rc::clone(self.record), self.settings.read_timeout);
+        let calls_directly = request.generation.config.events().calls_directly();
+        let begun = Begun { rest, is_full, calls_directly };
+        let mut live = Live::new(link, decoder, begun, record, keeps, read_timeout);
         live.go_on_sending(sending);
         let mut live = Box::new(live);
         if heading.head().status().code() == 101 || self.outgoing.encoded.protocol() == Protocol::Bytes {

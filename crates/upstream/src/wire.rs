@@ -68,6 +68,19 @@ impl Wire {
         }
     }
 
+    /// Bytes that are in the socket, by a call of this thread, into a buffer of this size. None where there are none, where memory is
+    /// short and where the bytes need more than a receive.
+    pub(super) fn recv_now(&mut self, size: usize) -> Option<Result<Option<Buf>, Errno>> {
+        match self {
+            Wire::Plain(socket) => {
+                let mut buf = rt::pool().get(size)?;
+                let received = socket.recv_behind_now(&mut buf)?;
+                Some(received.map(|count| (count > 0).then_some(buf)))
+            }
+            Wire::Tls(_) | Wire::Stream(_) => None,
+        }
+    }
+
     /// Waits until there is something to receive, and arms a receive for it; see [`rt::net::Reader::news`].
     pub(super) async fn news(&mut self) {
         match self {

@@ -56,9 +56,8 @@ fn decode(data: &[u8], piece: usize) -> Result<Decoded, ()> {
     for piece in data.chunks(piece) {
         let mut rest = piece.to_vec();
         if found.status.is_none() {
-            let len = decoder.unframe(&mut rest).map_err(|_| ())?;
-            assert!(len <= rest.len());
-            input.extend_from_slice(&rest[..len]);
+            let range = decoder.unframe(&mut rest).map_err(|_| ())?;
+            input.extend_from_slice(&rest[range]);
             match decoder.head(&mut head, &input).map_err(|_| ())? {
                 HeadEvent::Head(len) => {
                     found.status = Some(head.status().code());

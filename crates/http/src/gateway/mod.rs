@@ -18,6 +18,8 @@ pub mod uwsgi;
 pub use encoded::{Encoded, Protocol};
 pub use event::{BodyEvent, BodyFraming, BodyStep, HeadEvent, InvalidBody};
 
+use std::ops::Range;
+
 use crate::reply::{Limits, ReplyError, ReplyHead};
 use crate::request::{BodyLength, Method};
 
@@ -104,14 +106,14 @@ impl Decoder {
         Self::Http1(http1::Decoder::new(method, limits))
     }
 
-    /// Takes received bytes out of a framing that the header section has too, in place, and returns how many are left.
+    /// Takes received bytes out of a framing that the header section has too, in place, and returns where they are then.
     /// Each received byte passes through here once until [`Decoder::head`] has returned a header section.
     ///
     /// # Errors
     /// [`ReplyError`]; the connection must be closed.
-    pub fn unframe(&mut self, received: &mut [u8]) -> Result<usize, ReplyError> {
+    pub fn unframe(&mut self, received: &mut [u8]) -> Result<Range<usize>, ReplyError> {
         match self {
-            Self::Http1(_) | Self::Memcached(_) => Ok(received.len()),
+            Self::Http1(_) | Self::Memcached(_) => Ok(0..received.len()),
             Self::FastCgi(decoder) => decoder.unframe(received),
         }
     }
@@ -232,6 +234,47 @@ impl Decoder {
         match self {
             Self::Http1(_) | Self::FastCgi(_) => None,
             Self::Memcached(decoder) => decoder.take_note(),
+        }
+    }
+}
+
+/// Puts the next part of a body behind those before it, in place. Whichever is shorter is moved, over the framing between
+/// them; the first part stays where it is.
+pub fn join(bytes: &mut [u8], body: &mut Range<usize>, part: Range<usize>) {
+    debug_assert!(body.end <= part.start, "parts come in order");
+    let (len, part_len) = (body.len(), part.len());
+    if len < part_len {
+        let start = part.start - len;
+        if start != body.start {
+            bytes.copy_within(body.clone(), start);
+        }
+        *body = start..part.end;
+    } else if part_len > 0 {
+        if part.start != body.end {
+            bytes.copy_within(part, body.end);
+        }
+        body.end += part_len;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_body_are_joined_whichever_of_them_is_longer() {
+        for parts in [&["a", "bcdef", "", "gh"][..], &["abcdefgh", "i", "", "jk"], &["", "ab"], &["", ""]] {
+            let (mut bytes, mut body, mut at) = (Vec::new(), 0..0, 0);
+            for part in parts {
+                bytes.extend_from_slice(b"--");
+                bytes.extend_from_slice(part.as_bytes());
+            }
+            for part in parts {
+                at += 2;
+                join(&mut bytes, &mut body, at..at + part.len());
+                at += part.len();
+            }
+            assert_eq!(&bytes[body], parts.concat().as_bytes());
         }
     }
 }

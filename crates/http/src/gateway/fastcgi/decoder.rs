@@ -6,8 +6,11 @@
 //!                                                 +-- of FCGI_END_REQUEST --> Over
 //! ```
 
+use std::ops::Range;
+
 use super::{END_REQUEST, HEADER_LEN, STDERR, STDOUT, VERSION};
 use crate::gateway::event::{BodyEvent, BodyStep, HeadEvent, InvalidBody};
+use crate::gateway::join;
 use crate::reply::{self, Limits, ReplyError, ReplyHead, ReplyProgress};
 use crate::request::Method;
 
@@ -87,15 +90,12 @@ impl Decoder {
         }
     }
 
-    pub(in crate::gateway) fn unframe(&mut self, received: &mut [u8]) -> Result<usize, ReplyError> {
-        let (mut kept, mut at) = (0, 0);
+    pub(in crate::gateway) fn unframe(&mut self, received: &mut [u8]) -> Result<Range<usize>, ReplyError> {
+        let (mut kept, mut at) = (0..0, 0);
         loop {
             let (consumed, found) = self.step(&received[at..])?;
             match found {
-                Found::Data(start, end) => {
-                    received.copy_within(at + start..at + end, kept);
-                    kept += end - start;
-                }
+                Found::Data(start, end) => join(received, &mut kept, at + start..at + end),
                 Found::More => return Ok(kept),
                 Found::End => {
                     self.has_excess |= at + consumed < received.len();
@@ -327,8 +327,8 @@ mod tests {
         let head_len = loop {
             let Some(piece) = pieces.next() else { return Err("closed".to_owned()) };
             let mut piece = piece.to_vec();
-            let len = decoder.unframe(&mut piece).map_err(|error| error.message().to_owned())?;
-            input.extend_from_slice(&piece[..len]);
+            let range = decoder.unframe(&mut piece).map_err(|error| error.message().to_owned())?;
+            input.extend_from_slice(&piece[range]);
             match decoder.head(&mut head, &input).map_err(|error| error.message().to_owned())? {
                 HeadEvent::Head(len) => break len as usize,
                 _ => continue,
@@ -457,7 +457,7 @@ mod tests {
         let mut kept = 0;
         for _ in 0..100 {
             let mut bytes = record(STDERR, &[b'x'; 4096], 0);
-            assert_eq!(decoder.unframe(&mut bytes), Ok(0));
+            assert_eq!(decoder.unframe(&mut bytes).map(|range| range.len()), Ok(0));
             kept += decoder.take_messages().map_or(0, |text| text.len());
         }
         assert_eq!(kept, MESSAGES_MAX);
