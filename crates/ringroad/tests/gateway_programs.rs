@@ -140,7 +140,7 @@ fn fcgiwrap_runs_cgi_scripts() {
     let script = setup.data().join("hello.cgi");
     fs::write(&script, CGI).expect("the folder is writable");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("it is ours");
-    let Some(_wrap) = programs::fcgiwrap(&setup.data().join("app.sock")) else { return };
+    let Some(wrap) = programs::fcgiwrap(&setup.data().join("app.sock")) else { return };
     let server = setup.start(BINARY);
     let mut client = Client::connect(server.addr(0));
     assert_eq!(client.get("/hello.cgi?x").text().trim(), "GET /hello.cgi x 0");
@@ -157,6 +157,7 @@ fn fcgiwrap_runs_cgi_scripts() {
     client.send(request_bytes("POST", "/hello.cgi", &[("Content-Length", &body.len().to_string())]));
     client.send(&body);
     assert_eq!(client.response().text().trim(), "POST /hello.cgi  1048576");
+    wrap.end();
 }
 
 /// Copies a folder of `examples/` and what is beside it into the folder of a server.

@@ -1,10 +1,13 @@
 //! Application servers of others, where they are installed: they end with their value.
 
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, test_kill_process_group, waitid,
+};
 use testkit::{Deadline, wait};
 
 /// A program that is running.
@@ -16,8 +19,13 @@ pub(crate) struct Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Killed, it would leave its workers behind.
-        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let pid = Pid::from_child(&self.child);
+        // Killed at once, it would leave sockets and files behind.
+        let _ = kill_process(pid, Signal::TERM);
+        // While it is not reaped, no other process group gets its number.
+        let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+        // fcgiwrap leaves its children running.
+        let _ = kill_process_group(pid, Signal::KILL);
         let _ = self.child.wait();
     }
 }
@@ -28,7 +36,7 @@ impl Program {
         let log = socket.with_extension("log");
         let file = std::fs::File::create(&log).expect("the folder is writable");
         let second = file.try_clone().expect("a descriptor");
-        command.stdin(Stdio::null()).stdout(file).stderr(second);
+        command.stdin(Stdio::null()).stdout(file).stderr(second).process_group(0);
         let child = command.spawn().expect("it is a program");
         let program = Program { child, log };
         let listens = || std::os::unix::net::UnixStream::connect(socket).ok();
@@ -36,6 +44,16 @@ impl Program {
             .unwrap_or_else(|late| panic!("{late}: {command:?}\n{}", program.output()));
         std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o666)).expect("it is ours");
         program
+    }
+
+    /// Ends it; panics where one of its children goes on.
+    pub(crate) fn end(self) {
+        let group = Pid::from_child(&self.child);
+        drop(self);
+        // What was killed belongs to the group until init has reaped it.
+        let is_over = || test_kill_process_group(group).is_err().then_some(());
+        wait::until("the end of all children", Deadline::default(), is_over)
+            .unwrap_or_else(|late| panic!("{late}"));
     }
 
     /// What it has written so far.
