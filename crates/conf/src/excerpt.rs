@@ -118,6 +118,28 @@ fn missing_semicolon(words: &Words) -> Option<Mark> {
     Some(behind(&pair[0].1))
 }
 
+/// As [`missing_semicolon`], where the word at the start of a line is no directive that is known: the statement has too many
+/// arguments, and the lines before have as many as it takes; or the word is the wrong value itself.
+fn probably_missing(error: &Error, words: &Words) -> Option<Mark> {
+    let may_be_name = |word: &Word| {
+        let is_letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+        !word.quoted
+            && word.text.starts_with(|first: char| first.is_ascii_lowercase())
+            && word.text.bytes().all(is_letter)
+    };
+    let starts = |at: usize| words[at].0.span.line > words[at - 1].0.span.line && may_be_name(&words[at].0);
+    let at = match error.kind() {
+        ErrorKind::ArgumentCount { takes, given, .. } if !takes.allows(*given) => {
+            (1..words.len()).find(|at| starts(*at) && takes.allows(at - 1))?
+        }
+        ErrorKind::Value { value, .. } => {
+            (2..words.len()).find(|at| starts(*at) && words[*at].0.text == *value)?
+        }
+        _ => return None,
+    };
+    Some(behind(&words[at - 1].1))
+}
+
 /// The word of a statement that a message is about; `None` if it is about another statement.
 fn mark_of(error: &Error, words: &Words) -> Option<Mark> {
     let (name, args) = words.split_first()?;
@@ -149,7 +171,7 @@ fn mark_of(error: &Error, words: &Words) -> Option<Mark> {
         }),
     };
     let (_, range) = found?;
-    if let Some(mark) = missing_semicolon(words) {
+    if let Some(mark) = missing_semicolon(words).or_else(|| probably_missing(error, words)) {
         return Some(mark);
     }
     let odd = words.iter().find_map(|(word, range)| Some((typography(word)?, range.clone())));
@@ -227,6 +249,12 @@ mod tests {
             ),
             ("http {\n root a\n index b;\n}", "    2 |  root a\n      |        ^ a \";\" is missing here\n"),
             ("http {\n root a\n}", "    2 |  root a\n      |        ^ a \";\" is missing here\n"),
+            (
+                "http {\n root a\n my_own on;\n}",
+                "    2 |  root a\n      |        ^ a \";\" is missing here\n",
+            ),
+            ("http {\n root a\n \"my_own\" on;\n}", "    2 |  root a\n      |  ^^^^\n"),
+            ("http {\n root a b\n my_own on;\n}", "    2 |  root a b\n      |  ^^^^\n"),
             ("http {\n root \"a;\n}", "    2 |  root \"a;\n      |       ^ opened here\n"),
             (
                 "http {\n root “a b”;\n}",
