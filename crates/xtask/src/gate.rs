@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::{
-    Failure, engines, fuzz, instructions, licences, loom, plain, reference, suite, tidy, toolchains,
+    Failure, book, engines, fuzz, instructions, licences, loom, plain, reference, suite, tidy, toolchains,
     workspace,
 };
 
@@ -60,10 +60,11 @@ struct Gate {
 type Step = (&'static str, fn() -> Result<(), Failure>);
 
 /// Steps that compute for minutes, each in a target directory of its own. Tests mostly wait.
-const FURTHER: [Step; 4] = [
+const FURTHER: [Step; 5] = [
     ("instructions", instructions::check),
     ("toolchains", toolchains::check),
     ("loom", loom::check),
+    ("book", book::check),
     ("fuzz", fuzz::smoke),
 ];
 

@@ -11,6 +11,7 @@
 //! * [`licences`] of the dependencies and packages that are banned, and the generated
 //!   [`reference`](mod@reference) of directives.
 //! * [`package`]: Debian and RPM packages, and an image for containers.
+//! * [`book`]: the documentation as a site.
 //! * [`fuzz`], [`loom`] and [`toolchains`]: fuzz targets, models of threads, the oldest compiler and a bare target.
 //! * [`sample`]: texts at random, for readers.
 //!
@@ -20,6 +21,7 @@
 #![allow(clippy::print_stdout)]
 
 mod aims;
+mod book;
 mod circles;
 mod commits;
 mod configurations;
@@ -67,6 +69,7 @@ Usage: cargo xtask COMMAND
   configurations [--repositories DIR] [--program FILE] [--bless]
                         nginx configurations of public projects, tested by `ringroad -t`; without git directories in DIR
                         (OWNER+NAME) they are cloned. --program tests another server, --bless stores the results
+  book                  the documentation as a site: target/book/html (needs mdbook)
   licences              licences of all dependencies, and dependencies that are banned
   fuzz --smoke          the fuzz targets for 60 s in all, with a stable compiler
   fuzz [--seconds N] [--seed N] [--target NAME]
@@ -99,6 +102,7 @@ fn main() -> ExitCode {
         ["package", rest @ ..] => package::run(rest),
         ["aims", report] => aims::compare(report),
         ["configurations", rest @ ..] => configurations::run(rest),
+        ["book"] => book::build(),
         ["licences"] => licences::check(),
         ["reference"] => reference::write(),
         ["reference", "--check"] => reference::check(),

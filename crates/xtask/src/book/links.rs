@@ -1,0 +1,121 @@
+//! What a page links to, for the site: other pages stay as they are, other files come along, and a link to a directory becomes one to
+//! its page, or plain text.
+
+use super::pages::Pages;
+use crate::workspace::{self, SourceFile};
+
+/// A file that is no page and that a page links to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Linked {
+    /// Its path in the repository.
+    pub(super) from: String,
+    /// Its path in the site.
+    pub(super) to: String,
+}
+
+/// What a link of a page becomes.
+enum Becomes {
+    Same,
+    /// This target.
+    Target(String),
+    /// The text of the link alone.
+    Text,
+}
+
+/// The text of a page for the site, and the files that have to come along.
+pub(super) fn prepare(page: &SourceFile, pages: &Pages<'_>) -> (String, Vec<Linked>) {
+    let (mut out, mut linked, mut is_code) = (String::with_capacity(page.text.len()), Vec::new(), false);
+    for line in page.text.split_inclusive('\n') {
+        is_code ^= line.trim_start().starts_with("```");
+        if is_code {
+            out.push_str(line);
+        } else {
+            rewrite(line, &mut out, &mut |target| becomes(target, page, pages, &mut linked));
+        }
+    }
+    (out, linked)
+}
+
+/// Copies a line with its links changed. A link may begin in the line before.
+fn rewrite(line: &str, out: &mut String, becomes: &mut dyn FnMut(&str) -> Becomes) {
+    let mut rest = line;
+    while let Some(at) = rest.find("](") {
+        let Some(len) = rest[at + 2..].find(')') else { break };
+        let (before, target) = (&rest[..at], &rest[at + 2..at + 2 + len]);
+        out.push_str(before);
+        let start = out.rfind('[');
+        match (becomes(target), start) {
+            (Becomes::Target(target), _) => out.push_str(&format!("]({target})")),
+            (Becomes::Text, Some(start)) => {
+                out.remove(start);
+            }
+            (Becomes::Same | Becomes::Text, _) => out.push_str(&rest[at..at + 3 + len]),
+        }
+        rest = &rest[at + 3 + len..];
+    }
+    out.push_str(rest);
+}
+
+fn becomes(target: &str, page: &SourceFile, pages: &Pages<'_>, linked: &mut Vec<Linked>) -> Becomes {
+    if target.starts_with('#') || target.contains("://") || target.starts_with("mailto:") {
+        return Becomes::Same;
+    }
+    let (target_path, part) = target.split_at(target.find('#').unwrap_or(target.len()));
+    let path = resolved(&page.path, target_path);
+    // mdBook calls the page of a directory `index`, in links it does not.
+    if let Some(folder) = target_path.strip_suffix("README.md").filter(|_| pages.contains(&path)) {
+        return Becomes::Target(format!("{folder}index.md{part}"));
+    }
+    if pages.contains(&path) {
+        return Becomes::Same;
+    }
+    if pages.contains(&format!("{path}/README.md")) {
+        return Becomes::Target(format!("{}/index.md{part}", target_path.trim_end_matches('/')));
+    }
+    if !workspace::root().join(&path).is_file() {
+        return Becomes::Text;
+    }
+    // mdBook copies every file but those of Markdown.
+    let copied =
+        |path: &str| path.strip_suffix(".md").map_or(path.to_owned(), |start| format!("{start}.txt"));
+    linked.push(Linked { to: copied(&path), from: path });
+    Becomes::Target(copied(target_path))
+}
+
+/// The path from the root of what a page names.
+fn resolved(page: &str, target: &str) -> String {
+    let mut parts: Vec<&str> = page.split('/').collect();
+    parts.pop();
+    for part in target.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_that_do_not_work_in_the_site_are_changed() {
+        let files = workspace::files().expect("the repository is readable");
+        let pages = Pages::of(&files).expect("the list is whole");
+        let text = "[a](logging.md#x) ![b](../bench/aims.json) [`c`](../crates) [d](decisions) [h](guides/README.md#x)\n\
+                    [e](https://example.org) [f](experiments/raw/http2-20261126.md)\n```text\n[g](../crates)\n```\n";
+        let page = SourceFile { path: "docs/page.md".to_owned(), text: text.to_owned() };
+        let (out, linked) = prepare(&page, &pages);
+        let expected = "[a](logging.md#x) ![b](../bench/aims.json) `c` [d](decisions/index.md) [h](guides/index.md#x)\n\
+                        [e](https://example.org) [f](experiments/raw/http2-20261126.txt)\n```text\n[g](../crates)\n```\n";
+        assert_eq!(out, expected);
+        let file = |from: &str, to: &str| Linked { from: from.to_owned(), to: to.to_owned() };
+        let raw = "docs/experiments/raw/http2-20261126";
+        assert_eq!(
+            linked,
+            [file("bench/aims.json", "bench/aims.json"), file(&format!("{raw}.md"), &format!("{raw}.txt"))]
+        );
+    }
+}
