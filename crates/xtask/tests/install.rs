@@ -200,6 +200,71 @@ fn the_package_comes_upgrades_under_load_and_goes() {
     }
 }
 
+/// From a bare machine: the package, the configuration that Debian installs with nginx, the dashboard, an upgrade under load.
+/// `RINGROAD_REPORT` names a file for the commands and their output.
+#[test]
+#[ignore = "needs root, debootstrap and a release build"]
+fn a_bare_machine_serves_nginx_s_configuration_and_upgrades_under_load() {
+    if !is_root() {
+        return skip("chroot needs root");
+    }
+    let out = TempDir::new("packages");
+    let first = make_package(out.path(), &["deb"], "1");
+    let second = make_package(out.path(), &["deb"], "2");
+    let Some(chroot) = Chroot::make() else { return };
+    let mut transcript = String::new();
+    let mut shell = |command: &str| {
+        let said = chroot.run(&["sh", "-c", command]);
+        transcript += &format!("# {command}\n{said}");
+        said
+    };
+    for (package, name) in [(&first, "ringroad_1.deb"), (&second, "ringroad_2.deb")] {
+        testkit::copy(package, chroot.path("root").join(name)).expect("a file");
+    }
+    shell("dpkg -i /root/ringroad_1.deb 2>&1");
+    // A machine that had nginx: its files, as Debian has them.
+    let nginx = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ringroad/tests/debian/nginx");
+    run(Command::new("cp").arg("-r").arg(nginx).arg(chroot.path("etc/nginx")));
+    let port = free_port();
+    let site = format!(
+        "server {{\n    listen 127.0.0.1:{port} default_server;\n    root /var/www/html;\n    server_name _;\n    \
+         location / {{ try_files $uri $uri/ =404; }}\n    location = /dashboard {{ dashboard; allow 127.0.0.1; deny all; }}\n}}\n"
+    );
+    // Port 80 may be taken outside.
+    testkit::write(chroot.path("etc/nginx/sites-available/own"), &site).expect("a file");
+    shell("cat /etc/nginx/sites-available/own");
+    shell("mkdir -p /etc/nginx/sites-enabled /etc/nginx/conf.d /var/log/nginx /var/www/html");
+    shell("rm -r /etc/nginx/modules-enabled; ln -s ../sites-available/own /etc/nginx/sites-enabled/own");
+    shell("echo 'served as by nginx' >/var/www/html/index.html");
+    shell("ringroad check /etc/nginx/nginx.conf");
+    shell("ringroad -t -c /etc/nginx/nginx.conf 2>&1");
+    shell("sed -i 's|^CONF=.*|CONF=/etc/nginx/nginx.conf|' /etc/default/ringroad");
+    // The line of the unit; there is no systemd in a chroot.
+    shell(". /etc/default/ringroad; ringroad -c $CONF");
+    let address = ListenAddr::Tcp(([127, 0, 0, 1], port).into());
+    let mut client = Client::connect(&address);
+    assert_eq!(client.get("/").text(), "served as by nginx\n");
+    let dashboard = client.get("/dashboard");
+    assert_eq!(dashboard.status, 200);
+    assert!(dashboard.text().contains("<title>"), "{}", dashboard.text());
+    let pid = || std::fs::read_to_string(chroot.path("run/nginx.pid")).expect("a pid file");
+    let before = pid();
+    let requests = under_load(&address, || {
+        shell("dpkg -i /root/ringroad_2.deb 2>&1");
+        assert_ne!(pid(), before, "the new version serves");
+    });
+    shell("cat /run/nginx.pid; tail -n 3 /var/log/nginx/error.log; /usr/libexec/ringroad/signal QUIT");
+    transcript += &format!(
+        "\n(outside: GET / {} bytes, GET /dashboard {} bytes; {requests} requests during the upgrade, each on a new connection, 0 failed)\n",
+        "served as by nginx\n".len(),
+        dashboard.text().len()
+    );
+    println!("{transcript}");
+    if let Some(path) = std::env::var_os("RINGROAD_REPORT") {
+        testkit::write(path, transcript).expect("the report can be written");
+    }
+}
+
 #[test]
 #[ignore = "needs a release build"]
 fn lintian_and_rpmlint_have_no_complaint() {

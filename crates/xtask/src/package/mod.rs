@@ -5,6 +5,7 @@
 //! | a release build with the paths of a package, symbols apart | [`binary`] |
 //! | the tree of files that every package has, from `packaging/` and the program itself | [`stage`] |
 //! | Debian packages, an RPM package, an OCI image | [`deb`], [`rpm`], [`image`] |
+//! | the list of linked crates, as a page and as a bill of materials | [`sbom`] |
 //! | release notes and Debian's changelog, out of `CHANGELOG.md` | [`notes`] |
 //!
 //! Everything is made by the tools of the distribution (dpkg-deb, rpmbuild, buildah); a missing one is named with the
@@ -15,6 +16,7 @@ mod deb;
 mod image;
 mod notes;
 mod rpm;
+mod sbom;
 mod stage;
 
 use std::path::{Path, PathBuf};
@@ -45,6 +47,9 @@ struct Release {
     program: binary::Program,
     /// The text of the version in `CHANGELOG.md`.
     notes: String,
+    /// The crates that the program is linked with, and the list of them for scanners.
+    linked: Vec<sbom::Linked>,
+    bill: String,
     /// Seconds since 1970 that all files have as their time, so that two runs make the same.
     time: u64,
     /// Where intermediate files may be.
@@ -60,16 +65,20 @@ pub(crate) fn run(args: &[&str]) -> Result<(), Failure> {
     make_dir(&work)?;
     let program = binary::make(wish.binary.as_deref(), &work)?;
     let notes = notes::of_version(&workspace::read("CHANGELOG.md")?, &version)?;
+    let (linked, time) = (sbom::linked()?, time_of_last_commit());
+    let bill = sbom::bill(&linked, &version, time)?;
     let release = Release {
         version,
         revision: wish.revision,
         program,
         notes,
-        time: time_of_last_commit(),
+        linked,
+        bill,
+        time,
         work,
         out: wish.out.clone(),
     };
-    let mut made = vec![release.write_notes()?];
+    let mut made = vec![release.write_notes()?, release.write_bill()?];
     if wish.deb {
         made.extend(deb::make(&release)?);
     }
@@ -111,6 +120,12 @@ impl Release {
     fn write_notes(&self) -> Result<PathBuf, Failure> {
         let path = self.out.join(format!("release-notes-{}.md", self.version));
         write(&path, &self.notes)?;
+        Ok(path)
+    }
+
+    fn write_bill(&self) -> Result<PathBuf, Failure> {
+        let path = self.out.join(format!("ringroad-{}.cdx.json", self.version));
+        write(&path, &self.bill)?;
         Ok(path)
     }
 }

@@ -4,7 +4,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Release, fresh_dir, make_dir, tool, write};
+use super::{Release, fresh_dir, make_dir, sbom, tool, write};
 use crate::{Failure, workspace};
 
 /// Files that are copied as they are, with their modes.
@@ -58,11 +58,11 @@ pub(super) fn make(release: &Release, root: &Path) -> Result<(), Failure> {
             compress(&to)?;
         }
     }
-    documentation(root)
+    documentation(release, root)
 }
 
 /// The pages of `docs/` for operators, the changelog, and the licences of included work.
-fn documentation(root: &Path) -> Result<(), Failure> {
+fn documentation(release: &Release, root: &Path) -> Result<(), Failure> {
     let doc = root.join(DOC);
     let pages = std::fs::read_dir(workspace::root().join("docs"));
     let pages = pages.map_err(|error| Failure::File { path: "docs".into(), error })?;
@@ -74,30 +74,8 @@ fn documentation(root: &Path) -> Result<(), Failure> {
     copy(&workspace::root().join("README.md"), &doc.join("README.md"), 0o644)?;
     copy(&workspace::root().join("CHANGELOG.md"), &doc.join("changelog"), 0o644)?;
     compress(&doc.join("changelog"))?;
-    write(&doc.join("third-party.md"), third_party()?)
-}
-
-/// The crates that the program is linked with, and the licence of each.
-fn third_party() -> Result<String, Failure> {
-    let mut tree =
-        workspace::cargo(&["tree", "--package", "ringroad", "--edges", "normal", "--prefix", "none"]);
-    let tree = workspace::output(tree.args(["--format", "{p}|{l}"]))?;
-    // The workspace's own have a path behind the version.
-    let mut rows: Vec<String> = tree
-        .lines()
-        .filter(|line| !line.contains(" (/"))
-        .filter_map(|line| {
-            let (package, licence) = line.trim_end_matches(" (*)").split_once('|')?;
-            let (name, version) = package.split_once(" v")?;
-            Some(format!("| {name} | {} | {licence} |", version.trim_end_matches(" (proc-macro)")))
-        })
-        .collect();
-    rows.sort();
-    rows.dedup();
-    Ok(format!(
-        "# Crates in this program\n\n| crate | version | licence |\n|---|---|---|\n{}\n",
-        rows.join("\n")
-    ))
+    write(&doc.join("third-party.md"), sbom::page(&release.linked))?;
+    write(&doc.join("sbom.cdx.json"), &release.bill)
 }
 
 /// The standard output of a command of the program; `None` where there is no such command.

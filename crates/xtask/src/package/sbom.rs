@@ -1,0 +1,111 @@
+//! The crates that the program is linked with: a page of licences for readers, and a bill of materials for scanners (CycloneDX 1.5,
+//! https://cyclonedx.org/docs/1.5/json/).
+//!
+//! Libraries in C are named by the crates that carry them: `aws-lc-sys`, `pcre2-sys`, `zstd-sys`.
+
+use serde_json::{Value, json};
+
+use super::tool;
+use crate::{Failure, workspace};
+
+/// One linked crate.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Linked {
+    name: String,
+    version: String,
+    /// An SPDX expression.
+    licence: String,
+}
+
+/// What the program is linked with, by name.
+pub(super) fn linked() -> Result<Vec<Linked>, Failure> {
+    let mut tree =
+        workspace::cargo(&["tree", "--package", "ringroad", "--edges", "normal", "--prefix", "none"]);
+    Ok(parse(&workspace::output(tree.args(["--format", "{p}|{l}"]))?))
+}
+
+/// Reads the output of `cargo tree`. The workspace's own crates have a path behind the version, and are left out.
+fn parse(tree: &str) -> Vec<Linked> {
+    let foreign = tree.lines().filter(|line| !line.contains(" (/"));
+    let mut found: Vec<Linked> = foreign
+        .filter_map(|line| {
+            let (package, licence) = line.trim_end_matches(" (*)").split_once('|')?;
+            let (name, version) = package.split_once(" v")?;
+            let version = version.trim_end_matches(" (proc-macro)");
+            // The old way to write `OR`.
+            let licence = licence.replace('/', " OR ");
+            Some(Linked { name: name.to_owned(), version: version.to_owned(), licence })
+        })
+        .collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// The page for readers.
+pub(super) fn page(linked: &[Linked]) -> String {
+    let rows = linked
+        .iter()
+        .map(|Linked { name, version, licence }| format!("| {name} | {version} | {licence} |\n"));
+    format!(
+        "# Crates in this program\n\n| crate | version | licence |\n|---|---|---|\n{}",
+        rows.collect::<String>()
+    )
+}
+
+/// The bill of materials of a version that was made at this time, in seconds since 1970. It has no serial number, so that two runs make
+/// the same.
+pub(super) fn bill(linked: &[Linked], version: &str, time: u64) -> Result<String, Failure> {
+    let mut date = tool("date", "coreutils")?;
+    let timestamp = workspace::output(date.args(["-u", "-d"]).arg(format!("@{time}")).arg("+%FT%TZ"))?;
+    let bill = json!({
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "version": 1,
+        "metadata": {
+            "timestamp": timestamp.trim(),
+            "component": component("application", "ringroad", version, "Apache-2.0 OR MIT"),
+        },
+        "components": linked.iter().map(|one| component("library", &one.name, &one.version, &one.licence)).collect::<Vec<_>>(),
+        "dependencies": [{
+            "ref": purl("ringroad", version),
+            "dependsOn": linked.iter().map(|one| purl(&one.name, &one.version)).collect::<Vec<_>>(),
+        }],
+    });
+    Ok(format!("{bill:#}\n"))
+}
+
+fn component(kind: &str, name: &str, version: &str, licence: &str) -> Value {
+    let purl = purl(name, version);
+    json!({
+        "type": kind,
+        "bom-ref": purl,
+        "name": name,
+        "version": version,
+        "licenses": [{ "expression": licence }],
+        "purl": purl,
+    })
+}
+
+/// The address of a crate among packages of all kinds.
+fn purl(name: &str, version: &str) -> String {
+    format!("pkg:cargo/{name}@{}", version.replace('+', "%2B"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_lists_have_every_crate_once() {
+        let tree = "ringroad v0.1.0 (/a/b)|MIT\nb v2.0.0+x|MIT/Apache-2.0\na v1.0.0 (proc-macro)|Zlib\nb v2.0.0+x|MIT/Apache-2.0 (*)\n";
+        let linked = parse(tree);
+        assert_eq!(linked.len(), 2, "{linked:?}");
+        assert!(page(&linked).ends_with("| a | 1.0.0 | Zlib |\n| b | 2.0.0+x | MIT OR Apache-2.0 |\n"));
+        let text = bill(&linked, "0.1.0", 0).expect("date is there");
+        let bill: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(bill["metadata"]["timestamp"], "1970-01-01T00:00:00Z");
+        assert_eq!(bill["components"][1]["purl"], "pkg:cargo/b@2.0.0%2Bx");
+        assert_eq!(bill["dependencies"][0]["dependsOn"].as_array().map(Vec::len), Some(2));
+    }
+}
