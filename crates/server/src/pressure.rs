@@ -134,8 +134,9 @@ fn cgroup_file(mounts: &str, membership: &str) -> Option<PathBuf> {
 }
 
 #[cfg(test)]
-#[expect(clippy::disallowed_methods, reason = "a test may wait for a disk")]
 mod tests {
+    #![expect(clippy::disallowed_methods, reason = "a test may wait for a disk")]
+
     use super::*;
 
     fn psi(total: u64) -> String {

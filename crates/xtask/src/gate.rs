@@ -128,7 +128,7 @@ pub(crate) fn run_further() -> Result<(), Failure> {
 /// The further checks in a process beside the tests, which leaves them the processor when they want it.
 struct Beside {
     child: Child,
-    /// What it prints, kept so that it does not mix with the results of the tests.
+    /// The file of its output, so that it does not mix with the results of the tests.
     output: PathBuf,
 }
 
