@@ -153,7 +153,7 @@ fn a_start_that_was_killed_before_it_had_read_the_snapshot_has_used_it_up() {
         let store = place.open(PLAIN);
         put(&store, OBJECTS, 100).await.unwrap();
     });
-    place.managed(async |store| {
+    place.managed(async |_| {
         assert_eq!(loaded(&place), (OBJECTS + 1, false));
     });
 }
