@@ -187,16 +187,16 @@ fn ends_with_last_chunk(bytes: &[u8]) -> bool {
     bytes.ends_with(b"0\r\n\r\n")
 }
 
-/// Whether the body ends in these bytes and at their end.
+/// Whether the body ends in these bytes and at their end, without trailers: the last one may end like the last chunk.
 fn is_whole(mut decoder: ChunkedDecoder, bytes: &[u8]) -> bool {
-    let mut at = 0;
+    let (mut at, mut trailers) = (0, Vec::new());
     loop {
-        let Ok(step) = decoder.handle(&bytes[at..]) else { return false };
+        let Ok(step) = decoder.handle_with_trailers(&bytes[at..], &mut trailers) else { return false };
         at += step.consumed;
         match step.event {
             Event::Data { .. } => {}
             Event::More => return false,
-            Event::End => return at == bytes.len(),
+            Event::End => return at == bytes.len() && trailers.is_empty(),
         }
     }
 }
@@ -357,5 +357,7 @@ mod tests {
         assert!(!whole("9\r\nabc0\r\n\r\n"));
         assert!(!whole("0\r\n\r\nabc0\r\n\r\n"));
         assert!(!whole("zz\r\n0\r\n\r\n"));
+        // Trailers, which are read where a body is read piece by piece.
+        assert!(!whole("3\r\nabc\r\n0\r\ngrpc-status: 0\r\n\r\n"));
     }
 }
