@@ -63,6 +63,8 @@ const DIRECTIVES: &[Directive] = &[
 
 impl Family for Grpc {
     const PREFIX: &'static str = "grpc";
+    // Messages pass as they come: `grpc_buffer_size` is for heads, and has no other sizes to fit to.
+    const HAS_BUFFERS: bool = false;
     // nginx knows no usual port for an address without a scheme: the text of one without a port is a name.
     const SCHEMES: &'static [Scheme] = &[
         Scheme { text: "grpcs://", port: 443, is_secure: true },

@@ -568,6 +568,7 @@ http {
     location /variable/ { set $to app; grpc_pass grpc://$to; }
     location /rewrite/ { rewrite ^/rewrite/(.*)$ "/other/$1 x" break; grpc_pass grpc://app; }
     location /small/ { grpc_buffer_size 1k; grpc_pass grpc://app; }
+    location /wide/ { grpc_buffer_size 64k; grpc_pass grpc://app; }
   }
 }
 "#;
@@ -620,6 +621,7 @@ const GRPC_CASES: &[GrpcCase] = &[
     ("POST", "/empty", &[("te", "trailers")], "x"),
     ("POST", "/reset", &[], "x"),
     ("POST", "/small/large", &[], "x"),
+    ("POST", "/wide/large", &[], "x"),
     ("POST", "/status", &[], "x"),
     ("GET", "/none", &[], ""),
     ("GET", "/same", &[], ""),
