@@ -11,7 +11,11 @@ const MANIFEST: &str = "fuzz/Cargo.toml";
 /// How long the smoke test takes, in seconds, for all targets together: enough for some 100 000 inputs each.
 const SMOKE_SECONDS: &str = "60";
 
-/// The tests of the runner, then every target over its corpus and random changes of it.
+/// Sessions of the smoke test between our HTTP/2 and the crate h2: less than a second, and a fault of either end shows in some
+/// hundreds.
+const SMOKE_SESSIONS: &str = "2000";
+
+/// The tests of the runner, then every target over its corpus and random changes of it, and sessions with the crate h2.
 pub(crate) fn smoke() -> Result<(), Failure> {
     workspace::run(&mut workspace::cargo(&[
         "test",
@@ -22,7 +26,15 @@ pub(crate) fn smoke() -> Result<(), Failure> {
         "--test",
         "runner",
     ]))?;
-    run(&["--seconds", SMOKE_SECONDS])
+    run(&["--seconds", SMOKE_SECONDS])?;
+    peers(&["--sessions", SMOKE_SESSIONS])
+}
+
+/// Runs sessions between our HTTP/2 and the crate h2 with arguments of `ringroad-peers`: `--sessions N`, `--seed N`.
+pub(crate) fn peers(args: &[&str]) -> Result<(), Failure> {
+    let package = ["-p", "ringroad-peers", "--bin", "ringroad-peers"];
+    let mut command = workspace::cargo(&["run", "--quiet", "--locked", "--manifest-path", MANIFEST]);
+    workspace::run(command.args(package).arg("--").args(args))
 }
 
 /// Runs the targets with arguments of the runner: `--seconds N`, `--seed N`, `--target NAME`.

@@ -74,6 +74,8 @@ Usage: cargo xtask COMMAND
   fuzz --smoke          the fuzz targets for 60 s in all, with a stable compiler
   fuzz [--seconds N] [--seed N] [--target NAME]
                         the same for another time; fuzz/README.md has the runs under libFuzzer
+  fuzz --peers [--sessions N] [--seed N]
+                        random sessions between this HTTP/2 and the crate h2
   loom                  the models of how threads meet, in every order
   toolchains            the oldest compiler that is promised, and the pure crates for wasm32
   sample [SEED]         comments, paragraphs, messages and subjects at random, for a test by readers
@@ -92,6 +94,7 @@ fn main() -> ExitCode {
         ["instructions"] => instructions::check(),
         ["instructions", "--bless"] => instructions::bless(),
         ["fuzz", "--smoke"] => fuzz::smoke(),
+        ["fuzz", "--peers", rest @ ..] => fuzz::peers(rest),
         ["fuzz", rest @ ..] => fuzz::run(rest),
         ["loom"] => loom::check(),
         ["toolchains"] => toolchains::check(),

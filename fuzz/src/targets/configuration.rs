@@ -81,7 +81,11 @@ fn check_format(text: &[u8]) {
     let file = || FileId::file(Path::new("/n.conf"));
     if let Ok(formatted) = conf::format(text, file()) {
         assert_eq!(conf::format(&formatted, file()).as_ref(), Ok(&formatted), "it changes again");
-        assert_eq!(shape(&read(&formatted).statements), shape(&read(text).statements), "it means something else");
+        assert_eq!(
+            shape(&read(&formatted).statements),
+            shape(&read(text).statements),
+            "it means something else"
+        );
     }
 }
 

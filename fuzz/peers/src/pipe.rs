@@ -1,0 +1,94 @@
+//! The bytes between both ends, in memory, and what h2 reads and writes.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// One direction.
+#[derive(Debug, Default)]
+pub struct Direction {
+    bytes: VecDeque<u8>,
+    /// Bytes that it holds.
+    room: usize,
+    /// Whether no more will come.
+    pub is_closed: bool,
+    /// Bytes that passed.
+    pub passed: u64,
+}
+
+impl Direction {
+    /// One that holds so many bytes.
+    #[must_use]
+    pub fn new(room: usize) -> Direction {
+        Direction { room, ..Direction::default() }
+    }
+
+    /// Puts as much in as there is room for; how much that is.
+    pub fn put(&mut self, bytes: &[u8]) -> usize {
+        let count = bytes.len().min(self.room.saturating_sub(self.bytes.len()));
+        self.bytes.extend(&bytes[..count]);
+        self.passed += count as u64;
+        count
+    }
+
+    /// Takes up to so many bytes out.
+    pub fn take(&mut self, most: usize) -> Vec<u8> {
+        let count = most.min(self.bytes.len());
+        self.bytes.drain(..count).collect()
+    }
+
+    /// Whether nothing is on its way.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+}
+
+/// A direction that both ends hold.
+pub type Shared = Rc<RefCell<Direction>>;
+
+/// What h2 reads and writes: a call moves a part of what it could.
+#[derive(Debug)]
+pub struct Io {
+    /// From the other end.
+    pub incoming: Shared,
+    /// To it.
+    pub outgoing: Shared,
+    /// The most that a call moves.
+    pub chunk_max: usize,
+}
+
+impl AsyncRead for Io {
+    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let mut incoming = self.incoming.borrow_mut();
+        if incoming.is_empty() {
+            return if incoming.is_closed { Poll::Ready(Ok(())) } else { Poll::Pending };
+        }
+        buf.put_slice(&incoming.take(self.chunk_max.min(buf.remaining())));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Io {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let part = &buf[..buf.len().min(self.chunk_max)];
+        match self.outgoing.borrow_mut().put(part) {
+            0 if !buf.is_empty() => Poll::Pending,
+            count => Poll::Ready(Ok(count)),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.outgoing.borrow_mut().is_closed = true;
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,36 @@
+//! Random numbers that are the same for the same seed on every machine.
+
+/// The generator splitmix64 (Steele, Lea and Flood, 2014).
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// A generator that starts from a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `end`; zero where `end` is.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.next() >> 11) as usize % end.max(1)
+    }
+
+    /// True once in `of` times.
+    pub fn once_in(&mut self, of: usize) -> bool {
+        self.below(of) == 0
+    }
+
+    /// One of these.
+    pub fn one<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
+}
