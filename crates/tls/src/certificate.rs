@@ -1,6 +1,7 @@
 //! Certificates with their keys, out of PEM files.
 //!
-//! [`Identity`] is a chain with its key, as a server or a client shows it; errors say what OpenSSL says of the same file.
+//! [`Identity`] is a chain with its key, as a server or a client shows it; errors have the messages of OpenSSL for the
+//! same file.
 
 use std::sync::Arc;
 

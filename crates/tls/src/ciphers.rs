@@ -3,8 +3,8 @@
 //!
 //! The language is that of `openssl-ciphers(1)`: `:`, `,` and blanks separate elements; `!` removes for good, `-` removes,
 //! `+` in front moves to the end, `+` between names means both, `@STRENGTH` sorts. A name that matches none of the
-//! supported suites adds nothing, as a suite that is not compiled in does in OpenSSL: offering more than was asked for
-//! would be worse than offering less. Suites of TLS 1.3 do not take part, as in OpenSSL.
+//! supported suites adds nothing, as a suite that is not compiled in does in OpenSSL: offering more than configured would
+//! be worse than offering less. Suites of TLS 1.3 do not take part, as in OpenSSL.
 
 use rustls::crypto::aws_lc_rs::cipher_suite;
 use rustls::{CipherSuite, SupportedCipherSuite};

@@ -13,7 +13,7 @@ use crate::server::{Versions, provider};
 use crate::session::{Session, TlsError};
 use crate::verify::AnyServer;
 
-/// Upstreams of one configuration whose sessions are kept.
+/// Upstreams of one configuration with stored sessions.
 const UPSTREAMS_MAX: usize = 1024;
 
 /// Sessions that are kept for one upstream: rustls' number of tickets of TLS 1.3.
@@ -34,7 +34,7 @@ pub struct ClientSettings {
     pub groups: Vec<&'static dyn SupportedKxGroup>,
     /// `proxy_ssl_session_reuse`
     pub reuses_sessions: bool,
-    /// `proxy_ssl_server_name`: whether the upstream is told its name.
+    /// `proxy_ssl_server_name`: whether the name is sent to the upstream.
     pub sends_name: bool,
     /// Protocols that are offered by ALPN, the best first.
     pub alpn: Vec<Vec<u8>>,
@@ -49,7 +49,7 @@ pub struct Client {
     upstreams: Option<Arc<Mutex<Upstreams>>>,
 }
 
-/// By the peer's address and the name that it is asked for.
+/// By the peer's address and the name in the hello.
 type Upstreams = HashMap<(String, String), Arc<rustls::ClientConfig>>;
 
 impl Client {
@@ -73,7 +73,7 @@ impl Client {
         Ok(Client { config: Arc::new(config), upstreams })
     }
 
-    /// A session with the upstream at `peer`, which is asked for this name or address. Names that are no host names are
+    /// A session with the upstream at `peer`, with this name or address in the hello. Names that are no host names are
     /// not sent.
     pub fn session(&self, peer: &str, name: &str) -> Result<Session, TlsError> {
         let config = self.config_of(peer, name);

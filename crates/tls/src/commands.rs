@@ -29,7 +29,7 @@ pub struct Commands {
     pub without_tickets: bool,
 }
 
-/// What came of a command.
+/// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obeyed {
     /// It is obeyed.
@@ -52,7 +52,7 @@ impl std::fmt::Display for Refused {
 const NAMES: &str =
     "CipherString, Ciphersuites, Curves, Groups, MinProtocol, MaxProtocol, Protocol and Options";
 
-/// A flag of `Options`: its name, and what it is when it is on and when it is off.
+/// A flag of `Options`: its name, and its effect when it is on and when it is off.
 type Flag = (&'static str, Meaning, Meaning);
 
 #[derive(Clone, Copy)]

@@ -1,5 +1,5 @@
-//! Handshakes over a socket of rt: the hello that chooses a server, its steps beside those of other handshakes, and what is known
-//! afterwards. [`Handshaken::over`] makes the stream.
+//! Handshakes over a socket of rt: the hello that chooses a server, its steps beside those of other handshakes, and its
+//! results. [`Handshaken::over`] makes the stream.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -21,15 +21,15 @@ use crate::turns::Turns;
 /// several records and is an attack.
 const HELLO_BYTES_MAX: usize = RECORD_BYTES_MAX + 5;
 
-/// Why a handshake did not come to its end.
+/// Why a handshake did not complete.
 pub enum HandshakeError {
     /// The peer ended the connection.
     Closed,
     /// The connection broke.
     Broken(Errno),
-    /// The session's own reason. The peer was told.
+    /// The session's own reason. The peer was informed.
     Tls(TlsError),
-    /// The server that was asked for refuses handshakes (`ssl_reject_handshake`). The peer was told.
+    /// The requested server refuses handshakes (`ssl_reject_handshake`). The peer was informed.
     Rejected,
     /// The first bytes are no TLS: they are for a response in plaintext.
     Plaintext(Buf),
@@ -55,7 +55,7 @@ impl std::fmt::Display for HandshakeError {
 
 impl std::error::Error for HandshakeError {}
 
-/// Reads a client's hello. `received` is what came before, and all that came afterwards.
+/// Reads a client's hello. `received` are the bytes that came before, and all that came afterwards.
 pub async fn greet(socket: &mut Socket, received: &mut Vec<u8>) -> Result<Hello, HandshakeError> {
     loop {
         match read_hello(received) {
@@ -82,19 +82,19 @@ pub fn is_tls(bytes: &[u8]) -> bool {
     bytes.first().is_none_or(|byte| *byte == HANDSHAKE_RECORD)
 }
 
-/// Tells a client that its server refuses handshakes.
+/// Sends a client the refusal of its server.
 pub fn reject(socket: &mut Socket) -> HandshakeError {
     tell(socket, fatal_alert(UNRECOGNIZED_NAME));
     HandshakeError::Rejected
 }
 
-/// Tells a client that this side has failed: `internal_error`, as OpenSSL does where it gets no certificate.
+/// Sends a client the failure of this side: `internal_error`, as OpenSSL does where it gets no certificate.
 pub fn fail(socket: &mut Socket) {
     tell(socket, fatal_alert(INTERNAL_ERROR));
 }
 
 /// Takes a handshake to its end, with the server that was chosen. `received` is all that came so far. Its steps take turns
-/// with those of other handshakes; where several are under way, a signature of RSA is made on another thread.
+/// with those of other handshakes; if several are in flight, a signature of RSA is made on another thread.
 pub async fn accept(
     socket: &mut Socket,
     server: &Server,
@@ -117,7 +117,7 @@ pub async fn accept(
     Ok(handshaken)
 }
 
-/// Has a session read what came first: the session, early data, and whether the handshake goes on.
+/// Has a session read the first bytes: the session, early data, and whether the handshake continues.
 fn first_step(mut session: Session, mut received: Vec<u8>) -> (Session, Vec<u8>, Result<bool, TlsError>) {
     let mut plain = Vec::new();
     let stepped = session.read(&mut received, &mut |bytes| plain.extend_from_slice(bytes));
@@ -144,7 +144,7 @@ async fn receive(socket: &mut Socket) -> Result<Buf, HandshakeError> {
     }
 }
 
-/// A session behind its handshake, whose socket is elsewhere.
+/// A session after its handshake, without its socket.
 pub struct Handshaken {
     session: Rc<RefCell<Session>>,
     receiving: Receiving,
@@ -162,7 +162,7 @@ impl Handshaken {
         Stream::new(socket, session, receiving)
     }
 
-    /// What the session knows of its handshake and its peer.
+    /// Facts of the session about its handshake and its peer.
     pub fn with_session<T>(&self, ask: impl FnOnce(&Session) -> T) -> T {
         ask(&self.session.borrow())
     }
@@ -212,7 +212,7 @@ impl Handshaken {
         }
     }
 
-    /// Reads what was received of a handshake; whether that goes on.
+    /// Reads received bytes of a handshake; whether it continues.
     fn step(&mut self, received: &mut [u8]) -> Result<bool, TlsError> {
         let mut session = self.session.borrow_mut();
         let plain = &mut self.receiving.plain;

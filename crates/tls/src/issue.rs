@@ -1,8 +1,8 @@
 //! Certificates that are made here: a local authority and the certificates of servers that it signs, and what certificate authorities
 //! are sent by ACME ([`request`], [`challenge`]).
 //!
-//! [`LocalAuthority`] needs no directory and no clock: its caller stores the PEM texts and passes the time. A root that it did not make is
-//! refused, because this file knows the names of its own only.
+//! [`LocalAuthority`] needs no directory and no clock: its caller stores the PEM texts and passes the time. A root that it
+//! did not make is refused, because this file knows the names of its own only.
 
 use std::time::{Duration, SystemTime};
 
@@ -20,16 +20,16 @@ use crate::x509::{self, Certificate, KeyError, Purpose, Roots};
 /// A day in seconds.
 const DAY: u64 = 24 * 60 * 60;
 
-/// How long a root is valid: it has to be trusted by hand, which nobody wants to repeat.
+/// How long a root is valid: it has to be trusted by hand, which users avoid to repeat.
 const ROOT_TIME: Duration = Duration::from_secs(10 * 365 * DAY);
 
 /// How long a server's certificate is valid. Some clients refuse more than 398 days.
 const LEAF_TIME: Duration = Duration::from_secs(397 * DAY);
 
-/// A certificate that is valid for less than this is made anew.
+/// A certificate with less validity left is made again.
 const LEAF_TIME_MIN: Duration = Duration::from_secs(198 * DAY);
 
-/// Certificates are valid from so long ago, for clients whose clocks are slow.
+/// Certificates are valid from this time ago, for clients with slow clocks.
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(DAY);
 
 /// Why an authority cannot be used.
@@ -141,7 +141,7 @@ impl LocalAuthority {
         is_for_all && lasts && self.judge(chain).is_ok()
     }
 
-    /// Asks what a client would say that trusts this root alone.
+    /// Verifies as a client would that trusts this root alone.
     fn judge(&self, chain: &[CertificateDer<'_>]) -> Result<(), AuthorityError> {
         let mut roots = Roots::new().ok_or(AuthorityError::Failed("no memory".to_owned()))?;
         roots.add(&self.root).map_err(AuthorityError::Failed)?;
@@ -150,7 +150,7 @@ impl LocalAuthority {
     }
 }
 
-/// A certificate that nobody trusts, for a server that has no other one yet.
+/// A certificate that no client trusts, for a server that has no other one yet.
 pub fn placeholder(names: &[String], now: SystemTime) -> Result<Identity, AuthorityError> {
     let mut params = CertificateParams::new(names)?;
     params.distinguished_name = DistinguishedName::new();
@@ -159,7 +159,7 @@ pub fn placeholder(names: &[String], now: SystemTime) -> Result<Identity, Author
     self_signed(&params)
 }
 
-/// A certificate that nobody trusts, with a new key of this kind, in PEM with its key, one text: for measurements.
+/// A certificate that no client trusts, with a new key of this kind, in PEM with its key, one text: for measurements.
 pub fn self_signed_pem(names: &[String], kind: KeyKind, now: SystemTime) -> Result<String, AuthorityError> {
     let no_random = || AuthorityError::Failed("no random numbers".to_owned());
     let pem = crate::signing::generate(kind).ok_or_else(no_random)?;
@@ -199,7 +199,7 @@ fn self_signed(params: &CertificateParams) -> Result<Identity, AuthorityError> {
     Identity::from_pem(text.as_bytes(), text.as_bytes(), &[]).map_err(AuthorityError::Certificate)
 }
 
-/// What a root has but for its validity.
+/// The parameters of a root without its validity.
 fn root_params(key: &KeyPair) -> CertificateParams {
     let mut params = CertificateParams::default();
     let digest = crate::digest(key.public_key_raw());

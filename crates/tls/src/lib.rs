@@ -1,9 +1,10 @@
 //! TLS for clients and upstreams: the only crate that uses rustls, and the one where keys stay. It knows no HTTP.
 //!
-//! [`server`] and [`client`] prepare handshakes out of settings, [`session`] is the state of one connection without its
-//! socket, [`handshake`] and [`stream`] join the two, [`turns`] bounds the work of handshakes. [`certificate`] reads PEM files; [`verify`] and [`x509`] judge the chains of peers;
-//! [`issue`] makes certificates, [`signing`] signs messages; [`tickets`] and [`sessions`] keep what a client goes on with; [`ciphers`], [`groups`] and [`commands`] have OpenSSL's names, [`seen`] is what rustls
-//! tells only parts of this crate.
+//! [`server`] and [`client`] prepare handshakes out of settings. [`session`] is the state of one connection without its
+//! socket, [`handshake`] and [`stream`] join the two, [`turns`] bounds the work of handshakes. [`certificate`] reads PEM
+//! files; [`verify`] and [`x509`] judge the chains of peers; [`issue`] makes certificates, [`signing`] signs messages;
+//! [`tickets`] and [`sessions`] keep the state for resumption; [`ciphers`], [`groups`] and [`commands`] have OpenSSL's
+//! names, [`seen`] collects facts that rustls reports only to parts of this crate.
 
 pub mod certificate;
 pub mod ciphers;

@@ -1,5 +1,5 @@
-//! What rustls tells its keys, tickets and verifiers of a handshake, and not its session: the signatures, and the session's
-//! identifier.
+//! Facts that rustls reports to keys, tickets and verifiers of a handshake, but not to its session: the signatures, and the
+//! session's identifier.
 //!
 //! rustls calls them on the thread that drives the session, while it does so. [`within`] makes the record of a session the one of
 //! its thread for that time, and [`note`] writes to it.
@@ -14,11 +14,11 @@ pub const SESSION_ID_BYTES: usize = 32;
 /// The record of one session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// The session's identifier: the same for all tickets of it, and for the connections that go on with it.
+    /// The session's identifier: the same for all tickets of it, and for the connections that resume it.
     pub session_id: Option<[u8; SESSION_ID_BYTES]>,
     /// The scheme of the server's signature; nothing where a session was resumed.
     pub signature: Option<SignatureScheme>,
-    /// The scheme of the client's signature, where it has shown a certificate.
+    /// The scheme of the client's signature, if it has sent a certificate.
     pub client_signature: Option<SignatureScheme>,
 }
 
@@ -26,7 +26,7 @@ thread_local! {
     static CURRENT: Cell<Option<Seen>> = const { Cell::new(None) };
 }
 
-/// Drives a session, whose record this is.
+/// Drives the session with this record.
 pub(crate) fn within<T>(seen: &mut Seen, drive: impl FnOnce() -> T) -> T {
     let outer = CURRENT.replace(Some(*seen));
     let driven = drive();
@@ -44,7 +44,7 @@ pub(crate) fn note(change: impl FnOnce(&mut Seen)) -> Seen {
     seen
 }
 
-/// The identifier of the session that is driven; a random one where it has none yet. `None` where the machine has no random
+/// The identifier of the session that is driven; a random one if it has none yet. `None` where the machine has no random
 /// numbers.
 pub(crate) fn session_id() -> Option<[u8; SESSION_ID_BYTES]> {
     let mut random = [0; SESSION_ID_BYTES];

@@ -69,7 +69,7 @@ pub struct ServerSettings {
     pub prefers_own_ciphers: bool,
     /// Whether clients that like ChaCha20 best get it, whatever this side prefers.
     pub prioritizes_chacha: bool,
-    /// Whether clients are asked for a certificate, with the authorities whose names they are told.
+    /// Whether clients must send a certificate, with the authorities named to them.
     pub client_authorities: Option<Vec<CertificateDer<'static>>>,
     /// Protocols that are offered by ALPN, the best first.
     pub alpn: Vec<Vec<u8>>,
@@ -117,7 +117,7 @@ impl Server {
         let identities = Arc::new(Identities::new(&settings));
         let sessions = Sessions::of(&settings);
         let config = configure(&settings, &settings.suites, &settings.suites_13, &identities, &sessions)?;
-        // OpenSSL has this option for servers with an order of their own only.
+        // In OpenSSL this option exists only for servers with their own order.
         let has_second_order = settings.prioritizes_chacha && settings.prefers_own_ciphers;
         let chacha_first = has_second_order.then(|| {
             let (suites, suites_13) = (chacha_first(&settings.suites), chacha_first(&settings.suites_13));
@@ -128,7 +128,7 @@ impl Server {
     }
 
     /// What proves to a certificate authority that this server has a name (`tls-alpn-01`, RFC 8737): a certificate that
-    /// the authority can tell, and nothing else that a client would want.
+    /// the authority recognises, and no other properties that a client needs.
     pub fn for_challenge(identity: &Identity) -> Result<Server, TlsError> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = rustls::ServerConfig::builder_with_provider(provider);
@@ -147,7 +147,7 @@ impl Server {
         chosen.is_some_and(|key| key.key.algorithm() == SignatureAlgorithm::RSA)
     }
 
-    /// The same with these certificates in front of its own.
+    /// The same with these certificates before its own.
     pub fn with_identities(&self, identities: &[Identity]) -> Server {
         let found = identities.iter().map(|identity| Arc::clone(identity.key()));
         let fixed = found.chain(self.identities.fixed.iter().cloned()).collect();
@@ -223,7 +223,7 @@ fn configure(
     }
     if settings.early_data {
         config.max_early_data_size = EARLY_DATA_BYTES_MAX;
-        // Their responses do not wait for the end of the handshake. rustls leaves it out where clients are asked for certificates.
+        // Their responses do not wait for the end of the handshake. rustls leaves it out if clients must send certificates.
         config.send_half_rtt_data = true;
     }
     Ok(Arc::new(config))
@@ -321,7 +321,7 @@ impl Identities {
     }
 }
 
-/// What a client says first, of which the server is chosen.
+/// The hello of a client, by which the server is chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
     /// The name of the server (SNI, RFC 6066 section 3), in lower case.
@@ -348,7 +348,7 @@ impl Hello {
     }
 }
 
-/// What a client offers, in the little that is kept while its connection lives: numbers of suites, groups and schemes.
+/// The offer of a client, in the few values kept while its connection lives: numbers of suites, groups and schemes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
     numbers: Box<[u16]>,
@@ -382,14 +382,14 @@ impl Offer {
     }
 }
 
-/// What came of the first bytes of a client.
+/// The result of the first bytes of a client.
 #[derive(Debug)]
 pub enum HelloProgress {
     /// More bytes are needed.
     More,
     /// All of the hello is here.
     Complete(Hello),
-    /// It is not one; these bytes say so to the client.
+    /// It is not one; these bytes report it to the client.
     Failed(TlsError, Vec<u8>),
 }
 
@@ -401,7 +401,7 @@ pub fn read_hello(bytes: &[u8]) -> HelloProgress {
     let mut acceptor = Acceptor::default();
     let mut rest = bytes;
     while !rest.is_empty() {
-        // The acceptor takes a few KiB at once; an error is what `accept` says better.
+        // The acceptor takes a few KiB at once; `accept` reports an error better.
         if !matches!(acceptor.read_tls(&mut rest), Ok(count) if count > 0) {
             break;
         }
@@ -419,13 +419,13 @@ pub fn read_hello(bytes: &[u8]) -> HelloProgress {
     HelloProgress::More
 }
 
-/// Whether it is worth to parse these bytes: the lengths of records and message say that the hello is complete, or that
-/// it is none. A client that sends a byte at a time costs a look at each, not a parser's work.
+/// Whether it is worth to parse these bytes: the lengths of records and message show that the hello is complete, or
+/// that it is none. A client that sends a byte at a time costs a check of each, not a parser's work.
 fn is_whole_hello(bytes: &[u8]) -> bool {
     let (mut rest, mut found, mut needed, mut header) = (bytes, 0, 4, 0_usize);
     while found < needed {
         let &[kind, _, _, high, low, ref records @ ..] = rest else {
-            // Another kind of record can be told without its length.
+            // Another kind of record is recognised without its length.
             return rest.first().is_some_and(|kind| *kind != HANDSHAKE_RECORD);
         };
         let len = usize::from(u16::from_be_bytes([high, low]));
@@ -452,7 +452,7 @@ pub(crate) const UNRECOGNIZED_NAME: u8 = 112;
 /// The alert for a fault of this side (RFC 8446 section 6.2).
 pub(crate) const INTERNAL_ERROR: u8 = 80;
 
-/// A fatal alert before the handshake has begun, in a record of its own.
+/// A fatal alert before the handshake has begun, in a separate record.
 pub(crate) fn fatal_alert(description: u8) -> Vec<u8> {
     let version = u16::from(ProtocolVersion::TLSv1_2).to_be_bytes();
     vec![21, version[0], version[1], 0, 2, 2, description]

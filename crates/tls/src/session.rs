@@ -13,13 +13,13 @@ use rustls::{AlertDescription, CommonState, HandshakeKind, InvalidMessage};
 
 use crate::seen::{self, Seen};
 
-/// A record holds at most so many bytes of plaintext (RFC 8446 section 5.1).
+/// A record holds at most this many bytes of plaintext (RFC 8446 section 5.1).
 pub const RECORD_BYTES_MAX: usize = 16 << 10;
 
 /// Bytes that sealing adds to a record at most: header, explicit nonce of TLS 1.2 or inner type of 1.3, and tag.
 pub const RECORD_OVERHEAD: usize = 5 + 8 + 1 + 16;
 
-/// Bytes of the update of keys (RFC 8446 section 4.6.3) that may go out before a record: the peer may have asked for it.
+/// Bytes of the update of keys (RFC 8446 section 4.6.3) that may go out before a record: the peer may have requested it.
 const KEY_UPDATE_BYTES: usize = 5 + RECORD_OVERHEAD;
 
 /// Bytes that are kept of a message that is not complete. A chain of certificates has 64 KiB at most (rustls' limit);
@@ -31,8 +31,8 @@ pub struct Session {
     side: Side,
     /// Bytes for the peer that belong to no plaintext: handshake, alerts, key updates.
     output: Vec<u8>,
-    /// What the peer has sent of a record or a message that is not complete. rustls has read a part of it already, and
-    /// each step needs it, those that only write too.
+    /// The received part of an incomplete record or message. rustls has read a part of it already, and each step needs
+    /// it, those that only write too.
     partial: Vec<u8>,
     /// What ended the session before its end.
     failed: Option<Box<TlsError>>,
@@ -41,7 +41,7 @@ pub struct Session {
     record_bytes: usize,
     /// Whether this side may send plaintext already, while the end of the handshake is on its way from the client.
     may_answer_early: bool,
-    /// What parts of this crate were told during the handshake.
+    /// Facts reported to parts of this crate during the handshake.
     seen: Option<Box<Seen>>,
 }
 
@@ -50,7 +50,7 @@ enum Side {
     Client(UnbufferedClientConnection),
 }
 
-/// Why a session cannot go on.
+/// Why a session cannot continue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TlsError(rustls::Error);
 
@@ -100,7 +100,7 @@ impl Session {
         Ok(Session::new(Side::Server(connection), record_bytes))
     }
 
-    /// The client's side of a connection, which speaks first: [`Session::read`] with nothing makes its first bytes.
+    /// The client's side of a connection, which speaks first: [`Session::read`] without input makes its first bytes.
     pub fn client(
         config: &Arc<rustls::ClientConfig>,
         name: ServerName<'static>,
@@ -123,8 +123,8 @@ impl Session {
         }
     }
 
-    /// Reads what the peer has sent, changes it, and hands out the plaintext of all whole records. The beginning of a
-    /// record or of a message that is not complete is kept until what follows it comes.
+    /// Reads bytes of the peer in place, and returns the plaintext of all whole records. The beginning of an incomplete
+    /// record or message is kept until the rest comes.
     ///
     /// After an error [`Session::output`] may hold an alert for the peer; nothing else can be done.
     pub fn read(&mut self, incoming: &mut [u8], plain: &mut dyn FnMut(&[u8])) -> Result<(), TlsError> {
@@ -165,11 +165,11 @@ impl Session {
         done.inspect_err(|error| self.fail(error))
     }
 
-    /// Ends a session. What it has to say about that is in its output afterwards.
+    /// Ends a session. Its response is in its output afterwards.
     fn fail(&mut self, error: &TlsError) {
         self.failed = Some(Box::new(error.clone()));
         self.partial = Vec::new();
-        // While there is something to say rustls reads nothing, which it must not do again after an error.
+        // While there is output rustls reads nothing, which it must not do again after an error.
         while self.common().wants_write() {
             let Session { side, output, peer_closed, .. } = self;
             let (_, next) = match side {
@@ -227,14 +227,14 @@ impl Session {
         !self.output.is_empty()
     }
 
-    /// Bytes of plaintext that [`Session::seal`] can put into so many bytes for the peer.
+    /// Bytes of plaintext that [`Session::seal`] can put into this many bytes for the peer.
     pub fn plain_bytes(&self, room: usize) -> usize {
         let room = room.saturating_sub(self.output.len() + KEY_UPDATE_BYTES);
         let whole = self.record_bytes + RECORD_OVERHEAD;
         (room / whole) * self.record_bytes + (room % whole).saturating_sub(RECORD_OVERHEAD)
     }
 
-    /// Room that [`Session::seal`] needs for so much plaintext.
+    /// Room that [`Session::seal`] needs for this much plaintext.
     pub fn sealed_bytes(&self, len: usize) -> usize {
         self.output.len() + KEY_UPDATE_BYTES + len + len.div_ceil(self.record_bytes) * RECORD_OVERHEAD
     }
@@ -244,7 +244,7 @@ impl Session {
         self.record_bytes
     }
 
-    /// Seals plaintext into `out`, behind what waits in [`Session::output`], and returns how many bytes are there now.
+    /// Seals plaintext into `out`, behind the bytes of [`Session::output`], and returns how many bytes are there now.
     /// At most [`Session::plain_bytes`] of its length fit.
     ///
     /// # Panics
@@ -256,7 +256,7 @@ impl Session {
         Ok(sealed)
     }
 
-    /// Says to the peer that nothing more follows (RFC 8446 section 6.1), and returns the bytes for it.
+    /// Announces the end to the peer (RFC 8446 section 6.1), and returns the bytes for it.
     pub fn close(&mut self) -> Result<Vec<u8>, TlsError> {
         let mut out = vec![0; self.output.len() + 2 * RECORD_OVERHEAD];
         let len = self.write(|writer, out| writer.close(out), &mut out)?;
@@ -270,7 +270,7 @@ impl Session {
         write: impl FnOnce(&mut dyn Writer, &mut [u8]) -> Result<usize, EncryptError>,
         out: &mut [u8],
     ) -> Result<usize, TlsError> {
-        // What is left to be said comes first; nothing new is read.
+        // Pending output comes first; nothing new is read.
         self.read(&mut [], &mut |_| {})?;
         let before = self.output.len();
         // A session that has sent no hello yet has made it just now; `plain_bytes` could not count it.
@@ -305,7 +305,7 @@ impl Session {
         }
     }
 
-    /// Whether the handshake is still under way.
+    /// Whether the handshake is still in progress.
     pub fn is_handshaking(&self) -> bool {
         self.common().is_handshaking()
     }
@@ -325,12 +325,12 @@ impl Session {
         self.common().alpn_protocol()
     }
 
-    /// Whether the session goes on from an earlier one.
+    /// Whether the session resumes an earlier one.
     pub fn is_resumed(&self) -> bool {
         self.common().handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
-    /// What parts of this crate were told during the handshake; it is then no longer here.
+    /// Facts reported to parts of this crate during the handshake; it is then no longer here.
     pub fn take_seen(&mut self) -> Seen {
         self.seen.take().map(|seen| *seen).unwrap_or_default()
     }
@@ -366,7 +366,7 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// What follows a step.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Step,
@@ -374,7 +374,7 @@ enum Next {
     Wait,
 }
 
-/// Takes one step of a session: how many bytes were used, and what follows.
+/// Takes one step of a session: how many bytes were used, and the next step.
 fn step<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
     output: &mut Vec<u8>,
@@ -430,7 +430,7 @@ fn encode<Data>(
     Ok(Next::Step)
 }
 
-/// Hands out the plaintext that came before the handshake's end, and returns how many bytes were used.
+/// Returns the plaintext that came before the handshake's end, and how many bytes were used.
 fn early_data(
     discard: usize,
     early: &mut rustls::unbuffered::ReadEarlyData<'_, '_, rustls::server::ServerConnectionData>,

@@ -1,4 +1,4 @@
-//! Sessions that the server keeps (`ssl_session_cache`), for clients that go on with one.
+//! Sessions that the server keeps (`ssl_session_cache`), for clients that resume one.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -12,7 +12,7 @@ use crate::seen::{self, SESSION_ID_BYTES};
 /// Parts with a lock each, so that threads seldom meet.
 const SHARDS: usize = 16;
 
-/// Bytes that a session takes beside its name and its content: two copies of the name and what the tables need.
+/// Bytes that a session takes beside its name and its content: two copies of the name, and the memory of the tables.
 const ENTRY_OVERHEAD: usize = 160;
 
 /// Sessions of one name (`shared:NAME:SIZE`), of all servers that use it. Bounded in bytes; the oldest go first.
@@ -25,7 +25,7 @@ pub struct SessionCache {
 #[derive(Default)]
 struct Shard {
     sessions: HashMap<Vec<u8>, Kept>,
-    /// Names in the order of their arrival, with the number that tells a name that came again apart.
+    /// Names in the order of their arrival, with the number that distinguishes a repeated name.
     order: VecDeque<(Vec<u8>, u64)>,
     bytes: usize,
     number: u64,
@@ -53,7 +53,7 @@ pub fn named(name: &str, bytes_max: usize) -> Arc<SessionCache> {
 }
 
 impl SessionCache {
-    /// An empty one for so many bytes.
+    /// An empty one for this many bytes.
     pub fn new(bytes_max: usize) -> Arc<SessionCache> {
         Arc::new(SessionCache {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -144,7 +144,7 @@ pub(crate) struct ServerSessions {
 
 impl ServerSessions {
     fn name(&self, id: &[u8]) -> Vec<u8> {
-        // The length keeps a block's name apart from what follows it.
+        // The length separates a block's name from the rest.
         [&(self.scope.len() as u32).to_be_bytes()[..], &self.scope, id].concat()
     }
 }

@@ -1,7 +1,7 @@
 //! Keys that sign messages: of accounts at certificate authorities, and those that certificates are requested for.
 //!
-//! [`generate`] makes a key as PEM, [`SigningKey`] signs as JSON Web Algorithms has it (RFC 7518 section 3), [`mac`] is its
-//! counterpart with a shared secret.
+//! [`generate`] makes a key as PEM, [`SigningKey`] signs in the forms of JSON Web Algorithms (RFC 7518 section 3), [`mac`]
+//! is its counterpart with a shared secret.
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa;

@@ -35,7 +35,7 @@ struct Sealed {
     is_unsent: bool,
 }
 
-/// What was received and has not been handed out.
+/// Received bytes that have not been returned.
 #[derive(Default)]
 pub(crate) struct Receiving {
     /// Plaintext that did not fit into the buffer that brought it, from `start` on.
@@ -47,7 +47,7 @@ pub(crate) struct Receiving {
     failed: Option<TlsError>,
 }
 
-/// Says something to a peer that is given up: it may be lost where the socket is full.
+/// Sends a last message to a peer that is given up: it may be lost where the socket is full.
 pub(crate) fn tell(socket: &mut Socket, bytes: Vec<u8>) {
     if !bytes.is_empty() {
         let mut data = Segments::from(bytes);
@@ -83,17 +83,17 @@ impl Stream {
         }
     }
 
-    /// For those who may use the stream beside its owner.
+    /// For users of the stream beside its owner.
     pub fn handle(&self) -> StreamHandle {
         StreamHandle { socket: self.socket.fd().clone(), session: Rc::clone(&self.session) }
     }
 
-    /// What has arrived, without asking for more.
+    /// Bytes that have arrived, without a further receive.
     pub fn try_recv(&mut self) -> Option<Result<Option<Buf>, Errno>> {
         self.split().0.try_recv()
     }
 
-    /// Whether neither plaintext nor an end nor an error have come that nobody has taken.
+    /// Whether no plaintext, end or error is pending.
     pub fn is_quiet(&mut self) -> bool {
         !self.has_plaintext() && self.receiving.failed.is_none() && self.socket.is_quiet()
     }
@@ -103,7 +103,7 @@ impl Stream {
         &mut self.socket
     }
 
-    /// What the session knows of its handshake and its peer.
+    /// Facts of the session about its handshake and its peer.
     pub fn with_session<T>(&self, ask: impl FnOnce(&Session) -> T) -> T {
         ask(&self.session.borrow())
     }
@@ -117,7 +117,7 @@ impl Stream {
     }
 
     /// The next plaintext; `None` at the end of the stream. A connection that ends without a closing alert ends the
-    /// stream too, as in nginx: HTTP has ends of its own.
+    /// stream too, as in nginx: HTTP has its own ends.
     pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Errno>> {
         self.split().0.poll_recv(context)
     }
@@ -137,18 +137,18 @@ impl Stream {
         self.split().1.poll_send(context, data, more)
     }
 
-    /// Seals what fits into one buffer, and sends of it by a call of this thread what the socket takes at once; see
-    /// [`rt::net::Writer::send_now`]. What was sealed and not taken is [`Stream::has_unsent`].
+    /// Seals the bytes that fit into one buffer, and sends by a call of this thread as many as the socket takes at
+    /// once; see [`rt::net::Writer::send_now`]. [`Stream::has_unsent`] covers sealed bytes that were not taken.
     pub fn send_now(&mut self, data: &mut Segments, more: bool) -> Result<(), Errno> {
         self.split().1.send_now(data, more)
     }
 
-    /// Whether sealed bytes have not left yet: [`Stream::poll_send`] sends them, with nothing else too.
+    /// Whether sealed bytes have not left yet: [`Stream::poll_send`] sends them, also without further bytes.
     pub fn has_unsent(&self) -> bool {
         self.sealed.is_unsent
     }
 
-    /// Says that nothing more follows, as far as the socket takes it.
+    /// Announces the end, as far as the socket takes it.
     pub fn say_goodbye(&mut self) {
         if self.sealed.is_unsent {
             return;
@@ -170,13 +170,13 @@ impl Stream {
         self.receiving.failed.as_ref()
     }
 
-    /// Whether plaintext was received that nobody has taken.
+    /// Whether plaintext is pending.
     pub fn has_plaintext(&self) -> bool {
         self.receiving.start < self.receiving.plain.len()
     }
 }
 
-/// Sends beside the owner of a stream, who only receives meanwhile.
+/// Sends beside the owner of a stream, which only receives meanwhile.
 pub struct StreamWriter {
     writer: Writer,
     session: Rc<RefCell<Session>>,
@@ -217,7 +217,7 @@ impl Drop for StreamWriter {
     }
 }
 
-/// What may be done with a stream beside its owner.
+/// The operations on a stream beside its owner.
 pub struct StreamHandle {
     socket: io::Fd,
     session: Rc<RefCell<Session>>,
@@ -270,7 +270,7 @@ impl TlsReader<'_> {
         }
     }
 
-    /// What has arrived, without asking for more.
+    /// Bytes that have arrived, without a further receive.
     pub fn try_recv(&mut self) -> Option<Result<Option<Buf>, Errno>> {
         loop {
             if self.receiving.start < self.receiving.plain.len() {
@@ -325,7 +325,7 @@ impl Receiving {
         }
     }
 
-    /// Hands out plaintext that is left, in a buffer that may have to be waited for.
+    /// Returns the remaining plaintext, in a buffer that may have to be waited for.
     fn poll_plain(&mut self, context: &mut Context<'_>) -> Poll<Buf> {
         let left = self.plain.len() - self.start;
         let wanted = self.wanted.get_or_insert_with(|| rt::buffer(left, 0));
@@ -394,7 +394,7 @@ impl TlsWriter<'_> {
 /// Seals the front of `data` into one buffer, and takes it off.
 fn seal(session: &mut Session, data: &mut Segments) -> Result<Source, TlsError> {
     let len = data.len();
-    // With what the session has to say itself: tickets hold the chain of a client, and may be longer than a buffer.
+    // With the session's own output: tickets hold the chain of a client, and may be longer than a buffer.
     let one_record = session.sealed_bytes(session.record_bytes());
     let wanted = session.sealed_bytes(len).min(SEND_BYTES.max(one_record));
     match rt::buffer_at_once(wanted) {
@@ -403,7 +403,7 @@ fn seal(session: &mut Session, data: &mut Segments) -> Result<Source, TlsError> 
             buf.set_len(sealed);
             Ok(Source::Buf(buf))
         }
-        // The data may hold buffers of the pool that others wait for: it goes on without one.
+        // The data may hold buffers of the pool that others wait for: it continues without one.
         None => {
             let mut bytes = vec![0; wanted.min(one_record)];
             let sealed = seal_into(session, data, &mut bytes)?;

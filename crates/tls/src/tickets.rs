@@ -1,11 +1,11 @@
-//! Session tickets (RFC 5077, RFC 8446 section 4.6.1): sessions that the client keeps, sealed by keys of ours.
+//! Session tickets (RFC 5077, RFC 8446 section 4.6.1): sessions that the client keeps, sealed by keys of the server.
 //!
-//! A ticket is `name of the key, 16 bytes | nonce, 12 bytes | sealed session`. What a server block sealed opens only for
-//! that block: its name is authenticated with the ticket. Else a client without a certificate could go on with a session
-//! of another server that needs none (CVE-2025-23419 in nginx).
+//! A ticket is `name of the key, 16 bytes | nonce, 12 bytes | sealed session`. A ticket sealed for a server block opens
+//! only for that block: its name is authenticated with the ticket. Else a client without a certificate could resume a
+//! session of another server that needs none (CVE-2025-23419 in nginx).
 //!
-//! Random keys come from a [`Chain`]. The master keeps one and gives it to each worker, so that workers have the same keys
-//! without a word to each other, and tickets outlive a worker.
+//! Random keys come from a [`Chain`]. The master keeps one and gives it to each worker. So workers have the same keys
+//! without messages, and tickets outlive a worker.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -40,7 +40,7 @@ const STEPS_MAX: u64 = 100_000;
 /// Bytes of a secret.
 const SECRET_BYTES: usize = 32;
 
-/// Secrets of which each follows from the one before it, and none from a later one: what is forgotten cannot be computed
+/// Secrets of which each follows from the one before it, and none from a later one: forgotten keys cannot be computed
 /// again, so that old tickets stay secret when a process is broken into.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Chain {
@@ -52,7 +52,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// A random one, of so many seconds since 1970. `None` where the machine has no random numbers.
+    /// A random one, made at this time in seconds since 1970. `None` where the machine has no random numbers.
     pub fn random(now_s: u64) -> Option<Chain> {
         let mut secret = [0; SECRET_BYTES];
         rand::fill(&mut secret).ok()?;
@@ -71,13 +71,13 @@ impl Chain {
         Some(Chain { step, secret: secret.try_into().ok()?, longest_s: 0 })
     }
 
-    /// Forgets what no key needs that is replaced each `lifetime`, or more often.
+    /// Forgets secrets that no key replaced each `lifetime`, or more often, needs.
     pub fn forget(&mut self, now_s: u64, lifetime: Duration) {
         let kept_s = lifetime_s(lifetime) * (1 + REPLACED_KEYS_MAX);
         *self = self.at(now_s.saturating_sub(kept_s) / STEP_S);
     }
 
-    /// The secret of a step; the first one that is known where that is a later one.
+    /// The secret of a step; the first known one if that is a later one.
     fn at(&self, step: u64) -> Chain {
         let mut chain = self.clone();
         if step.saturating_sub(self.step) > STEPS_MAX {
@@ -254,8 +254,8 @@ pub struct Tickets {
 }
 
 impl Tickets {
-    /// Makes a ticket, which holds the identifier of its session in front of what rustls says of it. `None` where the machine has
-    /// no random numbers.
+    /// Makes a ticket, which holds the identifier of its session before rustls's data. `None` where the machine has no
+    /// random numbers.
     pub fn seal(&self, session: &[u8], now_s: u64) -> Option<Vec<u8>> {
         let key = self.keys.at(now_s).keys.first().cloned()?;
         let mut nonce = [0; NONCE_LEN];

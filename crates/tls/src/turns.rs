@@ -135,7 +135,7 @@ impl Turns {
 }
 
 impl State {
-    /// Begins to count anew where another turn has begun.
+    /// Restarts the count in another turn.
     fn begin(&mut self, now: Instant) {
         if self.turn != Some(now) {
             self.turn = Some(now);

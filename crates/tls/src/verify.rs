@@ -1,7 +1,7 @@
-//! What a handshake does with the peer's certificate: it checks that the peer has its key, and nothing else.
+//! The treatment of the peer's certificate: it checks that the peer has its key, and nothing else.
 //!
 //! Whether the certificate is trusted is judged behind the handshake ([`crate::Trust`]), as nginx does it: a request shows
-//! the verdict and is refused by status 400, where a failed handshake would tell the client nothing.
+//! the verdict and is refused by status 400, while a failed handshake would not inform the client.
 
 use std::sync::Arc;
 
@@ -24,13 +24,13 @@ fn algorithms() -> WebPkiSupportedAlgorithms {
 /// Takes any certificate of a client.
 #[derive(Debug)]
 pub(crate) struct AnyClient {
-    /// Names of authorities that the client is told.
+    /// Names of authorities sent to the client.
     pub(crate) authorities: Vec<DistinguishedName>,
     pub(crate) algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl AnyClient {
-    /// Tells clients these names.
+    /// Sends clients these names.
     pub(crate) fn new(authorities: Vec<DistinguishedName>) -> Arc<AnyClient> {
         Arc::new(AnyClient { authorities, algorithms: algorithms() })
     }
@@ -162,7 +162,7 @@ fn key_parts(der: &[u8]) -> Option<(&[u8], &[u8])> {
     }
 }
 
-/// The content of a value of this tag at the front, and what follows it.
+/// The content of a value of this tag at the front, and the rest.
 fn der_value(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (&found, rest) = der.split_first()?;
     let (&first, rest) = rest.split_first()?;
@@ -177,7 +177,7 @@ fn der_value(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(len).filter(|_| found == tag)
 }
 
-/// Whom a peer's certificate has to come from.
+/// The authorities for a peer's certificate.
 #[derive(Debug)]
 pub struct Trust {
     roots: Roots,

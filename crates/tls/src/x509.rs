@@ -1,9 +1,9 @@
 //! Certificates, keys and chains, as aws-lc reads and verifies them: the words of its verdicts are OpenSSL's, which is
 //! what nginx's users know.
 //!
-//! rustls' own verifier (webpki) refuses certificates of version 1 and has words of its own. [`Certificate`] is one
-//! certificate and the values that `$ssl_client_*` show, [`Roots`] verifies a chain, [`private_key`] reads a key, with
-//! its password where it has one. This is the only file of the crate with unsafe code.
+//! rustls' own verifier (webpki) refuses certificates of version 1 and has other messages. [`Certificate`] is one
+//! certificate and the values of `$ssl_client_*`, [`Roots`] verifies a chain, [`private_key`] reads a key, with its
+//! password if it has one. This is the only file of the crate with unsafe code.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use std::net::IpAddr;
@@ -62,7 +62,7 @@ fn text(write: impl FnOnce(*mut ffi::BIO) -> c_int) -> Option<String> {
     if unsafe { ffi::BIO_mem_contents(bio.as_ptr(), &raw mut bytes, &raw mut len) } != 1 || bytes.is_null() {
         return Some(String::new());
     }
-    // SAFETY: the library says that so many bytes are there, and the BIO lives to the end of this function.
+    // SAFETY: the library guarantees this many bytes, and the BIO lives to the end of this function.
     let bytes = unsafe { std::slice::from_raw_parts(bytes, len) };
     Some(String::from_utf8_lossy(bytes).into_owned())
 }
@@ -71,7 +71,7 @@ fn text(write: impl FnOnce(*mut ffi::BIO) -> c_int) -> Option<String> {
 fn last_error() -> String {
     // SAFETY: reads the queue of errors of this thread.
     let code = unsafe { ffi::ERR_peek_last_error() };
-    // SAFETY: any number may be asked for; the answer is static text or nothing.
+    // SAFETY: any number is valid; the answer is static text or nothing.
     let reason = unsafe { ffi::ERR_reason_error_string(code) };
     // SAFETY: empties the queue of errors of this thread.
     unsafe { ffi::ERR_clear_error() };
@@ -86,7 +86,7 @@ fn last_error() -> String {
 /// One certificate.
 pub struct Certificate(Owned<ffi::X509>);
 
-// SAFETY: the object has its own lock for what it computes lazily, and its count of references is atomic.
+// SAFETY: the object has a lock for lazily computed values, and its count of references is atomic.
 unsafe impl Send for Certificate {}
 // SAFETY: as above; all functions here take it as constant.
 unsafe impl Sync for Certificate {}
@@ -122,7 +122,7 @@ impl Certificate {
         name(unsafe { ffi::X509_get_subject_name(self.0.as_ptr()) }, form)
     }
 
-    /// The name of who signed it.
+    /// The name of the issuer.
     pub fn issuer(&self, form: NameForm) -> Option<String> {
         // SAFETY: as in `subject`.
         name(unsafe { ffi::X509_get_issuer_name(self.0.as_ptr()) }, form)
@@ -178,16 +178,16 @@ impl Certificate {
         (unsafe { ffi::ASN1_TIME_to_posix(time, &raw mut seconds) } == 1).then_some(seconds)
     }
 
-    /// The identifier of its issuer's key (RFC 5280 section 4.2.1.1), where it has one.
+    /// The identifier of its issuer's key (RFC 5280 section 4.2.1.1), if it has one.
     pub fn authority_key_id(&self) -> Option<Vec<u8>> {
-        // SAFETY: a valid certificate; the text belongs to it, and the library locks what it computes of it.
+        // SAFETY: a valid certificate; the text belongs to it, and the library locks its computed values.
         let id = NonNull::new(unsafe { ffi::X509_get0_authority_key_id(self.0.as_ptr()) }.cast_mut())?;
         // SAFETY: a valid text.
         let bytes = unsafe { ffi::ASN1_STRING_get0_data(id.as_ptr()) };
         // SAFETY: as above.
         let len = unsafe { ffi::ASN1_STRING_length(id.as_ptr()) };
         let len = usize::try_from(len).ok().filter(|_| !bytes.is_null())?;
-        // SAFETY: the text has so many bytes and lives as long as the certificate.
+        // SAFETY: the text has this many bytes and lives as long as the certificate.
         Some(unsafe { std::slice::from_raw_parts(bytes, len) }.to_vec())
     }
 
@@ -208,12 +208,12 @@ impl Certificate {
             Ok(IpAddr::V6(address)) => address.octets().to_vec(),
             Err(_) => {
                 let (name, len) = (host.as_ptr().cast(), host.len());
-                // SAFETY: a valid certificate, and a name of `len` bytes; the name that matched is not asked for.
+                // SAFETY: a valid certificate, and a name of `len` bytes; the matching name is not requested.
                 let found = unsafe { ffi::X509_check_host(self.0.as_ptr(), name, len, 0, ptr::null_mut()) };
                 return found == 1;
             }
         };
-        // SAFETY: a valid certificate, and an address of so many bytes.
+        // SAFETY: a valid certificate, and an address of this many bytes.
         unsafe { ffi::X509_check_ip(self.0.as_ptr(), bytes.as_ptr(), bytes.len(), 0) == 1 }
     }
 }
@@ -270,7 +270,7 @@ fn library_bytes(bytes: *mut u8, len: usize) -> Option<Vec<u8>> {
     if bytes.is_null() {
         return None;
     }
-    // SAFETY: the library says that so many bytes are there.
+    // SAFETY: the library guarantees this many bytes.
     let copy = unsafe { std::slice::from_raw_parts(bytes, len) }.to_vec();
     // SAFETY: the library allocated them, and nothing refers to them any more.
     unsafe { ffi::OPENSSL_free(bytes.cast()) };
@@ -331,7 +331,7 @@ impl Distrust {
 /// Certificates between the peer's and a root at most: the library's own limit, and OpenSSL's.
 const DEPTH_MAX: u32 = 100;
 
-/// What the library says of a chain, and of which of its certificates.
+/// The verdict of the library on a chain, and its certificate.
 struct Verdict {
     code: i32,
     depth: c_int,
@@ -348,7 +348,7 @@ impl Roots {
     /// Trusts a certificate.
     pub fn add(&mut self, der: &[u8]) -> Result<(), String> {
         let Some(certificate) = Certificate::from_der(der) else { return Err(last_error()) };
-        // SAFETY: two valid objects; the store counts a reference of its own.
+        // SAFETY: two valid objects; the store counts another reference.
         match unsafe { ffi::X509_STORE_add_cert(self.store.as_ptr(), certificate.0.as_ptr()) } {
             1 => Ok(()),
             _ => Err(last_error()),
@@ -362,7 +362,7 @@ impl Roots {
         // SAFETY: `input` points to `len` bytes that outlive the call; no object is reused.
         let crl = unsafe { ffi::d2i_X509_CRL(ptr::null_mut(), &raw mut input, len) };
         let Some(crl) = Owned::new(crl, ffi::X509_CRL_free) else { return Err(last_error()) };
-        // SAFETY: two valid objects; the store counts a reference of its own.
+        // SAFETY: two valid objects; the store counts another reference.
         if unsafe { ffi::X509_STORE_add_crl(self.store.as_ptr(), crl.as_ptr()) } != 1 {
             return Err(last_error());
         }
@@ -370,7 +370,7 @@ impl Roots {
         Ok(())
     }
 
-    /// Verifies a chain, whose first certificate is the peer's; the others may stand in any order. `depth_max` is the
+    /// Verifies a chain that begins with the peer's certificate; the others may be in any order. `depth_max` is the
     /// number of certificates between the peer's and a root.
     pub fn verify(
         &self,
@@ -388,7 +388,7 @@ impl Roots {
             return Ok(());
         }
         // Where the depth ends, aws-lc misses an issuer: `optional_no_ca` would take that for a root that is unknown.
-        // OpenSSL says that the chain is too long. It is, if there is more to it without the limit.
+        // In OpenSSL's terms the chain is too long. It is, if there is more to it without the limit.
         if NOT_FROM_A_ROOT.contains(&verdict.code) && depth_max < DEPTH_MAX {
             let unlimited = self.judge(&certificates, purpose, DEPTH_MAX).ok_or_else(invalid)?;
             let is_beyond = u32::try_from(unlimited.depth).is_ok_and(|depth| depth > depth_max);
@@ -433,7 +433,7 @@ impl Roots {
         Some(Verdict { code, depth })
     }
 
-    /// Tells an initialised context what a chain is verified for.
+    /// Sets the purpose of a verification in an initialised context.
     fn configure(&self, context: *mut ffi::X509_STORE_CTX, purpose: Purpose, depth_max: u32) {
         let purpose = match purpose {
             Purpose::Client => ffi::X509_PURPOSE_SSL_CLIENT,
@@ -454,10 +454,10 @@ impl Roots {
     }
 }
 
-/// Whether the root of a verified chain allows so many authorities below it. aws-lc does not look at a certificate that has issued
-/// itself for that; OpenSSL 3 does (RFC 5280 section 4.2.1.9).
+/// Whether the root of a verified chain allows this many authorities below it. aws-lc does not look at a certificate that
+/// has issued itself for that; OpenSSL 3 does (RFC 5280 section 4.2.1.9).
 fn root_allows_length(context: *mut ffi::X509_STORE_CTX) -> bool {
-    // SAFETY: a context whose chain was verified; the chain belongs to it.
+    // SAFETY: a context with a verified chain; the chain belongs to it.
     let chain: *const ffi::OPENSSL_STACK = unsafe { ffi::X509_STORE_CTX_get0_chain(context) }.cast();
     // SAFETY: a valid stack.
     let len = unsafe { ffi::OPENSSL_sk_num(chain) };
@@ -504,7 +504,7 @@ fn distrust(code: i32) -> Distrust {
 
 /// The library's words for a verdict.
 fn words_of(code: i32) -> String {
-    // SAFETY: any number may be asked for.
+    // SAFETY: any number is valid.
     let reason = unsafe { ffi::X509_verify_cert_error_string(c_long::from(code)) };
     // SAFETY: static text that ends with a zero byte.
     let reason = unsafe { CStr::from_ptr(reason) };
@@ -529,7 +529,7 @@ pub fn private_key(pem: &[u8], passwords: &[Vec<u8>]) -> Result<Vec<u8>, KeyErro
         let mut asked = Asked { password: tries.next(), was_asked: false };
         match read_key(pem, &mut asked) {
             Ok(key) => return key_to_der(&key),
-            // Only a key that asked for a password may be open to the next one.
+            // Only a key that needed a password may be open to the next one.
             Err(_) if asked.was_asked && asked.password.is_some() => tried = true,
             Err(_) if asked.was_asked || tried => return Err(KeyError::Password),
             Err(reason) => return Err(KeyError::Unreadable(reason)),
@@ -537,7 +537,7 @@ pub fn private_key(pem: &[u8], passwords: &[Vec<u8>]) -> Result<Vec<u8>, KeyErro
     }
 }
 
-/// What [`password`] is asked.
+/// The state of [`password`].
 struct Asked<'p> {
     password: Option<&'p [u8]>,
     was_asked: bool,
@@ -545,7 +545,7 @@ struct Asked<'p> {
 
 fn read_key(pem: &[u8], asked: &mut Asked<'_>) -> Result<Owned<ffi::EVP_PKEY>, String> {
     let len = ffi::ossl_ssize_t::try_from(pem.len()).map_err(|_| "the file is too long".to_owned())?;
-    // SAFETY: so many bytes that outlive the BIO, which only reads them.
+    // SAFETY: this many bytes that outlive the BIO, which only reads them.
     let bio = unsafe { ffi::BIO_new_mem_buf(pem.as_ptr().cast(), len) };
     let bio = Owned::new(bio, free_bio).ok_or_else(last_error)?;
     let user = ptr::from_mut(asked).cast();

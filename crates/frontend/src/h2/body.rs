@@ -1,10 +1,10 @@
-//! The body of a request of HTTP/2, for a handler that asked for it.
+//! The body of a request of HTTP/2, for a handler that needs it.
 //!
 //! ```text
 //!   Inbox --> ReceivedBody --above client_body_buffer_size--> temporary file
 //!     `-----> IncomingBody --> a handler that takes it piece by piece
 //! ```
-//! What is taken opens the window of the stream again, so a client sends no faster than its body goes away.
+//! Taken bytes open the window of the stream again, so a client sends no faster than its body is consumed.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -38,8 +38,8 @@ impl StreamTransport {
         !request.head.body().has_body() || inbox.is_whole() && inbox.held as u64 <= held_max
     }
 
-    /// Reads the whole body: into memory up to `client_body_buffer_size`, and what is larger into a file. Where that file
-    /// fails and the handler can do with pieces, what has come and the rest are handed out to be fed to it.
+    /// Reads the whole body: into memory up to `client_body_buffer_size`, and a larger body into a file. If that file
+    /// fails and the handler accepts pieces, the received bytes and the rest are returned to be fed to it.
     pub(super) async fn receive_whole_body(
         &mut self,
         request: &mut Request,
@@ -70,7 +70,7 @@ impl StreamTransport {
         };
         if done.is_err() {
             body.clean().await;
-            // A part of a body is none, and nobody can read the rest again.
+            // A part of a body is no body, and the rest cannot be read again.
             body = ReceivedBody::default();
         }
         (request.body, request.body_is_taken) = (Some(body.into()), true);
@@ -101,7 +101,7 @@ impl StreamTransport {
                 }
             }
             check(request, body, core.reading.client_max_body_size)?;
-            // A body that has a file is in it as a whole: nobody has to put two parts together.
+            // A body that has a file is in it as a whole: no reader has to join two parts.
             if body.held() > held_max || done && (in_file || body.path().is_some()) {
                 let left = match request.head.body() {
                     BodyLength::Exactly(length) => length.saturating_sub(body.byte_count()),
@@ -135,7 +135,7 @@ impl StreamTransport {
         Ok(piece)
     }
 
-    /// What is to be fed to a handler.
+    /// The bytes to feed to a handler.
     pub(super) fn prepare_feed(&mut self, request: &mut Request) -> Result<Feed<()>, BodyFailure> {
         if course::too_large(request).is_some() {
             return Err(BodyFailure::Refused(413));
@@ -177,7 +177,7 @@ impl StreamTransport {
         }
     }
 
-    /// What is left of a body when its response begins.
+    /// The rest of a body when its response begins.
     pub(super) fn rest_of_body(&self, request: &Request, received: u64) -> RestOfBody {
         let reading = &request.scope().core.reading;
         RestOfBody {
@@ -190,7 +190,7 @@ impl StreamTransport {
         }
     }
 
-    /// A client that waits to be told gets to know that its body is wanted.
+    /// A client that waits for 100 Continue gets it.
     fn tell_to_go_on(&self, request: &Request) {
         let waits = http::connection::expect(&request.head, request.bytes()) == Expect::Continue;
         let inbox = self.stream.inbox.borrow();
@@ -202,7 +202,7 @@ impl StreamTransport {
     }
 }
 
-/// A body that goes on beside its response.
+/// A body that continues beside its response.
 pub(super) struct RestOfBody {
     shared: Rc<Shared>,
     stream: Rc<Stream>,

@@ -1,4 +1,4 @@
-//! What a request may ask of a client that speaks HTTP/2: of its stream, and of the connection below.
+//! The calls of a request to a client of HTTP/2: of its stream, and of the connection below.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -33,7 +33,7 @@ impl Client for Http2Client {
         let mut block = Vec::new();
         push_status(&mut block, status.code());
         for (name, value) in fields {
-            // A field that must not be sent is left out: the response itself will show what is wrong.
+            // A field that must not be sent is left out: the response itself will show the error.
             if check_field(name, value).is_ok() && !is_of_connection(name) {
                 push_field(&mut block, name, value);
             }

@@ -73,7 +73,7 @@ impl Fields<'_> {
 
 /// The fields that the server itself writes.
 fn write_own(head: &ResponseHead<'_>, fields: &mut Fields<'_>) {
-    // RFC 8441 section 5: what HTTP/1 says by 101 is a success here.
+    // RFC 8441 section 5: the 101 of HTTP/1 is a success here.
     let status = match head.status.on_wire().code() {
         101 => 200,
         status => status,

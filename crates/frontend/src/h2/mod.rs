@@ -1,4 +1,5 @@
-//! One HTTP/2 connection: a task that receives, runs each request to its first wait, and sends what came of all of them at once.
+//! One HTTP/2 connection: a task that receives, runs each request to its first wait, and sends the results of all of them
+//! at once.
 //!
 //! ```text
 //!   received bytes --> events --> a request: run here, and by a task of its own from its first wait on
@@ -7,9 +8,9 @@
 //!       wait <-- one send <-- frames that are ready: acknowledgements, heads, bodies by priority
 //! ```
 //!
-//! A stream that goes over to another protocol is a [`duplex`]. [`shared`] is what the tasks have in common, [`stream`] one request. `exchange::pump` takes it to its response, for which
-//! [`transport`] is what a stream has to offer: [`head`] writes, [`outlet`] takes bodies that are not in memory, [`body`] reads.
-//! The protocol itself is `http::h2`.
+//! A stream that goes over to another protocol is a [`duplex`]. [`shared`] is the common state of the tasks, [`stream`] one
+//! request. `exchange::pump` takes it to its response, by the [`transport`] of its stream: [`head`] writes, [`outlet`]
+//! takes bodies that are not in memory, [`body`] reads. The protocol itself is `http::h2`.
 
 mod body;
 mod client;
@@ -43,32 +44,32 @@ use telemetry::tally::{self, Http2Limit, Stage};
 use telemetry::{Level, Reason};
 use transfer::body::SendError;
 
-/// A connection whose client was found to speak HTTP/2.
+/// A connection that was found to use HTTP/2.
 pub(crate) struct Start {
     /// The thread that accepted it.
     pub(crate) thread: Rc<Thread>,
     /// By which address it came.
     pub(crate) entrance: Rc<Entrance>,
-    /// What is known of it.
+    /// Its properties.
     pub(crate) info: Rc<ConnInfo>,
     /// What its bytes go through.
     pub(crate) wire: Wire,
-    /// What was received already.
+    /// Bytes received already.
     pub(crate) early: Vec<u8>,
-    /// Where it stands in the numbers of its thread.
+    /// Its position in the numbers of its thread.
     pub(crate) stage: tally::Counted,
 }
 
-/// Requests that are begun in a row; others have their turn then, and what is ready leaves.
+/// Requests that are begun in a row; others have their turn then, and ready frames leave.
 const REQUESTS_IN_A_ROW: usize = 64;
 
 /// Frames of its budget that a client gets back for each second.
 const PAID_EACH_SECOND: u64 = 10;
 
-/// How long a client may take to tell that it knows of the end, before streams that it opens are not served any more.
+/// How long a client may take to learn of the end, before its new streams are not served any more.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
 
-/// The settings of the server that is asked before a request says which one.
+/// The settings of the server in force before the server of a request is known.
 pub(crate) fn settings_of<'g>(entrance: &Entrance, generation: &'g Generation, info: &ConnInfo) -> &'g Http2 {
     let config = &generation.config;
     let server = entrance.default_server(generation, info);
@@ -116,7 +117,7 @@ pub(crate) async fn serve(start: Start) -> Wire {
     connection.wire
 }
 
-/// What the client is told of this end, out of the configuration in force.
+/// The settings sent to the client, from the configuration in force.
 fn limits(thread: &Thread, entrance: &Entrance, info: &ConnInfo) -> Limits {
     let generation = thread.generation();
     let settings = settings_of(entrance, &generation, info);
@@ -124,14 +125,14 @@ fn limits(thread: &Thread, entrance: &Entrance, info: &ConnInfo) -> Limits {
     Limits { streams_max: settings.streams_max, initial_window: settings.preread, head_max: policy.head_max }
 }
 
-/// The settings that hold before a request says which server it wants.
+/// The settings in force before the server of a request is known.
 fn core_of<'g>(entrance: &Entrance, generation: &'g Generation, info: &ConnInfo) -> &'g Core {
     let config = &generation.config;
     let server = entrance.default_server(generation, info);
     &config.location(config.server(server).root).scope.core
 }
 
-/// What the task of a connection owns.
+/// The state of the task of a connection.
 struct Connection {
     /// What its streams use too.
     shared: Rc<Shared>,
@@ -145,13 +146,13 @@ struct Connection {
     input: Input,
     /// Memory that heads are read with.
     scratch: Scratch,
-    /// Where it stands in the numbers of its thread.
+    /// Its position in the numbers of its thread.
     stage: tally::Counted,
     /// Until when something is to be received.
     timer: Timer,
     /// Until when something is to be taken by the client.
     send_timer: Timer,
-    /// How long the client has had no time for a send that is under way.
+    /// How long the client has had no time for a send in flight.
     patience: Patience,
     /// Frames on their way.
     flying: Option<Segments>,
@@ -171,7 +172,7 @@ struct Connection {
     received: u64,
     /// How many these may be (`http2_recv_buffer_size`).
     receive_max: u64,
-    /// Whether the client had not taken what is ready when that was asked last.
+    /// Whether the client had not taken the ready frames at the last check.
     was_held_up: bool,
     /// Of this task.
     waker: Waker,
@@ -182,15 +183,15 @@ struct Connection {
 enum End {
     /// Nothing was said of an end.
     Open,
-    /// The client was told, and may have opened streams before it knew: until then they are served.
+    /// The client was informed, and may have opened streams before that: until then they are served.
     Announced(Instant),
     /// The client knows which stream is the last.
     Last,
 }
 
-/// Why a connection does not go on.
+/// Why a connection ends.
 enum Stop {
-    /// Its end was told, and all streams have ended.
+    /// Its end was announced, and all streams have ended.
     Done,
     /// The client broke the rules.
     Fault(Fault),
@@ -200,13 +201,13 @@ enum Stop {
     TimedOut,
 }
 
-/// What a wait has brought.
+/// The result of a wait.
 enum Woken {
     /// Bytes of the client.
     Received(Buf),
     /// Streams have something to send, or have ended.
     Streams,
-    /// The time for what was waited for is over.
+    /// The time of the wait is over.
     Elapsed,
 }
 
@@ -223,7 +224,7 @@ impl Connection {
             match handled {
                 Ok(ControlFlow::Continue(())) => {}
                 Ok(ControlFlow::Break(())) => {
-                    // A client with many requests at hand must not hold the thread, nor wait for the first response.
+                    // A client with many queued requests must not hold the thread, nor wait for the first response.
                     if let Err(stop) = self.flush().await {
                         return stop;
                     }
@@ -252,8 +253,8 @@ impl Connection {
         }
     }
 
-    /// Handles what was received, event after event. A request is run where its head is handled, so that its response is ready
-    /// when the next frame is looked at; `Break` where others are to have their turn before the rest.
+    /// Handles the received bytes, event after event. A request runs when its header section is handled, so that its
+    /// response is ready for the next frame; `Break` where others are to have their turn before the rest.
     fn handle_input(&mut self) -> Result<ControlFlow<()>, Fault> {
         let mut requests = 0;
         while !self.input.bytes().is_empty() {
@@ -308,7 +309,7 @@ impl Connection {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Runs a request to its first wait; from there on it has a task of its own.
+    /// Runs a request to its first wait; from there on it has a separate task.
     fn begin(&mut self, begun: stream::Begun) {
         self.stage.set(Stage::Reading);
         self.stage.set(Stage::Writing);
@@ -351,7 +352,7 @@ impl Connection {
         }
     }
 
-    /// Streams whose work goes on.
+    /// Open streams.
     fn open_streams(&self) -> usize {
         self.shared.with(|state| state.session.open_streams())
     }
@@ -376,7 +377,7 @@ impl Connection {
         if is_over && has_left { ControlFlow::Break(Stop::Done) } else { ControlFlow::Continue(()) }
     }
 
-    /// Serves no streams above those that were opened, and tells the client so.
+    /// Serves no streams above those that were opened, and announces that to the client.
     fn tell_last(&mut self) {
         self.end = End::Last;
         self.shared.with(|state| state.session.end(&mut state.out));
@@ -393,7 +394,7 @@ impl Connection {
         ControlFlow::Continue(())
     }
 
-    /// Ends the streams that are left, and tells the client why, where that is worth a word.
+    /// Ends the remaining streams, and sends the reason to the client if that is useful.
     async fn end(&mut self, stop: Stop) {
         match stop {
             Stop::Done => return self.linger().await,
@@ -405,7 +406,7 @@ impl Connection {
                     state.out = out;
                     state.session.fail(fault, &mut state.out);
                 });
-                // What the client has broken it may not read either.
+                // A client that has broken the protocol may not read it either.
                 let end = rt::now() + GOODBYE_MAX;
                 self.timer.set(end);
                 let timer = self.timer.clone();
@@ -420,7 +421,7 @@ impl Connection {
                 self.shared.with(|state| state.abort_all(Errno::TIMEDOUT));
             }
         }
-        // Requests end by themselves, and know that nobody waits for them.
+        // Requests end by themselves, and know that their client is gone.
         self.wire.give_up_sending();
         poll_fn(|context| {
             self.shared.wait(context);
@@ -463,7 +464,7 @@ impl Connection {
 
 /// Waits and sends.
 impl Connection {
-    /// Sends what is ready.
+    /// Sends the ready frames.
     async fn flush(&mut self) -> Result<(), Stop> {
         poll_fn(|context| self.poll_send(context)).await
     }
@@ -485,7 +486,7 @@ impl Connection {
             (false, _) => None,
         };
         let waiting = kind.map(|kind| thread.room.waits(kind, &timer, self.wire.fd()));
-        // With requests under way nothing else tells that the worker ends.
+        // With requests in flight only this announces the end of the worker.
         let mut draining = std::pin::pin!(thread.draining.wait());
         let woken = poll_fn(|context| {
             if self.end == End::Open && draining.as_mut().poll(context).is_ready() {
@@ -505,12 +506,12 @@ impl Connection {
         }
     }
 
-    /// What there is to do, in the order of its urgency: what is ready leaves before more is received.
+    /// What there is to do, in the order of its urgency: ready frames leave before more is received.
     fn poll_woken(&mut self, context: &mut Context<'_>, is_idle: bool) -> Poll<Result<Woken, Stop>> {
         if let Poll::Ready(sent) = self.poll_send(context) {
             sent?;
         }
-        // What the streams have changed is for `run` to act on.
+        // `run` acts on the changes of the streams.
         let has_ended = self.shared.is_ending.get() && self.end == End::Open;
         let is_over = self.end == End::Last && self.flying.is_none() && self.open_streams() == 0;
         if self.batches == BATCHES_IN_A_ROW || has_ended || is_over || is_idle != (self.open_streams() == 0) {
@@ -541,7 +542,7 @@ impl Connection {
         let until = match (is_in_head, is_idle) {
             // All of a head has this long, however many frames it comes in.
             (true, _) => Some(*self.head_until.get_or_insert(now + reading.client_header_timeout)),
-            // What is left of it waits for the client to take what was said last.
+            // The rest of it waits for the client to take the last frames.
             (false, _) if self.end == End::Last => None,
             (false, true) if self.is_first => Some(now + reading.client_header_timeout),
             (false, true) => Some(now + self.shared.keepalive_timeout.get()),
@@ -564,13 +565,13 @@ impl Connection {
         self.scratch = Scratch::default();
     }
 
-    /// Whether more is to be received: not where the client does not take what it has called for.
+    /// Whether more is to be received: not if the client does not take the responses that it requested.
     fn may_receive(&self) -> bool {
         let flying = self.flying.as_ref().map_or(0, Segments::len);
         self.shared.with(|state| state.out.len()) + flying < OUT_BYTES_MAX
     }
 
-    /// Sends what is ready by as few sends as it takes; pending while some is on its way.
+    /// Sends the ready frames by as few sends as possible; pending while some is on its way.
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         while self.batches < BATCHES_IN_A_ROW {
             if self.flying.is_none() && !self.take_off()? {

@@ -34,7 +34,7 @@ pub(super) struct Http2Outlet<'a> {
     patience: Patience,
     /// `limit_rate`
     pace: Pace,
-    /// Bytes that a read is asked for: as configured, limited by the rate, and by the other streams.
+    /// Bytes of a read: as configured, limited by the rate, and by the other streams.
     chunk_bytes: u64,
     /// The head, until it leaves.
     head: Option<Vec<u8>>,
@@ -42,11 +42,11 @@ pub(super) struct Http2Outlet<'a> {
     body: Segments,
     /// How many these are.
     pieces: usize,
-    /// What is being sent, and is not in the outbox yet.
+    /// Pieces being sent, and not in the outbox yet.
     flushing: Option<Segments>,
     /// Whether the outbox has to become empty first.
     is_queued: bool,
-    /// The trailers of a body whose end was begun.
+    /// The trailers of a body after its end.
     end: Option<Vec<u8>>,
     /// Whether nothing may follow.
     has_ended: bool,
@@ -84,7 +84,7 @@ impl<'a> Http2Outlet<'a> {
         }
     }
 
-    /// Takes what was added, and sends the head. `ends` where nothing follows it.
+    /// Takes the added pieces, and sends the header section. `ends` where nothing follows it.
     fn begin_flush(&mut self, ends: bool) -> Result<(), SendError> {
         let body = std::mem::take(&mut self.body);
         self.pieces = 0;
@@ -114,7 +114,7 @@ impl<'a> Http2Outlet<'a> {
                 Some(first) => (Segments::from(first), None),
                 None => (self.flushing.take().unwrap_or_default(), self.end.take()),
             };
-            // An end of its own is sent where the head did not say it.
+            // A separate end is sent if the header section did not announce it.
             if data.is_empty() && (end.is_none() || self.has_ended) {
                 continue;
             }
@@ -126,7 +126,7 @@ impl<'a> Http2Outlet<'a> {
     }
 }
 
-/// What is read at least where the window is open at all.
+/// Bytes read at least when the window is open at all.
 const ROOM_LEAST: u64 = 4 << 10;
 
 impl Outlet for Http2Outlet<'_> {

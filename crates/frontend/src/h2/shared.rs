@@ -1,4 +1,4 @@
-//! What the task of a connection and those of its streams have in common: the session, frames that are ready to leave, and
+//! The common state of the task of a connection and those of its streams: the session, frames that are ready to leave, and
 //! bodies on their way in both directions.
 //!
 //! ```text
@@ -6,7 +6,7 @@
 //!   sends:     transport, outlet --head--> frames <--DATA, by priority-- Outbox <--pieces-- outlet
 //!                                            `--> driver: one send for all of them
 //! ```
-//! Main types: [`Shared`], [`Stream`]. Who changes what is ready to leave wakes the driver.
+//! Main types: [`Shared`], [`Stream`]. Every change to the ready frames wakes the driver.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -27,7 +27,7 @@ use transfer::incoming::BodyAborted;
 pub(super) struct Shared {
     /// The thread that all of it runs on.
     pub(super) thread: Rc<Thread>,
-    /// What may be asked of the socket.
+    /// The interface to the socket.
     pub(super) handle: WireHandle,
     /// Borrowed for single steps: never while a request runs.
     state: RefCell<State>,
@@ -39,7 +39,7 @@ pub(super) struct Shared {
     pub(super) is_ending: Cell<bool>,
 }
 
-/// What changes under way.
+/// The changing state.
 pub(super) struct State {
     /// The protocol.
     pub(super) session: Session<Rc<Stream>>,
@@ -81,9 +81,9 @@ pub(super) struct Stream {
     priority: Cell<Priority>,
     /// The longest payload of its frames (`http2_chunk_size`).
     pub(super) chunk_bytes: Cell<usize>,
-    /// Whether its client is gone, or does not want it any more.
+    /// Whether its client is gone, or has cancelled it.
     is_gone: Cell<bool>,
-    /// The same for whoever waits for that; made for the first one.
+    /// The same for waiting tasks; made for the first one.
     gone: OnceCell<Event>,
 }
 
@@ -103,7 +103,7 @@ pub(super) struct Inbox {
 /// A body on its way to the client.
 #[derive(Default)]
 struct Outbox {
-    /// What was added and did not become frames.
+    /// Added pieces that are no frames yet.
     queue: VecDeque<Segments>,
     /// Bytes in it.
     queued: usize,
@@ -138,14 +138,14 @@ impl Stream {
         self.priority.set(priority);
     }
 
-    /// Waits until the client is gone, or does not want it any more.
+    /// Waits until the client is gone, or has cancelled it.
     pub(super) async fn hung_up(self: Rc<Stream>) {
         if !self.is_gone.get() {
             self.gone.get_or_init(Event::new).wait().await;
         }
     }
 
-    /// Its client is gone: what waits for it goes on with an error.
+    /// Its client is gone: waiting tasks continue with an error.
     fn abort(&self) {
         self.is_gone.set(true);
         self.inbox.borrow_mut().finish(Err(BodyAborted::Closed));
@@ -190,7 +190,7 @@ impl Inbox {
         self.end == Some(Ok(()))
     }
 
-    /// Throws away what is here.
+    /// Drops its content.
     pub(super) fn clear(&mut self) {
         self.pieces.clear();
         self.held = 0;
@@ -240,7 +240,7 @@ impl Outbox {
 }
 
 impl Shared {
-    /// A connection, whose first frames are ready to leave.
+    /// A connection; its first frames are ready to leave.
     pub(super) fn new(
         thread: Rc<Thread>,
         handle: WireHandle,
@@ -377,7 +377,7 @@ impl Shared {
         stream.outbox.borrow().moved
     }
 
-    /// What may be sent at once.
+    /// The bytes that may be sent at once.
     pub(super) fn room(&self, stream: &Stream) -> u64 {
         let window = self.state.borrow().session.sendable(stream.id) as u64;
         window.min(self.handle.room())
@@ -412,7 +412,7 @@ impl Shared {
         }
     }
 
-    /// Takes back what did not become frames.
+    /// Removes the pieces that are no frames yet.
     pub(super) fn give_up(&self, stream: &Stream) {
         self.state.borrow_mut().give_up(stream);
     }
@@ -426,7 +426,7 @@ impl Shared {
         }
         let before = state.out.len();
         state.session.release(stream.id, &mut state.out);
-        // Nobody reads it.
+        // It has no reader.
         if state.gone.is_some() {
             state.out.truncate(before);
         }
@@ -479,7 +479,7 @@ impl State {
         outbox.is_done = true;
     }
 
-    /// Lets a stream take part, where it has something that may be sent.
+    /// Lets a stream take part, if it has sendable bytes.
     fn make_ready(&mut self, stream: &Stream) {
         let mut outbox = stream.outbox.borrow_mut();
         if outbox.queued > 0 && self.session.window(stream.id) > 0 && !outbox.is_ready {
@@ -488,7 +488,7 @@ impl State {
         }
     }
 
-    /// Takes back what did not become frames.
+    /// Removes the pieces that are no frames yet.
     fn give_up(&mut self, stream: &Stream) {
         self.unready(stream);
         let mut outbox = stream.outbox.borrow_mut();
@@ -503,9 +503,9 @@ impl State {
         }
     }
 
-    /// Makes frames of what is ready, the most urgent first, as many as leave by one send.
+    /// Makes frames of ready pieces, the most urgent first, as many as leave by one send.
     pub(super) fn gather(&mut self) {
-        // What takes no window is not among them: a stream that is ready has bytes.
+        // Frames without a window are not among them: a stream that is ready has bytes.
         while self.out.len() < BATCH_BYTES
             && !self.session.is_closed_for_all()
             && let Some(id) = self.ready.pick()
@@ -592,7 +592,7 @@ impl State {
 /// Bytes that were received and not yet used.
 #[derive(Default)]
 pub(super) struct Input {
-    /// A buffer of the engine, or memory of its own for a frame that came in pieces.
+    /// A buffer of the engine, or separate memory for a frame that came in pieces.
     held: Option<Source>,
     /// Where the unused ones start.
     start: usize,
@@ -624,7 +624,7 @@ impl Input {
         }
     }
 
-    /// Keeps the unused bytes in memory of their own size, so that others have the buffer.
+    /// Copies the unused bytes to memory of their size, so that others have the buffer.
     pub(super) fn keep(&mut self) {
         let is_own = matches!(self.held, Some(Source::Vec(_))) && self.start == 0;
         if !is_own && self.held.is_some() {

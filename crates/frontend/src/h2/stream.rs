@@ -17,7 +17,7 @@ use exchange::transport::{After, Received};
 use exchange::{effect, pump};
 use telemetry::Level;
 
-/// A request whose head was received.
+/// A request with its header section.
 pub(super) struct Begun {
     /// Where its body comes from and its response goes.
     pub(super) stream: Rc<Stream>,
@@ -29,7 +29,7 @@ pub(super) struct Begun {
     reset: Option<ErrorCode>,
 }
 
-/// Where a head comes from, and what it is read with.
+/// The source of a header section, and the state to read it with.
 pub(super) struct Head<'a> {
     /// The number of the stream.
     pub(super) id: u32,
@@ -109,7 +109,7 @@ pub(super) fn begin(
 /// Bytes that most heads take.
 const RAW_BYTES: usize = 512;
 
-/// What the request says of its own urgency, unless a frame has said so before.
+/// The urgency in the request, unless a frame has set it before.
 fn set_priority(shared: &Shared, stream: &Stream, request: &Request) {
     let update = shared.with(|state| state.take_update(stream.id));
     let field = request.head.named(request.bytes(), b"priority").next();
@@ -149,7 +149,7 @@ pub(super) async fn run(shared: Rc<Shared>, entrance: Rc<Entrance>, begun: Begun
     if let Some(body) = request.body.take() {
         body.clean().await;
     }
-    // Requests that are kept for later ones still know whose they were.
+    // Recycled requests still know their last stream.
     request.conn.client.take();
     let reset = reset.filter(|_| after != After::Drop);
     shared.release(&stream, reset);

@@ -1,4 +1,4 @@
-//! A stream of HTTP/2 as what a request comes by.
+//! A stream of HTTP/2 as the transport of a request.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -69,7 +69,7 @@ impl Transport for StreamTransport {
 
     async fn feed(&mut self, mut feed: Feed<()>) -> Infallible {
         let result = self.feed_to_end(&mut feed).await;
-        // The handler learns how it ended, and decides what comes of the request.
+        // The handler learns how it ended, and decides on the request.
         feed.incoming.end(result);
         std::future::pending().await
     }
@@ -79,7 +79,7 @@ impl Transport for StreamTransport {
     }
 
     async fn discard_body(&mut self, _: &mut Request) -> bool {
-        // The end of the stream tells the client to stop.
+        // The end of the stream stops the client.
         self.stream.inbox.borrow_mut().clear();
         true
     }
@@ -96,7 +96,7 @@ impl Transport for StreamTransport {
         let scope = request.scope();
         let chunk = scope.of::<Http2>().chunk_size;
         self.stream.chunk_bytes.set(usize::try_from(chunk).unwrap_or(usize::MAX).max(1));
-        // A client that waits to be told knows by the response that nobody wants its body.
+        // A client that waits for 100 Continue sees by the response that its body is not needed.
         false
     }
 
@@ -105,7 +105,7 @@ impl Transport for StreamTransport {
     }
 
     fn send(&mut self, request: &mut Request, data: Segments) -> Result<Option<Patience>, BodyError> {
-        // The body stays where it is; the head is compressed.
+        // The body is not moved; the head is compressed.
         let head_len = request.sent_head as usize;
         let len = data.len() - head_len;
         let sent = self.shared.send_whole(&self.stream, head_len, data);
