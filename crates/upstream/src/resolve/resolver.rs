@@ -145,9 +145,9 @@ impl Resolver {
         let name = Name::parse(text).ok_or(Unresolved::Code(NXDOMAIN))?;
         let now = rt::now();
         let (lookup, stale) = match self.table().begin(&name, now)? {
-            Begun::Known(found) => return Ok(found),
-            Begun::Joined(lookup, stale) => (lookup, stale),
-            Begun::Leads(lookup, done, stale) => {
+            LookupStart::Known(found) => return Ok(found),
+            LookupStart::Joined(lookup, stale) => (lookup, stale),
+            LookupStart::Leads(lookup, done, stale) => {
                 let (resolver, lookup_too) = (Arc::clone(self), Arc::clone(&lookup));
                 rt::spawn(async move { resolver.lead(name, lookup_too, done, now + timeout).await });
                 (lookup, stale)
@@ -398,7 +398,7 @@ impl Drop for Ending<'_> {
 }
 
 /// How a request comes to the addresses of a name.
-enum Begun {
+enum LookupStart {
     /// They are known.
     Known(Addresses),
     /// A lookup is in flight; with the addresses known before.
@@ -408,14 +408,14 @@ enum Begun {
 }
 
 impl NameTable {
-    fn begin(&mut self, name: &Name, now: Instant) -> Result<Begun, Unresolved> {
+    fn begin(&mut self, name: &Name, now: Instant) -> Result<LookupStart, Unresolved> {
         if let Some(entry) = self.names.get_mut(name) {
             entry.used = now;
             if let Some(found) = entry.found.as_ref().filter(|(_, until)| *until > now) {
-                return Ok(Begun::Known(found.clone()));
+                return Ok(LookupStart::Known(found.clone()));
             }
             if let Some(lookup) = &entry.lookup {
-                return Ok(Begun::Joined(Arc::clone(lookup), entry.stale(now)));
+                return Ok(LookupStart::Joined(Arc::clone(lookup), entry.stale(now)));
             }
         }
         if self.lookups >= LOOKUPS_MAX {
@@ -428,7 +428,7 @@ impl NameTable {
         let fresh = || Entry { found: None, stale_until: now, lookup: None, used: now };
         let entry = self.names.entry(name.clone()).or_insert_with(fresh);
         entry.lookup = Some(Arc::clone(&lookup));
-        Ok(Begun::Leads(lookup, LookupDone(publisher), entry.stale(now)))
+        Ok(LookupStart::Leads(lookup, LookupDone(publisher), entry.stale(now)))
     }
 
     /// Lets go of an eighth of the names, those that were not used for longest, where there are too many.
@@ -471,13 +471,15 @@ mod tests {
         let (mut table, now) = (NameTable::default(), Instant::now());
         let at = |number: usize| now + Duration::from_micros(number as u64);
         for number in 0..NAMES_MAX + 10 {
-            let Ok(Begun::Leads(..)) = table.begin(&name(number), at(number)) else { panic!("it is new") };
+            let Ok(LookupStart::Leads(..)) = table.begin(&name(number), at(number)) else {
+                panic!("it is new")
+            };
             table.lookups -= 1;
             let entry = table.names.get_mut(&name(number)).expect("it was put there");
             (entry.lookup, entry.found, entry.stale_until) = (None, Some(found(now)), now + STALE_MAX);
             assert!(table.names.len() <= NAMES_MAX);
             // The first one is in use all the time.
-            assert!(matches!(table.begin(&name(0), at(number)), Ok(Begun::Known(_))), "{number}");
+            assert!(matches!(table.begin(&name(0), at(number)), Ok(LookupStart::Known(_))), "{number}");
         }
         assert!(!table.names.contains_key(&name(1)));
     }
@@ -490,6 +492,6 @@ mod tests {
             leads.push(table.begin(&name(number), now));
         }
         assert!(matches!(table.begin(&name(LOOKUPS_MAX), now), Err(Unresolved::Busy)));
-        assert!(matches!(table.begin(&name(0), now), Ok(Begun::Joined(_, None))));
+        assert!(matches!(table.begin(&name(0), now), Ok(LookupStart::Joined(_, None))));
     }
 }

@@ -1,4 +1,4 @@
-//! What a page links to, for the site: other pages stay as they are, other files come along, and a link to a directory becomes one to
+//! The targets of links, for the site: other pages stay as they are, other files are copied, and a link to a directory becomes one to
 //! its page, or plain text.
 
 use super::pages::Pages;
@@ -6,7 +6,7 @@ use crate::workspace::{self, SourceFile};
 
 /// A file that is no page and that a page links to.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Linked {
+pub(super) struct CopiedFile {
     /// Its path in the repository.
     pub(super) from: String,
     /// Its path in the site.
@@ -23,7 +23,7 @@ enum Becomes {
 }
 
 /// The text of a page for the site, and the files that have to come along.
-pub(super) fn prepare(page: &SourceFile, pages: &Pages<'_>) -> (String, Vec<Linked>) {
+pub(super) fn prepare(page: &SourceFile, pages: &Pages<'_>) -> (String, Vec<CopiedFile>) {
     let (mut out, mut linked, mut is_code) = (String::with_capacity(page.text.len()), Vec::new(), false);
     for line in page.text.split_inclusive('\n') {
         is_code ^= line.trim_start().starts_with("```");
@@ -56,7 +56,7 @@ fn rewrite(line: &str, out: &mut String, becomes: &mut dyn FnMut(&str) -> Become
     out.push_str(rest);
 }
 
-fn becomes(target: &str, page: &SourceFile, pages: &Pages<'_>, linked: &mut Vec<Linked>) -> Becomes {
+fn becomes(target: &str, page: &SourceFile, pages: &Pages<'_>, linked: &mut Vec<CopiedFile>) -> Becomes {
     if target.starts_with('#') || target.contains("://") || target.starts_with("mailto:") {
         return Becomes::Same;
     }
@@ -78,7 +78,7 @@ fn becomes(target: &str, page: &SourceFile, pages: &Pages<'_>, linked: &mut Vec<
     // mdBook copies every file but those of Markdown.
     let copied =
         |path: &str| path.strip_suffix(".md").map_or(path.to_owned(), |start| format!("{start}.txt"));
-    linked.push(Linked { to: copied(&path), from: path });
+    linked.push(CopiedFile { to: copied(&path), from: path });
     Becomes::Target(copied(target_path))
 }
 
@@ -111,7 +111,7 @@ mod tests {
         let expected = "[a](logging.md#x) ![b](../bench/aims.json) `c` [d](decisions/index.md) [h](guides/index.md#x)\n\
                         [e](https://example.org) [f](experiments/raw/http2-20261126.txt)\n```text\n[g](../crates)\n```\n";
         assert_eq!(out, expected);
-        let file = |from: &str, to: &str| Linked { from: from.to_owned(), to: to.to_owned() };
+        let file = |from: &str, to: &str| CopiedFile { from: from.to_owned(), to: to.to_owned() };
         let raw = "docs/experiments/raw/http2-20261126";
         assert_eq!(
             linked,

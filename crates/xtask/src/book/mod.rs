@@ -47,7 +47,7 @@ pub(crate) fn check() -> Result<(), Failure> {
         return build();
     }
     println!("mdBook is not installed, so the site was not built: {INSTALL}");
-    // What is missing on a page of the list shows without the tool.
+    // The list of pages is checked without the tool.
     Pages::of(&workspace::files()?).map(drop)
 }
 

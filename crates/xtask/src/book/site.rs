@@ -67,7 +67,7 @@ impl Site {
         self.pages.values().map(|page| page.links.len()).sum()
     }
 
-    /// What is wrong, a line each.
+    /// The problems, a line each.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (path, page) in &self.pages {
