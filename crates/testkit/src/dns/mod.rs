@@ -45,7 +45,7 @@ pub enum Answer {
     WrongId(Box<Answer>),
     /// This as if another name had been asked for.
     WrongQuestion(Box<Answer>),
-    /// The first this many times, the second afterwards.
+    /// The first answer this many times, the second one afterwards.
     Times(u64, Box<Answer>, Box<Answer>),
     /// Both, one after the other: a forged answer before the right one.
     Both(Box<Answer>, Box<Answer>),

@@ -118,7 +118,7 @@ fn find(body: &FileBody, at: u64, len: u64) -> Residency {
 
 /// The outcome for bytes that were not resident.
 enum Brought {
-    /// This many are now.
+    /// This many bytes are resident now.
     Resident(u64),
     /// They were read.
     Read(Buf),

@@ -1,5 +1,5 @@
 //! Open files: attributes of open files, attributes of a root ([`root`]), and the cache of open files ([`cache`]).
-//! Opening one by the rules of a request is `exchange::files`'.
+//! `exchange::files` opens them by the rules of a request.
 
 pub mod cache;
 pub mod root;

@@ -63,7 +63,7 @@ impl Values {
         })
     }
 
-    /// Puts values in. `groups` are those of a regular expression, the whole match first.
+    /// Inserts values. `groups` are those of a regular expression, the whole match first.
     pub(super) fn expand(&self, text: &str, groups: &[String]) -> Expanded {
         let mut expanded = Expanded { text: String::new(), is_known: true };
         let mut rest = text;
