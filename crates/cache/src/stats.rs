@@ -35,7 +35,7 @@ pub struct Stats {
     pub commits: u64,
     /// Fills that did not.
     pub aborts: u64,
-    /// Entries removed to make room.
+    /// Entries removed to make room on the disk or in the index.
     pub evicted: u64,
     /// Entries removed as inactive.
     pub inactive: u64,

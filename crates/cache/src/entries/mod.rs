@@ -155,7 +155,7 @@ impl Entries {
             None => header.layout.file_bytes(header.length),
         };
         let (_, victim) = self.index.insert_found(&key.0, blocks_of(bytes) as u32, now_s());
-        self.remove_victims(victim);
+        self.remove_evicted(victim);
         self.index.peek(&key.0).map_or(0, |known| known.version)
     }
 

@@ -81,8 +81,14 @@ impl Entries {
         found
     }
 
+    /// Removes the file of the entry whose place in a full index went to another one.
+    pub(crate) fn remove_evicted(self: &Arc<Entries>, victim: Option<Victim>) {
+        self.counters.evicted.add(u64::from(victim.is_some()));
+        self.remove_victims(victim);
+    }
+
     /// Removes the files of entries that have left the index.
-    pub(crate) fn remove_victims(self: &Arc<Entries>, victims: impl IntoIterator<Item = Victim>) {
+    fn remove_victims(self: &Arc<Entries>, victims: impl IntoIterator<Item = Victim>) {
         for victim in victims {
             self.memory.remove(&victim.key);
             if self.dir.is_owner() {

@@ -110,6 +110,6 @@ async fn publish_now(entries: Arc<Entries>, publication: Publication) -> Result<
         entries.counters.commits.count();
     }
     drop((lock, variants, asked, backlog));
-    entries.remove_victims(victim);
+    entries.remove_evicted(victim);
     Ok(version)
 }

@@ -149,7 +149,7 @@ fn enter_records(entries: &Arc<Entries>, records: &[u8]) {
         let (blocks, accessed_s) = (number(16), number(20));
         if blocks > 0 {
             let (_, victim) = entries.index.insert_found(&key.0, blocks, accessed_s);
-            entries.remove_victims(victim);
+            entries.remove_evicted(victim);
         }
     }
 }
@@ -215,7 +215,7 @@ pub(crate) fn confirm(entries: &Arc<Entries>, key: &Key, unconfirmed_up_to: u32,
     let (blocks, accessed_s) = known.map_or((1, now_s), |known| (known.blocks, known.accessed_s));
     let blocks = entries.space.adopt(u64::from(blocks));
     let (_, victim) = entries.index.insert(&key.0, blocks, Origin::Named, accessed_s);
-    entries.remove_victims(victim);
+    entries.remove_evicted(victim);
     true
 }
 

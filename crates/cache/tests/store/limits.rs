@@ -123,6 +123,8 @@ fn the_index_is_bounded_by_its_zone() {
         quiet().await;
         assert!(store.stats().entries <= 64, "{}", store.stats().entries);
         assert_eq!(place.files().len() as u64, store.stats().entries, "what left the index left the disk");
+        let stats = store.stats();
+        assert_eq!(stats.evicted, stats.commits - stats.entries, "entries that left a full zone are counted");
         stop(&store).await;
     });
 }
