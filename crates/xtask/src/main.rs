@@ -76,6 +76,8 @@ Usage: cargo xtask COMMAND
                         the same for another time; fuzz/README.md has the runs under libFuzzer
   fuzz --peers [--sessions N] [--seed N]
                         random sessions between this HTTP/2 and the crate h2
+  fuzz --tls [--seconds N] [--seed N] [--target NAME]
+                        the targets of TLS, which the gate leaves out
   loom                  the models of how threads meet, in every order
   toolchains            the oldest compiler that is promised, and the pure crates for wasm32
   sample [SEED]         comments, paragraphs, messages and subjects at random, for a test by readers
@@ -95,6 +97,7 @@ fn main() -> ExitCode {
         ["instructions", "--bless"] => instructions::bless(),
         ["fuzz", "--smoke"] => fuzz::smoke(),
         ["fuzz", "--peers", rest @ ..] => fuzz::peers(rest),
+        ["fuzz", "--tls", rest @ ..] => fuzz::tls(rest),
         ["fuzz", rest @ ..] => fuzz::run(rest),
         ["loom"] => loom::check(),
         ["toolchains"] => toolchains::check(),
