@@ -193,7 +193,11 @@ impl Trust {
 
     /// Judges the chain that a peer has shown, its own certificate first.
     pub fn judge(&self, chain: &[CertificateDer<'_>]) -> Result<(), Distrust> {
-        self.roots.verify(chain, self.purpose, self.depth_max)
+        let verdict = self.roots.verify(chain, self.purpose, self.depth_max);
+        verdict.map_err(|distrust| match self.purpose {
+            Purpose::Client => distrust.of_client(),
+            Purpose::Server => distrust,
+        })
     }
 }
 

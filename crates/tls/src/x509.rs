@@ -304,6 +304,8 @@ pub struct Distrust {
     pub code: i32,
     /// The words for it.
     pub reason: String,
+    /// The certificate that it is about: 0 is the peer's.
+    depth: i32,
 }
 
 impl std::fmt::Display for Distrust {
@@ -325,6 +327,17 @@ impl Distrust {
     /// Whether all that is missing is a trusted root (`ssl_verify_client optional_no_ca`).
     pub fn is_only_unknown_root(&self) -> bool {
         NOT_FROM_A_ROOT.contains(&self.code)
+    }
+
+    /// The verdict on a client. nginx has OpenSSL go on behind an error, and shows the last one: where the issuer of the peer's own
+    /// certificate is not known, its signature cannot be verified either.
+    pub(crate) fn of_client(self) -> Distrust {
+        match (self.code, self.depth) {
+            (ffi::X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY, 0) => {
+                distrust(ffi::X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE)
+            }
+            _ => self,
+        }
     }
 }
 
@@ -396,7 +409,7 @@ impl Roots {
                 return Err(distrust(ffi::X509_V_ERR_CERT_CHAIN_TOO_LONG));
             }
         }
-        Err(distrust(verdict.code))
+        Err(Distrust { depth: verdict.depth, ..distrust(verdict.code) })
     }
 
     /// Has the library judge a chain that is not empty. `None` where there is no memory.
@@ -488,6 +501,9 @@ impl std::fmt::Debug for Roots {
 /// The number that OpenSSL 3 has for a certificate that may not sign others; aws-lc has that of OpenSSL 1, 24.
 const INVALID_CA_OF_OPENSSL_3: i32 = 79;
 
+/// The depth of a verdict that is about no certificate of its own.
+const NOT_OF_ONE: i32 = -1;
+
 /// A verdict with number and words of OpenSSL 3, where aws-lc still has those of OpenSSL 1.
 fn distrust(code: i32) -> Distrust {
     let reason = match code {
@@ -499,7 +515,7 @@ fn distrust(code: i32) -> Distrust {
         _ => words_of(code),
     };
     let code = if code == ffi::X509_V_ERR_INVALID_CA { INVALID_CA_OF_OPENSSL_3 } else { code };
-    Distrust { code, reason }
+    Distrust { code, reason, depth: NOT_OF_ONE }
 }
 
 /// The library's words for a verdict.

@@ -80,7 +80,7 @@ impl fmt::Display for SecureError {
             }
             SecureError::Handshake(error) => error.fmt(f),
             SecureError::NoCertificate => f.write_str("upstream sent no SSL certificate"),
-            SecureError::Distrust(Distrust { code, reason }) => {
+            SecureError::Distrust(Distrust { code, reason, .. }) => {
                 write!(f, "upstream SSL certificate verify error: ({code}:{reason})")
             }
             SecureError::Name(name) => write!(f, "upstream SSL certificate does not match \"{name}\""),
