@@ -153,41 +153,30 @@ impl StreamTransport {
     pub(super) async fn feed_to_end(&mut self, feed: &mut Feed<()>) -> Result<(), BodyAborted> {
         feed.give_held().await?;
         let Feed { incoming, rest: Some(()), most, patience, .. } = feed else { return Ok(()) };
-        let mut total = incoming.received();
-        loop {
-            self.timer.set(rt::now() + *patience);
-            let next = poll_fn(|context| self.stream.inbox.borrow_mut().poll_piece(context));
-            let piece = match self.timer.limit(next).await {
-                Ok(piece) => piece?,
-                Err(rt::Elapsed) => return Err(BodyAborted::TimedOut),
-            };
-            let Some(piece) = piece else { return Ok(()) };
+        let mut body = self.body_from(incoming.received(), *patience, *most);
+        while let Some(piece) = poll_fn(|context| body.poll_next(context)).await? {
             let bytes = piece.bytes().len();
-            total += bytes as u64;
-            if *most > 0 && total > *most {
-                return Err(BodyAborted::TooLarge(total, 0));
-            }
             incoming.count(bytes as u64);
             incoming.add_source(piece);
             if !incoming.has_room() {
                 incoming.taken().await;
             }
             // Not before the handler has taken it: a slow upstream holds its own client back.
-            self.shared.take(&self.stream, bytes);
+            body.taken(bytes);
         }
+        Ok(())
     }
 
     /// The rest of a body when its response begins.
     pub(super) fn rest_of_body(&self, request: &Request, received: u64) -> RestOfBody {
         let reading = &request.scope().core.reading;
-        RestOfBody {
-            shared: Rc::clone(&self.shared),
-            stream: Rc::clone(&self.stream),
-            timer: Timer::new(),
-            patience: reading.client_body_timeout,
-            most: reading.client_max_body_size,
-            total: received,
-        }
+        self.body_from(received, reading.client_body_timeout, reading.client_max_body_size)
+    }
+
+    /// The body from so many bytes on.
+    fn body_from(&self, received: u64, patience: Duration, most: u64) -> RestOfBody {
+        let (shared, stream) = (Rc::clone(&self.shared), Rc::clone(&self.stream));
+        RestOfBody { shared, stream, timer: Timer::new(), patience, most, total: received }
     }
 
     /// A client that waits for 100 Continue gets it.
@@ -202,7 +191,7 @@ impl StreamTransport {
     }
 }
 
-/// A body that continues beside its response.
+/// A body that is read piece by piece: before its response, or beside it.
 pub(super) struct RestOfBody {
     shared: Rc<Shared>,
     stream: Rc<Stream>,
@@ -215,8 +204,9 @@ pub(super) struct RestOfBody {
     total: u64,
 }
 
-impl PieceSource for RestOfBody {
-    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyAborted>> {
+impl RestOfBody {
+    /// The next piece, within the time for it; none at the end.
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyAborted>> {
         let polled = self.stream.inbox.borrow_mut().poll_piece(context);
         let Poll::Ready(piece) = polled else {
             if self.timer.deadline().is_none() {
@@ -226,13 +216,26 @@ impl PieceSource for RestOfBody {
         };
         self.timer.clear();
         let Some(piece) = piece? else { return Poll::Ready(Ok(None)) };
-        let bytes = piece.bytes().len();
-        self.total += bytes as u64;
+        self.total += piece.bytes().len() as u64;
         if self.most > 0 && self.total > self.most {
             return Poll::Ready(Err(BodyAborted::TooLarge(self.total, 0)));
         }
-        self.shared.take(&self.stream, bytes);
         Poll::Ready(Ok(Some(piece)))
+    }
+
+    /// Bytes went on, so that the client may send more.
+    fn taken(&self, bytes: usize) {
+        self.shared.take(&self.stream, bytes);
+    }
+}
+
+impl PieceSource for RestOfBody {
+    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyAborted>> {
+        let piece = std::task::ready!(self.poll_next(context))?;
+        if let Some(piece) = &piece {
+            self.taken(piece.bytes().len());
+        }
+        Poll::Ready(Ok(piece))
     }
 }
 
