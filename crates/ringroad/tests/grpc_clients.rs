@@ -252,3 +252,25 @@ fn a_killed_worker_costs_go_the_calls_under_way() {
 fn a_killed_worker_costs_python_the_calls_under_way() {
     python().iter().for_each(a_kill_ends_what_is_under_way);
 }
+
+/// Load by ghz, on connections that end after 500 calls.
+#[test]
+fn ghz_has_a_response_to_each_call() {
+    let home = std::env::var_os("HOME").unwrap_or_default();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders = std::env::split_paths(&path).chain([Path::new(&home).join("go/bin")]);
+    let Some(ghz) = folders.find_map(|folder| Some(folder.join("ghz")).filter(|file| file.is_file())) else {
+        return testkit::skip("ghz is not installed (go install github.com/bojand/ghz/cmd/ghz@latest)");
+    };
+    let Some(go) = go() else { return };
+    let (_app, address) = go.serve();
+    let (server, _) = start(&address, 500);
+    let mut command = Command::new(ghz);
+    command.arg("--insecure").arg("--proto").arg(folder().join("calls.proto"));
+    command.args(["--call", "calls.Calls.Unary", "-d", r#"{"data":"aGVsbG8="}"#, "-n", "3000", "-c", "50"]);
+    let output =
+        command.args(["--connections", "5", "--timeout", "100s"]).arg(server.addr(0).tcp().to_string());
+    let output = output.output().expect("it is installed");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("[OK]   3000 responses"), "{said}");
+}
