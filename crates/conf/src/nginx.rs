@@ -12,9 +12,13 @@ use crate::spec::{Args, Block, Contexts, Table};
 pub(crate) const VERSION: &str = "1.31.5";
 
 /// The replacement for modules that will not be supported.
-const INSTEAD: [(&str, &str); 5] = [
+const INSTEAD: [(&str, &str); 6] = [
     ("http_geoip", "MaxMind no longer makes its files: use geoip2 with a file .mmdb, or geo with networks"),
     ("stream_geoip", "MaxMind no longer makes its files: use geo with networks"),
+    (
+        "http_degradation",
+        "the heap of this server does not tell its load: use limit_conn, limit_req, or MemoryHigh of systemd",
+    ),
     (
         "http_perl",
         "programs do not run in the server: use map and rewrite, or an application behind proxy_pass or fastcgi_pass",

@@ -199,6 +199,57 @@ fn a_client_of_http_1_0_has_each_piece_before_the_next_is_sent() {
     }
 }
 
+const POSTPONED: &str = "worker_processes 1; error_log logs/error.log notice;
+events { }
+http {
+  proxy_temp_path @DATA@;
+  server {
+    listen 127.0.0.1:0;
+    root @DATA@/html; ssi on; ssi_types *;
+    location = /now { postpone_output 0; }
+    location = /later { postpone_output 1000; }
+    location = /part { proxy_pass http://@ORIGIN@; }
+    location = /ping { return 204; }
+  }
+}
+";
+
+/// `postpone_output`, as nginx has it: few bytes of a page wait for the part behind them.
+#[test]
+fn postponed_bytes_wait_for_the_part_behind_them() {
+    let gate = Gate::new();
+    let origin = Origin::raw({
+        let gate = gate.clone();
+        move |connection| {
+            while connection.read_request().is_some() && connection.pass(&gate) {
+                connection.send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npart");
+            }
+        }
+    });
+    let setup = Setup::new(POSTPONED).origin(&origin);
+    testkit::create_dir_all(&setup.data().join("html")).expect("the directory is writable");
+    for name in ["now", "later"] {
+        let page = "before <!--#include virtual=\"/part\" --> behind";
+        testkit::write(setup.data().join("html").join(name), page).expect("the directory is writable");
+    }
+    let servers = [Some(setup.start(BINARY)), setup.start_nginx()];
+    for server in servers.iter().flatten() {
+        let mut client = ask(server, "/now", &[]);
+        let head = client.head();
+        let mut body = client.body(&head);
+        expect(&mut body, "before ", "/now");
+        gate.let_through(1);
+        expect(&mut body, "part behind", "/now");
+        expect_end(&mut body, "/now");
+        let before = gate.arrived();
+        let mut client = ask(server, "/later", &[]);
+        gate.wait_reached_by(before + 1);
+        client.expect_silence(Duration::from_millis(200));
+        gate.let_through(1);
+        assert_eq!(client.response().text(), "before part behind");
+    }
+}
+
 /// Whoever waits for the fetch of another gets the pieces when that one does.
 #[test]
 fn who_shares_a_fetch_has_each_piece_before_the_next_is_sent() {

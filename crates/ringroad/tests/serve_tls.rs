@@ -12,7 +12,7 @@ use rcgen::ExtendedKeyUsagePurpose;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{HandshakeKind, version};
-use testkit::{Client, Server};
+use testkit::{Client, Deadline, Server, Setup};
 
 #[test]
 fn files_come_through_both_versions_and_several_requests_through_one_connection() {
@@ -76,7 +76,7 @@ fn sessions_are_resumed_also_after_a_reload() {
             assert_eq!(body(&get(&server, &clients, "a.test", "/")), b"r", "{settings}");
             server.rewrite_conf(&conf.replace("return 200", "add_header X-New 1; return 200"));
             server.reload();
-            server.wait_for_log("was replaced by", testkit::Deadline::default());
+            server.wait_for_log("was replaced by", Deadline::default());
             let mut tls = connect(&server, &clients, "a.test");
             tls.write_all(b"GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n")
                 .expect("it is sent");
@@ -230,6 +230,57 @@ fn uploads_pass_through_tls_on_both_sides() {
     }
 }
 
+/// `proxy_ssl_certificate` with variables: each request shows its own, as with nginx.
+#[test]
+fn the_certificate_that_an_upstream_is_shown_depends_on_the_request() {
+    let authority = Authority::new("root");
+    let own = authority.server("a.test");
+    let who = "ssl_verify_client optional; ssl_client_certificate root.pem; return 200 '$ssl_client_verify $ssl_client_s_dn';";
+    let upstream =
+        serve_with(&one(who), |builder| files(builder, "a", &own).text("conf/root.pem", &authority.pem));
+    let conf = |cache: &str| {
+        format!(
+            "worker_processes 1; error_log logs/error.log notice; events {{ }}\nhttp {{\nserver {{ listen 127.0.0.1:0;\n\
+             location / {{ proxy_pass https://127.0.0.1:{}; {cache}\n\
+             proxy_ssl_certificate $arg_file; proxy_ssl_certificate_key $arg_file; }} }} }}",
+            upstream.addr(0).tcp().port()
+        )
+    };
+    // nginx would resume the session of another certificate (T28).
+    let setup = Setup::new(&conf("proxy_ssl_session_reuse off;"));
+    let file = |name: &str| setup.data().join(name).display().to_string();
+    let write = |name: &str, holder: &str| {
+        let (certificate, key) = authority.issue(holder, ExtendedKeyUsagePurpose::ClientAuth);
+        // Another file, as a renewal makes it.
+        std::fs::write(file("new"), certificate + &key).expect("the directory is writable");
+        std::fs::rename(file("new"), file(name)).expect("the same directory");
+    };
+    write("one.pem", "one");
+    write("two.pem", "two");
+    let servers = [Some(setup.start(BINARY)), setup.start_nginx()];
+    for server in servers.iter().flatten() {
+        let mut client = Client::connect(server.addr(0));
+        for (name, expected) in [("one.pem", "SUCCESS CN=one"), ("two.pem", "SUCCESS CN=two")] {
+            assert_eq!(client.get(&format!("/?file={}", file(name))).text(), expected);
+        }
+        assert_eq!(client.get("/").text(), "NONE ", "an empty name is no certificate");
+        assert_eq!(client.get(&format!("/?file={}", file("none.pem"))).status, 500);
+        server.wait_for_log("cannot load certificate", Deadline::default());
+    }
+    let kept = Setup::new(&conf("proxy_ssl_certificate_cache max=2 valid=1h;")).start(BINARY);
+    let mut client = Client::connect(kept.addr(0));
+    let mut ask = |name: &str| client.get(&format!("/?file={}", file(name))).text();
+    assert_eq!(ask("one.pem"), "SUCCESS CN=one");
+    write("one.pem", "renewed");
+    assert_eq!(ask("one.pem"), "SUCCESS CN=one", "it is kept");
+    assert_eq!(
+        Client::connect(servers[0].as_ref().expect("ours").addr(0))
+            .get(&format!("/?file={}", file("one.pem")))
+            .text(),
+        "SUCCESS CN=renewed"
+    );
+}
+
 #[test]
 fn a_bad_certificate_at_a_reload_leaves_the_old_one() {
     let authority = Authority::new("root");
@@ -238,14 +289,14 @@ fn a_bad_certificate_at_a_reload_leaves_the_old_one() {
     let server = serve_with(&conf, |builder| files(builder, "a", &own));
     std::fs::write(server.path("conf/a.pem"), "no certificate").expect("it is written");
     server.reload();
-    server.wait_for_log("cannot load certificate", testkit::Deadline::default());
+    server.wait_for_log("cannot load certificate", Deadline::default());
     assert_eq!(body(&get(&server, &authority.clients(BOTH, None), "a.test", "/")), b"x");
     // A new one is shown as soon as the reload has taken it.
     let renewed = authority.server("a.test");
     std::fs::write(server.path("conf/a.pem"), &renewed.0).expect("it is written");
     std::fs::write(server.path("conf/a.key"), &renewed.1).expect("it is written");
     server.reload();
-    server.wait_for_log("was replaced by", testkit::Deadline::default());
+    server.wait_for_log("was replaced by", Deadline::default());
     let mut tls = connect(&server, &authority.clients(BOTH, None), "a.test");
     tls.write_all(b"GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n").expect("it is sent");
     to_end(&mut tls);

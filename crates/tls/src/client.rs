@@ -73,6 +73,15 @@ impl Client {
         Ok(Client { config: Arc::new(config), upstreams })
     }
 
+    /// The same with this certificate. Its sessions are not resumed: one that began with a certificate is not offered with another.
+    #[must_use]
+    pub fn with_identity(&self, identity: &Identity) -> Client {
+        let mut config = rustls::ClientConfig::clone(&self.config);
+        config.client_auth_cert_resolver =
+            Arc::new(rustls::sign::SingleCertAndKey::from(rustls::sign::CertifiedKey::clone(identity.key())));
+        Client { config: Arc::new(config), upstreams: None }
+    }
+
     /// A session with the upstream at `peer`, with this name or address in the hello. Names that are no host names are
     /// not sent.
     pub fn session(&self, peer: &str, name: &str) -> Result<Session, TlsError> {

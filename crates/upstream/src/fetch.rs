@@ -17,6 +17,7 @@ use crate::choice::{Choice, Chosen, Next, Peer};
 use crate::h2::Cut;
 use crate::link::{self, Home, Link};
 use crate::peers::Outcome;
+use crate::secure::SecureError;
 use crate::state::{Fault, Tries, Try};
 use crate::tunnel::Tunnel;
 use crate::{Failure, Heading, NextUpstream, Outgoing, OutgoingBody, Reply, ReplyBody, Settings, Target};
@@ -348,7 +349,9 @@ impl Attempt<'_> {
             Ok(Ok(link)) => Ok(link),
             Ok(Err(error)) => {
                 request.log(Level::Error, format_args!("{error} while SSL handshaking to upstream"));
-                Err(Trouble::Failed)
+                // No other upstream would do better.
+                let is_ours = matches!(error, SecureError::Load(_));
+                Err(if is_ours { Trouble::Local } else { Trouble::Failed })
             }
             Err(rt::Elapsed) => {
                 let errno = Reason(io::Errno::TIMEDOUT);

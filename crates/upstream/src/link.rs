@@ -268,7 +268,8 @@ impl Link {
     /// Makes the handshake of TLS, and judges the upstream's certificate.
     pub(super) async fn secure(mut self: Box<Self>, secure: Secure) -> Result<Box<Link>, SecureError> {
         let Wire::Plain(socket) = &mut self.wire else { return Ok(self) };
-        let handshaken = handshake::connect(socket, &secure.settings.client, &secure.name).await;
+        let client = secure.client().await?;
+        let handshaken = handshake::connect(socket, &client, &secure.name).await;
         let handshaken = handshaken.map_err(SecureError::Handshake)?;
         handshaken.with_session(|session| secure.judge(session))?;
         self.wire = self.wire.secured(handshaken);

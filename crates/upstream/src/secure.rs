@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use exchange::certificates::{LoadError, NamedCertificates};
 use exchange::request::Request;
 use exchange::template::Template;
 use tls::handshake::HandshakeError;
@@ -14,6 +15,8 @@ use tls::{Client, Session, Trust};
 pub struct SecureSettings {
     /// What handshakes are made with.
     pub client: Client,
+    /// `proxy_ssl_certificate` with variables in its name: one pair.
+    pub named: Option<NamedCertificates>,
     /// `proxy_ssl_name`, if set: the name in the upstream's certificate, and the one sent in the hello.
     pub name: Option<Template>,
     /// The authorities for its certificate (`proxy_ssl_verify`).
@@ -25,18 +28,22 @@ pub struct SecureSettings {
 pub struct Secure {
     pub(super) settings: Arc<SecureSettings>,
     pub(super) name: String,
+    /// Names of the certificate and the key, where they have variables.
+    pair: Option<(String, String)>,
 }
 
 /// Connections that were made with the same settings and name may serve for each other.
 impl PartialEq for Secure {
     fn eq(&self, other: &Secure) -> bool {
-        Arc::ptr_eq(&self.settings, &other.settings) && self.name == other.name
+        Arc::ptr_eq(&self.settings, &other.settings) && self.name == other.name && self.pair == other.pair
     }
 }
 
 /// Why there is no TLS to an upstream.
 pub(super) enum SecureError {
     Handshake(HandshakeError),
+    /// The certificate to show cannot be read.
+    Load(LoadError),
     NoCertificate,
     Distrust(Distrust),
     /// The certificate is another host's.
@@ -48,7 +55,18 @@ impl Secure {
     pub fn of(settings: &Arc<SecureSettings>, host: &[u8], request: &Request) -> Secure {
         let name = settings.name.as_ref().map(|name| name.rendered(request));
         let name = name.as_deref().unwrap_or(host);
-        Secure { settings: Arc::clone(settings), name: host_of(&String::from_utf8_lossy(name)).to_owned() }
+        let pair = settings.named.as_ref().and_then(|named| named.names(request).into_iter().next());
+        let name = host_of(&String::from_utf8_lossy(name)).to_owned();
+        Secure { settings: Arc::clone(settings), name, pair }
+    }
+
+    /// What handshakes are made with. A certificate whose name is empty is none, as in nginx.
+    pub(super) async fn client(&self) -> Result<Client, SecureError> {
+        let SecureSettings { client, named, .. } = &*self.settings;
+        let pair = self.pair.clone().filter(|(certificate, _)| !certificate.is_empty());
+        let (Some(named), Some(pair)) = (named, pair) else { return Ok(client.clone()) };
+        let loaded = named.load(vec![pair]).await.map_err(SecureError::Load)?;
+        Ok(loaded.first().map_or_else(|| client.clone(), |identity| client.with_identity(identity)))
     }
 
     /// Judges the certificate that an upstream has shown.
@@ -79,6 +97,7 @@ impl fmt::Display for SecureError {
                 write!(f, "SSL_do_handshake() failed (SSL: {error})")
             }
             SecureError::Handshake(error) => error.fmt(f),
+            SecureError::Load(error) => error.fmt(f),
             SecureError::NoCertificate => f.write_str("upstream sent no SSL certificate"),
             SecureError::Distrust(Distrust { code, reason, .. }) => {
                 write!(f, "upstream SSL certificate verify error: ({code}:{reason})")

@@ -153,7 +153,7 @@ impl<'r> Levels<'r> {
         }
         let pauses = matches!(next, Next::Nothing) && !stream.is_reading();
         if pauses {
-            output.pause(&self.list[0].request).await?;
+            output.let_go(&self.list[0].request).await?;
         }
         let top = self.top();
         let BodyOrigin::Source(stream) = &mut top.origin else { return Ok(true) };

@@ -24,6 +24,8 @@ pub struct FilterOutput<'o> {
     encoder: Option<Box<Encoder>>,
     /// Bytes that wait until there are enough for a send.
     gathered: Vec<u8>,
+    /// `postpone_output`
+    postponed_max: usize,
     /// Bytes passed.
     passed: u64,
     /// Bytes passed, and other work counted as bytes, since other tasks ran.
@@ -37,13 +39,14 @@ const SEND_MIN: usize = 16 << 10;
 pub async fn send(outlet: &mut dyn Outlet, head: Vec<u8>, request: &mut Request) -> Result<(), BodyError> {
     outlet.begin(head);
     let encoder = request.response.encoder.take();
-    let mut output = FilterOutput { outlet, encoder, gathered: Vec::new(), passed: 0, run: 0 };
+    let postponed_max = request.scope().core.sending.postpone_output;
+    let mut output = FilterOutput { outlet, encoder, gathered: Vec::new(), postponed_max, passed: 0, run: 0 };
     match levels::pass(request, &mut output).await {
         Ok(()) => output.finish(request).await,
         Err(error @ BodyError::Send(_)) => Err(error),
         Err(error) => {
             // Bytes before the error are valid and are sent.
-            output.pause(request).await?;
+            output.let_go(request).await?;
             Err(error)
         }
     }
@@ -92,9 +95,17 @@ impl FilterOutput<'_> {
         Ok(self.outlet.flush(true).await?)
     }
 
+    /// As [`FilterOutput::let_go`] while a page waits for one of its parts; fewer bytes than `postpone_output` wait with it.
+    pub(super) async fn pause(&mut self, request: &Request) -> Result<(), BodyError> {
+        match self.gathered.len() < self.postponed_max {
+            true => Ok(()),
+            false => self.let_go(request).await,
+        }
+    }
+
     /// Sends all bytes so far, including those in the encoder, because no more are in memory. `request` is the
     /// client's.
-    pub(super) async fn pause(&mut self, request: &Request) -> Result<(), BodyError> {
+    pub(super) async fn let_go(&mut self, request: &Request) -> Result<(), BodyError> {
         let flushed = match &mut self.encoder {
             Some(encoder) => encoder.flush(&mut self.gathered).await,
             None => Ok(()),

@@ -208,12 +208,21 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // Waiting for a number of bytes is how nginx joins what its filters hand on one by one.
     Directive::scope(
-        core("postpone_output", LEVELS, Args::Exactly(1), "Bytes to collect before a send.")
-            .default("1460")
-            .state(conf::State::Accepted("available bytes are sent together, and none wait for a number of bytes")),
-        |_, cx| cx.size(&mut 0),
+        core(
+            "postpone_output",
+            LEVELS,
+            Args::Exactly(1),
+            "Bytes to collect before a send, while a page waits for one of its parts.",
+        )
+        .default("0")
+        .state(conf::State::Differs("its default is 0: available bytes are sent together, and none wait for others")),
+        |scope, cx| {
+            let mut bytes = 0;
+            cx.size(&mut bytes)?;
+            scope.core.sending.postpone_output = usize::try_from(bytes).unwrap_or(usize::MAX);
+            Ok(())
+        },
     ),
     // May depend on the request, so its value is only checked here when it is a constant.
     Directive::scope(

@@ -1,5 +1,6 @@
 //! The directives of TLS to upstreams: `proxy_ssl_*` and its siblings.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use ::tls::certificate::{self, FileError, Identity};
@@ -8,14 +9,17 @@ use ::tls::commands::Commands;
 use ::tls::server::Versions;
 use ::tls::x509::{Purpose, Roots};
 use ::tls::{Trust, ciphers, groups};
-use conf::{Args, Error, Span, Spec, State};
+use conf::{Args, Error, Span, Spec};
 
 use crate::Directive;
 use crate::passing::conf::conf;
 use crate::passing::spec::row;
 use crate::passing::{self, Family, Rows};
-use crate::ssl::{File, read_command, read_file, read_passwords, read_versions};
-use exchange::config::{Layered, Scope};
+use crate::ssl::{
+    File, Origin, read_certificate_cache, read_command, read_file, read_passwords, read_versions,
+};
+use exchange::certificates::{CacheLimits, CertificateCache, NamedCertificates};
+use exchange::config::{Cx, Layered, Scope};
 use exchange::template::Template;
 use upstream::SecureSettings;
 
@@ -25,9 +29,12 @@ const ONE: Args = Args::Exactly(1);
 /// The settings of the directives.
 #[derive(Clone, Debug)]
 pub(super) struct Conf {
-    certificate: Option<File>,
-    key: Option<File>,
-    passwords: Vec<Vec<u8>>,
+    certificate: Option<Origin>,
+    key: Option<Origin>,
+    /// The directory that relative names with variables start from.
+    prefix: PathBuf,
+    certificate_cache: Option<CacheLimits>,
+    passwords: Arc<Vec<Vec<u8>>>,
     versions: Versions,
     /// The block of `_ssl_protocols`; 0 without one.
     versions_block: u32,
@@ -47,7 +54,9 @@ impl Default for Conf {
         Conf {
             certificate: None,
             key: None,
-            passwords: Vec::new(),
+            prefix: PathBuf::new(),
+            certificate_cache: None,
+            passwords: Arc::default(),
             versions: Versions { tls12: true, tls13: true },
             versions_block: 0,
             ciphers: "DEFAULT".to_owned(),
@@ -69,18 +78,18 @@ impl<F: Family> Rows<F> {
         Directive::scope(
             row("_ssl_certificate", ONE, "The file with the certificate that upstreams are shown, in PEM."),
             |scope, cx| {
-                own::<F>(scope).certificate = Some(read_file(cx, "certificate")?);
+                own::<F>(scope).certificate = Some(read_origin::<F>(scope, cx, "certificate")?);
                 Ok(())
             },
         ),
         Directive::scope(row("_ssl_certificate_key", ONE, "The file with its key, in PEM."), |scope, cx| {
-            own::<F>(scope).key = Some(read_file(cx, "certificate key")?);
+            own::<F>(scope).key = Some(read_origin::<F>(scope, cx, "certificate key")?);
             Ok(())
         }),
         Directive::scope(
             row("_ssl_password_file", ONE, "The file with passwords of keys, one in each line."),
             |scope, cx| {
-                own::<F>(scope).passwords = read_passwords(cx)?;
+                own::<F>(scope).passwords = Arc::new(read_passwords(cx)?);
                 Ok(())
             },
         ),
@@ -144,10 +153,17 @@ impl<F: Family> Rows<F> {
                 Ok(())
             },
         ),
-        without_effect(
-            "_ssl_certificate_cache",
-            Args::Between(1, 3),
-            "How long certificates with variables are kept.",
+        Directive::scope(
+            row(
+                "_ssl_certificate_cache",
+                Args::Between(1, 3),
+                "How long certificates with variables are kept.",
+            )
+            .default("off"),
+            |scope, cx| {
+                own::<F>(scope).certificate_cache = read_certificate_cache(cx)?;
+                Ok(())
+            },
         ),
         Directive::scope(
             row("_ssl_conf_command", Args::Exactly(2), "A command of OpenSSL's configuration.").many(),
@@ -161,14 +177,14 @@ impl<F: Family> Rows<F> {
     ];
 }
 
-/// A row that is accepted with a warning.
-const fn without_effect(name: &'static str, args: Args, help: &'static str) -> Directive {
-    let row = row(name, args, help).many().state(State::Accepted("the TLS library does not have it"));
-    Directive::http(row, |cx| {
-        let name = &cx.statement.name.text;
-        cx.warn(format_args!("\"{name}\" directive has no effect, the TLS library does not have it"));
-        Ok(())
-    })
+/// Reads the file of a certificate or a key; one whose name has variables is left to the handshakes.
+fn read_origin<F: Family>(scope: &mut Scope, cx: &mut Cx<'_>, what: &str) -> Result<Origin, Error> {
+    let text = cx.arg(0);
+    if !text.contains('$') {
+        return Ok(Origin::File(read_file(cx, what)?));
+    }
+    own::<F>(scope).prefix = cx.conf_prefix.to_owned();
+    Ok(Origin::Named(cx.template(text)?, text.to_owned()))
 }
 
 /// The settings of this block, made for its first directive.
@@ -198,8 +214,9 @@ impl Conf {
         }
         // They were read when the command was.
         let groups = chosen.groups.as_deref().and_then(|text| groups::parse(text).ok());
+        let (identity, named) = self.identity(prefix)?;
         let client = Client::new(ClientSettings {
-            identity: self.identity(prefix)?,
+            identity,
             versions,
             suites: if versions.tls12 { suites } else { Vec::new() },
             suites_13: if versions.tls13 {
@@ -214,21 +231,29 @@ impl Conf {
             alpn: if is_http2 { vec![b"h2".to_vec()] } else { Vec::new() },
         });
         let client = client.map_err(|error| format!("TLS to upstreams cannot be set up: {error}"))?;
-        Ok(SecureSettings { client, name: self.name.clone(), trust: self.trust(prefix)? })
+        Ok(SecureSettings { client, named, name: self.name.clone(), trust: self.trust(prefix)? })
     }
 
-    fn identity(&self, prefix: &str) -> Result<Option<Identity>, String> {
-        let Some(certificate) = &self.certificate else { return Ok(None) };
-        let path = certificate.path.display();
+    /// The certificate and its key, where one is configured: with the configuration, or by handshakes.
+    fn identity(&self, prefix: &str) -> Result<(Option<Identity>, Option<NamedCertificates>), String> {
+        let Some(certificate) = &self.certificate else { return Ok((None, None)) };
         let Some(key) = &self.key else {
-            return Err(format!("no \"{prefix}_ssl_certificate_key\" is defined for certificate \"{path}\""));
+            let name = certificate.shown();
+            return Err(format!("no \"{prefix}_ssl_certificate_key\" is defined for certificate \"{name}\""));
         };
-        let identity = Identity::from_pem(&certificate.bytes, &key.bytes, &self.passwords);
-        identity.map(Some).map_err(|error| match error {
+        let passwords = Arc::clone(&self.passwords);
+        let (Origin::File(certificate), Origin::File(key)) = (certificate, key) else {
+            let pairs = vec![(certificate.template(), key.template())];
+            let cache = self.certificate_cache.map(CertificateCache::new);
+            let named = NamedCertificates { pairs, passwords, prefix: self.prefix.clone(), cache };
+            return Ok((None, Some(named)));
+        };
+        let identity = Identity::from_pem(&certificate.bytes, &key.bytes, &passwords);
+        identity.map(|identity| (Some(identity), None)).map_err(|error| match error {
             FileError::BadKey(_) | FileError::Password | FileError::UnsupportedKey => {
                 format!("cannot load certificate key \"{}\": {error}", key.path.display())
             }
-            _ => format!("cannot load certificate \"{path}\": {error}"),
+            _ => format!("cannot load certificate \"{}\": {error}", certificate.path.display()),
         })
     }
 

@@ -31,7 +31,7 @@ pub(crate) struct File {
 /// Where a certificate or its key comes from. The bytes of a file are part of the configuration; certificates of an
 /// authority are left out, so that a renewal needs no reload.
 #[derive(Clone, Debug)]
-pub(super) enum Origin {
+pub(crate) enum Origin {
     /// A file.
     File(File),
     /// The authority of `acme_certificate`.
@@ -42,7 +42,7 @@ pub(super) enum Origin {
 
 impl Origin {
     /// The name that a handshake evaluates.
-    fn template(&self) -> Template {
+    pub(crate) fn template(&self) -> Template {
         match self {
             Origin::File(file) if file.path == Path::new("data:") => {
                 Template::text(&format!("data:{}", String::from_utf8_lossy(&file.bytes)))
@@ -50,6 +50,15 @@ impl Origin {
             Origin::File(file) => Template::text(&file.path.to_string_lossy()),
             Origin::Acme => Template::default(),
             Origin::Named(template, _) => template.clone(),
+        }
+    }
+
+    /// What a message calls it.
+    pub(crate) fn shown(&self) -> String {
+        match self {
+            Origin::File(file) => file.path.display().to_string(),
+            Origin::Acme => "$acme_certificate".to_owned(),
+            Origin::Named(_, text) => text.clone(),
         }
     }
 }
@@ -232,11 +241,7 @@ impl Conf {
     fn identities(&self, acme: &Acme) -> Result<(Vec<Identity>, Vec<Arc<Slot>>), String> {
         let (certificates, keys) = (self.certificates.items(), self.keys.items());
         if let Some(last) = certificates.last().filter(|_| keys.len() < certificates.len()) {
-            let path = match last {
-                Origin::File(file) => file.path.display().to_string(),
-                Origin::Acme => "$acme_certificate".to_owned(),
-                Origin::Named(_, text) => text.clone(),
-            };
+            let path = last.shown();
             return Err(format!("no \"ssl_certificate_key\" is defined for certificate \"{path}\""));
         }
         let (mut identities, mut slots) = (Vec::new(), Vec::new());

@@ -20,10 +20,10 @@ use exchange::module::BlockHooks;
 use exchange::secured::VerifyClient;
 use exchange::tls::Tls;
 
-pub(crate) use self::conf::File;
+pub(crate) use self::conf::{File, Origin};
 pub(crate) use self::expiry::expiries;
 
-use self::conf::{Conf, Origin};
+use self::conf::Conf;
 use crate::http_core::SERVER_LEVELS;
 use crate::{Directive, Module};
 
@@ -276,21 +276,60 @@ const WITHOUT_EFFECT: &[Directive] = &[
         ONE,
         false,
         "The file with parameters of DHE suites, of which there are none.",
+        "rustls has no DHE suites, only those with elliptic curves",
     ),
-    without_effect("ssl_ech_file", ONE, true, "The file with a key of Encrypted Client Hello."),
-    without_effect("ssl_ocsp", ONE, false, "Whether certificates of clients are checked by OCSP."),
-    without_effect("ssl_ocsp_cache", ONE, false, "The cache of their responses."),
-    without_effect("ssl_ocsp_responder", ONE, false, "The URL of the responder."),
-    without_effect("ssl_stapling_responder", ONE, false, "The URL of the responder for stapled responses."),
-    without_effect("ssl_stapling_verify", Args::Flag, false, "Whether a stapled response is verified."),
+    without_effect(
+        "ssl_ech_file",
+        ONE,
+        true,
+        "The file with a key of Encrypted Client Hello.",
+        "rustls has Encrypted Client Hello for clients alone",
+    ),
+    without_effect(
+        "ssl_ocsp",
+        ONE,
+        false,
+        "Whether authorities are asked about clients' certificates.",
+        NO_RESPONDER,
+    ),
+    without_effect("ssl_ocsp_cache", ONE, false, "Where their responses are kept.", NO_RESPONDER),
+    without_effect("ssl_ocsp_responder", ONE, false, "Who is asked.", NO_RESPONDER),
+    without_effect(
+        "ssl_stapling_responder",
+        ONE,
+        false,
+        "Who is asked for a response to staple.",
+        "no authority is asked: use ssl_stapling_file; Let's Encrypt has ended OCSP",
+    ),
+    without_effect(
+        "ssl_stapling_verify",
+        Args::Flag,
+        false,
+        "Whether a stapled response is verified.",
+        "a response of ssl_stapling_file is sent as it is",
+    ),
 ];
 
+/// Why nothing is asked about clients' certificates.
+const NO_RESPONDER: &str = "no authority is asked about certificates of clients: use ssl_crl";
+
 /// A row that is accepted with a warning.
-const fn without_effect(name: &'static str, args: Args, many: bool, help: &'static str) -> Directive {
-    let row = spec(name, args, help).state(State::Accepted("the TLS library does not have it"));
+const fn without_effect(
+    name: &'static str,
+    args: Args,
+    many: bool,
+    help: &'static str,
+    reason: &'static str,
+) -> Directive {
+    let row = spec(name, args, help).state(State::Accepted(reason));
     Directive::http(if many { row.many() } else { row }, |cx| {
         let name = &cx.statement.name.text;
-        cx.warn(format_args!("\"{name}\" directive has no effect, the TLS library does not have it"));
+        let row = WITHOUT_EFFECT.iter().find(|row| row.spec.name == name);
+        let reason = match row.map(|row| row.spec.state) {
+            Some(State::Accepted(reason)) => reason,
+            _ => "it is not supported",
+        };
+        cx.warn(format_args!("\"{name}\" directive has no effect: {reason}"));
         Ok(())
     })
 }
@@ -310,8 +349,14 @@ const CERTIFICATE_INACTIVE: Duration = Duration::from_secs(10);
 /// How long a cached certificate is used without a check of its file without `valid=`, as in nginx.
 const CERTIFICATE_VALID: Duration = Duration::from_secs(60);
 
-/// `off`, or `max=` with `inactive=` and `valid=`.
+/// See [`read_certificate_cache`].
 fn set_certificate_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    scope.own::<Conf>().certificate_cache = read_certificate_cache(cx)?;
+    Ok(())
+}
+
+/// `off`, or `max=` with `inactive=` and `valid=`.
+pub(crate) fn read_certificate_cache(cx: &mut Cx<'_>) -> Result<Option<CacheLimits>, Error> {
     let (mut max, mut is_off) = (None, false);
     let (mut inactive, mut valid) = (CERTIFICATE_INACTIVE, CERTIFICATE_VALID);
     for text in cx.statement.texts() {
@@ -328,13 +373,14 @@ fn set_certificate_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error
             _ => return Err(invalid()),
         }
     }
-    let limits = match max {
-        _ if is_off => None,
-        Some(max) => Some(CacheLimits { max, inactive, valid }),
-        None => return Err(cx.error("\"ssl_certificate_cache\" must have the \"max\" parameter")),
-    };
-    scope.own::<Conf>().certificate_cache = limits;
-    Ok(())
+    match max {
+        _ if is_off => Ok(None),
+        Some(max) => Ok(Some(CacheLimits { max, inactive, valid })),
+        None => {
+            let name = &cx.statement.name.text;
+            Err(cx.error(format_args!("\"{name}\" must have the \"max\" parameter")))
+        }
+    }
 }
 
 /// Reads a command of OpenSSL's configuration; one that cannot be obeyed is refused where it stands.

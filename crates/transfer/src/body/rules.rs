@@ -43,6 +43,8 @@ pub struct Sending {
     pub tcp_nodelay: bool,
     /// `send_timeout`: between two successes, not for the whole.
     pub send_timeout: Duration,
+    /// `postpone_output`: bytes that are collected before a send, while a page waits for one of its parts.
+    pub postpone_output: usize,
     /// `send_lowat`, accepted as nginx does on Linux.
     pub send_lowat: u64,
 }
@@ -60,6 +62,7 @@ impl Default for Sending {
             tcp_nopush: false,
             tcp_nodelay: true,
             send_timeout: Duration::from_secs(60),
+            postpone_output: 0,
             send_lowat: 0,
         }
     }

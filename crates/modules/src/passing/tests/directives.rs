@@ -261,14 +261,44 @@ fn sizes_have_to_fit_together() {
 fn what_would_be_dangerous_or_has_no_effect_is_told() {
     for (text, expected) in [
         ("proxy_send_lowat 1;", "\"proxy_send_lowat\" is not supported, ignored"),
-        (
-            "proxy_ssl_certificate_cache max=5;",
-            "\"proxy_ssl_certificate_cache\" directive has no effect, the TLS library does not have it",
-        ),
         ("proxy_ssl_protocols TLSv1 TLSv1.2;", "versions that are not supported are left out: TLSv1"),
     ] {
         let found = warnings(&format!("http {{\n{text} }}"));
         assert_eq!(found, [format!("{expected} in /conf/nginx.conf:2")], "{text}");
+    }
+}
+
+#[test]
+fn certificates_with_variables_are_read_by_handshakes() {
+    let secure = |text: &str| {
+        let conf = conf_of(&format!("server {{ location / {{ proxy_pass https://127.0.0.1:1; {text} }} }}"));
+        conf.upstream.secure.clone().expect("an upstream with TLS")
+    };
+    assert!(secure("").named.is_none());
+    let named = secure("proxy_ssl_certificate $arg_a.pem; proxy_ssl_certificate_key $arg_a.key;");
+    assert_eq!(
+        named.named.as_ref().map(|named| (named.pairs.len(), named.cache.is_some())),
+        Some((1, false))
+    );
+    let kept = secure(
+        "proxy_ssl_certificate_cache max=5 valid=1m; proxy_ssl_certificate $arg_a; proxy_ssl_certificate_key $arg_a;",
+    );
+    assert!(kept.named.as_ref().is_some_and(|named| named.cache.is_some()));
+    for (text, expected) in [
+        (
+            "proxy_ssl_certificate_cache valid=1m;",
+            "\"proxy_ssl_certificate_cache\" must have the \"max\" parameter",
+        ),
+        ("proxy_ssl_certificate_cache max=x;", "invalid parameter \"max=x\""),
+        (
+            "proxy_ssl_certificate $arg_a;",
+            "no \"proxy_ssl_certificate_key\" is defined for certificate \"$arg_a\"",
+        ),
+    ] {
+        let found = error(&format!(
+            "http {{ server {{ location / {{ proxy_pass https://127.0.0.1:1; {text} }} }} }}"
+        ));
+        assert!(found.starts_with(expected), "{found}");
     }
 }
 
