@@ -88,17 +88,18 @@ fn read(bench: &Bench, plan: &FilesPlan, groups: &[PathBuf]) -> Result<Result<Ru
     let (disturbed, timeline) = (watch.end(), recorder.end());
     bench.check_interrupted()?;
     Ok(outcome.map(|outcome| {
-        let us = |percent| outcome.times.percentile_us(percent);
+        let files = &outcome.read;
+        let us = |percent| files.total.percentile_us(percent);
         let run = Run::of([
-            ("requests", outcome.files as f64),
+            ("requests", files.operations as f64),
             ("seconds", outcome.seconds),
-            ("requests_per_second", outcome.files_per_second()),
-            ("body_bytes", outcome.bytes as f64),
+            ("requests_per_second", files.operations as f64 / outcome.seconds),
+            ("body_bytes", files.bytes as f64),
             ("p50_us", us(50.0)),
             ("p99_us", us(99.0)),
             ("p99_9_us", us(99.9)),
             ("server_cpu_seconds", outcome.user_seconds + outcome.system_seconds),
-            ("disk_bytes_per_body_byte", (after.inward - before.inward) as f64 / outcome.bytes.max(1) as f64),
+            ("disk_bytes_per_body_byte", (after.inward - before.inward) as f64 / files.bytes.max(1) as f64),
             ("errors", 0.0),
         ]);
         Run { disturbed, timeline: Some(timeline), ..run }

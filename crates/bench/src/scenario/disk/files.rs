@@ -18,8 +18,8 @@ use io::{Completion, DiskVia, Engine, Fd, Op, OpId, Payload, Wait};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use super::job::Times;
-use super::worker::{self, Answer, Task};
+use super::job::Outcome;
+use super::worker::{self, Task};
 use crate::context::Bench;
 use crate::failure::Failure;
 
@@ -74,49 +74,13 @@ pub(crate) struct FilesPlan {
     pub(crate) seconds: f64,
 }
 
-/// What was read.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct FilesOutcome {
-    /// Files that were read to their end.
-    pub(crate) files: u64,
-    /// Their bytes.
-    pub(crate) bytes: u64,
-    /// From the first open to the last close.
-    pub(crate) seconds: f64,
-    /// Processor time in user space, the pool's threads included.
-    pub(crate) user_seconds: f64,
-    /// Processor time in the kernel, its workers for the ring included.
-    pub(crate) system_seconds: f64,
-    /// Context switches, willing and not.
-    pub(crate) switches: u64,
-    /// Entries into the kernel that the engine made itself.
-    pub(crate) kernel_entries: u64,
-    /// From the moment a file is asked for to its end.
-    pub(crate) times: Times,
-}
-
-impl FilesOutcome {
-    /// The figure that a server's requests a second are compared with.
-    pub(crate) fn files_per_second(&self) -> f64 {
-        self.files as f64 / self.seconds
-    }
-
-    /// Adds what another thread did in the same time.
-    fn add(&mut self, other: &FilesOutcome) {
-        self.files += other.files;
-        self.bytes += other.bytes;
-        self.seconds = self.seconds.max(other.seconds);
-        self.kernel_entries += other.kernel_entries;
-        self.times.add(&other.times);
-    }
-}
-
-/// Carries a plan out in a process of its own, in these control groups. The inner error says what this machine does not have.
+/// Carries a plan out in a process of its own, in these control groups. An operation of the outcome is a file that was opened,
+/// read to its end and closed. The inner error says what this machine does not have.
 pub(crate) fn read_files(
     bench: &Bench,
     plan: &FilesPlan,
     groups: &[PathBuf],
-) -> Result<Result<FilesOutcome, String>, Failure> {
+) -> Result<Result<Outcome, String>, Failure> {
     let list = bench.workspace.folder("disk-files")?.join("list");
     let mut text = Vec::new();
     for path in &plan.files {
@@ -125,11 +89,7 @@ pub(crate) fn read_files(
     }
     fs::write(&list, text).map_err(Failure::file("write", &list))?;
     let task = Task::Files(FilesPlan { list, files: Vec::new(), ..plan.clone() });
-    let answers = worker::run(bench, &task, 1, groups)?;
-    Ok(answers.and_then(|answers| match answers.into_iter().next() {
-        Some(Answer::Files(outcome)) => Ok(outcome),
-        _ => Err("no answer of the worker".to_owned()),
-    }))
+    worker::run(bench, &task, 1, groups)
 }
 
 /// All regular files below a folder, at most `most`.
@@ -150,29 +110,27 @@ pub(crate) fn below(folder: &Path, most: usize) -> Result<Vec<PathBuf>, Failure>
     Ok(found)
 }
 
-/// The worker's side: `meet` is called when everything is there.
-pub(super) fn carry_out(
-    job: &FilesPlan,
-    first_worker: u32,
-    meet: impl FnOnce() -> Result<(), String>,
-) -> Result<FilesOutcome, String> {
+/// The worker's side: the files of a plan.
+pub(super) fn paths(job: &FilesPlan) -> Result<Vec<CString>, String> {
     let list = fs::read(&job.list).map_err(|error| format!("the list of files: {error}"))?;
     let paths: Result<Vec<CString>, _> =
         list.split(|&byte| byte == b'\n').filter(|path| !path.is_empty()).map(CString::new).collect();
-    let paths = paths.map_err(|_| "a path with a zero byte".to_owned())?;
-    if paths.is_empty() {
-        return Err("there is no file in the set".to_owned());
+    match paths {
+        Ok(paths) if paths.is_empty() => Err("there is no file in the set".to_owned()),
+        paths => paths.map_err(|_| "a path with a zero byte".to_owned()),
     }
-    let work = |thread: u32, prepared: &dyn Fn()| {
-        let engine = engine(job);
-        prepared();
-        Reader::new(engine?, job, &paths, first_worker + thread).run()
-    };
-    let mut sum = FilesOutcome::default();
-    let used = worker::side_by_side(job.threads, meet, work, |outcome| sum.add(&outcome))?;
-    (sum.user_seconds, sum.system_seconds) = (used.user_seconds, used.system_seconds);
-    sum.switches = used.switches;
-    Ok(sum)
+}
+
+/// The part of one of its threads, which calls `prepared` when its engine is there.
+pub(super) fn read(
+    job: &FilesPlan,
+    paths: &[CString],
+    worker: u32,
+    prepared: &dyn Fn(),
+) -> Result<Outcome, String> {
+    let engine = engine(job);
+    prepared();
+    Reader::new(engine?, job, paths, worker).run()
 }
 
 /// An engine for one thread. Opening is work for the kernel's workers; the whole of them is for the one device.
@@ -234,7 +192,7 @@ struct Reader<'a> {
     noise: Noise,
     /// By the slot of the operation that each waits for.
     readings: HashMap<u32, Reading>,
-    outcome: FilesOutcome,
+    outcome: Outcome,
 }
 
 // All files count as one device; the share that it may have is all there is.
@@ -250,12 +208,12 @@ impl<'a> Reader<'a> {
             FilesVia::Sync => DiskVia::Sync,
         };
         let noise = Noise::new(u64::from(worker) << 32);
-        let outcome = FilesOutcome::default();
+        let outcome = Outcome::nothing();
         Reader { engine, job, paths, via, noise, readings: HashMap::new(), outcome }
     }
 
     /// Reads until the time is over, and what is open then to its end.
-    fn run(mut self) -> Result<FilesOutcome, String> {
+    fn run(mut self) -> Result<Outcome, String> {
         let start = Instant::now();
         let mut batch = Vec::new();
         for _ in 0..self.job.depth {
@@ -269,7 +227,7 @@ impl<'a> Reader<'a> {
             }
         }
         self.outcome.seconds = start.elapsed().as_secs_f64();
-        self.outcome.kernel_entries = self.engine.counters().kernel_entries;
+        self.outcome.system_calls = Some(self.engine.counters().kernel_entries);
         Ok(self.outcome)
     }
 
@@ -316,9 +274,13 @@ impl<'a> Reader<'a> {
                 }
             }
             Stage::Closing => {
-                self.outcome.files += 1;
-                self.outcome.bytes += reading.bytes;
-                self.outcome.times.record(reading.begun.elapsed().as_nanos() as u64);
+                let side = &mut self.outcome.read;
+                side.operations += 1;
+                side.bytes += reading.bytes;
+                // Of a file there is no submission, as of a blocking call.
+                let nanos = reading.begun.elapsed().as_nanos() as u64;
+                side.completion.record(nanos);
+                side.total.record(nanos);
                 if over { Ok(()) } else { self.open() }
             }
         }

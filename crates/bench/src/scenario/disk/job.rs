@@ -290,6 +290,7 @@ impl Outcome {
         add("seconds", self.seconds);
         add("user_seconds", self.user_seconds);
         add("system_seconds", self.system_seconds);
+        add("cpu_seconds", self.user_seconds + self.system_seconds);
         add("context_switches", self.switches as f64);
         match self.system_calls {
             Some(calls) => add("system_calls", calls as f64),
@@ -299,7 +300,10 @@ impl Outcome {
                 run.labels.insert(without("system_calls"), why);
             }
         }
-        run.labels.insert("IO depths".to_owned(), self.depth_words());
+        let depths = self.depth_words();
+        if !depths.is_empty() {
+            run.labels.insert("IO depths".to_owned(), depths);
+        }
         run.curve = CURVE.map(|percent| [percent, both.total.percentile_us(percent)]).to_vec();
         run
     }

@@ -23,7 +23,7 @@ use clap::Args;
 
 use self::job::{EngineKind, Outcome, Pattern};
 use self::plan::{Item, Tool};
-use self::worker::{Answer, Task};
+use self::worker::Task;
 use super::sheet::Sheet;
 use super::{Scenario, lineup};
 use crate::context::{Bench, Scale};
@@ -203,16 +203,7 @@ fn measure(
     match (item.tool, fio) {
         (Tool::Ours, _) => {
             let processes = job.processes;
-            let answers = worker::run(bench, &Task::Blocks(job), processes, &[])?;
-            Ok(answers.map(|answers| {
-                let mut sum = Outcome::nothing();
-                for answer in answers {
-                    if let Answer::Blocks(outcome) = answer {
-                        sum.add(&outcome);
-                    }
-                }
-                sum
-            }))
+            worker::run(bench, &Task::Blocks(job), processes, &[])
         }
         (Tool::Fio, Some(tool)) => fio::measure(bench, tool, &job),
         (Tool::Fio, None) => Ok(Err("fio is not installed".to_owned())),

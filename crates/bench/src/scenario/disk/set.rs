@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::files::{FilesOutcome, FilesPlan, FilesVia, below, read_files};
+use super::files::{FilesPlan, FilesVia, below, read_files};
 use super::plan::size_name;
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
-use crate::report::model::{AxisScale, Run, Section, Told, Verdict};
+use crate::report::model::{AxisScale, Section, Told, Verdict};
 use crate::scenario::lineup;
 use crate::scenario::sheet::{Figure, Of, Rows, Sheet, at, axis, figure, finding, named};
 
@@ -23,14 +23,14 @@ struct Set {
     file_bytes: u64,
 }
 
-const FILES: Figure = figure("files", "1/s", 0, Of::Quotient("files", "seconds", 1.0));
+const FILES: Figure = figure("files", "1/s", 0, Of::Quotient("operations", "seconds", 1.0));
 const FIGURES: [Figure; 6] = [
     FILES,
     figure("bandwidth", "MB/s", 1, Of::Quotient("bytes", "seconds", 1e-6)),
-    figure("median", "µs", 0, Of::Value("p50_us", 1.0)),
-    figure("99 %", "µs", 0, Of::Value("p99_us", 1.0)),
-    figure("CPU per file", "µs", 1, Of::Quotient("cpu_seconds", "files", 1e6)),
-    figure("context switches per file", "", 2, Of::Quotient("context_switches", "files", 1.0)),
+    figure("median", "µs", 0, Of::Value("latency_50_us", 1.0)),
+    figure("99 %", "µs", 0, Of::Value("latency_99_us", 1.0)),
+    figure("CPU per file", "µs", 1, Of::Quotient("cpu_seconds", "operations", 1e6)),
+    figure("context switches per file", "", 2, Of::Quotient("context_switches", "operations", 1.0)),
 ];
 
 /// Measures the files below `folder`, or some that are made where none is named.
@@ -52,7 +52,7 @@ pub(super) fn run(
     bench.progress(format_args!("disk: {count} files of {} bytes", set.file_bytes));
     let labels = |plan: &FilesPlan| at([("engine", &plan.via.name()), ("depth", &plan.depth)]);
     lineup::measure(bench, section, &mut plans, labels, |plan, _, _| {
-        Ok(read_files(bench, plan, &[])?.map(|outcome| measured(&outcome)))
+        Ok(read_files(bench, plan, &[])?.map(|outcome| outcome.run(true)))
     })?;
     let sheet = Sheet::of(section);
     let rows: Rows = plans
@@ -75,19 +75,6 @@ pub(super) fn run(
     let findings = best.into_iter().collect();
     section.tell(Told { tables: vec![table], plots: vec![plot], findings, ..Told::default() });
     Ok(())
-}
-
-fn measured(outcome: &FilesOutcome) -> Run {
-    Run::of([
-        ("files", outcome.files as f64),
-        ("bytes", outcome.bytes as f64),
-        ("seconds", outcome.seconds),
-        ("p50_us", outcome.times.percentile_us(50.0)),
-        ("p99_us", outcome.times.percentile_us(99.0)),
-        ("cpu_seconds", outcome.user_seconds + outcome.system_seconds),
-        ("context_switches", outcome.switches as f64),
-        ("kernel_entries", outcome.kernel_entries as f64),
-    ])
 }
 
 /// Makes a set on the disk of the run, as large as a run of this scale may take time for.

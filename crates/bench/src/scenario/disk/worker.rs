@@ -20,8 +20,8 @@ use nix::sys::resource::{Usage, UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use serde::{Deserialize, Serialize};
 
-use super::files::{self, FilesOutcome, FilesPlan};
-use super::job::{Job, Outcome};
+use super::files::{self, FilesPlan};
+use super::job::{EngineKind, Job, Outcome};
 use super::{drive, engines};
 use crate::context::Bench;
 use crate::failure::Failure;
@@ -45,15 +45,6 @@ pub(super) enum Task {
     Files(FilesPlan),
 }
 
-/// What it answers.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum Answer {
-    /// Of [`Task::Blocks`].
-    Blocks(Box<Outcome>),
-    /// Of [`Task::Files`].
-    Files(FilesOutcome),
-}
-
 /// A task with the files by which parent and worker meet.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Assignment {
@@ -69,14 +60,14 @@ struct Assignment {
     result: PathBuf,
 }
 
-/// Starts `processes` workers with the same task and answers what they have done. They join control groups by their folders
+/// Starts `processes` workers with the same task and adds up what they have done. They join control groups by their folders
 /// before anything else. The inner error is what the machine does not allow.
 pub(super) fn run(
     bench: &Bench,
     task: &Task,
     processes: u32,
     groups: &[PathBuf],
-) -> Result<Result<Vec<Answer>, String>, Failure> {
+) -> Result<Result<Outcome, String>, Failure> {
     let (threads, seconds) = match task {
         Task::Blocks(job) => (job.threads, job.seconds),
         Task::Files(job) => (job.threads, job.seconds),
@@ -112,14 +103,14 @@ pub(super) fn run(
     }
     write(&go, "")?;
     let deadline = Instant::now() + Duration::from_secs_f64(seconds) + END_LIMIT;
-    let mut answers = Vec::new();
+    let mut sum = Outcome::nothing();
     for (worker, _, result) in &mut workers {
         match answer(bench, worker, result, deadline)? {
-            Ok(answer) => answers.push(answer),
+            Ok(outcome) => sum.add(&outcome),
             Err(reason) => return Ok(Err(reason)),
         }
     }
-    Ok(Ok(answers))
+    Ok(Ok(sum))
 }
 
 /// Takes the files of a run away at its end, so that the next one does not find its "go".
@@ -138,7 +129,7 @@ fn answer(
     worker: &mut Child,
     result: &Path,
     deadline: Instant,
-) -> Result<Result<Answer, String>, Failure> {
+) -> Result<Result<Outcome, String>, Failure> {
     while worker.wait(Duration::from_millis(200)).is_none() {
         bench.check_interrupted()?;
         if Instant::now() > deadline {
@@ -166,14 +157,36 @@ pub(crate) fn main(args: &[OsString]) -> Result<(), Failure> {
     let text = fs::read_to_string(&path).map_err(read)?;
     let assignment: Assignment =
         serde_json::from_str(&text).map_err(|error| Failure::Other(format!("an assignment: {error}")))?;
-    let answer = match &assignment.task {
-        Task::Blocks(job) => blocks(job, &assignment).map(|outcome| Answer::Blocks(Box::new(outcome))),
-        Task::Files(job) => {
-            files::carry_out(job, assignment.first_worker, || meet(&assignment)).map(Answer::Files)
-        }
-    };
+    let answer = carry_out(&assignment);
     let text = serde_json::to_string(&answer).map_err(|error| Failure::Other(error.to_string()))?;
     write(&assignment.result, &text)
+}
+
+/// The threads of a process, each with a queue or an engine of its own.
+fn carry_out(assignment: &Assignment) -> Result<Outcome, String> {
+    let (mut sum, first, meet) = (Outcome::nothing(), assignment.first_worker, || meet(assignment));
+    let add = |outcome: Outcome| sum.add(&outcome);
+    let used = match &assignment.task {
+        Task::Blocks(job) => {
+            let work = |thread: u32, prepared: &dyn Fn()| {
+                let queue = open(job).and_then(|file| {
+                    let depth = if job.engine == EngineKind::Sync { 1 } else { job.depth };
+                    engines::queue(job.engine, file.into(), depth, job.block_bytes, None)
+                });
+                prepared();
+                drive::drive(queue?.as_mut(), job, first + thread)
+            };
+            side_by_side(job.threads, meet, work, add)
+        }
+        Task::Files(job) => {
+            let paths = files::paths(job)?;
+            let work = |thread: u32, prepared: &dyn Fn()| files::read(job, &paths, first + thread, prepared);
+            side_by_side(job.threads, meet, work, add)
+        }
+    }?;
+    (sum.user_seconds, sum.system_seconds, sum.switches) =
+        (used.user_seconds, used.system_seconds, used.switches);
+    Ok(sum)
 }
 
 /// Says that everything is there, and waits for the others.
@@ -190,13 +203,13 @@ fn meet(assignment: &Assignment) -> Result<(), String> {
 }
 
 /// Everything between `begin` and `end` that the process has used.
-pub(super) struct Used {
+struct Used {
     /// Processor time of all threads in user space.
-    pub(super) user_seconds: f64,
+    user_seconds: f64,
     /// In the kernel.
-    pub(super) system_seconds: f64,
+    system_seconds: f64,
     /// Context switches, willing and not.
-    pub(super) switches: u64,
+    switches: u64,
 }
 
 /// What the process has used up to now; kernel threads of its rings are threads of it.
@@ -219,31 +232,14 @@ impl Used {
     }
 }
 
-/// The threads of a process, each with a queue of its own.
-fn blocks(job: &Job, assignment: &Assignment) -> Result<Outcome, String> {
-    let work = |thread: u32, prepared: &dyn Fn()| {
-        let queue = open(job).and_then(|file| {
-            let depth = if job.engine == super::job::EngineKind::Sync { 1 } else { job.depth };
-            engines::queue(job.engine, file.into(), depth, job.block_bytes, None)
-        });
-        prepared();
-        drive::drive(queue?.as_mut(), job, assignment.first_worker + thread)
-    };
-    let mut sum = Outcome::nothing();
-    let used = side_by_side(job.threads, || meet(assignment), work, |outcome| sum.add(&outcome))?;
-    (sum.user_seconds, sum.system_seconds) = (used.user_seconds, used.system_seconds);
-    sum.switches = used.switches;
-    Ok(sum)
-}
-
 /// Has so many threads `work` at the same time, and tells what the process has used for it. Each says when it is prepared,
 /// and goes on when all are and `meet` has come back, so that set-up is nobody's measured time. One that cannot work says so
 /// after that: nobody waits for one that is gone.
-pub(super) fn side_by_side<T: Send>(
+fn side_by_side(
     threads: u32,
     meet: impl FnOnce() -> Result<(), String>,
-    work: impl Fn(u32, &dyn Fn()) -> Result<T, String> + Sync,
-    mut add: impl FnMut(T),
+    work: impl Fn(u32, &dyn Fn()) -> Result<Outcome, String> + Sync,
+    mut add: impl FnMut(Outcome),
 ) -> Result<Used, String> {
     let all = threads as usize + 1;
     let (prepared, begun) = (Barrier::new(all), Barrier::new(all));
