@@ -98,13 +98,15 @@ struct Parts {
     done: usize,
     /// When the present one began.
     begun: Instant,
+    /// The step that was shown last.
+    step: String,
 }
 
 impl Progress {
     /// Of scenarios that are expected to take so many seconds.
     pub(crate) fn new(expected: Vec<f64>) -> Progress {
         let started = Instant::now();
-        let parts = RefCell::new(Parts { expected, done: 0, begun: started });
+        let parts = RefCell::new(Parts { expected, done: 0, begun: started, step: String::new() });
         Progress { started, is_terminal: std::io::stderr().is_terminal(), parts }
     }
 
@@ -115,7 +117,16 @@ impl Progress {
         parts.begun = Instant::now();
     }
 
+    /// Another measurement of the same step: on a terminal the time left goes on.
+    pub(crate) fn tick(&self) {
+        let step = self.parts.borrow().step.clone();
+        if self.is_terminal && !step.is_empty() {
+            self.show(&step);
+        }
+    }
+
     fn show(&self, text: &str) {
+        text.clone_into(&mut self.parts.borrow_mut().step);
         let now = Instant::now();
         let line = format!("  {:>4.0} s  {text}", (now - self.started).as_secs_f64());
         if !self.is_terminal {
@@ -130,6 +141,7 @@ impl Progress {
 
     /// Ends the line of a terminal, before something else is written.
     pub(crate) fn end(&self) {
+        self.parts.borrow_mut().step.clear();
         if self.is_terminal {
             eprint!("\r\x1b[2K");
         }
@@ -159,7 +171,8 @@ mod tests {
     fn the_time_left_follows_what_the_run_took_so_far() {
         let started = Instant::now();
         let at = |seconds: u64| started + Duration::from_secs(seconds);
-        let mut parts = Parts { expected: vec![60.0, 120.0, 60.0], done: 0, begun: started };
+        let mut parts =
+            Parts { expected: vec![60.0, 120.0, 60.0], done: 0, begun: started, step: String::new() };
         assert_eq!(left(&parts, started, at(10)), "4 min left");
         // Twice as long as expected: the others will take twice as long, too.
         (parts.done, parts.begun) = (1, at(120));

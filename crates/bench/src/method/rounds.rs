@@ -14,6 +14,7 @@ pub(crate) fn in_turns<V, M>(
     for round in 0..bench.repetitions() {
         for (variant, results) in variants.iter_mut().zip(&mut measured) {
             bench.check_interrupted()?;
+            bench.progress.tick();
             results.push(measure(variant, round)?);
         }
     }
