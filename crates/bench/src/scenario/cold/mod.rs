@@ -117,9 +117,10 @@ type Wanted = fn(&Way) -> bool;
 /// Those of the write-up's table.
 const PUBLISHED: Wanted = |way| way.published.is_some();
 
-/// Those, nginx's best over a cache, and the files without one: who asks how fast a hit can be wants to see it beside the
+/// Those, ours without a setting, nginx's best over a cache, and the files without one: who asks how fast a hit can be wants to see it beside the
 /// write-up's, and who asks what it costs, beside the same without a cache.
-const HITS: Wanted = |way| way.published.is_some() || way.is_best_of_hits() || way.is_plain;
+const HITS: Wanted =
+    |way| way.published.is_some() || way.is_default() || way.is_best_of_hits() || way.is_plain;
 
 impl<'a> Plan<'a> {
     /// Finds the servers and makes the files. What cannot be measured is noted in the section.

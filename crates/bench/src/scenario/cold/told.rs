@@ -65,7 +65,8 @@ impl Report<'_> {
     /// Hits and files of each size, with the settings of ours.
     fn standings(&self) -> Vec<Standing> {
         let standing = |case: &Case| {
-            let ways: Vec<lineup::Way> = WAYS.iter().map(|way| way.of).collect();
+            // Plain files beside a cache of them are no hits.
+            let ways: Vec<lineup::Way> = WAYS.iter().filter(|way| !way.is_plain).map(|way| way.of).collect();
             let title = format!("{} of {}", case.what(), case.size);
             lineup::standing(self.sheet, &title, RATE, &ways, |way| case.labels_of(way.name))
         };

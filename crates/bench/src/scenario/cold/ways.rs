@@ -62,6 +62,11 @@ impl Way {
         self.of.peer.is_some()
     }
 
+    /// Whether nothing is set.
+    pub(super) fn is_default(&self) -> bool {
+        self.of == AS_IT_COMES.of
+    }
+
     /// nginx over its cache is fastest where threads read ahead of sendfile.
     pub(super) fn is_best_of_hits(&self) -> bool {
         self.is_nginx() && self.of.location == "aio threads; sendfile on;"
@@ -77,11 +82,14 @@ impl Way {
 const RING_DIRECT: Way =
     ours("ringroad io_uring, direct", "io_uring", "aio io_uring; sendfile off; directio 2k;");
 
+/// The default, which other settings are compared with.
+const AS_IT_COMES: Way = ours("ringroad as it comes", "", "");
+
 /// In the order of tables: ours from the engine that the write-up asks about to the one that nobody should choose, then
 /// nginx's modes. nginx's libaio stands twice, because its default buffers hide what it can do.
 pub(super) const WAYS: &[Way] = &[
     RING_DIRECT.main().like("io_uring"),
-    ours("ringroad as it comes", "", ""),
+    AS_IT_COMES.main(),
     ours("ringroad libaio, direct", "epoll", "aio libaio; sendfile off; directio 2k;")
         .with_requests()
         .main()
