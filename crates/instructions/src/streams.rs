@@ -53,8 +53,7 @@ impl Client {
             } else {
                 self.stream += 2;
             }
-            let length = u8::try_from(block.len()).expect("a header block is short");
-            self.frames.extend_from_slice(&[0, 0, length, HEADERS, END_STREAM | END_HEADERS]);
+            self.frames.extend_from_slice(&[0, 0, block.len() as u8, HEADERS, END_STREAM | END_HEADERS]);
             self.frames.extend_from_slice(&self.stream.to_be_bytes());
             self.frames.extend_from_slice(block);
         }

@@ -227,7 +227,7 @@ fn postponed_bytes_wait_for_the_part_behind_them() {
         }
     });
     let setup = Setup::new(POSTPONED).origin(&origin);
-    testkit::create_dir_all(&setup.data().join("html")).expect("the directory is writable");
+    testkit::create_dir_all(setup.data().join("html")).expect("the directory is writable");
     for name in ["now", "later"] {
         let page = "before <!--#include virtual=\"/part\" --> behind";
         testkit::write(setup.data().join("html").join(name), page).expect("the directory is writable");
