@@ -44,13 +44,17 @@ impl Bench {
 
     fn with_role(config: &EngineConfig, role: Role) -> Option<Bench> {
         let pool = Pool::new(config.pool_bytes_max);
-        match Uring::new(config, &pool, role) {
-            Ok(uring) => Some(Bench { uring, slots: Slots::new(config.ops_max), pool, done: Vec::new() }),
-            Err(error) => {
-                eprintln!("skipped: {error}");
-                None
-            }
-        }
+        Bench::over(Uring::new(config, &pool, role), config, pool)
+    }
+
+    fn with_limits(config: &EngineConfig, limits: Limits) -> Option<Bench> {
+        let pool = Pool::new(config.pool_bytes_max);
+        Bench::over(Uring::with_limits(config, &pool, Role::NetAndDisk, limits), config, pool)
+    }
+
+    fn over(uring: Result<Uring, SetupError>, config: &EngineConfig, pool: Pool) -> Option<Bench> {
+        let uring = uring.inspect_err(|error| eprintln!("skipped: {error}")).ok()?;
+        Some(Bench { uring, slots: Slots::new(config.ops_max), pool, done: Vec::new() })
     }
 
     fn start(&mut self, op: Op) -> OpId {
@@ -152,21 +156,12 @@ fn each_step_of_the_ladder_gives_a_working_ring() {
         (NO_SQARRAY | TASKRUN_FLAG | DEFER_TASKRUN, COOP_TASKRUN),
     ];
     for (denied, expected) in steps {
-        let pool = Pool::new(8 << 20);
-        let config = config();
-        let uring = match Uring::with_limits(
-            &config,
-            &pool,
-            Role::NetAndDisk,
-            Limits { denied, completions: None },
-        ) {
-            Ok(uring) => uring,
-            Err(error) => return eprintln!("skipped: {error}"),
-        };
-        assert_eq!(uring.ring.mode().flags & !NO_SQARRAY, expected, "without {denied:#x}");
-        assert_eq!(uring.ring.mode().flags & denied, 0);
-        assert!(uring.ring.completions_max() >= COMPLETIONS_MIN);
-        let mut bench = Bench { uring, slots: Slots::new(1024), pool, done: Vec::new() };
+        let limits = Limits { denied, completions: None };
+        let Some(mut bench) = Bench::with_limits(&config(), limits) else { return };
+        let ring = &bench.uring.ring;
+        assert_eq!(ring.mode().flags & !NO_SQARRAY, expected, "without {denied:#x}");
+        assert_eq!(ring.mode().flags & denied, 0);
+        assert!(ring.completions_max() >= COMPLETIONS_MIN);
         let (socket, mut peer) = pair();
         bench.start(Op::Recv { socket, into: RecvInto::Pool });
         assert!(bench.is_quiet());
@@ -262,12 +257,7 @@ fn a_burst_widens_the_ring_of_buffers() {
     config.recv_buffers = 512;
     // With DEFER_TASKRUN the kernel runs 20 pieces of work in a turn, so a burst comes in small parts.
     let limits = Limits { denied: NO_SQARRAY | TASKRUN_FLAG | DEFER_TASKRUN, completions: None };
-    let pool = Pool::new(config.pool_bytes_max);
-    let uring = match Uring::with_limits(&config, &pool, Role::NetAndDisk, limits) {
-        Ok(uring) => uring,
-        Err(error) => return eprintln!("skipped: {error}"),
-    };
-    let mut bench = Bench { uring, slots: Slots::new(1024), pool, done: Vec::new() };
+    let Some(mut bench) = Bench::with_limits(&config, limits) else { return };
     let first = bench.uring.recv.as_ref().unwrap().fill();
     assert!(first < 512, "an idle thread holds few buffers");
     let mut peers = Vec::new();

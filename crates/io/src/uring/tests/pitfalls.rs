@@ -75,13 +75,8 @@ fn receives_that_starve_go_on_when_half_of_the_buffers_are_back() {
 #[test]
 fn a_turn_that_does_not_wait_runs_what_the_kernel_has_deferred() {
     for denied in [0, NO_SQARRAY | TASKRUN_FLAG] {
-        let pool = Pool::new(8 << 20);
         let limits = Limits { denied, completions: None };
-        let uring = match Uring::with_limits(&config(), &pool, Role::NetAndDisk, limits) {
-            Ok(uring) => uring,
-            Err(error) => return eprintln!("skipped: {error}"),
-        };
-        let mut bench = Bench { uring, slots: Slots::new(1024), pool, done: Vec::new() };
+        let Some(mut bench) = Bench::with_limits(&config(), limits) else { return };
         let (socket, mut peer) = pair();
         bench.start(Op::Recv { socket, into: RecvInto::Pool });
         assert!(bench.is_quiet());
@@ -96,13 +91,8 @@ fn a_turn_that_does_not_wait_runs_what_the_kernel_has_deferred() {
 fn an_overflow_is_fetched_without_a_wait() {
     let mut config = config();
     config.ring_entries = 8;
-    let pool = Pool::new(config.pool_bytes_max);
     let limits = Limits { denied: 0, completions: Some(8) };
-    let uring = match Uring::with_limits(&config, &pool, Role::NetAndDisk, limits) {
-        Ok(uring) => uring,
-        Err(error) => return eprintln!("skipped: {error}"),
-    };
-    let mut bench = Bench { uring, slots: Slots::new(1024), pool, done: Vec::new() };
+    let Some(mut bench) = Bench::with_limits(&config, limits) else { return };
     for _ in 0..500 {
         bench.start(Op::Nop);
     }
