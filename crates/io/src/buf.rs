@@ -178,16 +178,6 @@ impl Pool {
         (self.0.chunks_max * CHUNK_BYTES) as u64
     }
 
-    /// Registers, with the ring of this thread, each chunk that it does not know yet: `register` gets the chunk's index
-    /// and memory and returns whether the kernel took it.
-    pub fn register_chunks(&self, mut register: impl FnMut(u16, *mut u8, usize) -> bool) {
-        for (index, chunk) in self.0.chunks.borrow_mut().iter_mut().enumerate() {
-            if let Some(chunk) = chunk.as_mut().filter(|chunk| !chunk.registered) {
-                chunk.registered = register(index as u16, chunk.memory().as_ptr(), CHUNK_BYTES);
-            }
-        }
-    }
-
     /// Gives chunks without a used buffer back to the kernel; `unregister` is called for those that a ring knows and
     /// returns whether the ring released it. Returns the bytes given back.
     pub fn trim(&self, mut unregister: impl FnMut(u16) -> bool) -> usize {
@@ -741,8 +731,8 @@ mod tests {
         drop(pool.get(64 << 10));
         assert_eq!(pool.trim(|_| true), CHUNK_BYTES);
         assert_eq!(pool.counters().bytes, CHUNK_BYTES as u64);
+        assert!(kept.fixed_index_or(|_, _, _| true).is_some());
         drop(kept);
-        pool.register_chunks(|_, _, _| true);
         assert_eq!(pool.trim(|_| false), 0, "a chunk that the ring holds stays");
         assert_eq!(pool.trim(|_| true), CHUNK_BYTES);
         assert_eq!(pool.counters(), PoolCounters::default());
