@@ -9,6 +9,9 @@ use crate::places::{DEFAULT_CONF, DEFAULT_PREFIX};
 /// Letters in a line.
 const WIDTH: usize = 79;
 
+/// Letters in a line of use, which looks better whole.
+const USE_WIDTH: usize = 88;
+
 /// The text of `-h`: nginx's form, and the commands.
 pub(super) fn usage() -> String {
     let mut text = version::version_line();
@@ -51,7 +54,10 @@ fn default_of(option: &Opt) -> String {
 /// The text of `--help` of a command.
 pub(super) fn of(command: &Command) -> String {
     let mut text = format!("{}\n\n", synopsis(command));
-    wrap(&mut text, command.about, 0);
+    for (number, paragraph) in command.about.split("\n\n").enumerate() {
+        text.push_str(if number == 0 { "" } else { "\n" });
+        wrap(&mut text, paragraph, 0);
+    }
     text.push_str("\nOptions:\n");
     let options: Vec<(String, &str)> =
         command.options.iter().chain([&HELP]).map(|option| (names(option), option.help)).collect();
@@ -73,14 +79,19 @@ pub(super) fn of(command: &Command) -> String {
     text
 }
 
-/// The line of use.
+/// The line of use, which goes on below the command.
 pub(super) fn synopsis(command: &Command) -> String {
     let mut text = format!("Usage: ringroad {}", command.name);
-    for option in command.options {
-        let _infallible = write!(text, " [{}]", names(option));
-    }
-    for operand in command.operands {
-        let _infallible = write!(text, " {}", shown_operand(operand));
+    let indent = text.len();
+    let mut column = indent;
+    let options = command.options.iter().map(|option| format!("[{}]", names(option)));
+    for word in options.chain(command.operands.iter().map(shown_operand)) {
+        if column + 1 + word.len() > USE_WIDTH {
+            let _infallible = write!(text, "\n{:indent$}", "");
+            column = indent;
+        }
+        column += 1 + word.len();
+        let _infallible = write!(text, " {word}");
     }
     text
 }
@@ -116,7 +127,7 @@ fn row(text: &mut String, name: &str, help: &str, width: usize, between: &str) {
     text.push_str(wrapped.trim_start());
 }
 
-/// Words in lines; an empty line begins a paragraph.
+/// Words in lines.
 fn wrap(text: &mut String, words: &str, indent: usize) {
     let mut column = 0;
     for word in words.split_ascii_whitespace() {
