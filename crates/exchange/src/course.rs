@@ -13,7 +13,7 @@ use crate::phases::{Phase, Step};
 use crate::request::{REDIRECTS_MAX, Request};
 use crate::response::ContentType;
 use crate::settings::listen::Listen;
-use crate::{error_page, prepare, tls};
+use crate::{error_page, marks, prepare, tls};
 use telemetry::Level;
 
 /// The next step for a request after its phases.
@@ -95,7 +95,10 @@ impl Waiting {
         match self {
             Waiting::Handler(location, phase, place) => {
                 let generation = Rc::clone(&request.generation);
-                generation.config.location(location).plan.of_phase(phase)[place].later(request).await
+                let step =
+                    generation.config.location(location).plan.of_phase(phase)[place].later(request).await;
+                marks::note_waited(request, phase);
+                step
             }
             // Boxed: it is rare, and its state would be part of every request that waits.
             Waiting::AuthDelay => Box::pin(hold_back(request)).await,

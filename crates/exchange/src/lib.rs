@@ -24,6 +24,7 @@ pub mod filter;
 pub mod find_location;
 pub mod giving_up;
 pub mod http2;
+pub mod marks;
 pub mod module;
 pub mod network;
 pub mod pattern;

@@ -98,6 +98,13 @@ pub(crate) struct ListenOptions {
     pub(crate) fastopen: Option<u32>,
 }
 
+impl ListenOptions {
+    /// How many sockets the address has.
+    pub(crate) fn sockets(&self, threads: u32) -> usize {
+        if self.reuseport { threads.max(1) as usize } else { 1 }
+    }
+}
+
 /// The sockets of one address.
 #[derive(Clone, Debug)]
 pub(crate) struct Listener {
@@ -236,7 +243,7 @@ fn open_one(
     old: Option<&Listeners>,
     log: &Log,
 ) -> Result<Listener, Refusal> {
-    let count = if options.reuseport { threads.max(1) as usize } else { 1 };
+    let count = options.sockets(threads);
     let inherited = old.and_then(|old| old.find(&options.address));
     let mut sockets: Vec<Rc<OwnedFd>> = inherited.map_or_else(Vec::new, |old| old.sockets.clone());
     sockets.truncate(count);

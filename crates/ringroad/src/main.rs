@@ -2,12 +2,15 @@
 //!
 //! Serving itself is crate `server`. Here: the command line as nginx reads it ([`cli`]), the process that opens
 //! privileged resources and obeys signals ([`master`]), the unprivileged process that serves ([`worker`]), and the
-//! messages between the two ([`control`]).
+//! messages between the two ([`control`]). [`explain`] follows a request through a configuration, [`admin`] answers operators of a
+//! running server.
 #![forbid(unsafe_code)]
 
+mod admin;
 mod agent;
 mod cli;
 mod control;
+mod explain;
 mod inherit;
 mod limits;
 mod listen;

@@ -1,10 +1,13 @@
-//! Signals as a descriptor: blocked for the whole process and read with signalfd(2), so there is no handler.
+//! Signals as a descriptor: blocked for the whole process and read with signalfd(2), so there is no handler. And the time that
+//! poll(2) may wait beside them.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::Timespec;
 
 /// What master and worker listen to. SIGPIPE is among them so that it kills no process.
 const SIGNALS: [Signal; 10] = [
@@ -61,5 +64,15 @@ impl Signals {
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+/// The time that poll(2) may take until then.
+pub(crate) fn timeout_until(at: Instant) -> Timespec {
+    // Rounded up: waking a moment too early would mean to poll again at once.
+    let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+    Timespec {
+        tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(left.subsec_nanos()),
     }
 }

@@ -26,12 +26,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::admin::feed::Feed;
+use crate::admin::{complete, unpack};
 use crate::control::acme::AcmeChange;
 use crate::control::message::{Bundle, ToMaster, ToWorker};
 use crate::control::{Channel, FROM_MASTER, Limits, Packet, Received};
 use crate::listen::{ListenAddr, errno_text};
 use crate::log::{ErrorTarget, Log};
-use crate::signals::Signals;
+use crate::signals::{Signals, timeout_until};
 use crate::site::{self, Config, Files, Resources, Worker};
 
 /// The hidden subcommand.
@@ -85,6 +87,8 @@ struct Serving {
     generations: Vec<u64>,
     /// Where it listens.
     addresses: Vec<ListenAddr>,
+    /// Clients that watch requests.
+    feed: Feed,
     /// For the lines of this thread.
     log: Log,
     /// `error_log` of the process, to find its files when they are opened again.
@@ -152,12 +156,13 @@ impl Control {
         let mut next = self.handle_master(&mut serving);
         while next == NextStep::GoOn && !serving.worker.is_finished() && !serving.worker.has_panicked() {
             let sending = if self.channel.wants_to_send() { PollFlags::OUT } else { PollFlags::empty() };
-            let mut wait = [
+            let mut wait = vec![
                 PollFd::new(&self.channel, PollFlags::IN | sending),
                 PollFd::new(&self.signals, PollFlags::IN),
                 PollFd::from_borrowed_fd(serving.worker.events(), PollFlags::IN),
             ];
-            if let Err(errno) = poll(&mut wait, None)
+            serving.feed.poll(&mut wait);
+            if let Err(errno) = poll(&mut wait, serving.feed.deadline().map(timeout_until).as_ref())
                 && errno != Errno::INTR
             {
                 serving.log.alert(format_args!("poll() failed ({})", errno_text(errno)));
@@ -174,11 +179,13 @@ impl Control {
             if let Some(number) = serving.worker.take_turned() {
                 self.answer(&ToMaster::Pong(number));
             }
+            serving.feed.turn(&serving.worker);
             while let Some(arrived) = self.signals.next() {
                 serving.handle_signal(arrived.signal);
             }
             next = self.handle_master(&mut serving);
         }
+        serving.feed.finish(&serving.worker);
         serving.end(next)
     }
 
@@ -245,7 +252,17 @@ impl Serving {
         apply(&config, &acme, &log);
         let worker = Worker::start(&config, resources, &addresses_of_names)?;
         let generations = vec![generation];
-        Ok(Serving { worker, config, generations, addresses, log, targets, shutdown_timeout, leaving: false })
+        Ok(Serving {
+            worker,
+            config,
+            generations,
+            addresses,
+            feed: Feed::default(),
+            log,
+            targets,
+            shutdown_timeout,
+            leaving: false,
+        })
     }
 
     /// Only a new configuration is answered: the master waits for that.
@@ -273,6 +290,18 @@ impl Serving {
             ToWorker::Stop => self.stop(),
             ToWorker::Leave => self.worker.leave(),
             ToWorker::Ping(number) => self.worker.ask_turn(number),
+            ToWorker::Explain(explanation) => {
+                for socket in packet.fds {
+                    if let Some((text, question)) = unpack(&explanation) {
+                        complete(&self.worker, socket, text, question);
+                    }
+                }
+            }
+            ToWorker::Watch(filter) => {
+                for socket in packet.fds {
+                    self.feed.add(&self.worker, &filter, socket);
+                }
+            }
         }
         (None, NextStep::GoOn)
     }

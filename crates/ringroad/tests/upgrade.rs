@@ -6,7 +6,7 @@ mod control;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -428,4 +428,34 @@ fn the_command_line_talks_to_the_master_of_the_pid_file() {
     let status = site.command().args(["-s", "stop"]).status().expect("it runs");
     assert!(status.success());
     site.wait("the end", || !is_alive(old) && site.pid().is_none());
+}
+
+/// Commands ask the newest master, and the old one again where that has ended.
+#[test]
+fn the_admin_socket_belongs_to_the_newest_master() {
+    let site = Site::new(Path::new(BINARY), "", "");
+    let socket = site.dir.path().join("admin.sock");
+    let text = fs::read_to_string(site.dir.path().join("conf/server.conf")).expect("it was written");
+    site.dir.write("conf/server.conf", format!("admin_socket {};\n{text}", socket.display()));
+    let url = format!("http://{}/", site.tcp.tcp());
+    let asks = || {
+        let said =
+            testkit::program::run(BINARY, &["explain", "--socket", &socket.display().to_string(), &url]);
+        said.stdout.contains("response   200 here by \"return\" at ")
+    };
+    let file = || fs::metadata(&socket).ok().map(|found| found.ino());
+    let old = site.start();
+    let first = file();
+    assert!(first.is_some() && asks(), "{}", site.log());
+    let new = site.upgrade();
+    site.wait("the socket of the new master", || file().is_some_and(|file| Some(file) != first));
+    assert!(asks(), "{}", site.log());
+    signal_process(new, Signal::TERM).expect("it runs");
+    site.wait("the socket of the old master", || !is_alive(new) && file().is_some() && asks());
+    let new = site.upgrade();
+    site.finish(old, new);
+    assert!(asks(), "the end of the old master leaves the file\n{}", site.log());
+    signal_process(new, Signal::QUIT).expect("it runs");
+    site.wait("the end", || !is_alive(new));
+    assert_eq!(file(), None);
 }

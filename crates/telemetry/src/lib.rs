@@ -4,7 +4,8 @@
 //! request --> line --> Sink: bytes that wait (bounded) --> writer task --> engine or datagram socket
 //! ```
 //!
-//! Numbers: [`metric`] has rows and pages, [`tally`] connections, [`traffic`] requests by server and location.
+//! Numbers: [`metric`] has rows and pages, [`tally`] connections, [`traffic`] requests by server and location. [`watch`] has
+//! the requests themselves, while an operator watches.
 //!
 //! [`sink`] is one target on one thread, [`files`] all of a thread's, [`named`] files with names that depend on the
 //! request. The modules decide on the lines and their formats.
@@ -31,6 +32,7 @@ pub mod syslog;
 pub mod tally;
 pub mod time_zone;
 pub mod traffic;
+pub mod watch;
 mod writer;
 
 use std::fmt;

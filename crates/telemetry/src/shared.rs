@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use crate::metric::Page;
 use crate::tally::{Tally, Totals};
 use crate::traffic::Registry;
+use crate::watch::Hub;
 
 /// Worker processes that died unexpectedly before this one, counted by its master.
 static RESPAWNED: AtomicU64 = AtomicU64::new(0);
@@ -32,6 +33,8 @@ pub struct Shared {
     tallies: Mutex<Vec<Arc<Tally>>>,
     /// Requests by server and location.
     pub traffic: Registry,
+    /// Operators that watch requests.
+    pub watch: Hub,
     started: Started,
 }
 

@@ -197,6 +197,35 @@ impl Tries {
     }
 }
 
+/// A try as operators see it.
+#[derive(Clone, Copy, Debug)]
+pub struct ShownTry<'t> {
+    /// As `$upstream_addr` has it.
+    pub name: &'t str,
+    /// Of the response; 0 without one.
+    pub status: u16,
+    /// Times from the begin of the try: of the connection, of the header section, of the whole response.
+    pub times: [Option<Duration>; 3],
+    /// Whether its connection had been used before.
+    pub is_reused: bool,
+}
+
+/// The tries of a request, in order.
+pub fn shown_tries(request: &Request) -> impl Iterator<Item = ShownTry<'_>> {
+    let tries = request.extensions.get::<Tries>().into_iter();
+    tries.flat_map(|tries| &tries.list).map(|one| ShownTry {
+        name: &one.name,
+        status: one.status.get(),
+        times: [one.connect_time.get(), one.header_time.get(), one.response_time.get()],
+        is_reused: one.is_reused.get(),
+    })
+}
+
+/// The word of `$upstream_cache_status`; empty without a cache.
+pub fn cache_word(request: &Request) -> &'static str {
+    cached(request).map_or("", |cached| cached.status)
+}
+
 /// `http://127.0.0.1:80/path`: the upstream of a log line, beside the client.
 pub fn url(request: &Request) -> Option<Vec<u8>> {
     let tries = request.extensions.get::<Tries>()?;

@@ -28,6 +28,8 @@ pub struct MainConf {
     pub worker_rlimit_nofile: Option<u64>,
     /// `worker_rlimit_core`, bytes.
     pub worker_rlimit_core: Option<u64>,
+    /// `admin_socket`: where commands of operators ask this server.
+    pub admin_socket: Option<PathBuf>,
     /// `shutdown_delay`: how long clients are sent elsewhere before a graceful end begins.
     pub shutdown_delay: Duration,
     /// `worker_shutdown_timeout`
@@ -98,6 +100,7 @@ impl Default for MainConf {
             pid: PathBuf::from("logs/nginx.pid"),
             worker_rlimit_nofile: None,
             worker_rlimit_core: None,
+            admin_socket: None,
             shutdown_delay: Duration::ZERO,
             worker_shutdown_timeout: None,
             worker_priority: 0,

@@ -25,7 +25,7 @@ use crate::wire::Wire;
 use exchange::request::Request;
 use exchange::room::Waits;
 use exchange::transport::Received;
-use exchange::{course, effect};
+use exchange::{course, effect, marks};
 use telemetry::{Level, Reason};
 
 /// Bytes that were received and not yet used.
@@ -151,6 +151,7 @@ impl Connection {
                 }
             }
             if let Some(head) = self.parse_head(request) {
+                marks::note_received(request);
                 return head;
             }
         }

@@ -1,5 +1,5 @@
 //! Numbers for operators: `health` for load balancers, `metrics` for Prometheus, `api` as JSON,
-//! `dashboard` for people, and the zones that requests are counted in.
+//! `dashboard` for people, and the zones that requests are counted in. [`watch`] shows single requests to operators.
 //!
 //! [`zones`] are made of the configuration alone. Nothing is counted where no block of the configuration shows it.
 //! [`exposure`] warns of pages that all clients can read.
@@ -11,6 +11,7 @@ mod health;
 mod limits;
 mod metrics;
 mod process;
+pub mod watch;
 mod zones;
 
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use conf::{Args, Contexts, Error, Spec, value};
 use telemetry::traffic::Ended;
 use transfer::body::choose::Mover;
 
+use self::watch::Watchable;
 use self::zones::{Named, StatusZones};
 use crate::http_core::OWN;
 use crate::{Directive, Module};
@@ -26,6 +28,7 @@ use exchange::config::{Cx, Http, HttpType, Inner, Scope, Settings, SettingsType}
 use exchange::module::ThreadHooks;
 use exchange::phases::{Phase, Plan};
 use exchange::request::Request;
+use exchange::settings::main::MainConf;
 use io::op::DiskVia;
 
 pub use metrics::metrics;
@@ -34,7 +37,7 @@ pub use metrics::metrics;
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
-    http: &[HttpType::of::<StatusZones>()],
+    http: &[HttpType::of::<StatusZones>(), HttpType::of::<Watchable>()],
     take_part,
     check,
     thread: ThreadHooks { configured: zones::configured, ..ThreadHooks::NONE },
@@ -45,6 +48,17 @@ pub(crate) static MODULE: Module = Module {
 const PAGE: Contexts = Contexts::SERVER.or(Contexts::LOCATION);
 
 const DIRECTIVES: &[Directive] = &[
+    Directive::main(
+        Spec::new(
+            OWN,
+            "admin_socket",
+            Contexts::MAIN,
+            Args::Exactly(1),
+            "The unix socket for `ringroad log`, `top` and other commands that ask a running server; `off` opens none.",
+        )
+        .default("off"),
+        set_admin_socket,
+    ),
     Directive::scope(
         Spec::new(OWN, "dashboard", PAGE, Args::None, "Serves a page that shows the numbers to people."),
         |scope, cx| {
@@ -125,6 +139,25 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
+/// Bytes of the path of a unix socket (unix(7)), less those for its name while it is made.
+const SOCKET_PATH_MAX: usize = 96;
+
+/// `admin_socket`. The master opens it; requests are shown by it.
+fn set_admin_socket(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let text = cx.arg(0);
+    if text == "off" {
+        return Ok(());
+    }
+    let path = cx.path(text.strip_prefix("unix:").unwrap_or(text));
+    if text.is_empty() || path.as_os_str().len() > SOCKET_PATH_MAX {
+        let what = format_args!("\"{text}\" is no path of at most {SOCKET_PATH_MAX} bytes");
+        return Err(cx.error(what));
+    }
+    main.admin_socket = Some(path);
+    cx.http.own::<Watchable>().0 = true;
+    Ok(())
+}
+
 /// `metrics_zones`. The memory of a zone is taken at its first request on a thread, so a high limit costs nothing by
 /// itself.
 fn set_zones_max(cx: &mut Cx<'_>) -> Result<(), Error> {
@@ -203,6 +236,9 @@ fn take_part(http: &Http, scope: &Scope, plan: &mut Plan) {
             });
         }
     }
+    if http.of::<Watchable>().0 {
+        plan.log(Arc::clone(&conf), watch::show);
+    }
     if http.of::<StatusZones>().is_asked {
         plan.log(conf, count);
     }
@@ -280,6 +316,8 @@ mod tests {
             ("http { server {\nstatus_zone \"\"; } }", "\"status_zone\" directive invalid value"),
             ("http { server {\nhealth maybe; } }", "invalid value \"maybe\""),
             ("http {\nmetrics_zones 0; }", "value must be between 1 and 65536"),
+            ("admin_socket \"\";", "\"\" is no path of at most 96 bytes"),
+            ("http { admin_socket a; }", "\"admin_socket\" directive is not allowed here"),
         ] {
             let found = error(text);
             assert!(found.contains(expected), "{text}: {found}");

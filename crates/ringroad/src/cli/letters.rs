@@ -34,6 +34,8 @@ pub(crate) struct Options {
     pub(crate) conf: Option<PathBuf>,
     /// `-g`
     pub(crate) globals: String,
+    /// `--diff`, with `-t`
+    pub(crate) diff: bool,
     /// `--any-process`
     pub(crate) any_process: bool,
 }
@@ -82,6 +84,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Options, OptionError> {
         if arg.len() > 2 && arg.as_bytes().starts_with(b"--") {
             match arg.as_bytes() {
                 b"--any-process" => options.any_process = true,
+                b"--diff" => (options.test, options.diff) = (true, true),
                 _ => return Err(OptionError::Long(arg.to_string_lossy().into_owned())),
             }
             continue;
@@ -175,6 +178,7 @@ mod tests {
         assert_eq!(read("-sreload").expect("valid").signal, Some(Command::Reload));
         assert_eq!(read("-s|stop").expect("valid").signal, Some(Command::Stop));
         assert!(read("-?").expect("valid").help);
+        assert!(read("--diff").expect("valid").test);
         assert!(read("-s|quit|--any-process").expect("valid").any_process);
         assert_eq!(read("-"), Ok(Options::default()));
         let empty = parse(["-g", "", "-t"].map(OsString::from).to_vec()).expect("valid");

@@ -5,13 +5,16 @@
 //! as in nginx. Messages start with `ringroad:`; only the lines of `-v` and `-V` keep the word `nginx`, because tools read the version
 //! and the modules from them.
 
+mod ask;
 mod check;
 mod completions;
+mod diff;
 mod engines;
 mod explain;
 mod fmt;
 mod help;
 mod letters;
+mod log;
 mod man;
 mod options;
 mod run;
@@ -20,6 +23,7 @@ mod signal;
 mod similar;
 mod stat;
 mod test;
+mod top;
 mod version;
 
 use std::ffi::OsString;
@@ -89,6 +93,8 @@ fn command_of_table(command: &'static Command, args: Vec<OsString>) -> ExitCode 
         "fmt" => fmt::run(&given),
         "engines" => engines::run(&given),
         "stat" => stat::run(&given),
+        "log" => log::run(&given),
+        "top" => top::run(&given),
         "bench" => without_bench(),
         "reference" => reference(command, &given),
         "completions" => match given.operands[0].to_str().and_then(completions::script) {

@@ -133,6 +133,10 @@ pub(crate) const LONG: &[Opt] = &[
     flag("help", "show this help on standard output and exit"),
     flag("version", "show version, commit and what the kernel offers, and exit"),
     flag(
+        "diff",
+        "test configuration and show what a reload would change in the running server, by its admin_socket",
+    ),
+    flag(
         "any-process",
         "with -s: signal the process of the pid file though it is no ringroad, as in a move from nginx",
     ),
@@ -140,6 +144,23 @@ pub(crate) const LONG: &[Opt] = &[
 
 /// Shells that there are completions for.
 const SHELLS: &[&str] = &["bash", "zsh", "fish"];
+
+/// Ranks of `top`.
+pub(super) const RANKS: &[&str] = &["rate", "bytes", "misses", "time"];
+
+/// Which requests are shown.
+const FILTER: Opt =
+    letter('f', Value::Needed("FILTER", Hint::Nothing), "requests that pass; may be repeated, and all hold");
+
+/// Whose admin socket is asked.
+const CONF: Opt =
+    letter('c', Value::Needed("FILE", Hint::File), "the configuration that names the admin socket");
+
+/// As with `-c`.
+const PREFIX: Opt = letter('p', Value::Needed("PREFIX", Hint::Directory), "the prefix path of the server");
+
+/// The same without a configuration.
+const SOCKET: Opt = valued("socket", "PATH", Hint::File, "the admin socket");
 
 /// All commands, in the order of `-h`.
 pub(crate) const COMMANDS: &[Command] = &[
@@ -194,8 +215,10 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "explain",
         summary: "tell how a request would be handled by a configuration",
         about: "Reads a configuration and tells, for one request, the listener, the server with the reason for its choice, the \
-                location with those that lost, rewrites, the root, the handler and the cache. Nothing is started and no server \
-                is asked.",
+                location with those that lost, rewrites, the root, the handler and the cache. Nothing is started and no upstream \
+                is asked.\n\n\
+                With --running, or --socket, the request is explained by a running server, through its admin_socket: with the \
+                configuration that it runs, and with what its cache holds for the request.",
         operands: &[needed("URL", Hint::Nothing)],
         options: &[
             Opt {
@@ -217,6 +240,9 @@ pub(crate) const COMMANDS: &[Command] = &[
                 help: "the method; GET without it",
             },
             valued("from", "ADDR", Hint::Nothing, "the address of the client; 127.0.0.1 without it"),
+            flag("running", "ask the running server, by the admin socket of the configuration"),
+            PREFIX,
+            SOCKET,
         ],
         exits: &[
             (0, "the request is explained"),
@@ -225,6 +251,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         examples: &[
             "explain -c nginx.conf http://example.org/a.png",
             "explain -c nginx.conf -X POST http://127.0.0.1:8080/api/",
+            "explain --running http://example.org/a.png",
         ],
     },
     Command {
@@ -271,6 +298,51 @@ pub(crate) const COMMANDS: &[Command] = &[
         options: &[letter('1', Value::No, "show the numbers once, since the start of the server")],
         exits: &[(0, "shown"), (1, "the server gave no numbers")],
         examples: &["stat -1 http://127.0.0.1/status"],
+    },
+    Command {
+        name: "log",
+        summary: "show finished requests of a running server, as they end",
+        about: "Asks a running server by its admin_socket for its finished requests, and prints a line for each: status, URL, client, \
+                location, server, bytes, and the milliseconds from the first byte of the request until it was received, its location \
+                was found, its file, stored response or upstream was there, and the first and last byte of the response were sent; \
+                then the engine, the cache with its reason, and each try at an upstream. The server sends 10000 lines a second at \
+                most and counts the others. While no command asks, a request loads one flag for it.\n\n\
+                A filter has terms that all hold: server, location, code (404, 5xx), slower (100ms), cache (MISS), network \
+                (10.0.0.0/8) and method, as in KEY=VALUE,VALUE or KEY!=VALUE.",
+        operands: &[],
+        options: &[
+            FILTER,
+            letter('n', Value::Needed("COUNT", Hint::Nothing), "end after COUNT requests"),
+            flag("json", "print the lines for programs, with times in microseconds"),
+            CONF,
+            PREFIX,
+            SOCKET,
+        ],
+        exits: &[
+            (0, "as many requests were shown as asked for"),
+            (1, "the server cannot be asked, or has ended"),
+        ],
+        examples: &["log", "log -f 'code=5xx slower=100ms'", "log -f 'cache=MISS location=/api/' --json"],
+    },
+    Command {
+        name: "top",
+        summary: "rank URLs, clients and locations of a running server",
+        about: "Asks a running server by its admin_socket for its finished requests, and shows every two seconds which URLs, clients and \
+                locations had the most of them, or the most bytes, misses of a cache, or time. It sees 10000 requests a second at \
+                most, and says how many it did not see.",
+        operands: &[],
+        options: &[
+            valued("by", "RANK", Hint::Words(RANKS), "the rank: rate (without it), bytes, misses or time"),
+            letter('n', Value::Needed("ROWS", Hint::Nothing), "rows of each table; 8 without it"),
+            valued("every", "SECONDS", Hint::Nothing, "the time that the numbers are those of; 2 without it"),
+            letter('1', Value::No, "show the tables once"),
+            FILTER,
+            CONF,
+            PREFIX,
+            SOCKET,
+        ],
+        exits: &[(0, "shown"), (1, "the server cannot be asked, or has ended")],
+        examples: &["top", "top --by misses -f server=example.org", "top -1 --every 10 --by time"],
     },
     Command {
         name: "bench",

@@ -1,6 +1,6 @@
 //! From options to a server, a test of the configuration, or a signal for a running server.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
 
@@ -103,14 +103,8 @@ fn without_insides(problems: Vec<Problem>) -> Vec<Problem> {
 
 /// Paths, and the log used until the configuration sets another.
 fn prepare(options: &Options) -> (Request, Log) {
-    let prefix = options.prefix.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_PREFIX));
-    // A relative one is taken once, here: names below it are joined to it in several places, and must not start
-    // from wherever the process is by then. It fails where there is no working directory, and then nothing helps.
-    let prefix = std::path::absolute(&prefix).unwrap_or(prefix);
-    let default_conf = if options.prefix.is_some() { PREFIX_CONF } else { DEFAULT_CONF };
-    // As in nginx a relative name starts from the prefix, not from where one happens to be.
-    let main = prefix.join(options.conf.as_deref().unwrap_or(Path::new(default_conf)));
-    let mut places = Places::below(&prefix);
+    let Request { main, places, .. } = request_for(options.prefix.as_deref(), options.conf.as_deref());
+    let (prefix, mut places) = (places.prefix.clone(), places);
     let log = match &options.error_log {
         Some(name) if name == Path::new("stderr") => {
             places.error_log = None;
@@ -126,6 +120,18 @@ fn prepare(options: &Options) -> (Request, Log) {
         None => open_default(&mut places),
     };
     (Request { main, globals: options.globals.clone(), places, text: None }, log)
+}
+
+/// The configuration that `-p` and `-c` name, or their absence.
+pub(super) fn request_for(prefix: Option<&Path>, conf: Option<&Path>) -> Request {
+    let default_conf = if prefix.is_some() { PREFIX_CONF } else { DEFAULT_CONF };
+    let prefix = prefix.unwrap_or(Path::new(DEFAULT_PREFIX));
+    // A relative one is taken once, here: names below it are joined to it in several places, and must not start
+    // from wherever the process is by then. It fails where there is no working directory, and then nothing helps.
+    let prefix = std::path::absolute(prefix).unwrap_or_else(|_| prefix.to_owned());
+    // As in nginx a relative name starts from the prefix, not from where one happens to be.
+    let main = prefix.join(conf.unwrap_or(Path::new(default_conf)));
+    Request { main, globals: String::new(), places: Places::below(&prefix), text: None }
 }
 
 /// A log that cannot be opened is reported, and the start continues, as in nginx.

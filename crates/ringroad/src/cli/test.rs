@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use super::letters::Options;
-use super::{print, print_error};
+use super::{diff, print, print_error};
 use crate::listen::Listeners;
 use crate::log::{Level, Log};
 use crate::master::{open_logs, resolve_user};
@@ -54,6 +54,9 @@ pub(super) fn run(
     say(&format!("configuration file {file} test is successful"));
     if options.dump {
         dump(&site);
+    }
+    if options.diff {
+        return diff::run(request);
     }
     ExitCode::SUCCESS
 }

@@ -10,6 +10,8 @@
 //!   | <----------------- Addresses -|   later: names have other addresses; the next worker starts with them
 //!   | -- Acme --------------------> |   a challenge or a certificate, see `acme`
 //!   | <------------------ AcmeDone -|   every thread has it
+//!   | -- Watch, fd ---------------> |   the socket of a client that watches requests, see `admin`
+//!   | -- Explain, fd -------------> |   the socket of a client that gets the answer of a cache
 //!   | -- Reopen, fds -------------> |   no answer: a log that cannot be written is told in the log
 //!   | -- Ping --------------------> |   for the watchdog of systemd
 //!   | <---------------------- Pong -|   the event loop of every thread has turned since
@@ -34,7 +36,7 @@ use crate::privilege::Credentials;
 const TEXT_MAX: usize = 32 * 1024;
 
 /// Changes with every change of the messages.
-const VERSION: u64 = 5;
+const VERSION: u64 = 6;
 
 /// One configuration for a worker. Descriptors travel beside it: those of the listeners in order, then one for
 /// each log file.
@@ -91,6 +93,10 @@ pub(crate) enum ToWorker {
     Leave,
     /// Let every thread's event loop turn, and confirm it by this number.
     Ping(u64),
+    /// Complete an explanation by what a cache holds, and send it through the socket that comes along; in the words of `admin`.
+    Explain(Vec<u8>),
+    /// Show requests that pass this filter to a client, whose socket comes along.
+    Watch(String),
 }
 
 /// From the worker.
@@ -144,6 +150,12 @@ impl ToWorker {
             ToWorker::Ping(number) => {
                 out.u64(8).u64(*number);
             }
+            ToWorker::Watch(filter) => {
+                out.u64(9).text(filter);
+            }
+            ToWorker::Explain(text) => {
+                out.u64(10).bytes(text);
+            }
         }
         out.finish()
     }
@@ -160,6 +172,8 @@ impl ToWorker {
             6 => ToWorker::Acme(from.u64()?, take_change(&mut from)?),
             7 => ToWorker::Leave,
             8 => ToWorker::Ping(from.u64()?),
+            9 => ToWorker::Watch(from.text()?),
+            10 => ToWorker::Explain(from.bytes()?.to_vec()),
             _ => return Err(Malformed),
         };
         from.end()?;
@@ -359,6 +373,8 @@ mod tests {
             ToWorker::Acme(4, AcmeChange::Certificate { id: "a/b".to_owned(), pem: b"pem".to_vec() }),
             ToWorker::Leave,
             ToWorker::Ping(5),
+            ToWorker::Watch("code=5xx".to_owned()),
+            ToWorker::Explain(b"text".to_vec()),
         ];
         for message in messages {
             assert_eq!(ToWorker::decode(&message.encode()), Ok(message));

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use conf::Statement;
 
-use super::values::Values;
+use super::values::{Expanded, Values};
 use super::{Blocks, Report, named};
-use crate::site::{self, Place, Site};
+use crate::site::{self, Place, Question, Site};
 
 /// Directives that pass a request on.
 const PASSES: [&str; 7] =
@@ -142,6 +142,30 @@ fn file(site: &Site, blocks: &Blocks<'_>, place: &Place, path: &Path, report: &m
     }
 }
 
+/// The key without a directive for it: the upstream and the URI that it is asked for, as `proxy` makes it.
+fn default_key(blocks: &Blocks<'_>, pass: &Statement, values: &Values) -> Expanded {
+    let unknown = || values.expand("$scheme$proxy_host$request_uri", &[]);
+    let target = values.expand(pass.arg(0), &[]);
+    let (path, args) = values.target.split_once('?').unwrap_or((&values.target, ""));
+    // A path that was decoded or rewritten is written anew, by rules that are not known here.
+    if pass.name.text != "proxy_pass" || !target.is_known || path != values.uri || args != values.args {
+        return unknown();
+    }
+    let Some((scheme, rest)) = target.text.split_once("://") else { return unknown() };
+    let Some(slash) = rest.find('/') else {
+        return Expanded { text: format!("{scheme}://{rest}{}", values.target), is_known: true };
+    };
+    // The URI of `proxy_pass` takes the place of the location's prefix.
+    let prefix = blocks.chain.last().filter(|block| block.name.text == "location" && block.args.len() == 1);
+    match prefix.and_then(|location| values.target.strip_prefix(location.arg(0))) {
+        Some(rest_of_uri) => {
+            let (host, uri) = rest.split_at(slash);
+            Expanded { text: format!("{scheme}://{host}{uri}{rest_of_uri}"), is_known: true }
+        }
+        None => unknown(),
+    }
+}
+
 /// An upstream with its servers, and the cache before it.
 fn passed(blocks: &Blocks<'_>, pass: &Statement, values: &Values, report: &mut Report) {
     report.line("handler", format_args!("{} at {}", written(pass), pass.span()));
@@ -149,17 +173,15 @@ fn passed(blocks: &Blocks<'_>, pass: &Statement, values: &Values, report: &mut R
     let cache = blocks.one(&format!("{kind}_cache")).filter(|cache| cache.arg(0) != "off");
     match cache {
         Some(cache) => {
-            let key = blocks.one(&format!("{kind}_cache_key")).map(|key| key.arg(0).to_owned());
-            let key = key.unwrap_or_else(|| "$scheme$proxy_host$request_uri".to_owned());
-            report.line(
-                "cache",
-                format_args!(
-                    "zone {} at {}, key {}",
-                    cache.arg(0),
-                    cache.span(),
-                    values.expand(&key, &[]).text
-                ),
-            );
+            let key = match blocks.one(&format!("{kind}_cache_key")) {
+                Some(key) => values.expand(key.arg(0), &[]),
+                None => default_key(blocks, pass, values),
+            };
+            let zone = values.expand(cache.arg(0), &[]);
+            report.line("cache", format_args!("zone {} at {}, key {}", zone.text, cache.span(), key.text));
+            if !key.is_known || !zone.is_known {
+                report.line("", "the key depends on more than is known of the request");
+            }
             let methods = blocks.one(&format!("{kind}_cache_methods"));
             let is_cached = matches!(values.method.as_str(), "GET" | "HEAD")
                 || methods.is_some_and(|methods| methods.texts().any(|method| method == values.method));
@@ -171,6 +193,13 @@ fn passed(blocks: &Blocks<'_>, pass: &Statement, values: &Values, report: &mut R
                         values.method
                     ),
                 );
+            } else if key.is_known && zone.is_known {
+                report.question = Some(Question {
+                    zone: zone.text,
+                    key: key.text.into_bytes(),
+                    method: values.method.clone(),
+                    fields: values.fields.clone(),
+                });
             }
         }
         None => report.line("cache", format_args!("none: no {kind}_cache holds here")),

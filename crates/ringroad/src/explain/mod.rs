@@ -1,8 +1,9 @@
-//! `ringroad explain -c FILE URL`: how a configuration would handle one request.
+//! `ringroad explain URL`: how a configuration would handle one request, one of a file or the one that a server runs.
 //!
 //! Listener, server and location come from the tables that requests use. The rest follows from the directives in force
 //! there: rewriting, access, the handler, the cache. Variables that depend on more than the request are not known here;
-//! what depends on them is said to be so. Nothing is started, and no other server is contacted.
+//! what depends on them is said to be so. Nothing is started, and no other server is contacted. For a running server
+//! [`Explained::question`] is the question to its cache.
 
 mod handler;
 mod script;
@@ -10,34 +11,55 @@ mod values;
 
 use std::fmt::Write;
 use std::net::IpAddr;
-use std::path::PathBuf;
-use std::process::ExitCode;
 
 use conf::Statement;
+use serde_json::{Value, json};
 
 use self::script::End;
 use self::values::Values;
-use super::options::Given;
-use super::{print, print_error};
-use crate::loader::DiskLoader;
-use crate::places::{DEFAULT_CONF, Places, Request};
-use crate::site::{self, Files, Site};
+use crate::site::{self, Question, Site};
 
 /// Searches for a location at most, as in nginx.
 const CYCLES_MAX: usize = 10;
 
-/// Explains one request.
-pub(super) fn run(given: &Given) -> ExitCode {
-    match explained(given) {
-        Ok(text) => {
-            print(text);
-            ExitCode::SUCCESS
-        }
-        Err(message) => {
-            print_error(format_args!("ringroad explain: {message}\n"));
-            ExitCode::FAILURE
+/// The request that is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Query {
+    pub(crate) url: String,
+    /// The client's address.
+    pub(crate) from: String,
+    pub(crate) method: String,
+    /// Names in lower case.
+    pub(crate) fields: Vec<(String, String)>,
+}
+
+impl Query {
+    /// For the admin socket.
+    pub(crate) fn to_json(&self) -> Value {
+        let Query { url, from, method, fields } = self;
+        json!({ "command": "explain", "url": url, "from": from, "method": method, "fields": fields })
+    }
+
+    /// Reads what [`Query::to_json`] wrote.
+    pub(crate) fn from_json(value: &Value) -> Query {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let fields = value["fields"].as_array().into_iter().flatten();
+        Query {
+            url: text(&value["url"]),
+            from: text(&value["from"]),
+            method: text(&value["method"]),
+            fields: fields.map(|field| (text(&field[0]), text(&field[1]))).collect(),
         }
     }
+}
+
+/// The explanation of a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Explained {
+    /// Lines.
+    pub(crate) text: String,
+    /// The entry of a cache that would be looked up, where its key is known.
+    pub(crate) question: Option<Question>,
 }
 
 /// The requested URL.
@@ -111,44 +133,44 @@ impl<'t> Blocks<'t> {
 
 /// Lines with a label.
 #[derive(Default)]
-pub(super) struct Report(String);
+pub(super) struct Report {
+    text: String,
+    question: Option<Question>,
+}
 
 impl Report {
     /// Adds a line; several in a row may share a label.
     pub(super) fn line(&mut self, label: &str, text: impl std::fmt::Display) {
-        let _infallible = writeln!(self.0, "{label:<10} {text}");
+        let _infallible = writeln!(self.text, "{label:<10} {text}");
+    }
+
+    fn end(self) -> Explained {
+        Explained { text: self.text, question: self.question }
     }
 }
 
-/// Reads the arguments and the configuration, then follows the request.
-fn explained(given: &Given) -> Result<String, String> {
-    let text = given.operands[0].to_string_lossy().into_owned();
-    let url = Url::parse(&text)
-        .ok_or_else(|| format!("\"{text}\" is no URL; write http://HOST[:PORT]/PATH or https://…"))?;
-    let file = given.value("c").map_or_else(|| PathBuf::from(DEFAULT_CONF), PathBuf::from);
-    let main = std::path::absolute(&file).map_err(|error| format!("{}: {error}", file.display()))?;
-    let prefix = main.parent().unwrap_or(&main).to_owned();
-    let request = Request { main, globals: String::new(), places: Places::below(&prefix), text: None };
-    let site = site::load(&request, Files::Disk).map_err(|refused| refused.message)?;
-    let tree = conf::parse(&conf::Source::new(&request.main), &DiskLoader::new(&request))
-        .map_err(|error| error.to_string())?;
-    let from = given.value("from").map_or("127.0.0.1".into(), |from| from.to_string_lossy());
-    let from: IpAddr = from.parse().map_err(|_| format!("\"{from}\" is no IP address"))?;
-    let mut fields = Vec::new();
-    for field in given.all("H").map(|field| field.to_string_lossy().into_owned()) {
-        let (name, value) = field
-            .split_once(':')
-            .ok_or_else(|| format!("\"{field}\" is no header field; write \"Name: value\""))?;
-        fields.push((name.trim().to_ascii_lowercase(), value.trim().to_owned()));
+/// Adds the answer of a cache to lines.
+pub(crate) fn add_cached(text: &mut String, lines: &[String]) {
+    for (number, line) in lines.iter().enumerate() {
+        let label = if number == 0 { "stored" } else { "" };
+        let _infallible = writeln!(text, "{label:<10} {line}");
     }
-    let method = given.value("X").map_or("GET".into(), |method| method.to_string_lossy());
+}
+
+/// Explains one request.
+pub(crate) fn explain(site: &Site, tree: &conf::Tree, query: &Query) -> Result<Explained, String> {
+    let text = &query.url;
+    let url = Url::parse(text)
+        .ok_or_else(|| format!("\"{text}\" is no URL; write http://HOST[:PORT]/PATH or https://…"))?;
+    let from: IpAddr = query.from.parse().map_err(|_| format!("\"{}\" is no IP address", query.from))?;
+    let fields = query.fields.clone();
     let host = fields
         .iter()
         .find(|(name, _)| name == "host")
         .map_or(url.host.as_str(), |(_, host)| split_port(host).0);
-    let (path, query) = site::path_and_query(url.target.as_bytes())?;
+    let (path, args) = site::path_and_query(url.target.as_bytes())?;
     let values = Values {
-        method: method.into_owned(),
+        method: query.method.clone(),
         scheme: url.scheme,
         host: host.to_ascii_lowercase(),
         port: url.port,
@@ -156,13 +178,13 @@ fn explained(given: &Given) -> Result<String, String> {
         from,
         fields,
         uri: String::from_utf8_lossy(&path).into_owned(),
-        args: String::from_utf8_lossy(&query).into_owned(),
+        args: String::from_utf8_lossy(&args).into_owned(),
     };
-    follow(&site, &tree, &url, values)
+    follow(site, tree, &url, values)
 }
 
 /// Follows the request through the configuration.
-fn follow(site: &Site, tree: &conf::Tree, url: &Url, mut values: Values) -> Result<String, String> {
+fn follow(site: &Site, tree: &conf::Tree, url: &Url, mut values: Values) -> Result<Explained, String> {
     let mut report = Report::default();
     report.line(
         "request",
@@ -181,7 +203,7 @@ fn follow(site: &Site, tree: &conf::Tree, url: &Url, mut values: Values) -> Resu
             "does not speak TLS"
         };
         report.line("", format_args!("this address {outcome}"));
-        return Ok(report.0);
+        return Ok(report.end());
     }
     let https: Vec<&Statement> =
         tree.statements.iter().filter(|statement| statement.name.text == "http").collect();
@@ -190,7 +212,7 @@ fn follow(site: &Site, tree: &conf::Tree, url: &Url, mut values: Values) -> Resu
     report.line("server", server_line(server, &values.host, route.is_named));
     let mut blocks = Blocks { chain: vec![http, server], http };
     match script::run(&blocks, &mut values, &mut report) {
-        End::Response => return Ok(report.0),
+        End::Response => return Ok(report.end()),
         End::Next | End::Break | End::Again | End::Block(_) => {}
     }
     for _ in 0..CYCLES_MAX {
@@ -199,16 +221,16 @@ fn follow(site: &Site, tree: &conf::Tree, url: &Url, mut values: Values) -> Resu
         enter(&mut blocks, &place);
         location_lines(&blocks, &place, &mut report);
         match script::run(&blocks, &mut values, &mut report) {
-            End::Response => return Ok(report.0),
+            End::Response => return Ok(report.end()),
             End::Again => continue,
             End::Block(block) => blocks.chain.push(block),
             End::Next | End::Break => {}
         }
         handler::lines(site, &blocks, &place, &values, &mut report);
-        return Ok(report.0);
+        return Ok(report.end());
     }
     report.line("", format_args!("500: the URI changed more than {CYCLES_MAX} times"));
-    Ok(report.0)
+    Ok(report.end())
 }
 
 /// The blocks of this name in a block.

@@ -14,11 +14,12 @@
 //!    +------------> Ending <--- TERM, INT, QUIT --------------------+
 //! ```
 //! A reload is in `reload`, a change of the binary in `upgrade`, systemd in `supervise`, a worker as a process in `process`, one configuration with its sockets in `cycle`,
-//! the server without a master in `single`.
+//! the server without a master in `single`, what operators ask for in `operators`.
 
 mod acme;
 mod cycle;
 mod daemon;
+mod operators;
 mod process;
 mod reload;
 mod respawn;
@@ -30,12 +31,13 @@ use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 pub(crate) use cycle::{Cycle, open_logs, resolve_user};
 pub(crate) use daemon::{is_daemon, launch};
 
+use crate::admin::desk::Desk;
 use crate::control::acme::AcmeChange;
 use crate::control::message::{ToMaster, ToWorker};
 use crate::inherit;
@@ -44,7 +46,7 @@ use crate::listen::{ListenAddr, errno_text, reachable};
 use crate::log::{Level, Log, let_stderr_append};
 use crate::pidfile::PidFile;
 use crate::places::Request;
-use crate::signals::{Arrived, Signals};
+use crate::signals::{Arrived, Signals, timeout_until};
 use crate::site::{self, Site};
 use crate::systemd::Notifier;
 use acme::Acme;
@@ -103,6 +105,8 @@ struct Master {
     acme: Acme,
     /// When the graceful end begins, while clients are sent elsewhere (`shutdown_delay`).
     quit_at: Option<Instant>,
+    /// Where operators ask.
+    desk: Desk,
     /// How often workers died lately before they were ready.
     respawn: Respawn,
     /// Workers that have died unasked since the start.
@@ -138,6 +142,12 @@ pub(crate) fn run(request: Request, site: Site, log: Log) -> ExitCode {
         return ExitCode::FAILURE;
     };
     inherited.close_unused(&cycle.listeners, &log);
+    let mut desk = Desk::default();
+    if let Err(message) = desk.listen(cycle.site.settings.admin_socket.as_deref(), is_new_binary) {
+        log.emerg(message);
+        cycle.listeners.forget(None);
+        return ExitCode::FAILURE;
+    }
     let readiness = match daemon.then(daemon::detach).transpose() {
         Ok(readiness) => readiness,
         Err(message) => {
@@ -155,7 +165,7 @@ pub(crate) fn run(request: Request, site: Site, log: Log) -> ExitCode {
     let notifier = Notifier::from_environment(is_new_binary, &log);
     drop(log);
     if !has_master {
-        return single::run(request, cycle, signals, readiness, notifier);
+        return single::run(request, cycle, desk, signals, readiness, notifier);
     }
     let mut master = Master {
         request,
@@ -169,6 +179,7 @@ pub(crate) fn run(request: Request, site: Site, log: Log) -> ExitCode {
         phase: Phase::Starting,
         acme: Acme::default(),
         quit_at: None,
+        desk,
         respawn: Respawn::default(),
         respawned: 0,
         start_at: None,
@@ -201,6 +212,7 @@ impl Master {
                 break;
             }
             self.wait();
+            self.serve_operators();
             // A reload handles earlier messages first.
             self.handle_messages();
             while let Some(arrived) = self.signals.next() {
@@ -236,7 +248,8 @@ impl Master {
         }
         let acme = self.acme.changes(site::issuers(&self.cycle.site.config));
         match WorkerProcess::start(&self.cycle, &self.addresses, self.respawned, acme) {
-            Ok(worker) => {
+            Ok(mut worker) => {
+                operators::tell_watchers(&self.desk, &mut worker);
                 self.cycle.log.notice(format_args!("start worker process {}", worker.pid()));
                 self.workers.push(worker);
             }
@@ -275,6 +288,7 @@ impl Master {
             let sending = if is_sending { PollFlags::OUT } else { PollFlags::empty() };
             polled.push(PollFd::from_borrowed_fd(channel, PollFlags::IN | sending));
         }
+        polled.extend(self.desk.polled().map(|asks| PollFd::from_borrowed_fd(asks, PollFlags::IN)));
         let before = self.predecessor.as_ref().and_then(Predecessor::end);
         polled.extend(before.map(|end| PollFd::from_borrowed_fd(end, PollFlags::IN)));
         let timeout = self.next_deadline().map(timeout_until);
@@ -292,7 +306,7 @@ impl Master {
             Stage::Serving => None,
         });
         let others = self.start_at.into_iter().chain(self.quit_at).chain(self.acme.deadline());
-        let others = others.chain(self.notifier.ping_at());
+        let others = others.chain(self.notifier.ping_at()).chain(self.desk.deadline());
         kills.chain(others).chain(self.pending_deadline()).min()
     }
 
@@ -586,16 +600,6 @@ impl Master {
                 Stage::Serving => {}
             }
         }
-    }
-}
-
-/// The time that poll(2) may take until then.
-fn timeout_until(at: Instant) -> Timespec {
-    // Rounded up: waking a moment too early would mean to poll again at once.
-    let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
-    Timespec {
-        tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(left.subsec_nanos()),
     }
 }
 

@@ -12,6 +12,7 @@
 
 use std::time::Instant;
 
+use super::operators::tell_watchers;
 use super::process::{ANSWER_TIME, Stage, WorkerProcess};
 use super::{Cycle, Master, Phase, announce, write_pid_file};
 use crate::control::message::{Bundle, ToWorker};
@@ -53,7 +54,7 @@ impl Master {
             return;
         };
         tell_changes(&self.cycle.site, &cycle.site, &self.request, &log);
-        let reasons = replacement_reasons(&self.cycle, &cycle);
+        let reasons = replacement_reasons(&self.cycle, &cycle.site);
         let in_place = reasons.is_empty();
         match self.workers.iter_mut().find(|worker| worker.stage == Stage::Serving) {
             Some(worker) if in_place => {
@@ -79,7 +80,8 @@ impl Master {
         self.cycle.log.notice("start worker processes");
         let acme = self.acme.changes(site::issuers(&cycle.site.config));
         match WorkerProcess::start(&cycle, &self.addresses, self.respawned, acme) {
-            Ok(worker) => {
+            Ok(mut worker) => {
+                tell_watchers(&self.desk, &mut worker);
                 self.cycle.log.notice(format_args!("start worker process {}", worker.pid()));
                 self.pending = Some(Pending { worker: worker.pid(), cycle, give_up_at: None });
                 self.workers.push(worker);
@@ -167,6 +169,7 @@ impl Master {
         let old = std::mem::replace(&mut self.cycle, cycle);
         self.cycle.log.take_stderr_from(&old.log);
         old.listeners.forget(Some(&self.cycle.listeners));
+        self.open_desk();
         let path = self.cycle.site.settings.pid.as_deref();
         // A new binary has its own, and this one keeps its name beside that.
         if self.new_binary.is_none() && self.pid_file.as_ref().map(PidFile::path) != path {
@@ -206,16 +209,16 @@ pub(super) fn tell_changes(old: &Site, new: &Site, request: &Request, log: &Log)
 
 /// Why the running process cannot take the new configuration; empty where it can. Process settings must be the same, and
 /// each remaining address must have as many sockets as before, because the threads keep theirs.
-fn replacement_reasons(old: &Cycle, new: &Cycle) -> Vec<String> {
-    let key = |cycle: &Cycle| site::ProcessKey::of(&cycle.site.config);
-    let mut reasons = key(old).differences(&key(new));
-    for listener in &new.listeners.0 {
-        let address = &listener.options.address;
+pub(super) fn replacement_reasons(old: &Cycle, new: &Site) -> Vec<String> {
+    let key = |site: &Site| site::ProcessKey::of(&site.config);
+    let mut reasons = key(&old.site).differences(&key(new));
+    for options in &new.settings.listens {
+        let (address, count) = (&options.address, options.sockets(new.settings.threads));
         let known = old.listeners.find(address).map(|known| known.sockets.len());
-        if let Some(before) = known.filter(|before| *before != listener.sockets.len()) {
-            reasons.push(format!("listen {address}: {before} -> {} sockets", listener.sockets.len()));
+        if let Some(before) = known.filter(|before| *before != count) {
+            reasons.push(format!("listen {address}: {before} -> {count} sockets"));
         }
     }
-    debug_assert!(!reasons.is_empty() || key(old) == key(new), "every field of the key has a reason");
+    debug_assert!(!reasons.is_empty() || key(&old.site) == key(new), "every field of the key has a reason");
     reasons
 }

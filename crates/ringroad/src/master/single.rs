@@ -12,12 +12,16 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::acme::Acme;
 use super::daemon::Readiness;
+use super::operators::{admit, differences, explained};
 use super::reload::tell_changes;
-use super::{Cycle, announce, greet, tell_method, tell_retired, timeout_until, write_pid_file};
+use super::{Cycle, announce, greet, tell_method, tell_retired, write_pid_file};
+use crate::admin::desk::Desk;
+use crate::admin::feed::Feed;
+use crate::admin::{Call, answer, complete};
 use crate::control::acme::AcmeChange;
 use crate::listen::error_text;
 use crate::places::Request;
-use crate::signals::{Arrived, Signals};
+use crate::signals::{Arrived, Signals, timeout_until};
 use crate::site::{self, Files, Resources, Site, Worker};
 use crate::systemd::Notifier;
 
@@ -25,6 +29,7 @@ use crate::systemd::Notifier;
 pub(super) fn run(
     request: Request,
     mut cycle: Cycle,
+    desk: Desk,
     signals: Signals,
     readiness: Option<Readiness>,
     notifier: Notifier,
@@ -65,9 +70,11 @@ pub(super) fn run(
     if let Some(readiness) = readiness {
         readiness.tell(&cycle.log);
     }
-    let mut single = Single { request, cycle, worker, acme, quit_at: None, notifier, ping: 0 };
+    let feed = Feed::default();
+    let mut single = Single { request, cycle, worker, acme, quit_at: None, desk, feed, notifier, ping: 0 };
     single.notifier.ready("serving configuration 1");
     single.serve(&signals);
+    single.feed.finish(&single.worker);
     let Single { cycle, worker, mut acme, .. } = single;
     acme.stop();
     // Where one thread has panicked the others still serve.
@@ -98,6 +105,9 @@ struct Single {
     acme: Acme,
     /// When the graceful end begins, while clients are sent elsewhere.
     quit_at: Option<Instant>,
+    /// Where operators ask, and those of them that watch requests.
+    desk: Desk,
+    feed: Feed,
     notifier: Notifier,
     /// The number of the newest question to the threads.
     ping: u64,
@@ -114,9 +124,11 @@ impl Single {
                 let sending = if is_sending { PollFlags::OUT } else { PollFlags::empty() };
                 polled.push(PollFd::from_borrowed_fd(channel, PollFlags::IN | sending));
             }
+            polled.extend(self.desk.polled().map(|asks| PollFd::from_borrowed_fd(asks, PollFlags::IN)));
+            self.feed.poll(&mut polled);
             // An interruption is a reason to look, as any other.
-            let until =
-                self.acme.deadline().into_iter().chain(self.quit_at).chain(self.notifier.ping_at()).min();
+            let until = self.acme.deadline().into_iter().chain(self.quit_at).chain(self.notifier.ping_at());
+            let until = until.chain(self.desk.deadline()).chain(self.feed.deadline()).min();
             let _ = poll(&mut polled, until.map(timeout_until).as_ref());
             if self.quit_at.take_if(|at| *at <= Instant::now()).is_some() {
                 self.quit();
@@ -125,6 +137,8 @@ impl Single {
                 // Counted from 1 there and here.
                 tell_retired(&self.cycle.log, number, std::process::id());
             }
+            self.serve_operators();
+            self.feed.turn(&self.worker);
             while let Some(arrived) = signals.next() {
                 self.handle_signal(arrived);
             }
@@ -134,6 +148,28 @@ impl Single {
             if self.notifier.take_ping(Instant::now()) {
                 self.ping += 1;
                 self.worker.ask_turn(self.ping);
+            }
+        }
+    }
+
+    /// Takes the calls of operators.
+    fn serve_operators(&mut self) {
+        for (call, socket) in self.desk.calls() {
+            match call {
+                Call::Log(filter) => {
+                    let admitted = admit(&mut self.desk, filter, socket);
+                    let copy = admitted
+                        .and_then(|watching| Some((watching.socket.try_clone().ok()?, watching.filter)));
+                    if let Some((socket, filter)) = copy {
+                        self.feed.add(&self.worker, &filter, socket);
+                    }
+                }
+                Call::Diff => answer(&socket, &differences(&self.cycle, &self.request)),
+                Call::Explain(query) => {
+                    if let Some((text, question)) = explained(&self.cycle, &self.request, &query, &socket) {
+                        complete(&self.worker, socket, text, question);
+                    }
+                }
             }
         }
     }
@@ -238,6 +274,10 @@ impl Single {
             Ok(_) => {
                 announce(&cycle, Some(&self.cycle));
                 let old = std::mem::replace(&mut self.cycle, cycle);
+                let path = self.cycle.site.settings.admin_socket.as_deref();
+                if let Err(message) = self.desk.listen(path, false) {
+                    self.cycle.log.emerg(message);
+                }
                 self.cycle.log.take_stderr_from(&old.log);
                 old.listeners.forget(Some(&self.cycle.listeners));
                 let pid = std::process::id();

@@ -128,6 +128,7 @@ impl Master {
             return;
         }
         self.restore_pid_file(pid_path);
+        self.restore_desk();
         // WINCH made room for the new binary, which has ended.
         if self.phase == Phase::Idle {
             self.phase = Phase::Running;

@@ -26,6 +26,8 @@ pub(crate) use server::process::ProcessKey;
 pub(crate) use server::route::{Candidate, Place, covers, path_and_query, place, route};
 pub(crate) use server::search_pattern;
 pub(crate) use server::telemetry::shared::set_respawned;
+pub(crate) use server::telemetry::watch::{WATCHERS_MAX, Watcher};
+pub(crate) use server::{Filter, Question};
 pub(crate) use server::{
     configure_arguments, counters, foreign_module, missing_names, reference, state_files,
 };
@@ -140,6 +142,7 @@ fn settings(loaded: &Loaded, request: &Request) -> Settings {
             directory: main.working_directory.clone(),
         },
         // Zero is no limit, as nginx has it.
+        admin_socket: main.admin_socket.clone(),
         shutdown_delay: main.shutdown_delay,
         shutdown_timeout: main.worker_shutdown_timeout.filter(|time| !time.is_zero()),
         env: main.env.clone(),
@@ -358,6 +361,26 @@ impl Worker {
     /// Makes readiness checks fail, and continues.
     pub(crate) fn leave(&self) {
         self.0.leave();
+    }
+
+    /// Watches finished requests that pass the filter; nothing where too many do so.
+    pub(crate) fn watch(&self, filter: Filter) -> Option<Arc<Watcher>> {
+        self.0.watch(filter)
+    }
+
+    /// Has a thread look up what a cache holds, and passes the lines on.
+    pub(crate) fn inspect(&self, question: Question, told: server::process::Told) {
+        self.0.inspect(question, told);
+    }
+
+    /// Ends to watch.
+    pub(crate) fn unwatch(&self, watcher: &Arc<Watcher>) {
+        self.0.unwatch(watcher);
+    }
+
+    /// Whether a watcher has got lines since this was asked last; to be asked after [`Worker::take_retired`].
+    pub(crate) fn take_has_lines(&self) -> bool {
+        self.0.take_has_lines()
     }
 
     /// Begins a graceful end; [`Worker::is_finished`] returns when it is reached.

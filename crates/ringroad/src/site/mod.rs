@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) use adapter::{
-    Candidate, Config, Place, ProcessKey, Worker, apply, changes, configure_arguments, counters, covers,
-    default_movers, explain, foreign_module, go_on_with_tickets, issuers, load, missing_names, mover,
-    path_and_query, place, problems, reference, ring_warning, route, search_pattern, set_respawned,
-    state_files, table, tickets,
+    Candidate, Config, Filter, Place, ProcessKey, Question, WATCHERS_MAX, Watcher, Worker, apply, changes,
+    configure_arguments, counters, covers, default_movers, explain, foreign_module, go_on_with_tickets,
+    issuers, load, missing_names, mover, path_and_query, place, problems, reference, ring_warning, route,
+    search_pattern, set_respawned, state_files, table, tickets,
 };
 
 use std::os::fd::OwnedFd;
@@ -70,6 +70,8 @@ pub(crate) struct Settings {
     /// `None`: no file is written.
     pub(crate) pid: Option<PathBuf>,
     pub(crate) limits: ProcessLimits,
+    /// `admin_socket`
+    pub(crate) admin_socket: Option<PathBuf>,
     pub(crate) shutdown_delay: Duration,
     pub(crate) shutdown_timeout: Option<Duration>,
     /// `env`: variables to keep, or to set.

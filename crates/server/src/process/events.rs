@@ -1,5 +1,5 @@
 //! Events from the threads of a worker to its first thread, which waits in poll(2): a thread has ended, a configuration
-//! is no longer used, the addresses of names have changed.
+//! is no longer used, the addresses of names have changed, requests are to be shown to watchers.
 //!
 //! A drop reports the first two: of [`Running`] with the task of a thread, also when it panics, and of [`InForce`] with
 //! the last request that started under a configuration. The bell is an eventfd(2).
@@ -50,6 +50,11 @@ impl Events {
     /// Names have other addresses.
     pub(super) fn note_names(&self) {
         self.names_changed.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    /// Lines for watchers have come.
+    pub(super) fn note_lines(&self) {
         self.ring();
     }
 

@@ -29,9 +29,13 @@ use exchange::settings::listen::ListenAddr;
 use exchange::shared_zone::Zones;
 use exchange::thread::ConfigVersion;
 pub use key::ProcessKey;
+use modules::status::watch::{Filter, admits};
 use telemetry::shared::Shared;
+use telemetry::watch::Watcher;
+use upstream::caching::inspect::Question;
 use upstream::peers::Upstreams;
 use upstream::resolve;
+pub use worker_thread::Told;
 use worker_thread::{Order, Start};
 
 /// Resources of a worker process, beside its configuration.
@@ -163,6 +167,8 @@ impl Worker {
         config.http.zones.begin(&Zones::default());
         let version = version(config, 1, &events);
         let shared = Arc::new(Shared::default());
+        let for_lines = Arc::clone(&events);
+        shared.watch.set_bell(move || for_lines.note_lines());
         let (memory, notes) = (Arc::new(Ledger::default()), Arc::new(Written::default()));
         let newest = AtomicU64::new(1);
         let (threads, orders, in_force) = (Vec::new(), Vec::new(), Mutex::new(Arc::clone(config)));
@@ -295,6 +301,29 @@ impl Worker {
     /// Sends clients elsewhere: connections end with their next response, and checks of readiness fail.
     pub fn leave(&self) {
         self.shared.set_leaving(true);
+    }
+
+    /// Watches finished requests that pass the filter; nothing where too many do so. [`Worker::events`] becomes readable with
+    /// their lines, and [`Worker::take_has_lines`] returns whether there are any.
+    pub fn watch(&self, filter: Filter) -> Option<Arc<Watcher>> {
+        self.shared.watch.add(admits(filter))
+    }
+
+    /// Ends to watch.
+    pub fn unwatch(&self, watcher: &Arc<Watcher>) {
+        self.shared.watch.remove(watcher);
+    }
+
+    /// Whether a watcher has got lines since this was asked last; to be asked after [`Worker::take_retired`].
+    pub fn take_has_lines(&self) -> bool {
+        self.shared.watch.take_has_lines()
+    }
+
+    /// Has a thread look up what a cache holds for a request. A thread that has ended tells nothing.
+    pub fn inspect(&self, question: Question, told: Told) {
+        if let Some(orders) = self.orders.first() {
+            let _ = send(orders, Order::Inspect(Box::new(question), told));
+        }
     }
 
     /// Ends at once.

@@ -24,6 +24,7 @@ use telemetry::reports;
 use telemetry::shared::Shared;
 use telemetry::{Level, Target};
 use upstream::caching;
+use upstream::caching::inspect::{Question, inspect};
 use upstream::resolve::keeper::Keeper;
 
 /// The arguments of a thread.
@@ -50,6 +51,8 @@ pub(super) enum Order {
     Configure { version: ConfigVersion, resources: Resources, taken: SyncSender<()> },
     /// Other log files.
     Reopen(Vec<(PathBuf, OwnedFd)>),
+    /// What a cache holds for a request, for this call.
+    Inspect(Box<Question>, Told),
     /// A question whether the event loop turns; dropping it is the answer.
     Turn(Arc<Turn>),
     /// An end soon.
@@ -57,6 +60,9 @@ pub(super) enum Order {
     /// An end at once.
     Stop,
 }
+
+/// Takes the lines of an answer.
+pub type Told = Box<dyn FnOnce(Vec<String>) + Send>;
 
 /// The longest that a fast stop waits for the index of the caches to be saved: 24 bytes of each entry and a sync, which
 /// took well under a second for a million. Where a disk hangs the next start reads the directories instead.
@@ -99,6 +105,11 @@ pub(super) async fn run(start: Start) {
                 let _ = taken.try_send(());
             }
             Order::Reopen(logs) => thread.reopen_logs(logs),
+            Order::Inspect(question, told) => {
+                let generation = thread.generation();
+                // A disk may take its time.
+                rt::spawn(async move { told(inspect(&generation.config, &question).await) });
+            }
             Order::Turn(turn) => drop(turn),
             Order::Begin => unreachable!("it comes once"),
             Order::Quit(patience) => {
@@ -147,7 +158,11 @@ async fn quit(
             match order {
                 Order::Stop => return,
                 Order::Reopen(logs) => thread.reopen_logs(logs),
-                Order::Begin | Order::Configure { .. } | Order::Turn(_) | Order::Quit(_) => {}
+                Order::Begin
+                | Order::Configure { .. }
+                | Order::Inspect(..)
+                | Order::Turn(_)
+                | Order::Quit(_) => {}
             }
         }
     };

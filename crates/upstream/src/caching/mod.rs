@@ -9,7 +9,7 @@
 //! ```
 //! A module such as `proxy` makes the requests to its upstream ([`Origin`]); this directory decides when. [`policy`]
 //! has the rules, [`shared_fetch`] the coalesced requests, [`filling`] a body with several readers as it arrives,
-//! [`stored`] responses from the cache, [`purge`] purges and invalidation, [`tasks`] the opening and closing of stores.
+//! [`stored`] responses from the cache, [`inspect`] what it holds for a request, [`purge`] purges and invalidation, [`tasks`] the opening and closing of stores.
 //! The store itself is the crate `cache`.
 
 pub mod asked;
@@ -18,6 +18,7 @@ pub mod filler;
 pub mod filling;
 pub mod following;
 pub mod holes;
+pub mod inspect;
 pub mod metrics;
 pub mod parts;
 pub mod pending;

@@ -240,6 +240,23 @@ pub fn variant_of(request: &Request, vary: &[u8]) -> Vec<u8> {
     key
 }
 
+/// The same for a request that is not there, by its method and header fields.
+pub fn variant_of_fields(method: &str, fields: &[(String, String)], vary: &[u8]) -> Vec<u8> {
+    let mut key = Vec::new();
+    if vary.is_empty() {
+        return key;
+    }
+    let lines = |name: &[u8]| {
+        if name == METHOD {
+            return vec![method.as_bytes()].into_iter();
+        }
+        let same = fields.iter().filter(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name));
+        same.map(|(_, value)| value.as_bytes()).collect::<Vec<_>>().into_iter()
+    };
+    vary::secondary_key(vary.split(|byte| *byte == b','), lines, &mut key);
+    key
+}
+
 /// Whether a value of the configuration means yes.
 pub fn is_set(value: &[u8]) -> bool {
     !matches!(value, b"" | b"0")

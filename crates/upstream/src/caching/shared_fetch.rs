@@ -505,7 +505,8 @@ impl SharedFetches {
         }
     }
 
-    fn is_marked(&self, key: &Key, now: Instant) -> bool {
+    /// Whether the last responses to this key were for one request each.
+    pub fn is_marked(&self, key: &Key, now: Instant) -> bool {
         lock(&self.marks[shard(key)]).get(key).is_some_and(|until| *until > now)
     }
 

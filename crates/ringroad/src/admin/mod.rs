@@ -1,0 +1,152 @@
+//! The admin socket: commands of operators to a server that runs.
+//!
+//! ```text
+//! ringroad log  -- {"command":"log","filter":"code=5xx"} -->  master (desk): checks, keeps a copy of the socket
+//!               <-- {"ok":true,"watchers":1} ---------------    |  the socket, to each worker
+//!               <-- {"watching":PID} ----------------------  worker (feed): begins
+//!               <-- lines of JSON ---------------------------    | sends what its threads show
+//! ```
+//! The socket is one of packets (SOCK_SEQPACKET, unix(7)): a packet is whole or not there, so that several workers can send
+//! through one socket, before and after a reload. It has mode 0600, and a caller has to be root or the user of the master
+//! whatever the mode.
+//!
+//! [`socket`] listens, [`desk`] is the master's part, [`feed`] that of the process that serves.
+
+pub(crate) mod desk;
+pub(crate) mod feed;
+pub(crate) mod socket;
+
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use serde_json::{Value, json};
+
+use crate::explain::{Query, add_cached};
+use crate::site::{Question, Worker};
+
+/// Bytes of a packet from a client at most.
+pub(crate) const CALL_MAX: usize = 16 << 10;
+
+/// Bytes of a packet to a client, but for a line that is longer. A fresh socket has room for several.
+pub(crate) const PACKET_MAX: usize = 32 << 10;
+
+/// Bytes of an answer at most.
+const ANSWER_MAX: usize = 64 << 10;
+
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// Finished requests that pass this filter.
+    Log(String),
+    /// What a reload would change.
+    Diff,
+    /// How a request would be handled.
+    Explain(Query),
+}
+
+impl Call {
+    /// Reads a packet of a client.
+    pub(crate) fn parse(packet: &[u8]) -> Result<Call, String> {
+        let value: Value = serde_json::from_slice(packet).map_err(|_| "the call is no JSON".to_owned())?;
+        let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
+        match value["command"].as_str() {
+            Some("log") => Ok(Call::Log(text("filter"))),
+            Some("diff") => Ok(Call::Diff),
+            Some("explain") => Ok(Call::Explain(Query::from_json(&value))),
+            Some(other) => {
+                Err(format!("the server has no command \"{other}\"; it may be older than this program"))
+            }
+            None => Err("the call has no command".to_owned()),
+        }
+    }
+}
+
+/// Answers that something failed.
+pub(crate) fn refuse(socket: &OwnedFd, message: &str) {
+    answer(socket, &json!({ "error": message }));
+}
+
+/// Sends an answer. A client that is gone, or that has filled its socket, goes without it.
+pub(crate) fn answer(socket: &OwnedFd, value: &Value) {
+    let mut text = value.to_string();
+    if text.len() > ANSWER_MAX {
+        text = json!({ "error": "the answer is too long" }).to_string();
+    }
+    let _ = send(socket, text.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+}
+
+/// Answers with an explanation and what a cache of this process holds.
+pub(crate) fn complete(worker: &Worker, socket: OwnedFd, text: String, question: Question) {
+    worker.inspect(
+        question,
+        Box::new(move |lines| {
+            let mut text = text;
+            add_cached(&mut text, &lines);
+            answer(&socket, &json!({ "ok": true, "text": text }));
+        }),
+    );
+}
+
+/// An explanation for a worker to complete.
+pub(crate) fn pack(text: &str, question: &Question) -> Vec<u8> {
+    let Question { zone, key, method, fields } = question;
+    json!({ "text": text, "zone": zone, "key": key, "method": method, "fields": fields })
+        .to_string()
+        .into_bytes()
+}
+
+/// Reads what [`pack`] wrote.
+pub(crate) fn unpack(bytes: &[u8]) -> Option<(String, Question)> {
+    let value: Value = serde_json::from_slice(bytes).ok()?;
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let list = |name: &str| value[name].as_array();
+    let key = list("key")?.iter().map(|byte| byte.as_u64().and_then(|byte| u8::try_from(byte).ok()));
+    let fields = list("fields")?.iter().map(|field| Some((text(&field[0])?, text(&field[1])?)));
+    let question = Question {
+        zone: text(&value["zone"])?,
+        key: key.collect::<Option<_>>()?,
+        method: text(&value["method"])?,
+        fields: fields.collect::<Option<_>>()?,
+    };
+    Some((text(&value["text"])?, question))
+}
+
+/// Whether the other end is there: it sends nothing behind its call, so that all else than silence is its end.
+pub(crate) fn is_silent(socket: &OwnedFd) -> bool {
+    let mut byte = [0; 1];
+    matches!(
+        recv(socket, &mut byte[..], RecvFlags::DONTWAIT | RecvFlags::PEEK),
+        Err(Errno::AGAIN | Errno::INTR)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_read() {
+        let read = |text: &str| Call::parse(text.as_bytes());
+        assert_eq!(read(r#"{"command":"log","filter":"code=5xx"}"#), Ok(Call::Log("code=5xx".to_owned())));
+        assert_eq!(read(r#"{"command":"log"}"#), Ok(Call::Log(String::new())));
+        assert_eq!(read(r#"{"command":"diff"}"#), Ok(Call::Diff));
+        let query = Query {
+            url: "http://a/".to_owned(),
+            from: "::1".to_owned(),
+            method: "GET".to_owned(),
+            fields: vec![("accept".to_owned(), "text/html".to_owned())],
+        };
+        assert_eq!(read(&query.to_json().to_string()), Ok(Call::Explain(query.clone())));
+        let question = Question {
+            zone: "z".to_owned(),
+            key: b"k\xff".to_vec(),
+            method: "GET".to_owned(),
+            fields: query.fields,
+        };
+        assert_eq!(unpack(&pack("text", &question)), Some(("text".to_owned(), question)));
+        assert_eq!(unpack(b"{}"), None);
+        assert!(read(r#"{"command":"dance"}"#).expect_err("unknown").contains("no command \"dance\""));
+        assert_eq!(read("[]").expect_err("no object"), "the call has no command");
+        assert_eq!(read("\u{0}").expect_err("no JSON"), "the call is no JSON");
+    }
+}

@@ -1,0 +1,153 @@
+//! The listening socket of `admin_socket`.
+//!
+//! It is made under another name with mode 0600 and then renamed, so that it is never open to others, and so that a client finds
+//! the old or the new one. A file that a killed server has left is replaced; that of a server that lives is not.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
+    sockopt,
+};
+
+use crate::listen::{errno_text, error_text};
+
+/// Callers that may wait to be accepted: more than operators that type at once.
+const BACKLOG: i32 = 16;
+
+/// A socket that listens. Its file is removed with it, unless another server has taken its name.
+#[derive(Debug)]
+pub(crate) struct AdminSocket {
+    socket: OwnedFd,
+    /// As the configuration has it, below the prefix.
+    path: PathBuf,
+    /// Device and number of its file.
+    file: (u64, u64),
+}
+
+impl AdminSocket {
+    /// Opens it. `takes_over`: the file may be that of another master that this one takes the place of.
+    pub(crate) fn open(path: &Path, takes_over: bool) -> Result<AdminSocket, String> {
+        let shown = path.display();
+        let failed = |call: &str, errno| {
+            format!("admin_socket: {call}() of \"{shown}\" failed ({})", errno_text(errno))
+        };
+        match std::fs::symlink_metadata(path) {
+            Ok(found) if !found.file_type().is_socket() => {
+                return Err(format!(
+                    "admin_socket: \"{shown}\" is there and is no socket; name another file"
+                ));
+            }
+            Ok(_) if !takes_over && lives(path) => {
+                return Err(format!(
+                    "admin_socket: another server listens at \"{shown}\"; name another file or stop that server"
+                ));
+            }
+            _ => {}
+        }
+        // Beside its place, so that the rename stays within a file system.
+        let mut draft = path.as_os_str().to_owned();
+        draft.push(format!(".{}", std::process::id()));
+        let draft = PathBuf::from(draft);
+        let _ = std::fs::remove_file(&draft);
+        let socket = new_socket().map_err(|errno| failed("socket", errno))?;
+        // The file gets the mode of the socket (unix(7)), whatever the umask allows.
+        rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(|errno| failed("fchmod", errno))?;
+        let address = SocketAddrUnix::new(&draft).map_err(|errno| failed("bind", errno))?;
+        bind(&socket, &address).map_err(|errno| failed("bind", errno))?;
+        let ready = listen(&socket, BACKLOG).map_err(io::Error::from);
+        let file = ready.and_then(|()| std::fs::symlink_metadata(&draft)).and_then(|file| {
+            std::fs::rename(&draft, path)?;
+            Ok((file.dev(), file.ino()))
+        });
+        match file {
+            Ok(file) => Ok(AdminSocket { socket, path: path.to_owned(), file }),
+            Err(error) => {
+                let _ = std::fs::remove_file(&draft);
+                Err(format!("admin_socket: \"{shown}\" could not be made ({})", error_text(&error)))
+            }
+        }
+    }
+
+    /// For poll(2).
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    /// The name of its file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The next caller; one of another user is refused, whatever the mode of the file has become.
+    pub(crate) fn accept(&self) -> Option<Result<OwnedFd, OwnedFd>> {
+        let caller = accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).ok()?;
+        let may_ask = sockopt::socket_peercred(&caller)
+            .is_ok_and(|who| who.uid.is_root() || who.uid == rustix::process::geteuid());
+        Some(if may_ask { Ok(caller) } else { Err(caller) })
+    }
+}
+
+impl Drop for AdminSocket {
+    fn drop(&mut self) {
+        let is_ours =
+            std::fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.file);
+        if is_ours {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// One that does not block and is closed in programs that this one starts.
+fn new_socket() -> Result<OwnedFd, Errno> {
+    socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )
+}
+
+/// Whether something listens there. A queue that is full, and a socket of another kind, count as well: only a refusal and an
+/// absence are certain.
+fn lives(path: &Path) -> bool {
+    let connected = || connect(&new_socket()?, &SocketAddrUnix::new(path)?);
+    !matches!(connected(), Err(Errno::CONNREFUSED | Errno::NOENT))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_where_its_server_is_gone() {
+        let folder = std::env::temp_dir().join(format!("ringroad-admin-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a directory");
+        let path = folder.join("a.sock");
+        let first = AdminSocket::open(&path, false).expect("it is free");
+        let mode = std::fs::metadata(&path).expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let refused = AdminSocket::open(&path, false).expect_err("another one listens");
+        assert!(refused.contains("another server listens at"), "{refused}");
+        let second = AdminSocket::open(&path, true).expect("it takes over");
+        drop(first);
+        assert!(path.exists(), "the file is that of the second");
+        // A killed server leaves its file.
+        let AdminSocket { socket, .. } = &second;
+        rustix::net::shutdown(socket, rustix::net::Shutdown::Both).expect("it listens");
+        drop(AdminSocket::open(&path, false).expect("nothing listens"));
+        drop(second);
+        assert!(!path.exists());
+        std::fs::write(&path, "text").expect("a file");
+        let refused = AdminSocket::open(&path, true).expect_err("a file of another kind");
+        assert!(refused.contains("is no socket"), "{refused}");
+        std::fs::remove_dir_all(&folder).expect("it was made here");
+    }
+}

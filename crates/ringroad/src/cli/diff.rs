@@ -1,0 +1,75 @@
+//! `-t --diff`: what a reload would change in the running server.
+//!
+//! The master compares, because it has the configuration in force, as a reload would read the files: with its rights, from its
+//! places.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+
+use super::ask::{ask, path_in, shown};
+use super::{print, print_error};
+use crate::places::Request;
+
+/// Asks the server that reads this configuration, and prints its answer. Where another file is read there, the differences
+/// would be those of that file, which is an error here.
+pub(super) fn run(request: &Request) -> ExitCode {
+    let asked = path_in(request).and_then(|path| ask(&path, &json!({ "command": "diff" })));
+    let answer = asked.and_then(|(_, answer)| {
+        let (ours, theirs) =
+            (request.main.display().to_string(), answer["file"].as_str().unwrap_or_default());
+        match ours == theirs {
+            true => Ok(answer),
+            false => Err(format!("the running server reads \"{}\", not \"{ours}\"", shown(theirs))),
+        }
+    });
+    match answer {
+        Ok(answer) => {
+            print(describe(&answer));
+            ExitCode::SUCCESS
+        }
+        Err(message) => {
+            print_error(format_args!("ringroad: --diff: {message}\n"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The answer as lines.
+fn describe(answer: &Value) -> String {
+    let texts = |name: &str| -> Vec<String> {
+        answer[name].as_array().into_iter().flatten().filter_map(Value::as_str).map(shown).collect()
+    };
+    let (changes, reasons) = (texts("changes"), texts("replacement"));
+    if changes.is_empty() && reasons.is_empty() {
+        return format!("a reload changes nothing in configuration {}\n", answer["generation"]);
+    }
+    let mut out = format!("a reload changes configuration {}:\n", answer["generation"]);
+    for change in changes {
+        // A string takes every write.
+        let _ = writeln!(out, "{change}");
+    }
+    let _ = match reasons.is_empty() {
+        true => writeln!(out, "the worker process takes it in place"),
+        false => writeln!(out, "a new worker process is needed: {}", reasons.join(", ")),
+    };
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_of_the_reload_is_the_last_line() {
+        let answer = |changes: &[&str], replacement: &[&str]| json!({ "generation": 3, "changes": changes, "replacement": replacement });
+        assert_eq!(describe(&answer(&[], &[])), "a reload changes nothing in configuration 3\n");
+        assert_eq!(
+            describe(&answer(&["+ gzip on"], &[])),
+            "a reload changes configuration 3:\n+ gzip on\nthe worker process takes it in place\n"
+        );
+        let text = describe(&answer(&["a"], &["worker_processes 2 -> 4", "env"]));
+        assert!(text.ends_with("\na new worker process is needed: worker_processes 2 -> 4, env\n"), "{text}");
+    }
+}

@@ -1,0 +1,69 @@
+//! `ringroad explain URL`: reads the arguments, and a configuration or the answer of a running server.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use super::ask;
+use super::options::Given;
+use super::{print, print_error};
+use crate::explain::{Query, explain};
+use crate::loader::DiskLoader;
+use crate::places::{DEFAULT_CONF, Places, Request};
+use crate::site::{self, Files};
+
+/// Explains one request.
+pub(super) fn run(given: &Given) -> ExitCode {
+    match explained(given) {
+        Ok(text) => {
+            print(text);
+            ExitCode::SUCCESS
+        }
+        Err(message) => {
+            print_error(format_args!("ringroad explain: {message}\n"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The text, of the server that runs where an option says so, else of a file. A file is read from its own directory, so that a
+/// configuration can be tried wherever it lies.
+fn explained(given: &Given) -> Result<String, String> {
+    let query = query(given)?;
+    if given.has("running") || given.has("socket") {
+        let path = ask::socket_path(given)?;
+        let (_, answer) = ask::ask(&path, &query.to_json())?;
+        let text = answer["text"].as_str().ok_or("the server gave no text")?;
+        return Ok(text.lines().map(|line| ask::shown(line) + "\n").collect());
+    }
+    let file = given.value("c").map_or_else(|| PathBuf::from(DEFAULT_CONF), PathBuf::from);
+    let main = std::path::absolute(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let prefix = match given.value("p") {
+        Some(prefix) => std::path::absolute(prefix).map_err(|error| error.to_string())?,
+        None => main.parent().unwrap_or(&main).to_owned(),
+    };
+    let request = Request { main, globals: String::new(), places: Places::below(&prefix), text: None };
+    let site = site::load(&request, Files::Disk).map_err(|refused| refused.message)?;
+    let tree = conf::parse(&conf::Source::new(&request.main), &DiskLoader::new(&request))
+        .map_err(|error| error.to_string())?;
+    explain(&site, &tree, &query).map(|explained| explained.text)
+}
+
+/// The request that is meant.
+fn query(given: &Given) -> Result<Query, String> {
+    let mut fields = Vec::new();
+    for field in given.all("H").map(|field| field.to_string_lossy().into_owned()) {
+        let (name, value) = field
+            .split_once(':')
+            .ok_or_else(|| format!("\"{field}\" is no header field; write \"Name: value\""))?;
+        fields.push((name.trim().to_ascii_lowercase(), value.trim().to_owned()));
+    }
+    let text = |name: &str, default: &str| {
+        given.value(name).map_or(default.to_owned(), |text| text.to_string_lossy().into_owned())
+    };
+    Ok(Query {
+        url: given.operands[0].to_string_lossy().into_owned(),
+        from: text("from", "127.0.0.1"),
+        method: text("X", "GET"),
+        fields,
+    })
+}

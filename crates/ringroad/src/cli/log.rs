@@ -1,0 +1,163 @@
+//! `ringroad log`: finished requests of a running server, a line each, as they end.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+
+use super::ask::{self, Came, lines, shown};
+use super::options::Given;
+use super::print_error;
+
+/// Shows requests until it is interrupted, or has shown `-n`.
+pub(super) fn run(given: &Given) -> ExitCode {
+    match show(given) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            print_error(format_args!("ringroad log: {message}\n"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The filter of the options: all of them hold.
+pub(super) fn filter(given: &Given) -> String {
+    given.all("f").map(|text| text.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+/// Asks, and prints line after line. Text of a whole packet is written at once, so that a slow terminal costs few calls.
+fn show(given: &Given) -> Result<(), String> {
+    let mut left = match given.value("n") {
+        None => u64::MAX,
+        Some(count) => {
+            let text = count.to_string_lossy();
+            text.parse().map_err(|_| format!("\"{text}\" is no number of lines"))?
+        }
+    };
+    let path = ask::socket_path(given)?;
+    let (mut asked, _) = ask::ask(&path, &json!({ "command": "log", "filter": filter(given) }))?;
+    let mut out = std::io::stdout().lock();
+    while left > 0 {
+        let packet = match asked.receive(None)? {
+            Came::Packet(packet) => packet,
+            Came::Nothing => continue,
+            Came::End => return Err("the server has ended".to_owned()),
+        };
+        let mut text = String::new();
+        for line in lines(packet) {
+            if left == 0 {
+                break;
+            }
+            // A worker says that it begins.
+            if line["watching"].is_u64() {
+                continue;
+            }
+            left -= u64::from(line["dropped"].is_null());
+            match given.has("json") {
+                true => {
+                    let _infallible = writeln!(text, "{line}");
+                }
+                false => describe(&line, &mut text),
+            }
+        }
+        // A reader such as head(1) has gone: all is done.
+        if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// A request as a line for people.
+fn describe(line: &Value, out: &mut String) {
+    let text = |name: &str| shown(line[name].as_str().unwrap_or_default());
+    // A string takes every write.
+    if let Some(dropped) = line["dropped"].as_u64() {
+        let _ = writeln!(out, "({dropped} requests were not shown)");
+        return;
+    }
+    let phases = &line["phases"];
+    let _ = write!(
+        out,
+        "{} {} {} {}://{}{} {} [{}] {}, {} bytes in {} ms: received {}, found {}, opened {}",
+        time_of_day(line["time"].as_f64().unwrap_or(0.0)),
+        line["code"],
+        text("method"),
+        text("scheme"),
+        text("host"),
+        text("uri"),
+        text("client"),
+        text("location"),
+        text("server"),
+        line["sent"],
+        ms(&phases["last_byte"]),
+        ms(&phases["received"]),
+        ms(&phases["found"]),
+        ms(&phases["opened"]),
+    );
+    let _ = match phases["first_byte"].is_u64() {
+        true => write!(out, ", first byte {}", ms(&phases["first_byte"])),
+        false => write!(out, ", no response"),
+    };
+    if line["completed"] == false {
+        let _ = write!(out, ", incomplete");
+    }
+    if line["engine"].is_string() {
+        let _ = write!(out, "; engine {}", text("engine"));
+    }
+    if line["cache"].is_string() {
+        let _ = write!(out, "; cache {} ({})", text("cache"), text("cache_reason"));
+    }
+    for one in line["upstreams"].as_array().into_iter().flatten() {
+        let _ = write!(
+            out,
+            "; upstream {} {}: connect {}, header {}, response {}",
+            shown(one["server"].as_str().unwrap_or_default()),
+            one["code"],
+            ms(&one["connect"]),
+            ms(&one["header"]),
+            ms(&one["response"]),
+        );
+    }
+    out.push('\n');
+}
+
+/// Microseconds as milliseconds.
+fn ms(micros: &Value) -> String {
+    micros.as_u64().map_or("-".to_owned(), |micros| format!("{}.{:03}", micros / 1000, micros % 1000))
+}
+
+/// Seconds since 1970 as the time of the day, UTC.
+fn time_of_day(time: f64) -> String {
+    let ms = (time * 1e3).round() as u64;
+    let seconds = ms / 1000 % 86_400;
+    format!("{:02}:{:02}:{:02}.{:03}Z", seconds / 3600, seconds / 60 % 60, seconds % 60, ms % 1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_one_line_without_control_characters() {
+        let line = json!({
+            "time": 1_764_170_645.123, "client": "127.0.0.1", "server": "a.example", "location": "/x",
+            "method": "GET", "scheme": "http", "host": "a.example", "uri": "/x\u{1b}[2J\n", "code": 200, "sent": 153,
+            "completed": true, "engine": "sendfile-threads", "cache": "MISS", "cache_reason": "uri-miss, stored",
+            "phases": { "received": 0, "found": 10, "opened": 1200, "first_byte": 1200, "last_byte": 3004 },
+            "upstreams": [{ "server": "127.0.0.1:80", "code": 200, "connect": null, "header": 900, "response": 2000 }],
+        });
+        let mut out = String::new();
+        describe(&line, &mut out);
+        assert_eq!(
+            out,
+            "15:24:05.123Z 200 GET http://a.example/x\\u{1b}[2J\\u{a} 127.0.0.1 [/x] a.example, 153 bytes in 3.004 ms: \
+             received 0.000, found 0.010, opened 1.200, first byte 1.200; engine sendfile-threads; \
+             cache MISS (uri-miss, stored); upstream 127.0.0.1:80 200: connect -, header 0.900, response 2.000\n"
+        );
+        let mut out = String::new();
+        describe(&json!({ "dropped": 7 }), &mut out);
+        assert_eq!(out, "(7 requests were not shown)\n");
+    }
+}

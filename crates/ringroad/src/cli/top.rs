@@ -1,0 +1,251 @@
+//! `ringroad top`: which URLs, clients and locations of a running server have the most requests, bytes, misses or time.
+//!
+//! It reads the same lines as `ringroad log` and adds them up, so that it costs the server what that costs: above 10 000
+//! requests a second it sees a part of them, and says how many it did not see.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write as _};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::ask::{self, Came, lines, shown};
+use super::log::filter;
+use super::options::{Given, RANKS};
+use super::print_error;
+
+/// Rows of each table without `-n`.
+const ROWS: usize = 8;
+
+/// Seconds that the numbers are those of, without `--every`.
+const EVERY: u64 = 2;
+
+/// Names of a table at most, beside which all others are one.
+const NAMES_MAX: usize = 20_000;
+
+/// The name for those.
+const OTHERS: &str = "(others)";
+
+/// Puts the cursor into the corner and clears what is below (ECMA-48).
+const CLEAR: &str = "\x1b[H\x1b[J";
+
+/// Shows the tables until it is interrupted; once with `-1`.
+pub(super) fn run(given: &Given) -> ExitCode {
+    match show(given) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            print_error(format_args!("ringroad top: {message}\n"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A number of an option.
+fn number(given: &Given, name: &str, default: u64, most: u64) -> Result<u64, String> {
+    let Some(text) = given.value(name).map(|text| text.to_string_lossy()) else { return Ok(default) };
+    let number = text.parse().ok().filter(|number| (1..=most).contains(number));
+    number.ok_or_else(|| format!("\"{text}\" is no number from 1 to {most}"))
+}
+
+/// Reads the options, asks, and adds up one interval after the other.
+fn show(given: &Given) -> Result<(), String> {
+    let rank = given.value("by").map_or("rate".into(), |rank| rank.to_string_lossy());
+    if !RANKS.contains(&rank.as_ref()) {
+        return Err(format!("\"{rank}\" is no rank; there are {}", RANKS.join(", ")));
+    }
+    let rows = number(given, "n", ROWS as u64, 1000)? as usize;
+    let every = Duration::from_secs(number(given, "every", EVERY, 3600)?);
+    let path = ask::socket_path(given)?;
+    let (mut asked, _) = ask::ask(&path, &json!({ "command": "log", "filter": filter(given) }))?;
+    let mut out = std::io::stdout().lock();
+    let clear = if out.is_terminal() { CLEAR } else { "" };
+    loop {
+        let (start, mut seen) = (Instant::now(), Seen::default());
+        loop {
+            match asked.receive(Some(start + every))? {
+                Came::Packet(packet) => lines(packet).for_each(|line| seen.add(&line)),
+                Came::Nothing => break,
+                Came::End => return Err("the server has ended".to_owned()),
+            }
+            // Under load packets come without an end.
+            if start.elapsed() >= every {
+                break;
+            }
+        }
+        let text = seen.tables(start.elapsed().as_secs_f64().max(0.001), &rank, rows);
+        let is_read = out.write_all(format!("{clear}{text}").as_bytes()).and_then(|()| out.flush()).is_ok();
+        if given.has("1") || !is_read {
+            return Ok(());
+        }
+        let _ = writeln!(out);
+    }
+}
+
+/// Sums of the requests of one name.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    requests: u64,
+    /// Of responses, with their header sections.
+    bytes: u64,
+    /// Requests that an upstream was asked for although a cache had a part in them.
+    misses: u64,
+    /// Statuses from 500 on.
+    errors: u64,
+    /// From the first byte of each request to the last of its response.
+    micros: u64,
+}
+
+impl Sums {
+    fn add(&mut self, more: Sums) {
+        self.requests += more.requests;
+        self.bytes += more.bytes;
+        self.misses += more.misses;
+        self.errors += more.errors;
+        self.micros += more.micros;
+    }
+
+    /// The sum that a rank compares.
+    fn by(&self, rank: &str) -> u64 {
+        match rank {
+            "bytes" => self.bytes,
+            "misses" => self.misses,
+            "time" => self.micros,
+            _ => self.requests,
+        }
+    }
+}
+
+/// The requests of an interval.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Beside the limit on names.
+    all: Sums,
+    /// Those that the server did not show.
+    dropped: u64,
+    /// By host and path.
+    urls: HashMap<String, Sums>,
+    /// By address.
+    clients: HashMap<String, Sums>,
+    /// By server and location.
+    locations: HashMap<String, Sums>,
+}
+
+impl Seen {
+    /// Adds a line.
+    fn add(&mut self, line: &Value) {
+        if let Some(dropped) = line["dropped"].as_u64() {
+            self.dropped += dropped;
+            return;
+        }
+        // A worker says that it begins.
+        if line["watching"].is_u64() {
+            return;
+        }
+        let text = |name: &str| line[name].as_str().unwrap_or_default();
+        let sums = Sums {
+            requests: 1,
+            bytes: line["sent"].as_u64().unwrap_or(0),
+            misses: u64::from(matches!(text("cache"), "MISS" | "EXPIRED" | "BYPASS")),
+            errors: u64::from(line["code"].as_u64().is_some_and(|code| code >= 500)),
+            micros: line["phases"]["last_byte"].as_u64().unwrap_or(0),
+        };
+        self.all.add(sums);
+        // Queries differ from request to request where the resource is the same.
+        let path = text("uri").split('?').next().unwrap_or_default();
+        count(&mut self.urls, format!("{}{path}", text("host")), sums);
+        count(&mut self.clients, text("client").to_owned(), sums);
+        count(&mut self.locations, format!("{} {}", text("server"), text("location")), sums);
+    }
+
+    /// All tables as text.
+    fn tables(&self, seconds: f64, rank: &str, rows: usize) -> String {
+        let mut out = String::new();
+        let rate = |count: u64| count as f64 / seconds;
+        let _infallible = writeln!(
+            out,
+            "{:.1} requests/s, {:.1} KiB/s, {:.1} misses/s over {seconds:.1} s, by {rank}; {} requests were not seen",
+            rate(self.all.requests),
+            rate(self.all.bytes) / 1024.0,
+            rate(self.all.misses),
+            self.dropped,
+        );
+        for (title, table) in [("URL", &self.urls), ("client", &self.clients), ("location", &self.locations)]
+        {
+            let _infallible = writeln!(
+                out,
+                "\n{:>9} {:>11} {:>9} {:>8} {:>9} {:>9}  {title}",
+                "req/s", "sent KiB/s", "misses/s", "5xx/s", "time s/s", "mean ms"
+            );
+            let mut ranked: Vec<_> = table.iter().collect();
+            ranked.sort_by(|(a_name, a), (b_name, b)| b.by(rank).cmp(&a.by(rank)).then(a_name.cmp(b_name)));
+            for (name, sums) in ranked.into_iter().take(rows) {
+                let _infallible = writeln!(
+                    out,
+                    "{:>9.1} {:>11.1} {:>9.1} {:>8.1} {:>9.3} {:>9.3}  {}",
+                    rate(sums.requests),
+                    rate(sums.bytes) / 1024.0,
+                    rate(sums.misses),
+                    rate(sums.errors),
+                    rate(sums.micros) / 1e6,
+                    sums.micros as f64 / 1e3 / sums.requests.max(1) as f64,
+                    shown(name),
+                );
+            }
+        }
+        out
+    }
+}
+
+/// Adds to a name, or to that of all others where there are too many.
+fn count(table: &mut HashMap<String, Sums>, name: String, sums: Sums) {
+    let name = if table.len() >= NAMES_MAX && !table.contains_key(&name) { OTHERS.to_owned() } else { name };
+    table.entry(name).or_default().add(sums);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(uri: &str, client: &str, sent: u64, cache: &str, micros: u64) -> Value {
+        json!({ "host": "a", "uri": uri, "client": client, "server": "a", "location": "/", "sent": sent,
+            "cache": cache, "code": 200, "phases": { "last_byte": micros } })
+    }
+
+    #[test]
+    fn names_are_ranked_as_asked() {
+        let mut seen = Seen::default();
+        for _ in 0..3 {
+            seen.add(&line("/many?x=1", "1.1.1.1", 10, "HIT", 5));
+        }
+        seen.add(&line("/large", "2.2.2.2", 5000, "HIT", 10));
+        seen.add(&line("/slow", "1.1.1.1", 10, "MISS", 9000));
+        seen.add(&json!({ "dropped": 4 }));
+        let first = |rank: &str| {
+            let text = seen.tables(2.0, rank, 1);
+            let row = text.lines().nth(3).expect("a row").to_owned();
+            row.rsplit("  ").next().expect("a name").to_owned()
+        };
+        assert_eq!(["rate", "bytes", "misses", "time"].map(first), ["a/many", "a/large", "a/slow", "a/slow"]);
+        let text = seen.tables(2.0, "rate", 2);
+        assert!(
+            text.starts_with("2.5 requests/s, 2.5 KiB/s, 0.5 misses/s over 2.0 s, by rate; 4 requests"),
+            "{text}"
+        );
+        assert!(
+            text.contains("      2.0         0.0       0.5      0.0     0.005     2.254  1.1.1.1\n"),
+            "{text}"
+        );
+        assert!(text.ends_with("     0.005     1.805  a /\n"), "{text}");
+    }
+
+    #[test]
+    fn names_are_limited() {
+        let mut table = HashMap::new();
+        for number in 0..NAMES_MAX + 50 {
+            count(&mut table, number.to_string(), Sums { requests: 1, ..Sums::default() });
+        }
+        assert_eq!((table.len(), table[OTHERS].requests), (NAMES_MAX + 1, 50));
+    }
+}

@@ -1,0 +1,81 @@
+//! What a cache holds for a request, for `ringroad explain`. No upstream is asked.
+//!
+//! It looks up as a request does, so that the entry counts as used.
+
+use ::cache::Key;
+use exchange::config::Config;
+
+use crate::caching::policy::{self, Grade, now_s};
+use crate::caching::settings::Caches;
+
+/// The parts of a request that decide on a stored response.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Question {
+    /// The cache, by the name of its zone.
+    pub zone: String,
+    /// The text of the key.
+    pub key: Vec<u8>,
+    /// The method.
+    pub method: String,
+    /// Header fields, for responses that vary.
+    pub fields: Vec<(String, String)>,
+}
+
+/// What would become of the request, in lines for people.
+pub async fn inspect(config: &Config, question: &Question) -> Vec<String> {
+    let caches = config.http.of::<Caches>();
+    let Some(zone) = caches.zones.iter().find(|zone| zone.name() == question.zone) else {
+        return vec![format!("the running server has no cache \"{}\"", question.zone)];
+    };
+    let cache = zone.state();
+    let Some(store) = cache.store() else {
+        return vec!["not cached: the cache could not be opened, requests bypass it".to_owned()];
+    };
+    let key = Key::of(&question.key);
+    let selector = |vary: &[u8]| policy::variant_of_fields(&question.method, &question.fields, vary);
+    let found = store.find(&key, &question.key, &selector).await;
+    let mut lines = Vec::new();
+    match found {
+        Err(error) => lines.push(format!("not cached: the entry cannot be read: {error}")),
+        Ok(None) => {
+            let varies = cache.shared_fetches().varying(&key).is_some();
+            let loads = if store.is_loaded() { "" } else { "; the cache still reads its directory" };
+            lines.push(match varies {
+                true => format!("not cached: MISS, no variant for these header fields{loads}"),
+                false => format!("not cached: MISS, nothing is stored under this key{loads}"),
+            });
+        }
+        Ok(Some(hit)) => {
+            let (now, meta) = (now_s(), &hit.meta);
+            let age = policy::age(meta, now);
+            let left = meta.fresh_until.saturating_sub(now);
+            let place = if hit.is_from_memory { "in memory" } else { "on the disk" };
+            lines.push(match policy::grade(&hit, now) {
+                Grade::Fresh => format!("cached: HIT, fresh for {left} s more, age {age} s"),
+                Grade::StaleWhileRevalidate => {
+                    format!("cached: stale, age {age} s; served while it is fetched anew beside")
+                }
+                Grade::Stale if hit.is_purged_soft => {
+                    format!("cached: purged, age {age} s; the upstream is asked whether it still holds")
+                }
+                Grade::Stale => {
+                    format!(
+                        "cached: stale for {} s, age {age} s; the upstream is asked",
+                        left.saturating_neg()
+                    )
+                }
+            });
+            let vary = if meta.vary.is_empty() { "" } else { ", one of several variants" };
+            lines.push(format!("status {}, {} bytes, {place}{vary}", meta.status, hit.length()));
+        }
+    }
+    if cache.shared_fetches().moving(&key, rt::now(), crate::caching::settings::LONGEST_WAIT).is_some() {
+        lines.push("a fetch is in flight: the request waits for it".to_owned());
+    }
+    if cache.shared_fetches().is_marked(&key, rt::now()) {
+        lines.push(
+            "the last response was not stored: requests do not wait for one another; \"ringroad log\" shows why".to_owned(),
+        );
+    }
+    lines
+}
