@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::Scenario;
+use super::described::Scenario;
 use super::fill::entries;
 use super::lineup::{self, Filed, NGINX, READY, RING, SERVERS, Text, Way, of};
 use super::origin::{Origin, read_head};

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::Scenario;
+use super::described::Scenario;
 use super::lineup::{self, Filed, NGINX, RING, SERVERS, Text, Way, of};
 use super::served::{self, CPU, P50, P99, P999, RATE, ServerCpus};
 use super::sheet::{Figure, Labels, Of, Sheet, at, axis, figure, finding, judged, under};

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::Scenario;
+use super::described::Scenario;
 use super::lineup::{self, EPOLL, NGINX, READY, RING, Text, Way, of};
 use super::served::{self, CPU, P50, P99, RATE};
 use super::sheet::{Figure, Labels, Of, Sheet, at, axis, figure, judged, under};

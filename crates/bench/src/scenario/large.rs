@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::Scenario;
+use super::described::Scenario;
 use super::lineup::{self, READY, Text, Way, of};
 use super::served::{self, ServerCpus};
 use super::sheet::{Figure, Labels, Of, Sheet, Shown, at, axis, figure, judged};

@@ -20,7 +20,7 @@ use tls::server::Versions;
 use tls::signing::KeyKind;
 use tls::{Client, ciphers, groups};
 
-use super::Scenario;
+use super::described::Scenario;
 use super::lineup::{self, NGINX, RING, Text, Way, of};
 use super::served::{self, CPU, FILES, GENERATOR_CPU, LIMITED, P50, P99, P999, RATE, ServerCpus};
 use super::sheet::{Figure, Labels, Of, Sheet, alone_and_beside, at, axis, figure, judged, under};

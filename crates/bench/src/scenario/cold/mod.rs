@@ -26,7 +26,7 @@ use crate::failure::Failure;
 use crate::method::page_cache;
 use crate::peers::tool::Peer;
 use crate::report::model::Section;
-use crate::scenario::Scenario;
+use crate::scenario::described::Scenario;
 use crate::scenario::sheet::Sheet;
 use data::{Caches, Files, Size};
 use measure::{Case, Subject, measure};

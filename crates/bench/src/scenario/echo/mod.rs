@@ -26,7 +26,7 @@ use std::time::Duration;
 use clap::Args;
 use io::probe::Probe;
 
-use super::Scenario;
+use super::described::Scenario;
 use super::lineup;
 use super::served::{self, CALLS_NAME, P50, P99, P999, RATE, ServerCpus};
 use super::sheet::{

@@ -21,7 +21,7 @@ use std::time::Duration;
 use clap::Args;
 use tls::signing::KeyKind;
 
-use super::Scenario;
+use super::described::Scenario;
 use super::lineup::{self, EPOLL, NGINX, READY, RING, Text, Way, of};
 use super::served::{self, CPU, RATE, ServerCpus};
 use super::sheet::{Labels, Sheet, at, axis, judged, under};

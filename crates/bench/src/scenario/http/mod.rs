@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::Scenario;
+use super::described::Scenario;
 use super::lineup::{self, EPOLL, NGINX, RING, Text, Way, of};
 use super::served::{self, CALLS, CPU, GENERATOR_CPU, LIMITED, P50, P99, P999, RATE, ServerCpus};
 use super::sheet::{Figure, Labels, Rows, Sheet, Shown, at, at_least, axis, finding, judged, spread, under};

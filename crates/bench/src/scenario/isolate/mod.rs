@@ -21,7 +21,7 @@ use std::time::Duration;
 use clap::Args;
 
 use self::slow::{SlowDisk, Stuck};
-use super::Scenario;
+use super::described::Scenario;
 use super::lineup::{self, Filed, READY, Text, Way, of};
 use super::served::{self, P50, P99, P999, RATE, ServerCpus};
 use super::sheet::{Figure, Labels, Of, Rows, Sheet, alone_and_beside, at, figure, finding, under};

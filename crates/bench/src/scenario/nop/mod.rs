@@ -13,8 +13,9 @@ use bare::{RingSetup, flags};
 use clap::Args;
 
 use self::subject::{Place, Subject, Way};
+use super::described::Scenario;
+use super::lineup;
 use super::sheet::Sheet;
-use super::{Scenario, lineup};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::report::model::Section;

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::Scenario;
+use super::described::Scenario;
 use super::lineup::{self, EPOLL, NGINX, READY, RING, SERVERS, Text, Way, of};
 use super::served::ServerCpus;
 use super::sheet::{Figure, Labels, Of, Sheet, at, axis, figure, judged};

@@ -1,0 +1,29 @@
+//! A scenario as its command, its section and its measurement describe it.
+
+use clap::Args;
+
+use crate::context::Bench;
+use crate::failure::Failure;
+use crate::report::model::Section;
+
+/// The options of one command of the suite, what its section says, and what it measures.
+pub(crate) trait Scenario: Args + 'static {
+    /// On the command line.
+    const NAME: &'static str;
+    /// One line for the list of commands.
+    const HELP: &'static str;
+    /// What stands above its section. Where it depends on the options, `run` changes it, as it may change the question.
+    const TITLE: &'static str;
+    /// What is asked, in one sentence.
+    const QUESTION: &'static str;
+    /// What it takes on two processors, for the time left that a terminal shows.
+    const SECONDS: u32;
+
+    /// Refuses what cannot be meant, before anything is made or started.
+    fn check(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// Measures, and fills its section.
+    fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure>;
+}
