@@ -90,6 +90,39 @@ fn ten_thousand_half_open_streams() {
     assert_eq!(http2::connect(&server).get("/").status, 200);
 }
 
+/// Bodies that never come, on several connections: their windows have a limit for the thread, here of 256 requests. A request
+/// above it is refused in a way that lets the client repeat it; others are served, and a connection that ends makes room.
+#[test]
+fn windows_of_bodies_have_a_limit_for_the_thread() {
+    let server = serve(&one_server(
+        "http2 on; http2_body_preread_size 1m;",
+        "client_body_early_read 1; location / { return 200 x; } location /counters { cache_counters; }",
+    ));
+    let mut clients = [http2::connect(&server), http2::connect(&server)];
+    for client in &mut clients {
+        for _ in 0..128 {
+            client.begin("POST", "/", &[], false);
+        }
+        client.settle();
+        assert!(client.streams.values().all(|got| got.reset.is_none()));
+    }
+    let mut other = http2::connect(&server);
+    let refused = other.begin("POST", "/", &[], false);
+    other.settle();
+    assert_eq!(other.streams[&refused].reset, Some(7));
+    assert_eq!(other.get("/").status, 200);
+    assert!(other.get("/counters").text().contains("ringroad_http2_limits_total{limit=\"bodies\"} 1\n"));
+    let [first, _second] = clients;
+    drop(first);
+    let served = testkit::wait::until("room for a body", testkit::Deadline::default(), || {
+        let stream = other.begin("POST", "/", &[], false);
+        other.body(stream, b"x");
+        other.settle();
+        (other.streams.get(&stream).and_then(|got| got.reset) != Some(7)).then_some(())
+    });
+    assert!(served.is_ok(), "the connection that has ended makes room");
+}
+
 #[test]
 fn floods_of_frames_that_do_nothing() {
     let server = start();
@@ -122,7 +155,9 @@ fn floods_of_fragments_and_the_counters_of_limits() {
     }
     ends_with(&server, CALM, &mut http2::connect(&server), |_| frame(PING, 0, 0, b"12345678"));
     let page = http2::connect(&server).get("/counters").text();
-    for (limit, count) in [("streams", 0), ("resets", 0), ("frames", 1), ("header_block", 3), ("output", 0)] {
+    for (limit, count) in
+        [("streams", 0), ("resets", 0), ("frames", 1), ("header_block", 3), ("output", 0), ("bodies", 0)]
+    {
         let line = format!("ringroad_http2_limits_total{{limit=\"{limit}\"}} {count}\n");
         assert!(page.contains(&line), "{line}{page}");
     }

@@ -41,6 +41,7 @@ const HTTP2_LIMITS: Series = CONNECTIONS.after(
                 ("frames", "a connection ended, since many frames had no effect"),
                 ("header_block", "a connection ended, since a header block was too large"),
                 ("output", "a connection was paused, since its client did not receive the queued frames"),
+                ("bodies", "a request was refused, since bodies of requests had too many bytes of windows on the thread"),
             ],
         }]),
 );
@@ -110,6 +111,8 @@ pub enum Http2Limit {
     HeaderBlock,
     /// Bytes that are ready to leave.
     Output,
+    /// Windows of request bodies on a thread.
+    Bodies,
 }
 
 /// The numbers of one thread, or of all.

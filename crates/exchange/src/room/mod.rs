@@ -11,6 +11,7 @@ mod descriptors;
 pub mod disk;
 mod giver;
 mod waiting;
+mod windows;
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -27,6 +28,7 @@ use telemetry::limited::Limited;
 pub(crate) use waiting::GRACE;
 pub use waiting::Waits;
 use waiting::{Entry, Lists, Rank, STALL};
+pub use windows::{Window, Windows};
 
 /// The exhausted resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +86,8 @@ pub struct Room {
     pub bodies: WaitGroup,
     /// The log lines about them.
     pub alarms: Alarms,
+    /// Bytes of request bodies that clients of HTTP/2 may send.
+    pub windows: Windows,
 }
 
 /// Lines of the error log that a flood would repeat.
@@ -120,6 +124,7 @@ impl Room {
             making: WaitGroup::new(),
             bodies: WaitGroup::new(),
             alarms: Alarms::default(),
+            windows: Windows::default(),
         }
     }
 

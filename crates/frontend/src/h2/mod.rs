@@ -269,7 +269,9 @@ impl Connection {
                     let head = stream::Head { id: stream, ends, block, input, scratch };
                     let begun = stream::begin(&shared, &self.entrance, &self.info, head)?;
                     self.input.consume(step.used);
-                    self.begin(begun);
+                    if let Some(begun) = begun {
+                        self.begin(begun);
+                    }
                     requests += 1;
                     if requests == REQUESTS_IN_A_ROW {
                         return Ok(ControlFlow::Break(()));

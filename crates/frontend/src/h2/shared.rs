@@ -20,6 +20,7 @@ use io::{Buf, Errno, Segments};
 use rt::local::Event;
 
 use crate::wire::WireHandle;
+use exchange::room::Window;
 use exchange::thread::Thread;
 use transfer::incoming::BodyAborted;
 
@@ -75,6 +76,8 @@ pub(super) struct Stream {
     pub(super) id: u32,
     /// The body of its request.
     pub(super) inbox: RefCell<Inbox>,
+    /// What the client may send of it, as a part of the thread's limit.
+    pub(super) window: OnceCell<Window>,
     /// The body of its response.
     outbox: RefCell<Outbox>,
     /// How urgent its response is.
@@ -125,6 +128,7 @@ impl Stream {
         Rc::new(Stream {
             id,
             inbox: RefCell::default(),
+            window: OnceCell::new(),
             outbox: RefCell::default(),
             priority: Cell::new(priority),
             chunk_bytes: Cell::new(8 << 10),
@@ -402,8 +406,11 @@ impl Shared {
         }
     }
 
-    /// A body is taken as fast as it comes: its window may be so large.
+    /// A body is taken as fast as it comes: its window may be so large, if the thread's limit allows it.
     pub(super) fn widen(&self, stream: &Stream, window: u32) {
+        if !stream.window.get().is_some_and(|held| held.widen(u64::from(window))) {
+            return;
+        }
         let state = &mut *self.state.borrow_mut();
         let before = state.out.len();
         state.session.widen(stream.id, window, &mut state.out);

@@ -16,6 +16,7 @@ use exchange::request::{ConnInfo, Request};
 use exchange::transport::{After, Received};
 use exchange::{effect, pump};
 use telemetry::Level;
+use telemetry::tally::Http2Limit;
 
 /// A request with its header section.
 pub(super) struct Begun {
@@ -43,7 +44,7 @@ pub(super) struct Head<'a> {
     pub(super) scratch: &'a mut Scratch,
 }
 
-/// Reads the head of a request.
+/// Reads the head of a request; none where it was refused, so that the client may repeat it (RFC 9113 section 8.7).
 ///
 /// # Errors
 /// The connection has to end.
@@ -52,7 +53,7 @@ pub(super) fn begin(
     entrance: &Entrance,
     info: &Rc<ConnInfo>,
     head: Head<'_>,
-) -> Result<Begun, Fault> {
+) -> Result<Option<Begun>, Fault> {
     let Head { id, ends, block, input, scratch } = head;
     info.requests.set(info.requests.get() + 1);
     let stream = Stream::new(id, Priority::default());
@@ -80,6 +81,21 @@ pub(super) fn begin(
     if finished.is_ok() && ends && length.is_some_and(|length| length > 0) {
         finished = Err(HeadFault::Malformed(http::h2::Malformed::Missing));
     }
+    let first_window = if ends { 0 } else { shared.with(|state| state.session.first_window()) };
+    let window = thread.room.windows.open(u64::from(first_window), length.unwrap_or(u64::MAX));
+    let Some(window) = window else {
+        thread.tally.count_http2_limit(Http2Limit::Bodies);
+        request.conn.client.take();
+        thread.keep_request(request);
+        shared.with(|state| {
+            state.session.open(id, ends, length, Rc::clone(&stream));
+            state.session.reset(id, ErrorCode::RefusedStream, &mut state.out);
+            state.session.release(id, &mut state.out);
+        });
+        return Ok(None);
+    };
+    // Its only one: the stream is new.
+    let _ = stream.window.set(window);
     request.received = size as u64;
     request.take_head(Source::Vec(raw), 0);
     // Nothing of one request decides on the connection.
@@ -103,7 +119,7 @@ pub(super) fn begin(
             (Received::Refused(fault.status().code()), is_malformed.then_some(ErrorCode::Protocol))
         }
     };
-    Ok(Begun { stream, request, received, reset })
+    Ok(Some(Begun { stream, request, received, reset }))
 }
 
 /// Bytes that most heads take.

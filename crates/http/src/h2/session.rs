@@ -513,10 +513,16 @@ impl<T> Session<T> {
         }
     }
 
-    fn insert(&mut self, id: u32, receives: bool, length: Option<u64>, user: T) {
+    /// Bytes that the other end may send of a body that begins.
+    #[must_use]
+    pub fn first_window(&self) -> u32 {
         let initial = self.limits.initial_window;
         // Before the settings are known to be known, the other end may go by those of the RFC (RFC 9113 section 6.5.3).
-        let window = if self.is_acknowledged { initial } else { initial.max(WINDOW_DEFAULT) };
+        if self.is_acknowledged { initial } else { initial.max(WINDOW_DEFAULT) }
+    }
+
+    fn insert(&mut self, id: u32, receives: bool, length: Option<u64>, user: T) {
+        let (initial, window) = (self.limits.initial_window, self.first_window());
         self.streams.insert(Stream {
             id,
             receives,

@@ -1,0 +1,83 @@
+//! A limit of a thread on the bytes of request bodies that clients of HTTP/2 may send before they are read.
+//!
+//! Each request with a body has a window, and its client may fill that at once. Without a limit for all of them, many
+//! connections with many requests each could take any amount of memory.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// Bytes of all windows of a thread at most: those of 4096 bodies with the default `http2_body_preread_size`.
+const OPEN_MAX: u64 = 256 << 20;
+
+/// Up to here windows are widened. The rest is left to bodies that begin.
+const WIDENED_MAX: u64 = OPEN_MAX / 2;
+
+/// All windows of a thread.
+#[derive(Debug, Default)]
+pub struct Windows(Rc<Cell<u64>>);
+
+/// The window of one body; it closes when the value is dropped.
+#[derive(Debug)]
+pub struct Window {
+    all: Rc<Cell<u64>>,
+    bytes: Cell<u64>,
+    /// The length of the body, if it is known: more is never sent.
+    most: u64,
+}
+
+impl Windows {
+    /// Opens a window for a body of at most `most` bytes; none where all windows would exceed the limit.
+    #[must_use]
+    pub fn open(&self, bytes: u64, most: u64) -> Option<Window> {
+        let bytes = bytes.min(most);
+        let sum = self.0.get() + bytes;
+        if sum > OPEN_MAX {
+            return None;
+        }
+        self.0.set(sum);
+        Some(Window { all: Rc::clone(&self.0), bytes: Cell::new(bytes), most })
+    }
+}
+
+impl Window {
+    /// Makes it as large as that; false where there is no room for it.
+    #[must_use]
+    pub fn widen(&self, bytes: u64) -> bool {
+        let more = bytes.min(self.most).saturating_sub(self.bytes.get());
+        let sum = self.all.get() + more;
+        if sum > WIDENED_MAX {
+            return false;
+        }
+        self.all.set(sum);
+        self.bytes.set(self.bytes.get() + more);
+        true
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        self.all.set(self.all.get() - self.bytes.get());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_open_up_to_the_limit_and_give_back_what_they_had() {
+        let windows = Windows::default();
+        let first = windows.open(OPEN_MAX - 10, u64::MAX).expect("all is free");
+        assert!(windows.open(11, u64::MAX).is_none());
+        let short = windows.open(1000, 10).expect("a body of ten bytes");
+        assert!(windows.open(1, u64::MAX).is_none() && windows.open(0, 0).is_some());
+        drop(first);
+        assert!(short.widen(1 << 20), "its length is known");
+        assert_eq!(windows.0.get(), 10);
+        let other = windows.open(10, u64::MAX).expect("there is room");
+        assert!(!other.widen(WIDENED_MAX - 9) && other.widen(WIDENED_MAX - 10));
+        assert_eq!(windows.0.get(), WIDENED_MAX);
+        drop((short, other));
+        assert_eq!(windows.0.get(), 0);
+    }
+}
