@@ -84,14 +84,7 @@ pub(super) fn begin(
     let first_window = if ends { 0 } else { shared.with(|state| state.session.first_window()) };
     let window = thread.room.windows.open(u64::from(first_window), length.unwrap_or(u64::MAX));
     let Some(window) = window else {
-        thread.tally.count_http2_limit(Http2Limit::Bodies);
-        request.conn.client.take();
-        thread.keep_request(request);
-        shared.with(|state| {
-            state.session.open(id, ends, length, Rc::clone(&stream));
-            state.session.reset(id, ErrorCode::RefusedStream, &mut state.out);
-            state.session.release(id, &mut state.out);
-        });
+        refuse(shared, stream, request, (ends, length));
         return Ok(None);
     };
     // Its only one: the stream is new.
@@ -120,6 +113,19 @@ pub(super) fn begin(
         }
     };
     Ok(Some(Begun { stream, request, received, reset }))
+}
+
+/// Refuses a request whose body has no room on the thread.
+fn refuse(shared: &Shared, stream: Rc<Stream>, request: Box<Request>, (ends, length): (bool, Option<u64>)) {
+    shared.thread.tally.count_http2_limit(Http2Limit::Bodies);
+    request.conn.client.take();
+    shared.thread.keep_request(request);
+    shared.with(|state| {
+        let id = stream.id;
+        state.session.open(id, ends, length, stream);
+        state.session.reset(id, ErrorCode::RefusedStream, &mut state.out);
+        state.session.release(id, &mut state.out);
+    });
 }
 
 /// Bytes that most heads take.
