@@ -114,7 +114,7 @@ fn a_reload_into_a_ring_that_cannot_be_had_changes_nothing() {
     server.reload();
     let line = server.wait_for_log("\"use io_uring\": likely cause: ", Deadline::default());
     assert!(line.contains("[emerg]"), "{line}");
-    server.wait_for_log("the new configuration did not come into force", Deadline::default());
+    server.wait_for_log("the new configuration was not applied", Deadline::default());
     assert_eq!(ask(server.addr(0)), "old");
     server.rewrite_conf(&site("", "newer"));
     server.reload();
