@@ -138,7 +138,8 @@ impl Beside {
         let failed = |error| Failure::File { path: output.clone(), error };
         let file = File::create(&output).map_err(failed)?;
         let stderr = file.try_clone().map_err(failed)?;
-        let program = std::env::current_exe().map_err(failed)?;
+        // As it was called: the build has replaced the file that this process runs.
+        let program = std::env::args_os().next().unwrap_or_else(|| "xtask".into());
         let mut command = Command::new("nice");
         command.args(["-n", "19"]).arg(program).arg("further");
         let child = command.stdin(Stdio::null()).stdout(file).stderr(stderr).spawn();
