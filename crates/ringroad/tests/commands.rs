@@ -140,7 +140,8 @@ fn check_tells_all_problems_at_once() {
         "  invalid value \"2\" in \"etag\" directive".to_owned(),
         format!("gone.conf\" failed (2: No such file or directory) in {path}:7"),
         "gone.pem\"".to_owned(),
-        "  module http_degradation (the heap of this server does not tell its load: use limit_conn".to_owned(),
+        "  module http_degradation (the heap of this server does not tell its load: use limit_conn"
+            .to_owned(),
         format!(": 1 directive\n    {path}:3 degradation\n"),
         format!("{path}:18 stream\n"),
         "  module http_lua, which is not nginx's own (docs/third-party-modules.md): 1 directive\n".to_owned(),

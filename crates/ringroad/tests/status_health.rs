@@ -87,7 +87,7 @@ fn the_end_comes_by_itself() {
     assert!(server.wait_until_ended(deadline()).success());
     let log = server.error_log();
     let [elsewhere, ending] =
-        ["clients are sent elsewhere", "gracefully shutting down"].map(|text| log.find(text));
+        ["readiness checks fail", "gracefully shutting down"].map(|text| log.find(text));
     assert!(elsewhere.is_some() && elsewhere < ending, "{log}");
 }
 

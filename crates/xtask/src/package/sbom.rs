@@ -1,5 +1,5 @@
 //! The crates that the program is linked with: a page of licences for readers, and a bill of materials for scanners (CycloneDX 1.5,
-//! https://cyclonedx.org/docs/1.5/json/).
+//! <https://cyclonedx.org/docs/1.5/json/>).
 //!
 //! Libraries in C are named by the crates that carry them: `aws-lc-sys`, `pcre2-sys`, `zstd-sys`.
 
