@@ -80,7 +80,7 @@ fn describe(line: &Value, out: &mut String) {
     let phases = &line["phases"];
     let _ = write!(
         out,
-        "{} {} {} {}://{}{} {} [{}] {}, {} bytes in {} ms: received {}, found {}, opened {}",
+        "{} {} {} {}://{}{} from {} by {}, {} bytes in {} ms: received {}, found {}, opened {}",
         time_of_day(line["time"].as_f64().unwrap_or(0.0)),
         line["code"],
         text("method"),
@@ -88,8 +88,7 @@ fn describe(line: &Value, out: &mut String) {
         text("host"),
         text("uri"),
         text("client"),
-        text("location"),
-        text("server"),
+        place(&text("server"), &text("location")),
         line["sent"],
         ms(&phases["last_byte"]),
         ms(&phases["received"]),
@@ -123,6 +122,12 @@ fn describe(line: &Value, out: &mut String) {
     out.push('\n');
 }
 
+/// Server and location; a server without a name is `_`, and one without locations is alone.
+pub(super) fn place(server: &str, location: &str) -> String {
+    let server = if server.is_empty() { "_" } else { server };
+    if location.is_empty() { server.to_owned() } else { format!("{server} {location}") }
+}
+
 /// Microseconds as milliseconds.
 fn ms(micros: &Value) -> String {
     micros.as_u64().map_or("-".to_owned(), |micros| format!("{}.{:03}", micros / 1000, micros % 1000))
@@ -152,10 +157,11 @@ mod tests {
         describe(&line, &mut out);
         assert_eq!(
             out,
-            "15:24:05.123Z 200 GET http://a.example/x\\u{1b}[2J\\u{a} 127.0.0.1 [/x] a.example, 153 bytes in 3.004 ms: \
+            "15:24:05.123Z 200 GET http://a.example/x\\u{1b}[2J\\u{a} from 127.0.0.1 by a.example /x, 153 bytes in 3.004 ms: \
              received 0.000, found 0.010, opened 1.200, first byte 1.200; engine sendfile-threads; \
              cache MISS (uri-miss, stored); upstream 127.0.0.1:80 200: connect -, header 0.900, response 2.000\n"
         );
+        assert_eq!((place("", ""), place("", "/p")), ("_".to_owned(), "_ /p".to_owned()));
         let mut out = String::new();
         describe(&json!({ "dropped": 7 }), &mut out);
         assert_eq!(out, "(7 requests were not shown)\n");

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::ask::{self, Came, lines, shown};
-use super::log::filter;
+use super::log::{filter, place};
 use super::options::{Given, RANKS};
 use super::print_error;
 
@@ -156,7 +156,7 @@ impl Seen {
         let path = text("uri").split('?').next().unwrap_or_default();
         count(&mut self.urls, format!("{}{path}", text("host")), sums);
         count(&mut self.clients, text("client").to_owned(), sums);
-        count(&mut self.locations, format!("{} {}", text("server"), text("location")), sums);
+        count(&mut self.locations, place(text("server"), text("location")), sums);
     }
 
     /// All tables as text.
