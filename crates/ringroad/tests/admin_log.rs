@@ -215,7 +215,9 @@ fn commands_show_what_passes_their_filter() {
     let text = log.stdout();
     assert_eq!(text.lines().count(), 2, "{text}");
     assert!(
-        text.lines().all(|line| line.contains(" 404 GET http://localhost/none?seen 127.0.0.1 [/none]")),
+        text.lines()
+            .all(|line| line
+                .contains(" 404 GET http://localhost/none?seen from 127.0.0.1 by a.example /none, ")),
         "{text}"
     );
     let mut json = Program::start(BINARY, &["log", "--json", "-n", "1", "--socket", &socket]);
