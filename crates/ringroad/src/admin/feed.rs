@@ -45,6 +45,8 @@ impl Feed {
     /// Begins to feed a client, and tells it so: requests that end from here on are shown. One whose filter this process cannot
     /// read gets nothing from it; the master has read it before.
     pub(crate) fn add(&mut self, worker: &Worker, filter: &str, socket: OwnedFd) {
+        // Those that have left make room, also before their sockets were looked at.
+        self.send(worker, false);
         let watcher = Filter::parse(filter).ok().and_then(|filter| worker.watch(filter));
         if let Some(watcher) = watcher {
             let begin = json!({ "watching": std::process::id() }).to_string() + "\n";
