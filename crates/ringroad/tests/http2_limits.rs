@@ -123,6 +123,35 @@ fn windows_of_bodies_have_a_limit_for_the_thread() {
     assert!(served.is_ok(), "the connection that has ended makes room");
 }
 
+/// Requests whose bodies have come and were taken, as long responses have them: their windows are free for others.
+#[test]
+fn windows_of_bodies_that_were_taken_are_free() {
+    let origin = Origin::raw(|connection| {
+        connection.read_request();
+        connection.wait_for_close();
+    });
+    let text = "worker_processes 1; events { worker_connections 1024; } http { http2 on; http2_body_preread_size 1m;
+        server { listen 127.0.0.1:0; location / { return 200 x; } location /slow { proxy_pass http://@ORIGIN@; }
+        location /counters { cache_counters; } } }";
+    let server = Setup::new(text).origin(&origin).start(BINARY);
+    let mut clients = [http2::connect(&server), http2::connect(&server), http2::connect(&server)];
+    for (index, client) in clients.iter_mut().enumerate() {
+        for _ in 0..100 {
+            let stream = client.begin("POST", "/slow", &[], false);
+            client.body(stream, b"x");
+        }
+        client.settle();
+        // Each is taken by its upstream before the next connection opens as many.
+        let count = 100 * (index as u64 + 1);
+        let asked = || (origin.stats().requests >= count).then_some(());
+        testkit::wait::until("the requests", testkit::Deadline::default(), asked)
+            .expect("they are passed on");
+        assert!(client.streams.values().all(|got| got.reset.is_none()));
+    }
+    let page = http2::connect(&server).get("/counters").text();
+    assert!(page.contains("ringroad_http2_limits_total{limit=\"bodies\"} 0\n"), "{page}");
+}
+
 #[test]
 fn floods_of_frames_that_do_nothing() {
     let server = start();

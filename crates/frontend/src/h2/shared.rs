@@ -76,8 +76,6 @@ pub(super) struct Stream {
     pub(super) id: u32,
     /// The body of its request.
     pub(super) inbox: RefCell<Inbox>,
-    /// What the client may send of it, as a part of the thread's limit.
-    pub(super) window: OnceCell<Window>,
     /// The body of its response.
     outbox: RefCell<Outbox>,
     /// How urgent its response is.
@@ -101,6 +99,8 @@ pub(super) struct Inbox {
     end: Option<Result<(), BodyAborted>>,
     /// The task that waits for the next piece.
     taker: Option<Waker>,
+    /// The part of the thread's limit that it takes, until it has come and was taken.
+    pub(super) window: Option<Window>,
 }
 
 /// A body on its way to the client.
@@ -128,7 +128,6 @@ impl Stream {
         Rc::new(Stream {
             id,
             inbox: RefCell::default(),
-            window: OnceCell::new(),
             outbox: RefCell::default(),
             priority: Cell::new(priority),
             chunk_bytes: Cell::new(8 << 10),
@@ -186,7 +185,15 @@ impl Inbox {
     /// Nothing follows.
     pub(super) fn finish(&mut self, result: Result<(), BodyAborted>) {
         self.end.get_or_insert(result);
+        self.close_window();
         self.taker.take().into_iter().for_each(Waker::wake);
+    }
+
+    /// A body that has ended and was taken needs no memory any more.
+    fn close_window(&mut self) {
+        if self.end.is_some() && self.pieces.is_empty() {
+            self.window = None;
+        }
     }
 
     /// Whether all of the body is here.
@@ -204,6 +211,7 @@ impl Inbox {
     pub(super) fn poll_piece(&mut self, context: &Context<'_>) -> Poll<Result<Option<Source>, BodyAborted>> {
         if let Some(piece) = self.pieces.pop_front() {
             self.held -= piece.bytes().len();
+            self.close_window();
             return Poll::Ready(Ok(Some(piece)));
         }
         match self.end {
@@ -408,7 +416,9 @@ impl Shared {
 
     /// A body is taken as fast as it comes: its window may be so large, if the thread's limit allows it.
     pub(super) fn widen(&self, stream: &Stream, window: u32) {
-        if !stream.window.get().is_some_and(|held| held.widen(u64::from(window))) {
+        let inbox = stream.inbox.borrow();
+        // Without a window all of the body has come.
+        if !inbox.window.as_ref().is_some_and(|held| held.widen(u64::from(window))) {
             return;
         }
         let state = &mut *self.state.borrow_mut();

@@ -81,14 +81,15 @@ pub(super) fn begin(
     if finished.is_ok() && ends && length.is_some_and(|length| length > 0) {
         finished = Err(HeadFault::Malformed(http::h2::Malformed::Missing));
     }
-    let first_window = if ends { 0 } else { shared.with(|state| state.session.first_window()) };
-    let window = thread.room.windows.open(u64::from(first_window), length.unwrap_or(u64::MAX));
-    let Some(window) = window else {
-        refuse(shared, stream, request, (ends, length));
-        return Ok(None);
-    };
-    // Its only one: the stream is new.
-    let _ = stream.window.set(window);
+    if !ends {
+        let first_window = shared.with(|state| state.session.first_window());
+        let window = thread.room.windows.open(u64::from(first_window), length.unwrap_or(u64::MAX));
+        if window.is_none() {
+            refuse(shared, stream, request);
+            return Ok(None);
+        }
+        stream.inbox.borrow_mut().window = window;
+    }
     request.received = size as u64;
     request.take_head(Source::Vec(raw), 0);
     // Nothing of one request decides on the connection.
@@ -116,13 +117,13 @@ pub(super) fn begin(
 }
 
 /// Refuses a request whose body has no room on the thread.
-fn refuse(shared: &Shared, stream: Rc<Stream>, request: Box<Request>, (ends, length): (bool, Option<u64>)) {
+fn refuse(shared: &Shared, stream: Rc<Stream>, request: Box<Request>) {
     shared.thread.tally.count_http2_limit(Http2Limit::Bodies);
     request.conn.client.take();
     shared.thread.keep_request(request);
     shared.with(|state| {
         let id = stream.id;
-        state.session.open(id, ends, length, stream);
+        state.session.open(id, false, None, stream);
         state.session.reset(id, ErrorCode::RefusedStream, &mut state.out);
         state.session.release(id, &mut state.out);
     });
