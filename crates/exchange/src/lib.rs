@@ -6,6 +6,7 @@
 //! that change their protocol.
 #![forbid(unsafe_code)]
 
+pub mod accept_encoding;
 pub mod acme;
 pub mod address;
 mod body_filter;
@@ -13,6 +14,7 @@ pub mod certificates;
 pub mod client;
 pub mod config;
 pub mod course;
+pub mod credentials;
 pub mod cx;
 pub mod effect;
 pub mod error_log;
@@ -42,12 +44,14 @@ pub mod sending;
 pub mod settings;
 pub mod shared_zone;
 pub mod slots;
+pub mod stored_file;
 pub mod streaming;
 pub mod subrequest;
 pub mod takeover;
 pub mod template;
 pub mod thread;
 pub mod tls;
+pub mod tls_arguments;
 pub mod transport;
 pub mod var_ref;
 pub mod variables;

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use conf::{Error, Spec, State, Statement, Table};
+use conf::{Contexts, Error, Spec, State, Statement, Table};
 
 use crate::config::{
     BlockEnd, Cx, Http, HttpType, HttpValues, LocationId, Needs, Scope, SettingsTable, SettingsType,
@@ -20,6 +20,19 @@ use crate::settings::listen::ServerDraft;
 use crate::settings::main::MainConf;
 use crate::thread::Thread;
 use crate::variables::{ModuleVariables, Prefixed, Variable};
+
+/// Own directives carry this instead of a module of nginx.
+pub const OWN: &str = "ringroad";
+
+/// The reason why sizes of hash tables have no effect.
+pub const NO_HASH: &str = "tables grow by themselves";
+
+/// `http` and `server`.
+pub const SERVER_LEVELS: Contexts = Contexts::HTTP.or(Contexts::SERVER);
+/// These and `location`.
+pub const LEVELS: Contexts = SERVER_LEVELS.or(Contexts::LOCATION);
+/// These and `if` in a location.
+pub const LEVELS_AND_IF: Contexts = LEVELS.or(Contexts::LOCATION_IF);
 
 /// All modules of the server.
 pub struct ModuleTable {

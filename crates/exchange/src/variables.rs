@@ -249,6 +249,11 @@ impl Registry {
         Registry { modules, ..Registry::default() }
     }
 
+    /// The variables of all modules.
+    pub fn modules(&self) -> &ModuleVariables {
+        &self.modules
+    }
+
     /// The variable of this name; a definition may follow.
     pub fn reference(&mut self, name: &str, statement: &Statement) -> VarRef {
         if let [digit @ b'1'..=b'9'] = name.as_bytes() {

@@ -27,7 +27,9 @@
 //! | [`stored_fields`] | stored fields, and their changes by a 304 | RFC 9111 sections 3.1 and 3.2 |
 //! | [`invalidation`] | what a request that changes something makes stale | RFC 9111 section 4.4 |
 //! | [`cache_status`] | writing what the cache did | RFC 9211 |
+//! | [`cookie`] | values in `Cookie` | RFC 6265 section 5.4, nginx |
 //! | [`set_cookie`] | rewriting attributes of cookies | RFC 6265 section 5.2, nginx |
+//! | [`base64`] | the coding of credentials and signatures | RFC 4648 |
 //! | [`structured`] | structured fields, as far as those need them | RFC 8941 |
 //! | [`error_page`] | the short built-in pages | nginx |
 //! | [`proxy_protocol`] | what a proxy says before the first request | the PROXY protocol |
@@ -36,11 +38,13 @@
 //! Where nginx and the RFC differ, the documentation of the function names the one followed.
 #![forbid(unsafe_code)]
 
+pub mod base64;
 mod bytes;
 pub mod cache_control;
 pub mod cache_status;
 pub mod conditional;
 pub mod connection;
+pub mod cookie;
 pub mod date;
 pub mod error_page;
 mod fields;

@@ -2,9 +2,9 @@
 
 use conf::{Args, Contexts, Error, Spec};
 
-use crate::http_core::LEVELS;
 use crate::{Directive, Module};
 use exchange::config::{Cx, Layered, Scope, Settings, SettingsType};
+use exchange::module::LEVELS;
 use exchange::network::Network;
 use exchange::phases::{Phase, Step};
 use exchange::request::{Address, Request};

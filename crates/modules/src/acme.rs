@@ -246,7 +246,7 @@ fn read_row(issuer: &mut Issuer, what: &str, cx: &mut Cx<'_>) -> Result<(), Erro
             issuer.profile = Some(Profile { name: text.to_owned(), is_required });
         }
         "ssl_trusted_certificate" => {
-            issuer.roots = Some(crate::ssl::read_file(cx, "certificate")?.bytes.to_vec())
+            issuer.roots = Some(exchange::tls_arguments::read_file(cx, "certificate")?.bytes.to_vec())
         }
         "ssl_verify" => cx.flag(&mut issuer.verifies)?,
         "state_path" => issuer.state_path = (text != "off").then(|| cx.path(text)),
@@ -273,7 +273,7 @@ fn key_kind(text: &str) -> Option<Result<KeyKind, &'static str>> {
 /// The file of an account's key. The file is read and checked here, with the rights of the master, so that `-t` reports
 /// errors in it; the process that obtains certificates gets its bytes.
 fn read_key(cx: &mut Cx<'_>, text: &str) -> Result<Vec<u8>, Error> {
-    let file = crate::ssl::read_file(cx, "account key")?;
+    let file = exchange::tls_arguments::read_file(cx, "account key")?;
     ::tls::signing::SigningKey::from_pem(&file.bytes)
         .map_err(|error| cx.error(format_args!("cannot load account key \"{text}\": {error}")))?;
     Ok(file.bytes.to_vec())

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use conf::{Args, Error, Spec};
 
-use crate::http_core::LEVELS;
 use crate::{Directive, Module};
 use exchange::config::{Cx, Settings, SettingsType};
 use exchange::filter::{BodyFilter, FilterError, Output};
+use exchange::module::LEVELS;
 use exchange::request::Request;
 use exchange::settings::media_types::MediaTypes;
 use exchange::subrequest::Subrequest;

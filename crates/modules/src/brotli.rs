@@ -5,12 +5,13 @@
 
 use conf::{Args, Spec, State};
 
-use crate::coding::{accept, apply};
+use crate::compress;
 use crate::gzip::power_of_two;
-use crate::http_core::{LEVELS, LEVELS_AND_IF};
 use crate::{Directive, Module};
+use exchange::accept_encoding;
 use exchange::config::{Settings, SettingsType};
 use exchange::filter::encoder;
+use exchange::module::{LEVELS, LEVELS_AND_IF};
 use exchange::request::Request;
 use exchange::settings::media_types::MediaTypes;
 use exchange::variables::Variable;
@@ -122,8 +123,9 @@ fn filter(conf: &Conf, request: &mut Request) {
     if request.depth > 0 {
         return;
     }
-    if apply::is_eligible(request, conf.min_length, &conf.types) && accept::coding(request, "br") {
-        apply::apply(request, coding::Settings::Brotli(conf.settings));
+    if compress::is_eligible(request, conf.min_length, &conf.types) && accept_encoding::coding(request, "br")
+    {
+        compress::apply(request, coding::Settings::Brotli(conf.settings));
     }
 }
 

@@ -8,9 +8,9 @@ use conf::{Args, Error, Spec};
 use http::connection::Browser;
 use http::request::HeaderId;
 
-use crate::http_core::LEVELS;
 use crate::{Directive, Module};
 use exchange::config::{Cx, Scope, Settings, SettingsType};
+use exchange::module::LEVELS;
 use exchange::request::Request;
 use exchange::variables::Variable;
 

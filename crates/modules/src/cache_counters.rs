@@ -6,9 +6,9 @@ use conf::{Args, Contexts, Spec};
 use http::request::Method;
 use io::op::Source;
 
-use crate::http_core::OWN;
 use crate::{Directive, Module};
 use exchange::config::{Inner, Settings, SettingsType};
+use exchange::module::OWN;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::ContentType;

@@ -6,11 +6,11 @@
 use conf::{Args, Spec, State};
 use http::request::Method;
 
-use crate::coding::accept;
-use crate::http_core::LEVELS;
 use crate::{Directive, Module};
+use exchange::accept_encoding;
 use exchange::config::{Settings, SettingsType};
 use exchange::filter::{BodyFilter, FilterError, Output};
+use exchange::module::LEVELS;
 use exchange::request::Request;
 use transfer::coding::gzip::Decoder;
 
@@ -70,7 +70,7 @@ fn filter(_: &Conf, request: &mut Request) {
     }
     // Caches must know that the form depends on the client.
     request.response.vary_accept_encoding = true;
-    if accept::gzip(request) {
+    if accept_encoding::gzip(request) {
         return;
     }
     request.response.remove_field(b"Content-Encoding");

@@ -1,16 +1,17 @@
 //! `gzip`: responses are compressed on their way.
 //!
-//! The rules for which responses are those of nginx, in [`crate::coding::apply`]; which clients get them is said by the
-//! core's directives and asked of [`crate::coding::accept`]. The length of a body is not known before its end, so it
+//! The rules for which responses are those of nginx, in [`crate::compress`]; which clients get them is said by the
+//! core's directives and asked of [`exchange::accept`]. The length of a body is not known before its end, so it
 //! leaves in chunks.
 
 use conf::{Args, Error, Spec, State, value};
 
-use crate::coding::{accept, apply};
-use crate::http_core::{LEVELS, LEVELS_AND_IF};
+use crate::compress;
 use crate::{Directive, Module};
+use exchange::accept_encoding;
 use exchange::config::{Cx, Settings, SettingsType};
 use exchange::filter::encoder;
+use exchange::module::{LEVELS, LEVELS_AND_IF};
 use exchange::request::Request;
 use exchange::settings::media_types::MediaTypes;
 use exchange::variables::Variable;
@@ -145,8 +146,8 @@ fn filter(conf: &Conf, request: &mut Request) {
     if request.depth > 0 {
         return;
     }
-    if apply::is_eligible(request, conf.min_length, &conf.types) && accept::gzip(request) {
-        apply::apply(request, coding::Settings::Gzip(conf.settings));
+    if compress::is_eligible(request, conf.min_length, &conf.types) && accept_encoding::gzip(request) {
+        compress::apply(request, coding::Settings::Gzip(conf.settings));
     }
 }
 

@@ -11,9 +11,9 @@ use http::conditional::Etag;
 use http::request::{Head, HeaderId};
 
 use crate::headers::on_one_line;
-use crate::http_core::LEVELS_AND_IF;
 use crate::{Directive, Module};
 use exchange::config::{Cx, Scope, Settings, SettingsType};
+use exchange::module::LEVELS_AND_IF;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::{ContentType, Response};

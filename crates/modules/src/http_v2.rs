@@ -15,8 +15,8 @@ use exchange::http2::Http2;
 use exchange::variables::Variable;
 use http::request::Version;
 
-use crate::http_core::{LEVELS, SERVER_LEVELS};
 use crate::{Directive, Module};
+use exchange::module::{LEVELS, SERVER_LEVELS};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {

@@ -4,10 +4,10 @@ use conf::{Args, Error, Spec};
 use http::request::Method;
 use io::Errno;
 
-use crate::http_core::LEVELS;
 use crate::{Directive, Module};
 use exchange::config::{Cx, Layered, Scope, Settings, SettingsType};
 use exchange::files::{self, Failure, Kind};
+use exchange::module::LEVELS;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::template::Template;

@@ -5,20 +5,20 @@
 mod access;
 pub mod acme;
 mod addition;
+mod advice;
 mod auth_basic;
 mod auth_request;
 mod autoindex;
-mod base64;
 mod brotli;
 mod brotli_static;
 mod browser;
 mod cache_counters;
 mod charset;
-mod coding;
+mod compress;
 mod core;
 mod dav;
 mod empty_gif;
-pub mod fastcgi;
+mod fastcgi;
 mod flv;
 mod geo;
 mod geoip2;
@@ -40,11 +40,13 @@ mod mirror;
 mod mp4;
 mod not_modified;
 mod passing;
+mod precompressed;
 mod proxy;
 mod random_index;
 mod range;
 mod realip;
 mod referer;
+mod resolver;
 mod rewrite;
 mod scgi;
 mod secure_link;
@@ -54,7 +56,6 @@ mod ssi;
 mod ssl;
 mod static_file;
 pub mod status;
-mod stored_file;
 mod stub_status;
 mod sub;
 #[doc(hidden)]
@@ -79,6 +80,7 @@ mod zstd_static;
 
 use std::sync::LazyLock;
 
+pub use advice::advice;
 pub use exchange::module::{Directive, Module, ModuleTable, Set, Walk};
 
 /// All modules, in the order of the handlers inside a phase and then of the filters, both as in nginx: a filter sees
@@ -90,6 +92,7 @@ pub static MODULES: &[&Module] = &[
     &acme::MODULE,
     &ssl::MODULE,
     &http_v2::MODULE,
+    &resolver::MODULE,
     &upstream::MODULE,
     &upstream_block::MODULE,
     &upstream_hash::MODULE,

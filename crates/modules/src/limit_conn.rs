@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use conf::{Args, Contexts, Error, Spec, value};
 
-use crate::http_core::LEVELS;
 use crate::{Directive, Module};
 use exchange::config::{Cx, Scope, SettingsType};
-use exchange::module::SubrequestHooks;
+use exchange::module::{LEVELS, SubrequestHooks};
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::shared_zone::limits::{self, LimitResult, dry_run, key_of, without_zone};

@@ -12,11 +12,10 @@ use std::time::{Duration, Instant};
 
 use conf::{Args, Contexts, Error, Spec, value};
 
-use crate::http_core::LEVELS;
 use crate::{Directive, Module};
 use exchange::config::{Cx, Scope, SettingsType};
 use exchange::course::pause;
-use exchange::module::SubrequestHooks;
+use exchange::module::{LEVELS, SubrequestHooks};
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::shared_zone::limits::{self, LimitResult, Results, dry_run, key_of, without_zone};

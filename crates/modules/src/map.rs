@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use conf::{Args, Contexts, Error, Spec, State, Statement};
 
-use crate::http_core::NO_HASH;
 use crate::{Directive, Module};
 use exchange::config::Cx;
+use exchange::module::NO_HASH;
 use exchange::pattern::Pattern;
 use exchange::request::Request;
 use exchange::template::Template;

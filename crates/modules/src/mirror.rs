@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use conf::{Args, Error, Spec};
 
-use crate::http_core::LEVELS;
 use crate::{Directive, Module};
 use exchange::config::{Cx, Layered, Scope, Settings, SettingsType};
+use exchange::module::LEVELS;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::subrequest::{self, Subrequest};

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use conf::{Args, Error, Spec};
 use http::request::HeaderId;
 
-use crate::http_core::LEVELS;
 use crate::{Directive, Module};
 use exchange::config::{Cx, Layered, Scope, Settings, SettingsType};
+use exchange::module::LEVELS;
 use exchange::network::Network;
 use exchange::phases::{Phase, Step};
 use exchange::request::{Address, Request};

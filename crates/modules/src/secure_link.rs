@@ -6,13 +6,13 @@ use conf::{Args, Error, Spec};
 use md5::{Digest, Md5};
 use subtle::ConstantTimeEq;
 
-use crate::base64;
-use crate::http_core::LEVELS;
 use crate::{Directive, Module};
 use exchange::config::{Cx, Scope, Settings, SettingsType};
+use exchange::module::LEVELS;
 use exchange::request::Request;
 use exchange::template::Template;
 use exchange::variables::Variable;
+use http::base64;
 use telemetry::time_zone::since_1970;
 
 /// The module.

@@ -20,10 +20,10 @@ use http::range::ContentRange;
 use http::request::HeaderId;
 use io::op::Source;
 
-use crate::http_core::LEVELS;
 use crate::{Directive, Module};
 use exchange::config::{Settings, SettingsType};
 use exchange::course;
+use exchange::module::LEVELS;
 use exchange::request::Request;
 use exchange::response::Body;
 use exchange::variables::Variable;

@@ -5,7 +5,7 @@
 
 use conf::{Args, Contexts, Error, Spec, Statement, value};
 
-use crate::http_core::resolver;
+use crate::resolver;
 use crate::{Directive, Module, Walk};
 use exchange::config::{Cx, Http, HttpType, Scope, SettingsType};
 use exchange::module::{BlockHooks, ThreadHooks, UpstreamHooks};

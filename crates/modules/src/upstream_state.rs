@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use conf::{Args, Contexts, Error, MapLoader, Source, Spec};
 
-use crate::http_core::OWN;
 use crate::upstream_block::add_server;
 use crate::{Directive, Module};
 use exchange::config::{Cx, Scope};
 use exchange::error_log;
+use exchange::module::OWN;
 use exchange::thread::Thread;
 use telemetry::{Level, Reason};
 use upstream::peers::Group;

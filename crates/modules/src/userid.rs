@@ -13,14 +13,14 @@ use std::sync::{Arc, OnceLock};
 use conf::{Args, Error, Spec, value};
 use http::request::HeaderId;
 
-use crate::base64;
-use crate::http_core::LEVELS;
-use crate::http_core::variables::cookie_in;
 use crate::{Directive, Module};
 use exchange::config::{Cx, Scope, Settings, SettingsType};
 use exchange::facts::Fact;
+use exchange::module::LEVELS;
 use exchange::request::{Address, Request};
 use exchange::variables::Variable;
+use http::base64;
+use http::cookie::cookie_in;
 use telemetry::Level;
 use telemetry::time_zone::since_1970;
 

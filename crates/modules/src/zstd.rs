@@ -7,11 +7,12 @@
 use conf::value::ValueError;
 use conf::{Args, Contexts, Error, Spec, State, value};
 
-use crate::coding::{accept, apply};
-use crate::http_core::{LEVELS, LEVELS_AND_IF};
+use crate::compress;
 use crate::{Directive, Module};
+use exchange::accept_encoding;
 use exchange::config::{Cx, Scope, Settings, SettingsType};
 use exchange::filter::encoder;
+use exchange::module::{LEVELS, LEVELS_AND_IF};
 use exchange::request::Request;
 use exchange::settings::media_types::MediaTypes;
 use exchange::variables::Variable;
@@ -159,8 +160,10 @@ fn filter(conf: &Conf, request: &mut Request) {
     if request.depth > 0 {
         return;
     }
-    if apply::is_eligible(request, conf.min_length, &conf.types) && accept::coding(request, "zstd") {
-        apply::apply(request, coding::Settings::Zstd(conf.settings.clone()));
+    if compress::is_eligible(request, conf.min_length, &conf.types)
+        && accept_encoding::coding(request, "zstd")
+    {
+        compress::apply(request, coding::Settings::Zstd(conf.settings.clone()));
     }
 }
 

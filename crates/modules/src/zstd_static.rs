@@ -2,15 +2,15 @@
 //!
 //! The compressed file has its date, length and entity tag, and supports ranges; only the media type is that of the
 //! original. Its content is not compared with the original. The common code of all codings is in
-//! [`crate::coding::precompressed`].
+//! [`crate::precompressed`].
 
 use conf::{Args, Spec, value};
 
-use crate::coding::accept;
-use crate::coding::precompressed::{self, Sibling, WORDS, Wanted};
-use crate::http_core::LEVELS;
+use crate::precompressed::{self, Sibling, WORDS, Wanted};
 use crate::{Directive, Module};
+use exchange::accept_encoding;
 use exchange::config::{Settings, SettingsType};
+use exchange::module::LEVELS;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
@@ -39,8 +39,11 @@ pub(crate) struct Conf(Wanted);
 impl Settings for Conf {}
 
 impl precompressed::Conf for Conf {
-    const SIBLING: Sibling =
-        Sibling { coding: "zstd", suffix: ".zst", is_accepted: |request| accept::coding(request, "zstd") };
+    const SIBLING: Sibling = Sibling {
+        coding: "zstd",
+        suffix: ".zst",
+        is_accepted: |request| accept_encoding::coding(request, "zstd"),
+    };
 
     fn wanted(&self) -> Wanted {
         self.0

@@ -17,7 +17,7 @@ pub fn explain(config: &Config, caps: &Caps) -> String {
         line(&mut text, config, caps, name, server.root);
         walk(&mut text, config, caps, server, &server.locations);
     }
-    let advice = modules::fastcgi::advice(config);
+    let advice = modules::advice(config);
     if !advice.is_empty() {
         text.push_str("\nWorth a look:\n");
         advice.iter().for_each(|line| text.extend([line, "\n"]));

@@ -1,6 +1,7 @@
 //! Settings of the core that the life of a request depends on. Their directives are in `http_core` of crate `modules`.
 
 pub mod answering;
+pub mod charset;
 pub mod core;
 pub mod events;
 pub mod files;

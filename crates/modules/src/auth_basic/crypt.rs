@@ -7,7 +7,7 @@ use subtle::ConstantTimeEq;
 use yescrypt::Yescrypt;
 
 use crate::auth_basic::des;
-use crate::base64;
+use http::base64;
 
 /// The forms, recognised by the beginning of a stored password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

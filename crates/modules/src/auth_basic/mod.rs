@@ -3,7 +3,6 @@
 //! `user_file` finds the line of a user, `crypt` compares the password; comparisons that are slow on purpose run on
 //! separate threads.
 
-mod credentials;
 mod crypt;
 mod des;
 mod user_file;
@@ -13,12 +12,11 @@ use std::sync::Arc;
 use conf::{Args, Contexts, Spec};
 use io::Errno;
 
-pub(crate) use credentials::Credentials;
-
-use crate::http_core::LEVELS;
 use crate::{Directive, Module};
 use exchange::config::{Settings, SettingsType};
+use exchange::credentials::Credentials;
 use exchange::files;
+use exchange::module::LEVELS;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::template::Template;

@@ -11,12 +11,13 @@ use conf::{Args, Spec};
 use http::request::Method;
 use io::op::Source;
 
-use crate::http_core::LEVELS;
-use crate::{Directive, Module, charset};
+use crate::{Directive, Module};
 use exchange::config::{Settings, SettingsType};
+use exchange::module::LEVELS;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use exchange::response::ContentType;
+use exchange::settings::charset;
 use format::{Form, Writer};
 use listing::{Listing, Merged};
 use telemetry::Level;

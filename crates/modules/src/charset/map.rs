@@ -8,14 +8,11 @@ use std::sync::Arc;
 use conf::{Error, Statement};
 
 use exchange::config::Cx;
+use exchange::settings::charset::Charsets;
 
-/// The charsets of a configuration.
+/// The maps of a configuration.
 #[derive(Debug, Default)]
-pub(crate) struct Charsets {
-    /// As they were written first: names are compared without case, and sent in one spelling.
-    names: Vec<Arc<str>>,
-    maps: Vec<Arc<Map>>,
-}
+pub(super) struct Maps(Vec<Arc<Map>>);
 
 /// A `charset_map`, which serves both ways.
 #[derive(Debug)]
@@ -61,31 +58,11 @@ pub(super) struct Way {
     pub(super) is_back: bool,
 }
 
-impl Charsets {
-    /// The spelling that all directives with this charset share.
-    pub(super) fn intern(&mut self, name: &str) -> Arc<str> {
-        if let Some(known) = self.names.iter().find(|known| known.eq_ignore_ascii_case(name)) {
-            return Arc::clone(known);
-        }
-        let name: Arc<str> = name.into();
-        self.names.push(Arc::clone(&name));
-        name
-    }
-
-    /// Whether a directive names any charset.
-    pub(super) fn is_any(&self) -> bool {
-        !self.names.is_empty()
-    }
-
-    /// Whether a directive names this charset.
-    pub(super) fn has(&self, name: &[u8]) -> bool {
-        self.names.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name))
-    }
-
+impl Maps {
     /// The map between these charsets, whichever it has first.
     pub(super) fn way(&self, from: &[u8], to: &[u8]) -> Option<Way> {
         let is = |name: &str, wanted: &[u8]| name.as_bytes().eq_ignore_ascii_case(wanted);
-        self.maps.iter().find_map(|map| {
+        self.0.iter().find_map(|map| {
             let forth = is(&map.from, from) && is(&map.to, to);
             let back = is(&map.from, to) && is(&map.to, from);
             (forth || back).then(|| Way { map: Arc::clone(map), is_back: back })
@@ -196,7 +173,7 @@ pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
     if map.0 == map.1 {
         return Err(cx.error(format_args!("\"charset_map\" between the same charsets {pair}")));
     }
-    if charsets.way(from.as_bytes(), to.as_bytes()).is_some() {
+    if cx.http.of::<Maps>().way(from.as_bytes(), to.as_bytes()).is_some() {
         return Err(cx.error(format_args!("duplicate \"charset_map\" between {pair}")));
     }
     // nginx takes it and reads beyond its table when it meets a text.
@@ -207,26 +184,26 @@ pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
     for row in cx.statement.rows() {
         tables.read(row?)?;
     }
-    cx.http.own::<Charsets>().maps.push(Arc::new(Map { from: map.0, to: map.1, tables }));
+    cx.http.own::<Maps>().0.push(Arc::new(Map { from: map.0, to: map.1, tables }));
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::charset::map::Charsets;
+    use crate::charset::map::Maps;
     use crate::testing::{error, loaded};
 
     #[test]
     fn maps_are_found_in_both_directions() {
         let config =
             loaded("charset_map koi8-r KOI8-U { }  charset_map Koi8-R utf-8 { E1 D090; 80 E29480; }");
-        let charsets = config.http.of::<Charsets>();
-        let way = |from: &str, to: &str| charsets.way(from.as_bytes(), to.as_bytes()).map(|way| way.is_back);
+        let maps = config.http.of::<Maps>();
+        let way = |from: &str, to: &str| maps.way(from.as_bytes(), to.as_bytes()).map(|way| way.is_back);
         assert_eq!(way("koi8-r", "koi8-u"), Some(false));
         assert_eq!(way("UTF-8", "KOI8-R"), Some(true));
         assert_eq!(way("koi8-u", "utf-8"), None);
         // The spelling of the first one is for all.
-        assert_eq!(charsets.maps[1].from.as_ref(), "koi8-r");
+        assert_eq!(maps.0[1].from.as_ref(), "koi8-r");
     }
 
     #[test]

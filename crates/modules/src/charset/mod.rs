@@ -9,28 +9,26 @@ mod recode;
 
 use std::borrow::Cow;
 use std::rc::Rc;
-use std::sync::Arc;
 
-use conf::{Args, Contexts, Error, Span, Spec};
+use conf::{Args, Contexts, Error, Spec};
 
-pub(crate) use map::Charsets;
+use map::Maps;
 use recode::Recode;
 
-use crate::http_core::{LEVELS, LEVELS_AND_IF};
 use crate::{Directive, Module};
-use exchange::config::{Cx, Http, HttpType, Scope, Settings, SettingsType};
-use exchange::module::SubrequestHooks;
+use exchange::config::{Cx, Http, HttpType, Scope, SettingsType};
+use exchange::module::{LEVELS, LEVELS_AND_IF, SubrequestHooks};
 use exchange::request::Request;
 use exchange::response::ContentType;
-use exchange::settings::media_types::{MediaTypes, split_charset};
-use exchange::variables::VarRef;
+use exchange::settings::charset::{Charset, Charsets, Conf, named, wanted};
+use exchange::settings::media_types::split_charset;
 use telemetry::Level;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
-    http: &[HttpType::of::<Charsets>()],
+    http: &[HttpType::of::<Charsets>(), HttpType::of::<Maps>()],
     take_part: |http, scope, plan| {
         // In all locations where a charset is known: another server may set it (`X-Accel-Charset`) for the file of an
         // internal redirect.
@@ -99,98 +97,8 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// The charset settings of a block.
-#[derive(Clone, Debug)]
-pub(crate) struct Conf {
-    /// The charset of the response; `None` is `off`.
-    charset: Option<Charset>,
-    /// The charset of the files.
-    source: Option<Charset>,
-    /// `override_charset`
-    overrides: bool,
-    /// `charset_types`; they do not matter for responses that came with a charset.
-    types: MediaTypes,
-    /// The directive that spoke last, for the complaint that there is no map.
-    span: Option<Span>,
-}
-
-impl Settings for Conf {}
-
-impl Default for Conf {
-    fn default() -> Conf {
-        const TYPES: MediaTypes = MediaTypes::new(&[
-            "text/html",
-            "text/xml",
-            "text/plain",
-            "text/vnd.wap.wml",
-            "application/javascript",
-            "application/rss+xml",
-        ]);
-        Conf { charset: None, source: None, overrides: false, types: TYPES, span: None }
-    }
-}
-
-/// A charset of the configuration.
-#[derive(Clone, Debug)]
-enum Charset {
-    /// The one that nearly everybody names, which then costs no memory with each response.
-    Utf8,
-    /// In the spelling that was first.
-    Name(Arc<str>),
-    /// Named by each request; whether there is a map is known only then.
-    Variable(VarRef),
-}
-
 /// The charset that a subrequest's response is recoded to: its text becomes a part of another one.
 struct Wanted(Cow<'static, [u8]>);
-
-impl Conf {
-    /// A location without charset settings does not convert its subrequests' responses.
-    fn is_active(&self) -> bool {
-        self.charset.is_some() || self.source.is_some()
-    }
-}
-
-impl Charset {
-    /// The usual spelling; another one is sent as it was written.
-    const UTF8: &str = "utf-8";
-
-    /// A name, or a variable with one.
-    fn parse(cx: &mut Cx<'_>) -> Result<Charset, Error> {
-        let text = cx.arg(0);
-        if let Some(name) = text.strip_prefix('$') {
-            if name.is_empty() {
-                return Err(cx.error(format_args!("invalid variable name \"{text}\"")));
-            }
-            return Ok(Charset::Variable(cx.http.registry.reference(name, cx.statement)));
-        }
-        let name = cx.http.own::<Charsets>().intern(text);
-        Ok(if *name == *Charset::UTF8 { Charset::Utf8 } else { Charset::Name(name) })
-    }
-
-    /// Its name for a request; a variable may have none.
-    fn name(&self, request: &Request) -> Option<Cow<'static, [u8]>> {
-        Some(match self {
-            Charset::Utf8 => Cow::Borrowed(Charset::UTF8.as_bytes()),
-            Charset::Name(name) => Cow::Owned(name.as_bytes().to_vec()),
-            Charset::Variable(variable) => {
-                let mut name = Vec::new();
-                variable.value(request, &mut name);
-                Cow::Owned(name)
-            }
-        })
-        .filter(|name| !name.is_empty())
-    }
-
-    /// Its name if that is known without a request.
-    fn constant(&self) -> Option<&str> {
-        match self {
-            Charset::Utf8 => Some(Charset::UTF8),
-            Charset::Name(name) => Some(name),
-            Charset::Variable(_) => None,
-        }
-    }
-}
 
 /// Also keeps the line, since a missing map is found only after all maps are read.
 fn set_charset(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
@@ -216,8 +124,7 @@ fn check(http: &Http) -> Result<(), Error> {
         else {
             continue;
         };
-        if !from.eq_ignore_ascii_case(&to)
-            && http.of::<Charsets>().way(from.as_bytes(), to.as_bytes()).is_none()
+        if !from.eq_ignore_ascii_case(&to) && http.of::<Maps>().way(from.as_bytes(), to.as_bytes()).is_none()
         {
             let message = format_args!("no \"charset_map\" between the charsets \"{from}\" and \"{to}\"");
             return Err(Error::at(span.clone(), message));
@@ -248,7 +155,7 @@ fn filter(conf: &Conf, request: &mut Request) {
         return;
     }
     let generation = Rc::clone(&request.generation);
-    let Some(way) = generation.config.http.of::<Charsets>().way(&source, &wanted) else {
+    let Some(way) = generation.config.http.of::<Maps>().way(&source, &wanted) else {
         let (source, wanted) = (source.escape_ascii(), wanted.escape_ascii());
         let what = format_args!("no \"charset_map\" between the charsets \"{source}\" and \"{wanted}\"");
         return request.log(Level::Error, what);
@@ -260,49 +167,6 @@ fn filter(conf: &Conf, request: &mut Request) {
     }
     request.response.filters.push(Box::new(recode));
     name(request, wanted);
-}
-
-/// The charset that another server requests (`X-Accel-Charset`), if a directive names it; otherwise there is a log
-/// line.
-pub(crate) fn of_upstream(request: &Request, name: &[u8]) -> Option<Box<[u8]>> {
-    if name.is_empty() {
-        return None;
-    }
-    let is_known = request.config().http.of::<Charsets>().has(name);
-    if !is_known {
-        request.log(Level::Error, format_args!("unknown charset \"{}\" to override", name.escape_ascii()));
-    }
-    is_known.then(|| Box::from(name))
-}
-
-/// Whether the response, whose type is known, will be sent as UTF-8.
-pub(crate) fn is_utf8(request: &Request) -> bool {
-    let conf = request.scope().of::<Conf>();
-    let named = named(request);
-    let charset = wanted(request, conf, named.is_some()).or(named);
-    charset.is_some_and(|charset| charset.eq_ignore_ascii_case(Charset::UTF8.as_bytes()))
-}
-
-/// The charset that the response came with: set by the module that made the response, or appended to the type by
-/// another server.
-fn named(request: &Request) -> Option<Cow<'static, [u8]>> {
-    let response = &request.response;
-    let behind_type = || match &response.content_type {
-        ContentType::Text(text) => split_charset(text).1.map(|name| Cow::Owned(name.as_bytes().to_vec())),
-        ContentType::None | ContentType::OfUri => None,
-    };
-    response.charset.clone().or_else(behind_type)
-}
-
-/// The charset that the client is to get.
-fn wanted(request: &Request, conf: &Conf, is_named: bool) -> Option<Cow<'static, [u8]>> {
-    request.response.content_type.of(request)?;
-    if let Some(name) = &request.response.charset_override {
-        return Some(Cow::Owned(name.to_vec()));
-    }
-    // A charset that came with the response is left alone, whatever the type, unless the configuration insists.
-    let concerned = if is_named { conf.overrides } else { conf.types.matches(request) };
-    conf.charset.as_ref().filter(|_| concerned).and_then(|charset| charset.name(request))
 }
 
 /// Puts the charset behind the type, in the place of one that is there.

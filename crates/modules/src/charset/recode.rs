@@ -95,7 +95,7 @@ impl BodyFilter for Recode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::charset::map::Charsets;
+    use crate::charset::map::Maps;
     use crate::testing::loaded;
 
     fn recode(from: &str, to: &str) -> Recode {
@@ -103,7 +103,7 @@ mod tests {
             "charset_map koi8-r utf-8 { C1 D0B0; C2 D0B1; 80 E29480; }
              charset_map koi8-r windows-1251 { C1 E0; C2 E1; }",
         );
-        Recode::new(config.http.of::<Charsets>().way(from.as_bytes(), to.as_bytes()).expect("there is a map"))
+        Recode::new(config.http.of::<Maps>().way(from.as_bytes(), to.as_bytes()).expect("there is a map"))
     }
 
     /// The result, which must not depend on where the input is cut.

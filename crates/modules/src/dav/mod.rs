@@ -23,12 +23,13 @@ use conf::{Args, Spec};
 use http::request::{BodyLength, HeaderId, Method};
 use rustix::fs::FileType;
 
-use crate::http_core::LEVELS;
-use crate::{Directive, Module, stored_file};
+use crate::{Directive, Module};
 use exchange::config::{Settings, SettingsType, Words};
 use exchange::files;
+use exchange::module::LEVELS;
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
+use exchange::stored_file;
 use telemetry::Level;
 use tree::Disk;
 

@@ -13,10 +13,10 @@ use io::op::DeviceId;
 
 use super::tree::Disk;
 use super::{Conf, path_of, refusal, refused, set_location};
-use crate::stored_file::{Fault, Plan, Writer};
 use exchange::files;
 use exchange::phases::Step;
 use exchange::request::Request;
+use exchange::stored_file::{Fault, Plan, Writer};
 use telemetry::{Level, Reason};
 
 /// The checks that need no disk: refused requests, and bodies that must be received.

@@ -15,11 +15,11 @@ use rustix::fs::FileType;
 
 use super::tree::{Disk, Trouble};
 use super::{Conf, Depth, depth, path_of, refusal};
-use crate::stored_file;
 use exchange::files;
 use exchange::phases::Step;
 use exchange::request::Request;
 use exchange::settings::files::Root;
+use exchange::stored_file;
 use exchange::subrequest;
 
 /// A COPY or MOVE with its paths.

@@ -257,7 +257,7 @@ impl Disk {
                         FileType::Directory if (stat.device, stat.inode) == (target.device, target.inode) => {
                         }
                         FileType::Directory => {
-                            let mode = crate::stored_file::folder_mode(stat.mode & 0o7777);
+                            let mode = exchange::stored_file::folder_mode(stat.mode & 0o7777);
                             told(request, self.mkdir(&to, mode).await);
                             left.push((from, to, Some(stat.modified)));
                         }

@@ -17,7 +17,7 @@ mod script;
 
 use crate::Module;
 use crate::passing::{self, Rows};
-pub use advice::advice;
+pub(crate) use advice::advice;
 use conf::FastCgi;
 
 /// The module.

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use conf::{Args, Error, Spec};
 use http::conditional::Etag;
 
-use crate::http_core::LEVELS_AND_IF;
 use crate::{Directive, Module};
 use exchange::config::{Cx, Inner, Scope, Settings, SettingsType};
+use exchange::module::LEVELS_AND_IF;
 use exchange::request::Request;
 use exchange::template::Template;
 

@@ -2,9 +2,10 @@
 
 use conf::{Args, Contexts, Error, State};
 
-use crate::http_core::{LEVELS, core, listen};
+use crate::http_core::{core, listen};
 use crate::{Directive, Walk};
 use exchange::config::Cx;
+use exchange::module::{LEVELS, NO_HASH};
 use exchange::settings::listen::ServerDraft;
 use exchange::settings::names::ServerName;
 
@@ -13,9 +14,6 @@ const fn tuning(name: &'static str, contexts: Contexts, default: &'static str) -
     let spec = core(name, contexts, Args::Exactly(1), "Sizes one of nginx's hash tables.").default(default);
     Directive::scope(spec.state(State::Accepted(NO_HASH)), |_, cx| cx.number(&mut 0))
 }
-
-/// Why such rows have no effect; the page of directives shows it.
-pub(crate) const NO_HASH: &str = "tables grow by themselves";
 
 pub(super) const DIRECTIVES: &[Directive] = &[
     // The order of servers matters twice: the first one on an address is its default, and patterns are tried in

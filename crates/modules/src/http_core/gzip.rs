@@ -1,6 +1,6 @@
 //! Which clients get compressed answers: directives of the core that `gzip`, `gunzip` and `gzip_static` obey.
 //!
-//! They are directives of the core, although only those modules ask for them; [`crate::coding::accept`] does so for
+//! They are directives of the core, although only those modules ask for them; [`exchange::accept_encoding`] does so for
 //! all three. `gzip_vary` holds for the other codings as well.
 
 use std::sync::Arc;
@@ -8,8 +8,9 @@ use std::sync::Arc;
 use conf::{Args, Error, value};
 
 use crate::Directive;
-use crate::http_core::{LEVELS, core};
+use crate::http_core::core;
 use exchange::config::{Cx, Scope};
+use exchange::module::LEVELS;
 use exchange::settings::gzip_clients::Proxied;
 
 pub(super) const DIRECTIVES: &[Directive] = &[

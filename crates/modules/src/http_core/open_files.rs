@@ -7,9 +7,10 @@ use conf::value;
 use conf::{Args, Error, State};
 
 use crate::Directive;
-use crate::http_core::{LEVELS, core};
+use crate::http_core::core;
 use exchange::config::{Cx, Scope};
 use exchange::files::Links;
+use exchange::module::LEVELS;
 use telemetry::links::Refused;
 use transfer::files::cache::{CacheId, Limits};
 

@@ -4,8 +4,9 @@ use conf::value::{self, ValueError};
 use conf::{Args, Error, Spec};
 
 use crate::Directive;
-use crate::http_core::{LEVELS, OWN, SERVER_LEVELS, core};
+use crate::http_core::core;
 use exchange::config::{Cx, Scope};
+use exchange::module::{LEVELS, OWN, SERVER_LEVELS};
 use exchange::settings::keeping::KeepaliveDisable;
 use exchange::settings::keeping::LingeringClose;
 use transfer::received::BodyInFile;

@@ -6,8 +6,9 @@ use http::conditional::IfModifiedSince;
 
 use crate::Directive;
 use crate::core::read_error_log;
-use crate::http_core::{LEVELS, LEVELS_AND_IF, OWN, core};
+use crate::http_core::core;
 use exchange::config::{Cx, Scope};
+use exchange::module::{LEVELS, LEVELS_AND_IF, OWN};
 use exchange::settings::answering::ErrorPage;
 use exchange::settings::answering::ServerTokens;
 use exchange::settings::core::FoundBy;

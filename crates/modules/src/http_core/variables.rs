@@ -3,11 +3,12 @@
 use std::io::Write;
 use std::net::IpAddr;
 
+use http::cookie::cookie_in;
 use http::proxy_protocol::{Header, TlvError};
 use http::request::{BodyLength, HeaderId};
 use io::sys::TcpInfo;
 
-use crate::auth_basic::Credentials;
+use exchange::credentials::Credentials;
 use exchange::effect;
 use exchange::files;
 use exchange::request::{Address, Request};
@@ -471,21 +472,6 @@ fn cookie(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     found.is_some_and(|value| some(value, out))
 }
 
-/// The value extends to the next semicolon, across commas and blanks, and a name follows a semicolon, as in nginx.
-pub(crate) fn cookie_in<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
-    let mut rest = line;
-    while let Some((start, behind)) = rest.split_at_checked(name.len()) {
-        if start.eq_ignore_ascii_case(name)
-            && let Some(value) = behind.trim_ascii_start().strip_prefix(b"=")
-        {
-            let value = value.trim_ascii_start();
-            return Some(&value[..memchr::memchr(b';', value).unwrap_or(value.len())]);
-        }
-        rest = rest[memchr::memchr(b';', rest)? + 1..].trim_ascii_start();
-    }
-    None
-}
-
 /// Several fields of one name are one list, as in nginx since 1.23.
 fn request_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     let separator: &[u8] = if name == "cookie" { b"; " } else { b", " };
@@ -572,30 +558,4 @@ fn named(fields: &[(Vec<u8>, Vec<u8>)], name: &str, out: &mut Vec<u8>) -> bool {
     };
     let fields = fields.iter().filter(|(field, _)| same(field));
     join(fields.map(|(_, value)| value.as_slice()), b", ", out)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cookies_are_found_where_nginx_finds_them() {
-        for (line, expected) in [
-            ("c=1", Some("1")),
-            ("C=1; c=2", Some("1")),
-            ("b=1;c=2;d=3", Some("2")),
-            ("b=1, c=2", None),
-            ("b=1, c=2; c=3", Some("3")),
-            ("c=1, b=2 ; d", Some("1, b=2 ")),
-            ("c = 1", Some("1")),
-            ("c=", Some("")),
-            ("cc=1; bc=2", None),
-            ("c; c=1", Some("1")),
-            ("b=c=1", None),
-            ("", None),
-            ("c", None),
-        ] {
-            assert_eq!(cookie_in(line.as_bytes(), b"c"), expected.map(str::as_bytes), "{line}");
-        }
-    }
 }

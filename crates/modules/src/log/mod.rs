@@ -9,14 +9,13 @@ use std::time::Duration;
 
 use conf::{Args, Contexts, Error, Spec, value};
 
-use crate::http_core::LEVELS;
 use crate::{Directive, Module};
 use exchange::config::{Cx, HttpType, Layered, Scope, Settings, SettingsType, Start};
 use exchange::files::links::rule_of;
-use exchange::module::BlockHooks;
+use exchange::module::{BlockHooks, LEVELS};
 use exchange::request::Request;
 use exchange::template::{Template, variable_name};
-use exchange::variables::VarRef;
+use exchange::variables::{ModuleVariables, VarRef};
 use telemetry::named::{Asker, FileCache};
 use telemetry::syslog::Peer;
 use telemetry::{Hold, Kind, Target, TargetId, Targets};
@@ -105,7 +104,7 @@ impl Settings for Conf {
     fn start(start: &mut Start<'_>) -> Conf {
         let target = Target::File(start.prefix.join("logs/access.log"));
         let to = LogTo::Target(start.targets.intern(Kind::Access, &target));
-        let log = AccessLog { to, format: Arc::new(LogFormat::combined()), condition: None };
+        let log = AccessLog { to, format: Arc::new(LogFormat::combined(start.variables)), condition: None };
         Conf { logs: Layered::from(vec![log]), ..Conf::default() }
     }
 }
@@ -214,7 +213,7 @@ fn format_of(cx: &Cx<'_>) -> Result<Arc<LogFormat>, Error> {
     // The built-in format is rendered at each use; that happens when a configuration is read, and never later.
     let name = cx.statement.args.get(1).map_or(COMBINED, |word| word.text.as_str());
     if name == COMBINED {
-        return Ok(Arc::new(LogFormat::combined()));
+        return Ok(Arc::new(LogFormat::combined(cx.http.registry.modules())));
     }
     let known = cx.http.of::<Formats>().0.get(name).cloned();
     known.ok_or_else(|| cx.error(format_args!("unknown log format \"{name}\"")))
@@ -416,10 +415,9 @@ impl LogEscape {
 
 impl LogFormat {
     /// nginx's built-in format.
-    pub(crate) fn combined() -> LogFormat {
+    fn combined(variables: &ModuleVariables) -> LogFormat {
         let text = |text: &str| Part::Text(text.into());
-        let variable =
-            |name: &str| Part::Variable(crate::all().variables().named(name).expect("the modules have it"));
+        let variable = |name: &str| Part::Variable(variables.named(name).expect("the modules have it"));
         let parts = vec![
             variable("remote_addr"),
             text(" - "),

@@ -13,11 +13,11 @@ mod movie;
 use conf::{Args, Contexts, Error, Spec, value};
 use io::Errno;
 
-use crate::http_core::{LEVELS, OWN};
 use crate::static_file;
 use crate::{Directive, Module};
 use exchange::config::{Cx, Inner, Settings, SettingsType};
 use exchange::files::{self, Opened};
+use exchange::module::{LEVELS, OWN};
 use exchange::phases::{Phase, Step};
 use exchange::request::Request;
 use movie::{Around, Cut, Fault, Movie, Span};

@@ -12,12 +12,12 @@ use conf::{Args, Contexts, Error, Level, Span, Spec, value};
 use http::freshness::Heuristic;
 
 use crate::Directive;
-use crate::http_core::{LEVELS, OWN};
 use crate::passing::cache_path;
 use crate::passing::conf::{Conf, conf};
 use crate::passing::spec::row;
 use crate::passing::{Family, Passing, Rows};
 use exchange::config::{Cx, Http, Layered};
+use exchange::module::{LEVELS, OWN};
 use exchange::template::{Template, variable_name};
 use upstream::caching::settings::{
     CacheUse, Caches, IGNORE_MUST_REVALIDATE, OFF, POST, Stale, Valid, Zone, bit,

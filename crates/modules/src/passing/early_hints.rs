@@ -9,10 +9,10 @@ use http::reply::ReplyHead;
 use http::request::Version;
 
 use crate::Directive;
-use crate::http_core::LEVELS;
 use crate::passing::{Family, Passing, reply};
 use exchange::client::Interim;
 use exchange::config::{Cx, Layered, Scope, Settings};
+use exchange::module::LEVELS;
 use exchange::request::Request;
 use exchange::template::Template;
 use upstream::MakeInterim;

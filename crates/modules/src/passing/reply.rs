@@ -21,7 +21,6 @@ use http::hop_by_hop::ConnectionOptions;
 use http::reply::{FieldLine, ReplyHead};
 use http::request::{HeaderId, Method};
 
-use crate::charset;
 use crate::passing::conf::Conf;
 use crate::passing::request::Context;
 use crate::passing::{Via, store};
@@ -29,6 +28,7 @@ use exchange::course;
 use exchange::phases::Step;
 use exchange::request::Request;
 use exchange::response::{Body, ContentType, Reason};
+use exchange::settings::charset;
 use exchange::subrequest;
 use telemetry::Level;
 use upstream::state::Tries;

@@ -3,7 +3,7 @@
 
 use conf::{Args, Spec};
 
-use crate::http_core::LEVELS;
+use exchange::module::LEVELS;
 
 /// A setting of `http`, `server` and `location`. The name begins with the underscore behind the prefix.
 pub(crate) const fn row(name: &'static str, args: Args, help: &'static str) -> Spec {

@@ -15,12 +15,12 @@ use crate::Directive;
 use crate::passing::conf::conf;
 use crate::passing::spec::row;
 use crate::passing::{self, Family, Rows};
-use crate::ssl::{
-    File, Origin, read_certificate_cache, read_command, read_file, read_passwords, read_versions,
-};
 use exchange::certificates::{CacheLimits, CertificateCache, NamedCertificates};
 use exchange::config::{Cx, Layered, Scope};
 use exchange::template::Template;
+use exchange::tls_arguments::{
+    File, Origin, read_certificate_cache, read_command, read_file, read_passwords, read_versions,
+};
 use upstream::SecureSettings;
 
 /// One argument.

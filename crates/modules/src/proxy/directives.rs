@@ -6,13 +6,13 @@ use conf::{Args, Contexts, Error, Spec, State};
 use http::request::Version;
 
 use crate::Directive;
-use crate::http_core::{LEVELS, NO_HASH, OWN};
 use crate::passing::conf::conf;
 use crate::passing::pass;
 use crate::passing::spec::row;
 use crate::proxy::conf::{Http, http};
 use crate::proxy::request::{self, SetField};
 use exchange::config::{Cx, Layered, Scope};
+use exchange::module::{LEVELS, NO_HASH, OWN};
 
 /// The servers to pass to, and the form of the request. A block inherits all settings but the target.
 pub(super) const DIRECTIVES: &[Directive] = &[

@@ -9,9 +9,9 @@ mod values;
 
 use conf::{Args, Contexts, Spec, State};
 
-use crate::http_core::{LEVELS, LEVELS_AND_IF};
 use crate::{Directive, Module};
 use exchange::config::{Settings, SettingsType};
+use exchange::module::{LEVELS, LEVELS_AND_IF};
 use exchange::request::Request;
 use exchange::settings::media_types::MediaTypes;
 use exchange::variables::Variable;

@@ -18,50 +18,8 @@ use exchange::certificates::{CacheLimits, CertificateCache, NamedCertificates};
 use exchange::config::{BlockEnd, BlockKind, Http, Layered, Scope, Settings};
 use exchange::http2::Http2;
 use exchange::secured::VerifyClient;
-use exchange::template::Template;
 use exchange::tls::Tls;
-
-/// A file that a directive names, with its bytes.
-#[derive(Clone, Debug)]
-pub(crate) struct File {
-    pub(crate) path: PathBuf,
-    pub(crate) bytes: Arc<Vec<u8>>,
-}
-
-/// Where a certificate or its key comes from. The bytes of a file are part of the configuration; certificates of an
-/// authority are left out, so that a renewal needs no reload.
-#[derive(Clone, Debug)]
-pub(crate) enum Origin {
-    /// A file.
-    File(File),
-    /// The authority of `acme_certificate`.
-    Acme,
-    /// A file whose name has variables, read during handshakes; with the text of the directive.
-    Named(Template, String),
-}
-
-impl Origin {
-    /// The name that a handshake evaluates.
-    pub(crate) fn template(&self) -> Template {
-        match self {
-            Origin::File(file) if file.path == Path::new("data:") => {
-                Template::text(&format!("data:{}", String::from_utf8_lossy(&file.bytes)))
-            }
-            Origin::File(file) => Template::text(&file.path.to_string_lossy()),
-            Origin::Acme => Template::default(),
-            Origin::Named(template, _) => template.clone(),
-        }
-    }
-
-    /// What a message calls it.
-    pub(crate) fn shown(&self) -> String {
-        match self {
-            Origin::File(file) => file.path.display().to_string(),
-            Origin::Acme => "$acme_certificate".to_owned(),
-            Origin::Named(_, text) => text.clone(),
-        }
-    }
-}
+use exchange::tls_arguments::{File, Origin};
 
 /// The settings of a block.
 #[derive(Clone, Debug)]

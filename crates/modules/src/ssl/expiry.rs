@@ -13,7 +13,8 @@ use conf::{Error, Level};
 use exchange::acme::Acme;
 use exchange::config::{Http, Server};
 
-use super::conf::{Conf, Origin};
+use super::conf::Conf;
+use exchange::tls_arguments::Origin;
 use telemetry::time_zone::since_1970;
 
 /// A certificate and its end in seconds since 1970.

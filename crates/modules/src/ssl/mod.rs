@@ -6,25 +6,21 @@ mod conf;
 mod expiry;
 mod variables;
 
-use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ::conf::{Args, Error, Spec, State, value};
-use ::tls::commands::{Commands, Obeyed};
-use ::tls::server::Versions;
 use ::tls::sessions;
-use exchange::certificates::CacheLimits;
 use exchange::config::{Cx, Http, Scope, SettingsType};
-use exchange::module::BlockHooks;
+use exchange::module::{BlockHooks, SERVER_LEVELS};
 use exchange::secured::VerifyClient;
 use exchange::tls::Tls;
+use exchange::tls_arguments::{
+    Origin, read_certificate_cache, read_command, read_file, read_passwords, read_versions,
+};
 
-pub(crate) use self::conf::{File, Origin};
 pub(crate) use self::expiry::expiries;
 
 use self::conf::Conf;
-use crate::http_core::SERVER_LEVELS;
 use crate::{Directive, Module};
 
 /// The module.
@@ -344,111 +340,9 @@ fn read_origin(scope: &mut Scope, cx: &mut Cx<'_>, what: &str) -> Result<Origin,
     Ok(Origin::Named(cx.template(text)?, text.to_owned()))
 }
 
-/// How long an unused certificate stays in the cache without `inactive=`, as in nginx.
-const CERTIFICATE_INACTIVE: Duration = Duration::from_secs(10);
-/// How long a cached certificate is used without a check of its file without `valid=`, as in nginx.
-const CERTIFICATE_VALID: Duration = Duration::from_secs(60);
-
 /// See [`read_certificate_cache`].
 fn set_certificate_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     scope.own::<Conf>().certificate_cache = read_certificate_cache(cx)?;
-    Ok(())
-}
-
-/// `off`, or `max=` with `inactive=` and `valid=`.
-pub(crate) fn read_certificate_cache(cx: &mut Cx<'_>) -> Result<Option<CacheLimits>, Error> {
-    let (mut max, mut is_off) = (None, false);
-    let (mut inactive, mut valid) = (CERTIFICATE_INACTIVE, CERTIFICATE_VALID);
-    for text in cx.statement.texts() {
-        let invalid = || cx.error(format_args!("invalid parameter \"{text}\""));
-        let seconds = |text| value::seconds(text).map(Duration::from_secs).map_err(|_| invalid());
-        match text.split_once('=') {
-            Some(("max", count)) => {
-                let count = value::number(count).ok().and_then(|count| usize::try_from(count).ok());
-                max = Some(count.filter(|count| *count > 0).ok_or_else(invalid)?);
-            }
-            Some(("inactive", time)) => inactive = seconds(time)?,
-            Some(("valid", time)) => valid = seconds(time)?,
-            None if text == "off" => is_off = true,
-            _ => return Err(invalid()),
-        }
-    }
-    match max {
-        _ if is_off => Ok(None),
-        Some(max) => Ok(Some(CacheLimits { max, inactive, valid })),
-        None => {
-            let name = &cx.statement.name.text;
-            Err(cx.error(format_args!("\"{name}\" must have the \"max\" parameter")))
-        }
-    }
-}
-
-/// Reads a command of OpenSSL's configuration; one that cannot be obeyed is refused where it stands.
-pub(crate) fn read_command(cx: &mut Cx<'_>) -> Result<(String, String), Error> {
-    let (name, value) = (cx.arg(0), cx.arg(1));
-    match Commands::default().take(name, value) {
-        Ok(Obeyed::Yes) => {}
-        Ok(Obeyed::WithoutEffect(reason)) => {
-            cx.warn(format_args!("command \"{name} {value}\" has no effect, {reason}"));
-        }
-        Err(refused) => return Err(cx.error(refused)),
-    }
-    Ok((name.to_owned(), value.to_owned()))
-}
-
-/// Reads the file that a directive names. Relative paths start from the directory of the configuration file.
-pub(crate) fn read_file(cx: &mut Cx<'_>, what: &str) -> Result<File, Error> {
-    let text = cx.arg(0);
-    if text.contains('$') {
-        return Err(cx.error(format_args!("variables in \"{text}\" are not supported yet: name a file")));
-    }
-    if let Some((kind @ ("engine" | "store"), _)) = text.split_once(':') {
-        let message =
-            format_args!("keys of an \"{kind}:\" are not supported in \"{text}\": name a file in PEM");
-        return Err(cx.error(message));
-    }
-    let (path, bytes) = match text.strip_prefix("data:") {
-        Some(pem) => (Path::new("data:").to_owned(), Arc::new(pem.as_bytes().to_vec())),
-        None => {
-            let path = cx.conf_prefix.join(text);
-            let bytes = cx.read_data(&path).map_err(|error| {
-                cx.error(format_args!("cannot load {what} \"{}\": {}", path.display(), error.kind()))
-            })?;
-            (path, bytes)
-        }
-    };
-    Ok(File { path, bytes })
-}
-
-/// Reads a file of passwords.
-pub(crate) fn read_passwords(cx: &mut Cx<'_>) -> Result<Vec<Vec<u8>>, Error> {
-    let file = read_file(cx, "password file")?;
-    let lines = file.bytes.split(|byte| *byte == b'\n').map(|line| line.trim_ascii_end().to_vec());
-    Ok(lines.filter(|line| !line.is_empty()).collect())
-}
-
-/// Reads versions of the protocol. Those below 1.2 are left out where others stand beside them. Several directives in a
-/// block add up; `block` is that of the last one.
-pub(crate) fn read_versions(versions: &mut Versions, block: &mut u32, cx: &mut Cx<'_>) -> Result<(), Error> {
-    if std::mem::replace(block, cx.block) != cx.block {
-        *versions = Versions { tls12: false, tls13: false };
-    }
-    let mut old = Vec::new();
-    for text in cx.statement.texts() {
-        match text {
-            "TLSv1.2" => versions.tls12 = true,
-            "TLSv1.3" => versions.tls13 = true,
-            "SSLv2" | "SSLv3" | "TLSv1" | "TLSv1.1" => old.push(text),
-            _ => return Err(cx.invalid(text)),
-        }
-    }
-    let names = old.join(", ");
-    if !versions.tls12 && !versions.tls13 {
-        return Err(cx.error(format_args!("{names} are not supported: add TLSv1.2 or TLSv1.3")));
-    }
-    if !old.is_empty() {
-        cx.warn(format_args!("versions that are not supported are left out: {names}"));
-    }
     Ok(())
 }
 

@@ -22,10 +22,9 @@ use transfer::body::choose::Mover;
 
 use self::watch::Watchable;
 use self::zones::{Named, StatusZones};
-use crate::http_core::OWN;
 use crate::{Directive, Module};
 use exchange::config::{Cx, Http, HttpType, Inner, Scope, Settings, SettingsType};
-use exchange::module::ThreadHooks;
+use exchange::module::{OWN, ThreadHooks};
 use exchange::phases::{Phase, Plan};
 use exchange::request::Request;
 use exchange::settings::main::MainConf;

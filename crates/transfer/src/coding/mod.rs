@@ -1,8 +1,8 @@
 //! Content codings (RFC 9110 section 8.4.1): what `gzip`, `brotli` and `zstd` share.
 //!
 //! [`pool`] keeps the memory of encoders, which is costly to set up, for the next body of the thread. Each coding has a
-//! file with its settings and its memory. The compressing stage of a body is in `exchange::filter`; `modules::coding`
-//! decides which clients accept which coding.
+//! file with its settings and its memory. The compressing stage of a body is in `exchange::filter`; `exchange::accept_encoding`
+//! returns which clients accept which coding.
 
 pub mod brotli;
 pub mod gzip;

@@ -14,36 +14,38 @@ use io::op::DeviceId;
 use io::{DiskVia, Errno};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps};
 
+use crate::config::Cx;
+use crate::room::DiskRoom;
+use crate::thread::Thread;
 use conf::Error;
-use exchange::config::Cx;
-use exchange::room::DiskRoom;
-use exchange::thread::Thread;
 use transfer::received;
 
 /// The destination of a file.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub struct Plan {
     /// Where it will be.
-    pub(crate) path: PathBuf,
-    /// The directory of temporary files, and the digits of its levels.
-    pub(crate) temp: PathBuf,
-    pub(crate) levels: Vec<u8>,
+    pub path: PathBuf,
+    /// The directory of temporary files.
+    pub temp: PathBuf,
+    /// The digits of its levels.
+    pub levels: Vec<u8>,
     /// Permission bits; directories get the same, and those with a right to read get the right to enter.
-    pub(crate) mode: u32,
+    pub mode: u32,
     /// Whether missing directories above it are made.
-    pub(crate) makes_folders: bool,
+    pub makes_folders: bool,
     /// The time of its content, which becomes the file's.
-    pub(crate) modified: Option<i64>,
+    pub modified: Option<i64>,
     /// Bytes of the whole, if known.
-    pub(crate) length: Option<u64>,
-    pub(crate) via: DiskVia,
+    pub length: Option<u64>,
+    /// The engine that writes it.
+    pub via: DiskVia,
 }
 
 /// Why a file was given up: what failed, where, and why.
-pub(crate) type Fault = (&'static str, PathBuf, Errno);
+pub type Fault = (&'static str, PathBuf, Errno);
 
 /// Writes a file. Dropped before it is complete, it takes the temporary one away.
-pub(crate) struct Writer {
+pub struct Writer {
     plan: Plan,
     thread: Rc<Thread>,
     file: Option<(rt::File, PathBuf)>,
@@ -54,12 +56,13 @@ pub(crate) struct Writer {
 const WRITE_MAX: usize = 256 << 10;
 
 impl Writer {
-    pub(crate) fn new(plan: Plan, thread: Rc<Thread>) -> Writer {
+    /// A writer to that destination; nothing is there yet.
+    pub fn new(plan: Plan, thread: Rc<Thread>) -> Writer {
         Writer { plan, thread, file: None, written: 0 }
     }
 
     /// Takes bytes.
-    pub(crate) async fn append(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+    pub async fn append(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         let (file, path) = self.opened().await?;
         // Kept at once: a copy that fails takes its file away.
         self.file = Some((file.clone(), path.clone()));
@@ -90,7 +93,7 @@ impl Writer {
     }
 
     /// Gives the file its name, unless it turned out shorter or longer than it was said to be. An empty one is made here.
-    pub(crate) async fn publish(mut self) -> Result<(), Fault> {
+    pub async fn publish(mut self) -> Result<(), Fault> {
         if self.plan.length.is_some_and(|length| length != self.written) {
             return Ok(());
         }
@@ -155,13 +158,13 @@ fn finish(temp: &Path, plan: &Plan) -> Result<(), Fault> {
 
 /// The permissions of directories for files with these: readers of the files may also enter their directories, as in
 /// nginx.
-pub(crate) fn folder_mode(mode: u32) -> u32 {
+pub fn folder_mode(mode: u32) -> u32 {
     mode | (mode & 0o444) >> 2
 }
 
 /// Permission bits as `proxy_store_access` and `dav_access` write them. nginx's rule: without `user:` the owner may read
 /// and write.
-pub(crate) fn access(cx: &Cx<'_>) -> Result<u32, Error> {
+pub fn access(cx: &Cx<'_>) -> Result<u32, Error> {
     let (mut mode, mut user) = (0, 0o600);
     for text in cx.statement.texts() {
         let fault = || cx.error(format_args!("invalid value \"{text}\""));

@@ -1,12 +1,12 @@
 //! [`Credentials`]: the name and the password that a request has (RFC 7617).
 
+use http::base64;
 use http::request::HeaderId;
 
-use crate::base64;
-use exchange::request::Request;
+use crate::request::Request;
 
 /// The credentials of the request.
-pub(crate) struct Credentials {
+pub struct Credentials {
     /// Name and password, out of their Base64.
     decoded: Vec<u8>,
     /// Where the name ends and its colon is.
@@ -15,7 +15,7 @@ pub(crate) struct Credentials {
 
 impl Credentials {
     /// RFC 7617 section 2. A name must not be empty; that is nginx's rule.
-    pub(crate) fn of(request: &Request) -> Option<Credentials> {
+    pub fn of(request: &Request) -> Option<Credentials> {
         let (scheme, encoded) = request.header(HeaderId::Authorization)?.split_at_checked(6)?;
         if !scheme.eq_ignore_ascii_case(b"basic ") {
             return None;
@@ -26,12 +26,12 @@ impl Credentials {
     }
 
     /// The name.
-    pub(crate) fn user(&self) -> &[u8] {
+    pub fn user(&self) -> &[u8] {
         &self.decoded[..self.colon]
     }
 
     /// All behind the first colon; it may contain colons.
-    pub(super) fn password(&self) -> &[u8] {
+    pub fn password(&self) -> &[u8] {
         &self.decoded[self.colon + 1..]
     }
 }

@@ -7,7 +7,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
 /// Which characters stand for 62 and 63.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Alphabet {
+pub enum Alphabet {
     /// `+` and `/` (section 4).
     Standard,
     /// `-` and `_` (section 5).
@@ -19,14 +19,14 @@ const LENIENT: GeneralPurposeConfig = GeneralPurposeConfig::new()
     .with_decode_padding_mode(DecodePaddingMode::Indifferent);
 
 /// The decoded bytes of a text; `None` for characters outside the alphabet, and for a last group of a single character.
-pub(crate) fn decode(text: &[u8], alphabet: Alphabet) -> Option<Vec<u8>> {
+pub fn decode(text: &[u8], alphabet: Alphabet) -> Option<Vec<u8>> {
     let end = memchr::memchr(b'=', text).unwrap_or(text.len());
     let alphabet = if alphabet == Alphabet::Url { &URL_SAFE } else { &STANDARD };
     GeneralPurpose::new(alphabet, LENIENT).decode(&text[..end]).ok()
 }
 
 /// Appends the text of `bytes` in the standard alphabet, padded.
-pub(crate) fn encode(bytes: &[u8], out: &mut Vec<u8>) {
+pub fn encode(bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(base64::prelude::BASE64_STANDARD.encode(bytes).as_bytes());
 }
 

@@ -5,12 +5,12 @@
 use http::date::parse_http;
 use http::request::{HeaderId, Version};
 
-use exchange::request::Request;
-use exchange::settings::gzip_clients::Proxied;
+use crate::request::Request;
+use crate::settings::gzip_clients::Proxied;
 
 /// Whether the response of `request` may be compressed with gzip for its client: by its `Accept-Encoding`, version and
 /// name, and for a proxy by the caching fields of the response.
-pub(crate) fn gzip(request: &Request) -> bool {
+pub fn gzip(request: &Request) -> bool {
     if request.depth > 0 {
         return false;
     }
@@ -36,7 +36,7 @@ pub(crate) fn gzip(request: &Request) -> bool {
 
 /// Whether the client takes another coding than gzip, by its name. The modules for those codings ask nothing
 /// else; a quality of zero refuses.
-pub(crate) fn coding(request: &Request, name: &str) -> bool {
+pub fn coding(request: &Request, name: &str) -> bool {
     request.depth == 0
         && request
             .header(HeaderId::AcceptEncoding)

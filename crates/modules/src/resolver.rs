@@ -3,19 +3,37 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::conf::value;
-use ::conf::{Args, Error};
+use ::conf::{Args, Error, Spec, value};
 
-use super::{LEVELS, core};
-use crate::Directive;
-use exchange::config::{Cx, Scope};
-use upstream::resolve::Conf;
+use crate::{Directive, Module};
+use exchange::config::{BlockKind, Cx, HttpType, Scope, SettingsType};
+use exchange::module::{BlockHooks, LEVELS};
 use upstream::resolve::resolver::Resolver;
 use upstream::resolve::settings::Settings;
+use upstream::resolve::{Conf, HttpConf};
 
-pub(super) const DIRECTIVES: &[Directive] = &[
+/// The module. In nginx these directives are those of the HTTP core; only modules that pass requests on need them.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    settings: &[SettingsType::of::<Conf>()],
+    http: &[HttpType::of::<HttpConf>()],
+    blocks: BlockHooks {
+        end: |http, scope, end| {
+            // For the groups of servers, which have no other block.
+            if end.kind == BlockKind::Http {
+                http.own::<HttpConf>().0 = scope.of::<Conf>().clone();
+            }
+            Ok(())
+        },
+        ..BlockHooks::NONE
+    },
+    ..Module::named("http_core")
+};
+
+const DIRECTIVES: &[Directive] = &[
     Directive::scope(
-        core(
+        Spec::new(
+            "http_core",
             "resolver",
             LEVELS,
             Args::AtLeast(1),
@@ -24,7 +42,8 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         set_resolver,
     ),
     Directive::scope(
-        core(
+        Spec::new(
+            "http_core",
             "resolver_timeout",
             LEVELS,
             Args::Exactly(1),
