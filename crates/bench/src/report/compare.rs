@@ -9,8 +9,7 @@
 use std::fmt::Write;
 
 use crate::report::model::{Cell, Column, Fact, Report, Row, Table};
-use crate::report::page::{self, Caption};
-use crate::report::text;
+use crate::report::{page, text};
 
 /// What both runs have, and what only one of them has.
 pub(crate) struct Comparison {
@@ -180,6 +179,13 @@ impl Pair {
         format!("{}, {}", self.row, text::with_unit(&self.column.name, &self.column.unit))
     }
 
+    /// A row of a table with [`COLUMNS`].
+    fn row(&self) -> Row {
+        let [_, _, ratio, stand] = self.words();
+        let cells = vec![self.a.clone(), self.b.clone(), Cell::Text(ratio), Cell::Text(stand)];
+        Row { name: self.name(), cells }
+    }
+
     /// A, B, ratio and stand, as words.
     fn words(&self) -> [String; 4] {
         let ratio = self.ratio().map_or("–".to_owned(), |ratio| format!("{ratio:.2}"));
@@ -244,55 +250,27 @@ fn aligned(name: &str, name_width: usize, words: &[String; 4], widths: &[usize])
 
 /// As a page of the report's looks.
 pub(crate) fn as_page(comparison: &Comparison) -> String {
-    let mut body = String::from(
-        "<header>\n<h1>Two runs side by side</h1>\n<p class=\"muted\">A ratio is B's median divided by A's. Spreads that \
-         overlap have a value in common: the difference may be chance.</p>\n</header>\n<main>\n",
-    );
     let text_column = |name: &&str| Column { name: (*name).to_owned(), unit: String::new() };
-    let text_row = |name: &str, words: &[String]| Row {
-        name: name.to_owned(),
-        cells: words.iter().map(|word| Cell::Text(word.clone())).collect(),
+    let text_row = |[name, a, b]: &[String; 3]| Row {
+        name: name.clone(),
+        cells: vec![Cell::Text(a.clone()), Cell::Text(b.clone())],
     };
-    // The tables of the page are those of the report, so both look and scroll alike.
     let facts = Table {
         title: "Machines and runs, where they differ".to_owned(),
         columns: ["A", "B"].iter().map(text_column).collect(),
-        rows: comparison.facts.iter().map(|[name, a, b]| text_row(name, &[a.clone(), b.clone()])).collect(),
+        rows: comparison.facts.iter().map(text_row).collect(),
     };
-    let mut card = |title: &str, tables: &[Table]| {
-        let _ = writeln!(body, "<section class=\"card\">\n<h2>{}</h2>", page::escape(title));
-        for table in tables {
-            body.push_str(&page::table(table, &Caption { title: &table.title, remark: "" }));
-        }
-        body.push_str("</section>\n");
-    };
-    card("Differences", &[facts]);
+    let mut cards = vec![("Differences", vec![facts])];
     for section in &comparison.sections {
-        let mut tables: Vec<Table> = Vec::new();
-        for pair in &section.rows {
-            // Rows come table by table, so a new title begins a new table.
-            if tables.last().is_none_or(|table| table.title != pair.table) {
-                let columns = COLUMNS.iter().map(text_column).collect();
-                tables.push(Table { title: pair.table.clone(), columns, rows: Vec::new() });
-            }
-            let [_, _, ratio, stand] = pair.words();
-            let cells = vec![pair.a.clone(), pair.b.clone(), Cell::Text(ratio), Cell::Text(stand)];
-            if let Some(table) = tables.last_mut() {
-                table.rows.push(Row { name: pair.name(), cells });
-            }
-        }
-        card(&section.title, &tables);
+        // Rows come table by table.
+        let tables = section.rows.chunk_by(|one, other| one.table == other.table).map(|pairs| Table {
+            title: pairs[0].table.clone(),
+            columns: COLUMNS.iter().map(text_column).collect(),
+            rows: pairs.iter().map(Pair::row).collect(),
+        });
+        cards.push((&section.title, tables.collect()));
     }
-    if !comparison.alone.is_empty() {
-        let list: Vec<String> =
-            comparison.alone.iter().map(|line| format!("<li>{}</li>", page::escape(line))).collect();
-        let _ = writeln!(
-            body,
-            "<section class=\"card\">\n<h2>Without a counterpart</h2>\n<ul>\n{}\n</ul>\n</section>",
-            list.join("\n")
-        );
-    }
-    page::frame("Ringroad: two benchmark runs", &(body + "</main>\n"))
+    page::comparison_page(page::comparison(&cards, &comparison.alone))
 }
 
 #[cfg(test)]

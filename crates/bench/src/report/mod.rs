@@ -1,6 +1,6 @@
 //! Results: as data ([`model`]), and the files made of them.
 //!
-//! * [`page`]: one HTML file that opens without a network; [`markdown`]: tables and findings; [`plot`]: the plots of both.
+//! * [`page`]: one HTML file that opens without a network, and tables and findings as Markdown; [`plot`]: the plots of both.
 //! * [`compare`]: two of them side by side; [`merge`]: one of several; [`command`]: both as commands.
 //! * [`seeds`]: what the five write-ups published, shown before ours.
 //! * [`standing`]: who leads and which settings are best, for the beginning of both.
@@ -8,7 +8,6 @@
 
 pub(crate) mod command;
 mod compare;
-mod markdown;
 mod merge;
 pub(crate) mod model;
 mod page;
@@ -71,7 +70,7 @@ pub(crate) fn write(report: &Report, folder: &Path) -> Result<(), Failure> {
             write_file(&folder.join(plot_path(one)), &plot::file(one, &styles))?;
         }
     }
-    write_file(&folder.join("report.md"), &markdown::markdown(report))?;
+    write_file(&folder.join("report.md"), &page::markdown(report))?;
     let page = folder.join("report.html");
     write_file(&page, &page::page(report))?;
     println!("{}", page.display());

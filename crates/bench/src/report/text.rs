@@ -103,6 +103,36 @@ pub(crate) fn count(of: usize, what: &str) -> String {
     format!("{} {what}{plural}", number(of as f64, 0))
 }
 
+/// Text that is safe between tags of HTML and within quotes of attributes: one function for both, so that none is the wrong
+/// one.
+pub(crate) fn escape_html(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
+/// Text that Markdown leaves as it is, on one line, also within a table.
+pub(crate) fn escape_markdown(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\n' => escaped.push(' '),
+            '|' | '*' | '_' | '`' | '[' | ']' | '<' | '\\' => escaped.extend(['\\', character]),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

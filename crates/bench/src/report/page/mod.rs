@@ -1,206 +1,105 @@
-//! The report as one HTML page that opens without a network: no script, no font, no image from elsewhere, which its
-//! content security policy makes sure of.
+//! The report in the forms that people read: one HTML page that opens without a network (no script, no font, no image from
+//! elsewhere, which its content security policy enforces), and Markdown.
 //!
-//! First who leads and which settings are best here ([`results`]), then the claims at a glance and, folded, the machine;
-//! then each scenario ([`section`]): the question, its charts, the write-up's table, ours, plots, findings, what was left
-//! out, and folded below it configurations and single measurements.
-//! `page.html` and `page.css` are its frame and its looks.
+//! Both are templates ([`TEMPLATES`]) over one model ([`view`]). What they keep to:
 //!
-//! What every part keeps to, so that the page is of use to everybody and everywhere:
-//!
-//! * All text goes through [`escape`], whether a program, a file name or a person wrote it.
+//! * All text is escaped by the rule of its file, whether a program, a file name or a person wrote it.
 //! * No meaning by colour alone: verdicts are words, series differ by dashes and markers, a missing figure has its reason.
 //! * Tables have heads with a scope and a name; each plot has a title, a description and a table of its figures.
 //! * Nothing is wider than a phone: tables scroll by themselves within the page, plots shrink and their letters grow.
-//! * What few will ask for is folded. It is all there: the page alone is enough to judge a figure.
+//! * Parts for few readers are folded. The page alone is enough to judge a figure.
 //! * Colours are variables with two sets of values, one for each scheme; nothing else depends on the scheme.
-//! * Printed, the page is black on white, and what is folded stays so.
+//! * Printed, the page is black on white, and folded parts stay folded.
 
-mod results;
-mod section;
-mod table;
+mod view;
 
-use std::fmt::Write;
+use std::sync::LazyLock;
 
-use crate::report::model::{Fact, Finding, Report, Verdict};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{AutoEscape, Environment, Error, Output, State, Value};
+
+use crate::report::model::Report;
 use crate::report::{plot, text};
-pub(super) use table::{Caption, table};
+pub(super) use view::comparison;
 
-/// The page without its contents.
-const FRAME: &str = include_str!("page.html");
-/// Its colours and measures, for light and dark, wide and narrow.
-const STYLE: &str = include_str!("page.css");
+/// Their file names decide how text is escaped in them.
+const TEMPLATES: [(&str, &str); 6] = [
+    ("frame.html", include_str!("../templates/frame.html")),
+    ("parts.html", include_str!("../templates/parts.html")),
+    ("section.html", include_str!("../templates/section.html")),
+    ("page.html", include_str!("../templates/page.html")),
+    ("compare.html", include_str!("../templates/compare.html")),
+    ("report.md", include_str!("../templates/report.md")),
+];
 
-/// All verdicts, from best to worst, for counts.
-const VERDICTS: [Verdict; 4] = [Verdict::Holds, Verdict::Partly, Verdict::Fails, Verdict::Open];
+/// Colours and measures of the pages, for light and dark, wide and narrow.
+const STYLE: &str = include_str!("../templates/page.css");
+
+static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
+    let mut environment = Environment::new();
+    let mut syntax = SyntaxConfig::builder();
+    syntax.trim_blocks(true).lstrip_blocks(true).keep_trailing_newline(true);
+    environment.set_syntax(syntax.build().expect("the delimiters are those of every template language"));
+    environment.set_auto_escape_callback(|name| match name.ends_with(".md") {
+        true => AutoEscape::Custom("markdown".into()),
+        false => AutoEscape::Html,
+    });
+    environment.set_formatter(write_escaped);
+    // The style of the plots comes first: the page may adapt it, as it does for phones.
+    environment.add_global("style", format!("{}{STYLE}", plot::STYLE));
+    for (name, source) in TEMPLATES {
+        environment.add_template(name, source).expect("a test renders each of these templates");
+    }
+    environment
+});
+
+/// Writes a value of a template. A missing one is nothing.
+fn write_escaped(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Value) -> Result<(), Error> {
+    if value.is_undefined() || value.is_none() {
+        return Ok(());
+    }
+    let words = value.to_string();
+    let written = match state.auto_escape() {
+        _ if value.is_safe() => out.write_str(&words),
+        AutoEscape::Html => out.write_str(&text::escape_html(&words)),
+        _ => out.write_str(&text::escape_markdown(&words)),
+    };
+    written.map_err(Error::from)
+}
+
+fn render(name: &str, model: Value) -> String {
+    let rendered = ENVIRONMENT.get_template(name).and_then(|template| template.render(model));
+    rendered.expect("a template needs nothing but its model, which always has the same names")
+}
 
 /// The whole page.
 pub(crate) fn page(report: &Report) -> String {
-    // The order is that of a reader's questions: what came out, where was it measured, and then why.
-    let mut body = header(report);
-    body.push_str("<main>\n");
-    body.push_str(&results::results(report));
-    body.push_str(&overview(report));
-    body.push_str(&machine(report));
-    for (at, section) in report.sections.iter().enumerate() {
-        // A write-up is shown in full at the first scenario that repeats it, whichever scenarios were run.
-        let seen_before = report.sections[..at].iter().any(|other| other.seed == section.seed);
-        body.push_str(&section::section(section, at, seen_before));
-    }
-    body.push_str("</main>\n");
-    body.push_str(
-        "<footer><p>Made by <code>ringroad bench</code>. Figures are medians of the repetitions, with the lowest and \
-         highest of them in small letters; ratios are formed pair by pair. Everything on this page, and every single \
-         measurement, is in <code>report.json</code> beside it.</p></footer>\n",
-    );
-    frame("Ringroad benchmark report", &body)
+    render("page.html", view::report(report))
 }
 
-/// A page of this report's looks around something else.
-pub(crate) fn frame(title: &str, body: &str) -> String {
-    // The style of the plots comes first: the page may adapt it, as it does for phones.
-    FRAME
-        .replace("{{style}}", &format!("{}{STYLE}", plot::STYLE))
-        .replace("{{title}}", &escape(title))
-        .replace("{{body}}", body)
+/// Two runs side by side, in the page's looks.
+pub(crate) fn comparison_page(model: Value) -> String {
+    render("compare.html", model)
 }
 
-/// Text that is safe between tags and within quotes of attributes.
-pub(crate) fn escape(text: &str) -> String {
-    // All five, so that one function serves text and attributes, and nobody has to choose.
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            other => escaped.push(other),
-        }
-    }
-    escaped
-}
-
-/// The title, and whether the run was a quick one or is incomplete.
-fn header(report: &Report) -> String {
-    let mut html = format!(
-        "<header>\n<h1>Ringroad benchmark report</h1>\n<p class=\"muted\">{} · {} · <code>ringroad bench {}</code></p>\n",
-        escape(&text::moment(&report.started)),
-        escape(&text::duration(report.seconds)),
-        escape(&report.command.join(" ")),
-    );
-    // Before the first figure: an impression must not be quoted as a result.
-    if let Some(warning) = scale_warning(&report.scale) {
-        let _ = writeln!(html, "<p class=\"notice mild\">{warning}</p>");
-    }
-    if let Some(reason) = &report.incomplete {
-        let _ = writeln!(html, "<p class=\"notice\">Incomplete: {}.</p>", escape(reason));
-    }
-    html + "</header>\n"
-}
-
-/// What the reader has to know about a short run.
-pub(super) fn scale_warning(scale: &str) -> Option<&'static str> {
-    match scale {
-        "instant" => Some(
-            "A fraction of a second for each figure: this shows that everything runs, and measures nothing.",
-        ),
-        "quick" => Some(
-            "A quick run: an impression of each figure, measured briefly and mostly once. No result to keep.",
-        ),
-        _ => None,
-    }
-}
-
-/// The machine, on which every figure depends: its processor and kernel, and the rest folded.
-fn machine(report: &Report) -> String {
-    let mut html = String::from("<details class=\"card\" id=\"machine\">\n<summary><h2>The machine</h2> ");
-    let brief = ["processor", "kernel"].into_iter().filter_map(|name| {
-        let fact = report.machine.iter().find(|fact| fact.name == name);
-        fact.map(|fact| escape(&fact.value))
-    });
-    let brief: Vec<String> = brief.collect();
-    let _ = writeln!(html, "<span class=\"muted\">{}</span></summary>", brief.join(" · "));
-    html.push_str(&facts(&report.machine));
-    // A run of engines alone has no peers, and a heading without a list would be a question.
-    if !report.peers.is_empty() {
-        html.push_str("<h3>Servers and tools</h3>\n");
-        html.push_str(&facts(&report.peers));
-    }
-    html + "</details>\n"
-}
-
-/// Names with their values.
-pub(super) fn facts(facts: &[Fact]) -> String {
-    // Said, since a reader takes an empty place for a fault of the page.
-    if facts.is_empty() {
-        return "<p class=\"muted\">Nothing was recorded.</p>\n".to_owned();
-    }
-    let mut html = String::from("<dl class=\"facts\">\n");
-    for fact in facts {
-        let _ = writeln!(html, "<div><dt>{}</dt><dd>{}</dd></div>", escape(&fact.name), escape(&fact.value));
-    }
-    html + "</dl>\n"
-}
-
-/// The scenarios with their write-ups and how many claims hold.
-fn overview(report: &Report) -> String {
-    let mut html = String::from(
-        "<nav class=\"card\" aria-label=\"Scenarios\">\n<h2>Scenarios and claims</h2>\n<ul class=\"contents\">\n",
-    );
-    for (at, section) in report.sections.iter().enumerate() {
-        let seed = section.seed.as_deref().and_then(super::seeds::find);
-        // The year alone is what a reader weighs: hardware of 2006 or of 2021.
-        let year = |date: &'static str| date.get(..4).unwrap_or_default();
-        let writeup = seed.map_or_else(
-            || "repeats no write-up".to_owned(),
-            |seed| format!("repeats \"{}\" ({})", seed.title, year(&seed.date)),
-        );
-        let found = match &section.failed {
-            Some(_) => "<span class=\"verdict fails\">no result</span>".to_owned(),
-            None => counts(&section.findings),
-        };
-        let _ = writeln!(
-            html,
-            "<li><a href=\"#{}\">{}</a><span class=\"muted\">{}</span><span>{found}</span></li>",
-            section::anchor(section, at),
-            escape(&section.title),
-            escape(&writeup),
-        );
-    }
-    html + "</ul>\n</nav>\n"
-}
-
-/// How many claims hold, hold in part and so on.
-fn counts(findings: &[Finding]) -> String {
-    let mut html = String::new();
-    // Counted, not listed: the sentences stand in the section that the link leads to.
-    for verdict in VERDICTS {
-        let count = findings.iter().filter(|finding| finding.verdict == verdict).count();
-        if count > 0 {
-            let (class, words) = verdict_words(verdict);
-            let times = if count > 1 { format!(" × {count}") } else { String::new() };
-            let _ = write!(html, "<span class=\"verdict {class}\">{words}{times}</span>");
-        }
-    }
-    if html.is_empty() { "<span class=\"muted\">no claim to check</span>".to_owned() } else { html }
-}
-
-/// A verdict's class in the style sheet, and how it is said.
-pub(super) fn verdict_words(verdict: Verdict) -> (&'static str, &'static str) {
-    match verdict {
-        Verdict::Holds => ("holds", "holds"),
-        Verdict::Partly => ("partly", "holds in part"),
-        Verdict::Fails => ("fails", "does not hold"),
-        Verdict::Open => ("open", "open here"),
-    }
+/// Tables and findings, with plots as files beside it. For a repository or an issue; the page has more.
+pub(crate) fn markdown(report: &Report) -> String {
+    let text = render("report.md", view::report(report));
+    // One line break at the end, as text files have it.
+    text.trim_end().to_owned() + "\n"
 }
 
 #[cfg(test)]
 mod tests {
+    use minijinja::context;
+
+    use super::view::{Caption, table};
     use super::*;
-    use crate::report::model::Section;
+    use crate::method::stats::Summary;
+    use crate::report::model::{
+        Axis, AxisScale, Cell, Column, Fact, Finding, Plot, Row, Run, Section, Series, Table, Verdict,
+    };
+    use crate::report::text::escape_html as escape;
 
     /// A made-up report with everything that a report can have.
     fn sample() -> Report {
@@ -220,7 +119,6 @@ mod tests {
             assert!(!html.contains(foreign), "{foreign}");
         }
         assert!(html.contains("&lt;script&gt;alert(1)&lt;/script&gt;"));
-        assert!(!html.contains("{{"), "a place of the frame was left empty");
     }
 
     #[test]
@@ -310,5 +208,152 @@ mod tests {
         assert!(
             html.contains("fio&#39;s figures for one process") && html.contains("No result: interrupted")
         );
+    }
+
+    #[test]
+    fn every_kind_of_cell_has_its_form() {
+        let column = |name: &str, unit: &str| Column { name: name.to_owned(), unit: unit.to_owned() };
+        let figure =
+            Cell::Figure { summary: Summary { median: 1234.5, low: 1200.0, high: 1300.0 }, decimals: 1 };
+        let cells = vec![figure, Cell::Text("60M".to_owned()), Cell::Text("up to 8".to_owned())];
+        let missing = vec![Cell::Missing("needs <root>".to_owned()); 3];
+        let one = Table {
+            title: "A & B".to_owned(),
+            columns: vec![column("4k", "MB/s"), column("read", ""), column("workers", "")],
+            rows: vec![
+                Row { name: "ring".to_owned(), cells },
+                Row { name: "\"libaio\"".to_owned(), cells: missing },
+            ],
+        };
+        let model = table(&one, &Caption { title: &one.title, remark: "Twice." });
+        let template = "{% from 'parts.html' import table %}{{ table(one) }}";
+        let html = ENVIRONMENT.render_named_str("t.html", template, context! { one => model }).unwrap();
+        let expected = "\
+<div class=\"titled\">
+<p class=\"caption\">A &amp; B</p>
+<p class=\"remark\">Twice.</p>
+<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"A &amp; B\">
+<table aria-label=\"A &amp; B\">
+<thead><tr><td></td><th scope=\"col\" class=\"n\">4k<small>MB/s</small></th><th scope=\"col\" class=\"n\">read</th>\
+<th scope=\"col\">workers</th></tr></thead>
+<tbody>
+<tr><th scope=\"row\"><span>ring</span></th><td class=\"n\">1\u{202f}234.5<small>1\u{202f}200.0–1\u{202f}300.0</small></td>\
+<td class=\"n\">60M</td><td>up to 8</td></tr>
+<tr><th scope=\"row\"><span>&quot;libaio&quot;</span></th><td class=\"missing\">needs &lt;root&gt;</td>\
+<td class=\"missing\">needs &lt;root&gt;</td><td class=\"missing\">needs &lt;root&gt;</td></tr>
+</tbody>
+</table>
+</div>
+</div>
+";
+        assert_eq!(html, expected);
+    }
+
+    fn small() -> Report {
+        let fact = |name: &str, value: &str| Fact { name: name.to_owned(), value: value.to_owned() };
+        let axis = |name: &str| Axis { name: name.to_owned(), unit: String::new(), scale: AxisScale::Linear };
+        let figure =
+            Cell::Figure { summary: Summary { median: 150_300.0, low: 1.0, high: 2e5 }, decimals: 0 };
+        let section = Section {
+            scenario: "http".to_owned(),
+            title: "Answers".to_owned(),
+            question: "What does a request cost?".to_owned(),
+            tables: vec![Table {
+                title: "return 200".to_owned(),
+                columns: vec![Column { name: "requests".to_owned(), unit: "1/s".to_owned() }],
+                rows: vec![
+                    Row { name: "io_uring".to_owned(), cells: vec![figure] },
+                    Row {
+                        name: "nginx".to_owned(),
+                        cells: vec![Cell::Missing("not | installed".to_owned())],
+                    },
+                ],
+            }],
+            plots: vec![Plot {
+                id: "http/../long".to_owned(),
+                title: "Requests".to_owned(),
+                x: axis("connections"),
+                y: axis("requests"),
+                series: vec![Series { name: "ring".to_owned(), points: vec![[1.0, 2.0]] }],
+            }],
+            findings: vec![Finding {
+                claim: "A fifth more.".to_owned(),
+                verdict: Verdict::Partly,
+                sentence: "12 %.".to_owned(),
+            }],
+            skipped: vec![fact("nginx", "not installed")],
+            runs: vec![Run { disturbed: Some("steal".to_owned()), ..Run::default() }, Run::default()],
+            ..Section::default()
+        };
+        Report {
+            started: "2026-11-22T06:14:43Z".to_owned(),
+            seconds: 61.0,
+            command: vec!["http".to_owned()],
+            scale: "quick".to_owned(),
+            machine: vec![fact("kernel", "6.18")],
+            sections: vec![section],
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn the_whole_document() {
+        let expected = "\
+# Ringroad benchmark report
+
+2026-11-22, 06:14 UTC · 61 s · `ringroad bench http`
+
+> A quick run: an impression of each figure, measured briefly and mostly once. No result to keep.
+
+`report.html` beside this file has the same with charts, configurations and every single measurement; `report.json` is \
+the data.
+
+## The machine
+
+* kernel: 6.18
+
+## Answers
+
+`ringroad bench http`
+
+What does a request cost?
+
+### On this machine
+
+**return 200**
+
+| | requests, 1/s |
+|---|---:|
+| io\\_uring | 150\u{202f}300 (1–200\u{202f}000) |
+| nginx | no figure: not \\| installed |
+
+![Requests](plots/http----long.svg)
+
+### Does it hold here?
+
+| the claim | verdict | what was found |
+|---|---|---|
+| A fifth more. | holds in part | 12 %. |
+
+### Left out
+
+* nginx: not installed
+
+1 of 2 measurements were disturbed, the first by this: steal.
+";
+        assert_eq!(markdown(&small()), expected);
+    }
+
+    #[test]
+    fn a_write_up_is_there_with_its_figures_once() {
+        let mut report = small();
+        report.sections[0].seed = Some("004".to_owned());
+        report.sections.push(report.sections[0].clone());
+        let text = markdown(&report);
+        assert_eq!(
+            text.matches("| long connections, one worker | 500 and more | 1 | more than 20 % more |").count(),
+            1
+        );
+        assert_eq!(text.matches("The write-up is the one above").count(), 1);
     }
 }

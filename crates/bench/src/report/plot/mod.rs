@@ -20,8 +20,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::report::model::{AxisScale, Cell, Column, Plot, Row, Series, Table};
-use crate::report::page::escape;
-use crate::report::text;
+use crate::report::text::{self, escape_html as escape};
 use scale::Scale;
 
 /// The style sheet of all plots.

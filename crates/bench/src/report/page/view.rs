@@ -1,0 +1,266 @@
+//! The model of the templates: the parts of a report in the order of the page, with every figure as text.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use minijinja::{Value, context};
+
+use crate::report::model::{Cell, Column, Fact, Finding, Plot, Report, Section, Standing, Table, Verdict};
+use crate::report::seeds::{self, Seed};
+use crate::report::standing::{self, Advice, sentence};
+use crate::report::{plot, plot_path, text, timelines};
+
+/// Tables of a write-up with more columns or rows than this are folded: few readers need them.
+const SEED_COLUMNS_MAX: usize = 8;
+const SEED_ROWS_MAX: usize = 12;
+
+/// All verdicts, from best to worst, for counts.
+const VERDICTS: [Verdict; 4] = [Verdict::Holds, Verdict::Partly, Verdict::Fails, Verdict::Open];
+
+/// The whole report.
+pub(super) fn report(report: &Report) -> Value {
+    let sections = report.sections.iter().enumerate().map(|(at, one)| {
+        // A write-up is shown in full at the first scenario that repeats it, whichever scenarios were run.
+        let is_repeated = report.sections[..at].iter().any(|other| other.seed == one.seed);
+        let name: String = one.scenario.chars().filter(char::is_ascii_alphanumeric).collect();
+        section(one, &format!("s{at}-{name}"), is_repeated)
+    });
+    let brief = ["processor", "kernel"].into_iter().filter_map(|name| {
+        let fact = report.machine.iter().find(|fact| fact.name == name);
+        fact.map(|fact| fact.value.as_str())
+    });
+    let (better, as_it_is) = standing::advice(report);
+    let advice_row = |Advice { about, setting, because }: Advice<'_>| context! { about, setting, because };
+    context! {
+        started => text::moment(&report.started),
+        duration => text::duration(report.seconds),
+        command => report.command.join(" "),
+        warning => scale_warning(&report.scale),
+        incomplete => report.incomplete.as_deref(),
+        has_results => report.sections.iter().any(|section| !section.standings.is_empty()),
+        better => better.into_iter().map(advice_row).collect::<Vec<Value>>(),
+        as_it_is => as_it_is.join("; "),
+        brief => brief.collect::<Vec<_>>().join(" · "),
+        machine => facts(&report.machine),
+        peers => facts(&report.peers),
+        sections => sections.collect::<Vec<Value>>(),
+    }
+}
+
+fn facts(facts: &[Fact]) -> Vec<Value> {
+    facts.iter().map(|Fact { name, value }| context! { name, value }).collect()
+}
+
+/// What the reader has to know about a short run, before the first figure: an impression must not be quoted as a result.
+fn scale_warning(scale: &str) -> Option<&'static str> {
+    match scale {
+        "instant" => Some(
+            "A fraction of a second for each figure: this shows that everything runs, and measures nothing.",
+        ),
+        "quick" => Some(
+            "A quick run: an impression of each figure, measured briefly and mostly once. No result to keep.",
+        ),
+        _ => None,
+    }
+}
+
+/// One scenario; `anchor` is its address in the page.
+fn section(section: &Section, anchor: &str, is_repeated: bool) -> Value {
+    let styles = plot::styles(section.plots.iter());
+    let disturbed: Vec<&String> = section.runs.iter().filter_map(|run| run.disturbed.as_ref()).collect();
+    let recorded = timelines::shown(section, anchor).into_iter().map(|one| {
+        let styles = plot::styles(one.plots.iter());
+        let plots: Vec<Value> = one.plots.iter().map(|one| figure(one, &styles)).collect();
+        context! { title => &one.title, plots => plots, table => own_table(&one.table) }
+    });
+    let runs = section.runs.len();
+    context! {
+        anchor => anchor,
+        is_repeated => is_repeated,
+        scenario => &section.scenario,
+        title => &section.title,
+        question => &section.question,
+        failed => section.failed.as_deref(),
+        seed => section.seed.as_deref().and_then(seeds::find).map(seed),
+        charts => section.standings.iter().map(chart).collect::<Vec<Value>>(),
+        tables => section.tables.iter().map(own_table).collect::<Vec<Value>>(),
+        plots => section.plots.iter().map(|one| figure(one, &styles)).collect::<Vec<Value>>(),
+        findings => section.findings.iter().map(finding).collect::<Vec<Value>>(),
+        verdicts => verdicts(&section.findings),
+        skipped => facts(&section.skipped),
+        configurations => facts(&section.configurations),
+        configuration_count => text::count(section.configurations.len(), "configuration"),
+        // Disturbed measurements are part of the medians: to leave them out would be to choose figures.
+        disturbed => disturbed.len(),
+        first_disturbance => disturbed.first().copied(),
+        measurements => text::count(runs, "measurement"),
+        timelines => recorded.collect::<Vec<Value>>(),
+        runs => lines_of_runs(section),
+        run_count => text::count(runs, "single measurement"),
+    }
+}
+
+fn seed(seed: &Seed) -> Value {
+    let published = seed.tables.iter().map(|one| {
+        let caption = Caption { title: &one.title, remark: &one.remark };
+        let is_large = one.columns.len() > SEED_COLUMNS_MAX || one.rows.len() > SEED_ROWS_MAX;
+        context! { is_large => is_large, ..table(&one.table(), &caption) }
+    });
+    let Seed { title, author, date, source, url, claims, setting, .. } = seed;
+    let tables: Vec<Value> = published.collect();
+    context! { title, author, date, source, url, claims, setting, tables }
+}
+
+/// A bar for the best of each maker; and the entrants that failed.
+fn chart(one: &Standing) -> Value {
+    let longest = standing::longest(one);
+    let percent = |value: f64| (value / longest * 100.0).clamp(0.0, 100.0);
+    let tenths = |value: f64| format!("{value:.1}");
+    let bar = |best: standing::Ranked<'_>| {
+        let (median, spread) = text::with_spread(&best.summary, best.decimals);
+        let (low, high) = (percent(best.summary.low), percent(best.summary.high));
+        context! {
+            name => standing::name(best.entrant),
+            is_ours => best.entrant.maker == "Ringroad",
+            median => median,
+            spread => spread,
+            width => tenths(percent(best.summary.median)),
+            low => tenths(low),
+            span => tenths(high - low),
+        }
+    };
+    let broken =
+        standing::broken(one).map(|(entrant, reason)| context! { name => standing::name(entrant), reason });
+    context! {
+        title => &one.title,
+        unit => &one.unit,
+        is_less_better => one.is_less_better,
+        bars => standing::leaders(one).into_iter().map(bar).collect::<Vec<Value>>(),
+        broken => broken.collect::<Vec<Value>>(),
+        sentence => sentence(one),
+    }
+}
+
+/// A plot with its keys and its figures, in the styles of its section: an engine has one colour in all of its plots.
+fn figure(one: &Plot, styles: &BTreeMap<String, plot::Style>) -> Value {
+    let keys = one.series.iter().map(|series| {
+        let sample = styles.get(&series.name).map(|style| style.key());
+        context! { name => &series.name, sample => sample, is_empty => series.points.is_empty() }
+    });
+    context! {
+        id => &one.id,
+        title => &one.title,
+        path => plot_path(one).display().to_string(),
+        is_empty => plot::is_empty(one),
+        drawing => plot::drawing(one, styles),
+        keys => keys.collect::<Vec<Value>>(),
+        data => own_table(&plot::data(one)),
+    }
+}
+
+fn finding(one: &Finding) -> Value {
+    let (class, words) = verdict_words(one.verdict);
+    context! { class => class, words => words, claim => &one.claim, sentence => &one.sentence }
+}
+
+/// How many claims hold, hold in part and so on.
+fn verdicts(findings: &[Finding]) -> Vec<Value> {
+    let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
+    let counted = VERDICTS.map(|verdict| (verdict_words(verdict), count(verdict)));
+    let some = counted.into_iter().filter(|(_, count)| *count > 0);
+    some.map(|((class, words), count)| context! { class, words, count }).collect()
+}
+
+/// A verdict's class in the style sheet, and its words.
+fn verdict_words(verdict: Verdict) -> (&'static str, &'static str) {
+    match verdict {
+        Verdict::Holds => ("holds", "holds"),
+        Verdict::Partly => ("partly", "holds in part"),
+        Verdict::Fails => ("fails", "does not hold"),
+        Verdict::Open => ("open", "open here"),
+    }
+}
+
+/// Every repetition with its labels, as lines with tabs that a spreadsheet takes: thousands of cells of a table are most of
+/// a page. Columns are all names that any run has, sorted, so that reports have them in the same order.
+fn lines_of_runs(section: &Section) -> String {
+    if section.runs.is_empty() {
+        return String::new();
+    }
+    let labels: BTreeSet<&String> = section.runs.iter().flat_map(|run| run.labels.keys()).collect();
+    let figures: BTreeSet<&String> = section.runs.iter().flat_map(|run| run.figures.keys()).collect();
+    let names = labels.iter().chain(&figures).map(|name| name.as_str());
+    let mut lines =
+        vec![["run"].into_iter().chain(names).chain(["disturbed by"]).collect::<Vec<_>>().join("\t")];
+    lines.extend(section.runs.iter().enumerate().map(|(at, run)| {
+        let label = |name: &&String| run.labels.get(*name).cloned().unwrap_or_default();
+        let figure = |name: &&String| run.figures.get(*name).map_or(String::new(), |one| text::rounded(*one));
+        let cells = labels.iter().map(label).chain(figures.iter().map(figure));
+        let disturbed = run.disturbed.clone().unwrap_or_default();
+        [(at + 1).to_string()].into_iter().chain(cells).chain([disturbed]).collect::<Vec<_>>().join("\t")
+    }));
+    lines.join("\n")
+}
+
+/// The texts above a table.
+pub(crate) struct Caption<'a> {
+    pub(crate) title: &'a str,
+    /// "" for nothing.
+    pub(crate) remark: &'a str,
+}
+
+fn own_table(one: &Table) -> Value {
+    table(one, &Caption { title: &one.title, remark: "" })
+}
+
+/// A table. A column is aligned as a whole: figures under figures, words under words.
+pub(crate) fn table(table: &Table, caption: &Caption<'_>) -> Value {
+    let is_numeric: Vec<bool> = (0..table.columns.len())
+        .map(|at| table.rows.iter().filter_map(|row| row.cells.get(at)).all(may_be_numeric))
+        .collect();
+    let column = |(Column { name, unit }, is_numeric): (&Column, &bool)| context! { name, unit, is_numeric };
+    let columns: Vec<Value> = table.columns.iter().zip(&is_numeric).map(column).collect();
+    let rows = table.rows.iter().map(|row| {
+        let cells: Vec<Value> = row.cells.iter().zip(&is_numeric).map(cell).collect();
+        let is_broken = row.cells.iter().any(|cell| matches!(cell, Cell::Broken(_)));
+        context! { name => &row.name, is_broken, cells }
+    });
+    context! {
+        title => caption.title,
+        remark => caption.remark,
+        columns => columns,
+        rows => rows.collect::<Vec<Value>>(),
+    }
+}
+
+fn cell((cell, is_numeric): (&Cell, &bool)) -> Value {
+    match cell {
+        Cell::Figure { summary, decimals } => {
+            let (text, spread) = text::with_spread(summary, *decimals);
+            context! { text, spread, is_numeric }
+        }
+        Cell::Text(text) => context! { text, is_numeric },
+        Cell::Missing(reason) => context! { reason },
+        Cell::Broken(reason) => context! { reason, is_broken => true },
+    }
+}
+
+/// Figures, texts such as "60M" and "1344", and reasons in their place: all that a column of figures has.
+fn may_be_numeric(cell: &Cell) -> bool {
+    match cell {
+        Cell::Figure { .. } | Cell::Missing(_) | Cell::Broken(_) => true,
+        Cell::Text(words) if words.is_empty() || words == "–" => true,
+        Cell::Text(words) => {
+            words.trim_start_matches('−').starts_with(|first: char| first.is_ascii_digit())
+                && words.chars().filter(|letter| letter.is_alphabetic()).count() <= 1
+        }
+    }
+}
+
+/// Two runs side by side: cards with a title and tables each, and names of what only one run has.
+pub(crate) fn comparison(cards: &[(&str, Vec<Table>)], alone: &[String]) -> Value {
+    let card = |(title, tables): &(&str, Vec<Table>)| {
+        let tables: Vec<Value> = tables.iter().map(own_table).collect();
+        context! { title => *title, tables }
+    };
+    context! { cards => cards.iter().map(card).collect::<Vec<Value>>(), alone => alone.to_vec() }
+}
