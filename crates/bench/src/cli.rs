@@ -39,7 +39,7 @@ struct Common {
     /// Seconds of each measurement [default: by scenario]
     #[arg(long, global = true, value_name = "S", value_parser = seconds)]
     seconds: Option<f64>,
-    /// Folder for the files of the run, on the disk that is to be measured
+    /// Directory for the files of the run, on the disk that is to be measured
     #[arg(long, global = true, value_name = "DIR", default_value = "/var/tmp")]
     work: PathBuf,
     /// Do not remove the files of the run
@@ -116,7 +116,7 @@ fn command() -> Command {
         .subcommands(scenarios)
         .subcommand(all)
         .subcommand(
-            load::command::Options::augment_args(Command::new(LOAD))
+            load::command::LoadOptions::augment_args(Command::new(LOAD))
                 .about("Loads a server with HTTP requests"),
         )
         .subcommands(report::command::commands())
@@ -141,7 +141,7 @@ fn prepare(name: &str, own: &ArgMatches) -> Result<Vec<(&'static str, Prepared)>
         .collect()
 }
 
-/// Runs the scenarios in order. What is done is in the JSON file before the next one begins, so that a run that is
+/// Runs the scenarios in order. The JSON file has the results of each before the next one begins, so that a run that is
 /// interrupted, or whose machine goes down, keeps what it has.
 fn measure(
     common: &Common,
@@ -149,7 +149,7 @@ fn measure(
     prepared: Vec<(&'static str, Prepared)>,
     congestion_control: &str,
 ) -> Result<(), Failure> {
-    report::check_folder(&common.out)?;
+    report::check_directory(&common.out)?;
     let clock = Instant::now();
     let started = jiff::Timestamp::now().to_string();
     let bench = common.bench(&prepared)?;
@@ -164,11 +164,11 @@ fn measure(
         let begun = Instant::now();
         match bench.check_interrupted().and_then(|()| scenario(&bench)) {
             Ok(section) => {
-                // For who sets budgets: what it takes on this machine.
+                // The time on this machine, from which budgets follow.
                 bench.progress(format_args!("{name} took {:.0} s", begun.elapsed().as_secs_f64()));
                 report.sections.push(section);
             }
-            // Alone it is the whole answer: one line, and no report of nothing.
+            // Alone it is the whole result: one line, and no report of nothing.
             Err(failure) if asked_for == 1 => {
                 bench.progress.end();
                 return Err(failure);
@@ -207,7 +207,7 @@ fn complete(report: &Report) -> Result<(), Failure> {
 }
 
 impl Common {
-    /// What all scenarios share: the folder of the run, the scale, the peers, the length of a measurement.
+    /// What all scenarios share: the directory of the run, the scale, the peers, the length of a measurement.
     fn bench(&self, prepared: &[(&'static str, Prepared)]) -> Result<Bench, Failure> {
         let scale = match (self.instant, self.quick, self.full) {
             (true, ..) => Scale::Instant,
@@ -274,23 +274,24 @@ mod tests {
         }
     }
 
-    /// Runs made-up scenarios in a folder of its own; answers the end and the report, if there is one.
+    /// Runs made-up scenarios in a directory of its own; returns the end and the report, if there is one.
     fn run_made_up(
         name: &str,
         scenarios: Vec<(&'static str, Prepared)>,
     ) -> (Result<(), Failure>, Option<Report>) {
-        let folder = std::env::temp_dir().join(format!("ringroad-bench-cli-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let text = folder.to_str().unwrap();
+        let directory =
+            std::env::temp_dir().join(format!("ringroad-bench-cli-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let text = directory.to_str().unwrap();
         let words = ["bench", "--instant", "--work", text, "--out", &format!("{text}/out"), "all"];
         let matches = command().try_get_matches_from(words).unwrap();
         let common = Common::from_arg_matches(matches.subcommand().unwrap().1).unwrap();
         let end = measure(&common, vec!["all".to_owned()], scenarios, "cubic");
-        let report = report::read(&folder.join("out/report.json")).ok();
+        let report = report::read(&directory.join("out/report.json")).ok();
         let left: Vec<_> =
-            std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left.len(), usize::from(report.is_some()), "left behind: {left:?}");
-        std::fs::remove_dir_all(folder).unwrap();
+        std::fs::remove_dir_all(directory).unwrap();
         (end, report)
     }
 

@@ -26,7 +26,7 @@ pub(crate) struct Bench {
     pub(crate) scale: Scale,
     /// For lines of progress.
     pub(crate) progress: Progress,
-    /// The folder that everything is made in; removed at the end unless it is to be kept.
+    /// The directory that everything is made in; removed at the end unless it is to be kept.
     pub(crate) workspace: Workspace,
     /// This program, or another build of it to measure.
     pub(crate) ringroad: PathBuf,

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 pub(crate) enum Failure {
     /// Not what the usage says; the text names the argument.
     Usage(String),
-    /// A file or folder that cannot be read, made or written.
+    /// A file or directory that cannot be read, made or written.
     File { path: PathBuf, doing: &'static str, error: io::Error },
-    /// The folder's file system has less room than the run needs.
+    /// The directory's file system has less room than the run needs.
     Space { path: PathBuf, needed_bytes: u64, free_bytes: u64 },
-    /// A program that was started ended, or never answered; `said` is the end of what it wrote.
+    /// A program that was started ended, or never responded; `said` is the end of what it wrote.
     Program { name: String, problem: String, said: String },
     /// Something the kernel refused: which call or setting, and its errno.
     Kernel { doing: String, error: io::Error },
@@ -34,7 +34,7 @@ impl fmt::Display for Failure {
             Failure::File { path, doing, error } => write!(f, "cannot {doing} {}: {error}", path.display()),
             Failure::Space { path, needed_bytes, free_bytes } => write!(
                 f,
-                "{} has {} MiB free and the run needs {} MiB: choose another folder with --work, or --quick",
+                "{} has {} MiB free and the run needs {} MiB: choose another directory with --work, or --quick",
                 path.display(),
                 free_bytes >> 20,
                 needed_bytes >> 20

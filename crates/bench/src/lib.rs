@@ -1,9 +1,9 @@
 //! `ringroad bench`: measures I/O engines, this server and its peers, and writes one report.
 //!
-//! * [`cli`]: what is asked for, and the one line that wrong use gets.
-//! * [`scenario`]: what is measured, a module for each command of the suite, in one table.
-//! * [`load`]: the generator of HTTP load, also of use alone.
-//! * [`method`]: how it is measured: rounds, medians, pinning, memory limits, processor time, disturbances.
+//! * [`cli`]: the command line, and the one line that wrong use gets.
+//! * [`scenario`]: the measurements, a module for each command of the suite, in one table.
+//! * [`load`]: the generator of HTTP load, also a command of its own.
+//! * [`method`]: how scenarios measure: rounds, medians, pinning, memory limits, processor time, disturbances.
 //! * [`peers`]: servers and tools that are found on the machine, started and ended.
 //! * [`report`]: results as data, and the files made of them.
 //!

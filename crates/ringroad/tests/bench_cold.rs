@@ -8,16 +8,16 @@ use testkit::program::{Finished, run};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_ringroad");
 
-/// Runs `ringroad bench cold` with folders of its own; what was made for the run has to be gone afterwards.
+/// Runs `ringroad bench cold` with directories of its own; what was made for the run has to be gone afterwards.
 fn cold(dir: &TempDir, args: &[&str]) -> Finished {
     let work = dir.path().join("work");
-    std::fs::create_dir_all(&work).expect("a folder");
+    std::fs::create_dir_all(&work).expect("a directory");
     let (work, out) = (work.display().to_string(), dir.path().join("out").display().to_string());
     let mut words = vec!["bench", "cold"];
     words.extend(args);
     words.extend(["--work", &work, "--out", &out]);
     let finished = run(BINARY, &words);
-    let left: Vec<_> = std::fs::read_dir(&work).expect("the folder is there").collect();
+    let left: Vec<_> = std::fs::read_dir(&work).expect("the directory is there").collect();
     assert!(left.is_empty(), "left behind: {left:?}");
     finished
 }

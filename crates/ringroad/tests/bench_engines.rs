@@ -10,17 +10,17 @@ use testkit::program::{Finished, run};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_ringroad");
 
-/// Runs `ringroad bench` with a folder of its own for its files and for its report, and checks that the first is empty
+/// Runs `ringroad bench` with a directory of its own for its files and for its report, and checks that the first is empty
 /// afterwards.
 fn bench(dir: &TempDir, args: &[&str]) -> Finished {
     let work = dir.path().join("work");
-    std::fs::create_dir_all(&work).expect("a folder");
+    std::fs::create_dir_all(&work).expect("a directory");
     let (work, out) = (work.display().to_string(), dir.path().join("out").display().to_string());
     let mut words = vec!["bench"];
     words.extend(args);
     words.extend(["--work", &work, "--out", &out]);
     let finished = run(BINARY, &words);
-    let left: Vec<_> = std::fs::read_dir(&work).expect("the folder is there").collect();
+    let left: Vec<_> = std::fs::read_dir(&work).expect("the directory is there").collect();
     assert!(left.is_empty(), "left behind: {left:?}");
     finished
 }

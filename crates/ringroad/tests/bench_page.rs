@@ -80,16 +80,16 @@ const VIEWS: [View; 4] = [
 
 /// The browser, where there is one.
 fn browser() -> Option<PathBuf> {
-    let folders = std::env::var_os("PATH")?;
+    let directories = std::env::var_os("PATH")?;
     let names = ["chromium", "chromium-browser", "google-chrome"];
-    std::env::split_paths(&folders)
-        .flat_map(|folder| names.map(|name| folder.join(name)))
+    std::env::split_paths(&directories)
+        .flat_map(|directory| names.map(|name| directory.join(name)))
         .find(|path| path.is_file())
 }
 
 /// What the browser writes of a file, and what it says meanwhile.
-fn load(browser: &Path, folder: &TempDir, dark: bool, file: &Path) -> (String, String) {
-    let profile = folder.path().join(if dark { "dark" } else { "light" });
+fn load(browser: &Path, directory: &TempDir, dark: bool, file: &Path) -> (String, String) {
+    let profile = directory.path().join(if dark { "dark" } else { "light" });
     let output = Command::new("timeout")
         .arg(BROWSER_SECONDS_MAX)
         .arg(browser)
@@ -113,11 +113,11 @@ fn load(browser: &Path, folder: &TempDir, dark: bool, file: &Path) -> (String, S
 }
 
 /// Renders the made-up report.
-fn render(folder: &TempDir) -> String {
-    let out = folder.path().join("out").display().to_string();
+fn render(directory: &TempDir) -> String {
+    let out = directory.path().join("out").display().to_string();
     let finished = run(BINARY, &["bench", "report", MADE_UP, "--out", &out]);
     assert!(finished.status.success(), "{}", finished.stderr);
-    std::fs::read_to_string(folder.path().join("out/report.html")).expect("the page")
+    std::fs::read_to_string(directory.path().join("out/report.html")).expect("the page")
 }
 
 fn escape(text: &str) -> String {
@@ -125,15 +125,15 @@ fn escape(text: &str) -> String {
 }
 
 /// What the script sees of a page in a frame of the view's width.
-fn look(browser: &Path, folder: &TempDir, page: &str, view: View) -> Vec<String> {
+fn look(browser: &Path, directory: &TempDir, page: &str, view: View) -> Vec<String> {
     let frame = format!(
         "<!DOCTYPE html><html><body><iframe id=\"frame\" style=\"width:{}px;height:844px;border:0\" srcdoc=\"{}\">\
          </iframe><pre id=\"result\"></pre><script>{SCRIPT}</script></body></html>",
         view.width,
         escape(page)
     );
-    let file = folder.write("frame.html", frame);
-    let (dom, said) = load(browser, folder, view.dark, &file);
+    let file = directory.write("frame.html", frame);
+    let (dom, said) = load(browser, directory, view.dark, &file);
     assert!(!said.contains(":CONSOLE"), "messages on the console:\n{said}");
     let result = dom.split("<pre id=\"result\">").nth(1).and_then(|rest| rest.split("</pre>").next());
     let lines: Vec<String> = result.unwrap_or_default().lines().map(str::to_owned).collect();
@@ -170,11 +170,11 @@ fn expected_plots(json: &Path) -> Vec<(String, u32)> {
 
 /// Looks at a page in every view and compares what is drawn with what the JSON file has; nothing touches, nothing is too
 /// wide.
-fn check(browser: &Path, folder: &TempDir, page: &str, json: &Path) {
+fn check(browser: &Path, directory: &TempDir, page: &str, json: &Path) {
     let plots = expected_plots(json);
     assert!(!plots.is_empty());
     for view in VIEWS {
-        let lines = look(browser, folder, page, view);
+        let lines = look(browser, directory, page, view);
         let wide =
             |line: &String| line.contains("reaches") && figure(line, "reaches") > figure(&lines[0], "width");
         let wrong: Vec<&String> =
@@ -206,9 +206,9 @@ fn every_plot_has_its_series_and_nothing_is_wider_than_a_phone() {
         println!("skipped: no chromium in PATH");
         return;
     };
-    let folder = TempDir::new("page");
-    let page = render(&folder);
-    check(&browser, &folder, &page, Path::new(MADE_UP));
+    let directory = TempDir::new("page");
+    let page = render(&directory);
+    check(&browser, &directory, &page, Path::new(MADE_UP));
 }
 
 /// Every scenario, so that a plot of any of them is seen.
@@ -219,15 +219,16 @@ fn a_report_of_this_machine_is_drawn_as_well() {
         println!("skipped: no chromium in PATH");
         return;
     };
-    let folder = TempDir::new("page");
-    let (work, out) = (folder.path().display().to_string(), folder.path().join("out").display().to_string());
+    let directory = TempDir::new("page");
+    let (work, out) =
+        (directory.path().display().to_string(), directory.path().join("out").display().to_string());
     let mut program = Program::start(BINARY, &["bench", "all", "--instant", "--work", &work, "--out", &out]);
     let status = program.wait_until_ended(Deadline::after(RUN_MAX));
     // With status 1 a scenario has failed, and the report has the reason.
     assert!(matches!(status.code(), Some(0 | 1)), "{}", program.stderr());
-    let json = folder.path().join("out/report.json");
-    let page = std::fs::read_to_string(folder.path().join("out/report.html")).expect("the page");
-    check(&browser, &folder, &page, &json);
+    let json = directory.path().join("out/report.json");
+    let page = std::fs::read_to_string(directory.path().join("out/report.html")).expect("the page");
+    check(&browser, &directory, &page, &json);
     let scenarios = scenarios(&json);
     let all = [
         "nop", "disk", "echo", "http", "crowd", "cold", "fill", "cache", "large", "isolate", "stream", "tls",
@@ -242,10 +243,10 @@ fn the_page_is_dark_for_who_wants_it_dark() {
         println!("skipped: no chromium in PATH");
         return;
     };
-    let folder = TempDir::new("page");
-    let page = render(&folder);
+    let directory = TempDir::new("page");
+    let page = render(&directory);
     let brightness = |dark: bool| {
-        let lines = look(&browser, &folder, &page, View { dark, ..PHONE });
+        let lines = look(&browser, &directory, &page, View { dark, ..PHONE });
         let line = lines.iter().find(|line| line.starts_with("background")).expect("the background");
         figure(line, "rgb(")
     };
@@ -260,18 +261,18 @@ fn a_page_with_faults_is_noticed() {
         println!("skipped: no chromium in PATH");
         return;
     };
-    let folder = TempDir::new("page");
-    let page = render(&folder);
+    let directory = TempDir::new("page");
+    let page = render(&directory);
     let id = expected_plots(Path::new(MADE_UP))[0].0.clone();
     let faulty = page
         .replace("<main>", "<main><div style=\"width:700px\">wide</div>")
         .replace(".line { fill: none; stroke: var(--c);", ".line { fill: none; stroke: none;");
-    let lines = look(&browser, &folder, &faulty, PHONE);
+    let lines = look(&browser, &directory, &faulty, PHONE);
     assert!(figure(&lines[0], "reaches") > figure(&lines[0], "width"), "{}", lines[0]);
     let line =
         lines.iter().find(|line| line.starts_with(&format!("plot {id} "))).expect("a line for each plot");
     assert_eq!(figure(line, "drawn"), 0, "{line}");
-    let noisy = folder.write("noisy.html", page.replace("<main>", "<main><script>1</script>"));
-    let (_, said) = load(&browser, &folder, false, &noisy);
+    let noisy = directory.write("noisy.html", page.replace("<main>", "<main><script>1</script>"));
+    let (_, said) = load(&browser, &directory, false, &noisy);
     assert!(said.contains(":CONSOLE"), "a script that the policy forbids is said on the console: {said}");
 }

@@ -74,7 +74,7 @@ fn a_peer_that_is_named_wrongly_is_refused() {
     assert!(said.contains("known are nginx, lighttpd, h2o, fio"), "{said}");
 }
 
-/// A run in a folder of its own, in which it has to leave nothing but its report.
+/// A run in a directory of its own, in which it has to leave nothing but its report.
 struct Bench {
     dir: TempDir,
 }
@@ -82,7 +82,7 @@ struct Bench {
 impl Bench {
     fn new(name: &str) -> Bench {
         let dir = TempDir::new(name);
-        std::fs::create_dir(dir.path().join("work")).expect("a folder");
+        std::fs::create_dir(dir.path().join("work")).expect("a directory");
         Bench { dir }
     }
 
@@ -90,12 +90,12 @@ impl Bench {
         self.dir.path().join("work")
     }
 
-    /// The command line with this folder.
+    /// The command line with this directory.
     fn words(&self, args: &[&str]) -> Vec<String> {
-        let folders = ["--work".to_owned(), self.work().display().to_string()];
+        let directories = ["--work".to_owned(), self.work().display().to_string()];
         let out = ["--out".to_owned(), self.dir.path().join("out").display().to_string()];
         let args = args.iter().map(|&arg| arg.to_owned());
-        std::iter::once("bench".to_owned()).chain(args).chain(folders).chain(out).collect()
+        std::iter::once("bench".to_owned()).chain(args).chain(directories).chain(out).collect()
     }
 
     #[track_caller]
@@ -125,11 +125,11 @@ impl Bench {
         finished.stderr
     }
 
-    /// No file, no process whose command line names the folder, no mount, no control group of this run. Other runs may have
+    /// No file, no process whose command line names the directory, no mount, no control group of this run. Other runs may have
     /// been killed at this moment.
     #[track_caller]
     fn assert_nothing_left(&self, pid: Pid) {
-        let files: Vec<_> = std::fs::read_dir(self.work()).expect("the folder").collect();
+        let files: Vec<_> = std::fs::read_dir(self.work()).expect("the directory").collect();
         assert!(files.is_empty(), "{files:?}");
         assert_eq!(self.processes(), Vec::<String>::new());
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -140,23 +140,24 @@ impl Bench {
 
     /// Command lines of programs that were started for this run.
     fn processes(&self) -> Vec<String> {
-        let folder = self.work().display().to_string();
+        let directory = self.work().display().to_string();
         let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
         let lines = entries.filter_map(|entry| {
             let line = std::fs::read(entry.path().join("cmdline")).ok()?;
             Some(String::from_utf8_lossy(&line).replace('\0', " "))
         });
-        lines.filter(|line| line.contains(&folder) && !line.contains("--work")).collect()
+        lines.filter(|line| line.contains(&directory) && !line.contains("--work")).collect()
     }
 }
 
 /// Control groups of a run.
 fn groups_of(pid: Pid) -> Vec<PathBuf> {
-    let mut folders = vec![PathBuf::from("/sys/fs/cgroup")];
+    let mut directories = vec![PathBuf::from("/sys/fs/cgroup")];
     let controllers =
         std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());
-    folders.extend(controllers);
-    let entries = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
+    directories.extend(controllers);
+    let entries =
+        directories.iter().filter_map(|directory| std::fs::read_dir(directory).ok()).flatten().flatten();
     let start = format!("ringroad-bench-{pid}-");
     let is_one =
         |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&start));
@@ -363,7 +364,7 @@ fn a_folder_that_cannot_be_used_is_refused() {
     assert!(said.contains("cannot write the report to /proc/none"), "{said}");
     let out = std::env::temp_dir().join("ringroad-bench-none").display().to_string();
     let said = refused(&["bench", "http", "--instant", "--work", "/proc", "--out", &out]);
-    assert!(said.contains("cannot create the folder"), "{said}");
+    assert!(said.contains("cannot create the directory"), "{said}");
     let said = refused(&["bench", "large", "--megabytes", "0"]);
     assert!(said.contains("--megabytes"), "{said}");
 }

@@ -18,13 +18,13 @@ use super::target::{Target, parse_crc32c};
 use crate::failure::Failure;
 use crate::method::signals;
 
-/// What is loaded, and how.
+/// Options of `bench load`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct LoadOptions {
     /// URLs, asked for in turn; {0-99} in one is a random number, {0..99} counts
     #[arg(value_name = "URL")]
     url: Vec<String>,
-    /// File of further URLs, one on a line; behind each may stand status=, length=, crc32c= of its answer
+    /// File of further URLs, one on a line; behind each may stand status=, length=, crc32c= of its response
     #[arg(long, value_name = "FILE")]
     urls: Option<PathBuf>,
     /// Connections of all threads together
@@ -55,7 +55,7 @@ pub(crate) struct Options {
     /// Ends after so many requests; no warm-up
     #[arg(long, value_name = "N", conflicts_with_all = ["warm_up", "seconds"], value_parser = value_parser!(u64).range(1..))]
     requests: Option<u64>,
-    /// Seconds to wait for a connection, and for an answer
+    /// Seconds to wait for a connection, and for a response
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = timeout)]
     timeout: f64,
     /// Method of the requests
@@ -67,10 +67,10 @@ pub(crate) struct Options {
     /// File that is the body of each request
     #[arg(long, value_name = "FILE")]
     body: Option<PathBuf>,
-    /// The status that answers must have [default: 200 to 399]
+    /// The status that responses must have [default: 200 to 399]
     #[arg(long, value_name = "CODE", value_parser = value_parser!(u16).range(100..=999))]
     expect_status: Option<u16>,
-    /// Bytes of body that answers must have
+    /// Bytes of body that responses must have
     #[arg(long, value_name = "BYTES")]
     expect_length: Option<u64>,
     /// CRC-32C that bodies must have, in hexadecimal
@@ -86,12 +86,22 @@ pub(crate) struct Options {
 
 /// Longest grain: a tenth of a second, so that a load ends when it should and what is late is found.
 const GRAIN_US_MAX: u64 = 100_000;
+
 /// The engines by their names on the command line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum EngineName {
+pub(crate) enum EngineName {
     #[value(name = "uring", alias = "io_uring")]
     Uring,
     Epoll,
+}
+
+impl From<EngineName> for NetKind {
+    fn from(name: EngineName) -> NetKind {
+        match name {
+            EngineName::Uring => NetKind::Uring,
+            EngineName::Epoll => NetKind::Epoll,
+        }
+    }
 }
 
 /// Numbers of processors, as clap takes them for one value.
@@ -118,7 +128,7 @@ fn between(text: &str, low: f64, high: f64) -> Option<f64> {
     text.parse::<f64>().ok().filter(|number| (low..=high).contains(number))
 }
 
-/// Slower than once in a quarter of an hour nobody would see a load.
+/// A load slower than one request in a quarter of an hour would not be visible.
 fn rate(text: &str) -> Result<f64, String> {
     between(text, 0.001, 1e9).ok_or_else(|| "requests a second, from 0.001 to 1e9".to_owned())
 }
@@ -153,7 +163,7 @@ fn checksum(text: &str) -> Result<u32, String> {
 
 /// Carries out what the command line asks for.
 pub(crate) fn run(matches: &ArgMatches, seconds: Option<f64>) -> Result<(), Failure> {
-    let options = Options::from_arg_matches(matches).map_err(|error| crate::failure::usage(&error))?;
+    let options = LoadOptions::from_arg_matches(matches).map_err(|error| crate::failure::usage(&error))?;
     let plan = options.plan(seconds)?;
     let is_watched = !options.json && std::io::stderr().is_terminal();
     let mut watch = |second: &Second| {
@@ -161,7 +171,7 @@ pub(crate) fn run(matches: &ArgMatches, seconds: Option<f64>) -> Result<(), Fail
             show_second(second);
         }
     };
-    // What was counted until then is shown.
+    // A signal ends the load; the counts until then are printed.
     signals::watch(Arc::clone(&plan.stop));
     let outcome = run_watched(&plan, &mut watch)?;
     let text = if options.json { json(&to_json(&plan, &outcome))? } else { to_text(&plan, &outcome) };
@@ -175,12 +185,12 @@ fn json(data: &impl Serialize) -> Result<String, Failure> {
     Ok(text + "\n")
 }
 
-/// A pipe that nobody reads any more is no failure of the measurement.
+/// A closed pipe is no failure of the measurement.
 fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
-impl Options {
+impl LoadOptions {
     /// The plan that the options describe; `seconds` is an option of all commands.
     fn plan(&self, seconds: Option<f64>) -> Result<Plan, Failure> {
         if self.grain.is_some() && self.rate.is_none() {
@@ -195,10 +205,7 @@ impl Options {
             method: self.method.clone(),
             headers: self.header.clone(),
             body: self.body.as_deref().map(read).transpose()?.unwrap_or_default(),
-            engine: self.engine.map(|engine| match engine {
-                EngineName::Uring => NetKind::Uring,
-                EngineName::Epoll => NetKind::Epoll,
-            }),
+            engine: self.engine.map(NetKind::from),
             connections: self.connections,
             cpus: self.cpus.clone().map(|cpus| cpus.0).unwrap_or_default(),
             pace: self.rate.map_or(Pace::Closed, |rate| Pace::Open { rate }),
@@ -221,7 +228,7 @@ impl Options {
     }
 }
 
-/// What is in a file, or a line that names the file and what is wrong.
+/// The content of a file, or a line that names the file and the problem.
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     fs::read(path).map_err(Failure::file("read", path))
 }

@@ -1,7 +1,7 @@
 //! One connection of a load: its state, what is under way on it, and the bytes that wait to be sent.
 //!
 //! ```text
-//!   Closed --connect--> Connecting --done--> Open --an answer says close--> Closing --end--> Closed
+//!   Closed --connect--> Connecting --done--> Open --a response says close--> Closing --end--> Closed
 //!      ^                    |                  |
 //!      +------ failed, the end, too late ------+
 //! ```
@@ -24,7 +24,7 @@ pub(crate) struct Link {
     pub(crate) connect: Option<OpId>,
     /// The receive that stays armed.
     pub(crate) recv: Option<OpId>,
-    /// The one send at a time: what comes meanwhile waits in `out`.
+    /// The one send at a time: further bytes wait in `out`.
     pub(crate) send: Option<OpId>,
     /// Requests that were written or wait to be, in order.
     pub(crate) pending: VecDeque<Pending>,
@@ -32,7 +32,7 @@ pub(crate) struct Link {
     pub(crate) out: Vec<u8>,
     /// The vector that is not being sent now.
     pub(crate) spare: Vec<u8>,
-    /// Where it stands in the answer that is coming.
+    /// Where it stands in the response that is coming.
     pub(crate) reader: Reader,
     /// Number of its server.
     pub(crate) origin: u16,
@@ -54,7 +54,7 @@ pub(crate) enum State {
     },
     /// Made.
     Open,
-    /// The server said that it closes; what it still sends is of no interest.
+    /// The server announced that it closes; bytes that it still sends are ignored.
     Closing {
         since: u64,
     },
@@ -67,7 +67,7 @@ pub(crate) struct Pending {
     pub(crate) due: u64,
     /// When it was.
     pub(crate) sent: u64,
-    /// Number of what is asked for, which knows what the answer must be.
+    /// Number of what is asked for, which knows what the response must be.
     pub(crate) target: u32,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! It also sends messages to servers that send them back, and makes connections that servers end ([`plan::Answers`]).
 //!
-//! [`run`] carries out a [`Plan`] and answers with an [`Outcome`]. Each thread has an engine of its own ([`worker`]),
-//! its share of the connections ([`link`]) and of the requests ([`request`], [`schedule`]); answers are told apart by
+//! [`run`] carries out a [`Plan`] and returns an [`Outcome`]. Each thread has an engine of its own ([`worker`]),
+//! its share of the connections ([`link`]) and of the requests ([`request`], [`schedule`]); returns are told apart by
 //! [`reader`]. URLs and their patterns are read by [`target`], the command line by [`command`].
 
 pub(crate) mod command;

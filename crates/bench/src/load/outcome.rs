@@ -30,10 +30,10 @@ pub(crate) struct Outcome {
     pub(crate) series: Vec<Second>,
 }
 
-/// Counts of answers and of what failed.
+/// Counts of responses and of what failed.
 #[derive(Clone, Debug)]
 pub(crate) struct Tally {
-    /// Complete answers, those with a wrong status or content too.
+    /// Complete responses, those with a wrong status or content too.
     pub(crate) answers: u64,
     /// Bytes received: heads, framing and bodies.
     pub(crate) bytes: u64,
@@ -43,35 +43,35 @@ pub(crate) struct Tally {
     pub(crate) sent_bytes: u64,
     /// Connections that were made; those that the load began with are not among them.
     pub(crate) connections: u64,
-    /// Requests without a right answer, by kind.
+    /// Requests without a right response, by kind.
     pub(crate) errors: Errors,
-    /// Answers by status.
+    /// Responses by status.
     pub(crate) statuses: Statuses,
-    /// Nanoseconds from when a request was to be sent until its answer was complete. In a closed loop that is when the
+    /// Nanoseconds from when a request was to be sent until its response was complete. In a closed loop that is when the
     /// request was written, or its connection begun; in an open one when it was due. A request that timed out counts
     /// with the time that it had waited.
     pub(crate) latency: Histogram<u64>,
     /// Nanoseconds from when a request was written. In an open loop this leaves out what it waited for before: what
-    /// generators show that wait for one answer before they send the next request.
+    /// generators show that wait for one response before they send the next request.
     pub(crate) service: Histogram<u64>,
 }
 
-/// Answers by status code. An array, so that counting one is an addition.
+/// Responses by status code. An array, so that counting one is an addition.
 #[derive(Clone, Debug)]
 pub(crate) struct Statuses([u64; 1000]);
 
-/// What failed, by kind. The first five never became an answer; the last two are answers that are wrong.
+/// What failed, by kind. The first five never became a response; the last two are responses that are wrong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Errors {
     /// A connection that could not be made.
     pub(crate) connect: u64,
-    /// A connection that ended, by a reset or orderly, before the first byte of an answer or within its head.
+    /// A connection that ended, by a reset or orderly, before the first byte of a response or within its head.
     pub(crate) reset: u64,
-    /// No complete answer in time. In an open loop also what was due and could not be sent until the end.
+    /// No complete response in time. In an open loop also what was due and could not be sent until the end.
     pub(crate) timeout: u64,
     /// A body that ended before its length or last chunk.
     pub(crate) short_body: u64,
-    /// Bytes that are no answer of HTTP/1.
+    /// Bytes that are no response of HTTP/1.
     pub(crate) parse: u64,
     /// A status other than the expected.
     pub(crate) bad_status: u64,
@@ -97,7 +97,7 @@ pub(crate) struct ThreadUse {
 pub(crate) struct Second {
     /// Its end, in seconds since the warm-up.
     pub(crate) at: f64,
-    /// Answers that came, wrong ones included.
+    /// Responses that came, wrong ones included.
     pub(crate) answers: u64,
     /// Bytes received, heads included.
     pub(crate) bytes: u64,
@@ -105,7 +105,7 @@ pub(crate) struct Second {
     pub(crate) errors: u64,
     /// Of its latencies.
     pub(crate) p50_us: f64,
-    /// 99 of 100 answers took no longer.
+    /// 99 of 100 responses took no longer.
     pub(crate) p99_us: f64,
     /// The longest.
     pub(crate) max_us: f64,
@@ -137,12 +137,12 @@ impl Bottleneck {
 }
 
 impl Outcome {
-    /// Complete answers a second.
+    /// Complete responses a second.
     pub(crate) fn answers_per_second(&self) -> f64 {
         self.tally.answers as f64 / self.seconds
     }
 
-    /// Answers that were as expected, a second.
+    /// Responses that were as expected, a second.
     pub(crate) fn good_per_second(&self) -> f64 {
         let errors = &self.tally.errors;
         (self.tally.answers - errors.bad_status - errors.bad_check) as f64 / self.seconds
@@ -162,7 +162,7 @@ impl Outcome {
         self.tally.body_bytes as f64 / self.seconds
     }
 
-    /// The generator's processor time for each answer, in microseconds.
+    /// The generator's processor time for each response, in microseconds.
     pub(crate) fn cpu_us_per_answer(&self) -> f64 {
         self.cpu_seconds() * 1e6 / self.tally.answers.max(1) as f64
     }
@@ -177,7 +177,7 @@ impl Outcome {
         self.threads.iter().map(|thread| thread.kernel_entries).sum()
     }
 
-    /// Times that the generator entered the kernel for each answer.
+    /// Times that the generator entered the kernel for each response.
     pub(crate) fn kernel_entries_per_answer(&self) -> f64 {
         self.kernel_entries() as f64 / self.tally.answers.max(1) as f64
     }
@@ -247,7 +247,7 @@ impl Tally {
 }
 
 impl Statuses {
-    /// Counts an answer. What has no three digits was refused before.
+    /// Counts a response. The parser refused statuses without three digits before.
     pub(crate) fn count(&mut self, status: u16) {
         self.0[usize::from(status).min(999)] += 1;
     }

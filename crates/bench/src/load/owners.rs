@@ -20,7 +20,7 @@ impl<T: Copy> Owners<T> {
         self.0[slot] = Some((id.generation, owner));
     }
 
-    /// Whose it is. A name that has been used up, as that of an operation that was abandoned, is nobody's.
+    /// The owner. An operation that ended or was abandoned has none.
     pub(crate) fn of(&self, id: OpId) -> Option<T> {
         let (generation, owner) = (*self.0.get(id.slot as usize)?)?;
         (generation == id.generation).then_some(owner)

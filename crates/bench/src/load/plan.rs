@@ -11,15 +11,15 @@ use super::target::Target;
 /// One load. [`Plan::new`] has the defaults; the fields are changed one by one.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// What is asked for, one after the other and then again; each may be a pattern.
+    /// The requested URLs, one after the other and then again; each may be a pattern.
     pub(crate) targets: Vec<Target>,
-    /// `GET` unless it is changed. `HEAD` is known to have no body in the answer.
+    /// `GET` unless it is changed. `HEAD` is known to have no body in the response.
     pub(crate) method: String,
     /// Further field lines, each without its line end: `Accept-Encoding: gzip`.
     pub(crate) headers: Vec<String>,
     /// The body of each request; with one there is a `Content-Length`.
     pub(crate) body: Vec<u8>,
-    /// The engine that the connections are on; what is best on this machine where nothing is said.
+    /// The engine of the connections; the best one of this machine where none is given.
     pub(crate) engine: Option<NetKind>,
     /// Connections of all threads together.
     pub(crate) connections: u32,
@@ -33,26 +33,26 @@ pub(crate) struct Plan {
     pub(crate) warm_up: Duration,
     /// When it ends.
     pub(crate) length: Length,
-    /// The longest wait for a connection, and for an answer after its request was sent.
+    /// The longest wait for a connection, and for a response after its request was sent.
     pub(crate) timeout: Duration,
-    /// What an answer is.
+    /// What a response is.
     pub(crate) answers: Answers,
-    /// What every answer must be; targets may say more for theirs.
+    /// What every response must be; targets may say more for theirs.
     pub(crate) expect: Expect,
     /// Random numbers follow from it: the same seed makes the same requests.
     pub(crate) seed: u64,
-    /// Ends the load early once it is set; what was counted until then is the outcome.
+    /// Ends the load early once it is set; the counts until then are the outcome.
     pub(crate) stop: Arc<AtomicBool>,
     /// Size of each buffer for received bytes. Only what is received is ever touched of one.
     pub(crate) receive_bytes: u32,
-    /// In an open loop: what is due within such a time of one thread is sent together; zero for each on its own. Where
+    /// In an open loop: requests of one thread that are due within this time are sent together; zero for each alone. Where
     /// nothing is said, [`GRAIN`] from [`GRAIN_FROM`] requests a second of one thread on, and zero below.
     pub(crate) grain: Option<Duration>,
     /// What handshakes are made with, where connections speak TLS.
     pub(crate) tls: Option<tls::Client>,
 }
 
-/// What an answer is, and so what is sent.
+/// What a response is, and so what is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answers {
     /// A message of HTTP/1 to a request of it.
@@ -69,7 +69,7 @@ pub(crate) enum Pace {
     /// The next one as soon as the one before is answered: as fast as the server can.
     Closed,
     /// So many in a second, evenly, whatever the server does. The latency counts from the time that a request was due,
-    /// so that one that had to wait for an answer before it is not called fast.
+    /// so that one that had to wait for a response before it is not called fast.
     Open {
         /// Requests a second of all threads together.
         rate: f64,
@@ -95,7 +95,7 @@ pub(crate) const PIPELINE_MAX: u16 = 1024;
 /// as much as a request: this leaves 2 500 of them a second, and 0.8 ms at most by which a latency is too long.
 pub(crate) const GRAIN: Duration = Duration::from_micros(400);
 
-/// See [`Plan::grain`]: slower threads have time to spare for a wake-up of each request and each answer.
+/// See [`Plan::grain`]: slower threads have time to spare for a wake-up of each request and each response.
 pub(crate) const GRAIN_FROM: f64 = 50_000.0;
 
 /// When it ends.
@@ -108,7 +108,7 @@ pub(crate) enum Length {
     Requests(u64),
 }
 
-/// What an answer must be; an answer that is not is counted as an error.
+/// What a response must be; a response that is not is counted as an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Expect {
     /// This status; 200 to 399 where nothing is said.
@@ -131,7 +131,7 @@ impl Expect {
 }
 
 impl Plan {
-    /// `GET` for these targets, closed loop, 100 connections that are kept, ten seconds after one of warm-up.
+    /// `GET` for these targets, closed loop, 100 keep-alive connections, ten seconds after one of warm-up.
     pub(crate) fn new(targets: Vec<Target>) -> Plan {
         Plan {
             targets,

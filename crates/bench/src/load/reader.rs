@@ -1,4 +1,4 @@
-//! Answers out of received bytes: where each ends, its status, and the length and checksum of its body.
+//! Responses out of received bytes: where each ends, its status, and the length and checksum of its body.
 //!
 //! No I/O. Heads go through [`http::reply`]; but a head that is byte for byte the one before it, as those of a steady
 //! load are for a second at a time, is only compared with it.
@@ -13,34 +13,34 @@ use super::plan::Answers;
 /// Longest head that is taken for one. Servers refuse to write more than this much.
 const HEAD_BYTES_MAX: u32 = 64 << 10;
 
-/// A complete answer.
+/// A complete response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     /// Of its status line.
     pub(crate) status: u16,
     /// Bytes of its body, without framing.
     pub(crate) body_bytes: u64,
-    /// CRC-32C of its body; 0 where nobody wants to know.
+    /// CRC-32C of its body; 0 where no target expects one.
     pub(crate) crc32c: u32,
     /// Whether the connection goes on after it.
     pub(crate) is_kept: bool,
 }
 
-/// An answer without a head, to which its body is added.
+/// A response without a head, to which its body is added.
 const HEADLESS: Answer = Answer { status: 200, body_bytes: 0, crc32c: 0, is_kept: true };
 
-/// Why the bytes of a connection became no answer.
+/// Why the bytes of a connection became no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Broken {
     /// The connection ended before the end of a head.
     Ended,
     /// It ended before the end of a body.
     ShortBody,
-    /// Not an answer of HTTP/1.
+    /// Not a response of HTTP/1.
     Parse,
 }
 
-/// What the answers of all connections of a thread share.
+/// What the responses of all connections of a thread share.
 pub(crate) struct Heads {
     method: Method,
     answers: Answers,
@@ -61,7 +61,7 @@ struct Said {
 }
 
 impl Heads {
-    /// For answers to requests of this method. Checksums are only made where they are wanted.
+    /// For responses to requests of this method. Checksums are only made where they are wanted.
     pub(crate) fn new(method: &str, answers: Answers, has_checksum: bool) -> Heads {
         Heads {
             method: Method::of(method.as_bytes()),
@@ -73,7 +73,7 @@ impl Heads {
         }
     }
 
-    /// The head at the start of `input`: what it says and its length; `None` while it is not complete.
+    /// The head at the start of `input`: its meaning and its length; `None` while it is not complete.
     fn read(&mut self, input: &[u8]) -> Result<Option<(Said, usize)>, Broken> {
         if !self.last.is_empty() && input.starts_with(&self.last) {
             return Ok(Some((self.last_said, self.last.len())));
@@ -85,7 +85,7 @@ impl Heads {
             Ok(ReplyProgress::Incomplete) => return Ok(None),
             Ok(ReplyProgress::Http09) | Err(_) => return Err(Broken::Parse),
         };
-        // Kept also where it is new with each answer: that is a copy of some hundred bytes that are in the cache.
+        // Kept also where it is new with each response: that is a copy of some hundred bytes that are in the cache.
         self.last.clear();
         self.last.extend_from_slice(&input[..head_len]);
         self.last_said = Said {
@@ -98,16 +98,16 @@ impl Heads {
     }
 }
 
-/// Where a connection stands in its answers.
+/// Where a connection stands in its responses.
 pub(crate) struct Reader {
-    place: Place,
+    place: Position,
     /// The beginning of a head whose end has not come yet.
     partial: Vec<u8>,
     answer: Answer,
 }
 
-/// What comes next on a connection.
-enum Place {
+/// The next part of a response that a connection receives.
+enum Position {
     /// At or in a head.
     Head,
     /// In a body with so many bytes to come.
@@ -120,55 +120,55 @@ impl Reader {
     /// At the beginning of the first head.
     pub(crate) fn new() -> Reader {
         let answer = Answer { status: 0, body_bytes: 0, crc32c: 0, is_kept: false };
-        Reader { place: Place::Head, partial: Vec::new(), answer }
+        Reader { place: Position::Head, partial: Vec::new(), answer }
     }
 
     /// Forgets what has come: a new connection begins.
     pub(crate) fn restart(&mut self) {
-        self.place = Place::Head;
+        self.place = Position::Head;
         self.partial.clear();
     }
 
-    /// Whether a part of an answer has come.
+    /// Whether a part of a response has come.
     pub(crate) fn is_within_answer(&self) -> bool {
-        !matches!(self.place, Place::Head) || !self.partial.is_empty()
+        !matches!(self.place, Position::Head) || !self.partial.is_empty()
     }
 
-    /// Takes bytes from the front of `input`, up to the end of the next answer, which it returns, or all of them.
+    /// Takes bytes from the front of `input`, up to the end of the next response, which it returns, or all of them.
     pub(crate) fn read(&mut self, heads: &mut Heads, input: &mut &[u8]) -> Result<Option<Answer>, Broken> {
         while !input.is_empty() {
             let is_complete = match self.place {
-                Place::Head => self.read_head(heads, input)?,
+                Position::Head => self.read_head(heads, input)?,
                 _ => self.read_body(heads.has_checksum, input)?,
             };
             if is_complete {
-                self.place = Place::Head;
+                self.place = Position::Head;
                 return Ok(Some(self.answer));
             }
         }
         Ok(None)
     }
 
-    /// The end of the connection: an answer that was to end so, or what is missing. Nothing between two answers.
+    /// The end of the connection: a response that was to end so, or what is missing. Nothing between two responses.
     pub(crate) fn end(&mut self, heads: &Heads) -> Result<Option<Answer>, Broken> {
         if heads.answers == Answers::End {
             return Ok(Some(Answer { is_kept: false, ..HEADLESS }));
         }
-        match std::mem::replace(&mut self.place, Place::Head) {
-            Place::Head if self.partial.is_empty() => Ok(None),
-            Place::Head => Err(Broken::Ended),
-            Place::UntilClose => Ok(Some(self.answer)),
-            Place::Length(_) | Place::Chunked(_) => Err(Broken::ShortBody),
+        match std::mem::replace(&mut self.place, Position::Head) {
+            Position::Head if self.partial.is_empty() => Ok(None),
+            Position::Head => Err(Broken::Ended),
+            Position::UntilClose => Ok(Some(self.answer)),
+            Position::Length(_) | Position::Chunked(_) => Err(Broken::ShortBody),
         }
     }
 
-    /// Whether the answer is complete with its head. A head that arrives in pieces is collected, which the ordinary one
+    /// Whether the response is complete with its head. A head that arrives in pieces is collected, which the ordinary one
     /// never is.
     fn read_head(&mut self, heads: &mut Heads, input: &mut &[u8]) -> Result<bool, Broken> {
         match heads.answers {
             Answers::Http => {}
             Answers::Bytes(bytes) => {
-                (self.answer, self.place) = (HEADLESS, Place::Length(bytes));
+                (self.answer, self.place) = (HEADLESS, Position::Length(bytes));
                 return Ok(false);
             }
             Answers::End => return Err(Broken::Parse),
@@ -190,18 +190,18 @@ impl Reader {
         };
         self.partial.clear();
         *input = &input[head_len - had..];
-        // The final answer follows (RFC 9110 section 15.2).
+        // The final response follows (RFC 9110 section 15.2).
         if said.is_interim {
             return Ok(false);
         }
         self.answer = Answer { status: said.status, body_bytes: 0, crc32c: 0, is_kept: said.is_kept };
         self.place = match said.framing {
             ReplyFraming::None | ReplyFraming::Length(0) => return Ok(true),
-            ReplyFraming::Length(length) => Place::Length(length),
-            ReplyFraming::Chunked => Place::Chunked(ChunkedDecoder::default()),
+            ReplyFraming::Length(length) => Position::Length(length),
+            ReplyFraming::Chunked => Position::Chunked(ChunkedDecoder::default()),
             ReplyFraming::UntilClose => {
                 self.answer.is_kept = false;
-                Place::UntilClose
+                Position::UntilClose
             }
         };
         Ok(false)
@@ -210,14 +210,14 @@ impl Reader {
     /// Whether the body is complete now.
     fn read_body(&mut self, has_checksum: bool, input: &mut &[u8]) -> Result<bool, Broken> {
         let (body, consumed, is_complete) = match &mut self.place {
-            Place::Head => return Ok(false),
-            Place::UntilClose => (*input, input.len(), false),
-            Place::Length(left) => {
+            Position::Head => return Ok(false),
+            Position::UntilClose => (*input, input.len(), false),
+            Position::Length(left) => {
                 let taken = input.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
                 *left -= taken as u64;
                 (&input[..taken], taken, *left == 0)
             }
-            Place::Chunked(decoder) => {
+            Position::Chunked(decoder) => {
                 let step = decoder.handle(input).map_err(|_| Broken::Parse)?;
                 let body = match step.event {
                     Event::Data { start, end } => &input[start..end],
@@ -242,7 +242,7 @@ mod tests {
     /// What the end of a connection brings.
     type AtEnd = Result<Option<Answer>, Broken>;
 
-    /// All answers in `text`, arriving in pieces of `piece` bytes, and what its end brings.
+    /// All responses in `text`, arriving in pieces of `piece` bytes, and what its end brings.
     fn read(method: &str, text: &str, piece: usize) -> Result<(Vec<Answer>, AtEnd), Broken> {
         read_as(Answers::Http, method, text, piece)
     }

@@ -9,7 +9,7 @@ use super::target::{Order, Piece, Target};
 
 /// The requests of one thread.
 pub(crate) struct Requests {
-    origins: Vec<Origin>,
+    origins: Vec<TargetServer>,
     expects: Vec<Expect>,
     /// This thread and how many there are: it takes every so many-th request.
     thread: u64,
@@ -18,7 +18,7 @@ pub(crate) struct Requests {
 }
 
 /// A server, and what is asked of it in turn.
-struct Origin {
+struct TargetServer {
     peer: PeerAddr,
     templates: Vec<Template>,
     /// Requests of this thread so far.
@@ -41,13 +41,17 @@ enum Part {
 impl Requests {
     /// The share of a thread among so many; each has random numbers of its own.
     pub(crate) fn new(plan: &Plan, thread: usize, threads: usize) -> Requests {
-        let mut origins: Vec<Origin> = Vec::new();
+        let mut origins: Vec<TargetServer> = Vec::new();
         for (index, target) in plan.targets.iter().enumerate() {
             let template = Template { parts: parts(plan, target), target: index as u32 };
             match origins.iter_mut().find(|origin| origin.peer == target.peer) {
                 Some(origin) => origin.templates.push(template),
                 None => {
-                    origins.push(Origin { peer: target.peer.clone(), templates: vec![template], made: 0 });
+                    origins.push(TargetServer {
+                        peer: target.peer.clone(),
+                        templates: vec![template],
+                        made: 0,
+                    });
                 }
             }
         }
@@ -70,12 +74,12 @@ impl Requests {
         &self.origins[origin].peer
     }
 
-    /// What the answers of a target must be.
+    /// What the responses of a target must be.
     pub(crate) fn expect(&self, target: u32) -> &Expect {
         &self.expects[target as usize]
     }
 
-    /// Appends the next request for a server; answers its target.
+    /// Appends the next request for a server; returns its target.
     pub(crate) fn push(&mut self, origin: usize, out: &mut Vec<u8>) -> u32 {
         let origin = &mut self.origins[origin];
         // Threads take every so many-th request, so that together they leave none out and make none twice.

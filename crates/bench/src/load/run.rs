@@ -14,7 +14,7 @@ use rustix::process::{Resource, Rlimit};
 
 use super::outcome::{Outcome, Second, Tally, ThreadUse};
 use super::plan::{Length, PIPELINE_MAX, Pace, Plan, Reuse};
-use super::worker::{Watch, Window, Worker};
+use super::worker::{Observer, Window, Worker};
 use crate::failure::Failure;
 use crate::method::pin;
 
@@ -47,7 +47,7 @@ pub(crate) fn run_watched(plan: &Plan, watch: &mut dyn FnMut(&Second)) -> Result
             let (go, window) = mpsc::channel();
             let crew = Crew { plan, net, share: (index, threads), cpu: cpus[index], slot, aborted };
             let thread = crew.start(scope, told.clone(), window)?;
-            workers.push(Started { go, thread });
+            workers.push(StartedThread { go, thread });
         }
         drop(told);
         let (total, series, uses) = (Tally::new(), Vec::new(), Vec::new());
@@ -118,11 +118,11 @@ fn raise_descriptors(connections: u64) -> Result<(), Failure> {
     rustix::process::setrlimit(Resource::Nofile, raised).map_err(Failure::kernel("setrlimit NOFILE"))
 }
 
-/// What a thread has counted and nobody has collected yet.
+/// Counts of a thread that the collector has not taken yet.
 #[derive(Default)]
 struct Slot(Mutex<Option<Box<Counted>>>);
 
-/// Told by a thread once a second, and taken by the collector shortly after: a lock that nobody waits for.
+/// A thread adds to them once a second, and the collector takes them shortly after: the lock is never contended.
 struct Counted {
     warm_up: Tally,
     counted: Tally,
@@ -150,7 +150,7 @@ struct Use {
 }
 
 /// A thread that waits for the word to begin.
-struct Started<'scope> {
+struct StartedThread<'scope> {
     go: Sender<Window>,
     thread: ScopedJoinHandle<'scope, ()>,
 }
@@ -178,7 +178,7 @@ impl<'a> Crew<'a> {
         let name = format!("load-{}", self.share.0);
         let thread = std::thread::Builder::new().name(name).spawn_scoped(scope, move || {
             let ended = self.work(&told, &window);
-            // Nobody listens any more when another thread has failed.
+            // The collector has gone when another thread has failed.
             let _ = told.send(News::Ended(ended));
         });
         thread.map_err(Failure::kernel("start a thread"))
@@ -208,7 +208,7 @@ struct Watcher<'a> {
     used: Use,
 }
 
-impl Watch for Watcher<'_> {
+impl Observer for Watcher<'_> {
     fn counted(&mut self, tally: &Tally, is_warm_up: bool) {
         if let Some(counted) = self.crew.slot.lock().as_deref_mut() {
             if is_warm_up { &mut counted.warm_up } else { &mut counted.counted }.add(tally);
@@ -216,7 +216,7 @@ impl Watch for Watcher<'_> {
     }
 
     fn boundary(&mut self, engine: &dyn Engine) {
-        // Read by the thread itself, between two of its turns: what is spent outside of the load is not in it.
+        // Read by the thread itself, between two of its turns: it excludes time outside of the load.
         let now = (Instant::now(), thread_use(engine));
         let Some((since, before)) = self.begun else {
             self.begun = Some(now);
@@ -268,7 +268,7 @@ struct Collector<'a> {
 
 impl Collector<'_> {
     /// Waits until all threads have their connections, gives them the word, and follows them to the end.
-    fn lead(mut self, workers: Vec<Started<'_>>, net: NetKind) -> Result<Outcome, Failure> {
+    fn lead(mut self, workers: Vec<StartedThread<'_>>, net: NetKind) -> Result<Outcome, Failure> {
         for _ in &workers {
             match self.news.recv() {
                 Ok(News::Ready) => {}
@@ -284,7 +284,7 @@ impl Collector<'_> {
         // All threads begin at the same time, whichever was ready first.
         let window = Window { start, counted_from: start + warm_up, end };
         let mut threads = Vec::with_capacity(workers.len());
-        for Started { go, thread } in workers {
+        for StartedThread { go, thread } in workers {
             go.send(window).map_err(|_| died())?;
             threads.push(thread);
         }
@@ -358,7 +358,7 @@ impl Collector<'_> {
         }
     }
 
-    /// What rates are formed with: the time that was planned, where answers are counted by when they were due, else the
+    /// What rates are formed with: the time that was planned, where responses are counted by when they were due, else the
     /// time that it took.
     fn seconds(&self, window: Window) -> f64 {
         let took = self.uses.iter().map(|used| used.seconds).fold(0.0, f64::max);

@@ -51,7 +51,7 @@ impl Schedule {
         Schedule { pace: timing, left, end, owes_one, given_back: VecDeque::new() }
     }
 
-    /// Takes a request that is due by `now`: answers when it was.
+    /// Takes a request that is due by `now`: returns when it was.
     pub(crate) fn take(&mut self, now: u64) -> Option<u64> {
         if let Some(due) = self.given_back.pop_front() {
             return Some(due);

@@ -23,7 +23,7 @@ pub(crate) struct Target {
     pub(crate) host: String,
     /// The path and query in pieces.
     pub(crate) pieces: Vec<Piece>,
-    /// What its answers must be, beyond what the plan says of all.
+    /// What its responses must be, beyond what the plan says of all.
     pub(crate) expect: Expect,
 }
 
@@ -74,7 +74,7 @@ impl Target {
         Ok(Target { text: text.to_owned(), peer, host, pieces, expect: Expect::default() })
     }
 
-    /// Reads a list: a URL on each line, after it what its answers must be (`status=200 length=4096 crc32c=c1d04330`);
+    /// Reads a list: a URL on each line, after it what its responses must be (`status=200 length=4096 crc32c=c1d04330`);
     /// empty lines and those that begin with `#` say nothing.
     pub(crate) fn parse_list(text: &str) -> Result<Vec<Target>, Failure> {
         let mut targets = Vec::new();
@@ -162,7 +162,7 @@ fn pieces(path: &str) -> Result<Vec<Piece>, String> {
     Ok(pieces)
 }
 
-/// What stands between braces. Two dots are looked for first: a counting range has no other sign.
+/// The range between braces. Two dots come first: a counting range has no other sign.
 fn number(text: &str) -> Result<Piece, String> {
     let wrong = || format!("{{{text}}} is neither {{FIRST-LAST}} (random) nor {{FIRST..LAST}} (counting)");
     let (order, bounds) = match text.split_once("..") {

@@ -1,7 +1,7 @@
 //! Control groups of a run: a memory limit that counts the page cache, processors that hold for kernel workers too, a
 //! limit on reads of one device. Version 1 and 2; removed at the end. Only root (or a delegated group) has them.
 //!
-//! Version 1 has a hierarchy for each controller, so a limit for two of them makes two folders; version 2 has one for
+//! Version 1 has a hierarchy for each controller, so a limit for two of them makes two directories; version 2 has one for
 //! all. A process joins them by [`crate::method::process::Launch::groups`].
 
 use std::fs;
@@ -30,7 +30,7 @@ pub(crate) struct Limits {
 #[derive(Debug)]
 pub(crate) struct Group {
     /// One for each hierarchy.
-    folders: Vec<PathBuf>,
+    directories: Vec<PathBuf>,
     /// Where the memory of the group is counted.
     memory: Option<(Version, PathBuf)>,
     /// Where its reads are limited.
@@ -49,25 +49,25 @@ enum Version {
 impl Group {
     /// Makes it. Fails with the reason where the machine has no such controller or does not let us.
     pub(crate) fn new(limits: &Limits) -> Result<Group, Failure> {
-        let mut group = Group { folders: Vec::new(), memory: None, reads: None };
+        let mut group = Group { directories: Vec::new(), memory: None, reads: None };
         let name = group_name();
         if let Some(cpus) = &limits.cpus {
-            let (_, folder) = group.make("cpuset", &name)?;
-            set(&folder, "cpuset.cpus", &list(cpus))?;
-            // Empty in a new group of version 1, which nobody can join then. Version 2 takes it as "all".
-            set(&folder, "cpuset.mems", &memory_nodes())?;
+            let (_, directory) = group.make("cpuset", &name)?;
+            set(&directory, "cpuset.cpus", &list(cpus))?;
+            // Empty in a new group of version 1, which no process can join then. Version 2 takes it as "all".
+            set(&directory, "cpuset.mems", &memory_nodes())?;
         }
         if let Some(bytes) = limits.memory_bytes {
-            let (version, folder) = group.make("memory", &name)?;
+            let (version, directory) = group.make("memory", &name)?;
             match version {
-                Version::One => set(&folder, "memory.limit_in_bytes", &bytes.to_string())?,
+                Version::One => set(&directory, "memory.limit_in_bytes", &bytes.to_string())?,
                 Version::Two => {
-                    set(&folder, "memory.max", &bytes.to_string())?;
+                    set(&directory, "memory.max", &bytes.to_string())?;
                     // A page that is swapped out would be a byte beyond the limit. No swap, no file.
-                    let _ = set(&folder, "memory.swap.max", "0");
+                    let _ = set(&directory, "memory.swap.max", "0");
                 }
             }
-            group.memory = Some((version, folder));
+            group.memory = Some((version, directory));
         }
         if limits.reads {
             group.reads = Some(group.make("blkio", &name)?);
@@ -76,28 +76,28 @@ impl Group {
     }
 
     /// What a process has to join.
-    pub(crate) fn folders(&self) -> &[PathBuf] {
-        &self.folders
+    pub(crate) fn directories(&self) -> &[PathBuf] {
+        &self.directories
     }
 
     /// Lets the group read so often a second from a block device (major, minor); none lifts the limit.
     pub(crate) fn limit_reads(&self, device: (u32, u32), per_second: Option<u32>) -> Result<(), Failure> {
-        let (version, folder) = self.reads.as_ref().expect("the group was made for it");
+        let (version, directory) = self.reads.as_ref().expect("the group was made for it");
         let (major, minor) = device;
         match version {
             Version::One => {
                 // Zero removes the line (Documentation/admin-guide/cgroup-v1/blkio-controller.rst).
                 let line = format!("{major}:{minor} {}", per_second.unwrap_or(0));
-                set(folder, "blkio.throttle.read_iops_device", &line)
+                set(directory, "blkio.throttle.read_iops_device", &line)
             }
             Version::Two => {
                 let limit = per_second.map_or_else(|| "max".to_owned(), |limit| limit.to_string());
-                set(folder, "io.max", &format!("{major}:{minor} riops={limit}"))
+                set(directory, "io.max", &format!("{major}:{minor} riops={limit}"))
             }
         }
     }
 
-    /// A folder for one controller; the same as before where the hierarchy is the same.
+    /// A directory for one controller; the same as before where the hierarchy is the same.
     fn make(&mut self, controller: &str, name: &str) -> Result<(Version, PathBuf), Failure> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let (version, base) = hierarchy(&mounts, controller).ok_or_else(|| {
@@ -107,25 +107,25 @@ impl Group {
         if version == Version::Two {
             enable(&base, if controller == "blkio" { "io" } else { controller })?;
         }
-        let folder = base.join(name);
-        if !self.folders.contains(&folder) {
-            fs::create_dir(&folder).map_err(Failure::file("create the control group", &folder))?;
-            self.folders.push(folder.clone());
+        let directory = base.join(name);
+        if !self.directories.contains(&directory) {
+            fs::create_dir(&directory).map_err(Failure::file("create the control group", &directory))?;
+            self.directories.push(directory.clone());
         }
-        Ok((version, folder))
+        Ok((version, directory))
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        for folder in &self.folders {
+        for directory in &self.directories {
             let deadline = Instant::now() + REMOVE_TIMEOUT;
-            while let Err(error) = fs::remove_dir(folder) {
+            while let Err(error) = fs::remove_dir(directory) {
                 if error.kind() == io::ErrorKind::NotFound {
                     break;
                 }
                 if Instant::now() >= deadline {
-                    eprintln!("ringroad bench: left behind: {}: {error}", folder.display());
+                    eprintln!("ringroad bench: left behind: {}: {error}", directory.display());
                     break;
                 }
                 crate::method::pause(Duration::from_millis(20));
@@ -152,7 +152,7 @@ fn remove_abandoned(base: &Path) {
             .to_str()
             .and_then(|name| name.strip_prefix(NAME_PREFIX)?.split('-').next()?.parse::<u32>().ok());
         if owner.is_some_and(|owner| !Path::new(&format!("/proc/{owner}")).exists()) {
-            // One that holds processes cannot be removed, and is somebody's.
+            // A group that holds processes is in use and cannot be removed.
             let _ = fs::remove_dir(entry.path());
         }
     }
@@ -192,8 +192,8 @@ fn enable(base: &Path, controller: &str) -> Result<(), Failure> {
 }
 
 /// Errors name the file, which says what was refused.
-fn set(folder: &Path, name: &str, value: &str) -> Result<(), Failure> {
-    let path = folder.join(name);
+fn set(directory: &Path, name: &str, value: &str) -> Result<(), Failure> {
+    let path = directory.join(name);
     fs::write(&path, value).map_err(Failure::file("write to", &path))
 }
 
@@ -246,10 +246,10 @@ mod tests {
         // Root and a mounted hierarchy are not everywhere; where they are not, the reason is one line.
         match Group::new(&Limits { memory_bytes: Some(64 << 20), ..Limits::default() }) {
             Ok(group) => {
-                let folders = group.folders().to_vec();
-                assert!(folders.iter().all(|folder| folder.exists()));
+                let directories = group.directories().to_vec();
+                assert!(directories.iter().all(|directory| directory.exists()));
                 drop(group);
-                assert!(folders.iter().all(|folder| !folder.exists()), "{folders:?}");
+                assert!(directories.iter().all(|directory| !directory.exists()), "{directories:?}");
             }
             Err(failure) => assert!(!failure.to_string().contains('\n'), "{failure}"),
         }

@@ -49,7 +49,7 @@ impl Watch {
         self.until(&now)
     }
 
-    /// What has disturbed what ran in between, if anything has.
+    /// The disturbances between two moments, if there were any.
     fn until(&self, now: &Watch) -> Option<String> {
         let seconds = (now.started - self.started).as_secs_f64();
         let mut found = Vec::new();

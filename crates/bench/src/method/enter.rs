@@ -22,14 +22,14 @@ pub(crate) const COMMAND: &str = "enter";
 
 /// What to do before the program is executed.
 #[derive(Args, Clone, Debug)]
-struct Options {
+struct EnterOptions {
     /// Who starts it: when that process is gone already, nothing is started
     #[arg(long)]
     parent: i32,
     /// A processor that it may use (again for each; none: all)
     #[arg(long)]
     cpu: Vec<usize>,
-    /// The folder of a control group to join (again for each)
+    /// The directory of a control group to join (again for each)
     #[arg(long)]
     group: Vec<PathBuf>,
     /// The program and its arguments
@@ -39,12 +39,12 @@ struct Options {
 
 /// Does what the arguments of the hidden command say; comes back only when it cannot.
 pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
-    let command = Options::augment_args(clap::Command::new(COMMAND));
+    let command = EnterOptions::augment_args(clap::Command::new(COMMAND));
     let matches = command.try_get_matches_from(args).map_err(|error| crate::failure::usage(&error))?;
-    enter(&Options::from_arg_matches(&matches).map_err(|error| crate::failure::usage(&error))?)
+    enter(&EnterOptions::from_arg_matches(&matches).map_err(|error| crate::failure::usage(&error))?)
 }
 
-fn enter(options: &Options) -> Result<(), Failure> {
+fn enter(options: &EnterOptions) -> Result<(), Failure> {
     let kernel = |doing: &str, error: rustix::io::Errno| Failure::Kernel {
         doing: doing.to_owned(),
         error: error.into(),

@@ -12,7 +12,7 @@ use crate::method::pin;
 use crate::method::timeline::device_of;
 use crate::report::model::Fact;
 
-/// All facts. `work` is the folder that files are measured in, `congestion_control` what
+/// All facts. `work` is the directory that files are measured in, `congestion_control` what
 /// [`crate::method::namespace::enter`] said.
 pub(crate) fn facts(work: &Path, congestion_control: &str) -> Vec<Fact> {
     let fact = |name: &str, value: String| Fact { name: name.to_owned(), value };
@@ -121,7 +121,7 @@ fn mitigations() -> String {
     format!("{told}; {}", found.join("; "))
 }
 
-/// Type and options of the mount that the folder lies on, and its room.
+/// Type and options of the mount that the directory lies on, and its room.
 fn file_system(work: &Path) -> String {
     let work = fs::canonicalize(work).unwrap_or_else(|_| work.to_owned());
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -132,15 +132,15 @@ fn file_system(work: &Path) -> String {
     }
 }
 
-/// The mount with the longest point that is above the folder; of several at one point the last one, which hides the others.
-fn mount_of(mountinfo: &str, folder: &Path) -> Option<String> {
+/// The mount with the longest point that is above the directory; of several at one point the last one, which hides the others.
+fn mount_of(mountinfo: &str, directory: &Path) -> Option<String> {
     let mut best: Option<(usize, String)> = None;
     for line in mountinfo.lines() {
         let (head, tail) = line.split_once(" - ")?;
         let mut head = head.split(' ').skip(4);
         let (point, options) = (head.next()?, head.next()?);
         let length = point.len();
-        if folder.starts_with(point) && best.as_ref().is_none_or(|(longest, _)| length >= *longest) {
+        if directory.starts_with(point) && best.as_ref().is_none_or(|(longest, _)| length >= *longest) {
             let kind = tail.split(' ').next()?;
             best = Some((length, format!("{kind} ({options})")));
         }
@@ -148,22 +148,22 @@ fn mount_of(mountinfo: &str, folder: &Path) -> Option<String> {
     best.map(|(_, words)| words)
 }
 
-/// The disk below the folder with those settings of its queue that change figures.
+/// The disk below the directory with those settings of its queue that change figures.
 fn device(work: &Path) -> String {
     let (major, minor) = device_of(work);
     let link = format!("/sys/dev/block/{major}:{minor}");
-    let Ok(mut folder) = fs::canonicalize(&link) else {
+    let Ok(mut directory) = fs::canonicalize(&link) else {
         return format!("none of its own ({major}:{minor})");
     };
-    let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
     // A partition's queue is its disk's.
-    if !folder.join("queue").exists() {
-        folder.pop();
+    if !directory.join("queue").exists() {
+        directory.pop();
     }
-    let queue = |what: &str| read(folder.join("queue").join(what));
-    let model = read(folder.join("device/model"));
+    let queue = |what: &str| read(directory.join("queue").join(what));
+    let model = read(directory.join("device/model"));
     let kind = if queue("rotational") == "1" { "rotating" } else { "not rotating" };
-    // A disk of a virtual machine says that it rotates where nobody told it otherwise.
+    // A disk of a virtual machine claims to rotate unless its host is configured otherwise.
     let mut words = vec![name, kind.to_owned()];
     if model != UNKNOWN {
         words.push(model);
@@ -238,7 +238,7 @@ mod tests {
     fn the_mount_that_hides_the_others_counts() {
         let text = "1 0 254:0 / / rw,relatime - ext4 /dev/vda rw\n2 1 0:5 / /var rw - tmpfs a rw\n\
                     3 1 0:6 / /var ro,nosuid - xfs b rw\n4 1 0:7 / /variant rw - btrfs c rw\n";
-        let mount = |folder| mount_of(text, Path::new(folder)).unwrap();
+        let mount = |directory| mount_of(text, Path::new(directory)).unwrap();
         assert_eq!(mount("/var/tmp"), "xfs (ro,nosuid)");
         assert_eq!(mount("/vary"), "ext4 (rw,relatime)");
     }

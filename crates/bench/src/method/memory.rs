@@ -9,7 +9,7 @@ pub(crate) fn user_space_bytes(ids: impl IntoIterator<Item = u32>) -> u64 {
     ids.into_iter().map(|id| parse(&status(id))).sum()
 }
 
-/// What nobody else backs: anonymous memory, and shared memory, which engines use for rings and buffers.
+/// Memory without a file behind it: anonymous memory, and shared memory, which engines use for rings and buffers.
 fn parse(status: &str) -> u64 {
     let kib = |line: &str| {
         let (name, value) = line.split_once(':')?;

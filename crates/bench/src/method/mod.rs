@@ -1,4 +1,4 @@
-//! How things are measured, whatever is measured: rounds of pairs in turn, medians with their spread, the folder that
+//! How things are measured, whatever is measured: rounds of pairs in turn, medians with their spread, the directory that
 //! everything is made in, programs that are started and ended, and what they may use.
 
 pub(crate) mod cgroup;

@@ -18,15 +18,15 @@ const CONGESTION_CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 /// What users other than root may choose.
 const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 
-/// What is used instead of bbr: the kernel's own default.
+/// Used instead of bbr: the kernel's own default.
 const REPLACEMENT: &str = "cubic";
 
 /// Moves this process into namespaces of its own, as root and where that helps. Call it before the first thread.
-/// Answers with a sentence on the congestion control of what will be measured.
+/// Returns a sentence on the congestion control of what will be measured.
 pub(crate) fn enter(stay_in_host_network: bool) -> Result<String, Failure> {
     let is_root = rustix::process::geteuid().is_root();
     if is_root && unshare(CloneFlags::CLONE_NEWNS).is_ok() {
-        // What is mounted for a run is seen by nobody else, and is gone with its last process. Where this is refused,
+        // Other processes do not see mounts of the run, and they are gone with its last process. Where this is refused,
         // mounts are only removed in order at the end.
         let _ = mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC);
     }
@@ -88,11 +88,11 @@ const LOOPBACK_INDEX: u32 = 1;
 fn bring_up_loopback() -> io::Result<()> {
     /// rtnetlink(7): a message that makes or changes a device.
     const RTM_NEWLINK: u16 = 16;
-    /// Of the message: it is a request, and an answer is wanted.
+    /// Of the message: it is a request, and a response is wanted.
     const REQUEST_WITH_ACK: u16 = 1 | 4;
     /// netdevice(7): the device is to be up.
     const IFF_UP: u32 = 1;
-    /// netlink(7): the answer, with 0 or an error number.
+    /// netlink(7): the response, with 0 or an error number.
     const NLMSG_ERROR: u16 = 2;
     let mut message = Vec::with_capacity(32);
     // struct nlmsghdr: length, type, flags, sequence, port.

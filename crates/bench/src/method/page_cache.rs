@@ -10,7 +10,7 @@ use crate::failure::Failure;
 /// Writes what is dirty and drops the whole page cache, and cached names and inodes too (proc_sys_vm(5),
 /// `drop_caches`). Only root may.
 pub(crate) fn drop_all() -> Result<(), Failure> {
-    // What is dirty stays otherwise.
+    // Dirty pages stay otherwise.
     rustix::fs::sync();
     let path = Path::new("/proc/sys/vm/drop_caches");
     fs::write(path, "3").map_err(|error| match error.kind() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-/// What is read of one process.
+/// The fields of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessStat {
     /// Its own number.

@@ -37,7 +37,7 @@ pub(crate) struct Launch {
     arguments: Vec<OsString>,
     cpus: Vec<usize>,
     groups: Vec<PathBuf>,
-    folder: Option<PathBuf>,
+    directory: Option<PathBuf>,
 }
 
 impl Launch {
@@ -49,7 +49,7 @@ impl Launch {
             arguments: Vec::new(),
             cpus: Vec::new(),
             groups: Vec::new(),
-            folder: None,
+            directory: None,
         }
     }
 
@@ -65,19 +65,19 @@ impl Launch {
         self
     }
 
-    /// Folders of control groups that it joins before it is executed.
+    /// Directories of control groups that it joins before it is executed.
     pub(crate) fn groups<'a>(mut self, groups: impl IntoIterator<Item = &'a PathBuf>) -> Launch {
         self.groups.extend(groups.into_iter().cloned());
         self
     }
 
-    /// The folder that it runs in.
-    pub(crate) fn folder(mut self, folder: &Path) -> Launch {
-        self.folder = Some(folder.to_owned());
+    /// The directory that it runs in.
+    pub(crate) fn directory(mut self, directory: &Path) -> Launch {
+        self.directory = Some(directory.to_owned());
         self
     }
 
-    /// Starts it. What it writes to its standard output and error goes to the file `output`.
+    /// Starts it. Its standard output and error go to the file `output`.
     pub(crate) fn start(self, output: &Path) -> Result<Child, Failure> {
         let stream = Failure::file("create", output);
         let file = File::create(output).map_err(stream)?;
@@ -92,8 +92,8 @@ impl Launch {
             command.arg("--group").arg(group);
         }
         command.arg("--").arg(&self.program).args(&self.arguments);
-        if let Some(folder) = &self.folder {
-            command.current_dir(folder);
+        if let Some(directory) = &self.directory {
+            command.current_dir(directory);
         }
         command.stdin(Stdio::null()).stdout(file).stderr(same);
         let process = command.spawn().map_err(Failure::file("start", &self.program))?;
@@ -106,7 +106,7 @@ impl Launch {
 pub(crate) struct Child {
     name: String,
     process: std::process::Child,
-    /// What it wrote, for messages.
+    /// Its output, for messages.
     output: PathBuf,
     /// Known since it was asked for: a process can be waited for once.
     ended: Option<ExitStatus>,
@@ -255,7 +255,7 @@ impl CpuTime {
         self.seconds_by_id.values().sum()
     }
 
-    /// What was used between this moment and a later one. None when a process ended in between, which takes its time
+    /// The time used between this moment and a later one. None when a process ended in between, which takes its time
     /// with it; one that was started in between counts in full.
     pub(crate) fn until(&self, later: &CpuTime) -> Option<f64> {
         if !self.seconds_by_id.keys().all(|id| later.seconds_by_id.contains_key(id)) {

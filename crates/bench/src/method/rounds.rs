@@ -4,7 +4,7 @@
 use crate::context::Bench;
 use crate::failure::Failure;
 
-/// Measures each of `variants` once in every round; answers what was measured, by variant, in the order of the rounds.
+/// Measures each of `variants` once in every round; returns what was measured, by variant, in the order of the rounds.
 pub(crate) fn in_turns<V, M>(
     bench: &Bench,
     variants: &mut [V],

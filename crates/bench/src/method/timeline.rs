@@ -38,9 +38,9 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Starts with the disk below a folder, whoever else uses it.
-    pub(crate) fn start(folder: &Path) -> Recorder {
-        let device = device_of(folder);
+    /// Starts with the disk of a directory, whether or not other programs use it.
+    pub(crate) fn start(directory: &Path) -> Recorder {
+        let device = device_of(directory);
         let (stop, stopped) = mpsc::channel();
         let record = move || {
             let mut rows = Vec::new();
@@ -50,7 +50,7 @@ impl Recorder {
                 let due = before.at + INTERVAL;
                 match stopped.recv_timeout(due.saturating_duration_since(Instant::now())) {
                     Err(RecvTimeoutError::Timeout) => {}
-                    // What is left is no second.
+                    // The rest is shorter than a second.
                     Ok(()) | Err(RecvTimeoutError::Disconnected) => return rows,
                 }
                 let now = Sample::take(device);
@@ -71,9 +71,9 @@ impl Recorder {
     }
 }
 
-/// The block device (major, minor) that a folder lies on.
-pub(crate) fn device_of(folder: &Path) -> (u32, u32) {
-    let stat = rustix::fs::stat(folder).map_or(0, |stat| stat.st_dev);
+/// The block device (major, minor) that a directory lies on.
+pub(crate) fn device_of(directory: &Path) -> (u32, u32) {
+    let stat = rustix::fs::stat(directory).map_or(0, |stat| stat.st_dev);
     (rustix::fs::major(stat), rustix::fs::minor(stat))
 }
 

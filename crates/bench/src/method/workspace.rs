@@ -1,4 +1,4 @@
-//! The one folder below which a run makes all its files, and its removal.
+//! The one directory below which a run makes all its files, and its removal.
 //!
 //! A signal does not end the program at once: it is noted here, scenarios look at it between two measurements, and what
 //! they hold is dropped in order.
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::failure::Failure;
 
-/// What the folders of runs are called, with the number of the process behind it.
+/// What the directories of runs are called, with the number of the process behind it.
 const NAME: &str = "ringroad-bench-";
 
-/// A folder of this run. Dropping it removes it, unless it is to be kept.
+/// A directory of this run. Dropping it removes it, unless it is to be kept.
 pub(crate) struct Workspace {
     path: PathBuf,
     keep: bool,
@@ -22,24 +22,24 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    /// Makes a folder with a name of its own below `parent`.
+    /// Makes a directory with a name of its own below `parent`.
     pub(crate) fn new(parent: &Path, keep: bool) -> Result<Workspace, Failure> {
         remove_abandoned(parent);
         let kept = if keep { "kept-" } else { "" };
         let path = parent.join(format!("{NAME}{kept}{}", std::process::id()));
-        fs::create_dir(&path).map_err(Failure::file("create the folder", &path))?;
+        fs::create_dir(&path).map_err(Failure::file("create the directory", &path))?;
         Ok(Workspace { path, keep, interrupted: Arc::default() })
     }
 
-    /// The folder that everything lies in.
+    /// The directory that everything lies in.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A folder below, made if it is not there.
-    pub(crate) fn folder(&self, name: &str) -> Result<PathBuf, Failure> {
+    /// A directory below, made if it is not there.
+    pub(crate) fn directory(&self, name: &str) -> Result<PathBuf, Failure> {
         let path = self.path.join(name);
-        fs::create_dir_all(&path).map_err(Failure::file("create the folder", &path))?;
+        fs::create_dir_all(&path).map_err(Failure::file("create the directory", &path))?;
         Ok(path)
     }
 
@@ -66,7 +66,7 @@ impl Workspace {
     }
 }
 
-/// Removes what runs that were killed (SIGKILL, a machine that went down) left there: folders of this user, named by
+/// Removes what runs that were killed (SIGKILL, a machine that went down) left there: directories of this user, named by
 /// processes that there are no more. Those that were to be kept have another name.
 fn remove_abandoned(parent: &Path) {
     let own = rustix::process::geteuid().as_raw();

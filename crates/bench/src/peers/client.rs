@@ -89,7 +89,7 @@ impl Client {
 pub(crate) struct Idle(Vec<Client>);
 
 impl Idle {
-    /// Opens them one after the other: the next one when the one before has its answer, so that no queue overflows and
+    /// Opens them one after the other: the next one when the one before has its response, so that no queue overflows and
     /// the server has done with each.
     pub(crate) fn open(
         server: SocketAddr,

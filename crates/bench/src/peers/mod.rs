@@ -2,7 +2,7 @@
 //! installed is left out by the scenarios, and named with the reason.
 //!
 //! [`client`] is a client of blocking calls; [`tool`] finds programs and asks for their versions; [`server`] starts a web server with a configuration, ours like
-//! the others, and waits until it answers.
+//! the others, and waits until it responds.
 
 pub(crate) mod client;
 pub(crate) mod server;

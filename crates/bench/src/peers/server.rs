@@ -1,5 +1,5 @@
 //! Web servers of a run: ours, nginx, lighttpd, H2O. Each is started in the same way, with a configuration in its own
-//! language, on a port that is free, with files in a folder of its own; and is ended with all its processes.
+//! language, on a port that is free, with files in a directory of its own; and is ended with all its processes.
 
 use std::fmt;
 use std::fs;
@@ -15,13 +15,13 @@ use crate::method::process::{Child, CpuTime, Launch};
 use crate::peers::client::Client;
 use crate::peers::tool::{Missing, Peer};
 
-/// How long a server has until its first answer. A cache that is read at the start may need some of it.
+/// How long a server has until its first response. A cache that is read at the start may need some of it.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The same where nothing is measured: a peer that will not answer should not hold up a test for long.
+/// The same where nothing is measured: a peer that does not respond should not hold up a test for long.
 const READY_TIMEOUT_INSTANT: Duration = Duration::from_secs(8);
 
-/// How long one attempt to get an answer may take.
+/// How long one attempt to get a response may take.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long a server may take to finish in order, with what it saves then.
@@ -46,36 +46,36 @@ impl Program {
         Ok(Program { peer: Some(peer), path: peer.find(bench)?.path })
     }
 
-    /// What every configuration of it starts with: it stays in the foreground and writes into its own folder only.
-    fn head(&self, place: &Place) -> String {
-        let folder = place.folder.display();
+    /// What every configuration of it starts with: it stays in the foreground and writes into its own directory only.
+    fn head(&self, instance: &Instance) -> String {
+        let directory = instance.directory.display();
         match self.peer {
             Some(Peer::Lighttpd) => format!(
-                "server.bind = \"127.0.0.1\"\nserver.port = {}\nserver.pid-file = \"{folder}/logs/pid\"\n\
-                 server.errorlog = \"{folder}/logs/error.log\"\n",
-                place.port
+                "server.bind = \"127.0.0.1\"\nserver.port = {}\nserver.pid-file = \"{directory}/logs/pid\"\n\
+                 server.errorlog = \"{directory}/logs/error.log\"\n",
+                instance.port
             ),
             Some(Peer::H2o) => {
                 let user = if rustix::process::geteuid().is_root() { "user: root\n" } else { "" };
                 format!(
-                    "pid-file: {folder}/logs/pid\nerror-log: {folder}/logs/error.log\n{user}\
+                    "pid-file: {directory}/logs/pid\nerror-log: {directory}/logs/error.log\n{user}\
                      listen:\n  host: 127.0.0.1\n  port: {}\n",
-                    place.port
+                    instance.port
                 )
             }
             _ => {
                 // Workers that keep root need no further care for rights of files and groups.
                 let user = if rustix::process::geteuid().is_root() { "user root;\n" } else { "" };
                 format!(
-                    "daemon off;\npid {folder}/logs/pid;\nerror_log {folder}/logs/error.log warn;\n{user}"
+                    "daemon off;\npid {directory}/logs/pid;\nerror_log {directory}/logs/error.log warn;\n{user}"
                 )
             }
         }
     }
 
     /// Each has its own way to be told of a configuration.
-    fn arguments(&self, folder: &Path, conf: &Path) -> Vec<String> {
-        let (prefix, conf) = (format!("{}/", folder.display()), conf.display().to_string());
+    fn arguments(&self, directory: &Path, conf: &Path) -> Vec<String> {
+        let (prefix, conf) = (format!("{}/", directory.display()), conf.display().to_string());
         let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
         match self.peer {
             None => words(&["-p", &prefix, "-c", &conf]),
@@ -89,11 +89,11 @@ impl Program {
 
 /// What a configuration has to know of where it is used.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Instance {
     /// Where it listens on loopback.
     pub(crate) port: u16,
-    /// The server's own folder: logs, caches, temporary files. Gone with the run.
-    pub(crate) folder: PathBuf,
+    /// The server's own directory: logs, caches, temporary files. Gone with the run.
+    pub(crate) directory: PathBuf,
 }
 
 /// How a server is to run.
@@ -101,53 +101,54 @@ pub(crate) struct Place {
 pub(crate) struct Conditions {
     /// Processors that it may use; none means all.
     pub(crate) cpus: Vec<usize>,
-    /// Folders of control groups ([`crate::method::cgroup::Group::folders`]).
+    /// Directories of control groups ([`crate::method::cgroup::Group::directories`]).
     pub(crate) groups: Vec<PathBuf>,
     /// The port to listen on; none takes one that is free.
     pub(crate) port: Option<u16>,
-    /// The path that is asked for until it answers; "" means `/ready`.
+    /// The path that is asked for until it responds; "" means `/ready`.
     pub(crate) ready_path: String,
-    /// What a handshake with it is made with, where it speaks TLS: the end of one is its first answer.
+    /// What a handshake with it is made with, where it speaks TLS: the end of one is its first response.
     pub(crate) tls: Option<tls::Client>,
 }
 
-/// A server that answers. Dropping it ends it.
+/// A running server. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Server {
     /// What tables and messages call it.
     label: String,
-    place: Place,
+    instance: Instance,
     configuration: String,
     child: Child,
 }
 
 impl Server {
-    /// Starts it and waits for its first answer, of whatever status. `configuration` writes all that follows the head
+    /// Starts it and waits for its first response, of whatever status. `configuration` writes all that follows the head
     /// of [`Program`] (process id, error log, foreground; for lighttpd and H2O the address too).
     pub(crate) fn start(
         bench: &Bench,
         label: &str,
         program: &Program,
         conditions: &Conditions,
-        configuration: impl FnOnce(&Place) -> String,
+        configuration: impl FnOnce(&Instance) -> String,
     ) -> Result<Server, Failure> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let folder = bench.workspace.folder(&format!("server-{}", NEXT.fetch_add(1, Ordering::Relaxed)))?;
+        let directory =
+            bench.workspace.directory(&format!("server-{}", NEXT.fetch_add(1, Ordering::Relaxed)))?;
         let port = port_for(conditions.port)?;
-        let place = Place { port, folder };
-        let configuration = format!("{}{}", program.head(&place), configuration(&place));
+        let instance = Instance { port, directory };
+        let configuration = format!("{}{}", program.head(&instance), configuration(&instance));
         let file = |path: &Path, doing, error| Failure::File { path: path.to_owned(), doing, error };
-        let logs = place.folder.join("logs");
-        fs::create_dir_all(&logs).map_err(|error| file(&logs, "create the folder", error))?;
-        let conf = place.folder.join("server.conf");
+        let logs = instance.directory.join("logs");
+        fs::create_dir_all(&logs).map_err(|error| file(&logs, "create the directory", error))?;
+        let conf = instance.directory.join("server.conf");
         fs::write(&conf, &configuration).map_err(|error| file(&conf, "write", error))?;
         let child = Launch::new(label, &program.path)
-            .arguments(program.arguments(&place.folder, &conf))
+            .arguments(program.arguments(&instance.directory, &conf))
             .cpus(&conditions.cpus)
             .groups(&conditions.groups)
-            .folder(&place.folder)
+            .directory(&instance.directory)
             .start(&logs.join("output"))?;
-        let mut server = Server { label: label.to_owned(), place, configuration, child };
+        let mut server = Server { label: label.to_owned(), instance, configuration, child };
         let limit = if bench.scale == Scale::Instant { READY_TIMEOUT_INSTANT } else { READY_TIMEOUT };
         server.wait_until_ready(limit, conditions)?;
         Ok(server)
@@ -155,12 +156,12 @@ impl Server {
 
     /// Where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
-        SocketAddr::from((Ipv4Addr::LOCALHOST, self.place.port))
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.instance.port))
     }
 
     /// The address of a path, which starts with a slash.
     pub(crate) fn url(&self, path: &str) -> String {
-        format!("http://127.0.0.1:{}{path}", self.place.port)
+        format!("http://127.0.0.1:{}{path}", self.instance.port)
     }
 
     /// The exact text that it was started with.
@@ -186,7 +187,7 @@ impl Server {
         }
     }
 
-    /// What it answers to a request of its own connection, header section and body; none where it does not.
+    /// Its response to a request over a new connection, header section and body; none where it does not respond.
     pub(crate) fn get(&self, path: &str) -> Option<String> {
         let mut socket = TcpStream::connect_timeout(&self.address(), PROBE_TIMEOUT).ok()?;
         socket.set_read_timeout(Some(PROBE_TIMEOUT)).ok()?;
@@ -222,7 +223,7 @@ impl Server {
 
     /// The error log says more than the standard error, where there is one.
     fn failed(&self, failure: Failure) -> Failure {
-        let log = crate::method::process::last_words(&self.place.folder.join("logs/error.log"));
+        let log = crate::method::process::last_words(&self.instance.directory.join("logs/error.log"));
         match failure {
             Failure::Program { name, problem, said } if !log.is_empty() && !said.contains(&log) => {
                 Failure::Program {
@@ -238,7 +239,7 @@ impl Server {
 
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} on port {}", self.label, self.place.port)
+        write!(f, "{} on port {}", self.label, self.instance.port)
     }
 }
 
@@ -247,7 +248,7 @@ pub(crate) fn free_port() -> Result<u16, Failure> {
     port_for(None)
 }
 
-/// The wanted port if nobody has it, or one that nobody has.
+/// The wanted port if it is free, or any free port.
 fn port_for(wanted: Option<u16>) -> Result<u16, Failure> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, wanted.unwrap_or(0))).map_err(|error| {
         Failure::Kernel { doing: format!("listening on 127.0.0.1:{}", wanted.unwrap_or(0)), error }
@@ -257,7 +258,7 @@ fn port_for(wanted: Option<u16>) -> Result<u16, Failure> {
     Ok(address.port())
 }
 
-/// Whether something that speaks HTTP answers there.
+/// Whether something that speaks HTTP responds there.
 pub(crate) fn answers(address: SocketAddr, path: &str) -> bool {
     let ask = || -> std::io::Result<bool> {
         let mut socket = TcpStream::connect_timeout(&address, PROBE_TIMEOUT)?;

@@ -127,15 +127,18 @@ pub(crate) fn facts(bench: &Bench) -> Vec<Fact> {
 pub(crate) fn in_path(name: &str) -> Option<PathBuf> {
     let listed = std::env::var_os("PATH").unwrap_or_default();
     let fixed = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
-    std::env::split_paths(&listed).chain(fixed).map(|folder| folder.join(name)).find(|path| is_program(path))
+    std::env::split_paths(&listed)
+        .chain(fixed)
+        .map(|directory| directory.join(name))
+        .find(|path| is_program(path))
 }
 
-/// A file that somebody may execute.
+/// A file with a permission to execute it.
 fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
-/// What it says of itself; both streams, since each program has its own habit, and so has its exit status.
+/// Its description of itself; both streams, because programs differ in the stream and in the exit status.
 fn about(path: &Path, option: &str) -> String {
     let Ok(output) = Command::new(path).arg(option).stdin(Stdio::null()).output() else {
         return String::new();
@@ -152,7 +155,7 @@ mod tests {
     fn programs_are_found_by_name_and_nothing_else_is() {
         assert!(in_path("sh").is_some());
         assert_eq!(in_path("no-such-program-of-ringroad"), None);
-        // A folder and a file that cannot be executed are no programs.
+        // A directory and a file that cannot be executed are no programs.
         assert!(!is_program(Path::new("/")));
         assert!(!is_program(Path::new("/proc/version")));
     }

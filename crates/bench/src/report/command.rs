@@ -1,4 +1,4 @@
-//! `ringroad bench report` and `ringroad bench compare`: what is done with results that are there.
+//! `ringroad bench report` and `ringroad bench compare`: commands over earlier results.
 
 use std::path::{Path, PathBuf};
 
@@ -73,23 +73,23 @@ fn no_measurement(name: &str, own: &ArgMatches) -> Result<(), Failure> {
     }
 }
 
-/// All files are read before anything is written: a broken one leaves the folder as it is.
+/// All files are read before anything is written: a broken one leaves the directory as it is.
 fn render(options: &Render, out: &Path) -> Result<(), Failure> {
     let reports = options.files.iter().map(|path| report::read(path)).collect::<Result<Vec<_>, _>>()?;
-    report::check_folder(out)?;
+    report::check_directory(out)?;
     match report::merge::merge(reports) {
         Some(merged) => report::write(&merged, out),
         None => Err(Failure::Usage("no file".to_owned())),
     }
 }
 
-/// The text is for a terminal; the page is written only where somebody asked for it.
+/// The text is for a terminal; the page is written only with `--out`.
 fn compare(options: &Compare, out: Option<&Path>) -> Result<(), Failure> {
     let (a, b) = (report::read(&options.a)?, report::read(&options.b)?);
     let comparison = report::compare::compare(&a, &b);
     print!("{}", report::compare::as_text(&comparison));
     let Some(out) = out else { return Ok(()) };
-    report::check_folder(out)?;
+    report::check_directory(out)?;
     let path = out.join("compare.html");
     report::write_file(&path, &report::compare::as_page(&comparison))?;
     println!("{}", path.display());

@@ -1,8 +1,8 @@
 //! Two runs side by side: what the machines differ in, and every figure that both have, with its ratio and whether the
 //! spreads overlap. As text for a terminal, and as a page.
 //!
-//! Figures belong together by name: scenario with its title, table, row, column with its unit. What has another name in
-//! the other run is listed as having no counterpart rather than matched by guesswork: a ratio of two different things is
+//! Figures belong together by name: scenario with its title, table, row, column with its unit. Figures with another
+//! name in the other run are listed as having no counterpart rather than matched by guesswork: a ratio of two different things is
 //! worse than none. Single measurements, plots and findings are not compared: the first are in the spreads already, the
 //! second show the same figures, and the third are sentences.
 
@@ -194,7 +194,7 @@ impl Pair {
     }
 }
 
-/// What stands beside the name of a figure.
+/// The columns beside the name of a figure.
 const COLUMNS: [&str; 4] = ["A", "B", "B / A", "spreads"];
 
 /// For a terminal.

@@ -29,16 +29,16 @@ use model::{FORMAT, Plot, Report};
 const JSON: &str = "report.json";
 
 /// Fails when a report could not be written there, before forty minutes are spent on one. Leaves nothing: a run without
-/// results has no folder.
-pub(crate) fn check_folder(folder: &Path) -> Result<(), Failure> {
+/// results has no directory.
+pub(crate) fn check_directory(directory: &Path) -> Result<(), Failure> {
     // "" is the parent of a name alone.
-    let there = folder.ancestors().find(|path| path.as_os_str().is_empty() || path.exists());
-    // A name without a folder lies in the current one.
+    let there = directory.ancestors().find(|path| path.as_os_str().is_empty() || path.exists());
+    // A name without a directory lies in the current one.
     let there = match there {
         Some(path) if !path.as_os_str().is_empty() => path,
         _ => Path::new("."),
     };
-    let denied = |error| file("write the report to", folder, error);
+    let denied = |error| file("write the report to", directory, error);
     if !there.is_dir() {
         return Err(denied(std::io::ErrorKind::NotADirectory.into()));
     }
@@ -49,29 +49,29 @@ pub(crate) fn check_folder(folder: &Path) -> Result<(), Failure> {
 }
 
 /// Writes the JSON file, whole or not at all: what an interrupted run has found so far stays readable.
-pub(crate) fn save(report: &Report, folder: &Path) -> Result<PathBuf, Failure> {
-    fs::create_dir_all(folder).map_err(|error| file("create the folder", folder, error))?;
+pub(crate) fn save(report: &Report, directory: &Path) -> Result<PathBuf, Failure> {
+    fs::create_dir_all(directory).map_err(|error| file("create the directory", directory, error))?;
     let text = serde_json::to_string_pretty(report).map_err(|error| Failure::Other(error.to_string()))?;
-    let path = folder.join(JSON);
-    let new = folder.join("report.json.new");
+    let path = directory.join(JSON);
+    let new = directory.join("report.json.new");
     // A reader, or the next program, never sees half a file under the final name.
     fs::write(&new, text + "\n").map_err(|error| file("write", &new, error))?;
     fs::rename(&new, &path).map_err(|error| file("write", &path, error))?;
     Ok(path)
 }
 
-/// Writes the files of a report into a folder, which is made if it is not there, and says where the page is.
-pub(crate) fn write(report: &Report, folder: &Path) -> Result<(), Failure> {
-    save(report, folder)?;
+/// Writes the files of a report into a directory, which is made if it is not there, and says where the page is.
+pub(crate) fn write(report: &Report, directory: &Path) -> Result<(), Failure> {
+    save(report, directory)?;
     // As files of their own for Markdown and for a README, in the colours that they have on the page.
     for section in &report.sections {
         let styles = plot::styles(section.plots.iter());
         for one in section.plots.iter().filter(|one| !plot::is_empty(one)) {
-            write_file(&folder.join(plot_path(one)), &plot::file(one, &styles))?;
+            write_file(&directory.join(plot_path(one)), &plot::file(one, &styles))?;
         }
     }
-    write_file(&folder.join("report.md"), &page::markdown(report))?;
-    let page = folder.join("report.html");
+    write_file(&directory.join("report.md"), &page::markdown(report))?;
+    let page = directory.join("report.html");
     write_file(&page, &page::page(report))?;
     println!("{}", page.display());
     Ok(())
@@ -79,13 +79,13 @@ pub(crate) fn write(report: &Report, folder: &Path) -> Result<(), Failure> {
 
 /// Writes one of the files that are made of the JSON, which is there already: it can be written again.
 fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).map_err(|error| file("create the folder", folder, error))?;
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory).map_err(|error| file("create the directory", directory, error))?;
     }
     fs::write(path, text).map_err(|error| file("write", path, error))
 }
 
-/// Where a plot lies below the report's folder. A JSON file from elsewhere cannot name a place outside it.
+/// Where a plot lies below the report's directory. A JSON file from elsewhere cannot name a place outside it.
 fn plot_path(plot: &Plot) -> PathBuf {
     let id = plot.id.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' });
     Path::new("plots").join(id.collect::<String>()).with_extension("svg")
@@ -93,7 +93,7 @@ fn plot_path(plot: &Plot) -> PathBuf {
 
 /// Reads a JSON file that an earlier run wrote.
 pub(crate) fn read(path: &Path) -> Result<Report, Failure> {
-    /// What is read of a file before the rest: its format.
+    /// The first field to read of a file: its format.
     #[derive(serde::Deserialize)]
     struct Head {
         format: u32,
@@ -121,7 +121,7 @@ fn file(doing: &'static str, path: &Path, error: std::io::Error) -> Failure {
 mod tests {
     use super::*;
 
-    fn folder(name: &str) -> PathBuf {
+    fn directory(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("ringroad-report-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         path
@@ -129,40 +129,43 @@ mod tests {
 
     #[test]
     fn what_is_saved_is_read_again() {
-        let folder = folder("again");
+        let directory = directory("again");
         let report = Report { format: FORMAT, scale: "quick".to_owned(), ..Report::default() };
-        let path = save(&report, &folder.join("below")).unwrap();
+        let path = save(&report, &directory.join("below")).unwrap();
         assert_eq!(read(&path).unwrap(), report);
-        fs::remove_dir_all(folder).unwrap();
+        fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]
     fn other_formats_and_other_files_are_refused_in_one_line() {
-        let folder = folder("refused");
+        let directory = directory("refused");
         for (text, expected) in [
             (r#"{"format": 2, "new": []}"#, "a report of format 2; this program reads format 1"),
             (r#"{"format": 1}"#, "missing field"),
             ("[1, 2]", "not a report of ringroad bench"),
         ] {
-            let path = folder.join("report.json");
+            let path = directory.join("report.json");
             fs::write(&path, text).unwrap();
             let failure = read(&path).unwrap_err().to_string();
             assert!(failure.contains(expected) && !failure.contains('\n'), "{text}: {failure}");
         }
-        assert!(read(&folder.join("none.json")).unwrap_err().to_string().contains("No such file"));
-        fs::remove_dir_all(folder).unwrap();
+        assert!(read(&directory.join("none.json")).unwrap_err().to_string().contains("No such file"));
+        fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]
-    fn a_folder_that_cannot_be_made_is_refused_before_the_measurement() {
-        let folder = folder("check");
-        fs::write(folder.join("file"), "").unwrap();
-        check_folder(&folder.join("a/b/c")).unwrap();
-        check_folder(Path::new("ringroad-bench")).unwrap();
-        assert!(!folder.join("a").exists(), "nothing is made by looking");
+    fn a_directory_that_cannot_be_made_is_refused_before_the_measurement() {
+        let directory = directory("check");
+        fs::write(directory.join("file"), "").unwrap();
+        check_directory(&directory.join("a/b/c")).unwrap();
+        check_directory(Path::new("ringroad-bench")).unwrap();
+        assert!(!directory.join("a").exists(), "nothing is made by looking");
         assert!(
-            check_folder(&folder.join("file/below")).unwrap_err().to_string().contains("not a directory")
+            check_directory(&directory.join("file/below"))
+                .unwrap_err()
+                .to_string()
+                .contains("not a directory")
         );
-        fs::remove_dir_all(folder).unwrap();
+        fs::remove_dir_all(directory).unwrap();
     }
 }

@@ -40,9 +40,9 @@ pub(crate) struct Report {
 /// A name and what is so called.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fact {
-    /// What it is called.
+    /// Its name.
     pub(crate) name: String,
-    /// What is said of it; more than one line where it is a file.
+    /// Its value; more than one line where it is a file.
     pub(crate) value: String,
 }
 
@@ -51,22 +51,22 @@ pub(crate) struct Fact {
 pub(crate) struct Section {
     /// The scenario's name on the command line.
     pub(crate) scenario: String,
-    /// What stands above it in the report.
+    /// Its heading in the report.
     pub(crate) title: String,
     /// The write-up that it repeats, by the number it starts with ("000" to "004").
     pub(crate) seed: Option<String>,
-    /// What is asked, in one sentence.
+    /// The question, in one sentence.
     pub(crate) question: String,
     /// Why there are no results, or not all: the one line with which the scenario ended.
     #[serde(default)]
     pub(crate) failed: Option<String>,
     /// Our tables, the one in the write-up's form first.
     pub(crate) tables: Vec<Table>,
-    /// What is drawn; the figures are those of the tables and runs.
+    /// Its plots; the figures are those of the tables and runs.
     pub(crate) plots: Vec<Plot>,
-    /// What was found about each claim of the write-up.
+    /// A verdict on each claim of the write-up.
     pub(crate) findings: Vec<Finding>,
-    /// What was left out, and why.
+    /// Omissions with their reasons.
     pub(crate) skipped: Vec<Fact>,
     /// Who stands where: charts and sentences at the head of the report.
     #[serde(default)]
@@ -124,7 +124,7 @@ impl Section {
 /// Figures in rows, each row with as many cells as there are columns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Table {
-    /// What stands above it.
+    /// Its heading.
     pub(crate) title: String,
     /// The first column holds the rows' names and is not among these.
     pub(crate) columns: Vec<Column>,
@@ -141,7 +141,7 @@ pub(crate) struct Column {
     pub(crate) unit: String,
 }
 
-/// What was measured of one case.
+/// The figures of one case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Row {
     /// The case; unique in its table, since `compare` looks for it by name.
@@ -150,7 +150,7 @@ pub(crate) struct Row {
     pub(crate) cells: Vec<Cell>,
 }
 
-/// What stands in a place of a table.
+/// The content of a cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Cell {
@@ -168,7 +168,7 @@ pub(crate) enum Cell {
 /// Some servers, or engines, beside each other by one figure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Standing {
-    /// What was measured, figure and case.
+    /// Figure and case.
     pub(crate) title: String,
     pub(crate) unit: String,
     /// A cost, not a rate.
@@ -193,11 +193,11 @@ pub(crate) struct Entrant {
 pub(crate) struct Plot {
     /// Unique in the report, fit for an HTML id.
     pub(crate) id: String,
-    /// What stands above it.
+    /// Its heading.
     pub(crate) title: String,
-    /// What was varied.
+    /// The varied quantity.
     pub(crate) x: Axis,
-    /// What was measured.
+    /// The measured quantity.
     pub(crate) y: Axis,
     /// One line each; a series without points has a key and no line.
     pub(crate) series: Vec<Series>,
@@ -206,7 +206,7 @@ pub(crate) struct Plot {
 /// What an axis says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Axis {
-    /// What is counted along it.
+    /// The quantity along it.
     pub(crate) name: String,
     /// "" for a number of things.
     pub(crate) unit: String,
@@ -234,7 +234,7 @@ pub(crate) struct Series {
     pub(crate) points: Vec<[f64; 2]>,
 }
 
-/// What was found about a claim of the write-up.
+/// A claim of the write-up with its verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Finding {
     /// The claim, in our words.
@@ -259,7 +259,7 @@ pub(crate) enum Verdict {
 /// One measurement, as it was made.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Run {
-    /// What was measured: engine, size, connections, round and so on.
+    /// The case: engine, size, connections, round and so on.
     pub(crate) labels: BTreeMap<String, String>,
     /// Each by its name, with its unit in the name.
     pub(crate) figures: BTreeMap<String, f64>,
@@ -285,7 +285,7 @@ impl Run {
     }
 }
 
-/// What was recorded once a second.
+/// A recording of the machine, once a second.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Timeline {
     /// What each place of a row is.

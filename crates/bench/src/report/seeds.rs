@@ -29,9 +29,9 @@ pub(crate) struct Seed {
     pub(crate) source: String,
     /// An address to find it at.
     pub(crate) url: String,
-    /// What it was measured on and with: name and value.
+    /// The machine and the tools of its author: name and value.
     pub(crate) setting: Vec<(String, String)>,
-    /// What it concludes.
+    /// Its conclusions.
     pub(crate) claims: Vec<String>,
     /// Its tables, as printed.
     pub(crate) tables: Vec<Published>,
@@ -92,7 +92,7 @@ impl Published {
     }
 }
 
-/// What is a number and nothing else is a figure with the decimals that were printed.
+/// A cell that is a number alone is a figure with the decimals that were printed.
 fn cell(text: &str) -> Cell {
     let Ok(figure) = text.parse::<f64>() else { return Cell::Text(text.to_owned()) };
     let decimals = text.split_once('.').map_or(0, |(_, decimals)| decimals.len());

@@ -118,7 +118,7 @@ pub(crate) fn sentence(standing: &Standing) -> String {
 pub(crate) struct Advice<'a> {
     pub(crate) about: &'a str,
     pub(crate) setting: &'a str,
-    /// What it brings.
+    /// Its gain.
     pub(crate) because: String,
 }
 

@@ -24,7 +24,7 @@ pub(crate) fn number(value: f64, decimals: u8) -> String {
     text + rest
 }
 
-/// A number with about four digits that say something: for values whose precision nobody has chosen.
+/// A number with about four significant digits: for values without a chosen precision.
 pub(crate) fn rounded(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return number(value, 0);
@@ -73,7 +73,7 @@ pub(crate) fn with_unit(name: &str, unit: &str) -> String {
     if unit.is_empty() { name.to_owned() } else { format!("{name}, {unit}") }
 }
 
-/// What stands at an axis.
+/// The label of an axis.
 pub(crate) fn axis(axis: &Axis) -> String {
     let is_bare_percentile = axis.scale == AxisScale::Percentile && axis.unit.is_empty();
     let text = with_unit(&axis.name, if is_bare_percentile { "%" } else { &axis.unit });

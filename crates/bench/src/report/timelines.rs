@@ -12,8 +12,8 @@ const SHOWN_MAX: usize = 16;
 const ROUND: &str = "round";
 
 /// One recording in both forms.
-pub(crate) struct Shown {
-    /// What was measured meanwhile.
+pub(crate) struct Recording {
+    /// The measurement that it belongs to.
     pub(crate) title: String,
     /// Processor, disk, network, interrupts and switches, by time.
     pub(crate) plots: Vec<Plot>,
@@ -23,7 +23,7 @@ pub(crate) struct Shown {
 
 /// The recordings of a section that are shown: one for each thing that was measured, not one for each repetition, and
 /// rather one that nothing disturbed. `prefix` makes the plots' ids unique in the page.
-pub(crate) fn shown(section: &Section, prefix: &str) -> Vec<Shown> {
+pub(crate) fn shown(section: &Section, prefix: &str) -> Vec<Recording> {
     let mut best: Vec<(BTreeMap<&str, &str>, &Run, &Timeline)> = Vec::new();
     for run in &section.runs {
         // Short measurements end before the first second and have a recording without rows.
@@ -42,14 +42,14 @@ pub(crate) fn shown(section: &Section, prefix: &str) -> Vec<Shown> {
             None => best.push((labels, run, timeline)),
         }
     }
-    // Dozens of recordings would make the page megabytes long, and nobody compares more than a few.
+    // Dozens of recordings would make the page megabytes long, and readers compare only a few.
     best.truncate(SHOWN_MAX);
     best.iter()
         .enumerate()
         .map(|(at, (labels, _, timeline))| {
             let title: Vec<String> = labels.iter().map(|(name, value)| format!("{name} {value}")).collect();
             let title = if title.is_empty() { "the run".to_owned() } else { title.join(", ") };
-            Shown {
+            Recording {
                 plots: plots(timeline, &format!("{prefix}-t{at}"), &title),
                 table: table(timeline, &title),
                 title,

@@ -30,12 +30,12 @@ use crate::failure::Failure;
 use crate::load::{Length, Pace, Plan};
 use crate::method::pin::{self, Split};
 use crate::method::{page_cache, pause};
-use crate::peers::server::{Place, Program, Server};
+use crate::peers::server::{Instance, Program, Server};
 use crate::report::model::{Run, Section, Table, Told};
 
 /// Options of `bench cache`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct CacheOptions {
     /// Clients that ask at once for one object
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..=10_000))]
     clients: u32,
@@ -68,12 +68,12 @@ const REMOVED: Figure =
 /// One run of the scenario.
 struct Life<'a> {
     bench: &'a Bench,
-    options: &'a Options,
+    options: &'a CacheOptions,
     place: ServerCpus,
     entries: u64,
 }
 
-impl Scenario for Options {
+impl Scenario for CacheOptions {
     const NAME: &'static str = "cache";
     const SECONDS: u32 = 180;
     const HELP: &'static str =
@@ -105,7 +105,7 @@ impl Scenario for Options {
         lineup::measure(bench, section, &mut STARTS.to_vec(), labels, |how, _, section| {
             life.start(&ways[0], how, section).map(Ok)
         })?;
-        // Once: what is removed is gone.
+        // Once: removed entries are gone.
         for (way, program) in &mut ways {
             for (labels, run) in life.ended(way, program, section)? {
                 lineup::file(section, run, &labels, 0);
@@ -135,9 +135,9 @@ fn shared_labels(clients: u32) -> Labels {
     at([("part", &"one fetch"), ("clients", &clients)])
 }
 
-/// A server that is its own origin, over entries in a folder.
-fn configuration(way: &Way, place: &Place, folder: &Path, inactive: Duration) -> String {
-    let (folder, inactive, port) = (folder.display(), inactive.as_secs(), place.port);
+/// A server that is its own origin, over entries in a directory.
+fn configuration(way: &Way, instance: &Instance, directory: &Path, inactive: Duration) -> String {
+    let (directory, inactive, port) = (directory.display(), inactive.as_secs(), instance.port);
     // nginx reads and removes in processes of its own, in pauses by default: without them, as this server does.
     let pace = match way.peer {
         Some(_) => {
@@ -146,7 +146,7 @@ fn configuration(way: &Way, place: &Place, folder: &Path, inactive: Duration) ->
         None => "",
     };
     let http = format!(
-        "proxy_cache_path {folder} levels=2 keys_zone=entries:512m use_temp_path=off inactive={inactive}s{pace};"
+        "proxy_cache_path {directory} levels=2 keys_zone=entries:512m use_temp_path=off inactive={inactive}s{pace};"
     );
     let counters = if way.peer.is_none() { "location = /counters { cache_counters; }\n" } else { "" };
     let server = format!(
@@ -156,11 +156,11 @@ fn configuration(way: &Way, place: &Place, folder: &Path, inactive: Duration) ->
          proxy_cache_key $uri;\n}}",
         body = "x".repeat(1000)
     );
-    way.configuration(place, &Text { http, server, ..Text::default() })
+    way.configuration(instance, &Text { http, server, ..Text::default() })
 }
 
 impl Life<'_> {
-    fn folder(&self, way: &Way) -> PathBuf {
+    fn directory(&self, way: &Way) -> PathBuf {
         self.bench.workspace.path().join(format!("cache-of-{}", way.name))
     }
 
@@ -169,9 +169,9 @@ impl Life<'_> {
     }
 
     fn server(&self, way: &Way, program: &Program, inactive: Duration) -> Result<Server, Failure> {
-        let folder = self.folder(way);
-        Server::start(self.bench, way.name, program, &self.place.conditions(), |place| {
-            configuration(way, place, &folder, inactive)
+        let directory = self.directory(way);
+        Server::start(self.bench, way.name, program, &self.place.conditions(), |instance| {
+            configuration(way, instance, &directory, inactive)
         })
     }
 
@@ -185,16 +185,16 @@ impl Life<'_> {
             let _ = send_slowly(socket, length, &counted);
         })?;
         let ways = (&SERVERS[..], ", one fetch");
-        let mut servers = lineup::start(self.bench, section, (&self.place, None), ways, |way, place| {
-            let folder = place.folder.display();
-            let http = format!("proxy_cache_path {folder}/cache keys_zone=entries:1m use_temp_path=off;");
+        let mut servers = lineup::start(self.bench, section, (&self.place, None), ways, |way, instance| {
+            let directory = instance.directory.display();
+            let http = format!("proxy_cache_path {directory}/cache keys_zone=entries:1m use_temp_path=off;");
             let lock = "proxy_cache_lock on; proxy_cache_lock_timeout 60s; proxy_cache_lock_age 60s;";
             let port = origin.port();
             let server = format!(
                 "{READY}\nlocation / {{ proxy_pass http://127.0.0.1:{port}; proxy_cache entries; \
                  proxy_cache_key $uri; {lock} }}"
             );
-            way.configuration(place, &Text { http, server, ..Text::default() })
+            way.configuration(instance, &Text { http, server, ..Text::default() })
         })?;
         for number in [1, self.clients()] {
             self.bench.progress(format_args!("cache: one object to {number} clients"));
@@ -237,7 +237,7 @@ impl Life<'_> {
     fn start(&self, ours: &(Way, Program), how: &str, section: &mut Section) -> Result<Run, Failure> {
         let (way, program) = ours;
         if how == STARTS[1] {
-            remove_snapshot(&self.folder(way))?;
+            remove_snapshot(&self.directory(way))?;
         }
         if self.bench.is_root() {
             page_cache::drop_all()?;
@@ -265,9 +265,9 @@ impl Life<'_> {
 
     /// Latencies before entries are removed, and meanwhile.
     fn ended(&self, way: &Way, program: &Program, section: &mut Section) -> Result<Vec<Filed>, Failure> {
-        let folder = self.folder(way);
+        let directory = self.directory(way);
         // It says when entries were used last, which may be too long ago: they would go before the first look.
-        remove_snapshot(&folder)?;
+        remove_snapshot(&directory)?;
         let length = self.bench.length(Duration::from_secs(5));
         let inactive = length * 2 + Duration::from_secs(3);
         let mut server = self.server(way, program, inactive)?;
@@ -279,9 +279,9 @@ impl Life<'_> {
         let filed = |when: &str, run| (of(way, &ended_labels(when)), run);
         served::warm_up(self.bench, &plan)?;
         let alone = served::measure(self.bench, &mut server, &plan)?.run();
-        let (before, begun) = (entries(&folder).count, Instant::now());
+        let (before, begun) = (entries(&directory).count, Instant::now());
         self.bench.progress(format_args!("cache: waiting until entries of {} pass out of use", way.name));
-        while entries(&folder).count > before - before / 20 {
+        while entries(&directory).count > before - before / 20 {
             self.bench.check_interrupted()?;
             if begun.elapsed() > inactive + KNOWN_TIMEOUT {
                 server.end();
@@ -290,9 +290,9 @@ impl Life<'_> {
             }
             pause(Duration::from_millis(100));
         }
-        let at_first = entries(&folder).count;
+        let at_first = entries(&directory).count;
         let mut beside = served::measure(self.bench, &mut server, &plan)?.run();
-        beside.set("removed_entries", at_first.saturating_sub(entries(&folder).count) as f64);
+        beside.set("removed_entries", at_first.saturating_sub(entries(&directory).count) as f64);
         server.end();
         Ok(vec![filed("alone", Ok(alone)), filed("beside", Ok(beside))])
     }
@@ -368,8 +368,8 @@ fn shared_table(sheet: Sheet<'_>, clients: u32) -> Table {
 }
 
 /// What a server saved of its entries at its end.
-fn remove_snapshot(folder: &Path) -> Result<(), Failure> {
-    let listed = fs::read_dir(folder).map_err(Failure::file("read", folder))?;
+fn remove_snapshot(directory: &Path) -> Result<(), Failure> {
+    let listed = fs::read_dir(directory).map_err(Failure::file("read", directory))?;
     for path in listed.flatten().map(|entry| entry.path()) {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if name.starts_with("ringroad.index") {
@@ -405,8 +405,8 @@ mod tests {
 
     #[test]
     fn counters_are_ours_and_a_pace_is_nginxs() {
-        let place = Place { port: 8080, folder: "/x".into() };
-        let text = |way: Way| configuration(&way, &place, Path::new("/c"), Duration::from_secs(9));
+        let instance = Instance { port: 8080, directory: "/x".into() };
+        let text = |way: Way| configuration(&way, &instance, Path::new("/c"), Duration::from_secs(9));
         assert!(text(RING).contains("cache_counters") && text(RING).contains("inactive=9s;"));
         assert!(!text(NGINX).contains("cache_counters") && text(NGINX).contains("manager_sleep"));
     }

@@ -1,16 +1,16 @@
-//! `bench crowd`: what connections cost that are open and say nothing, and how long answers take where there is time for
+//! `bench crowd`: what connections cost that are open and say nothing, and how long responses take where there is time for
 //! them. Both are what a server meets most of its life, unlike the full load of few clients that is easy to measure.
 //!
-//! Cost: `return 200` over 100 and 1 000 kept connections, all of them active, and over 1 000 of 10 000. Each round
+//! Cost: `return 200` over 100 and 1 000 keep-alive connections, all of them active, and over 1 000 of 10 000. Each round
 //! starts a server anew and looks at its memory with no connection and with those that will stay idle, each of which has
-//! had one answer: what it takes for them is what it has to keep for a client that may come back. Processor time of a
+//! had one response: the difference is the memory that it keeps for a client that may come back. Processor time of a
 //! request shows whether a turn of the server looks at connections that have nothing to say.
 //!
 //! Half load: requests are due at half of the rate that nginx reaches with 100 connections, whatever the server does
-//! (an open loop). A latency counts from when its request was due, so a server cannot look fast by answering less.
+//! (an open loop). A latency counts from when its request was due, so a server cannot look fast by responding less.
 //!
-//! Here: what is measured, and what is made of it. No write-up has such tables. They answer what an operator asks who has
-//! ten thousand clients and not a hundred: the growth from few to many is the figure of each server by itself.
+//! Here: measurement and tables. No write-up has such tables. They are for an operator with
+//! ten thousand clients instead of a hundred: the growth from few to many is the figure of each server by itself.
 
 use std::time::Duration;
 
@@ -26,12 +26,12 @@ use crate::load::{Pace, Plan};
 use crate::method::memory;
 use crate::method::pin::{self, Split};
 use crate::peers::client::Idle;
-use crate::peers::server::{Place, Program, Server};
+use crate::peers::server::{Instance, Program, Server};
 use crate::report::model::{AxisScale, Finding, Run, Section, Table, Told, Verdict};
 
 /// Options of `bench crowd`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct CrowdOptions {
     /// Connections that are open in the largest crowd
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(100..=50_000))]
     connections: u32,
@@ -58,15 +58,15 @@ const EACH: Figure =
     figure("more for each idle one", "bytes", 0, Of::Value("bytes_per_idle_connection", 1.0));
 
 /// The same for all but the engine. Idle connections outlast the measurement.
-fn configuration(way: &Way, place: &Place, open: u32) -> String {
+fn configuration(way: &Way, instance: &Instance, open: u32) -> String {
     // nginx ends idle connections once less than a sixteenth of what it may have is free.
     let connections = open + open / 4 + DESCRIPTORS_BESIDE;
     let http = "keepalive_timeout 1h;".to_owned();
     let server = "location / { return 200; }".to_owned();
-    way.configuration(place, &Text { connections, http, server, ..Text::default() })
+    way.configuration(instance, &Text { connections, http, server, ..Text::default() })
 }
 
-impl Scenario for Options {
+impl Scenario for CrowdOptions {
     const NAME: &'static str = "crowd";
     const SECONDS: u32 = 100;
     const HELP: &'static str =
@@ -111,7 +111,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn choose(bench: &Bench, options: &Options, descriptors: u64, section: &mut Section) -> Crowd {
+    fn choose(bench: &Bench, options: &CrowdOptions, descriptors: u64, section: &mut Section) -> Crowd {
         // A test needs no crowd to see that it runs.
         if bench.scale == Scale::Instant {
             return Crowd { connections: 60, active: 20, few: 10 };
@@ -135,8 +135,8 @@ impl Crowd {
         program: &Program,
         place: &ServerCpus,
     ) -> Result<Server, Failure> {
-        Server::start(bench, way.name, program, &place.conditions(), |place| {
-            configuration(way, place, self.connections)
+        Server::start(bench, way.name, program, &place.conditions(), |instance| {
+            configuration(way, instance, self.connections)
         })
     }
 
@@ -216,8 +216,8 @@ impl Crowd {
         sheet.table(&title, &lineup::rows(&SERVERS), &columns)
     }
 
-    /// What is there from the start stands beside what each connection adds: a server may have taken memory for all that it
-    /// could get, which a small figure per connection would hide.
+    /// Memory without connections stands beside the memory of each connection: a server may allocate memory for all possible
+    /// connections at its start, which a small figure per connection would hide.
     fn memory(&self, sheet: Sheet<'_>) -> Table {
         let title = format!(
             "Memory of the server in user space, with {} idle connections that have had one answer each",
@@ -249,7 +249,7 @@ impl Crowd {
     }
 }
 
-/// All servers at half of what nginx (or, without it, ours on epoll) can answer, in turns. Answers whose rate that is.
+/// All servers at half of what nginx (or, without it, ours on epoll) can serve, in turns. Returns whose rate that is.
 fn half_load(
     bench: &Bench,
     section: &mut Section,
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_server_may_have_more_connections_than_are_opened() {
-        let place = Place { port: 8080, folder: "/x".into() };
-        assert!(configuration(&RING, &place, 10_000).contains("worker_connections 12800;"));
+        let instance = Instance { port: 8080, directory: "/x".into() };
+        assert!(configuration(&RING, &instance, 10_000).contains("worker_connections 12800;"));
     }
 }

@@ -12,11 +12,11 @@ pub(crate) trait Scenario: Args + 'static {
     const NAME: &'static str;
     /// One line for the list of commands.
     const HELP: &'static str;
-    /// What stands above its section. Where it depends on the options, `run` changes it, as it may change the question.
+    /// The heading of its section. Where it depends on the options, `run` changes it, as it may change the question.
     const TITLE: &'static str;
-    /// What is asked, in one sentence.
+    /// The question, in one sentence.
     const QUESTION: &'static str;
-    /// What it takes on two processors, for the time left that a terminal shows.
+    /// Its time on two processors, for the time left that a terminal shows.
     const SECONDS: u32;
 
     /// Refuses what cannot be meant, before anything is made or started.

@@ -1,5 +1,5 @@
 //! `bench fill`: a proxy cache that has nothing of what it is asked for. Every request is a miss: it goes to an origin on
-//! this machine, and its answer to the client and to the disk.
+//! this machine, and its response to the client and to the disk.
 //!
 //! ```text
 //!   generator --> server (a cache, empty) --> origin (a warm file)
@@ -7,15 +7,15 @@
 //!                    +--> entries on the disk, counted afterwards
 //! ```
 //!
-//! * Each measurement has a new server with an empty folder, under the limit of memory that `bench cold` has too, so that
+//! * Each measurement has a new server with an empty directory, under the limit of memory that `bench cold` has too, so that
 //!   what is stored has to reach the disk while it is measured.
 //! * The origin is ours, with one warm file for each size, and shares the generator's processors. It is the same for all.
 //! * A number of requests is made and not a time of them: each server stores the same, and the run has a bound on what it
 //!   writes. File systems are synchronised before and after, so that every written byte is counted, and counted once.
-//! * A cache may leave answers unstored that it has no time for. So entries are counted, and bytes written are set
+//! * A cache may leave responses unstored that it has no time for. So entries are counted, and bytes written are set
 //!   against bytes that are there.
 //!
-//! Here: what is measured, and what is made of it. A rate alone can be bought by storing less, so the share of answers that
+//! Here: measurement and tables. A rate alone can be bought by storing less, so the share of responses that
 //! were stored stands in the same row; and by leaving what is stored in memory, so bytes that reached the disk do too.
 
 use std::cell::RefCell;
@@ -37,13 +37,13 @@ use crate::method::pause;
 use crate::method::pin::{self, Split};
 use crate::method::system_stat::disk_traffic;
 use crate::method::timeline::device_of;
-use crate::peers::server::{Conditions, Place, Program, Server};
+use crate::peers::server::{Conditions, Instance, Program, Server};
 use crate::peers::tool::Peer;
 use crate::report::model::{AxisScale, Run, Section, Table, Told};
 
 /// Options of `bench fill`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct FillOptions {
     /// Connections of the clients
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=5000))]
     connections: u32,
@@ -55,27 +55,27 @@ const MEMORY_BYTES: u64 = 128 << 20;
 /// What an entry takes beyond its body, at the most.
 const HEAD_AND_BLOCK_BYTES: u64 = 8 << 10;
 
-/// How long entries may take to be stored after their answers: then what is there is what was stored.
+/// How long entries may take to be stored after their responses: then what is there is what was stored.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
 const SETTLE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Sizes of what is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Size {
+struct FillSize {
     name: &'static str,
     bytes: u64,
-    /// Requests of a measurement in a result for keeping: of large answers more than memory has room for. No more of
+    /// Requests of a measurement in a result for keeping: of large responses more than memory has room for. No more of
     /// small ones, because a file system that discards what is freed takes a millisecond to remove each.
     requests: u64,
 }
 
-const SIZES: [Size; 3] = [
-    Size { name: "4k", bytes: 4 << 10, requests: 2_000 },
-    Size { name: "100k", bytes: 100 << 10, requests: 1_500 },
-    Size { name: "1m", bytes: 1 << 20, requests: 200 },
+const SIZES: [FillSize; 3] = [
+    FillSize { name: "4k", bytes: 4 << 10, requests: 2_000 },
+    FillSize { name: "100k", bytes: 100 << 10, requests: 1_500 },
+    FillSize { name: "1m", bytes: 1 << 20, requests: 200 },
 ];
 
-impl Size {
+impl FillSize {
     fn requests(self, bench: &Bench) -> u64 {
         match bench.scale {
             Scale::Instant => 40,
@@ -102,12 +102,12 @@ const WRITTEN: Figure =
     figure("written / stored", "bytes", 2, Of::Value("written_bytes_per_stored_byte", 1.0));
 const THROUGHPUT: Figure = figure("throughput", "MB/s", 0, Of::Quotient("body_bytes", "seconds", 1e-6));
 
-/// Everything but the engine is the same. Few folders, or they would be half of what is written. The key has the query,
+/// Everything but the engine is the same. Few directories, or they would be half of what is written. The key has the query,
 /// which makes each request another one.
-fn configuration(way: &Way, place: &Place, origin: u16) -> String {
-    let (folder, more) = (place.folder.display(), way.location);
+fn configuration(way: &Way, instance: &Instance, origin: u16) -> String {
+    let (directory, more) = (instance.directory.display(), way.location);
     let http = format!(
-        "proxy_cache_path {folder}/cache levels=2 keys_zone=bench:64m max_size=1000g inactive=4d use_temp_path=off;\n\
+        "proxy_cache_path {directory}/cache levels=2 keys_zone=bench:64m max_size=1000g inactive=4d use_temp_path=off;\n\
          upstream origin {{ server 127.0.0.1:{origin}; keepalive 256; }}"
     );
     let server = format!(
@@ -115,7 +115,7 @@ fn configuration(way: &Way, place: &Place, origin: u16) -> String {
          proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection \"\";\n    \
          proxy_cache bench; proxy_cache_key $request_uri; proxy_cache_valid 200 4d;{more}\n}}"
     );
-    way.configuration(place, &Text { http, server, ..Text::default() })
+    way.configuration(instance, &Text { http, server, ..Text::default() })
 }
 
 /// Entries of a cache.
@@ -125,7 +125,7 @@ pub(super) struct Entries {
     bytes: u64,
 }
 
-impl Scenario for Options {
+impl Scenario for FillOptions {
     const NAME: &'static str = "fill";
     const SECONDS: u32 = 160;
     const HELP: &'static str =
@@ -136,7 +136,7 @@ impl Scenario for Options {
 
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         served::raise_descriptors();
-        let one = |size: &Size| (size.bytes + HEAD_AND_BLOCK_BYTES) * size.requests(bench);
+        let one = |size: &FillSize| (size.bytes + HEAD_AND_BLOCK_BYTES) * size.requests(bench);
         let each: u64 = SIZES.iter().map(one).sum();
         bench.workspace.need_space(each * WAYS.len() as u64 * u64::from(bench.repetitions()))?;
         if !bench.is_root() {
@@ -156,10 +156,10 @@ impl Scenario for Options {
             })?;
         }
         origin.end();
-        // Not one after the other: ext4 passes over inodes that were freed within seconds, one by one, and whoever is
-        // measured next would create its entries among them. Nor at the end of the run: together they are gigabytes.
-        for folder in caches.into_inner() {
-            fs::remove_dir_all(&folder).map_err(Failure::file("remove", &folder))?;
+        // Not one after the other: ext4 passes over inodes that were freed within seconds, one by one, and the server
+        // that is measured next would create its entries among them. Nor at the end of the run: together they are gigabytes.
+        for directory in caches.into_inner() {
+            fs::remove_dir_all(&directory).map_err(Failure::file("remove", &directory))?;
         }
         let told = told(Sheet::of(section), self.connections, bench.is_root());
         section.tell(told);
@@ -196,7 +196,7 @@ fn told(sheet: Sheet<'_>, connections: u32, is_limited: bool) -> Told {
     let claim =
         format!("At most {WRITTEN_WANTED} bytes are written for each that is stored, file system included.");
     let written = judged(claim, "On the ring: ", &written.collect::<Vec<_>>(), "Nothing was measured.");
-    let standing = |size: Size| {
+    let standing = |size: FillSize| {
         let title = format!("Answers of {} that are fetched and stored", size.name);
         lineup::standing(sheet, &title, RATE, &WAYS, |way| of(way, &size.labels()))
     };
@@ -209,7 +209,7 @@ fn told(sheet: Sheet<'_>, connections: u32, is_limited: bool) -> Told {
 }
 
 /// Ratios are to nginx as it comes, whose other mode is a row of its own.
-fn table(sheet: Sheet<'_>, size: Size, connections: u32, is_limited: bool) -> Table {
+fn table(sheet: Sheet<'_>, size: FillSize, connections: u32, is_limited: bool) -> Table {
     let memory = match is_limited {
         true => format!("{} MiB of memory", MEMORY_BYTES >> 20),
         false => "no memory limit".to_owned(),
@@ -235,23 +235,23 @@ fn table(sheet: Sheet<'_>, size: Size, connections: u32, is_limited: bool) -> Ta
 
 /// What all caches are filled from.
 fn origin(bench: &Bench, split: &Split) -> Result<Server, Failure> {
-    let folder = bench.workspace.folder("fill-origin")?;
+    let directory = bench.workspace.directory("fill-origin")?;
     for size in SIZES {
-        let path = folder.join(size.name);
+        let path = directory.join(size.name);
         let written = fs::write(&path, vec![b'f'; size.bytes as usize]);
         written.map_err(Failure::file("write", &path))?;
     }
-    served::origin(bench, &folder, Conditions { cpus: split.load.clone(), ..Conditions::default() })
+    served::origin(bench, &directory, Conditions { cpus: split.load.clone(), ..Conditions::default() })
 }
 
 /// One measurement to be made.
 struct Fill<'a> {
     bench: &'a Bench,
     way: Way,
-    size: Size,
+    size: FillSize,
     split: &'a Split,
     connections: u32,
-    /// Folders to be removed at the end.
+    /// Directories to be removed at the end.
     caches: &'a RefCell<Vec<PathBuf>>,
 }
 
@@ -267,32 +267,32 @@ impl Fill<'_> {
         let group = if bench.is_root() { Some(Group::new(&limits)?) } else { None };
         let conditions = Conditions {
             cpus: self.split.server.clone(),
-            groups: group.as_ref().map(|group| group.folders().to_vec()).unwrap_or_default(),
+            groups: group.as_ref().map(|group| group.directories().to_vec()).unwrap_or_default(),
             ..Conditions::default()
         };
-        let mut folder = Path::new("").to_owned();
-        let mut server = Server::start(bench, way.name, program, &conditions, |place| {
-            folder = place.folder.join("cache");
-            configuration(&way, place, origin)
+        let mut directory = Path::new("").to_owned();
+        let mut server = Server::start(bench, way.name, program, &conditions, |instance| {
+            directory = instance.directory.join("cache");
+            configuration(&way, instance, origin)
         })?;
         section.configure(way.name, server.configuration());
-        let filled = self.load(&mut server, &folder);
+        let filled = self.load(&mut server, &directory);
         server.end();
-        self.caches.borrow_mut().push(folder);
+        self.caches.borrow_mut().push(directory);
         filled
     }
 
-    fn load(&self, server: &mut Server, folder: &Path) -> Result<Run, Failure> {
+    fn load(&self, server: &mut Server, directory: &Path) -> Result<Run, Failure> {
         let connections = u64::from(self.connections);
-        // Connections to the origin are there when it is measured, and folders.
+        // Connections to the origin are there when it is measured, and directories.
         crate::load::run(&self.plan(server, "w", connections)?)?;
         let requests = self.size.requests(self.bench);
-        let before = settled(folder, connections);
+        let before = settled(directory, connections);
         let device = device_of(self.bench.workspace.path());
         rustix::fs::sync();
         let disk = disk_traffic(device);
         let served = served::measure(self.bench, server, &self.plan(server, "", requests)?)?;
-        let after = settled(folder, before.count + requests);
+        let after = settled(directory, before.count + requests);
         rustix::fs::sync();
         let written_bytes = disk_traffic(device).outward.saturating_sub(disk.outward);
         served.outcome.check()?;
@@ -320,12 +320,12 @@ impl Fill<'_> {
 }
 
 /// What a cache has once so many entries are there, or nothing comes any more.
-fn settled(folder: &Path, wanted: u64) -> Entries {
+fn settled(directory: &Path, wanted: u64) -> Entries {
     let deadline = Instant::now() + SETTLE_TIMEOUT;
-    let mut entries = entries(folder);
+    let mut entries = entries(directory);
     while entries.count < wanted && Instant::now() < deadline {
         pause(SETTLE_PAUSE);
-        let now = self::entries(folder);
+        let now = self::entries(directory);
         // One pause without a new entry is not the end: a writer may wait for the disk.
         if now == entries && deadline.saturating_duration_since(Instant::now()) < SETTLE_TIMEOUT / 2 {
             break;
@@ -335,10 +335,10 @@ fn settled(folder: &Path, wanted: u64) -> Entries {
     entries
 }
 
-/// Regular files below a folder. What servers keep beside entries is small, and there before the first.
-pub(super) fn entries(folder: &Path) -> Entries {
+/// Regular files below a directory. What servers keep beside entries is small, and there before the first.
+pub(super) fn entries(directory: &Path) -> Entries {
     let mut sum = Entries::default();
-    let Ok(listed) = fs::read_dir(folder) else { return sum };
+    let Ok(listed) = fs::read_dir(directory) else { return sum };
     for entry in listed.flatten() {
         let Ok(metadata) = entry.metadata() else { continue };
         if metadata.is_dir() {
@@ -358,14 +358,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_are_counted_in_all_folders() {
-        let folder = std::env::temp_dir().join(format!("ringroad-fill-{}", std::process::id()));
-        fs::create_dir_all(folder.join("a/b")).unwrap();
-        fs::write(folder.join("a/b/1"), "12345").unwrap();
-        fs::write(folder.join("a/2"), "123").unwrap();
-        assert_eq!(entries(&folder), Entries { count: 2, bytes: 8 });
-        assert_eq!(settled(&folder, 2), Entries { count: 2, bytes: 8 });
-        fs::remove_dir_all(&folder).unwrap();
-        assert_eq!(entries(&folder), Entries::default());
+    fn entries_are_counted_in_all_directories() {
+        let directory = std::env::temp_dir().join(format!("ringroad-fill-{}", std::process::id()));
+        fs::create_dir_all(directory.join("a/b")).unwrap();
+        fs::write(directory.join("a/b/1"), "12345").unwrap();
+        fs::write(directory.join("a/2"), "123").unwrap();
+        assert_eq!(entries(&directory), Entries { count: 2, bytes: 8 });
+        assert_eq!(settled(&directory, 2), Entries { count: 2, bytes: 8 });
+        fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(entries(&directory), Entries::default());
     }
 }

@@ -1,18 +1,18 @@
-//! `bench large`: one large file from a cold page cache to a few clients, each of whom fetches it once. Repeats write-up
+//! `bench large`: one large file from a cold page cache to a few clients, each of which fetches it once. Repeats write-up
 //! 001: sendfile against reads into shared memory that leave by sendfile.
 //!
 //! The write-up's claim is about who waits. A sendfile of what is not in memory blocks the thread that calls it, and
 //! with it every other client of a server that has one thread. A backend that asks the kernel for the next chunk and
 //! sends it from shared memory when it is there keeps the disk and the network busy at once, and copies nothing. Here
-//! are both, as this server has them; what has become of the idea since (reads on a ring, direct ones too); and the
+//! are both, as this server has them; later forms of the idea (reads on a ring, direct ones too); and the
 //! modes of nginx and of today's lighttpd.
 //!
 //! All servers run at once, one worker each on the first processor, and are asked in turns. Before each measurement the
 //! file's pages are dropped, which needs no right but to read it; its name and its inode stay known. Each client
-//! fetches the whole file once, all begin together, and the measurement ends with the last of them. An answer of
+//! fetches the whole file once, all begin together, and the measurement ends with the last of them. A response of
 //! another length counts as an error, and errors leave no figure.
 //!
-//! Here: what is measured, and what is made of it. The write-up shows throughput and the idle share of a machine with one
+//! Here: measurement and tables. The write-up shows throughput and the idle share of a machine with one
 //! processor. Here the idle share is that of all processors, generator included, so that the server's processor time for
 //! each megabyte is what compares. Time in which a disk was waited for counts as idle, since other tasks can use it.
 
@@ -30,13 +30,13 @@ use crate::failure::Failure;
 use crate::load::{Length, Plan};
 use crate::method::page_cache;
 use crate::method::pin::{self, Split};
-use crate::peers::server::{Place, Server};
+use crate::peers::server::{Instance, Server};
 use crate::peers::tool::Peer;
 use crate::report::model::{AxisScale, Finding, Run, Section, Told};
 
 /// Options of `bench large`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct LargeOptions {
     /// Size of the file in MB [default: 700; 100 with --quick]
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     megabytes: Option<u64>,
@@ -64,7 +64,7 @@ const ROUNDS_TIME_MAX: Duration = Duration::from_secs(450);
 /// Ours with each way to move the file, then the others with theirs.
 const WAYS: [Way; 12] = [
     Way::ours("as it comes", "io_uring"),
-    // The kernel's read-ahead brings into memory what sendfile sends, while nobody waits.
+    // The kernel's read-ahead brings the next bytes into memory, and no thread waits.
     Way::ours("sendfile, never waiting", "io_uring").with("sendfile on;"),
     // The worker calls sendfile(2) and waits for the disk in it: the write-up's linux-sendfile.
     SENDFILE,
@@ -90,7 +90,7 @@ const COST: Figure = figure("CPU", "ms/MB", 3, Of::Quotient("server_cpu_seconds"
 const IDLE: Figure = figure("idle", "%", 0, Of::Value("idle_percent", 1.0));
 
 /// The configuration of a server, whole.
-fn configuration(way: &Way, place: &Place, files: &Path) -> String {
+fn configuration(way: &Way, instance: &Instance, files: &Path) -> String {
     let (files, directives) = (files.display(), way.location);
     if way.peer == Some(Peer::Lighttpd) {
         // One process, as the others have one worker. The first request has to be answered too.
@@ -100,10 +100,10 @@ fn configuration(way: &Way, place: &Place, files: &Path) -> String {
         );
     }
     let server = format!("{READY}\nlocation / {{ root {files}; {directives} }}");
-    way.configuration(place, &Text { server, ..Text::default() })
+    way.configuration(instance, &Text { server, ..Text::default() })
 }
 
-impl Scenario for Options {
+impl Scenario for LargeOptions {
     const NAME: &'static str = "large";
     const SECONDS: u32 = 300;
     const HELP: &'static str =
@@ -132,17 +132,17 @@ impl Scenario for Options {
                 format!("the file has {megabytes} MB here and {MEGABYTES_OF_WRITE_UP} MB in the write-up");
             section.skip("size of the file", &why);
         }
-        let files = bench.workspace.folder("large")?;
+        let files = bench.workspace.directory("large")?;
         let file = files.join("file");
         super::disk::fill(bench, &file, megabytes * MEGABYTE)?;
         let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
         place.note(section);
         let (begun, wanted) = (Instant::now(), bench.repetitions());
-        let mut servers = lineup::start(bench, section, (&place, None), (&WAYS, ""), |way, place| {
-            configuration(way, place, &files)
+        let mut servers = lineup::start(bench, section, (&place, None), (&WAYS, ""), |way, instance| {
+            configuration(way, instance, &files)
         })?;
         for round in 0..wanted {
-            // A slow disk takes minutes for a round: two of them are worth more than a run that nobody waits for.
+            // A slow disk takes minutes for a round: two of them are worth more than a run that is not waited for.
             let each = begun.elapsed() / round.max(1);
             if round > 0 && begun.elapsed() + each > ROUNDS_TIME_MAX && bench.scale < Scale::Full {
                 let why = format!("{round} of {wanted} were made: one takes {:.0} s", each.as_secs_f64());
@@ -168,7 +168,7 @@ fn fetching(clients: u32) -> Labels {
     at([("clients", &clients)])
 }
 
-/// Each client fetches the file once, all at the same time. What is no whole file is no figure.
+/// Each client fetches the file once, all at the same time. A response that is no whole file leaves no figure.
 fn measure(
     bench: &Bench,
     server: &mut Server,
@@ -283,9 +283,9 @@ mod tests {
 
     #[test]
     fn each_way_has_a_configuration_of_its_own() {
-        let place = Place { port: 8080, folder: "/x".into() };
+        let instance = Instance { port: 8080, directory: "/x".into() };
         let texts: std::collections::BTreeSet<String> =
-            WAYS.iter().map(|way| configuration(way, &place, Path::new("/files"))).collect();
+            WAYS.iter().map(|way| configuration(way, &instance, Path::new("/files"))).collect();
         assert_eq!(texts.len(), WAYS.len());
     }
 }

@@ -3,11 +3,11 @@
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::rounds::in_turns;
-use crate::peers::server::{Place, Program, Server};
+use crate::peers::server::{Instance, Program, Server};
 use crate::peers::tool::Peer;
 use crate::report::model::{Run, Section, Standing};
 use crate::scenario::served::ServerCpus;
-use crate::scenario::sheet::{Entry, Figure, Labels, NOTHING, Rows, Sheet, at, named, without};
+use crate::scenario::sheet::{Contestant, Figure, Labels, NOTHING, Rows, Sheet, at, named, without};
 
 /// A server with the directives that make it what its name says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,9 +81,9 @@ impl Way {
     }
 
     /// nginx's directives are ours too, so that one text serves both: all but the engine and the listener is the same.
-    pub(crate) fn configuration(&self, place: &Place, text: &Text) -> String {
+    pub(crate) fn configuration(&self, instance: &Instance, text: &Text) -> String {
         let Text { workers, connections, events, http, server } = text;
-        let (own, listen, port) = (self.events, self.listen, place.port);
+        let (own, listen, port) = (self.events, self.listen, instance.port);
         let engine = if self.engine.is_empty() { String::new() } else { format!(" use {};", self.engine) };
         let indented =
             |text: &str, by: &str| text.lines().map(|line| format!("{by}{line}\n")).collect::<String>();
@@ -114,7 +114,7 @@ impl Default for Text {
     }
 }
 
-/// A location that a server answers before anything is measured.
+/// A location that a server serves before anything is measured.
 pub(crate) const READY: &str = "location = /ready { return 204; }";
 
 /// The programs of those that are installed; why the others are not is noted in the section.
@@ -141,14 +141,15 @@ pub(crate) fn start(
     section: &mut Section,
     (place, port): (&ServerCpus, Option<u16>),
     (ways, suffix): (&[Way], &str),
-    configuration: impl Fn(&Way, &Place) -> String,
+    configuration: impl Fn(&Way, &Instance) -> String,
 ) -> Result<Vec<(Way, Server)>, Failure> {
     let mut servers = Vec::new();
     for (way, program) in programs(bench, section, ways.iter().copied(), suffix) {
         let name = format!("{}{suffix}", way.name);
         let mut conditions = place.conditions();
         conditions.port = port.map(|port| port.saturating_add(servers.len() as u16));
-        let server = Server::start(bench, &name, &program, &conditions, |place| configuration(&way, place))?;
+        let server =
+            Server::start(bench, &name, &program, &conditions, |instance| configuration(&way, instance))?;
         section.configure(&name, server.configuration());
         servers.push((way, server));
     }
@@ -173,7 +174,7 @@ pub(crate) fn standing(
     ways: &[Way],
     labels: impl Fn(&Way) -> Labels,
 ) -> Standing {
-    let entry = |way: &Way| Entry {
+    let entry = |way: &Way| Contestant {
         name: way.name.to_owned(),
         maker: way.maker(),
         setting: way.setting(),
@@ -256,10 +257,10 @@ mod tests {
 
     #[test]
     fn configurations_differ_in_what_ways_say() {
-        let place = Place { port: 8080, folder: "/x".into() };
+        let instance = Instance { port: 8080, directory: "/x".into() };
         let text = |way: Way| {
             let server = format!("{READY}\nlocation / {{ return 200; {}}}", way.location);
-            way.configuration(&place, &Text { server, ..Text::default() })
+            way.configuration(&instance, &Text { server, ..Text::default() })
         };
         assert_eq!(text(EPOLL), text(NGINX));
         assert_eq!(text(RING), text(EPOLL).replace("use epoll", "use io_uring"));

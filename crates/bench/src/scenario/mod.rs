@@ -1,4 +1,4 @@
-//! What can be measured: one module for each command of the suite, in one table.
+//! The scenarios: one module for each command of the suite, in one table.
 
 mod cache;
 mod cold;
@@ -28,7 +28,7 @@ use crate::report::seeds;
 use described::Scenario;
 
 /// A scenario in the table of commands.
-pub(crate) struct Entry {
+pub(crate) struct ScenarioEntry {
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
     pub(crate) seconds: u32,
@@ -42,28 +42,28 @@ pub(crate) struct Entry {
 pub(crate) type Prepared = Box<dyn FnOnce(&Bench) -> Result<Section, Failure>>;
 
 /// All of them, in the order in which `all` runs them.
-pub(crate) const SCENARIOS: &[Entry] = &[
-    entry::<nop::Options>(),
-    entry::<disk::Options>(),
-    entry::<echo::Options>(),
-    entry::<http::Options>(),
-    entry::<crowd::Options>(),
-    entry::<cold::Options>(),
-    entry::<fill::Options>(),
-    entry::<cache::Options>(),
-    entry::<large::Options>(),
-    entry::<isolate::Options>(),
-    entry::<stream::Options>(),
-    entry::<tls::Options>(),
-    entry::<h2::Files>(),
-    entry::<h2::Calls>(),
+pub(crate) const SCENARIOS: &[ScenarioEntry] = &[
+    entry::<nop::NopOptions>(),
+    entry::<disk::DiskOptions>(),
+    entry::<echo::EchoOptions>(),
+    entry::<http::HttpOptions>(),
+    entry::<crowd::CrowdOptions>(),
+    entry::<cold::ColdOptions>(),
+    entry::<fill::FillOptions>(),
+    entry::<cache::CacheOptions>(),
+    entry::<large::LargeOptions>(),
+    entry::<isolate::IsolateOptions>(),
+    entry::<stream::StreamOptions>(),
+    entry::<tls::TlsOptions>(),
+    entry::<h2::FilesOptions>(),
+    entry::<h2::CallsOptions>(),
 ];
 
 pub(crate) use disk::worker::{COMMAND as DISK_WORKER, main as disk_worker};
 pub(crate) use echo::server::{COMMAND as ECHO_SERVER, main as echo_server};
 
-const fn entry<S: Scenario>() -> Entry {
-    Entry {
+const fn entry<S: Scenario>() -> ScenarioEntry {
+    ScenarioEntry {
         name: S::NAME,
         help: S::HELP,
         seconds: S::SECONDS,

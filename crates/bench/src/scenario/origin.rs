@@ -1,5 +1,5 @@
-//! An origin within this process: it accepts connections, and a thread serves each of them. What it answers is given by
-//! the scenario.
+//! An origin within this process: it accepts connections, and a thread serves each of them. The scenario
+//! writes the responses.
 
 use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

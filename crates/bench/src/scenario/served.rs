@@ -1,10 +1,10 @@
 //! One measurement of a web server: a load, and what the server, the generator and the machine spent on it. Shared by
 //! the scenarios that start servers.
 //!
-//! What is spent on an answer is the question behind most tables, because a rate alone depends on who is the limit. The
+//! The cost of a response is the question behind most tables, because a rate alone depends on which side is the limit. The
 //! server's share is the processor time of all of its processes, which the scheduler keeps to the nanosecond, kernel
 //! workers of its ring included. The generator's share is that of its threads. What interrupts take meanwhile is
-//! charged to whom they interrupt, on loopback mostly to the one that sends.
+//! charged to the thread that they interrupt, on loopback mostly to the sender.
 
 use std::fs;
 use std::path::Path;
@@ -27,14 +27,14 @@ use crate::report::model::{Finding, Run, Section, Verdict};
 use crate::scenario::lineup::{self, Text, Way};
 use crate::scenario::sheet::{CURVE, Figure, Labels, Of, at_least, figure, finding, without};
 
-/// What was measured in one round.
+/// The measurement of one round.
 #[derive(Clone, Debug)]
 pub(crate) struct Served {
     /// The load as its clients saw it.
     pub(crate) outcome: Outcome,
     /// Processor time of all processes of the server; none where one of them ended meanwhile.
     pub(crate) server_cpu_seconds: Option<f64>,
-    /// The share of the machine's time, in percent, that nobody used: idle, or idle with a disk at work.
+    /// The share of the machine's time, in percent, that was unused: idle, or idle with a disk at work.
     pub(crate) idle_percent: f64,
     /// What else used the machine, if anything did.
     pub(crate) disturbed: Option<String>,
@@ -72,7 +72,7 @@ impl Served {
         }
     }
 
-    /// A server that fails requests may be cheap: beyond a thousandth of the answers there are the errors and no figure.
+    /// A server that fails requests may be cheap: beyond a thousandth of the responses there are the errors and no figure.
     pub(crate) fn without_errors(self) -> Result<Served, String> {
         match self.outcome.check() {
             Err(failure) if self.outcome.tally.errors.total() * 1000 > self.outcome.tally.answers => {
@@ -117,7 +117,7 @@ pub(crate) fn aimed(plan: &Plan, server: &Server, path: &str) -> Result<Plan, Fa
     Ok(Plan { targets: vec![Target::parse(&server.url(path))?], ..plan.clone() })
 }
 
-/// Answers have to be files of so many bytes.
+/// Responses have to be files of so many bytes.
 pub(crate) fn whole(bytes: u64) -> Expect {
     Expect { status: Some(200), length: Some(bytes), crc32c: None }
 }
@@ -155,8 +155,8 @@ pub(crate) fn observe(
 
 /// A short load before anything is counted: memory, connections and caches of a server grow to their size.
 pub(crate) fn warm_up(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
-    // On a busy machine, or ended by a signal, it may have had no answer yet. What is wrong with a server is told by the
-    // measurement that follows.
+    // On a busy machine, or ended by a signal, it may have had no response yet. The
+    // measurement that follows reports what is wrong with a server.
     let _ = load::run(&Plan { length: Length::Time(warm_up_length(bench)), ..plan.clone() });
     bench.check_interrupted()
 }
@@ -170,7 +170,7 @@ pub(crate) fn warm_up_length(bench: &Bench) -> Duration {
     }
 }
 
-/// System calls of a server for each answer, in a load of their own since counting takes time; or why there is no
+/// System calls of a server for each response, in a load of their own since counting takes time; or why there is no
 /// figure.
 pub(crate) fn calls_per_answer(bench: &Bench, server: &Server, plan: &Plan) -> Result<f64, String> {
     let plan = Plan { length: Length::Time(calls_length(bench)), ..plan.clone() };
@@ -237,7 +237,7 @@ pub(crate) fn calls_length(bench: &Bench) -> Duration {
     bench.length(Duration::from_secs(1)).min(Duration::from_millis(500))
 }
 
-/// System calls of some processes for each answer of a load.
+/// System calls of some processes for each response of a load.
 pub(crate) fn calls_during(
     processes: impl IntoIterator<Item = u32>,
     load: impl FnOnce() -> Result<Outcome, Failure>,
@@ -286,7 +286,7 @@ impl ServerCpus {
 
     /// For a server that is to run there.
     pub(crate) fn conditions(&self) -> Conditions {
-        let groups = self.group.as_ref().map_or_else(Vec::new, |group| group.folders().to_vec());
+        let groups = self.group.as_ref().map_or_else(Vec::new, |group| group.directories().to_vec());
         let tls = self.tls.clone();
         Conditions { cpus: self.split.server.clone(), groups, tls, ..Conditions::default() }
     }
@@ -321,7 +321,7 @@ pub(crate) fn write_certificate(path: &Path, kind: KeyKind) -> Result<(), Failur
     fs::write(path, made).map_err(Failure::file("write", path))
 }
 
-/// Raises this process's limit of descriptors, which servers inherit, as far as it goes; answers how far.
+/// Raises this process's limit of descriptors, which servers inherit, as far as it goes; returns how far.
 pub(crate) fn raise_descriptors() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

@@ -25,7 +25,7 @@ pub(crate) fn at<const N: usize>(labels: [(&'static str, &dyn Display); N]) -> L
     labels.iter().map(|(name, value)| (*name, value.to_string())).collect()
 }
 
-/// What is looked at of a measurement.
+/// A quantity of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Figure {
     pub(crate) name: &'static str,
@@ -62,7 +62,7 @@ pub(crate) struct Shown {
 enum Over {
     /// What the same has under further labels.
     Added(Labels),
-    /// What has these labels and no others.
+    /// The same figure with these labels and no others.
     Alone(Labels),
 }
 
@@ -145,7 +145,7 @@ impl<'a> Sheet<'a> {
         self.find(labels).is_ok()
     }
 
-    /// A figure of each round. One round without it makes the others an answer to another question: its reason stands for
+    /// A figure of each round. One round without it makes the others figures of another case: its reason stands for
     /// all of them.
     pub(crate) fn series(&self, figure: Figure, labels: &Labels) -> Result<Vec<f64>, String> {
         self.find(labels)?.into_iter().map(|run| value(run, figure.of)).collect()
@@ -185,7 +185,7 @@ impl<'a> Sheet<'a> {
         }
     }
 
-    /// How a server failed in one of its rounds. What is no server lacks something of the machine instead.
+    /// How a server failed in one of its rounds. A row that is no server lacks something of the machine instead.
     fn failure(&self, labels: &Labels) -> Option<String> {
         let of_server = |run: &&Run| run.labels.contains_key("server");
         self.find(labels).ok()?.into_iter().filter(of_server).find_map(|run| run.labels.get(NOTHING).cloned())
@@ -196,7 +196,7 @@ impl<'a> Sheet<'a> {
         &self,
         title: &str,
         figure: Figure,
-        entries: impl IntoIterator<Item = Entry>,
+        entries: impl IntoIterator<Item = Contestant>,
     ) -> Standing {
         let entrants = entries.into_iter().filter(|entry| self.has(&entry.labels)).map(|entry| Entrant {
             cell: self.cell(&figure.shown(), &entry.labels),
@@ -238,7 +238,7 @@ impl<'a> Sheet<'a> {
         }
     }
 
-    /// The medians of a figure by the numbers that a label has, a line for each name with its labels. What has no figure is
+    /// The medians of a figure by the numbers that a label has, a line for each name with its labels. Cases without a figure are
     /// left out: the table beside it has the reason.
     pub(crate) fn plot(
         &self,
@@ -281,8 +281,8 @@ impl<'a> Sheet<'a> {
     }
 }
 
-/// What is looked at in a [`Sheet::standing`].
-pub(crate) struct Entry {
+/// A server or an engine of a [`Sheet::standing`].
+pub(crate) struct Contestant {
     pub(crate) name: String,
     pub(crate) maker: &'static str,
     pub(crate) setting: Option<String>,
@@ -347,7 +347,7 @@ pub(crate) fn under(rows: &[(String, Labels)], labels: &Labels) -> Rows {
     rows.iter().map(|(name, own)| (name.clone(), [own.as_slice(), labels].concat())).collect()
 }
 
-/// What was found about a claim.
+/// A finding about a claim.
 pub(crate) fn finding(claim: impl Into<String>, verdict: Verdict, sentence: impl Into<String>) -> Finding {
     Finding { claim: claim.into(), verdict, sentence: sentence.into() }
 }

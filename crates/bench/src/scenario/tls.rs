@@ -1,4 +1,4 @@
-//! `bench tls`: handshakes, full and resumed, with certificates of ECDSA and of RSA; responses over connections that are kept;
+//! `bench tls`: handshakes, full and resumed, with certificates of ECDSA and of RSA; responses over keep-alive connections;
 //! what an idle connection takes; and what kept requests notice of a flood of handshakes.
 //!
 //! How it is measured:
@@ -7,8 +7,8 @@
 //!   own upstreams, on the other processors; it looks at no certificate, which saves it half of a handshake.
 //! * A handshake costs a client as much as the server, so the generator may be the limit. The server's processor time for a
 //!   connection is what counts: accepting, handshake, one response of 1 KiB, and the end.
-//! * The time of kept connections includes their handshakes: a hundred of them in the first milliseconds of a round.
-//! * Latency is that of requests at a fixed rate over kept connections, alone and while other clients make handshakes as fast
+//! * The time of keep-alive connections includes their handshakes: a hundred of them in the first milliseconds of a round.
+//! * Latency is that of requests at a fixed rate over keep-alive connections, alone and while other clients make handshakes as fast
 //!   as the server can.
 
 use std::path::{Path, PathBuf};
@@ -30,13 +30,13 @@ use crate::load::{self, Length, Pace, Plan, Reuse};
 use crate::method::memory;
 use crate::method::pin::{self, Split};
 use crate::peers::client::Idle;
-use crate::peers::server::{Place, Server};
+use crate::peers::server::{Instance, Server};
 use crate::peers::tool::Peer;
 use crate::report::model::{AxisScale, Finding, Run, Section, Table, Told};
 
 /// Options of `bench tls`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct TlsOptions {
     /// Idle connections whose memory is measured
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     idle: u32,
@@ -78,7 +78,7 @@ fn client(resumes: bool) -> Result<Client, Failure> {
     Client::new(settings).map_err(|error| Failure::Other(format!("TLS: {error}")))
 }
 
-fn configuration(way: &Way, place: &Place, files: &Path, certificate: &Path) -> String {
+fn configuration(way: &Way, instance: &Instance, files: &Path, certificate: &Path) -> String {
     let (files, certificate) = (files.display(), certificate.display());
     match way.peer {
         Some(Peer::H2o) => format!(
@@ -92,7 +92,7 @@ fn configuration(way: &Way, place: &Place, files: &Path, certificate: &Path) -> 
                  location / {{ root {files}; }}"
             );
             let http = "keepalive_timeout 1h;\nopen_file_cache max=100;".to_owned();
-            way.configuration(place, &Text { http, server, connections: 16_384, ..Text::default() })
+            way.configuration(instance, &Text { http, server, connections: 16_384, ..Text::default() })
         }
     }
 }
@@ -105,7 +105,8 @@ struct Data {
 
 impl Data {
     fn make(bench: &Bench) -> Result<Data, Failure> {
-        let (files, certificates) = (bench.workspace.folder("tls")?, bench.workspace.folder("tls-keys")?);
+        let (files, certificates) =
+            (bench.workspace.directory("tls")?, bench.workspace.directory("tls-keys")?);
         served::write_files(&files)?;
         for (name, kind) in KEYS {
             served::write_certificate(&certificates.join(name), kind)?;
@@ -114,7 +115,7 @@ impl Data {
     }
 }
 
-impl Scenario for Options {
+impl Scenario for TlsOptions {
     const NAME: &'static str = "tls";
     const SECONDS: u32 = 170;
     const HELP: &'static str =
@@ -139,7 +140,7 @@ impl Scenario for Options {
     }
 }
 
-/// Handshakes with a certificate of this kind; with the first one kept connections too.
+/// Handshakes with a certificate of this kind; with the first one keep-alive connections too.
 fn measure_key(
     bench: &Bench,
     section: &mut Section,
@@ -189,7 +190,7 @@ fn idle_labels() -> Labels {
     at([("idle", &"tls")])
 }
 
-/// The latency of requests over kept connections, alone and beside a flood of full handshakes.
+/// The latency of requests over keep-alive connections, alone and beside a flood of full handshakes.
 fn beside(
     bench: &Bench,
     section: &mut Section,
@@ -232,7 +233,7 @@ fn idle(
     section: &mut Section,
     data: &Data,
     place: &ServerCpus,
-    options: &Options,
+    options: &TlsOptions,
 ) -> Result<(), Failure> {
     let count = if bench.scale == Scale::Instant { options.idle.min(20) } else { options.idle };
     let with = client(false)?;

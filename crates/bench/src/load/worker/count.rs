@@ -1,4 +1,4 @@
-//! What is counted of a request that has ended, and which ones are.
+//! The counts of requests that have ended, and which requests count.
 
 use super::Worker;
 use crate::load::link::Pending;
@@ -16,12 +16,12 @@ pub(super) enum Failed {
 }
 
 impl Worker<'_> {
-    /// Whether a request that was due then is counted: in an open loop a late answer to one of the warm-up is not.
+    /// Whether a request that was due then is counted: in an open loop a late response to one of the warm-up is not.
     fn counts(&self, due: u64) -> bool {
         self.plan.pace == Pace::Closed || due >= self.counted_from || self.now < self.counted_from
     }
 
-    /// Counts an answer, and whether it is what was expected.
+    /// Counts a response, and whether it is what was expected.
     pub(super) fn count(&mut self, pending: Pending, answer: Answer) {
         if !self.counts(pending.due) {
             return;
@@ -31,7 +31,7 @@ impl Worker<'_> {
         tally.answers += 1;
         tally.body_bytes += answer.body_bytes;
         tally.statuses.count(answer.status);
-        // Wrong answers count too: how long a server takes to say 503 is a finding.
+        // Wrong responses count too: how long a server takes to say 503 is a finding.
         tally.latency.saturating_record(self.now - pending.due.min(self.now));
         if self.plan.pace != Pace::Closed {
             tally.service.saturating_record(self.now - pending.sent);
@@ -51,7 +51,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Counts a request that was due then and will have no answer.
+    /// Counts a request that was due then and will have no response.
     pub(super) fn count_failed(&mut self, failed: Failed, due: u64) {
         if !self.counts(due) {
             return;
@@ -71,7 +71,7 @@ impl Worker<'_> {
         }
     }
 
-    /// In an open loop everything that was due has an outcome: what has no answer at the end of all patience is late by
+    /// In an open loop every request that was due has an outcome: one without a response at the end of the timeout is late by
     /// as much as it has waited.
     pub(super) fn count_unanswered(&mut self) {
         if self.plan.pace == Pace::Closed {

@@ -46,7 +46,7 @@ pub(crate) struct Worker<'a> {
     /// Whose operation is in each place of the engine's table.
     owners: Owners<(u32, Role)>,
     links: Vec<Link>,
-    /// What is asked for next.
+    /// The requests to make.
     requests: Requests,
     heads: Heads,
     /// When it is.
@@ -61,9 +61,9 @@ pub(crate) struct Worker<'a> {
     now: u64,
     /// When the last wait did.
     woken: u64,
-    /// What is due within such a time goes out together; 0 where each request has its own time.
+    /// Requests that are due within this time are sent together; 0 where each request has its own time.
     grain: u64,
-    /// What is due earlier belongs to the warm-up.
+    /// Requests that are due earlier belong to the warm-up.
     counted_from: u64,
     /// Counts since the last report.
     tally: Tally,
@@ -96,15 +96,15 @@ pub(crate) struct Window {
 }
 
 /// When a worker tells of its progress next.
-struct Progress {
+struct Reporting {
     is_warm_up: bool,
     next: u64,
     counted_from: u64,
 }
 
 /// What hears of the progress of a worker: at the end of the warm-up, once a second, and at the end.
-pub(crate) trait Watch {
-    /// What was counted since the last time; it is cleared afterwards.
+pub(crate) trait Observer {
+    /// The counts since the last call; they are cleared afterwards.
     fn counted(&mut self, tally: &Tally, is_warm_up: bool);
     /// The warm-up is over, or the load is.
     fn boundary(&mut self, engine: &dyn Engine);
@@ -159,7 +159,7 @@ impl<'a> Worker<'a> {
         })
     }
 
-    /// Makes the connections that are kept, so that the load begins with all of them. One that the server does not take
+    /// Makes the keep-alive connections, so that the load begins with all of them. One that the server does not take
     /// now is tried again later; only where it takes none at all is that a failure.
     pub(crate) fn connect(&mut self) -> Result<(), Failure> {
         if self.plan.reuse == Reuse::PerRequest {
@@ -180,7 +180,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Runs the load. Afterwards the connections are closed.
-    pub(crate) fn run(&mut self, window: Window, watch: &mut dyn Watch) -> Result<(), Failure> {
+    pub(crate) fn run(&mut self, window: Window, watch: &mut dyn Observer) -> Result<(), Failure> {
         let at = |time: Instant| time.saturating_duration_since(self.clock).as_nanos() as u64;
         let (start, counted_from) = (at(window.start), at(window.counted_from));
         let end = window.end.map_or(u64::MAX, at);
@@ -195,7 +195,7 @@ impl<'a> Worker<'a> {
         (0..self.links.len()).for_each(|link| self.offer(link));
 
         let mut progress =
-            Progress { is_warm_up: true, next: counted_from.min(start + SECOND), counted_from };
+            Reporting { is_warm_up: true, next: counted_from.min(start + SECOND), counted_from };
         let mut next_sweep = self.now;
         let mut is_stopped = false;
         while !is_stopped {
@@ -213,7 +213,7 @@ impl<'a> Worker<'a> {
             if self.is_done(end) {
                 break;
             }
-            // Behind the end there are only answers to wait for.
+            // Behind the end there are only responses to wait for.
             let next_look = if self.now < end { next_sweep.min(end) } else { next_sweep };
             self.pause(next_look)?;
         }
@@ -226,7 +226,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Tells of what was counted, once a second and at the end of the warm-up.
-    fn report(&mut self, progress: &mut Progress, watch: &mut dyn Watch) {
+    fn report(&mut self, progress: &mut Reporting, watch: &mut dyn Observer) {
         if self.now < progress.next {
             return;
         }
@@ -253,7 +253,7 @@ impl<'a> Worker<'a> {
             self.woken = self.now;
             return Ok(());
         }
-        // The next request is due within the grain: it goes out with all that are due by the end of it. Meanwhile answers
+        // The next request is due within the grain: it goes out with all that are due by the end of it. Meanwhile responses
         // gather, so that nothing wakes this thread. They are counted from when each was due, so that a latency may be
         // as much as the grain too long, and is never too short.
         self.turn(Wait::No)?;
@@ -277,7 +277,7 @@ impl<'a> Worker<'a> {
 
     /// Whether the load is over. A closed loop stops at its end, or with its first outcome if that comes later: on a busy
     /// machine a thread may not have run at all in a short time. An open loop, and one of a number of requests, waits for
-    /// what is still to be answered. Either waits as long as an answer may take.
+    /// the outstanding responses. Either waits as long as a response may take.
     fn is_done(&self, end: u64) -> bool {
         let is_past_patience = self.now >= end.saturating_add(nanos(self.plan.timeout));
         match (self.plan.pace, self.plan.length) {
@@ -405,7 +405,7 @@ impl<'a> Worker<'a> {
 /// A second in nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 
-/// What is due within such a time goes out together, with so many threads.
+/// Requests of one of so many threads that are due within this time are sent together.
 fn grain(plan: &Plan, threads: usize) -> u64 {
     match (plan.pace, plan.reuse, plan.grain) {
         // A connection for each request takes several turns, which would wait for one another.

@@ -1,4 +1,4 @@
-//! What happens on a connection: it is made, requests go out, answers come in, it ends.
+//! What happens on a connection: it is made, requests go out, responses come in, it ends.
 //!
 //! The second half of [`Worker`]: the first one, in the module above, says when anything is to be done at all; what
 //! becomes of a request is counted in [`super::count`].
@@ -122,8 +122,8 @@ impl Worker<'_> {
         self.offer(index);
     }
 
-    /// A connection could not be made. Before the first one that is the end of the load: the address is wrong, or nobody
-    /// listens there.
+    /// A connection could not be made. Before the first connection that ends the load: the address is wrong, or
+    /// nothing listens there.
     pub(super) fn connect_failed(&mut self, index: usize, errno: Errno) {
         if !self.has_connected {
             let peer = match self.requests.peer(usize::from(self.links[index].origin)) {
@@ -133,7 +133,7 @@ impl Worker<'_> {
             self.failure = Some(Failure::Kernel { doing: format!("connect to {peer}"), error: errno.into() });
         }
         if self.links[index].pending.is_empty() {
-            // A request that waits for a connection fails with it, so that a load ends where nobody listens any more.
+            // A request that waits for a connection fails with it, so that a load ends where nothing listens any more.
             if let Some(due) = self.schedule.take(self.now) {
                 self.count_failed(Failed::Connect, due);
             } else {
@@ -154,7 +154,7 @@ impl Worker<'_> {
         match (completion.result, completion.payload) {
             (Ok(1..), Payload::Buf(mut bytes)) => {
                 self.tally.bytes += bytes.len() as u64;
-                // What comes after the last answer is of no interest, and nobody asked for it.
+                // Bytes after the last response belong to no request.
                 if self.links[index].state == State::Open {
                     match self.links[index].tls.is_some() {
                         false => self.read(index, &bytes),
@@ -192,7 +192,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Takes received bytes apart into answers, and asks for as much as has been answered.
+    /// Takes received bytes apart into responses, and asks for as much as has been answered.
     fn read(&mut self, index: usize, bytes: &[u8]) {
         let mut input = bytes;
         while !input.is_empty() {
@@ -212,10 +212,10 @@ impl Worker<'_> {
         self.offer(index);
     }
 
-    /// Counts an answer; tells whether the connection goes on.
+    /// Counts a response; tells whether the connection goes on.
     fn answered(&mut self, index: usize, answer: Answer) -> bool {
         let Some(pending) = self.links[index].pending.pop_front() else {
-            // Nobody asked.
+            // No request was sent.
             self.fail(index, Failed::Parse);
             return false;
         };
@@ -269,8 +269,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Has requests that their connection cannot answer any more made again: a server may end a connection after any
-    /// answer (RFC 9112 section 9.3.2).
+    /// Has requests that their connection cannot serve any more made again: a server may end a connection after any
+    /// response (RFC 9112 section 9.3.2).
     fn give_back(&mut self, index: usize) {
         while let Some(pending) = self.links[index].pending.pop_front() {
             self.under_way -= 1;

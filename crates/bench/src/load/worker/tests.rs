@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use io::engine::NetKind;
 use io::probe::Probe;
 
-use super::{Watch, Window, Worker};
+use super::{Observer, Window, Worker};
 use crate::load::outcome::Tally;
 use crate::load::plan::{Length, Pace, Plan, Reuse};
 use crate::load::target::Target;
@@ -16,7 +16,7 @@ use crate::load::target::Target;
 /// Adds up what a worker counts, and how often it had entered the kernel at its last boundary.
 struct Counter(Tally, u64);
 
-impl Watch for Counter {
+impl Observer for Counter {
     fn counted(&mut self, tally: &Tally, _is_warm_up: bool) {
         self.0.add(tally);
     }
@@ -30,7 +30,7 @@ impl Watch for Counter {
     }
 }
 
-/// Answers every request of a connection, one after the other, with a head that is never twice the same.
+/// Responds to every request of a connection, one after the other, with a head that is never twice the same.
 fn serve(mut stream: TcpStream) {
     let mut received = Vec::new();
     let mut piece = [0; 4096];
@@ -89,10 +89,10 @@ fn what_is_due_within_a_grain_goes_out_together_and_counts_from_when_it_was_due(
         worker.run(Window { start, counted_from: start, end: None }, &mut counter).unwrap();
         let Counter(tally, entries) = counter;
         assert_eq!((tally.answers, tally.errors.total()), (REQUESTS, 0));
-        // A request waits half of the grain in the middle, and its answer is seen at the end of one at the latest.
+        // A request waits half of the grain in the middle, and its response is seen at the end of one at the latest.
         let median = Duration::from_nanos(tally.latency.value_at_quantile(0.5));
         assert!(median >= GRAIN / 3, "{median:?} on {net:?}");
-        // Each answer has its own entry where nothing is put together; epoll sends within `submit`.
+        // Each response has its own entry where nothing is put together; epoll sends within `submit`.
         let sends = if net == NetKind::Epoll { 2 * REQUESTS } else { 0 };
         let waits = (entries - connected).saturating_sub(sends);
         assert!(waits < REQUESTS / 4, "{waits} entries for {REQUESTS} requests on {net:?}");
@@ -131,7 +131,7 @@ fn a_load_that_is_too_short_ends_with_its_first_answer() {
     let url = format!("http://{}/", listener.local_addr().unwrap());
     std::thread::spawn(move || {
         let Ok((mut stream, _)) = listener.accept() else { return };
-        // An answer ahead of its request is none.
+        // A response ahead of its request is none.
         let _ = stream.read(&mut [0; 4096]);
         // Longer than the load, as a busy machine may be.
         let late = rustix::time::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };

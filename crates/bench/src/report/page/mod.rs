@@ -1,7 +1,7 @@
 //! The report in the forms that people read: one HTML page that opens without a network (no script, no font, no image from
 //! elsewhere, which its content security policy enforces), and Markdown.
 //!
-//! Both are templates ([`TEMPLATES`]) over one model ([`view`]). What they keep to:
+//! Both are templates ([`TEMPLATES`]) over one model ([`view`]). Their rules:
 //!
 //! * All text is escaped by the rule of its file, whether a program, a file name or a person wrote it.
 //! * No meaning by colour alone: verdicts are words, series differ by dashes and markers, a missing figure has its reason.
@@ -29,7 +29,7 @@ const TEMPLATES: [(&str, &str); 6] = [
     ("section.html", include_str!("../templates/section.html")),
     ("page.html", include_str!("../templates/page.html")),
     ("compare.html", include_str!("../templates/compare.html")),
-    ("report.md", include_str!("../templates/report.md")),
+    ("report.md", include_str!("../templates/report.md.j2")),
 ];
 
 /// Colours and measures of the pages, for light and dark, wide and narrow.

@@ -21,7 +21,7 @@ use std::fmt::Write;
 
 use crate::report::model::{AxisScale, Cell, Column, Plot, Row, Series, Table};
 use crate::report::text::{self, escape_html as escape};
-use scale::Scale;
+use scale::PlotScale;
 
 /// The style sheet of all plots.
 pub(crate) const STYLE: &str = include_str!("plot.css");
@@ -58,7 +58,7 @@ const DASHES: usize = 4;
 /// A line with more points than this has no markers: they would hide it.
 const MARKED_POINTS_MAX: usize = 24;
 
-/// Points nearer than this to the one before are not drawn: nobody would see them.
+/// Points nearer than this to the one before are not drawn: they would not be visible.
 const NEAR: f64 = 0.4;
 
 /// Rows of the table below a plot. A curve with more points shows some of them; the JSON file has all.
@@ -178,7 +178,7 @@ fn style_of(series: &Series, styles: &BTreeMap<String, Style>) -> Style {
     styles.get(&series.name).copied().unwrap_or(Style(0))
 }
 
-/// What somebody who does not see the plot is told of it; the table below has the figures.
+/// The description for readers who do not see the plot; the table below has the figures.
 fn description(plot: &Plot) -> String {
     let names: Vec<&str> = plot.series.iter().map(|series| series.name.as_str()).collect();
     format!("{} by {}: {}", text::axis(&plot.y), text::axis(&plot.x), names.join("; "))
@@ -189,8 +189,8 @@ fn description(plot: &Plot) -> String {
 fn inside(plot: &Plot, styles: &BTreeMap<String, Style>) -> String {
     // Both axes are made for all series together: lines are there to be compared.
     let points = || plot.series.iter().flat_map(|series| &series.points);
-    let x = Scale::of(plot.x.scale, points().map(|point| point[0]), X_LABELS, true);
-    let y = Scale::of(plot.y.scale, points().map(|point| point[1]), Y_LABELS, false);
+    let x = PlotScale::of(plot.x.scale, points().map(|point| point[0]), X_LABELS, true);
+    let y = PlotScale::of(plot.y.scale, points().map(|point| point[1]), Y_LABELS, false);
     let mut svg = axes(plot, &x, &y);
     for series in &plot.series {
         svg.push_str(&line(plot, series, style_of(series, styles), &x, &y));
@@ -209,7 +209,7 @@ fn down(y: f64) -> f64 {
 }
 
 /// Grid lines for y only: a value of x is a setting that has its label, one of y has to be read off.
-fn axes(plot: &Plot, x: &Scale, y: &Scale) -> String {
+fn axes(plot: &Plot, x: &PlotScale, y: &PlotScale) -> String {
     let mut svg = String::from("<g class=\"axes\">\n");
     let (left, right, bottom) = (LEFT, WIDTH - RIGHT, HEIGHT - BOTTOM);
     // A tick outside of the scale would be a fault of the scale; drawn at its end it is at least seen.
@@ -247,7 +247,7 @@ fn axes(plot: &Plot, x: &Scale, y: &Scale) -> String {
 }
 
 /// One series. Each marker has its values as a title, which browsers show to who points at it without a script.
-fn line(plot: &Plot, series: &Series, style: Style, x: &Scale, y: &Scale) -> String {
+fn line(plot: &Plot, series: &Series, style: Style, x: &PlotScale, y: &PlotScale) -> String {
     let name = escape(&series.name);
     let mut path = String::new();
     let mut marks = String::new();

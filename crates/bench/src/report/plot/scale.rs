@@ -13,7 +13,7 @@ const DIFFERENT_MAX: usize = 9;
 const LETTER: f64 = 0.024;
 
 /// One axis with the range of what is drawn along it.
-pub(super) struct Scale {
+pub(super) struct PlotScale {
     kind: AxisScale,
     /// Both ends, as [`straight`] has them.
     low: f64,
@@ -33,17 +33,22 @@ fn straight(kind: AxisScale, value: f64) -> Option<f64> {
     straight.is_finite().then_some(straight)
 }
 
-impl Scale {
+impl PlotScale {
     /// An axis on which all these have a place, with at most about `room` labels. With `exact` it ends at the lowest and
     /// the highest of them and few different values are labelled themselves; else it ends at labels, and a linear one
     /// begins at 0, so that bars and distances are not larger than they are.
-    pub(super) fn of(kind: AxisScale, values: impl Iterator<Item = f64>, room: usize, exact: bool) -> Scale {
+    pub(super) fn of(
+        kind: AxisScale,
+        values: impl Iterator<Item = f64>,
+        room: usize,
+        exact: bool,
+    ) -> PlotScale {
         let mut values: Vec<f64> = values.filter(|value| straight(kind, *value).is_some()).collect();
         // Sorted once: the ends, the labels and the number of different values all follow from it.
         values.sort_by(f64::total_cmp);
         values.dedup();
         let (Some(&first), Some(&last)) = (values.first(), values.last()) else {
-            return Scale { kind, low: 0.0, high: 1.0, ticks: Vec::new() };
+            return PlotScale { kind, low: 0.0, high: 1.0, ticks: Vec::new() };
         };
         let mut scale = match kind {
             AxisScale::Linear => linear(first, last, room, exact),
@@ -88,7 +93,7 @@ impl Scale {
 }
 
 /// Even distances, labels at round numbers.
-fn linear(first: f64, last: f64, room: usize, exact: bool) -> Scale {
+fn linear(first: f64, last: f64, room: usize, exact: bool) -> PlotScale {
     let low = if exact { first } else { first.min(0.0) };
     let high = if last > low { last } else { low + 1.0 };
     // Labels at round numbers, about as many as there is room for.
@@ -98,11 +103,11 @@ fn linear(first: f64, last: f64, room: usize, exact: bool) -> Scale {
     let from = (low / step - 1e-9).ceil() as i64;
     let to = (high / step + 1e-9).floor() as i64;
     let ticks = (from..=to).map(|at| at as f64 * step).map(|value| (value, tick(value))).collect();
-    Scale { kind: AxisScale::Linear, low, high, ticks }
+    PlotScale { kind: AxisScale::Linear, low, high, ticks }
 }
 
 /// Even distances for the same factor, labels at powers of ten and, where there are few, between them.
-fn logarithmic(first: f64, last: f64, room: usize, exact: bool) -> Scale {
+fn logarithmic(first: f64, last: f64, room: usize, exact: bool) -> PlotScale {
     let (mut low, mut high) = (first.log10(), last.log10());
     // One value, or nearly: it stands in the middle, with labels around it.
     if high - low < 0.1 {
@@ -123,7 +128,7 @@ fn logarithmic(first: f64, last: f64, room: usize, exact: bool) -> Scale {
         .filter(|value| (low - 1e-9..=high + 1e-9).contains(&value.log10()))
         .map(|value| (value, tick(value)))
         .collect();
-    Scale { kind: AxisScale::Logarithmic, low, high, ticks }
+    PlotScale { kind: AxisScale::Logarithmic, low, high, ticks }
 }
 
 /// The next place of a label at or beyond `end`, which is a logarithm.
@@ -138,10 +143,10 @@ fn bound(end: f64, factors: &[f64], round: fn(f64) -> f64) -> f64 {
 }
 
 /// HdrHistogram's axis, see [`AxisScale::Percentile`].
-fn percentile(last: f64) -> Scale {
+fn percentile(last: f64) -> PlotScale {
     // To the next label that is beyond the points, and not without end for one at 99.99999.
     let reach = straight(AxisScale::Percentile, last).unwrap_or(1.0).clamp(1.0, 6.0);
-    Scale { kind: AxisScale::Percentile, low: 0.0, high: reach, ticks: Vec::new() }
+    PlotScale { kind: AxisScale::Percentile, low: 0.0, high: reach, ticks: Vec::new() }
 }
 
 /// The next larger of 1, 2 and 5 times a power of ten.
@@ -163,20 +168,20 @@ pub(super) fn datum(kind: AxisScale, value: f64) -> String {
 mod tests {
     use super::*;
 
-    fn labels(scale: &Scale) -> Vec<&str> {
+    fn labels(scale: &PlotScale) -> Vec<&str> {
         scale.ticks.iter().map(|(_, label)| label.as_str()).collect()
     }
 
     #[test]
     fn a_linear_axis_begins_at_zero_and_ends_at_a_label() {
-        let scale = Scale::of(AxisScale::Linear, [70.0, 93_000.0].into_iter(), 5, false);
+        let scale = PlotScale::of(AxisScale::Linear, [70.0, 93_000.0].into_iter(), 5, false);
         assert_eq!(labels(&scale), ["0", "20k", "40k", "60k", "80k", "100k"]);
         assert_eq!(scale.place(50_000.0), Some(0.5));
     }
 
     #[test]
     fn few_values_of_x_are_the_labels() {
-        let scale = Scale::of(AxisScale::Logarithmic, [1.0, 10.0, 100.0, 1000.0].into_iter(), 7, true);
+        let scale = PlotScale::of(AxisScale::Logarithmic, [1.0, 10.0, 100.0, 1000.0].into_iter(), 7, true);
         assert_eq!(labels(&scale), ["1", "10", "100", "1k"]);
         assert!((scale.place(10.0).unwrap() - 1.0 / 3.0).abs() < 1e-9);
         assert_eq!(scale.place(0.0), None, "0 has no place on a logarithmic axis");
@@ -184,13 +189,13 @@ mod tests {
 
     #[test]
     fn labels_that_would_touch_are_left_out() {
-        let scale = Scale::of(AxisScale::Linear, [1.0, 2.0, 100.0].into_iter(), 6, true);
+        let scale = PlotScale::of(AxisScale::Linear, [1.0, 2.0, 100.0].into_iter(), 6, true);
         assert_eq!(labels(&scale), ["1", "100"]);
     }
 
     #[test]
     fn a_logarithmic_axis_of_little_reach_has_labels_between_decades() {
-        let scale = Scale::of(AxisScale::Logarithmic, [3.0, 40.0].into_iter(), 6, false);
+        let scale = PlotScale::of(AxisScale::Logarithmic, [3.0, 40.0].into_iter(), 6, false);
         assert_eq!(labels(&scale), ["2", "5", "10", "20", "50"]);
         assert_eq!(scale.place(2.0), Some(0.0));
         assert_eq!(scale.place(50.0), Some(1.0));
@@ -198,7 +203,7 @@ mod tests {
 
     #[test]
     fn nines_of_a_percentile_are_equally_far_apart() {
-        let scale = Scale::of(AxisScale::Percentile, [0.0, 50.0, 99.9, 100.0].into_iter(), 6, true);
+        let scale = PlotScale::of(AxisScale::Percentile, [0.0, 50.0, 99.9, 100.0].into_iter(), 6, true);
         assert_eq!(labels(&scale), ["0", "50", "90", "99", "99.9"]);
         let [ninety, two, three] = [90.0, 99.0, 99.9].map(|value| scale.place(value).unwrap());
         assert!(((two - ninety) - (three - two)).abs() < 1e-9);
@@ -208,11 +213,11 @@ mod tests {
     #[test]
     fn one_value_and_no_value_make_an_axis() {
         for kind in [AxisScale::Linear, AxisScale::Logarithmic] {
-            let scale = Scale::of(kind, std::iter::once(7.0), 5, false);
+            let scale = PlotScale::of(kind, std::iter::once(7.0), 5, false);
             assert!(scale.place(7.0).is_some_and(f64::is_finite));
         }
-        let scale = Scale::of(AxisScale::Linear, std::iter::once(0.0), 5, false);
+        let scale = PlotScale::of(AxisScale::Linear, std::iter::once(0.0), 5, false);
         assert_eq!(scale.place(0.0), Some(0.0));
-        assert!(Scale::of(AxisScale::Linear, std::iter::empty(), 5, false).ticks.is_empty());
+        assert!(PlotScale::of(AxisScale::Linear, std::iter::empty(), 5, false).ticks.is_empty());
     }
 }

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::measure::Subject;
+use super::measure::ColdServer;
 use super::ways::Setting;
 use crate::context::Bench;
 use crate::failure::Failure;
@@ -63,9 +63,9 @@ impl fmt::Display for Size {
     }
 }
 
-/// Files of each size in a folder: `ROOT/4k/0` and so on.
+/// Files of each size in a directory: `ROOT/4k/0` and so on.
 pub(super) struct Files {
-    /// The folder of all sets.
+    /// The directory of all sets.
     pub(super) root: PathBuf,
     /// Bytes of all files of one size.
     set_bytes: u64,
@@ -81,7 +81,7 @@ impl Files {
         set_bytes: u64,
         names_max: u64,
     ) -> Result<Files, Failure> {
-        let files = Files { root: bench.workspace.folder("files")?, set_bytes, names_max };
+        let files = Files { root: bench.workspace.directory("files")?, set_bytes, names_max };
         for &size in sizes {
             bench.progress(format_args!("cold: making {} files of {size}", files.count(size)));
             files.make_size(bench, size)?;
@@ -96,15 +96,15 @@ impl Files {
 
     /// All files of a size.
     pub(super) fn paths(&self, size: Size) -> Vec<PathBuf> {
-        let folder = self.root.join(size.to_string());
-        (0..self.count(size)).map(|number| folder.join(number.to_string())).collect()
+        let directory = self.root.join(size.to_string());
+        (0..self.count(size)).map(|number| directory.join(number.to_string())).collect()
     }
 
-    /// Makes the files of one size, in one folder: names are looked up by a hash there.
+    /// Makes the files of one size, in one directory: names are looked up by a hash there.
     fn make_size(&self, bench: &Bench, size: Size) -> Result<(), Failure> {
-        let folder = self.root.join(size.to_string());
+        let directory = self.root.join(size.to_string());
         let failed = |path: &Path, error| Failure::File { path: path.to_owned(), doing: "write", error };
-        fs::create_dir_all(&folder).map_err(|error| failed(&folder, error))?;
+        fs::create_dir_all(&directory).map_err(|error| failed(&directory, error))?;
         let mut content = vec![0_u8; size.bytes() as usize];
         for number in 0..self.count(size) {
             // A hundred thousand files take a while: an interruption does not wait for all of them.
@@ -115,7 +115,7 @@ impl Files {
             for word in content.chunks_exact_mut(8) {
                 word.copy_from_slice(&number.to_le_bytes());
             }
-            let path = folder.join(number.to_string());
+            let path = directory.join(number.to_string());
             let written = fs::File::create_new(&path).and_then(|mut file| file.write_all(&content));
             written.map_err(|error| failed(&path, error))?;
         }
@@ -123,12 +123,12 @@ impl Files {
     }
 }
 
-/// Caches of both servers, filled with all files of some sizes through a proxy whose origin has ended since: what is
-/// not a hit is an error.
+/// Caches of both servers, filled with all files of some sizes through a proxy whose origin has ended since: a
+/// miss is an error.
 pub(super) struct Caches {
-    /// A folder below for each program and size.
+    /// A directory below for each program and size.
     root: PathBuf,
-    /// Where the origin listened. Nobody does now.
+    /// The port of the origin, where nothing listens now.
     origin_port: u16,
 }
 
@@ -144,10 +144,10 @@ impl Caches {
         bench: &Bench,
         files: &Files,
         sizes: &[Size],
-        fillers: &[&Subject],
+        fillers: &[&ColdServer],
     ) -> Result<Caches, Failure> {
-        let mut caches = Caches { root: bench.workspace.folder("caches")?, origin_port: 0 };
-        let mut wanted: Vec<(&Subject, Size)> =
+        let mut caches = Caches { root: bench.workspace.directory("caches")?, origin_port: 0 };
+        let mut wanted: Vec<(&ColdServer, Size)> =
             fillers.iter().flat_map(|&filler| sizes.iter().map(move |&size| (filler, size))).collect();
         let mut missing = String::new();
         for _ in 0..FILLS_MAX {
@@ -156,7 +156,7 @@ impl Caches {
                 bench.progress(format_args!("cold: filling the cache of {} with {size}", filler.way.of.name));
                 caches.ask_for_all(bench, files, size, filler, 2)?;
             }
-            // From here on a miss finds nobody to ask, and is an error that the measurements would show.
+            // From here on a miss finds no origin, and is an error that the measurements would show.
             origin.end();
             let mut still = Vec::new();
             for &(filler, size) in &wanted {
@@ -188,29 +188,35 @@ impl Caches {
         Ok(origin)
     }
 
-    /// The folder of a program's cache of a size, and the origin's port.
+    /// The directory of a program's cache of a size, and the origin's port.
     pub(super) fn of(&self, peer: Option<Peer>, size: Size) -> (PathBuf, u16) {
         let name = peer.map_or("ours", Peer::name);
         (self.root.join(format!("{name}-{size}")), self.origin_port)
     }
 
     /// The server whose cache is filled, in front of an origin that has the files.
-    fn server(&self, bench: &Bench, files: &Files, size: Size, filler: &Subject) -> Result<Server, Failure> {
-        let (folder, port) = self.of(filler.way.of.peer, size);
-        let setting = Setting { size, workers: 1, files: &files.root, cache: Some((&folder, port)) };
-        Server::start(bench, filler.way.of.name, &filler.program, &Conditions::default(), |place| {
-            filler.way.configuration(&setting, place)
+    fn server(
+        &self,
+        bench: &Bench,
+        files: &Files,
+        size: Size,
+        filler: &ColdServer,
+    ) -> Result<Server, Failure> {
+        let (directory, port) = self.of(filler.way.of.peer, size);
+        let setting = Setting { size, workers: 1, files: &files.root, cache: Some((&directory, port)) };
+        Server::start(bench, filler.way.of.name, &filler.program, &Conditions::default(), |instance| {
+            filler.way.configuration(&setting, instance)
         })
     }
 
-    /// Asks a new server over a cache for each file so many times; answers how many were no good answers at last. A fill
+    /// Asks a new server over a cache for each file so many times; returns how many were no good responses at last. A fill
     /// asks twice: a cache that is given more than it can write lets some go by, and stores them the next time.
     fn ask_for_all(
         &self,
         bench: &Bench,
         files: &Files,
         size: Size,
-        filler: &Subject,
+        filler: &ColdServer,
         times: u32,
     ) -> Result<u64, Failure> {
         let server = self.server(bench, files, size, filler)?;

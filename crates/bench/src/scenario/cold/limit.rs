@@ -1,8 +1,8 @@
-//! What the machine could deliver at the most: the same files, opened, read past the page cache and closed, without a
+//! What the machine could deliver at the most: the same files, opened, read bypassing the page cache (O_DIRECT) and closed, without a
 //! server, a network or a client. Every engine stands beside it as a share.
 //!
 //! It has what servers have (a control group with the case's limit of memory, a dropped cache), and more than they: all
-//! processors, because nobody sends what it reads.
+//! processors, because nothing sends the bytes that it reads.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -57,7 +57,7 @@ pub(super) fn measure(
             chunk_bytes: case.size.bytes() as u32,
             seconds: length.as_secs_f64(),
         };
-        match read(bench, &plan, group.folders())? {
+        match read(bench, &plan, group.directories())? {
             Ok(run) => {
                 section.configure(LIMIT, &words(&plan));
                 return Ok(run);

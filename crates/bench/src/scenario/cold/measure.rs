@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::data::{Caches, Files, Size};
-use super::ways::{LIMIT, Setting, Source, Way};
+use super::ways::{ColdWay, LIMIT, Setting, Source};
 use super::{CONNECTIONS, limit};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
@@ -24,7 +24,7 @@ const LENGTH: Duration = Duration::from_millis(2100);
 /// The same where workers or connections are varied: there are many of these, and none has a plot over time.
 const LENGTH_VARIED: Duration = Duration::from_millis(1200);
 
-/// What is compared in one table: all but the way.
+/// The case of one table: all but the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Case {
     /// Where the bytes come from: files, or a cache.
@@ -41,9 +41,9 @@ pub(super) struct Case {
 
 /// A way with its program.
 #[derive(Clone, Debug)]
-pub(super) struct Subject {
-    /// What is compared.
-    pub(super) way: &'static Way,
+pub(super) struct ColdServer {
+    /// The way that is compared.
+    pub(super) way: &'static ColdWay,
     /// What runs it: for nginx, the build that was found.
     pub(super) program: Program,
 }
@@ -52,7 +52,7 @@ pub(super) struct Subject {
 /// far.
 enum Turn<'a> {
     Limit,
-    Server(&'a Subject),
+    Server(&'a ColdServer),
 }
 
 /// Measures the subjects in turns. A server that failed has its reason.
@@ -60,7 +60,7 @@ pub(super) fn measure(
     bench: &Bench,
     section: &mut Section,
     (files, caches): (&Files, Option<&Caches>),
-    subjects: &[&Subject],
+    subjects: &[&ColdServer],
     case: Case,
 ) -> Result<(), Failure> {
     bench.progress(format_args!(
@@ -92,11 +92,11 @@ fn one(
     bench: &Bench,
     section: &mut Section,
     (files, caches): (&Files, Option<&Caches>),
-    subject: &Subject,
+    subject: &ColdServer,
     case: Case,
     round: u32,
 ) -> Result<Run, Failure> {
-    // With more workers than processors to spare nobody is pinned: the generator and the server share all.
+    // With more workers than processors to spare nothing is pinned: the generator and the server share all.
     let split = pin::Split::of(&pin::available(), case.workers);
     let cpus = split.is_apart.then(|| split.server.clone());
     // A group is removed when it is dropped, and by then its processes have to be gone: so it comes before the server.
@@ -107,7 +107,7 @@ fn one(
     };
     let conditions = Conditions {
         cpus: split.server.clone(),
-        groups: group.as_ref().map(|group| group.folders().to_vec()).unwrap_or_default(),
+        groups: group.as_ref().map(|group| group.directories().to_vec()).unwrap_or_default(),
         ..Conditions::default()
     };
     let mut server = start(bench, files, caches, subject, case, &conditions)?;
@@ -118,7 +118,7 @@ fn one(
     }
     let mut plan = served::load(bench, &split, case.connections, case.seconds());
     plan.expect = served::whole(case.size.bytes());
-    // Other names in each round, the same ones for each server. What is asked for first is what nobody has asked for:
+    // Other names in each round, the same ones for each server. The first request for a file is the one that counts:
     // there is nothing to warm up.
     plan.seed = u64::from(round) + 1;
     let plan =
@@ -134,7 +134,7 @@ fn start(
     bench: &Bench,
     files: &Files,
     caches: Option<&Caches>,
-    subject: &Subject,
+    subject: &ColdServer,
     case: Case,
     conditions: &Conditions,
 ) -> Result<Server, Failure> {
@@ -148,10 +148,10 @@ fn start(
         size: case.size,
         workers: case.workers,
         files: &files.root,
-        cache: cache.as_ref().map(|(folder, port)| (folder.as_path(), *port)),
+        cache: cache.as_ref().map(|(directory, port)| (directory.as_path(), *port)),
     };
-    Server::start(bench, subject.way.of.name, &subject.program, conditions, |place| {
-        subject.way.configuration(&setting, place)
+    Server::start(bench, subject.way.of.name, &subject.program, conditions, |instance| {
+        subject.way.configuration(&setting, instance)
     })
 }
 
@@ -163,12 +163,12 @@ fn load(bench: &Bench, server: &mut Server, plan: &Plan) -> Result<Run, Failure>
     let served = served::measure(bench, server, plan)?;
     let read_bytes = disk_traffic(device).inward - disk.inward;
     let (disturbed, timeline) = (watch.end(), recorder.end());
-    // A process that the limit's end of memory killed takes its processor time with it; what is left of the server's
-    // answers says nothing about the engine.
+    // A process that the limit's end of memory killed takes its processor time with it; the remaining
+    // responses say nothing about the engine.
     if served.server_cpu_seconds.is_none() {
         return Err(Failure::Other("a process of the server ended under its memory limit".to_owned()));
     }
-    // A rate of answers beside many errors would read as if a server that refuses were a fast one.
+    // A rate of responses beside many errors would read as if a server that refuses were a fast one.
     let served = if bench.scale == Scale::Instant {
         served
     } else {
@@ -195,7 +195,7 @@ impl Case {
         bench.length(self.seconds())
     }
 
-    /// What is asked for, in titles.
+    /// The requested objects, in titles.
     pub(super) fn what(&self) -> &'static str {
         match self.source {
             Source::Files => "Files",

@@ -29,8 +29,8 @@ use crate::report::model::Section;
 use crate::scenario::described::Scenario;
 use crate::scenario::sheet::Sheet;
 use data::{Caches, Files, Size};
-use measure::{Case, Subject, measure};
-use ways::{FILE_AIO, Source, WAYS, Way};
+use measure::{Case, ColdServer, measure};
+use ways::{ColdWay, FILE_AIO, Source, WAYS};
 
 /// Workers and connections of the write-up's two tables.
 const WORKERS: [usize; 2] = [1, 4];
@@ -47,7 +47,7 @@ const NAMES_QUICK: u64 = 32_768;
 const SETS_PER_MEMORY: u64 = 4;
 
 #[derive(Args, Clone, Debug)]
-pub(super) struct Options {
+pub(super) struct ColdOptions {
     /// Sizes of files
     #[arg(long, value_delimiter = ',', value_name = "SIZES", default_value = "4k,100k,1m")]
     sizes: Vec<Size>,
@@ -62,15 +62,15 @@ pub(super) struct Options {
 }
 
 /// Everything that is fixed for one run.
-struct Plan<'a> {
+struct ColdPlan<'a> {
     bench: &'a Bench,
     sizes: Vec<Size>,
     memory_bytes: u64,
     files: Files,
-    subjects: Vec<Subject>,
+    subjects: Vec<ColdServer>,
 }
 
-impl Scenario for Options {
+impl Scenario for ColdOptions {
     const NAME: &'static str = "cold";
     const SECONDS: u32 = 700;
     const HELP: &'static str =
@@ -81,7 +81,7 @@ impl Scenario for Options {
 
     /// Measures as the options say.
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
-        let plan = Plan::make(bench, self, section)?;
+        let plan = ColdPlan::make(bench, self, section)?;
         let cases = if self.seed_000 { plan.as_written_up() } else { plan.all() };
         let cases = plan.measure(section, &cases)?;
         let told = told::told(Sheet::of(section), &section.runs, &cases);
@@ -91,7 +91,7 @@ impl Scenario for Options {
 }
 
 /// Ours and, where it is installed, nginx.
-fn subjects(bench: &Bench, section: &mut Section) -> Vec<Subject> {
+fn subjects(bench: &Bench, section: &mut Section) -> Vec<ColdServer> {
     let nginx = Peer::Nginx.find(bench);
     if let Err(missing) = &nginx {
         section.skip("nginx", &missing.to_string());
@@ -106,13 +106,13 @@ fn subjects(bench: &Bench, section: &mut Section) -> Vec<Subject> {
             section.skip(way.of.name, &why);
             continue;
         }
-        subjects.push(Subject { way, program });
+        subjects.push(ColdServer { way, program });
     }
     subjects
 }
 
 /// Whether a way is measured in a case.
-type Wanted = fn(&Way) -> bool;
+type Wanted = fn(&ColdWay) -> bool;
 
 /// Those of the write-up's table.
 const PUBLISHED: Wanted = |way| way.published.is_some();
@@ -122,9 +122,9 @@ const PUBLISHED: Wanted = |way| way.published.is_some();
 const HITS: Wanted =
     |way| way.published.is_some() || way.is_default() || way.is_best_of_hits() || way.is_plain;
 
-impl<'a> Plan<'a> {
+impl<'a> ColdPlan<'a> {
     /// Finds the servers and makes the files. What cannot be measured is noted in the section.
-    fn make(bench: &'a Bench, options: &Options, section: &mut Section) -> Result<Plan<'a>, Failure> {
+    fn make(bench: &'a Bench, options: &ColdOptions, section: &mut Section) -> Result<ColdPlan<'a>, Failure> {
         let mut sizes = options.sizes.clone();
         sizes.sort_unstable();
         sizes.dedup();
@@ -157,7 +157,7 @@ impl<'a> Plan<'a> {
                 &format!("{} take four times the memory limit", made.join(", ")),
             );
         }
-        Ok(Plan { bench, sizes, memory_bytes, files, subjects })
+        Ok(ColdPlan { bench, sizes, memory_bytes, files, subjects })
     }
 
     /// The ordinary case: one worker and the smaller number of clients.
@@ -213,7 +213,7 @@ impl<'a> Plan<'a> {
     /// without a memory limit, and what the other reporter measured, files served directly with nothing limited.
     fn as_written_up(&self) -> Vec<(Case, Wanted)> {
         let mut cases: Vec<(Case, Wanted)> = Vec::new();
-        // Nobody's but the machine's: what stands above the write-up's rows as 100 %.
+        // No server: the machine's limit, above the write-up's rows as 100 %.
         for &size in &self.sizes {
             cases.push((self.case(Source::Files, size), |_| false));
         }
@@ -242,7 +242,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Measures one case after the other, each with all of its servers in turns; caches are filled before the first.
-    /// Answers those that were measured, each once.
+    /// Returns the cases that were measured, each once.
     fn measure(&self, section: &mut Section, cases: &[(Case, Wanted)]) -> Result<Vec<Case>, Failure> {
         let caches = if cases.iter().any(|(case, _)| case.source == Source::Cache) {
             Some(Caches::fill(self.bench, &self.files, &self.sizes, &self.fillers())?)
@@ -259,9 +259,9 @@ impl<'a> Plan<'a> {
                 continue;
             }
             // Over plain files it would be measured twice.
-            let is_apart = |way: &Way| way.is_plain && case.source == Source::Files;
-            let chosen = |subject: &&Subject| wanted(subject.way) && !is_apart(subject.way);
-            let subjects: Vec<&Subject> = self.subjects.iter().filter(chosen).collect();
+            let is_apart = |way: &ColdWay| way.is_plain && case.source == Source::Files;
+            let chosen = |subject: &&ColdServer| wanted(subject.way) && !is_apart(subject.way);
+            let subjects: Vec<&ColdServer> = self.subjects.iter().filter(chosen).collect();
             measure(self.bench, section, (&self.files, caches.as_ref()), &subjects, *case)?;
             measured.push(*case);
         }
@@ -269,7 +269,7 @@ impl<'a> Plan<'a> {
     }
 
     /// One way of each program: how it reads does not matter for what it stores.
-    fn fillers(&self) -> Vec<&Subject> {
+    fn fillers(&self) -> Vec<&ColdServer> {
         let first = |is_nginx| self.subjects.iter().find(|subject| subject.way.is_nginx() == is_nginx);
         [false, true].into_iter().filter_map(first).collect()
     }

@@ -1,9 +1,9 @@
-//! What is made of the measurements: the write-up's table first, so that a reader who comes from there finds the same rows
+//! Tables, plots and findings of the measurements: the write-up's table first, so that a reader who comes from there finds the same rows
 //! and columns with other figures in them; then one for each case, plots, and what they say of its claims.
 
 use super::data::Size;
 use super::measure::Case;
-use super::ways::{LIMIT, Source, WAYS, Way};
+use super::ways::{ColdWay, LIMIT, Source, WAYS};
 use super::{CONNECTIONS, WORKERS};
 use crate::report::model::{AxisScale, Finding, Plot, Run, Series, Standing, Table, Told};
 use crate::scenario::lineup;
@@ -24,7 +24,7 @@ const MUCH_FASTER: f64 = 2.0;
 
 /// Tables, plots and findings.
 pub(super) fn told(sheet: Sheet<'_>, runs: &[Run], cases: &[Case]) -> Told {
-    let report = Report { sheet, cases };
+    let report = ColdReport { sheet, cases };
     let mut tables = Vec::new();
     for workers in WORKERS {
         tables
@@ -35,12 +35,12 @@ pub(super) fn told(sheet: Sheet<'_>, runs: &[Run], cases: &[Case]) -> Told {
     Told { tables, plots, findings: report.findings(), standings: report.standings() }
 }
 
-struct Report<'a> {
+struct ColdReport<'a> {
     sheet: Sheet<'a>,
     cases: &'a [Case],
 }
 
-impl Report<'_> {
+impl ColdReport<'_> {
     /// Whether a case has no memory limit while others have one. Without root no case has one, and then none is a control
     /// run: the tables say in their titles that nothing was limited.
     fn is_control(&self, case: &Case) -> bool {
@@ -56,7 +56,7 @@ impl Report<'_> {
     }
 
     /// The ways of a case with their labels, below the limit where that was measured.
-    fn rows(&self, case: &Case, is_row: impl Fn(&Way) -> bool) -> Rows {
+    fn rows(&self, case: &Case, is_row: impl Fn(&ColdWay) -> bool) -> Rows {
         let ways = WAYS.iter().filter(|way| is_row(way)).map(|way| way.of.name);
         let rows = [LIMIT].into_iter().chain(ways).map(|name| (name.to_owned(), case.labels_of(name)));
         rows.filter(|(_, labels)| self.sheet.has(labels)).collect()
@@ -146,10 +146,10 @@ impl Report<'_> {
             // A line needs two points. A way that failed in one case has none: a line that ends early would look as if
             // it had been left out by choice.
             let [first, _, ..] = cases[..] else { continue };
-            let is_whole = |way: &&Way| {
+            let is_whole = |way: &&ColdWay| {
                 cases.iter().all(|case| self.sheet.middle(RATE, &case.labels_of(way.of.name)).is_some())
             };
-            let line = |way: &Way| {
+            let line = |way: &ColdWay| {
                 let labels =
                     first.labels_of(way.of.name).into_iter().filter(|(name, _)| *name != "connections");
                 (way.of.name.to_owned(), labels.collect())

@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use super::data::Size;
-use crate::peers::server::Place;
+use crate::peers::server::Instance;
 use crate::peers::tool::Peer;
 use crate::scenario::lineup::{self, Text};
 
 /// One way to read files: a server with the directives that choose it, and where it is measured.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Way {
+pub(super) struct ColdWay {
     /// The words behind the server's name are the engine and how it reads.
     pub(super) of: lineup::Way,
     /// The row of the write-up's table that it repeats: "io_uring", "libaio" or "sendfile".
@@ -30,32 +30,32 @@ pub(super) const FILE_AIO: &str = "--with-file-aio";
 const REQUESTS: &str = " worker_aio_requests 2048;";
 
 /// A row of the table of ways, short enough to be read as one.
-const fn way(of: lineup::Way) -> Way {
-    Way { of, published: None, sized_buffers: false, is_plain: false, is_main: false }
+const fn way(of: lineup::Way) -> ColdWay {
+    ColdWay { of, published: None, sized_buffers: false, is_plain: false, is_main: false }
 }
 
 /// Ours with this engine for the network.
-const fn ours(name: &'static str, engine: &'static str, location: &'static str) -> Way {
+const fn ours(name: &'static str, engine: &'static str, location: &'static str) -> ColdWay {
     way(lineup::Way::ours(name, engine).with(location))
 }
 
-const fn nginx(name: &'static str, location: &'static str) -> Way {
+const fn nginx(name: &'static str, location: &'static str) -> ColdWay {
     way(lineup::Way::of(name, Peer::Nginx).with(location))
 }
 
-impl Way {
+impl ColdWay {
     /// Measured with `--quick` too.
-    const fn main(self) -> Way {
-        Way { is_main: true, ..self }
+    const fn main(self) -> ColdWay {
+        ColdWay { is_main: true, ..self }
     }
 
     /// Repeats a row of the write-up.
-    const fn like(self, row: &'static str) -> Way {
-        Way { published: Some(row), ..self }
+    const fn like(self, row: &'static str) -> ColdWay {
+        ColdWay { published: Some(row), ..self }
     }
 
-    const fn with_requests(self) -> Way {
-        Way { of: self.of.polling(REQUESTS), ..self }
+    const fn with_requests(self) -> ColdWay {
+        ColdWay { of: self.of.polling(REQUESTS), ..self }
     }
 
     pub(super) fn is_nginx(&self) -> bool {
@@ -78,16 +78,16 @@ impl Way {
     }
 }
 
-/// What the write-up is about: the ring, past the page cache.
-const RING_DIRECT: Way =
+/// What the write-up is about: the ring, bypassing the page cache (O_DIRECT).
+const RING_DIRECT: ColdWay =
     ours("ringroad io_uring, direct", "io_uring", "aio io_uring; sendfile off; directio 2k;");
 
 /// The default, which other settings are compared with.
-const AS_IT_COMES: Way = ours("ringroad as it comes", "", "");
+const AS_IT_COMES: ColdWay = ours("ringroad as it comes", "", "");
 
-/// In the order of tables: ours from the engine that the write-up asks about to the one that nobody should choose, then
+/// In the order of tables: ours from the engine that the write-up is about to the one that is never the best choice, then
 /// nginx's modes. nginx's libaio stands twice, because its default buffers hide what it can do.
-pub(super) const WAYS: &[Way] = &[
+pub(super) const WAYS: &[ColdWay] = &[
     RING_DIRECT.main().like("io_uring"),
     AS_IT_COMES.main(),
     ours("ringroad libaio, direct", "epoll", "aio libaio; sendfile off; directio 2k;")
@@ -98,12 +98,12 @@ pub(super) const WAYS: &[Way] = &[
     ours("ringroad epoll + threads", "epoll", "aio threads; sendfile off;").main(),
     ours("ringroad sendfile", "epoll", "aio threads; sendfile on;").main().like("sendfile"),
     ours("ringroad blocking", "epoll", "aio off; sendfile off;"),
-    Way {
+    ColdWay {
         is_plain: true,
         ..ours("ringroad io_uring, direct, plain files", "io_uring", RING_DIRECT.of.location)
     },
     nginx("nginx libaio, as written up", "aio on; sendfile off; directio 2k;").like("libaio"),
-    Way {
+    ColdWay {
         sized_buffers: true,
         ..nginx("nginx libaio, sized buffers", "aio on; sendfile off; directio 2k;").with_requests().main()
     },
@@ -113,11 +113,11 @@ pub(super) const WAYS: &[Way] = &[
     nginx("nginx blocking", "aio off; sendfile off;"),
 ];
 
-/// What stands above them as 100 %: the files opened, read past the page cache and closed by this very program. No server:
+/// The row above them as 100 %: this program opens the files, reads them with O_DIRECT and closes them. No server:
 /// the engine alone, with the network and everything else left out.
 pub(super) const LIMIT: &str = "the machine's limit";
 
-/// Where answers come from.
+/// Where responses come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
     /// Files that the server finds by their names.
@@ -144,13 +144,13 @@ pub(super) struct Setting<'a> {
     pub(super) workers: usize,
     /// The files, and the origin of a cache.
     pub(super) files: &'a Path,
-    /// The folder of the cache, and the port of its origin (nobody listens there any more when hits are measured).
+    /// The directory of the cache, and the port of its origin (nothing listens there any more when hits are measured).
     pub(super) cache: Option<(&'a Path, u16)>,
 }
 
-impl Way {
+impl ColdWay {
     /// All of it behind the head that every server of the suite gets.
-    pub(super) fn configuration(&self, setting: &Setting<'_>, place: &Place) -> String {
+    pub(super) fn configuration(&self, setting: &Setting<'_>, instance: &Instance) -> String {
         let Setting { size, workers, files, .. } = *setting;
         // nginx reads by whole buffers: one that is larger than the file turns its direct reads off.
         let buffers = if self.sized_buffers {
@@ -161,10 +161,10 @@ impl Way {
         // The cache is configured as in the write-up, but for the zone: 32 MiB hold every name that is asked for here.
         let (cache, source) = match setting.cache {
             None => (String::new(), format!("root {};", files.display())),
-            Some((folder, origin)) => (
+            Some((directory, origin)) => (
                 format!(
                     "proxy_cache_path {} levels=2 keys_zone=bench:32m max_size=1000g inactive=4d use_temp_path=off;",
-                    folder.display()
+                    directory.display()
                 ),
                 format!(
                     "proxy_pass http://127.0.0.1:{origin}; proxy_cache bench; proxy_cache_key $uri; \
@@ -174,6 +174,6 @@ impl Way {
         };
         let http = format!("default_type application/octet-stream;\n{cache}");
         let server = format!("location / {{ {} {buffers} {source} }}", self.of.location);
-        self.of.configuration(place, &Text { workers, http, server, ..Text::default() })
+        self.of.configuration(instance, &Text { workers, http, server, ..Text::default() })
     }
 }

@@ -7,16 +7,16 @@ use std::time::Instant;
 
 use bare::{Done, Noise, Queue, Transfer};
 
-use super::job::{EngineKind, Job, Outcome};
+use super::job::{EngineKind, Job, JobOutcome};
 
 /// Where the next operation goes.
 struct Places {
-    /// Whole blocks of the file; what is behind the last is never touched.
+    /// Whole blocks of the file; a rest behind the last is never touched.
     blocks: u64,
     block_bytes: u32,
     /// The block after the one before, for those who go through in order.
     next: u64,
-    /// Whether that is nobody's order.
+    /// Whether blocks are chosen at random instead.
     random: bool,
     /// Reads among a hundred.
     read_percent: u8,
@@ -59,7 +59,7 @@ impl Places {
 
 /// An operation in flight.
 #[derive(Clone, Copy)]
-struct Started {
+struct InFlight {
     /// Which of the two sides it counts for.
     write: bool,
     /// Before it was made ready.
@@ -68,18 +68,18 @@ struct Started {
     submitted: Instant,
 }
 
-/// Carries out the part of one worker. The processor time is the process's and is not among what is answered.
+/// Carries out the part of one worker. The processor time is the process's and is no part of the result.
 ///
 /// # Errors
 /// What the kernel or the device refuses, in words.
-pub(super) fn drive(queue: &mut dyn Queue, job: &Job, worker: u32) -> Result<Outcome, String> {
+pub(super) fn drive(queue: &mut dyn Queue, job: &Job, worker: u32) -> Result<JobOutcome, String> {
     let depth = if job.engine == EngineKind::Sync { 1 } else { job.depth };
     let mut places = Places::new(job, worker);
     let start = Instant::now();
-    let never = Started { write: false, begun: start, submitted: start };
+    let never = InFlight { write: false, begun: start, submitted: start };
     let mut started = vec![never; depth as usize];
     let mut done = Vec::with_capacity(depth as usize);
-    let mut outcome = Outcome::nothing();
+    let mut outcome = JobOutcome::nothing();
     let (mut in_flight, mut over, before) = (0, false, queue.kernel_entries());
     // An entry into the kernel that fails as a whole is not about one operation: the job is over.
     let refused = |errno: io::Errno| format!("the kernel refused: {errno}");
@@ -89,7 +89,7 @@ pub(super) fn drive(queue: &mut dyn Queue, job: &Job, worker: u32) -> Result<Out
             let begun = Instant::now();
             let Some(place) = queue.push(transfer) else { break };
             queue.submit().map_err(refused)?;
-            started[place as usize] = Started { write: transfer.write, begun, submitted: Instant::now() };
+            started[place as usize] = InFlight { write: transfer.write, begun, submitted: Instant::now() };
             in_flight += 1;
             outcome.count_depth(in_flight);
         }
@@ -112,7 +112,13 @@ pub(super) fn drive(queue: &mut dyn Queue, job: &Job, worker: u32) -> Result<Out
 }
 
 /// Writes down the end of one operation.
-fn note(outcome: &mut Outcome, job: &Job, started: Started, done: Done, now: Instant) -> Result<(), String> {
+fn note(
+    outcome: &mut JobOutcome,
+    job: &Job,
+    started: InFlight,
+    done: Done,
+    now: Instant,
+) -> Result<(), String> {
     let bytes = match done.result {
         Ok(bytes) => bytes,
         Err(io::Errno::OPNOTSUPP) if job.engine == EngineKind::UringIopoll => {

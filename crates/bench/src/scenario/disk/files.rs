@@ -18,7 +18,7 @@ use io::{Completion, DiskVia, Engine, Fd, Op, OpId, Payload, Wait};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use super::job::Outcome;
+use super::job::JobOutcome;
 use super::worker::{self, Task};
 use crate::context::Bench;
 use crate::failure::Failure;
@@ -52,7 +52,7 @@ impl FilesVia {
     }
 }
 
-/// What is read, and how: as a scenario has it, and as its process gets it.
+/// The files to read, and how: the form of the scenario and of its process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct FilesPlan {
     /// The set, of which one after the other is picked at random. Its process reads it from `list`.
@@ -66,7 +66,7 @@ pub(crate) struct FilesPlan {
     pub(crate) depth: u32,
     /// Threads with an engine of their own.
     pub(crate) threads: u32,
-    /// Bytes of each file, read past the page cache: what is not there is an error.
+    /// Bytes of each file, read with O_DIRECT: a shorter file is an error.
     pub(crate) file_bytes: u64,
     /// Bytes of one read, at most a mebibyte.
     pub(crate) chunk_bytes: u32,
@@ -80,8 +80,8 @@ pub(crate) fn read_files(
     bench: &Bench,
     plan: &FilesPlan,
     groups: &[PathBuf],
-) -> Result<Result<Outcome, String>, Failure> {
-    let list = bench.workspace.folder("disk-files")?.join("list");
+) -> Result<Result<JobOutcome, String>, Failure> {
+    let list = bench.workspace.directory("disk-files")?.join("list");
     let mut text = Vec::new();
     for path in &plan.files {
         text.extend_from_slice(path.as_os_str().as_bytes());
@@ -92,15 +92,15 @@ pub(crate) fn read_files(
     worker::run(bench, &task, 1, groups)
 }
 
-/// All regular files below a folder, at most `most`.
-pub(crate) fn below(folder: &Path, most: usize) -> Result<Vec<PathBuf>, Failure> {
-    // A folder that vanishes meanwhile is a set that changes: nothing could be said of it.
-    let (mut found, mut folders) = (Vec::new(), vec![folder.to_owned()]);
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).map_err(Failure::file("read the folder", &folder))? {
-            let entry = entry.map_err(Failure::file("read the folder", &folder))?;
+/// All regular files below a directory, at most `most`.
+pub(crate) fn below(directory: &Path, most: usize) -> Result<Vec<PathBuf>, Failure> {
+    // A directory that vanishes meanwhile is a set that changes: nothing could be said of it.
+    let (mut found, mut directories) = (Vec::new(), vec![directory.to_owned()]);
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(&directory).map_err(Failure::file("read the directory", &directory))? {
+            let entry = entry.map_err(Failure::file("read the directory", &directory))?;
             match entry.file_type() {
-                Ok(kind) if kind.is_dir() => folders.push(entry.path()),
+                Ok(kind) if kind.is_dir() => directories.push(entry.path()),
                 Ok(kind) if kind.is_file() && found.len() < most => found.push(entry.path()),
                 _ => {}
             }
@@ -127,10 +127,10 @@ pub(super) fn read(
     paths: &[CString],
     worker: u32,
     prepared: &dyn Fn(),
-) -> Result<Outcome, String> {
+) -> Result<JobOutcome, String> {
     let engine = engine(job);
     prepared();
-    Reader::new(engine?, job, paths, worker).run()
+    FileReader::new(engine?, job, paths, worker).run()
 }
 
 /// An engine for one thread. Opening is work for the kernel's workers; the whole of them is for the one device.
@@ -166,7 +166,7 @@ struct Reading {
     /// When it was asked for.
     begun: Instant,
     stage: Stage,
-    /// What has been read of it.
+    /// Bytes read so far.
     bytes: u64,
 }
 
@@ -181,7 +181,7 @@ enum Stage {
 }
 
 /// One thread's engine and what it has in flight.
-struct Reader<'a> {
+struct FileReader<'a> {
     /// Made in this thread, as rings must be.
     engine: Box<dyn Engine>,
     job: &'a FilesPlan,
@@ -192,15 +192,15 @@ struct Reader<'a> {
     noise: Noise,
     /// By the slot of the operation that each waits for.
     readings: HashMap<u32, Reading>,
-    outcome: Outcome,
+    outcome: JobOutcome,
 }
 
 // All files count as one device; the share that it may have is all there is.
 const DEVICE: DeviceId = DeviceId(0);
 
-impl<'a> Reader<'a> {
+impl<'a> FileReader<'a> {
     /// A reader that has not begun.
-    fn new(engine: Box<dyn Engine>, job: &'a FilesPlan, paths: &'a [CString], worker: u32) -> Reader<'a> {
+    fn new(engine: Box<dyn Engine>, job: &'a FilesPlan, paths: &'a [CString], worker: u32) -> FileReader<'a> {
         let via = match job.via {
             FilesVia::Uring => DiskVia::Ring,
             FilesVia::Libaio => DiskVia::Libaio,
@@ -208,12 +208,12 @@ impl<'a> Reader<'a> {
             FilesVia::Sync => DiskVia::Sync,
         };
         let noise = Noise::new(u64::from(worker) << 32);
-        let outcome = Outcome::nothing();
-        Reader { engine, job, paths, via, noise, readings: HashMap::new(), outcome }
+        let outcome = JobOutcome::nothing();
+        FileReader { engine, job, paths, via, noise, readings: HashMap::new(), outcome }
     }
 
     /// Reads until the time is over, and what is open then to its end.
-    fn run(mut self) -> Result<Outcome, String> {
+    fn run(mut self) -> Result<JobOutcome, String> {
         let start = Instant::now();
         let mut batch = Vec::new();
         for _ in 0..self.job.depth {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::job::{EngineKind, Job, Outcome, Side};
+use super::job::{EngineKind, Job, JobOutcome, Side};
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::process::Launch;
@@ -55,16 +55,18 @@ pub(super) fn measure(
     bench: &Bench,
     tool: &crate::peers::tool::Tool,
     job: &Job,
-) -> Result<Result<Outcome, String>, Failure> {
+) -> Result<Result<JobOutcome, String>, Failure> {
     let Some(text) = job_file(job) else { return Ok(Err("fio has no such engine".to_owned())) };
-    let folder = bench.workspace.folder("disk-fio")?;
-    let (file, output, result) = (folder.join("job"), folder.join("said"), folder.join("result.json"));
+    let directory = bench.workspace.directory("disk-fio")?;
+    let (file, output, result) =
+        (directory.join("job"), directory.join("said"), directory.join("result.json"));
     fs::write(&file, text).map_err(Failure::file("write", &file))?;
     let _ = fs::remove_file(&result);
     let mut arguments = vec!["--output-format=json".to_owned()];
     arguments.push(format!("--output={}", result.display()));
     arguments.push(file.display().to_string());
-    let mut program = Launch::new("fio", &tool.path).arguments(arguments).folder(&folder).start(&output)?;
+    let mut program =
+        Launch::new("fio", &tool.path).arguments(arguments).directory(&directory).start(&output)?;
     match program.wait(Duration::from_secs_f64(job.seconds) + EXTRA_LIMIT) {
         Some(status) if status.success() => Ok(read(&result)),
         Some(_) => Ok(Err(program.problem("failed").to_string())),
@@ -73,7 +75,7 @@ pub(super) fn measure(
 }
 
 /// fio's figures as an outcome, as far as tables need them.
-fn read(path: &Path) -> Result<Outcome, String> {
+fn read(path: &Path) -> Result<JobOutcome, String> {
     let text = fs::read_to_string(path).map_err(|error| format!("fio's result: {error}"))?;
     // Warnings may stand before the object.
     let json = text.find('{').map_or("", |start| &text[start..]);
@@ -93,7 +95,7 @@ fn read(path: &Path) -> Result<Outcome, String> {
     if seconds == 0.0 || read.operations + write.operations == 0 {
         return Err("fio did nothing".to_owned());
     }
-    Ok(Outcome { read, write, seconds, switches: number(&job["ctx"]) as u64, ..Outcome::default() })
+    Ok(JobOutcome { read, write, seconds, switches: number(&job["ctx"]) as u64, ..JobOutcome::default() })
 }
 
 #[cfg(test)]

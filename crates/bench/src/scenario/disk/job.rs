@@ -1,4 +1,4 @@
-//! One job of `bench disk` as data: what is asked of a process that carries it out, and what that answers.
+//! One job of `bench disk` as data: the task of a process, and its result.
 
 use std::path::PathBuf;
 
@@ -141,7 +141,7 @@ impl Job {
 
 /// What one process has to say about its part of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Outcome {
+pub(crate) struct JobOutcome {
     /// The reads of all workers.
     pub(crate) read: Side,
     /// Their writes.
@@ -246,9 +246,9 @@ impl Side {
     }
 }
 
-impl Outcome {
+impl JobOutcome {
     /// Adds what another worker of the same job did in the same time.
-    pub(crate) fn add(&mut self, other: &Outcome) {
+    pub(crate) fn add(&mut self, other: &JobOutcome) {
         self.read.add(&other.read);
         self.write.add(&other.write);
         self.seconds = self.seconds.max(other.seconds);
@@ -262,8 +262,8 @@ impl Outcome {
     }
 
     /// Nothing yet, to add to.
-    pub(crate) fn nothing() -> Outcome {
-        Outcome { system_calls: Some(0), ..Outcome::default() }
+    pub(crate) fn nothing() -> JobOutcome {
+        JobOutcome { system_calls: Some(0), ..JobOutcome::default() }
     }
 
     /// As it stands among the single measurements of a report. Blocking calls have no submission of their own.
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn depths_are_counted_in_powers_of_two() {
-        let mut outcome = Outcome::default();
+        let mut outcome = JobOutcome::default();
         for depth in [1, 2, 3, 4, 16, 17, 64, 65, 500] {
             outcome.count_depth(depth);
         }

@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use self::job::{EngineKind, Outcome, Pattern};
-use self::plan::{Item, Tool};
+use self::job::{EngineKind, JobOutcome, Pattern};
+use self::plan::{Item, Runner};
 use self::worker::Task;
 use super::described::Scenario;
 use super::lineup;
@@ -35,7 +35,7 @@ use crate::report::model::Section;
 /// The options of `bench disk`. Those that describe a job (`--engine` to `--processes`) replace what is measured without
 /// them by the jobs that they describe.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct DiskOptions {
     /// sync, threads, libaio, uring, uring-fixed, uring-sqpoll, uring-iopoll; several separated by commas
     #[arg(long, value_name = "ENGINE,…", value_delimiter = ',', value_parser = EngineKind::parse)]
     engine: Vec<EngineKind>,
@@ -101,7 +101,7 @@ fn block(text: &str) -> Result<u32, String> {
     }
 }
 
-impl Options {
+impl DiskOptions {
     /// Whether jobs are described: then those are measured and nothing else.
     fn is_own_job(&self) -> bool {
         !(self.engine.is_empty() && self.rw.is_empty() && self.bs.is_empty() && self.depth.is_empty())
@@ -113,11 +113,11 @@ impl Options {
     /// The file that jobs use, once it is known that it may be used.
     fn check_file(&self) -> Result<(), Failure> {
         let Some(path) = &self.file else { return Ok(()) };
-        // What cannot be looked at cannot be used either: the same line for a name that is none and a folder that is closed.
+        // What cannot be looked at cannot be used either: the same line for a name that is none and a directory that is closed.
         let failure = Failure::file("use", path);
         let kind = fs::metadata(path).map_err(failure)?.file_type();
         let wrong = |why: &str| Err(Failure::Usage(format!("--file {}: {why}", path.display())));
-        // What is measured without a description of jobs has some that write; a description's default reads.
+        // Some of the jobs without a description write; a description's default reads.
         let writes = !self.is_own_job() || self.rw.iter().any(|pattern| pattern.writes());
         if !kind.is_file() && !kind.is_block_device() {
             return wrong("neither a file nor a block device");
@@ -132,7 +132,7 @@ impl Options {
     }
 }
 
-impl Scenario for Options {
+impl Scenario for DiskOptions {
     const NAME: &'static str = "disk";
     const SECONDS: u32 = 200;
     const HELP: &'static str =
@@ -145,17 +145,17 @@ impl Scenario for Options {
     /// What cannot be meant, or cannot be had, is told before anything is made.
     fn check(&self) -> Result<(), Failure> {
         self.check_file()?;
-        if let Some(Some(folder)) = &self.files {
-            let read = Failure::file("read the folder", folder);
-            fs::read_dir(folder).map_err(read)?;
+        if let Some(Some(directory)) = &self.files {
+            let read = Failure::file("read the directory", directory);
+            fs::read_dir(directory).map_err(read)?;
         }
         Ok(())
     }
 
     /// All jobs in turn, and what is told of them.
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
-        if let Some(folder) = &self.files {
-            return set::run(bench, section, folder.as_deref(), self.file_size);
+        if let Some(directory) = &self.files {
+            return set::run(bench, section, directory.as_deref(), self.file_size);
         }
         let target = target(bench, self)?;
         let fio = Peer::Fio.find(bench);
@@ -173,7 +173,7 @@ impl Scenario for Options {
         if self.file.is_none() {
             let _ = fs::remove_file(&target.path);
         }
-        for item in items.iter().filter(|item| item.tool == Tool::Fio) {
+        for item in items.iter().filter(|item| item.tool == Runner::Fio) {
             let text = fio::job_file(&item.job).unwrap_or_default();
             section.configure(&format!("fio: {}", item.name), &text);
         }
@@ -184,7 +184,7 @@ impl Scenario for Options {
 }
 
 /// The file of a run.
-pub(crate) struct Target {
+pub(crate) struct DataFile {
     /// Where it is.
     pub(crate) path: PathBuf,
     /// How much of it may be used.
@@ -197,22 +197,22 @@ fn measure(
     item: &Item,
     round: u32,
     fio: Option<&crate::peers::tool::Tool>,
-) -> Result<Result<Outcome, String>, Failure> {
+) -> Result<Result<JobOutcome, String>, Failure> {
     let mut job = item.job.clone();
     // Another order of places in each round, the same for all engines of one.
     job.seed = u64::from(round) + 1;
     match (item.tool, fio) {
-        (Tool::Ours, _) => {
+        (Runner::Ours, _) => {
             let processes = job.processes;
             worker::run(bench, &Task::Blocks(job), processes, &[])
         }
-        (Tool::Fio, Some(tool)) => fio::measure(bench, tool, &job),
-        (Tool::Fio, None) => Ok(Err("fio is not installed".to_owned())),
+        (Runner::Fio, Some(tool)) => fio::measure(bench, tool, &job),
+        (Runner::Fio, None) => Ok(Err("fio is not installed".to_owned())),
     }
 }
 
 /// The file that is named, or one of our own full of bytes that no device takes for zeroes.
-fn target(bench: &Bench, options: &Options) -> Result<Target, Failure> {
+fn target(bench: &Bench, options: &DiskOptions) -> Result<DataFile, Failure> {
     if let Some(path) = &options.file {
         let failure = Failure::file("open", path);
         let mut file = File::open(path).map_err(failure)?;
@@ -221,7 +221,7 @@ fn target(bench: &Bench, options: &Options) -> Result<Target, Failure> {
         if bytes < u64::from(bare::BLOCK_BYTES_MAX) {
             return Err(Failure::Usage(format!("--file {}: smaller than 1m", path.display())));
         }
-        return Ok(Target { path: path.clone(), bytes });
+        return Ok(DataFile { path: path.clone(), bytes });
     }
     let bytes = options.size.unwrap_or(match bench.scale {
         Scale::Instant => 8 << 20,
@@ -230,10 +230,10 @@ fn target(bench: &Bench, options: &Options) -> Result<Target, Failure> {
     });
     let bytes = bytes.max(u64::from(bare::BLOCK_BYTES_MAX));
     bench.workspace.need_space(bytes)?;
-    let path = bench.workspace.folder("disk")?.join("data");
+    let path = bench.workspace.directory("disk")?.join("data");
     bench.progress(format_args!("disk: writing a file of {} MiB", bytes >> 20));
     fill(bench, &path, bytes)?;
-    Ok(Target { path, bytes })
+    Ok(DataFile { path, bytes })
 }
 
 /// Writes a file and has it on the device before this returns, so that no measurement pays for it.
@@ -251,7 +251,7 @@ pub(super) fn fill(bench: &Bench, path: &Path, bytes: u64) -> Result<(), Failure
         left -= len;
     }
     file.sync_all().map_err(failure)?;
-    // What was written is in the page cache, and buffered reads would never see the device.
+    // Otherwise the file would be resident, and buffered reads would never reach the device.
     let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
     Ok(())
 }

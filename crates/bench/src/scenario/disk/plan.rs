@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::job::{EngineKind, Job, Pattern};
-use super::{Options, Target};
+use super::{DataFile, DiskOptions};
 use crate::context::{Bench, Scale};
 use crate::scenario::sheet::{Labels, at};
 
 /// Who carries a job out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tool {
+pub(super) enum Runner {
     /// This program.
     Ours,
     /// fio, for the check.
@@ -18,7 +18,7 @@ pub(super) enum Tool {
 
 /// The table that a job is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Group {
+pub(super) enum JobTable {
     /// The write-up's own job.
     WriteUp,
     /// All engines beside each other, in full.
@@ -27,7 +27,7 @@ pub(super) enum Group {
     Depths,
     /// Patterns by block size.
     Blocks,
-    /// Past the page cache and through it.
+    /// Bypassing the page cache (O_DIRECT) and through it.
     Caching,
     /// What the user described.
     Own,
@@ -37,12 +37,12 @@ pub(super) enum Group {
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     /// The table.
-    pub(super) group: Group,
+    pub(super) group: JobTable,
     /// Whose figures these are.
-    pub(super) tool: Tool,
+    pub(super) tool: Runner,
     /// Its row.
     pub(super) name: String,
-    /// What is done.
+    /// The job.
     pub(super) job: Job,
 }
 
@@ -53,7 +53,7 @@ impl Item {
         at([
             ("table", &format!("{:?}", self.group)),
             ("row", &self.name),
-            ("tool", &if self.tool == Tool::Fio { "fio" } else { "ringroad" }),
+            ("tool", &if self.tool == Runner::Fio { "fio" } else { "ringroad" }),
             ("engine", &job.engine.name()),
             ("pattern", &job.pattern.name()),
             ("block", &job.block_bytes),
@@ -81,7 +81,7 @@ const DEPTHS: [u32; 5] = [1, 4, 16, 64, 128];
 const BLOCKS: [u32; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 
 /// Everything that is to be measured, in an order that puts what is compared side by side.
-pub(super) fn items(bench: &Bench, options: &Options, target: &Target, fio: bool) -> Vec<Item> {
+pub(super) fn items(bench: &Bench, options: &DiskOptions, target: &DataFile, fio: bool) -> Vec<Item> {
     let base = Job {
         engine: EngineKind::Uring,
         pattern: Pattern { random: true, read_percent: 100 },
@@ -95,7 +95,7 @@ pub(super) fn items(bench: &Bench, options: &Options, target: &Target, fio: bool
         seconds: length(bench, options).as_secs_f64(),
         seed: 1,
     };
-    let mut plan = Plan { items: Vec::new(), fio };
+    let mut plan = JobList { items: Vec::new(), fio };
     if options.is_own_job() {
         plan.own(options, &base);
     } else if options.write_up {
@@ -112,7 +112,7 @@ pub(super) fn items(bench: &Bench, options: &Options, target: &Target, fio: bool
 
 /// The length of one job. A second is enough for a device that does thousands of operations in one; the write-up's
 /// disk did two hundred.
-fn length(bench: &Bench, options: &Options) -> Duration {
+fn length(bench: &Bench, options: &DiskOptions) -> Duration {
     match (bench.seconds, bench.scale) {
         (None, Scale::Instant) => Duration::from_millis(20),
         (None, Scale::Quick) => Duration::from_millis(300),
@@ -122,24 +122,24 @@ fn length(bench: &Bench, options: &Options) -> Duration {
 }
 
 /// The list as it grows.
-struct Plan {
+struct JobList {
     items: Vec<Item>,
     /// Whether fio is there to check it.
     fio: bool,
 }
 
-impl Plan {
+impl JobList {
     /// A job of ours.
-    fn add(&mut self, group: Group, name: impl Into<String>, job: Job) {
-        self.items.push(Item { group, tool: Tool::Ours, name: name.into(), job });
+    fn add(&mut self, group: JobTable, name: impl Into<String>, job: Job) {
+        self.items.push(Item { group, tool: Runner::Ours, name: name.into(), job });
     }
 
     /// A job that fio does right after us.
-    fn add_with_fio(&mut self, group: Group, name: impl Into<String>, job: Job) {
+    fn add_with_fio(&mut self, group: JobTable, name: impl Into<String>, job: Job) {
         let name = name.into();
         self.add(group, name.clone(), job.clone());
         if self.fio {
-            self.items.push(Item { group, tool: Tool::Fio, name, job });
+            self.items.push(Item { group, tool: Runner::Fio, name, job });
         }
     }
 
@@ -155,12 +155,16 @@ impl Plan {
             ..base.clone()
         };
         let depth = WRITE_UP_DEPTH;
-        self.add_with_fio(Group::WriteUp, "libaio, one process, depth 16", job(EngineKind::Libaio, depth, 1));
-        self.add_with_fio(Group::WriteUp, "sync, 16 processes", job(EngineKind::Sync, 1, depth));
-        self.add(Group::WriteUp, "uring, one process, depth 16", job(EngineKind::Uring, depth, 1));
-        self.add(Group::WriteUp, "threads, one process, depth 16", job(EngineKind::Threads, depth, 1));
+        self.add_with_fio(
+            JobTable::WriteUp,
+            "libaio, one process, depth 16",
+            job(EngineKind::Libaio, depth, 1),
+        );
+        self.add_with_fio(JobTable::WriteUp, "sync, 16 processes", job(EngineKind::Sync, 1, depth));
+        self.add(JobTable::WriteUp, "uring, one process, depth 16", job(EngineKind::Uring, depth, 1));
+        self.add(JobTable::WriteUp, "threads, one process, depth 16", job(EngineKind::Threads, depth, 1));
         // A reader of the write-up found one blocking process to do as much as sixteen.
-        self.add(Group::WriteUp, "sync, one process", job(EngineKind::Sync, 1, 1));
+        self.add(JobTable::WriteUp, "sync, one process", job(EngineKind::Sync, 1, 1));
     }
 
     /// Every engine on the same job.
@@ -171,9 +175,9 @@ impl Plan {
             let job = Job { engine, threads, ..base.clone() };
             match engine {
                 EngineKind::Sync | EngineKind::Libaio | EngineKind::Uring => {
-                    self.add_with_fio(Group::Engines, engine.name(), job);
+                    self.add_with_fio(JobTable::Engines, engine.name(), job);
                 }
-                _ => self.add(Group::Engines, engine.name(), job),
+                _ => self.add(JobTable::Engines, engine.name(), job),
             }
         }
     }
@@ -183,7 +187,7 @@ impl Plan {
         for depth in DEPTHS {
             for engine in [EngineKind::Sync, EngineKind::Threads, EngineKind::Libaio, EngineKind::Uring] {
                 let threads = if engine == EngineKind::Sync { depth } else { 1 };
-                self.add(Group::Depths, depth.to_string(), Job { engine, depth, threads, ..base.clone() });
+                self.add(JobTable::Depths, depth.to_string(), Job { engine, depth, threads, ..base.clone() });
             }
         }
     }
@@ -194,7 +198,7 @@ impl Plan {
             for name in Pattern::NAMES {
                 let Ok(pattern) = Pattern::parse(name) else { continue };
                 let job = Job { pattern, block_bytes, ..base.clone() };
-                self.add(Group::Blocks, size_name(block_bytes), job);
+                self.add(JobTable::Blocks, size_name(block_bytes), job);
             }
         }
     }
@@ -208,14 +212,14 @@ impl Plan {
                     let block_bytes = WRITE_UP_BLOCK;
                     let threads = if engine == EngineKind::Sync { DEPTH } else { 1 };
                     let job = Job { engine, pattern, direct, block_bytes, threads, ..base.clone() };
-                    self.add(Group::Caching, engine.name(), job);
+                    self.add(JobTable::Caching, engine.name(), job);
                 }
             }
         }
     }
 
     /// Every combination of what the user named.
-    fn own(&mut self, options: &Options, base: &Job) {
+    fn own(&mut self, options: &DiskOptions, base: &Job) {
         // What the user left out is one value, not all of them: a description means the job that it describes.
         let or = |given: &[u32], default: u32| if given.is_empty() { vec![default] } else { given.to_vec() };
         let engines = if options.engine.is_empty() { vec![base.engine] } else { options.engine.clone() };
@@ -243,7 +247,7 @@ impl Plan {
                             pattern.name(),
                             size_name(block_bytes)
                         );
-                        self.add_with_fio(Group::Own, name, job);
+                        self.add_with_fio(JobTable::Own, name, job);
                     }
                 }
             }

@@ -10,7 +10,7 @@ use crate::report::model::{AxisScale, Section, Told, Verdict};
 use crate::scenario::lineup;
 use crate::scenario::sheet::{Figure, Of, Rows, Sheet, at, axis, figure, finding, named};
 
-/// Most files of a named folder that are used.
+/// Most files of a named directory that are used.
 const FILES_MAX: usize = 1_000_000;
 /// Depths that are compared: one worker's connections of the write-up among them.
 const DEPTHS: [u32; 4] = [1, 16, 64, 200];
@@ -33,14 +33,14 @@ const FIGURES: [Figure; 6] = [
     figure("context switches per file", "", 2, Of::Quotient("context_switches", "operations", 1.0)),
 ];
 
-/// Measures the files below `folder`, or some that are made where none is named.
+/// Measures the files below `directory`, or some that are made where none is named.
 pub(super) fn run(
     bench: &Bench,
     section: &mut Section,
-    folder: Option<&Path>,
+    directory: Option<&Path>,
     file_bytes: u64,
 ) -> Result<(), Failure> {
-    let set = folder.map_or_else(|| make(bench, file_bytes), find)?;
+    let set = directory.map_or_else(|| make(bench, file_bytes), find)?;
     let count = set.files.len();
     let size = u32::try_from(set.file_bytes).map_or_else(|_| set.file_bytes.to_string(), size_name);
     section.title = format!("A set of files: {count} of {size}, opened, read past the page cache, closed");
@@ -89,9 +89,9 @@ fn make(bench: &Bench, file_bytes: u64) -> Result<Set, Failure> {
     bench.progress(format_args!("disk: making {count} files of {file_bytes} bytes"));
     let mut files = Vec::new();
     for number in 0..count {
-        // Folders as a cache has them: a look-up in one of a few hundred names, not in one of twenty thousand.
-        let folder = bench.workspace.folder(&format!("disk-set/{:02x}", number % 256))?;
-        let path = folder.join(number.to_string());
+        // Directories as a cache has them: a look-up in one of a few hundred names, not in one of twenty thousand.
+        let directory = bench.workspace.directory(&format!("disk-set/{:02x}", number % 256))?;
+        let path = directory.join(number.to_string());
         std::fs::write(&path, vec![number as u8; file_bytes as usize])
             .map_err(Failure::file("write", &path))?;
         files.push(path);
@@ -102,14 +102,14 @@ fn make(bench: &Bench, file_bytes: u64) -> Result<Set, Failure> {
 }
 
 /// The files that are there.
-fn find(folder: &Path) -> Result<Set, Failure> {
-    let files = below(folder, FILES_MAX)?;
+fn find(directory: &Path) -> Result<Set, Failure> {
+    let files = below(directory, FILES_MAX)?;
     // One that vanished meanwhile is found out by the worker, in words.
     let length = |path: &PathBuf| std::fs::metadata(path).map(|metadata| metadata.len()).ok();
     let file_bytes = files.iter().filter_map(length).min().unwrap_or(0);
     if file_bytes == 0 {
         let problem = if files.is_empty() { "no file below it" } else { "an empty file below it" };
-        return Err(Failure::Usage(format!("--files {}: {problem}", folder.display())));
+        return Err(Failure::Usage(format!("--files {}: {problem}", directory.display())));
     }
     Ok(Set { files, file_bytes })
 }

@@ -1,12 +1,13 @@
-//! What is made of the jobs of `bench disk`, as fio's users know it: tables, plots, and what became of the write-up's
+//! Tables and plots of the jobs of `bench disk`, as fio's users know them, and the verdicts on the write-up's
 //! claims.
 
 use super::job::EngineKind;
-use super::plan::{Group, Item, Tool};
+use super::plan::{Item, JobTable, Runner};
 use crate::method::stats::Summary;
 use crate::report::model::{AxisScale, Finding, Plot, Standing, Table, Told, Verdict};
 use crate::scenario::sheet::{
-    Entry, Figure, Labels, Of, Rows, Sheet, Shown, at, at_least, axis, figure, finding, named, spread, under,
+    Contestant, Figure, Labels, Of, Rows, Sheet, Shown, at, at_least, axis, figure, finding, named, spread,
+    under,
 };
 
 /// How far our figures and fio's may lie apart.
@@ -63,7 +64,7 @@ const CALLS: Figure =
 
 /// All that is told. Tables of groups that were not measured are left out, not shown empty.
 pub(super) fn told(sheet: Sheet<'_>, items: &[Item]) -> Told {
-    let told = Report { sheet, items };
+    let told = DiskReport { sheet, items };
     let way = |item: &Item| {
         let way = if item.job.direct { "direct" } else { "buffered" };
         format!("{} {way}", item.job.pattern.name())
@@ -73,30 +74,30 @@ pub(super) fn told(sheet: Sheet<'_>, items: &[Item]) -> Told {
     let whole = [READS, WRITES].concat();
     let tables = [
         told.whole(
-            Group::WriteUp,
+            JobTable::WriteUp,
             "Mixed random reads and writes of 128k past the page cache: one process, depth 16, and 16 processes",
             &whole,
         ),
-        told.whole(Group::Own, "The jobs described", &DETAILS),
+        told.whole(JobTable::Own, "The jobs described", &DETAILS),
         told.whole(
-            Group::Engines,
+            JobTable::Engines,
             "Engines: random reads of 4k past the page cache, 16 in flight (sync: 16 threads)",
             &DETAILS,
         ),
         told.crossed(
-            Group::Depths,
+            JobTable::Depths,
             "Depth: random reads of 4k past the page cache (sync: as many threads)",
             &engine,
             Figure { decimals: 1, ..IOPS },
         ),
         told.crossed(
-            Group::Blocks,
+            JobTable::Blocks,
             "Block sizes and patterns: uring past the page cache, 16 in flight",
             &pattern,
             BANDWIDTH,
         ),
         told.crossed(
-            Group::Caching,
+            JobTable::Caching,
             "Past the page cache and through it: reads of 128k, 16 in flight (sync: 16 threads)",
             &way,
             BANDWIDTH,
@@ -104,9 +105,9 @@ pub(super) fn told(sheet: Sheet<'_>, items: &[Item]) -> Told {
         told.checks(),
     ];
     let standings = [
-        told.standing(Group::WriteUp, "Mixed random reads and writes of 128k"),
-        told.standing(Group::Engines, "Random reads of 4k, 16 in flight"),
-        told.standing(Group::Own, "The jobs described"),
+        told.standing(JobTable::WriteUp, "Mixed random reads and writes of 128k"),
+        told.standing(JobTable::Engines, "Random reads of 4k, 16 in flight"),
+        told.standing(JobTable::Own, "The jobs described"),
     ];
     Told {
         tables: tables.into_iter().filter(|table| !table.rows.is_empty()).collect(),
@@ -116,33 +117,37 @@ pub(super) fn told(sheet: Sheet<'_>, items: &[Item]) -> Told {
     }
 }
 
-struct Report<'a> {
+struct DiskReport<'a> {
     sheet: Sheet<'a>,
     items: &'a [Item],
 }
 
-impl Report<'_> {
+impl DiskReport<'_> {
     /// The jobs of one table that we carried out.
-    fn of(&self, group: Group) -> impl Iterator<Item = &Item> {
-        self.items.iter().filter(move |item| item.group == group && item.tool == Tool::Ours)
+    fn of(&self, group: JobTable) -> impl Iterator<Item = &Item> {
+        self.items.iter().filter(move |item| item.group == group && item.tool == Runner::Ours)
     }
 
     /// The jobs of a group beside each other.
-    fn standing(&self, group: Group, title: &str) -> Standing {
-        let entry =
-            |item: &Item| Entry { name: item.name.clone(), maker: "", setting: None, labels: item.labels() };
+    fn standing(&self, group: JobTable, title: &str) -> Standing {
+        let entry = |item: &Item| Contestant {
+            name: item.name.clone(),
+            maker: "",
+            setting: None,
+            labels: item.labels(),
+        };
         self.sheet.standing(title, IOPS, self.of(group).map(entry))
     }
 
     /// A row for each job.
-    fn whole(&self, group: Group, title: &str, figures: &[Figure]) -> Table {
+    fn whole(&self, group: JobTable, title: &str, figures: &[Figure]) -> Table {
         let rows: Rows = self.of(group).map(|item| (item.name.clone(), item.labels())).collect();
         let columns: Vec<Shown> = figures.iter().chain(&COSTS).map(|figure| figure.shown()).collect();
         self.sheet.table(title, &rows, &columns)
     }
 
     /// A row for each name and a column for each kind of job in the group, both in the order of the jobs.
-    fn crossed(&self, group: Group, title: &str, kind: &dyn Fn(&Item) -> String, figure: Figure) -> Table {
+    fn crossed(&self, group: JobTable, title: &str, kind: &dyn Fn(&Item) -> String, figure: Figure) -> Table {
         let (mut rows, mut columns) = (Rows::new(), Rows::new());
         for item in self.of(group) {
             if rows.iter().all(|(name, _)| *name != item.name) {
@@ -156,7 +161,7 @@ impl Report<'_> {
                     ("pattern", &job.pattern.name()),
                     ("direct", &job.direct),
                 ]);
-                // What is the row's own name in one table is the column's in another.
+                // The name of a row in one table is the name of a column in another.
                 let is_row = |(_, value): &&(&'static str, String)| *value == item.name;
                 columns.push((kind, labels.iter().filter(|label| !is_row(label)).cloned().collect()));
             }
@@ -168,7 +173,7 @@ impl Report<'_> {
 
     /// Our jobs that fio did right after us.
     fn pairs(&self) -> impl Iterator<Item = &Item> {
-        self.items.windows(2).filter(|pair| pair[1].tool == Tool::Fio).map(|pair| &pair[0])
+        self.items.windows(2).filter(|pair| pair[1].tool == Runner::Fio).map(|pair| &pair[0])
     }
 
     /// Ratios formed round by round, each of two jobs that ran one after the other.
@@ -181,19 +186,19 @@ impl Report<'_> {
 
     /// Rates by depth, and the distribution of latency.
     fn plots(&self) -> Vec<Plot> {
-        let of = |group: Group| at([("table", &format!("{group:?}")), ("tool", &"ringroad")]);
+        let of = |group: JobTable| at([("table", &format!("{group:?}")), ("tool", &"ringroad")]);
         let lines = |group| under(&named("engine", EngineKind::ALL.map(EngineKind::name)), &of(group));
         let plots = [
             self.sheet.plot(
                 ("disk-depth", "Random reads of 4k by depth"),
                 ("depth", axis("operations in flight", "", AxisScale::Logarithmic)),
                 (IOPS, axis("reads", "1/s", AxisScale::Linear)),
-                &lines(Group::Depths),
+                &lines(JobTable::Depths),
             ),
             self.sheet.curves(
                 ("disk-latency", "Latency of random reads of 4k, 16 in flight"),
                 "µs",
-                &lines(Group::Engines),
+                &lines(JobTable::Engines),
             ),
         ];
         plots.into_iter().filter(|plot| !plot.series.is_empty()).collect()
@@ -201,14 +206,14 @@ impl Report<'_> {
 
     /// What became of each claim. A run of described jobs says nothing of the write-up.
     fn findings(&self) -> Vec<Finding> {
-        let write_up = self.of(Group::WriteUp).next().is_some().then(|| self.of_write_up());
+        let write_up = self.of(JobTable::WriteUp).next().is_some().then(|| self.of_write_up());
         write_up.into_iter().flatten().chain(self.agreement()).collect()
     }
 
     /// By the names of rows: what a reader sees.
     fn of_write_up(&self) -> Vec<Finding> {
         let of = |name: &str| {
-            at([("table", &format!("{:?}", Group::WriteUp)), ("row", &name), ("tool", &"ringroad")])
+            at([("table", &format!("{:?}", JobTable::WriteUp)), ("row", &name), ("tool", &"ringroad")])
         };
         let ratio = |ours: &str, theirs: &str| self.sheet.ratio(IOPS, &of(ours), &of(theirs));
         let (aio, sync) = ("libaio, one process, depth 16", "sync, 16 processes");
@@ -285,7 +290,7 @@ fn worth_sixteen(ratio: Option<Summary>) -> Finding {
     })
 }
 
-/// A comment below the write-up, whose author got the answer that his device was to blame.
+/// A comment below the write-up, whose author was told that his device was to blame.
 fn one_blocking(ratio: Option<Summary>) -> Finding {
     let claim =
         "On a slow device one blocking process moves as much as sixteen (a comment below the write-up).";
@@ -295,7 +300,7 @@ fn one_blocking(ratio: Option<Summary>) -> Finding {
     })
 }
 
-/// What has come since: the ring beside libaio.
+/// Later than the write-up: the ring beside libaio.
 fn ring(ratio: Option<Summary>, calls: Option<(f64, f64)>) -> Finding {
     let claim =
         "The ring moves as much as libaio with fewer system calls (not in the write-up, which is older).";
@@ -314,13 +319,13 @@ fn ring(ratio: Option<Summary>, calls: Option<(f64, f64)>) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::job::{EngineKind, Job, Outcome, Pattern, Side};
+    use super::super::job::{EngineKind, Job, JobOutcome, Pattern, Side};
     use super::*;
     use crate::report::model::Section;
     use crate::scenario::lineup;
 
     /// A job with so many operations in each of its rounds of a second.
-    fn add(section: &mut Section, tool: Tool, operations: &[u64]) -> Item {
+    fn add(section: &mut Section, tool: Runner, operations: &[u64]) -> Item {
         let job = Job {
             engine: EngineKind::Uring,
             pattern: Pattern { random: true, read_percent: 100 },
@@ -334,10 +339,10 @@ mod tests {
             seconds: 1.0,
             seed: 1,
         };
-        let item = Item { group: Group::Engines, tool, name: "uring".to_owned(), job };
+        let item = Item { group: JobTable::Engines, tool, name: "uring".to_owned(), job };
         for (round, &operations) in operations.iter().enumerate() {
             let read = Side { operations, ..Side::default() };
-            let outcome = Outcome { read, seconds: 1.0, ..Outcome::nothing() };
+            let outcome = JobOutcome { read, seconds: 1.0, ..JobOutcome::nothing() };
             lineup::file(section, Ok(outcome.run(false)), &item.labels(), round);
         }
         item
@@ -347,8 +352,8 @@ mod tests {
     fn a_device_that_differs_from_itself_decides_nothing() {
         let verdict = |ours: &[u64], fio: &[u64]| {
             let mut section = Section::default();
-            let items = [add(&mut section, Tool::Ours, ours), add(&mut section, Tool::Fio, fio)];
-            let told = Report { sheet: Sheet::of(&section), items: &items };
+            let items = [add(&mut section, Runner::Ours, ours), add(&mut section, Runner::Fio, fio)];
+            let told = DiskReport { sheet: Sheet::of(&section), items: &items };
             told.agreement().map(|finding| finding.verdict)
         };
         assert_eq!(verdict(&[1000, 1010, 990], &[1000, 1020, 1000]), Some(Verdict::Holds));

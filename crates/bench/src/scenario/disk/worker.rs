@@ -21,7 +21,7 @@ use nix::sys::time::TimeVal;
 use serde::{Deserialize, Serialize};
 
 use super::files::{self, FilesPlan};
-use super::job::{EngineKind, Job, Outcome};
+use super::job::{EngineKind, Job, JobOutcome};
 use super::{drive, engines};
 use crate::context::Bench;
 use crate::failure::Failure;
@@ -33,7 +33,7 @@ pub(crate) const COMMAND: &str = "disk-worker";
 
 /// How long workers may take to begin: sixteen that register a gigabyte of buffers.
 const READY_LIMIT: Duration = Duration::from_secs(60);
-/// How long they may take to end after their time is over: what is in flight on a slow disk.
+/// How long they may take to end after their time is over: operations in flight on a slow disk.
 const END_LIMIT: Duration = Duration::from_secs(60);
 
 /// What a worker is to do.
@@ -56,29 +56,29 @@ struct Assignment {
     ready: PathBuf,
     /// Made by the parent when all could.
     go: PathBuf,
-    /// Made by the worker at its end: an answer, or why there is none.
+    /// Made by the worker at its end: a result, or the reason why there is none.
     result: PathBuf,
 }
 
-/// Starts `processes` workers with the same task and adds up what they have done. They join control groups by their folders
+/// Starts `processes` workers with the same task and adds up what they have done. They join control groups by their directories
 /// before anything else. The inner error is what the machine does not allow.
 pub(super) fn run(
     bench: &Bench,
     task: &Task,
     processes: u32,
     groups: &[PathBuf],
-) -> Result<Result<Outcome, String>, Failure> {
+) -> Result<Result<JobOutcome, String>, Failure> {
     let (threads, seconds) = match task {
         Task::Blocks(job) => (job.threads, job.seconds),
         Task::Files(job) => (job.threads, job.seconds),
     };
-    let folder = bench.workspace.folder("disk-workers")?;
-    let _emptied = Emptied(&folder);
-    let go = folder.join("go");
+    let directory = bench.workspace.directory("disk-workers")?;
+    let _emptied = Emptied(&directory);
+    let go = directory.join("go");
     let mut workers = Vec::new();
     for number in 0..processes {
-        // A file of each kind for each process, all in one folder that goes with the run.
-        let place = |what: &str| folder.join(format!("{what}-{number}"));
+        // A file of each kind for each process, all in one directory that goes with the run.
+        let place = |what: &str| directory.join(format!("{what}-{number}"));
         let (ready, result) = (place("ready"), place("result"));
         let assignment = Assignment {
             task: task.clone(),
@@ -103,7 +103,7 @@ pub(super) fn run(
     }
     write(&go, "")?;
     let deadline = Instant::now() + Duration::from_secs_f64(seconds) + END_LIMIT;
-    let mut sum = Outcome::nothing();
+    let mut sum = JobOutcome::nothing();
     for (worker, _, result) in &mut workers {
         match answer(bench, worker, result, deadline)? {
             Ok(outcome) => sum.add(&outcome),
@@ -129,7 +129,7 @@ fn answer(
     worker: &mut Child,
     result: &Path,
     deadline: Instant,
-) -> Result<Result<Outcome, String>, Failure> {
+) -> Result<Result<JobOutcome, String>, Failure> {
     while worker.wait(Duration::from_millis(200)).is_none() {
         bench.check_interrupted()?;
         if Instant::now() > deadline {
@@ -142,7 +142,7 @@ fn answer(
 
 /// Writes a small file at once.
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    // Whoever waits for the file must not see half of it.
+    // The process that waits for the file must not see half of it.
     let partial = path.with_extension("part");
     let failure = Failure::file("write", path);
     fs::write(&partial, text).map_err(failure)?;
@@ -163,9 +163,9 @@ pub(crate) fn main(args: &[OsString]) -> Result<(), Failure> {
 }
 
 /// The threads of a process, each with a queue or an engine of its own.
-fn carry_out(assignment: &Assignment) -> Result<Outcome, String> {
-    let (mut sum, first, meet) = (Outcome::nothing(), assignment.first_worker, || meet(assignment));
-    let add = |outcome: Outcome| sum.add(&outcome);
+fn carry_out(assignment: &Assignment) -> Result<JobOutcome, String> {
+    let (mut sum, first, meet) = (JobOutcome::nothing(), assignment.first_worker, || meet(assignment));
+    let add = |outcome: JobOutcome| sum.add(&outcome);
     let used = match &assignment.task {
         Task::Blocks(job) => {
             let work = |thread: u32, prepared: &dyn Fn()| {
@@ -233,13 +233,13 @@ impl Used {
 }
 
 /// Has so many threads `work` at the same time, and tells what the process has used for it. Each says when it is prepared,
-/// and goes on when all are and `meet` has come back, so that set-up is nobody's measured time. One that cannot work says so
-/// after that: nobody waits for one that is gone.
+/// and goes on when all are and `meet` has come back, so that no measured time includes set-up. A thread that cannot work
+/// reports that afterwards: the others never wait for one that is gone.
 fn side_by_side(
     threads: u32,
     meet: impl FnOnce() -> Result<(), String>,
-    work: impl Fn(u32, &dyn Fn()) -> Result<Outcome, String> + Sync,
-    mut add: impl FnMut(Outcome),
+    work: impl Fn(u32, &dyn Fn()) -> Result<JobOutcome, String> + Sync,
+    mut add: impl FnMut(JobOutcome),
 ) -> Result<Used, String> {
     let all = threads as usize + 1;
     let (prepared, begun) = (Barrier::new(all), Barrier::new(all));

@@ -13,7 +13,7 @@
 //! * Connections by the thousand a second end in a few seconds what ports there are, unless those that wait for their
 //!   end (TIME_WAIT) can be used again. The server closes first here, so that the client may.
 //!
-//! Here: what is measured, and what is made of it. The write-up's own figures of its echo server stand in another article,
+//! Here: measurement and tables. The write-up's own figures of its echo server stand in another article,
 //! which is lost; its table here is what it says of nginx, in the same form. Where the client was the limit, the processor
 //! time of a message says what a rate cannot.
 
@@ -30,7 +30,8 @@ use super::described::Scenario;
 use super::lineup;
 use super::served::{self, CALLS_NAME, P50, P99, P999, RATE, ServerCpus};
 use super::sheet::{
-    Entry, Figure, Labels, Of, Rows, Sheet, Shown, at, at_least, axis, figure, finding, judged, named, under,
+    Contestant, Figure, Labels, Of, Rows, Sheet, Shown, at, at_least, axis, figure, finding, judged, named,
+    under,
 };
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
@@ -41,7 +42,7 @@ use crate::report::model::{AxisScale, Finding, Plot, Section, Standing, Table, T
 
 /// Options of `bench echo`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct EchoOptions {
     /// Bytes of a message [default: 64, 1024, 16384]
     #[arg(long, value_name = "BYTES,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=BYTES_MAX))]
     sizes: Vec<u32>,
@@ -62,9 +63,9 @@ const CONNECTIONS_OF_SIZES: u32 = 100;
 /// How long a server may take until it listens.
 const READY_LIMIT: Duration = Duration::from_secs(10);
 
-/// Which server. The same for messages and for connections: what is asked for once and again differs.
+/// Which server. The same for messages and for connections: receives and accepts differ in how often they are submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum EchoWay {
     /// Connections and listener wait in an epoll set.
     Epoll,
     /// On the ring, each receive and each accept asked for anew.
@@ -73,16 +74,16 @@ enum Way {
     RingMulti,
 }
 
-impl Way {
+impl EchoWay {
     /// In the order of tables.
-    const ALL: [Way; 3] = [Way::Epoll, Way::RingSingle, Way::RingMulti];
+    const ALL: [EchoWay; 3] = [EchoWay::Epoll, EchoWay::RingSingle, EchoWay::RingMulti];
 
     /// As it stands in tables.
     fn name(self) -> &'static str {
         match self {
-            Way::Epoll => "epoll",
-            Way::RingSingle => "io_uring, single-shot",
-            Way::RingMulti => "io_uring, multishot",
+            EchoWay::Epoll => "epoll",
+            EchoWay::RingSingle => "io_uring, single-shot",
+            EchoWay::RingMulti => "io_uring, multishot",
         }
     }
 
@@ -90,9 +91,9 @@ impl Way {
     fn arguments(self) -> [&'static str; 6] {
         let (engine, shots) = match self {
             // On epoll "multi" tells the engine that the caller goes on, so that it need not be asked in between.
-            Way::Epoll => ("epoll", "multi"),
-            Way::RingSingle => ("uring", "single"),
-            Way::RingMulti => ("uring", "multi"),
+            EchoWay::Epoll => ("epoll", "multi"),
+            EchoWay::RingSingle => ("uring", "single"),
+            EchoWay::RingMulti => ("uring", "multi"),
         };
         ["--engine", engine, "--receive", shots, "--accept", shots]
     }
@@ -115,60 +116,60 @@ const P50_US: Figure = us(P50, "p50_us");
 const P99_US: Figure = us(P99, "p99_us");
 const P999_US: Figure = us(P999, "p99_9_us");
 
-/// What is done on each connection, again and again.
+/// The repeated exchange of each connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Task {
+enum Exchange {
     /// So many bytes go there and come back.
     Messages { bytes: usize },
     /// It is made, and the server ends it.
     Connections,
 }
 
-impl Task {
+impl Exchange {
     /// The load for a server at this port.
     fn plan(self, bench: &Bench, split: &Split, connections: u32, port: u16) -> Result<Plan, Failure> {
         let targets = vec![Target::parse(&format!("http://127.0.0.1:{port}/"))?];
         let plan = Plan { targets, ..served::load(bench, split, connections, LENGTH) };
         Ok(match self {
-            Task::Messages { bytes } => {
+            Exchange::Messages { bytes } => {
                 // Each byte says where it belongs, so that what comes back in another order is noticed.
                 let body: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
                 let expect = Expect { crc32c: Some(crc32c::crc32c(&body)), ..Expect::default() };
                 let receive_bytes = (bytes as u32).max(4096);
                 Plan { answers: Answers::Bytes(bytes as u64), body, expect, receive_bytes, ..plan }
             }
-            Task::Connections => Plan { answers: Answers::End, reuse: Reuse::PerRequest, ..plan },
+            Exchange::Connections => Plan { answers: Answers::End, reuse: Reuse::PerRequest, ..plan },
         })
     }
 }
 
 /// What a figure depends on beside the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Point {
-    task: Task,
+struct EchoPoint {
+    task: Exchange,
     /// Open at the same time.
     connections: u32,
 }
 
-impl Point {
+impl EchoPoint {
     /// "64 bytes, 100 connections".
     fn words(self) -> String {
         let plural = if self.connections == 1 { "" } else { "s" };
         match self.task {
-            Task::Messages { bytes } => format!("{bytes} bytes, {} connection{plural}", self.connections),
-            Task::Connections => format!("accepts, {} connection{plural} at a time", self.connections),
+            Exchange::Messages { bytes } => format!("{bytes} bytes, {} connection{plural}", self.connections),
+            Exchange::Connections => format!("accepts, {} connection{plural} at a time", self.connections),
         }
     }
 
     fn labels(self) -> Labels {
         let (what, bytes) = match self.task {
-            Task::Messages { bytes } => ("messages", bytes),
-            Task::Connections => ("connections", 0),
+            Exchange::Messages { bytes } => ("messages", bytes),
+            Exchange::Connections => ("connections", 0),
         };
         at([("counted", &what), ("bytes", &bytes), ("connections", &self.connections)])
     }
 
-    fn of(self, way: Way) -> Labels {
+    fn of(self, way: EchoWay) -> Labels {
         [self.labels(), server(way)].concat()
     }
 
@@ -179,7 +180,7 @@ impl Point {
 
 /// Which combinations are measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Points {
+struct EchoPoints {
     sizes: Vec<u32>,
     connections: Vec<u32>,
     /// Connections that are accepted at a time.
@@ -188,11 +189,11 @@ struct Points {
     product: bool,
 }
 
-fn server(way: Way) -> Labels {
+fn server(way: EchoWay) -> Labels {
     at([("server", &way.name())])
 }
 
-impl Scenario for Options {
+impl Scenario for EchoOptions {
     const NAME: &'static str = "echo";
     const SECONDS: u32 = 90;
     const HELP: &'static str = "Messages that are sent back, and connections that are accepted: epoll, the ring single-shot and multishot";
@@ -203,7 +204,7 @@ impl Scenario for Options {
     /// Measures all points by all ways, in turns.
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         served::raise_descriptors();
-        let points = Points::choose(bench, self);
+        let points = EchoPoints::choose(bench, self);
         let probe = Probe::run();
         let refusal = probe.uring_refusal();
         if let Some(refusal) = &refusal {
@@ -213,10 +214,10 @@ impl Scenario for Options {
         let mut first_port = self.port;
         for (purpose, of_purpose) in [("messages", points.messages()), ("connections", points.accepts())] {
             let mut servers = Vec::new();
-            for way in Way::ALL.into_iter().filter(|way| *way == Way::Epoll || refusal.is_none()) {
+            for way in EchoWay::ALL.into_iter().filter(|way| *way == EchoWay::Epoll || refusal.is_none()) {
                 let port = first_port.unwrap_or(0);
                 first_port = first_port.map(|port| port.saturating_add(1));
-                let server = Server::start(bench, way, purpose, &points, port, &place)?;
+                let server = EchoProcess::start(bench, way, purpose, &points, port, &place)?;
                 section.configure(&format!("{}, {purpose}", way.name()), &server.command);
                 servers.push((way, server));
             }
@@ -226,7 +227,7 @@ impl Scenario for Options {
             }
         }
         place.note(section);
-        let report = Report { sheet: Sheet::of(section), points: &points };
+        let report = EchoReport { sheet: Sheet::of(section), points: &points };
         let told = Told {
             tables: report.tables(place.split.words()),
             plots: report.plots(),
@@ -238,9 +239,9 @@ impl Scenario for Options {
     }
 }
 
-impl Points {
+impl EchoPoints {
     /// Which points there are: what the user asked for, else what the scale has room for.
-    fn choose(bench: &Bench, options: &Options) -> Points {
+    fn choose(bench: &Bench, options: &EchoOptions) -> EchoPoints {
         let (sizes, connections, accepts): (&[u32], &[u32], &[u32]) = match bench.scale {
             Scale::Instant => (&[64, 16384], &[1, 10], &[10]),
             Scale::Quick => (&[64, 16384], &[1, 100, 1000], &[100]),
@@ -251,7 +252,7 @@ impl Points {
             if named.is_empty() { fallback.to_vec() } else { named.to_vec() }
         };
         let accepts = or(&options.connections, accepts);
-        Points {
+        EchoPoints {
             sizes: or(&options.sizes, sizes),
             connections: or(&options.connections, connections),
             accepts,
@@ -271,25 +272,26 @@ impl Points {
     }
 
     /// A point of the table by message size and connections.
-    fn at(bytes: u32, connections: u32) -> Point {
-        Point { task: Task::Messages { bytes: bytes as usize }, connections }
+    fn at(bytes: u32, connections: u32) -> EchoPoint {
+        EchoPoint { task: Exchange::Messages { bytes: bytes as usize }, connections }
     }
 
     /// Messages of the first size over each number of connections.
-    fn by_connections(&self) -> Vec<Point> {
-        self.connections.iter().map(|&connections| Points::at(self.first_size(), connections)).collect()
+    fn by_connections(&self) -> Vec<EchoPoint> {
+        self.connections.iter().map(|&connections| EchoPoints::at(self.first_size(), connections)).collect()
     }
 
     /// Messages of each size over the middle number of connections.
-    fn by_size(&self) -> Vec<Point> {
-        self.sizes.iter().map(|&bytes| Points::at(bytes, self.middle_connections())).collect()
+    fn by_size(&self) -> Vec<EchoPoint> {
+        self.sizes.iter().map(|&bytes| EchoPoints::at(bytes, self.middle_connections())).collect()
     }
 
     /// One thing at a time, or all.
-    fn messages(&self) -> Vec<Point> {
+    fn messages(&self) -> Vec<EchoPoint> {
         let mut points = self.by_connections();
-        let of_size =
-            |&bytes: &u32| self.connections.iter().map(move |&connections| Points::at(bytes, connections));
+        let of_size = |&bytes: &u32| {
+            self.connections.iter().map(move |&connections| EchoPoints::at(bytes, connections))
+        };
         let more = if self.product { self.sizes.iter().flat_map(of_size).collect() } else { self.by_size() };
         for point in more {
             if !points.contains(&point) {
@@ -300,8 +302,8 @@ impl Points {
     }
 
     /// The points of connections that are accepted and closed.
-    fn accepts(&self) -> Vec<Point> {
-        let point = |&connections: &u32| Point { task: Task::Connections, connections };
+    fn accepts(&self) -> Vec<EchoPoint> {
+        let point = |&connections: &u32| EchoPoint { task: Exchange::Connections, connections };
         self.accepts.iter().map(point).collect()
     }
 
@@ -312,25 +314,25 @@ impl Points {
 }
 
 /// An echo server that listens. Dropping it ends it.
-struct Server {
+struct EchoProcess {
     child: Child,
     port: u16,
-    /// What it was started with.
+    /// Its command line.
     command: String,
 }
 
-impl Server {
+impl EchoProcess {
     /// Starts a server that echoes in this way, in a process of its own.
     fn start(
         bench: &Bench,
-        way: Way,
+        way: EchoWay,
         purpose: &str,
-        points: &Points,
+        points: &EchoPoints,
         port: u16,
         place: &ServerCpus,
-    ) -> Result<Server, Failure> {
-        let folder = bench.workspace.folder(&format!("echo-{way:?}-{purpose}").to_lowercase())?;
-        let ready = folder.join("port");
+    ) -> Result<EchoProcess, Failure> {
+        let directory = bench.workspace.directory(&format!("echo-{way:?}-{purpose}").to_lowercase())?;
+        let ready = directory.join("port");
         let mut words: Vec<String> = way.arguments().map(str::to_owned).to_vec();
         words.extend(["--purpose", purpose, "--buffer"].map(str::to_owned));
         words.extend([points.longest().to_string(), "--port".to_owned(), port.to_string()]);
@@ -342,12 +344,12 @@ impl Server {
             .arguments(["--ready".into(), ready.clone().into_os_string()])
             .cpus(&conditions.cpus)
             .groups(&conditions.groups);
-        let mut child = launch.start(&folder.join("output"))?;
+        let mut child = launch.start(&directory.join("output"))?;
         child.wait_until(READY_LIMIT, || ready.exists())?;
         let text = fs::read_to_string(&ready);
         let text = text.map_err(Failure::file("read", &ready))?;
         let port = text.parse().map_err(|_| child.problem("told no port"))?;
-        Ok(Server { child, port, command })
+        Ok(EchoProcess { child, port, command })
     }
 }
 
@@ -355,8 +357,8 @@ impl Server {
 fn measure(
     bench: &Bench,
     section: &mut Section,
-    servers: &mut [(Way, Server)],
-    point: Point,
+    servers: &mut [(EchoWay, EchoProcess)],
+    point: EchoPoint,
     split: &Split,
 ) -> Result<(), Failure> {
     let mut loaded = Vec::new();
@@ -365,7 +367,7 @@ fn measure(
         served::warm_up(bench, &plan)?;
         loaded.push((*way, server, plan));
     }
-    let labels = |(way, ..): &(Way, &mut Server, Plan)| point.of(*way);
+    let labels = |(way, ..): &(EchoWay, &mut EchoProcess, Plan)| point.of(*way);
     lineup::measure(bench, section, &mut loaded, labels, |(_, server, plan), _, _| {
         let child = &server.child;
         let served = served::observe(|| child.cpu_time(), || load::run(plan))?;
@@ -385,27 +387,29 @@ fn measure(
     Ok(())
 }
 
-/// What is told of the measurements.
-struct Report<'a> {
+/// Tables, plots and findings of the measurements.
+struct EchoReport<'a> {
     sheet: Sheet<'a>,
-    points: &'a Points,
+    points: &'a EchoPoints,
 }
 
-impl Report<'_> {
+impl EchoReport<'_> {
     /// The point that the write-up's words are about: its most connections.
-    fn most(&self) -> Point {
+    fn most(&self) -> EchoPoint {
         let most = self.points.connections.iter().copied().max().unwrap_or_default();
-        Points::at(self.points.first_size(), most)
+        EchoPoints::at(self.points.first_size(), most)
     }
 
     /// All tables, the write-up's form first.
     fn tables(&self, apart: &str) -> Vec<Table> {
         let (bytes, connections) = (self.points.first_size(), self.points.middle_connections());
-        let rows = |points: Vec<Point>| points.into_iter().map(Point::row).collect::<Vec<_>>();
+        let rows = |points: Vec<EchoPoint>| points.into_iter().map(EchoPoint::row).collect::<Vec<_>>();
         let (by_connections, by_size) = (rows(self.points.by_connections()), rows(self.points.by_size()));
         let compared = |title: &str, rows: &[(String, Labels)], figure: Figure| {
-            let mut columns: Vec<Shown> = Way::ALL.map(|one| figure.at(one.name(), server(one))).into();
-            columns.push(figure.over("multishot / epoll", server(Way::Epoll)).where_(server(Way::RingMulti)));
+            let mut columns: Vec<Shown> = EchoWay::ALL.map(|one| figure.at(one.name(), server(one))).into();
+            columns.push(
+                figure.over("multishot / epoll", server(EchoWay::Epoll)).where_(server(EchoWay::RingMulti)),
+            );
             self.sheet.table(title, rows, &columns)
         };
         let of = |words: &str| format!("Messages of {bytes} bytes{words}");
@@ -434,26 +438,28 @@ impl Report<'_> {
     fn accepted(&self) -> Table {
         const NAMES: [&str; 3] =
             ["listener in epoll", "io_uring, single-shot accept", "io_uring, multishot accept"];
-        let row =
-            |point: Point, (way, name)| (format!("{name}, {} at a time", point.connections), point.of(way));
-        let rows = |point: Point| Way::ALL.into_iter().zip(NAMES).map(move |one| row(point, one));
+        let row = |point: EchoPoint, (way, name)| {
+            (format!("{name}, {} at a time", point.connections), point.of(way))
+        };
+        let rows = |point: EchoPoint| EchoWay::ALL.into_iter().zip(NAMES).map(move |one| row(point, one));
         let rows: Rows = self.points.accepts().into_iter().flat_map(rows).collect();
         let columns = [
             RATE.at("accepts", Labels::new()),
             CPU.shown(),
-            CPU.over("CPU / epoll's", server(Way::Epoll)),
+            CPU.over("CPU / epoll's", server(EchoWay::Epoll)),
             CALLS.shown(),
             LIMITED.shown(),
         ];
         self.sheet.table("Connections that are accepted and closed at once", &rows, &columns)
     }
 
-    /// For whom a median is too little.
+    /// For readers who need more than medians.
     fn every(&self) -> Table {
         let points = self.points.messages().into_iter().chain(self.points.accepts());
-        let row = |point: Point, way: Way| (format!("{}, {}", way.name(), point.words()), point.of(way));
+        let row =
+            |point: EchoPoint, way: EchoWay| (format!("{}, {}", way.name(), point.words()), point.of(way));
         let rows: Rows = points
-            .flat_map(|point| Way::ALL.map(|way| row(point, way)))
+            .flat_map(|point| EchoWay::ALL.map(|way| row(point, way)))
             .filter(|(_, labels)| self.sheet.has(labels))
             .collect();
         let rate = RATE.at("messages or connections", Labels::new());
@@ -463,15 +469,15 @@ impl Report<'_> {
 
     /// The engines beside each other: a message, and an accepted connection.
     fn standings(&self) -> Vec<Standing> {
-        let standing = |what: &str, point: Point| {
-            let entry = |way: Way| Entry {
+        let standing = |what: &str, point: EchoPoint| {
+            let entry = |way: EchoWay| Contestant {
                 name: way.name().to_owned(),
                 maker: "",
                 setting: None,
                 labels: point.of(way),
             };
             let title = format!("Processor time of {what}: {}", point.words());
-            self.sheet.standing(&title, CPU, Way::ALL.map(entry))
+            self.sheet.standing(&title, CPU, EchoWay::ALL.map(entry))
         };
         let accepts = self.points.accepts().into_iter().next_back();
         let accepts = accepts.map(|point| standing("an accepted connection", point));
@@ -482,13 +488,13 @@ impl Report<'_> {
     fn plots(&self) -> Vec<Plot> {
         let bytes = self.points.first_size();
         let messages = at([("counted", &"messages"), ("bytes", &bytes)]);
-        let lines = under(&named("server", Way::ALL.map(Way::name)), &messages);
+        let lines = under(&named("server", EchoWay::ALL.map(EchoWay::name)), &messages);
         let plot = |id: &str, what: &str, figure: Figure, name: &str, unit: &str| {
             let x = ("connections", axis("connections", "", AxisScale::Logarithmic));
             let title = format!("Echo of {bytes} bytes: {what}");
             self.sheet.plot((id, &title), x, (figure, axis(name, unit, AxisScale::Linear)), &lines)
         };
-        let point = Points::at(bytes, self.points.middle_connections());
+        let point = EchoPoints::at(bytes, self.points.middle_connections());
         let title = format!("Echo of {}: latency by percentile", point.words());
         let curves = under(&lines, &at([("connections", &point.connections)]));
         vec![
@@ -498,19 +504,23 @@ impl Report<'_> {
         ]
     }
 
-    /// A server that is the limit answers as many more as it spends less on each, so where the client is the limit its
+    /// A server that is the limit responds to as many more as it spends less on each, so where the client is the limit its
     /// processor time has to say it.
     fn gain(&self) -> Finding {
         let claim = "With long connections the ring serves about a fifth more than epoll (said of nginx; here of the \
                      least that a server can do).";
         let point = self.most();
         let ratio =
-            |figure, way| Some(self.sheet.ratio(figure, &point.of(way), &point.of(Way::Epoll))?.median);
-        let found = (ratio(RATE, Way::RingMulti), ratio(CPU, Way::RingMulti), ratio(CPU, Way::RingSingle));
+            |figure, way| Some(self.sheet.ratio(figure, &point.of(way), &point.of(EchoWay::Epoll))?.median);
+        let found = (
+            ratio(RATE, EchoWay::RingMulti),
+            ratio(CPU, EchoWay::RingMulti),
+            ratio(CPU, EchoWay::RingSingle),
+        );
         let (Some(rate), Some(multi), Some(single)) = found else {
             return finding(claim, Verdict::Open, "Ring and epoll were not both measured.");
         };
-        let is_bound = [Way::Epoll, Way::RingMulti]
+        let is_bound = [EchoWay::Epoll, EchoWay::RingMulti]
             .iter()
             .any(|way| self.sheet.has(&[point.of(*way), at([("limited by", &"generator")])].concat()));
         let bound = if is_bound { ", limited by the client, so that processor time counts" } else { "" };
@@ -529,15 +539,15 @@ impl Report<'_> {
         let of = |way| self.sheet.series(CALLS, &point.of(way));
         let subject = format!("With {} a message", point.words());
         let claim = "It makes at most a tenth of epoll's system calls.";
-        served::calls_finding(claim, &subject, of(Way::RingMulti), of(Way::Epoll))
+        served::calls_finding(claim, &subject, of(EchoWay::RingMulti), of(EchoWay::Epoll))
     }
 
-    /// The waste would show as processor time: an accept that finds nobody allocates a socket and frees it again.
+    /// The waste would show as processor time: an accept without a connection allocates a socket and frees it again.
     fn accepts(&self) -> Finding {
         let cases = self.points.accepts().into_iter().flat_map(|point| {
             let words = |name: &str| format!("{name} at {} at a time", point.connections);
-            [(Way::RingSingle, "single-shot"), (Way::RingMulti, "multishot")]
-                .map(|(way, name)| (words(name), point.of(way), point.of(Way::Epoll)))
+            [(EchoWay::RingSingle, "single-shot"), (EchoWay::RingMulti, "multishot")]
+                .map(|(way, name)| (words(name), point.of(way), point.of(EchoWay::Epoll)))
         });
         judged(
             "Accepting through the ring costs more than a listener in epoll, because an accept that finds nobody is work \
@@ -553,14 +563,15 @@ impl Report<'_> {
 mod tests {
     use super::*;
 
-    fn points(product: bool) -> Points {
-        Points { sizes: vec![64, 1024], connections: vec![1, 100, 1000], accepts: vec![100], product }
+    fn points(product: bool) -> EchoPoints {
+        EchoPoints { sizes: vec![64, 1024], connections: vec![1, 100, 1000], accepts: vec![100], product }
     }
 
     #[test]
     fn one_thing_is_varied_at_a_time() {
-        let words =
-            |points: &Points| -> Vec<String> { points.messages().into_iter().map(Point::words).collect() };
+        let words = |points: &EchoPoints| -> Vec<String> {
+            points.messages().into_iter().map(EchoPoint::words).collect()
+        };
         assert_eq!(
             words(&points(false)),
             [
@@ -576,7 +587,7 @@ mod tests {
 
     #[test]
     fn servers_differ_in_engine_and_shots_only() {
-        let [epoll, single, multi] = Way::ALL.map(Way::arguments);
+        let [epoll, single, multi] = EchoWay::ALL.map(EchoWay::arguments);
         assert_eq!((epoll[1], single[1], multi[1]), ("epoll", "uring", "uring"));
         assert_eq!((single[3], single[5], multi[3], multi[5]), ("single", "single", "multi", "multi"));
     }

@@ -16,11 +16,12 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use clap::{Args, FromArgMatches, ValueEnum};
-use io::engine::{EngineConfig, NetKind};
+use io::engine::EngineConfig;
 use io::op::{RecvInto, Source};
 use io::{Buf, Completion, Engine, Fd, Op, OpId, Payload, Segments, Wait};
 
 use crate::failure::Failure;
+use crate::load::command::EngineName;
 use crate::load::owners::Owners;
 
 /// The hidden command that it is.
@@ -31,13 +32,6 @@ const OPS_MAX: u32 = 1 << 16;
 /// As long as `SOMAXCONN` lets it be: clients that begin all at once must not be refused.
 const BACKLOG: i32 = 4096;
 
-/// By what it waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum EngineName {
-    Epoll,
-    Uring,
-}
-
 /// How an operation that can be asked for once and again is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Shots {
@@ -47,7 +41,7 @@ pub(super) enum Shots {
     Multi,
 }
 
-/// What it does with a connection.
+/// Its use of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Purpose {
     /// Sends back what comes.
@@ -58,7 +52,7 @@ pub(super) enum Purpose {
 
 /// What the command is told.
 #[derive(Args, Clone, Debug)]
-pub(super) struct Options {
+pub(super) struct EchoServerOptions {
     #[arg(long)]
     engine: EngineName,
     #[arg(long)]
@@ -80,9 +74,10 @@ pub(super) struct Options {
 
 /// Serves until it is ended by a signal.
 pub(crate) fn main(args: &[OsString]) -> Result<(), Failure> {
-    let command = Options::augment_args(clap::Command::new(COMMAND).no_binary_name(true));
+    let command = EchoServerOptions::augment_args(clap::Command::new(COMMAND).no_binary_name(true));
     let matches = command.try_get_matches_from(args).map_err(|error| crate::failure::usage(&error))?;
-    let options = Options::from_arg_matches(&matches).map_err(|error| crate::failure::usage(&error))?;
+    let options =
+        EchoServerOptions::from_arg_matches(&matches).map_err(|error| crate::failure::usage(&error))?;
     let (listener, port) = listen(options.port)?;
     let mut echo = Echo::new(&options, listener)?;
     // Renamed when it is whole: who waits for it must not read half a number.
@@ -107,7 +102,7 @@ fn listen(port: u16) -> Result<(OwnedFd, u16), Failure> {
 
 /// What an operation is for.
 #[derive(Clone, Copy)]
-enum Role {
+enum EchoRole {
     Accept,
     Receive(u32),
     Send(u32),
@@ -132,7 +127,7 @@ struct Echo {
     accept: Shots,
     purpose: Purpose,
     buffer_bytes: usize,
-    owners: Owners<Role>,
+    owners: Owners<EchoRole>,
     connections: Vec<Connection>,
     /// Places of connections that have ended.
     free: Vec<u32>,
@@ -140,9 +135,9 @@ struct Echo {
 
 impl Echo {
     /// Makes the engine that the options name, here and nowhere else.
-    fn new(options: &Options, listener: OwnedFd) -> Result<Echo, Failure> {
+    fn new(options: &EchoServerOptions, listener: OwnedFd) -> Result<Echo, Failure> {
         let config = EngineConfig {
-            net: if options.engine == EngineName::Epoll { NetKind::Epoll } else { NetKind::Uring },
+            net: options.engine.into(),
             disk_ring: false,
             ops_max: OPS_MAX,
             recv_buffer_bytes: options.buffer,
@@ -176,7 +171,7 @@ impl Echo {
     }
 
     /// Starts an operation and remembers what it is for.
-    fn submit(&mut self, op: Op, role: Role) -> Result<OpId, Failure> {
+    fn submit(&mut self, op: Op, role: EchoRole) -> Result<OpId, Failure> {
         let full = |_| Failure::Other("the engine has no room for an operation".to_owned());
         let id = self.engine.submit(op).map_err(full)?;
         self.owners.set(id, role);
@@ -186,16 +181,16 @@ impl Echo {
     /// Asks for a connection, or for all that come.
     fn accept(&mut self) -> Result<(), Failure> {
         let op = Op::Accept { listener: self.listener.clone(), multishot: self.accept == Shots::Multi };
-        self.submit(op, Role::Accept).map(drop)
+        self.submit(op, EchoRole::Accept).map(drop)
     }
 
     /// Hands a completion to what it is for.
     fn complete(&mut self, completion: Completion) -> Result<(), Failure> {
         match self.owners.of(completion.id) {
-            Some(Role::Accept) => self.accepted(completion),
-            Some(Role::Receive(index)) => self.received(index, completion),
-            Some(Role::Send(index)) => self.sent(index, completion),
-            Some(Role::Close) | None => Ok(()),
+            Some(EchoRole::Accept) => self.accepted(completion),
+            Some(EchoRole::Receive(index)) => self.received(index, completion),
+            Some(EchoRole::Send(index)) => self.sent(index, completion),
+            Some(EchoRole::Close) | None => Ok(()),
         }
     }
 
@@ -207,7 +202,7 @@ impl Echo {
         // One that was gone before it was accepted is no loss: the client counts it.
         let Payload::Accepted(fd) = completion.payload else { return Ok(()) };
         if self.purpose == Purpose::Connections {
-            return self.submit(Op::Close { fd }, Role::Close).map(drop);
+            return self.submit(Op::Close { fd }, EchoRole::Close).map(drop);
         }
         let index = self.free.pop().unwrap_or(self.connections.len() as u32);
         if index as usize == self.connections.len() {
@@ -228,7 +223,7 @@ impl Echo {
                 self.engine.pool().get(self.buffer_bytes).map_or(RecvInto::Pool, RecvInto::Owned)
             }
         };
-        let id = self.submit(Op::Recv { socket, into }, Role::Receive(index))?;
+        let id = self.submit(Op::Recv { socket, into }, EchoRole::Receive(index))?;
         self.connections[index as usize].receive = Some(id);
         Ok(())
     }
@@ -267,12 +262,12 @@ impl Echo {
     fn send(&mut self, index: u32, data: Segments) -> Result<(), Failure> {
         let Some(socket) = self.connections[index as usize].socket.clone() else { return Ok(()) };
         let op = Op::Send { socket, data, more: false, zero_copy: false };
-        let id = self.submit(op, Role::Send(index))?;
+        let id = self.submit(op, EchoRole::Send(index))?;
         self.connections[index as usize].send = Some(id);
         Ok(())
     }
 
-    /// The end of a send; what is left of a short one goes next.
+    /// The end of a send; the rest of a short one goes next.
     fn sent(&mut self, index: u32, completion: Completion) -> Result<(), Failure> {
         let connection = &mut self.connections[index as usize];
         if connection.send != Some(completion.id) {
@@ -294,7 +289,7 @@ impl Echo {
         }
         self.free.push(index);
         match connection.socket.map(Fd::into_owned) {
-            Some(Ok(fd)) => self.submit(Op::Close { fd }, Role::Close).map(drop),
+            Some(Ok(fd)) => self.submit(Op::Close { fd }, EchoRole::Close).map(drop),
             // Closed with the operation that still holds it.
             _ => Ok(()),
         }

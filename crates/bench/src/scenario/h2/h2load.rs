@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Case;
+use super::H2Case;
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::disturbance::Watch;
@@ -27,16 +27,16 @@ pub(super) const MESSAGE: [u8; 69] = {
 pub(super) struct Load {
     tool: Tool,
     cpus: Vec<usize>,
-    folder: PathBuf,
+    directory: PathBuf,
     length: Duration,
 }
 
 impl Load {
     pub(super) fn new(tool: Tool, bench: &Bench, cpus: &[usize], length: Duration) -> Result<Load, Failure> {
-        let folder = bench.workspace.folder("h2load")?;
-        let message = folder.join("message");
+        let directory = bench.workspace.directory("h2load")?;
+        let message = directory.join("message");
         fs::write(&message, MESSAGE).map_err(Failure::file("write", &message))?;
-        Ok(Load { tool, cpus: cpus.to_vec(), folder, length })
+        Ok(Load { tool, cpus: cpus.to_vec(), directory, length })
     }
 
     /// One measurement of a case: what h2load counted, and the server's processor time meanwhile. The number of requests
@@ -45,7 +45,7 @@ impl Load {
         &self,
         server: &mut Server,
         port: u16,
-        case: &Case,
+        case: &H2Case,
     ) -> Result<Result<Run, String>, Failure> {
         let mut count = u64::from(case.connections * case.streams) * 2;
         loop {
@@ -65,7 +65,7 @@ impl Load {
         &self,
         server: &mut Server,
         port: u16,
-        case: &Case,
+        case: &H2Case,
         count: u64,
     ) -> Result<Result<Run, String>, Failure> {
         server.check_running()?;
@@ -79,10 +79,10 @@ impl Load {
         if case.is_grpc {
             arguments.push("--header=content-type: application/grpc".to_owned());
             arguments.push("--header=te: trailers".to_owned());
-            arguments.push(format!("--data={}", self.folder.join("message").display()));
+            arguments.push(format!("--data={}", self.directory.join("message").display()));
         }
         arguments.push(format!("{scheme}://127.0.0.1:{port}{}", case.path));
-        let output = self.folder.join("output");
+        let output = self.directory.join("output");
         let watch = Watch::start();
         let cpu = server.cpu_time();
         let mut program =

@@ -28,25 +28,25 @@ use super::sheet::{Labels, Sheet, at, axis, judged, under};
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::pin::{self, Split};
-use crate::peers::server::{Conditions, Place, Program, Server, free_port};
+use crate::peers::server::{Conditions, Instance, Program, Server, free_port};
 use crate::peers::tool::Peer;
 use crate::report::model::{AxisScale, Section, Told};
 use h2load::Load;
 
 /// `bench h2`, which has no options of its own.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Files {}
+pub(crate) struct FilesOptions {}
 
 /// `bench grpc`, which has none either.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Calls {}
+pub(crate) struct CallsOptions {}
 
 /// Length of one measurement in a result for keeping.
 const LENGTH: Duration = Duration::from_secs(1);
 
-/// What is requested, and over how many connections with how many streams each.
+/// The requested object, and over how many connections with how many streams each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Case {
+struct H2Case {
     path: &'static str,
     kib: u32,
     connections: u32,
@@ -54,37 +54,37 @@ struct Case {
     is_grpc: bool,
 }
 
-impl Case {
-    const fn file(path: &'static str, kib: u32, connections: u32, streams: u32) -> Case {
-        Case { path, kib, connections, streams, is_grpc: false }
+impl H2Case {
+    const fn file(path: &'static str, kib: u32, connections: u32, streams: u32) -> H2Case {
+        H2Case { path, kib, connections, streams, is_grpc: false }
     }
 
-    const fn call(connections: u32, streams: u32) -> Case {
-        Case { path: "/bench.Echo/Call", kib: 0, connections, streams, is_grpc: true }
+    const fn call(connections: u32, streams: u32) -> H2Case {
+        H2Case { path: "/bench.Echo/Call", kib: 0, connections, streams, is_grpc: true }
     }
 
     fn name(self) -> String {
-        let Case { path, connections, streams, is_grpc, .. } = self;
+        let H2Case { path, connections, streams, is_grpc, .. } = self;
         let what = if is_grpc { "unary call" } else { path.trim_start_matches('/') };
         let plural = |count: u32, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
         format!("{what}, {} of {}", plural(connections, "connection"), plural(streams, "stream"))
     }
 
     fn labels(self) -> Labels {
-        let Case { kib, connections, streams, .. } = self;
+        let H2Case { kib, connections, streams, .. } = self;
         at([("case", &self.name()), ("KiB", &kib), ("connections", &connections), ("streams", &streams)])
     }
 }
 
-const FILE_CASES: [Case; 5] = [
-    Case::file("/1k", 1, 10, 100),
-    Case::file("/1k", 1, 100, 1),
-    Case::file("/10k", 10, 10, 10),
-    Case::file("/100k", 100, 10, 10),
-    Case::file("/1m", 1024, 10, 2),
+const FILE_CASES: [H2Case; 5] = [
+    H2Case::file("/1k", 1, 10, 100),
+    H2Case::file("/1k", 1, 100, 1),
+    H2Case::file("/10k", 10, 10, 10),
+    H2Case::file("/100k", 100, 10, 10),
+    H2Case::file("/1m", 1024, 10, 2),
 ];
 
-const CALL_CASES: [Case; 3] = [Case::call(10, 10), Case::call(50, 1), Case::call(1, 100)];
+const CALL_CASES: [H2Case; 3] = [H2Case::call(10, 10), H2Case::call(50, 1), H2Case::call(1, 100)];
 
 const H2O: Way = Way::of("h2o", Peer::H2o);
 
@@ -95,7 +95,7 @@ const NGINX_TUNED: Way = Way::of("nginx, open_file_cache, sendfile off", Peer::N
 const FILE_WAYS: [Way; 4] = [RING, EPOLL, NGINX_TUNED, H2O];
 const CALL_WAYS: [Way; 3] = [RING, EPOLL, NGINX];
 
-impl Scenario for Files {
+impl Scenario for FilesOptions {
     const NAME: &'static str = "h2";
     const SECONDS: u32 = 70;
     const HELP: &'static str = "Files in memory over TLS and HTTP/2: processor time of a request, beside nginx and H2O (needs h2load)";
@@ -104,12 +104,12 @@ impl Scenario for Files {
         "How much processor time does a request over HTTP/2 and TLS take, beside nginx and H2O?";
 
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
-        let files = bench.workspace.folder("h2-files")?;
+        let files = bench.workspace.directory("h2-files")?;
         served::write_files(&files)?;
-        let certificate = bench.workspace.folder("h2")?.join("certificate.pem");
+        let certificate = bench.workspace.directory("h2")?.join("certificate.pem");
         served::write_certificate(&certificate, KeyKind::EcdsaP256)?;
-        measure(bench, section, &FILE_WAYS, &FILE_CASES, |way, place, port| {
-            files_configuration(way, place, port, &files, &certificate)
+        measure(bench, section, &FILE_WAYS, &FILE_CASES, |way, instance, port| {
+            files_configuration(way, instance, port, &files, &certificate)
         })?;
         tell(
             section,
@@ -121,7 +121,7 @@ impl Scenario for Files {
     }
 }
 
-impl Scenario for Calls {
+impl Scenario for CallsOptions {
     const NAME: &'static str = "grpc";
     const SECONDS: u32 = 30;
     const HELP: &'static str =
@@ -133,11 +133,11 @@ impl Scenario for Calls {
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         let split = Split::of(&pin::available(), 1);
         let (origin, calls) = origin(bench, &split)?;
-        measure(bench, section, &CALL_WAYS, &CALL_CASES, |way, place, port| {
+        measure(bench, section, &CALL_WAYS, &CALL_CASES, |way, instance, port| {
             let http = format!("upstream origin {{ server 127.0.0.1:{calls}; keepalive 64; }}");
             let server =
                 format!("{READY}\nlisten 127.0.0.1:{port} http2;\nlocation / {{ grpc_pass grpc://origin; }}");
-            way.configuration(place, &Text { http, server, ..Text::default() })
+            way.configuration(instance, &Text { http, server, ..Text::default() })
         })?;
         origin.end();
         tell(section, &CALL_WAYS, &CALL_CASES, "At most 0.60 of nginx's processor time for each call.");
@@ -147,23 +147,29 @@ impl Scenario for Calls {
 
 /// The server behind the proxies, and its port for HTTP/2: a response of 64 bytes with the trailers of a call.
 fn origin(bench: &Bench, split: &Split) -> Result<(Server, u16), Failure> {
-    let (files, port) = (bench.workspace.folder("grpc-files")?, free_port()?);
+    let (files, port) = (bench.workspace.directory("grpc-files")?, free_port()?);
     let path = files.join("message");
     fs::write(&path, h2load::MESSAGE).map_err(Failure::file("write", &path))?;
     let conditions = Conditions { cpus: split.load.clone(), ..Conditions::default() };
-    let server = Server::start(bench, "origin of calls", &Program::ours(bench), &conditions, |place| {
+    let server = Server::start(bench, "origin of calls", &Program::ours(bench), &conditions, |instance| {
         let server = format!(
             "{READY}\nlisten 127.0.0.1:{port} http2;\nlocation / {{\n    root {};\n    \
              rewrite ^ /message break;\n    default_type application/grpc;\n    types {{ }}\n    \
              error_page 405 =200 /message;\n    add_trailer grpc-status 0;\n}}",
             files.display()
         );
-        RING.configuration(place, &Text { server, ..Text::default() })
+        RING.configuration(instance, &Text { server, ..Text::default() })
     })?;
     Ok((server, port))
 }
 
-fn files_configuration(way: &Way, place: &Place, port: u16, files: &Path, certificate: &Path) -> String {
+fn files_configuration(
+    way: &Way,
+    instance: &Instance,
+    port: u16,
+    files: &Path,
+    certificate: &Path,
+) -> String {
     let (files, certificate) = (files.display(), certificate.display());
     if way.peer == Some(Peer::H2o) {
         return format!(
@@ -177,7 +183,7 @@ fn files_configuration(way: &Way, place: &Place, port: u16, files: &Path, certif
          location / {{ {}root {files}; }}",
         way.location
     );
-    way.configuration(place, &Text { http: "sendfile on;".to_owned(), server, ..Text::default() })
+    way.configuration(instance, &Text { http: "sendfile on;".to_owned(), server, ..Text::default() })
 }
 
 /// Starts the servers, and measures each case with all of them in turns.
@@ -185,8 +191,8 @@ fn measure(
     bench: &Bench,
     section: &mut Section,
     ways: &[Way],
-    cases: &[Case],
-    configuration: impl Fn(&Way, &Place, u16) -> String,
+    cases: &[H2Case],
+    configuration: impl Fn(&Way, &Instance, u16) -> String,
 ) -> Result<(), Failure> {
     let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
     place.note(section);
@@ -204,8 +210,8 @@ fn measure(
         ports.push((way.name, free_port()?));
     }
     let port = |way: &Way| ports.iter().find(|(name, _)| *name == way.name).map_or(0, |(_, port)| *port);
-    let mut servers = lineup::start(bench, section, (&place, None), (ways, ""), |way, place| {
-        configuration(way, place, port(way))
+    let mut servers = lineup::start(bench, section, (&place, None), (ways, ""), |way, instance| {
+        configuration(way, instance, port(way))
     })?;
     for case in cases {
         bench.progress(format_args!("{}: {}", section.scenario, case.name()));
@@ -220,7 +226,7 @@ fn measure(
 }
 
 /// A table and a chart for each case, a plot, and whether ours takes as little as is wanted.
-fn tell(section: &mut Section, ways: &[Way], cases: &[Case], claim: &str) {
+fn tell(section: &mut Section, ways: &[Way], cases: &[H2Case], claim: &str) {
     let sheet = Sheet::of(section);
     let peers = &ways[2..];
     let mut told = Told::default();
@@ -279,9 +285,9 @@ mod tests {
 
     #[test]
     fn every_server_listens_for_the_load() {
-        let place = Place { port: 8080, folder: "/x".into() };
+        let instance = Instance { port: 8080, directory: "/x".into() };
         for way in [RING, NGINX_TUNED, H2O] {
-            let text = files_configuration(&way, &place, 8443, Path::new("/files"), Path::new("/k"));
+            let text = files_configuration(&way, &instance, 8443, Path::new("/files"), Path::new("/k"));
             assert!(text.contains("8443") && text.contains("/k"), "{text}");
         }
     }

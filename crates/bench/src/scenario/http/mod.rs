@@ -1,4 +1,4 @@
-//! `bench http`: an answer that needs no disk (`return 200`), over connections that are kept and over new ones, with
+//! `bench http`: a response that needs no disk (`return 200`), over keep-alive connections and over new ones, with
 //! few and many of them, on a ring, on epoll, and by nginx. Repeats write-up 004.
 //!
 //! How it is measured:
@@ -22,9 +22,9 @@
 //! Beside them files that are in memory ([`warm`]), where nginx is not the only peer that counts, and requests that are
 //! passed on to an origin ([`proxied`]).
 //!
-//! Here: what is measured, and what is made of it. The write-up has its tables as pictures, so the form is what its text
-//! says. A rate that the generator limited says nothing about the server; there the processor time of a request stands
-//! for it, because a server that is the limit answers as many more as it spends less on each.
+//! Here: measurement and tables. The write-up has its tables as pictures, so the form follows its
+//! text. A rate that the generator limited says nothing about the server; there the processor time of a request stands
+//! for it, because a server that is the limit responds to as many more as it spends less on each.
 
 mod proxied;
 mod warm;
@@ -46,7 +46,7 @@ use crate::report::model::{AxisScale, Finding, Plot, Section, Told, Verdict};
 
 /// Options of `bench http`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct HttpOptions {
     /// Numbers of workers [default: 1, 2, 4 and so on, and all processors]
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: Vec<u16>,
@@ -86,36 +86,36 @@ fn is_of(way: &Way, workers: usize) -> bool {
 /// Whether it differs there from the same without what its name says.
 fn takes_part(way: &Way, point: Point) -> bool {
     match way.listen {
-        // Whose listener it is makes no difference to connections that are kept.
-        " reuseport" => point.kind == Kind::Short,
+        // Whose listener it is makes no difference to keep-alive connections.
+        " reuseport" => point.kind == Persistence::Short,
         // Nor does one client that connects and asks make a listener busy.
-        " deferred" => point.kind == Kind::Short && point.connections > 1,
+        " deferred" => point.kind == Persistence::Short && point.connections > 1,
         _ => true,
     }
 }
 
 /// What a connection is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum Persistence {
     /// Connections that are kept.
     Long,
     /// One request for each connection, as browsers of old and health checks do: connect, ask, close.
     Short,
 }
 
-impl Kind {
+impl Persistence {
     /// As it stands in tables.
     fn name(self) -> &'static str {
         match self {
-            Kind::Long => "long",
-            Kind::Short => "short",
+            Persistence::Long => "long",
+            Persistence::Short => "short",
         }
     }
 
     fn reuse(self) -> Reuse {
         match self {
-            Kind::Long => Reuse::KeepAlive { depth: 1 },
-            Kind::Short => Reuse::PerRequest,
+            Persistence::Long => Reuse::KeepAlive { depth: 1 },
+            Persistence::Short => Reuse::PerRequest,
         }
     }
 }
@@ -123,7 +123,7 @@ impl Kind {
 /// What a figure depends on beside the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Point {
-    kind: Kind,
+    kind: Persistence,
     /// Threads of ours, processes of nginx.
     workers: usize,
     /// Open at the same time.
@@ -139,7 +139,7 @@ impl Point {
     /// Of one server there. Who accepts how is what differs with short connections.
     fn labels_of(self, way: &Way) -> Labels {
         let accepts = match (self.kind, *way) {
-            (Kind::Long, _) | (_, RING_DEFERRED | NGINX_DEFERRED) => None,
+            (Persistence::Long, _) | (_, RING_DEFERRED | NGINX_DEFERRED) => None,
             (_, RING) if self.workers > 1 => Some("single-shot"),
             (_, RING | RING_OWN_LISTENER) => Some("multishot"),
             _ => Some(way.name),
@@ -149,7 +149,7 @@ impl Point {
     }
 }
 
-impl Scenario for Options {
+impl Scenario for HttpOptions {
     const NAME: &'static str = "http";
     const SECONDS: u32 = 280;
     const HELP: &'static str =
@@ -169,9 +169,9 @@ impl Scenario for Options {
             let ways: Vec<Way> = WAYS.into_iter().filter(|way| is_of(way, workers)).collect();
             let suffix = format!(", {workers} workers");
             let mut servers =
-                lineup::start(bench, section, (&place, self.port), (&ways, &suffix), |way, place| {
+                lineup::start(bench, section, (&place, self.port), (&ways, &suffix), |way, instance| {
                     let server = "location / { return 200; }".to_owned();
-                    way.configuration(place, &Text { workers, server, ..Text::default() })
+                    way.configuration(instance, &Text { workers, server, ..Text::default() })
                 })?;
             place.note(section);
             // All at one point before the next one, so that those that are compared are measured within seconds.
@@ -190,7 +190,7 @@ impl Scenario for Options {
             }
             lineup::end(servers);
         }
-        let told = Report { sheet: Sheet::of(section), points: &points, cpus: &cpus }.told(&every);
+        let told = HttpReport { sheet: Sheet::of(section), points: &points, cpus: &cpus }.told(&every);
         section.tell(told);
         warm::add(bench, section)?;
         proxied::add(bench, section)
@@ -216,7 +216,7 @@ struct Points {
 
 impl Points {
     /// Which points there are: what the user asked for, else what the scale has room for.
-    fn choose(bench: &Bench, options: &Options, cpus: usize) -> Points {
+    fn choose(bench: &Bench, options: &HttpOptions, cpus: usize) -> Points {
         let most = CONNECTIONS_OF_WRITE_UP;
         let (connections, short): (&[u32], &[u32]) = match bench.scale {
             Scale::Instant => (&[1, 10], &[10]),
@@ -251,22 +251,22 @@ impl Points {
     /// Those with so many workers: with the first number all connections, with the others the most.
     fn at(&self, workers: usize) -> Vec<Point> {
         let all = self.product || self.workers.first() == Some(&workers);
-        let of = |kind: Kind, connections: &[u32]| {
+        let of = |kind: Persistence, connections: &[u32]| {
             let chosen = if all { connections } else { &connections[connections.len().saturating_sub(1)..] };
             chosen.iter().map(|&connections| Point { kind, workers, connections }).collect::<Vec<_>>()
         };
-        [of(Kind::Long, &self.connections), of(Kind::Short, &self.short)].concat()
+        [of(Persistence::Long, &self.connections), of(Persistence::Short, &self.short)].concat()
     }
 }
 
-/// What is told of the measurements.
-struct Report<'a> {
+/// Tables, plots and findings of the measurements.
+struct HttpReport<'a> {
     sheet: Sheet<'a>,
     points: &'a Points,
     cpus: &'a [usize],
 }
 
-impl Report<'_> {
+impl HttpReport<'_> {
     fn words(&self, workers: usize) -> String {
         workers_words(workers, &Split::of(self.cpus, workers))
     }
@@ -277,19 +277,20 @@ impl Report<'_> {
     }
 
     /// The most connections, with so many workers.
-    fn most(&self, kind: Kind, workers: usize) -> Point {
-        let numbers = if kind == Kind::Long { &self.points.connections } else { &self.points.short };
+    fn most(&self, kind: Persistence, workers: usize) -> Point {
+        let numbers = if kind == Persistence::Long { &self.points.connections } else { &self.points.short };
         Point { kind, workers, connections: numbers.last().copied().unwrap_or(CONNECTIONS_OF_WRITE_UP) }
     }
 
-    fn by_workers(&self, kind: Kind) -> Rows {
+    fn by_workers(&self, kind: Persistence) -> Rows {
         let row = |&workers: &usize| (self.words(workers), self.most(kind, workers).labels());
         self.points.workers.iter().map(row).collect()
     }
 
     /// Long connections with the first number of workers.
     fn by_connections(&self) -> Rows {
-        let point = |&connections: &u32| Point { kind: Kind::Long, workers: self.first(), connections };
+        let point =
+            |&connections: &u32| Point { kind: Persistence::Long, workers: self.first(), connections };
         let row = |connections| (format!("{connections} connections"), point(connections).labels());
         self.points.connections.iter().map(row).collect()
     }
@@ -297,7 +298,8 @@ impl Report<'_> {
     /// The write-up's tables first, then what it has no table for.
     fn told(&self, every: &[(String, Labels)]) -> Told {
         let sheet = self.sheet;
-        let (long, short) = (self.most(Kind::Long, 1).connections, self.most(Kind::Short, 1).connections);
+        let (long, short) =
+            (self.most(Persistence::Long, 1).connections, self.most(Persistence::Short, 1).connections);
         let one = self.words(self.first());
         let by_connections = self.by_connections();
         let accepts = |name: &str| at([("accepts", &name)]);
@@ -309,32 +311,32 @@ impl Report<'_> {
             RATE.at("nginx", accepts("nginx")),
         ];
         let all = [RATE, P50, P99, P999, CPU, CALLS, GENERATOR_CPU, LIMITED].map(Figure::shown);
-        let by_workers = |kind: Kind, what: &str, columns: &[Shown]| {
+        let by_workers = |kind: Persistence, what: &str, columns: &[Shown]| {
             sheet.table(&format!("{what}: requests a second by workers"), &self.by_workers(kind), columns)
         };
         let of_long = |what: &str, figure: Figure| {
             sheet.table(&format!("Long connections, {one}: {what}"), &by_connections, &compared(figure))
         };
         let tables = vec![
-            by_workers(Kind::Long, &format!("Long connections, {long} of them"), &compared(RATE)),
+            by_workers(Persistence::Long, &format!("Long connections, {long} of them"), &compared(RATE)),
             of_long("requests a second by connections", RATE),
             of_long("system calls for each request", CALLS),
-            by_workers(Kind::Short, &format!("Short connections, {short} at a time"), &short_columns),
+            by_workers(Persistence::Short, &format!("Short connections, {short} at a time"), &short_columns),
             sheet.table("Every combination", every, &all),
         ];
-        let standing = |kind: Kind| {
+        let standing = |kind: Persistence| {
             let point = self.most(kind, self.first());
             let (kind, connections) = (kind.name(), point.connections);
             let title =
                 format!("Processor time of a request: return 200, {connections} {kind} connections, {one}");
             lineup::standing(sheet, &title, CPU, &WAYS, |way| of(way, &point.labels()))
         };
-        let standings = vec![standing(Kind::Long), standing(Kind::Short)];
+        let standings = vec![standing(Persistence::Long), standing(Persistence::Short)];
         let findings = vec![self.long(), self.calls(), self.short()];
         Told { tables, plots: self.plots(), findings, standings }
     }
 
-    /// Everything over connections that are kept, with the first number of workers.
+    /// Everything over keep-alive connections, with the first number of workers.
     fn plots(&self) -> Vec<Plot> {
         let kept = at([("connections kept", &"long"), ("workers", &self.first())]);
         let lines = under(&lineup::rows(&[EPOLL, RING, NGINX]), &kept);
@@ -357,7 +359,7 @@ impl Report<'_> {
     /// What a rate says when the generator was the limit is nothing: then processor time has to say it.
     fn long(&self) -> Finding {
         let claim = "With 500 and more long connections the ring answers about 20 % more requests a second than epoll.";
-        let point = self.most(Kind::Long, self.first());
+        let point = self.most(Persistence::Long, self.first());
         let of = |way: Way| of(&way, &point.labels());
         let ratio = |figure| Some(self.sheet.ratio(figure, &of(RING), &of(EPOLL))?.median);
         let (Some(speed), Some(cost)) = (ratio(RATE), ratio(CPU)) else {
@@ -365,7 +367,7 @@ impl Report<'_> {
         };
         let is_bound = [RING, EPOLL].iter().any(|way| is_generator_bound(self.sheet, &of(*way)));
         let bound = if is_bound { ", limited by the generator, so that processor time counts" } else { "" };
-        // A server that is the limit answers as many more as it spends less on each.
+        // A server that is the limit responds to as many more as it spends less on each.
         let gain = if is_bound { 1.0 / cost } else { speed };
         let sentence = format!(
             "At {} connections and {} the ring answers {speed:.2} times as many requests a second as epoll{bound}; it \
@@ -376,9 +378,9 @@ impl Report<'_> {
         finding(claim, at_least(gain, 1.15, 1.03), sentence)
     }
 
-    /// Calls do not depend on the machine, only on how many answers one turn has room for.
+    /// Calls do not depend on the machine, only on how many responses one turn has room for.
     fn calls(&self) -> Finding {
-        let point = self.most(Kind::Long, self.first());
+        let point = self.most(Persistence::Long, self.first());
         let of = |way: Way| self.sheet.series(CALLS, &of(&way, &point.labels()));
         let claim = "The ring needs a tenth of epoll's system calls, or less.";
         let subject = format!("At {} connections a request", point.connections);
@@ -390,7 +392,7 @@ impl Report<'_> {
         let claim =
             "With short connections the ring is no faster than epoll, in some cases 5 to 10 % slower.";
         let compared = |&workers: &usize| {
-            let case = self.most(Kind::Short, workers).labels();
+            let case = self.most(Persistence::Short, workers).labels();
             let of = |accepts: &str| [case.as_slice(), &at([("accepts", &accepts)])].concat();
             let ratio = self.sheet.ratio(RATE, &of("multishot"), &of("epoll"))?;
             let is_bound = ["multishot", "epoll"].iter().any(|one| is_generator_bound(self.sheet, &of(one)));
@@ -452,9 +454,12 @@ mod tests {
             let labels = Point { kind, workers, connections: 10 }.labels_of(&way);
             labels.into_iter().find(|(name, _)| *name == "accepts").map(|(_, value)| value)
         };
-        assert_eq!(accepts(RING, 1, Kind::Short).as_deref(), Some("multishot"));
-        assert_eq!(accepts(RING, 2, Kind::Short).as_deref(), Some("single-shot"));
-        assert_eq!(accepts(RING_OWN_LISTENER, 2, Kind::Short).as_deref(), Some("multishot"));
-        assert_eq!((accepts(RING_DEFERRED, 1, Kind::Short), accepts(RING, 1, Kind::Long)), (None, None));
+        assert_eq!(accepts(RING, 1, Persistence::Short).as_deref(), Some("multishot"));
+        assert_eq!(accepts(RING, 2, Persistence::Short).as_deref(), Some("single-shot"));
+        assert_eq!(accepts(RING_OWN_LISTENER, 2, Persistence::Short).as_deref(), Some("multishot"));
+        assert_eq!(
+            (accepts(RING_DEFERRED, 1, Persistence::Short), accepts(RING, 1, Persistence::Long)),
+            (None, None)
+        );
     }
 }

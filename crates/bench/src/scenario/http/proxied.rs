@@ -3,7 +3,7 @@
 //! rows. They repeat the measurement in `docs/experiments/raw/proxied-20261123`.
 //!
 //! ```text
-//!   generator --> server --> origin: reads the whole body of a request, then answers
+//!   generator --> server --> origin: reads the whole body of a request, then responds
 //! ```
 //!
 //! * The origin consists of threads of this process on the generator's processors, and is the same for all servers.
@@ -37,9 +37,9 @@ const RESPONSE_BYTES: usize = 10 << 10;
 /// The response body of an upload.
 const RECEIVED: &[u8] = b"received\n";
 
-/// What is asked for in one table.
+/// The requests of one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Case {
+enum ProxiedCase {
     Response,
     /// The same out of a proxy cache whose entries are in memory.
     Hit,
@@ -47,15 +47,19 @@ enum Case {
     Upload(&'static str, usize),
 }
 
-impl Case {
-    const ALL: [Case; 4] =
-        [Case::Response, Case::Hit, Case::Upload("16k", 16 << 10), Case::Upload("256k", 256 << 10)];
+impl ProxiedCase {
+    const ALL: [ProxiedCase; 4] = [
+        ProxiedCase::Response,
+        ProxiedCase::Hit,
+        ProxiedCase::Upload("16k", 16 << 10),
+        ProxiedCase::Upload("256k", 256 << 10),
+    ];
 
     fn name(self) -> String {
         match self {
-            Case::Response => "response of 10k".to_owned(),
-            Case::Hit => "hit of a cache of 10k".to_owned(),
-            Case::Upload(name, _) => format!("upload of {name}"),
+            ProxiedCase::Response => "response of 10k".to_owned(),
+            ProxiedCase::Hit => "hit of a cache of 10k".to_owned(),
+            ProxiedCase::Upload(name, _) => format!("upload of {name}"),
         }
     }
 
@@ -67,12 +71,12 @@ impl Case {
     fn load(self, bench: &Bench, split: &Split) -> (Plan, &'static str) {
         let mut plan = served::load(bench, split, CONNECTIONS, LENGTH);
         plan.expect = served::whole(RESPONSE_BYTES as u64);
-        if let Case::Upload(_, bytes) = self {
+        if let ProxiedCase::Upload(_, bytes) = self {
             "POST".clone_into(&mut plan.method);
             plan.body = vec![b'u'; bytes];
             plan.expect = served::whole(RECEIVED.len() as u64);
         }
-        (plan, if self == Case::Hit { "/hit" } else { "/" })
+        (plan, if self == ProxiedCase::Hit { "/hit" } else { "/" })
     }
 }
 
@@ -84,11 +88,11 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         let _ = serve(socket);
     })?;
     let ways = (&SERVERS[..], ", proxied");
-    let mut servers = lineup::start(bench, section, (&place, None), ways, |way, place| {
-        let (port, folder) = (origin.port(), place.folder.display());
+    let mut servers = lineup::start(bench, section, (&place, None), ways, |way, instance| {
+        let (port, directory) = (origin.port(), instance.directory.display());
         let http = format!(
             "upstream origin {{ server 127.0.0.1:{port}; keepalive 256; }}\n\
-             proxy_cache_path {folder}/cache keys_zone=bench:1m use_temp_path=off;"
+             proxy_cache_path {directory}/cache keys_zone=bench:1m use_temp_path=off;"
         );
         let pass = "proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection \"\";";
         let server = format!(
@@ -96,9 +100,9 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
              proxy_cache bench; proxy_cache_key $uri; proxy_cache_valid 200 1d;\n}}\n\
              location / {{ client_body_buffer_size 1m; {pass} }}"
         );
-        way.configuration(place, &Text { http, server, ..Text::default() })
+        way.configuration(instance, &Text { http, server, ..Text::default() })
     })?;
-    for case in Case::ALL {
+    for case in ProxiedCase::ALL {
         let labels = at([("proxied", &case.name()), ("workers", &1), ("connections", &CONNECTIONS)]);
         let (plan, path) = case.load(bench, &place.split);
         let words = format!("proxied, {}, {CONNECTIONS} connections", case.name());

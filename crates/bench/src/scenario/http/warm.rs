@@ -8,11 +8,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Kind, RING_DEFERRED, costs};
+use super::{Persistence, RING_DEFERRED, costs};
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::pin::{self, Split};
-use crate::peers::server::Place;
+use crate::peers::server::Instance;
 use crate::peers::tool::Peer;
 use crate::report::model::Section;
 use crate::scenario::lineup::{self, EPOLL, NGINX, RING, Text, Way, of};
@@ -25,18 +25,18 @@ const CONNECTIONS: u32 = 100;
 /// Length of one measurement in a result for keeping: there are many, and each compares servers within seconds.
 const LENGTH: Duration = Duration::from_secs(1);
 
-/// What is asked for in one table.
+/// The requests of one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Case {
+struct WarmCase {
     /// One of [`FILES`].
     file: (&'static str, usize),
-    kind: Kind,
+    kind: Persistence,
 }
 
-impl Case {
-    fn all() -> impl Iterator<Item = Case> {
-        let long = FILES.into_iter().map(|file| Case { file, kind: Kind::Long });
-        long.chain([Case { file: FILES[0], kind: Kind::Short }])
+impl WarmCase {
+    fn all() -> impl Iterator<Item = WarmCase> {
+        let long = FILES.into_iter().map(|file| WarmCase { file, kind: Persistence::Long });
+        long.chain([WarmCase { file: FILES[0], kind: Persistence::Short }])
     }
 
     fn title(self) -> String {
@@ -59,13 +59,13 @@ const WAYS: [Way; 8] = [
 ];
 
 /// Whether a server differs in this case from the same without what its name says.
-fn takes_part(way: &Way, case: Case) -> bool {
-    *way != RING_DEFERRED || case.kind == Kind::Short
+fn takes_part(way: &Way, case: WarmCase) -> bool {
+    *way != RING_DEFERRED || case.kind == Persistence::Short
 }
 
 /// As their packages come: `sendfile on` is in nginx's own configuration. Short files cost nginx less without it, which is
 /// its default where nothing is written.
-fn configuration(way: &Way, place: &Place, files: &Path) -> String {
+fn configuration(way: &Way, instance: &Instance, files: &Path) -> String {
     let files = files.display();
     match way.peer {
         Some(Peer::Lighttpd) => format!(
@@ -78,20 +78,21 @@ fn configuration(way: &Way, place: &Place, files: &Path) -> String {
         ),
         _ => {
             let server = format!("location / {{ {}root {files}; }}", way.location);
-            way.configuration(place, &Text { http: "sendfile on;".to_owned(), server, ..Text::default() })
+            way.configuration(instance, &Text { http: "sendfile on;".to_owned(), server, ..Text::default() })
         }
     }
 }
 
 /// Adds the tables of them to the section of `bench http`.
 pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
-    let files = bench.workspace.folder("warm")?;
+    let files = bench.workspace.directory("warm")?;
     served::write_files(&files)?;
     let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
     let ways = (&WAYS[..], ", warm files");
-    let mut servers =
-        lineup::start(bench, section, (&place, None), ways, |way, place| configuration(way, place, &files))?;
-    for case in Case::all() {
+    let mut servers = lineup::start(bench, section, (&place, None), ways, |way, instance| {
+        configuration(way, instance, &files)
+    })?;
+    for case in WarmCase::all() {
         let ((file, bytes), kind) = (case.file, case.kind.name());
         let mut plan = served::load(bench, &place.split, CONNECTIONS, LENGTH);
         (plan.reuse, plan.expect) = (case.kind.reuse(), served::whole(bytes as u64));
@@ -114,8 +115,8 @@ mod tests {
 
     #[test]
     fn servers_differ_in_what_their_names_say() {
-        let place = Place { port: 8080, folder: "/x".into() };
-        let text = |way: usize| configuration(&WAYS[way], &place, Path::new("/files"));
+        let instance = Instance { port: 8080, directory: "/x".into() };
+        let text = |way: usize| configuration(&WAYS[way], &instance, Path::new("/files"));
         assert_eq!(text(4), text(3).replace("root", "open_file_cache max=100; root"));
         assert_eq!(text(5), text(4).replace("root", "sendfile off; root"));
         assert!(text(6).contains("server.document-root = \"/files\""));
@@ -124,7 +125,7 @@ mod tests {
 
     #[test]
     fn the_smallest_file_is_asked_for_in_both_ways() {
-        let titles: Vec<String> = Case::all().map(Case::title).collect();
+        let titles: Vec<String> = WarmCase::all().map(WarmCase::title).collect();
         assert_eq!(titles.len(), FILES.len() + 1);
         assert_eq!(titles[0], "A file of 1k in memory, one worker, 100 long connections");
         assert_eq!(titles[4], "A file of 1k in memory, one worker, 100 short connections");

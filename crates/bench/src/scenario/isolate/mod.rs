@@ -1,17 +1,17 @@
 //! `bench isolate`: what requests that need no disk notice of others that wait for a slow one. The figure that users
-//! feel: one disk that hangs, or one cold folder, beside everything else.
+//! feel: one disk that hangs, or one cold directory, beside everything else.
 //!
 //! One server at a time, one worker on the first processor, and a generator on another one. First requests that need no
 //! disk are measured alone. Then some hundred clients ask for cold files of a disk that does a few reads a second, and
-//! the same requests are measured again, while those clients wait. A server that reads on the thread that answers
+//! the same requests are measured again, while those clients wait. A server that reads on the thread that responds
 //! stands still then; one that has a pool of threads lasts until they are all stuck; one that asks the kernel for
-//! completions should not notice. A file of the ordinary disk, read past the page cache, is asked for too: a pool with
-//! stuck threads can answer what is in memory, and nothing else.
+//! completions should not notice. A file of the ordinary disk, read bypassing the page cache (O_DIRECT), is asked for too: a pool with
+//! stuck threads can serve resident files, and nothing else.
 //!
-//! A server that answers nobody any more is a result, with the time that was waited as its reason: the run goes on.
+//! A server that stops responding is a result, with the time that was waited as its reason: the run goes on.
 //!
-//! Here: what is measured, and what is made of it; the slow disk is in [`slow`]. The bar is a 99th percentile that is at
-//! most doubled, which a user does not notice; a server that answers nobody fails, however fast it was before.
+//! Here: measurement and tables; the slow disk is in [`slow`]. The bar is a 99th percentile that is at
+//! most doubled, which a user does not notice; a server that stops responding fails, however fast it was before.
 
 mod slow;
 
@@ -29,13 +29,13 @@ use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{Length, Plan};
 use crate::method::pin::{self, Split};
-use crate::peers::server::{Place, Server};
+use crate::peers::server::{Instance, Server};
 use crate::peers::tool::Peer;
 use crate::report::model::{Finding, Run, Section, Table, Told, Verdict};
 
 /// Options of `bench isolate`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct IsolateOptions {
     /// Clients that wait for the slow disk
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=5000))]
     stuck: u32,
@@ -50,8 +50,8 @@ pub(crate) struct Options {
 /// Length of one measurement in a result for keeping.
 const LENGTH: Duration = Duration::from_secs(2);
 
-/// How long an answer may take before it counts as none: longer than any server here lets a client wait that is not
-/// stuck, and short enough for a server that answers nobody.
+/// How long a response may take before it counts as none: longer than any server here lets a client wait that is not
+/// stuck, and short enough for a server that does not respond.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes of each file.
@@ -72,25 +72,25 @@ const RATIO_WANTED: f64 = 2.0;
 const ANSWERED: Figure = figure("stuck that got an answer", "", 0, Of::Value("stuck_answered", 1.0));
 
 /// One worker, so that nothing but its own patience keeps it going.
-fn configuration(way: &Way, place: &Place, disk: &SlowDisk, warm: &str) -> String {
+fn configuration(way: &Way, instance: &Instance, disk: &SlowDisk, warm: &str) -> String {
     // nginx would refuse the directive.
     let events = if way.peer.is_some() { String::new() } else { disk.faults() };
-    let (aio, slow) = (way.location, disk.folder().display());
+    let (aio, slow) = (way.location, disk.directory().display());
     let server = format!(
         "{READY}\nlocation = /answer {{ return 200; }}\nlocation /warm/ {{ alias {warm}/;{aio} }}\n\
          location /other/ {{ alias {warm}/; directio 512;{aio} }}\nlocation /slow/ {{ alias {slow}/;{aio} }}"
     );
-    way.configuration(place, &Text { events, server, ..Text::default() })
+    way.configuration(instance, &Text { events, server, ..Text::default() })
 }
 
-/// What is asked for while others are stuck.
+/// The requests that are measured while others are stuck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     /// `return 200`.
     Answer,
     /// A file that is in memory.
     WarmFile,
-    /// A file of the ordinary disk, read past the page cache: what a pool whose threads are all stuck cannot do.
+    /// A file of the ordinary disk, read bypassing the page cache (O_DIRECT): what a pool whose threads are all stuck cannot do.
     OtherDisk,
 }
 
@@ -107,7 +107,7 @@ impl What {
         }
     }
 
-    /// What is asked for.
+    /// The requested path.
     fn path(self) -> &'static str {
         match self {
             What::Answer => "/answer",
@@ -121,7 +121,7 @@ impl What {
     }
 }
 
-impl Scenario for Options {
+impl Scenario for IsolateOptions {
     const NAME: &'static str = "isolate";
     const SECONDS: u32 = 120;
     const HELP: &'static str =
@@ -141,7 +141,7 @@ impl Scenario for Options {
             "While {stuck} clients wait for a slow disk ({}): how long do others wait who need none, or another one?",
             disk.words()
         );
-        let warm = bench.workspace.folder("isolate-warm")?;
+        let warm = bench.workspace.directory("isolate-warm")?;
         let file = warm.join("file");
         fs::write(&file, vec![b'w'; FILE_BYTES]).map_err(Failure::file("write", &file))?;
         let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
@@ -157,13 +157,13 @@ impl Scenario for Options {
             // A group for each: what the last server read must not count against this one.
             let group = disk.group()?;
             let mut conditions = place.conditions();
-            conditions.groups.extend(group.iter().flat_map(|group| group.folders().to_vec()));
-            let server = Server::start(bench, way.name, program, &conditions, |place| {
-                configuration(way, place, &disk, &warm)
+            conditions.groups.extend(group.iter().flat_map(|group| group.directories().to_vec()));
+            let server = Server::start(bench, way.name, program, &conditions, |instance| {
+                configuration(way, instance, &disk, &warm)
             })?;
             section.configure(way.name, server.configuration());
             let (way, split, connections) = (*way, &place.split, self.connections);
-            let mut subject = Subject { bench, way, server, split, connections };
+            let mut subject = IsolateServer { bench, way, server, split, connections };
             let measured = subject.measure(&disk, group.as_ref(), stuck);
             // Reads that wait for their turn end at once, and the server with them.
             disk.heal(group.as_ref())?;
@@ -239,7 +239,7 @@ fn noticed(sheet: Sheet<'_>, way: &Way, stuck: u32) -> Finding {
 }
 
 /// A server that is measured.
-struct Subject<'a> {
+struct IsolateServer<'a> {
     bench: &'a Bench,
     way: Way,
     server: Server,
@@ -247,7 +247,7 @@ struct Subject<'a> {
     connections: u32,
 }
 
-impl Subject<'_> {
+impl IsolateServer<'_> {
     /// One measurement, with or without requests that are stuck.
     fn measure(
         &mut self,
@@ -281,12 +281,12 @@ impl Subject<'_> {
     /// Few connections: a queue of its own would hide the slow disk's.
     fn plan(&self, what: What) -> Result<Plan, Failure> {
         let plan = served::load(self.bench, self.split, self.connections, LENGTH);
-        // Longer would only make a server that answers nobody take longer.
+        // A longer timeout would only prolong the measurement of a server that does not respond.
         let timeout = ANSWER_TIMEOUT.min(self.bench.length(LENGTH) * 2);
         served::aimed(&Plan { timeout, ..plan }, &self.server, what.path())
     }
 
-    /// A server that answers nobody is a result, not the end of the run.
+    /// A server that does not respond is a result, not the end of the run.
     fn load(&mut self, what: What) -> Result<Result<Run, String>, Failure> {
         let plan = self.plan(what)?;
         match served::measure(self.bench, &mut self.server, &plan) {
@@ -299,7 +299,7 @@ impl Subject<'_> {
     }
 }
 
-/// What stands in a cell where nothing was answered in all the time.
+/// The reason in a cell where no response arrived in all the time.
 fn unanswered(plan: &Plan) -> String {
     match plan.length {
         Length::Time(length) => format!("no request was answered in {} s", length.as_secs_f64()),
@@ -314,9 +314,9 @@ mod tests {
     #[test]
     fn faults_are_ours_alone() {
         let disk = SlowDisk::of_faults("/slow".into());
-        let place = Place { port: 8080, folder: "/x".into() };
+        let instance = Instance { port: 8080, directory: "/x".into() };
         for way in WAYS {
-            let text = configuration(&way, &place, &disk, "/warm");
+            let text = configuration(&way, &instance, &disk, "/warm");
             assert_eq!(text.contains("engine_fault"), way.peer.is_none(), "{text}");
             assert_eq!(text.contains("aio threads"), way.name.ends_with("threads"));
         }

@@ -2,7 +2,7 @@
 //!
 //! As root it is an ext4 on a loop device, from which the server's control group may read a few times a second
 //! ([`crate::method::cgroup::Group::limit_reads`]): as slow for nginx as for us. Without root our fault engine delays
-//! opens and reads below a folder, which nginx has nothing like.
+//! opens and reads below a directory, which nginx has nothing like.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -29,13 +29,13 @@ const SETTLE: Duration = Duration::from_millis(300);
 
 /// Where the files lie that clients are stuck on.
 pub(super) struct SlowDisk {
-    folder: PathBuf,
-    kind: Kind,
+    directory: PathBuf,
+    kind: Slowness,
     words: String,
 }
 
 /// How a disk is made slow here.
-enum Kind {
+enum Slowness {
     /// The device (major, minor) that is throttled, and how many reads a second it does then.
     Throttled {
         device: (u32, u32),
@@ -48,20 +48,23 @@ enum Kind {
 impl SlowDisk {
     /// The kind that this process may make, with a file for each client.
     pub(super) fn make(bench: &Bench, files: u32, reads: u32) -> Result<SlowDisk, Failure> {
-        let folder = bench.workspace.folder("isolate-slow")?;
-        let throttled =
-            if bench.is_root() { throttled(bench, &folder, reads) } else { Err("it needs root".to_owned()) };
+        let directory = bench.workspace.directory("isolate-slow")?;
+        let throttled = if bench.is_root() {
+            throttled(bench, &directory, reads)
+        } else {
+            Err("it needs root".to_owned())
+        };
         let disk = match throttled {
             Ok(disk) => disk,
             Err(reason) => {
-                let faults = SlowDisk::of_faults(folder);
+                let faults = SlowDisk::of_faults(directory);
                 let words = format!("{}; no throttled device: {reason}", faults.words);
                 SlowDisk { words, ..faults }
             }
         };
         // Each client has a file of its own: a page that one has read would help the next.
         for number in 0..files {
-            let path = disk.folder.join(number.to_string());
+            let path = disk.directory.join(number.to_string());
             fs::write(&path, vec![b's'; FILE_BYTES]).map_err(Failure::file("write", &path))?;
         }
         rustix::fs::sync();
@@ -69,34 +72,34 @@ impl SlowDisk {
     }
 
     /// Our fault engine in the place of a device.
-    pub(super) fn of_faults(folder: PathBuf) -> SlowDisk {
+    pub(super) fn of_faults(directory: PathBuf) -> SlowDisk {
         let words = "the fault engine delays each open and read by a minute".to_owned();
-        SlowDisk { folder, kind: Kind::Faults, words }
+        SlowDisk { directory, kind: Slowness::Faults, words }
     }
 
     /// Where files lie that are slow to read.
-    pub(super) fn folder(&self) -> &Path {
-        &self.folder
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
     }
 
-    /// What it is, for the report.
+    /// Its description, for the report.
     pub(super) fn words(&self) -> &str {
         &self.words
     }
 
     /// Whether requests to nginx are slowed, too: a fault of this server's own engine is not nginx's.
     pub(super) fn slows_nginx(&self) -> bool {
-        matches!(self.kind, Kind::Throttled { .. })
+        matches!(self.kind, Slowness::Throttled { .. })
     }
 
     /// Directives for `events {}` of our server.
     pub(super) fn faults(&self) -> String {
         match self.kind {
-            Kind::Throttled { .. } => String::new(),
-            Kind::Faults => {
-                // What is in memory would be read beside the engine, and so without its faults.
-                let folder = self.folder.display();
-                let fault = |operation| format!(" engine_fault {operation} delay=60s path={folder}/;");
+            Slowness::Throttled { .. } => String::new(),
+            Slowness::Faults => {
+                // Resident files would be read without the engine, and so without its faults.
+                let directory = self.directory.display();
+                let fault = |operation| format!(" engine_fault {operation} delay=60s path={directory}/;");
                 format!(" try_cached off;{}{}", fault("open"), fault("read"))
             }
         }
@@ -105,14 +108,14 @@ impl SlowDisk {
     /// The control group for a server that is to be slowed.
     pub(super) fn group(&self) -> Result<Option<Group>, Failure> {
         match self.kind {
-            Kind::Throttled { .. } => Group::new(&Limits { reads: true, ..Limits::default() }).map(Some),
-            Kind::Faults => Ok(None),
+            Slowness::Throttled { .. } => Group::new(&Limits { reads: true, ..Limits::default() }).map(Some),
+            Slowness::Faults => Ok(None),
         }
     }
 
     /// From now on a read waits. Files are cold.
     pub(super) fn hurt(&self, group: Option<&Group>) -> Result<(), Failure> {
-        if let (Kind::Throttled { device, reads, .. }, Some(group)) = (&self.kind, group) {
+        if let (Slowness::Throttled { device, reads, .. }, Some(group)) = (&self.kind, group) {
             // Names and inodes too, so that opening waits as well.
             page_cache::drop_all()?;
             group.limit_reads(*device, Some(*reads))?;
@@ -123,7 +126,7 @@ impl SlowDisk {
     /// Reads that wait are done at once.
     pub(super) fn heal(&self, group: Option<&Group>) -> Result<(), Failure> {
         match (&self.kind, group) {
-            (Kind::Throttled { device, .. }, Some(group)) => group.limit_reads(*device, None),
+            (Slowness::Throttled { device, .. }, Some(group)) => group.limit_reads(*device, None),
             _ => Ok(()),
         }
     }
@@ -148,22 +151,22 @@ impl Drop for Mounted {
 }
 
 /// An ext4 on a loop device, and proof that its reads can be limited; or why not.
-fn throttled(bench: &Bench, folder: &Path, reads: u32) -> Result<SlowDisk, String> {
+fn throttled(bench: &Bench, directory: &Path, reads: u32) -> Result<SlowDisk, String> {
     // Where groups cannot limit reads there is no use for a device.
     drop(Group::new(&Limits { reads: true, ..Limits::default() }).map_err(|failure| failure.to_string())?);
     bench.workspace.need_space(IMAGE_BYTES).map_err(|failure| failure.to_string())?;
     let image = bench.workspace.path().join("isolate-image");
     let file = File::create(&image).map_err(|error| format!("create an image: {error}"))?;
     file.set_len(IMAGE_BYTES).map_err(|error| format!("extend an image: {error}"))?;
-    let (image, folder_text) = (image.display().to_string(), folder.display().to_string());
+    let (image, directory_text) = (image.display().to_string(), directory.display().to_string());
     // Without a journal, whose thread would read and write beside the server; an inode for each file.
     call("mkfs.ext4", &["-q", "-O", "^has_journal", "-N", "8192", &image])?;
-    call("mount", &["-o", "loop,noatime", &image, &folder_text])?;
-    let mounted = Mounted(folder.to_owned());
-    let device = crate::method::timeline::device_of(folder);
+    call("mount", &["-o", "loop,noatime", &image, &directory_text])?;
+    let mounted = Mounted(directory.to_owned());
+    let device = crate::method::timeline::device_of(directory);
     let words = format!("an ext4 on a loop device that does {reads} reads a second");
-    let kind = Kind::Throttled { device, reads, _mounted: mounted };
-    Ok(SlowDisk { folder: folder.to_owned(), kind, words })
+    let kind = Slowness::Throttled { device, reads, _mounted: mounted };
+    Ok(SlowDisk { directory: directory.to_owned(), kind, words })
 }
 
 /// A tool of the system, with the last line of what it said against it.
@@ -201,7 +204,7 @@ impl Stuck {
         Ok(())
     }
 
-    /// How many have an answer by now.
+    /// How many have a response by now.
     pub(super) fn answered(&self) -> usize {
         let mut watched: Vec<PollFd<'_>> =
             self.0.iter().map(|socket| PollFd::new(socket, PollFlags::IN)).collect();

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bare::{RingSetup, flags};
 use clap::Args;
 
-use self::subject::{Place, Subject, Way};
+use self::subject::{CpuPair, ReadWay, Subject};
 use super::described::Scenario;
 use super::lineup;
 use super::sheet::Sheet;
@@ -22,7 +22,7 @@ use crate::report::model::Section;
 
 /// The options of `bench nop`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct NopOptions {
     /// Operations that are submitted with one system call, several separated by commas
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=4096),
         default_values_t = [1, 2, 4, 8, 16, 32, 64, 128])]
@@ -41,7 +41,7 @@ const BATCHES_FEW: [u32; 2] = [1, BATCH_COMPARED];
 /// Bytes of the reads that libaio and ring both can do: none, and a page that is in memory.
 const READ_BYTES: [u32; 2] = [0, 4096];
 
-impl Scenario for Options {
+impl Scenario for NopOptions {
     const NAME: &'static str = "nop";
     const SECONDS: u32 = 100;
     const HELP: &'static str =
@@ -52,15 +52,15 @@ impl Scenario for Options {
 
     /// A processor that this process may not use is wrong use, and told before anything is made.
     fn check(&self) -> Result<(), Failure> {
-        Place::find(self.cpu).map(drop)
+        CpuPair::find(self.cpu).map(drop)
     }
 
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
-        let place = Place::find(self.cpu)?;
+        let place = CpuPair::find(self.cpu)?;
         let mut subjects = subjects(self, place);
-        // One page is the smallest read that a file system answers with data, and it stays in memory for the whole run.
-        let folder = bench.workspace.folder("nop")?;
-        let file = subject::resident_file(&folder)?;
+        // One page is the smallest read that a file system returns data for, and it stays in memory for the whole run.
+        let directory = bench.workspace.directory("nop")?;
+        let file = subject::resident_file(&directory)?;
         // Each figure is taken once in every round, so that a slow minute of the machine is in all of them.
         bench.progress(format_args!("nop: {} figures, {:?} each", subjects.len(), length(bench)));
         lineup::measure(bench, section, &mut subjects, Subject::labels, |subject, _, _| {
@@ -85,7 +85,7 @@ fn length(bench: &Bench) -> Duration {
 }
 
 /// Everything that the tables ask for, each only once however often it is asked for.
-fn subjects(options: &Options, place: Place) -> Vec<Subject> {
+fn subjects(options: &NopOptions, place: CpuPair) -> Vec<Subject> {
     let mut subjects = Vec::new();
     let mut add = |subject: Subject| {
         if !subjects.contains(&subject) {
@@ -108,7 +108,7 @@ fn subjects(options: &Options, place: Place) -> Vec<Subject> {
             add(Subject::Ring { setup, batch });
         }
         for bytes in READ_BYTES {
-            for way in [Way::Ring, Way::RingAsEngine, Way::Libaio, Way::LibaioReaping] {
+            for way in [ReadWay::Ring, ReadWay::RingAsEngine, ReadWay::Libaio, ReadWay::LibaioReaping] {
                 add(Subject::Read { way, bytes, batch });
             }
         }
@@ -120,7 +120,7 @@ fn subjects(options: &Options, place: Place) -> Vec<Subject> {
 }
 
 /// Rings with one flag, and with those that it needs.
-fn alone(entries: u32, place: Place) -> Vec<(&'static str, RingSetup)> {
+fn alone(entries: u32, place: CpuPair) -> Vec<(&'static str, RingSetup)> {
     // DEFER_TASKRUN is refused without SINGLE_ISSUER, and TASKRUN_FLAG without one of the two ways of running task work
     // in the owner's own time (io_uring_setup(2)), so these come in pairs.
     let plain = RingSetup::plain(entries);

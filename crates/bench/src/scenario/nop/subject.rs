@@ -22,16 +22,16 @@ const SLOTS_BATCH: u32 = super::BATCH_COMPARED;
 
 /// Where it is measured.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct CpuPair {
     /// The processor.
     pub(super) cpu: usize,
     /// That of a kernel thread beside it: another one, where there is one.
     pub(super) other: usize,
 }
 
-impl Place {
+impl CpuPair {
     /// The processor asked for, or the last that this process may use.
-    pub(super) fn find(cpu: Option<usize>) -> Result<Place, Failure> {
+    pub(super) fn find(cpu: Option<usize>) -> Result<CpuPair, Failure> {
         let cpus = pin::available();
         let last = cpus.last().copied().unwrap_or(0);
         let cpu = match cpu {
@@ -45,13 +45,13 @@ impl Place {
             None => last,
         };
         let other = cpus.iter().copied().find(|&other| other != cpu).unwrap_or(cpu);
-        Ok(Place { cpu, other })
+        Ok(CpuPair { cpu, other })
     }
 }
 
 /// How a read is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum ReadWay {
     /// A ring without flags.
     Ring,
     /// A ring as this server's.
@@ -62,7 +62,7 @@ pub(super) enum Way {
     LibaioReaping,
 }
 
-/// What is measured.
+/// The measured operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
     /// No-ops on a bare ring.
@@ -73,12 +73,12 @@ pub(super) enum Subject {
     /// [`SLOTS`] no-ops at once through the engine, the first time or again.
     Slots { fresh: bool },
     /// Reads that wait for nothing.
-    Read { way: Way, bytes: u32, batch: u32 },
+    Read { way: ReadWay, bytes: u32, batch: u32 },
 }
 
 /// A file of one page that is in memory.
-pub(super) fn resident_file(folder: &Path) -> Result<PathBuf, Failure> {
-    let path = folder.join("page");
+pub(super) fn resident_file(directory: &Path) -> Result<PathBuf, Failure> {
+    let path = directory.join("page");
     let failure = |doing| {
         let path = path.clone();
         move |error| Failure::File { path, doing, error }
@@ -115,7 +115,7 @@ impl Subject {
     /// does not have.
     pub(super) fn measure(
         self,
-        place: Place,
+        place: CpuPair,
         file: &Path,
         length: Duration,
     ) -> Result<Result<Run, String>, Failure> {
@@ -235,7 +235,7 @@ fn slots(fresh: bool, length: Duration) -> Result<Run, String> {
 }
 
 /// Reads of one kind, all of the same page.
-fn read(way: Way, bytes: u32, batch: u32, path: &Path, length: Duration) -> Result<Run, String> {
+fn read(way: ReadWay, bytes: u32, batch: u32, path: &Path, length: Duration) -> Result<Run, String> {
     let file = File::open(path).map_err(text)?;
     // Buffered, not direct: the page is in memory, so that neither of the two ever waits for a device.
     let load = Load { files: vec![file.into()], depth: batch, block_bytes: 4096 };
@@ -247,8 +247,9 @@ fn read(way: Way, bytes: u32, batch: u32, path: &Path, length: Duration) -> Resu
         failed.map_or(Ok(()), |errno| Err(text(errno)))
     };
     match way {
-        Way::Ring | Way::RingAsEngine => {
-            let setup = if way == Way::Ring { RingSetup::plain(batch) } else { RingSetup::as_engine(batch) };
+        ReadWay::Ring | ReadWay::RingAsEngine => {
+            let setup =
+                if way == ReadWay::Ring { RingSetup::plain(batch) } else { RingSetup::as_engine(batch) };
             let mut ring = RingQueue::new(setup, load).map_err(text)?;
             let round = |ring: &mut RingQueue| {
                 push(ring, transfer, batch)?;
@@ -259,14 +260,14 @@ fn read(way: Way, bytes: u32, batch: u32, path: &Path, length: Duration) -> Resu
         }
         // Everybody's libaio takes completions by a system call. The kernel shares their ring with the process, though,
         // and who knows its layout can look for himself, as this server does.
-        Way::Libaio | Way::LibaioReaping => {
+        ReadWay::Libaio | ReadWay::LibaioReaping => {
             let mut aio = AioQueue::new(load).map_err(text)?;
             let round = |aio: &mut AioQueue| {
                 push(aio, transfer, batch)?;
                 aio.submit().map_err(text)?;
-                // What is in memory has been read when io_submit returns, so that all completions are there already; should
-                // one not be, the system call waits for it.
-                let reaped = if way == Way::LibaioReaping { aio.reap(&mut done) } else { 0 };
+                // A resident page has been read when io_submit returns, so that all completions are there already; if
+                // one is not, the system call waits for it.
+                let reaped = if way == ReadWay::LibaioReaping { aio.reap(&mut done) } else { 0 };
                 if reaped < batch {
                     aio.wait(batch - reaped, &mut done).map_err(text)?;
                 }

@@ -1,11 +1,11 @@
-//! What is made of the measurements of `bench nop`: tables, a plot, and what became of the write-up's claims.
+//! Tables, a plot and the verdicts on the write-up's claims, from the measurements of `bench nop`.
 
 use bare::RingSetup;
 
-use super::subject::{Place, Subject, Way};
-use super::{BATCH_COMPARED, BATCH_OF_WRITE_UP, BATCHES_FEW, Options, READ_BYTES, alone, left_out};
+use super::subject::{CpuPair, ReadWay, Subject};
+use super::{BATCH_COMPARED, BATCH_OF_WRITE_UP, BATCHES_FEW, NopOptions, READ_BYTES, alone, left_out};
 use crate::report::model::{AxisScale, Finding, Plot, Table, Told, Verdict};
-use crate::scenario::sheet::{Entry, Figure, Labels, Of, Rows, Sheet, Shown, at, axis, figure, finding};
+use crate::scenario::sheet::{Contestant, Figure, Labels, Of, Rows, Sheet, Shown, at, axis, figure, finding};
 
 /// The share of the bare ring's rate that the engine is meant to reach.
 const ENGINE_SHARE_WANTED: f64 = 0.80;
@@ -43,8 +43,8 @@ fn rows<const N: usize>(rows: [(&str, Labels); N]) -> Rows {
 }
 
 /// All that is told.
-pub(super) fn told(sheet: Sheet<'_>, options: &Options, place: Place) -> Told {
-    let entry = |(name, labels): (String, Labels)| Entry { name, maker: "", setting: None, labels };
+pub(super) fn told(sheet: Sheet<'_>, options: &NopOptions, place: CpuPair) -> Told {
+    let entry = |(name, labels): (String, Labels)| Contestant { name, maker: "", setting: None, labels };
     let standing = rows(compared(BATCH_COMPARED)).into_iter().map(entry);
     let title = format!("Time of a no-op, batches of {BATCH_COMPARED}, one processor");
     Told {
@@ -87,7 +87,7 @@ fn as_write_up(sheet: Sheet<'_>) -> Table {
 }
 
 /// What a batch saves, and how much of the bare ring's rate is left with the engine around it.
-fn by_batch(sheet: Sheet<'_>, options: &Options) -> Table {
+fn by_batch(sheet: Sheet<'_>, options: &NopOptions) -> Table {
     // What makes a subject is in the columns: a row has its batch alone.
     let without_batch = |labels: Labels| labels.into_iter().filter(|(name, _)| *name != "batch").collect();
     let [plain, bare, engine]: [Labels; 3] = [plain(1), bare(1), engine(1)].map(without_batch);
@@ -136,10 +136,10 @@ fn of_slots(sheet: Sheet<'_>) -> Table {
 /// and no code in the kernel), so that both read: nothing at all, which is nearest to one, and a page in memory.
 fn beside_libaio(sheet: Sheet<'_>) -> Table {
     let ways = [
-        ("ring without flags", Way::Ring),
-        ("ring as this server's", Way::RingAsEngine),
-        ("libaio", Way::Libaio),
-        ("libaio, completions from shared memory", Way::LibaioReaping),
+        ("ring without flags", ReadWay::Ring),
+        ("ring as this server's", ReadWay::RingAsEngine),
+        ("libaio", ReadWay::Libaio),
+        ("libaio, completions from shared memory", ReadWay::LibaioReaping),
     ];
     let mut rows = Vec::new();
     for bytes in READ_BYTES {
@@ -226,7 +226,7 @@ fn slimmer(sheet: Sheet<'_>) -> Finding {
     let batch = BATCH_COMPARED;
     let of = |figure, bytes, batch| {
         let middle = |way| sheet.middle(figure, &Subject::Read { way, bytes, batch }.labels());
-        middle(Way::RingAsEngine).zip(middle(Way::Libaio))
+        middle(ReadWay::RingAsEngine).zip(middle(ReadWay::Libaio))
     };
     // One at a time, where calls differ most: a batch divides them by its size on both.
     let found = (of(TIME, 0, 1), of(TIME, 0, batch), of(TIME, 4096, batch), of(ENTRIES, 0, 1));

@@ -8,7 +8,7 @@ use flate2::{Decompress, FlushDecompress};
 use http::framing::{ChunkedDecoder, Event};
 
 use super::origin::{DIGITS, MARK};
-use super::{Kind, MESSAGE_BYTES};
+use super::{MESSAGE_BYTES, StreamKind};
 
 /// How long a client waits for anything.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -25,18 +25,18 @@ pub(super) struct Seen {
 /// Asks for one stream and reads it to its end.
 pub(super) fn read(
     server: SocketAddr,
-    kind: Kind,
+    kind: StreamKind,
     name: u64,
     epoch: Instant,
     pieces: usize,
 ) -> Result<Seen, String> {
-    let mut client = Client { socket: connect(server).map_err(said)?, seen: Seen::default() };
+    let mut client = StreamClient { socket: connect(server).map_err(said)?, seen: Seen::default() };
     let asked = Instant::now();
     let request = kind.request(name);
     client.socket.write_all(request.as_bytes()).map_err(said)?;
     let rest = client.read_head(asked)?;
     match kind {
-        Kind::WebSocket => client.exchange(pieces)?,
+        StreamKind::WebSocket => client.exchange(pieces)?,
         _ => client.read_pieces(kind, rest, epoch)?,
     }
     match client.seen.delays.len() {
@@ -56,13 +56,13 @@ fn said(error: std::io::Error) -> String {
     error.to_string()
 }
 
-struct Client {
+struct StreamClient {
     socket: TcpStream,
     seen: Seen,
 }
 
-impl Client {
-    /// Reads up to the end of the header section; what came behind it is the answer.
+impl StreamClient {
+    /// Reads up to the end of the header section; what came behind it is the response.
     fn read_head(&mut self, asked: Instant) -> Result<Vec<u8>, String> {
         let (mut head, mut part) = (Vec::new(), [0; 4096]);
         loop {
@@ -84,9 +84,9 @@ impl Client {
     }
 
     /// Reads the body out of its framing and coding, to its end.
-    fn read_pieces(&mut self, kind: Kind, mut received: Vec<u8>, epoch: Instant) -> Result<(), String> {
+    fn read_pieces(&mut self, kind: StreamKind, mut received: Vec<u8>, epoch: Instant) -> Result<(), String> {
         let mut chunks = ChunkedDecoder::without_limits();
-        let mut inflate = (kind == Kind::Gzip).then(|| Decompress::new_gzip(15));
+        let mut inflate = (kind == StreamKind::Gzip).then(|| Decompress::new_gzip(15));
         let (mut body, mut part) = (Vec::new(), vec![0; 64 << 10]);
         loop {
             let mut ended = false;

@@ -9,7 +9,7 @@
 //! * Each kind of response is measured with all servers in turns. Several streams run at once, begun one after the other.
 //! * A message of the WebSocket takes two segments; its delay is the time until all of it is back.
 //!
-//! Here: what is measured, and what is made of it.
+//! Here: measurement and tables.
 
 mod client;
 mod origin;
@@ -27,13 +27,13 @@ use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::pause;
 use crate::method::pin::{self, Split};
-use crate::peers::server::{Place, Server};
+use crate::peers::server::{Instance, Server};
 use crate::report::model::{AxisScale, Run, Section, Told};
 use client::Seen;
 
 /// Options of `bench stream`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct StreamOptions {
     /// Streams at once
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=500))]
     streams: u32,
@@ -45,7 +45,7 @@ const MESSAGE_BYTES: usize = 5000;
 
 /// Kinds of responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum StreamKind {
     Proxied,
     Unbuffered,
     Http10,
@@ -55,51 +55,58 @@ enum Kind {
     WebSocket,
 }
 
-impl Kind {
-    const ALL: [Kind; 7] =
-        [Kind::Proxied, Kind::Unbuffered, Kind::Http10, Kind::Gzip, Kind::Cached, Kind::Ssi, Kind::WebSocket];
+impl StreamKind {
+    const ALL: [StreamKind; 7] = [
+        StreamKind::Proxied,
+        StreamKind::Unbuffered,
+        StreamKind::Http10,
+        StreamKind::Gzip,
+        StreamKind::Cached,
+        StreamKind::Ssi,
+        StreamKind::WebSocket,
+    ];
 
     fn name(self) -> &'static str {
         match self {
-            Kind::Proxied => "proxied",
-            Kind::Unbuffered => "proxied, proxy_buffering off",
-            Kind::Http10 => "proxied, to a client of HTTP/1.0",
-            Kind::Gzip => "proxied, gzip, proxy_buffering off",
-            Kind::Cached => "a miss of a cache",
-            Kind::Ssi => "included by SSI",
-            Kind::WebSocket => "messages of 5 000 bytes, WebSocket",
+            StreamKind::Proxied => "proxied",
+            StreamKind::Unbuffered => "proxied, proxy_buffering off",
+            StreamKind::Http10 => "proxied, to a client of HTTP/1.0",
+            StreamKind::Gzip => "proxied, gzip, proxy_buffering off",
+            StreamKind::Cached => "a miss of a cache",
+            StreamKind::Ssi => "included by SSI",
+            StreamKind::WebSocket => "messages of 5 000 bytes, WebSocket",
         }
     }
 
     fn path(self) -> &'static str {
         match self {
-            Kind::Proxied | Kind::Http10 => "/proxied",
-            Kind::Unbuffered => "/unbuffered",
-            Kind::Gzip => "/gzip",
-            Kind::Cached => "/cached",
-            Kind::Ssi => "/page",
-            Kind::WebSocket => "/socket",
+            StreamKind::Proxied | StreamKind::Http10 => "/proxied",
+            StreamKind::Unbuffered => "/unbuffered",
+            StreamKind::Gzip => "/gzip",
+            StreamKind::Cached => "/cached",
+            StreamKind::Ssi => "/page",
+            StreamKind::WebSocket => "/socket",
         }
     }
 
     /// Each has a name of its own, so that none is in a cache.
     fn request(self, name: u64) -> String {
-        let version = if self == Kind::Http10 { "1.0" } else { "1.1" };
+        let version = if self == StreamKind::Http10 { "1.0" } else { "1.1" };
         let fields = match self {
-            Kind::Gzip => "Accept-Encoding: gzip\r\n",
-            Kind::WebSocket => "Connection: upgrade\r\nUpgrade: websocket\r\n",
+            StreamKind::Gzip => "Accept-Encoding: gzip\r\n",
+            StreamKind::WebSocket => "Connection: upgrade\r\nUpgrade: websocket\r\n",
             _ => "",
         };
         format!("GET {}?{name} HTTP/{version}\r\nHost: bench\r\n{fields}\r\n", self.path())
     }
 
     fn labels(self) -> Labels {
-        let place = Kind::ALL.iter().position(|one| *one == self).unwrap_or_default() + 1;
+        let place = StreamKind::ALL.iter().position(|one| *one == self).unwrap_or_default() + 1;
         at([("kind", &self.name()), ("number of the kind", &place)])
     }
 
     fn is_chunked(self) -> bool {
-        self != Kind::Http10
+        self != StreamKind::Http10
     }
 }
 
@@ -109,10 +116,10 @@ const DELAY_P50: Figure = figure("delay of a piece, p50", "us", 0, Of::Value("de
 const DELAY_P99: Figure = figure("delay of a piece, p99", "us", 0, Of::Value("delay_p99_us", 1.0));
 
 /// Everything but the engine is the same.
-fn configuration(way: &Way, place: &Place, origin: u16) -> String {
-    let folder = place.folder.display();
+fn configuration(way: &Way, instance: &Instance, origin: u16) -> String {
+    let directory = instance.directory.display();
     let pass = format!("proxy_pass http://127.0.0.1:{origin};");
-    let http = format!("proxy_http_version 1.1;\nproxy_cache_path {folder}/cache keys_zone=bench:16m;");
+    let http = format!("proxy_http_version 1.1;\nproxy_cache_path {directory}/cache keys_zone=bench:16m;");
     let server = format!(
         "{READY}\n\
          location / {{ {pass} proxy_set_header Connection \"\"; }}\n\
@@ -123,10 +130,10 @@ fn configuration(way: &Way, place: &Place, origin: u16) -> String {
          location = /socket {{\n    {pass} proxy_set_header Upgrade $http_upgrade;\n    \
          proxy_set_header Connection upgrade;\n}}"
     );
-    way.configuration(place, &Text { http, server, ..Text::default() })
+    way.configuration(instance, &Text { http, server, ..Text::default() })
 }
 
-impl Scenario for Options {
+impl Scenario for StreamOptions {
     const NAME: &'static str = "stream";
     const SECONDS: u32 = 100;
     const HELP: &'static str =
@@ -141,11 +148,12 @@ impl Scenario for Options {
         let (epoch, length) = (Instant::now(), bench.length(Duration::from_secs(2)));
         let origin = origin::start(epoch, cpu, length)?;
         let ways = (&SERVERS[..], "");
-        let mut servers = lineup::start(bench, section, (&place, None), ways, |way, place| {
-            configuration(way, place, origin.port())
+        let mut servers = lineup::start(bench, section, (&place, None), ways, |way, instance| {
+            configuration(way, instance, origin.port())
         })?;
-        let mut load = Load { epoch, cpu, pieces: origin::pieces(length), streams: self.streams, names: 0 };
-        for kind in Kind::ALL {
+        let mut load =
+            Streams { epoch, cpu, pieces: origin::pieces(length), streams: self.streams, names: 0 };
+        for kind in StreamKind::ALL {
             bench.progress(format_args!("stream: {}", kind.name()));
             let labels = |(way, _): &(Way, Server)| of(way, &kind.labels());
             lineup::measure(bench, section, &mut servers, labels, |(_, server), _, _| {
@@ -186,8 +194,10 @@ fn percentile(mut values: Vec<f64>, percent: f64) -> f64 {
 
 /// A table of all kinds, p99 by kind, and a finding.
 fn told(sheet: Sheet<'_>, streams: u32) -> Told {
-    let row = |kind: Kind, way: Way| (format!("{}: {}", kind.name(), way.name), of(&way, &kind.labels()));
-    let rows: Vec<_> = Kind::ALL.into_iter().flat_map(|kind| SERVERS.map(|way| row(kind, way))).collect();
+    let row =
+        |kind: StreamKind, way: Way| (format!("{}: {}", kind.name(), way.name), of(&way, &kind.labels()));
+    let rows: Vec<_> =
+        StreamKind::ALL.into_iter().flat_map(|kind| SERVERS.map(|way| row(kind, way))).collect();
     let mut columns: Vec<_> = [FIRST_P50, FIRST_P99, DELAY_P50, DELAY_P99].map(Figure::shown).into();
     columns.push(DELAY_P99.over("of nginx's p99", at([("server", &NGINX.name)])));
     let title = format!("A piece every 10 ms, one worker, {streams} streams at once");
@@ -199,14 +209,14 @@ fn told(sheet: Sheet<'_>, streams: u32) -> Told {
         &lineup::rows(&SERVERS),
     );
     // What users of event streams and tokens notice.
-    let ours = Kind::ALL.into_iter().flat_map(|kind| [(kind, RING), (kind, EPOLL)]);
+    let ours = StreamKind::ALL.into_iter().flat_map(|kind| [(kind, RING), (kind, EPOLL)]);
     let ours = ours.map(|(kind, way)| {
         let words = format!("{}, {}", kind.name(), way.name);
         (words, of(&way, &kind.labels()), of(&NGINX, &kind.labels()))
     });
     let said = sheet.ratios(DELAY_P99, ours, |ratio| ratio.median <= 1.0);
     let claim = "The p99 of the delay of a piece is at most nginx's, whatever the kind of response.";
-    let standing = |kind: Kind| {
+    let standing = |kind: StreamKind| {
         let title = format!("Delay of a piece, p99: {}", kind.name());
         lineup::standing(sheet, &title, DELAY_P99, &SERVERS, |way| of(way, &kind.labels()))
     };
@@ -214,12 +224,12 @@ fn told(sheet: Sheet<'_>, streams: u32) -> Told {
         tables: vec![table],
         plots: vec![plot],
         findings: vec![judged(claim, "Of nginx's: ", &said, "nginx was not measured.")],
-        standings: [Kind::Proxied, Kind::WebSocket].map(standing).into(),
+        standings: [StreamKind::Proxied, StreamKind::WebSocket].map(standing).into(),
     }
 }
 
 /// The clients of all measurements.
-struct Load {
+struct Streams {
     epoch: Instant,
     cpu: Option<usize>,
     pieces: usize,
@@ -228,9 +238,9 @@ struct Load {
     names: u64,
 }
 
-impl Load {
+impl Streams {
     /// Some streams at once, as their clients saw them.
-    fn run(&mut self, server: &Server, kind: Kind) -> Result<Vec<Seen>, String> {
+    fn run(&mut self, server: &Server, kind: StreamKind) -> Result<Vec<Seen>, String> {
         let (address, epoch, cpu, pieces) = (server.address(), self.epoch, self.cpu, self.pieces);
         let clients: Vec<_> = (0..self.streams)
             .map(|_| {

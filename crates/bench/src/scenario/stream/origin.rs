@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::method::pause;
 use crate::scenario::origin::{Origin, read_head};
 
-/// What stands before the time in each piece.
+/// The text before the time in each piece.
 pub(super) const MARK: &str = "data: ";
 
 /// Digits of the time, in nanoseconds.
@@ -20,7 +20,7 @@ pub(super) const DIGITS: usize = 20;
 /// Time between two pieces.
 const PIECE_EVERY: Duration = Duration::from_millis(10);
 
-/// What follows the time: an event of a few words.
+/// The text after the time: an event of a few words.
 const WORDS: &str = " the next words of an answer that is made while it is sent";
 
 /// Starts it on this processor; times are counted from `epoch`, and streams end after so many pieces.
