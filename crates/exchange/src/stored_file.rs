@@ -22,7 +22,7 @@ use transfer::received;
 
 /// The destination of a file.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct Destination {
     /// Where it will be.
     pub path: PathBuf,
     /// The directory of temporary files.
@@ -46,7 +46,7 @@ pub type Fault = (&'static str, PathBuf, Errno);
 
 /// Writes a file. Dropped before it is complete, it takes the temporary one away.
 pub struct Writer {
-    plan: Plan,
+    plan: Destination,
     thread: Rc<Thread>,
     file: Option<(rt::File, PathBuf)>,
     written: u64,
@@ -57,7 +57,7 @@ const WRITE_MAX: usize = 256 << 10;
 
 impl Writer {
     /// A writer to that destination; nothing is there yet.
-    pub fn new(plan: Plan, thread: Rc<Thread>) -> Writer {
+    pub fn new(plan: Destination, thread: Rc<Thread>) -> Writer {
         Writer { plan, thread, file: None, written: 0 }
     }
 
@@ -140,7 +140,7 @@ async fn write_piece(file: &rt::File, offset: u64, bytes: &[u8], via: DiskVia) -
 
 /// Permissions, time, the folders above it, and the name at last.
 #[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
-fn finish(temp: &Path, plan: &Plan) -> Result<(), Fault> {
+fn finish(temp: &Path, plan: &Destination) -> Result<(), Fault> {
     // Before it has its name, so that no process opens it with the wrong permissions.
     dress(temp, plan)?;
     // In one step: readers of an older file keep that, and new ones find the new one.
@@ -188,7 +188,7 @@ pub fn access(cx: &Cx<'_>) -> Result<u32, Error> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
-fn dress(path: &Path, plan: &Plan) -> Result<(), Fault> {
+fn dress(path: &Path, plan: &Destination) -> Result<(), Fault> {
     let mode = Mode::from_raw_mode(plan.mode);
     rustix::fs::chmod(path, mode).map_err(|errno| ("chmod", path.to_owned(), errno))?;
     let Some(modified) = plan.modified else { return Ok(()) };
@@ -200,7 +200,7 @@ fn dress(path: &Path, plan: &Plan) -> Result<(), Fault> {
 
 /// On another file system the copy is made beside its place, so that it still appears as a whole.
 #[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
-fn copy_over(temp: &Path, plan: &Plan) -> Result<(), Fault> {
+fn copy_over(temp: &Path, plan: &Destination) -> Result<(), Fault> {
     let mut name = plan.path.clone().into_os_string();
     // The name of the temporary file is unique.
     name.push(".");

@@ -25,7 +25,7 @@ pub struct File {
 /// Where a certificate or its key comes from. The bytes of a file are part of the configuration; certificates of an
 /// authority are left out, so that a renewal needs no reload.
 #[derive(Clone, Debug)]
-pub enum Origin {
+pub enum PemSource {
     /// A file.
     File(File),
     /// The authority of `acme_certificate`.
@@ -34,25 +34,25 @@ pub enum Origin {
     Named(Template, String),
 }
 
-impl Origin {
+impl PemSource {
     /// The name that a handshake evaluates.
     pub fn template(&self) -> Template {
         match self {
-            Origin::File(file) if file.path == Path::new("data:") => {
+            PemSource::File(file) if file.path == Path::new("data:") => {
                 Template::text(&format!("data:{}", String::from_utf8_lossy(&file.bytes)))
             }
-            Origin::File(file) => Template::text(&file.path.to_string_lossy()),
-            Origin::Acme => Template::default(),
-            Origin::Named(template, _) => template.clone(),
+            PemSource::File(file) => Template::text(&file.path.to_string_lossy()),
+            PemSource::Acme => Template::default(),
+            PemSource::Named(template, _) => template.clone(),
         }
     }
 
     /// What a message calls it.
     pub fn shown(&self) -> String {
         match self {
-            Origin::File(file) => file.path.display().to_string(),
-            Origin::Acme => "$acme_certificate".to_owned(),
-            Origin::Named(_, text) => text.clone(),
+            PemSource::File(file) => file.path.display().to_string(),
+            PemSource::Acme => "$acme_certificate".to_owned(),
+            PemSource::Named(_, text) => text.clone(),
         }
     }
 }

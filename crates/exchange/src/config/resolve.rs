@@ -252,17 +252,15 @@ impl<'a> Resolver<'a> {
 
     /// `main` itself, then `events` and `http`, whichever comes first in the text.
     fn main_block(&mut self, statements: &[Statement]) -> Result<(), Error> {
-        let (settings, variables, prefix) = (self.modules.settings(), self.modules.variables(), self.prefix);
+        let (settings, prefix) = (self.modules.settings(), self.prefix);
         // No directive of `main` or `events` changes it.
-        let mut scope =
-            Scope::start(settings, &mut Start { prefix, targets: &mut Targets::default(), variables });
+        let mut scope = Scope::start(settings, &mut Start { prefix, targets: &mut Targets::default() });
         let inner = self.simple(statements, Contexts::MAIN, &mut scope, None)?;
         for statement in of_kind(&inner, Walk::Events) {
             self.simple(statement.children(), Contexts::EVENTS, &mut scope, None)?;
         }
         // Behind `main`, because `http` starts from the paths and the error log of the process.
-        let mut scope =
-            Scope::start(settings, &mut Start { prefix, targets: &mut self.http.targets, variables });
+        let mut scope = Scope::start(settings, &mut Start { prefix, targets: &mut self.http.targets });
         scope.core.error_log = self.main.error_log.clone();
         for statement in of_kind(&inner, Walk::Http) {
             self.http_block(statement, &scope)?;
@@ -299,9 +297,8 @@ impl<'a> Resolver<'a> {
     fn upstream_block(&mut self, statement: &Statement) -> Result<(), Error> {
         let mut hooks = self.modules.modules().iter().filter_map(|module| module.blocks.upstream);
         let Some(hooks) = hooks.next() else { return Ok(()) };
-        let (settings, variables, prefix) = (self.modules.settings(), self.modules.variables(), self.prefix);
-        let mut scope =
-            Scope::start(settings, &mut Start { prefix, targets: &mut self.http.targets, variables });
+        let (settings, prefix) = (self.modules.settings(), self.prefix);
+        let mut scope = Scope::start(settings, &mut Start { prefix, targets: &mut self.http.targets });
         (hooks.begin)(&mut scope, &self.cx(statement, Contexts::HTTP))?;
         self.simple(statement.children(), Contexts::UPSTREAM, &mut scope, None)?;
         (hooks.end)(&mut scope, statement, &mut self.http)

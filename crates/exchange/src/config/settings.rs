@@ -9,7 +9,6 @@ use std::hash::{Hash, Hasher};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::variables::ModuleVariables;
 use telemetry::Targets;
 
 /// The settings of one module in one block.
@@ -31,8 +30,6 @@ pub struct Start<'a> {
     pub prefix: &'a Path,
     /// Where lines of logs go.
     pub targets: &'a mut Targets,
-    /// The variables of all modules.
-    pub variables: &'a ModuleVariables,
 }
 
 /// The kind of a block that inherits.

@@ -16,7 +16,7 @@ use super::{Conf, path_of, refusal, refused, set_location};
 use exchange::files;
 use exchange::phases::Step;
 use exchange::request::Request;
-use exchange::stored_file::{Fault, Plan, Writer};
+use exchange::stored_file::{Destination, Fault, Writer};
 use telemetry::{Level, Reason};
 
 /// The checks that need no disk: refused requests, and bodies that must be received.
@@ -46,7 +46,7 @@ pub(super) async fn run(conf: &Conf, request: &mut Request) -> Result<Step, u16>
         refusal(request, 409, format_args!("\"{path}\" could not be created (21: Is a directory)"))
     })?;
     let (temp, levels) = request.scope().core.body_files.temp_path.clone();
-    let plan = Plan {
+    let plan = Destination {
         path: PathBuf::from(OsString::from_vec(path)),
         temp,
         levels,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use conf::{Args, Contexts, Error, Spec, value};
 
 use crate::{Directive, Module};
-use exchange::config::{Cx, HttpType, Layered, Scope, Settings, SettingsType, Start};
+use exchange::config::{BlockKind, Cx, HttpType, Layered, Scope, Settings, SettingsType, Start};
 use exchange::files::links::rule_of;
 use exchange::module::{BlockHooks, LEVELS};
 use exchange::request::Request;
@@ -31,6 +31,12 @@ pub(crate) static MODULE: Module = Module {
         }
     },
     blocks: BlockHooks {
+        end: |http, scope, end| {
+            if end.kind == BlockKind::Http && scope.of::<Conf>().is_start {
+                scope.own::<Conf>().give_format(LogFormat::combined(http.registry.modules()));
+            }
+            Ok(())
+        },
         needs: |http, scope, needs| {
             needs.log_files.extend(scope.of::<Conf>().files(&http.targets).map(Path::to_owned))
         },
@@ -75,6 +81,9 @@ const DIRECTIVES: &[Directive] = &[
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conf {
     logs: Layered<AccessLog>,
+    /// Whether the list is that of a configuration without `access_log`. Its format has variables of modules, so it is
+    /// made at the end of `http`.
+    is_start: bool,
     /// Whether the block has `off`, which empties the list.
     off_in_block: u32,
     cache: Option<FileCache>,
@@ -104,12 +113,21 @@ impl Settings for Conf {
     fn start(start: &mut Start<'_>) -> Conf {
         let target = Target::File(start.prefix.join("logs/access.log"));
         let to = LogTo::Target(start.targets.intern(Kind::Access, &target));
-        let log = AccessLog { to, format: Arc::new(LogFormat::combined(start.variables)), condition: None };
-        Conf { logs: Layered::from(vec![log]), ..Conf::default() }
+        let format = LogFormat { parts: Vec::new(), escape: LogEscape::Default };
+        let log = AccessLog { to, format: Arc::new(format), condition: None };
+        Conf { logs: Layered::from(vec![log]), is_start: true, ..Conf::default() }
     }
 }
 
 impl Conf {
+    /// Completes the log of a configuration without `access_log`.
+    fn give_format(&mut self, format: LogFormat) {
+        let format = Arc::new(format);
+        let log = |log: &AccessLog| AccessLog { format: Arc::clone(&format), ..log.clone() };
+        self.logs = Layered::from(self.logs.items().iter().map(log).collect::<Vec<_>>());
+        self.is_start = false;
+    }
+
     /// Those that hold.
     pub(crate) fn logs(&self) -> &[AccessLog] {
         self.logs.items()
@@ -158,6 +176,7 @@ fn holds(request: &Request, condition: &Template) -> bool {
 /// `off`, or a file or syslog server with a format and options.
 fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
+    scope.own::<Conf>().is_start = false;
     if text == "off" {
         if let Some(further) = cx.statement.args.get(1) {
             // A format behind `off` shows that something else was meant.

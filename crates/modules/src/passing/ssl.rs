@@ -19,7 +19,7 @@ use exchange::certificates::{CacheLimits, CertificateCache, NamedCertificates};
 use exchange::config::{Cx, Layered, Scope};
 use exchange::template::Template;
 use exchange::tls_arguments::{
-    File, Origin, read_certificate_cache, read_command, read_file, read_passwords, read_versions,
+    File, PemSource, read_certificate_cache, read_command, read_file, read_passwords, read_versions,
 };
 use upstream::SecureSettings;
 
@@ -29,8 +29,8 @@ const ONE: Args = Args::Exactly(1);
 /// The settings of the directives.
 #[derive(Clone, Debug)]
 pub(super) struct Conf {
-    certificate: Option<Origin>,
-    key: Option<Origin>,
+    certificate: Option<PemSource>,
+    key: Option<PemSource>,
     /// The directory that relative names with variables start from.
     prefix: PathBuf,
     certificate_cache: Option<CacheLimits>,
@@ -178,13 +178,13 @@ impl<F: Family> Rows<F> {
 }
 
 /// Reads the file of a certificate or a key; one whose name has variables is left to the handshakes.
-fn read_origin<F: Family>(scope: &mut Scope, cx: &mut Cx<'_>, what: &str) -> Result<Origin, Error> {
+fn read_origin<F: Family>(scope: &mut Scope, cx: &mut Cx<'_>, what: &str) -> Result<PemSource, Error> {
     let text = cx.arg(0);
     if !text.contains('$') {
-        return Ok(Origin::File(read_file(cx, what)?));
+        return Ok(PemSource::File(read_file(cx, what)?));
     }
     own::<F>(scope).prefix = cx.conf_prefix.to_owned();
-    Ok(Origin::Named(cx.template(text)?, text.to_owned()))
+    Ok(PemSource::Named(cx.template(text)?, text.to_owned()))
 }
 
 /// The settings of this block, made for its first directive.
@@ -242,7 +242,7 @@ impl Conf {
             return Err(format!("no \"{prefix}_ssl_certificate_key\" is defined for certificate \"{name}\""));
         };
         let passwords = Arc::clone(&self.passwords);
-        let (Origin::File(certificate), Origin::File(key)) = (certificate, key) else {
+        let (PemSource::File(certificate), PemSource::File(key)) = (certificate, key) else {
             let pairs = vec![(certificate.template(), key.template())];
             let cache = self.certificate_cache.map(CertificateCache::new);
             let named = NamedCertificates { pairs, passwords, prefix: self.prefix.clone(), cache };

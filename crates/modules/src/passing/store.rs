@@ -30,7 +30,7 @@ use exchange::error_log;
 use exchange::files;
 use exchange::request::Request;
 use exchange::response::Body;
-use exchange::stored_file::{self, Fault, Plan, Writer};
+use exchange::stored_file::{self, Destination, Fault, Writer};
 use exchange::template::Template;
 use exchange::thread::Thread;
 use telemetry::{Level, Reason};
@@ -132,7 +132,7 @@ pub(super) fn keep(request: &Request, conf: &Conf, body: Body) -> Body {
         request.log(Level::Error, format_args!("the path of a stored response is empty or has a zero byte"));
         return body;
     }
-    let plan = Plan {
+    let plan = Destination {
         path: PathBuf::from(OsString::from_vec(path)),
         temp: conf.upstream.temp_path.0.clone(),
         levels: conf.upstream.temp_path.1.to_vec(),

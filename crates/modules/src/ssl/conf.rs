@@ -19,15 +19,15 @@ use exchange::config::{BlockEnd, BlockKind, Http, Layered, Scope, Settings};
 use exchange::http2::Http2;
 use exchange::secured::VerifyClient;
 use exchange::tls::Tls;
-use exchange::tls_arguments::{File, Origin};
+use exchange::tls_arguments::{File, PemSource};
 
 /// The settings of a block.
 #[derive(Clone, Debug)]
 pub(super) struct Conf {
     /// `ssl_certificate`
-    pub(super) certificates: Layered<Origin>,
+    pub(super) certificates: Layered<PemSource>,
     /// `ssl_certificate_key`
-    pub(super) keys: Layered<Origin>,
+    pub(super) keys: Layered<PemSource>,
     /// `ssl_password_file`: a password in each line.
     pub(super) passwords: Arc<Vec<Vec<u8>>>,
     /// `ssl_certificate_cache`
@@ -205,16 +205,16 @@ impl Conf {
         let (mut identities, mut slots) = (Vec::new(), Vec::new());
         for pair in certificates.iter().zip(keys) {
             let (certificate, key) = match pair {
-                (Origin::File(certificate), Origin::File(key)) => (certificate, key),
-                (Origin::Acme, Origin::Acme) => {
+                (PemSource::File(certificate), PemSource::File(key)) => (certificate, key),
+                (PemSource::Acme, PemSource::Acme) => {
                     let slot = acme.slot.as_ref();
                     slots.extend(slot.cloned());
                     slot.ok_or("\"$acme_certificate\" is used without \"acme_certificate\" in this server")?;
                     continue;
                 }
                 // A handshake reads them.
-                (Origin::Named(..), Origin::Named(..) | Origin::File(_))
-                | (Origin::File(_), Origin::Named(..)) => {
+                (PemSource::Named(..), PemSource::Named(..) | PemSource::File(_))
+                | (PemSource::File(_), PemSource::Named(..)) => {
                     continue;
                 }
                 _ => {
@@ -245,7 +245,7 @@ impl Conf {
 
     /// Pairs that a handshake reads.
     fn named(&self) -> Option<NamedCertificates> {
-        let is_named = |origin: &Origin| matches!(origin, Origin::Named(..));
+        let is_named = |origin: &PemSource| matches!(origin, PemSource::Named(..));
         let pairs = self.certificates.items().iter().zip(self.keys.items());
         let pairs = pairs.filter(|(certificate, key)| is_named(certificate) || is_named(key));
         let pairs: Vec<_> =
@@ -327,9 +327,9 @@ impl Conf {
         }
         scope.extend_from_slice(format!("{:?} {}", self.verify, self.verify_depth).as_bytes());
         let files = self.certificates.items().iter().filter_map(|origin| match origin {
-            Origin::File(file) => Some(file),
+            PemSource::File(file) => Some(file),
             // The names stand for it: a renewed certificate ends no session.
-            Origin::Acme | Origin::Named(..) => None,
+            PemSource::Acme | PemSource::Named(..) => None,
         });
         let others = [&self.client_certificate, &self.trusted_certificate, &self.crl];
         for file in files.chain(others.into_iter().flatten()) {
@@ -337,7 +337,7 @@ impl Conf {
             scope.extend_from_slice(&file.bytes);
         }
         for origin in self.certificates.items() {
-            if let Origin::Named(_, text) = origin {
+            if let PemSource::Named(_, text) = origin {
                 scope.push(0);
                 scope.extend_from_slice(text.as_bytes());
             }

@@ -14,16 +14,16 @@ use exchange::acme::Acme;
 use exchange::config::{Http, Server};
 
 use super::conf::Conf;
-use exchange::tls_arguments::Origin;
+use exchange::tls_arguments::PemSource;
 use telemetry::time_zone::since_1970;
 
 /// A certificate and its end in seconds since 1970.
 pub(super) type Expiry = (PathBuf, i64);
 
 /// The ends of these certificates, as far as they can be read.
-pub(super) fn of(certificates: &[Origin]) -> Vec<Expiry> {
-    let end = |origin: &Origin| {
-        let Origin::File(file) = origin else { return None };
+pub(super) fn of(certificates: &[PemSource]) -> Vec<Expiry> {
+    let end = |origin: &PemSource| {
+        let PemSource::File(file) = origin else { return None };
         let chain = certificate::certificates(&file.bytes).ok()?;
         let end = Certificate::from_der(chain.first()?)?.expires()?;
         Some((file.path.clone(), end))
@@ -40,7 +40,7 @@ pub(crate) fn expiries(http: &Http) -> BTreeSet<(&str, &Path, i64)> {
     let mut found = of_files(http);
     for server in &http.servers {
         let scope = &http.locations[server.root.0 as usize].scope;
-        let is_shown = scope.of::<Conf>().certificates.items().iter().any(|it| matches!(it, Origin::Acme));
+        let is_shown = scope.of::<Conf>().certificates.items().iter().any(|it| matches!(it, PemSource::Acme));
         if let Some(slot) = scope.of::<Acme>().slot.as_ref().filter(|_| is_shown) {
             let end = if slot.is_placeholder() { None } else { slot.get().expires() };
             found.insert((name_of(server), Path::new(OF_AUTHORITY), end.unwrap_or(0)));

@@ -15,7 +15,7 @@ use exchange::module::{BlockHooks, SERVER_LEVELS};
 use exchange::secured::VerifyClient;
 use exchange::tls::Tls;
 use exchange::tls_arguments::{
-    Origin, read_certificate_cache, read_command, read_file, read_passwords, read_versions,
+    PemSource, read_certificate_cache, read_command, read_file, read_passwords, read_versions,
 };
 
 pub(crate) use self::expiry::expiries;
@@ -52,7 +52,7 @@ const CERTIFICATES: &[Directive] = &[
         .many(),
         |scope, cx| {
             let certificate = match cx.arg(0) {
-                "$acme_certificate" => Origin::Acme,
+                "$acme_certificate" => PemSource::Acme,
                 _ => read_origin(scope, cx, "certificate")?,
             };
             scope.own::<Conf>().certificates.own(cx.block).push(certificate);
@@ -63,7 +63,7 @@ const CERTIFICATES: &[Directive] = &[
         spec("ssl_certificate_key", ONE, "The file with the key of the certificate, in PEM.").many(),
         |scope, cx| {
             let key = match cx.arg(0) {
-                "$acme_certificate_key" => Origin::Acme,
+                "$acme_certificate_key" => PemSource::Acme,
                 _ => read_origin(scope, cx, "certificate key")?,
             };
             scope.own::<Conf>().keys.own(cx.block).push(key);
@@ -331,13 +331,13 @@ const fn without_effect(
 }
 
 /// Reads the file of a certificate or a key; names with variables are evaluated during handshakes.
-fn read_origin(scope: &mut Scope, cx: &mut Cx<'_>, what: &str) -> Result<Origin, Error> {
+fn read_origin(scope: &mut Scope, cx: &mut Cx<'_>, what: &str) -> Result<PemSource, Error> {
     let text = cx.arg(0);
     if !text.contains('$') {
-        return Ok(Origin::File(read_file(cx, what)?));
+        return Ok(PemSource::File(read_file(cx, what)?));
     }
     scope.own::<Conf>().prefix = cx.conf_prefix.to_owned();
-    Ok(Origin::Named(cx.template(text)?, text.to_owned()))
+    Ok(PemSource::Named(cx.template(text)?, text.to_owned()))
 }
 
 /// See [`read_certificate_cache`].
