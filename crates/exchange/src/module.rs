@@ -36,7 +36,7 @@ pub const LEVELS_AND_IF: Contexts = LEVELS.or(Contexts::LOCATION_IF);
 
 /// All modules of the server.
 pub struct ModuleTable {
-    modules: &'static [&'static Module],
+    modules: Vec<&'static Module>,
     /// Those of all modules, with their whole names.
     directives: Vec<&'static Directive>,
     specs: Table,
@@ -47,12 +47,12 @@ pub struct ModuleTable {
 }
 
 impl ModuleTable {
-    /// Prepares modules in the order of the handlers inside a phase and then of the filters.
-    pub fn new(modules: &'static [&'static Module]) -> ModuleTable {
+    /// Prepares groups of modules, in the order of the handlers inside a phase and then of the filters.
+    pub fn new(groups: &[&[&'static Module]]) -> ModuleTable {
+        let modules = groups.concat();
         let directives: Vec<_> = modules.iter().flat_map(|module| module.directives()).collect();
         let by_spec = |directive: &&'static Directive| (address(&directive.spec), *directive);
         ModuleTable {
-            modules,
             specs: directives.iter().map(|directive| &directive.spec).collect(),
             by_spec: directives.iter().map(by_spec).collect(),
             directives,
@@ -61,12 +61,13 @@ impl ModuleTable {
                 modules.iter().flat_map(|module| module.prefixed),
             )),
             settings: SettingsTable::new(modules.iter().flat_map(|module| module.settings).copied()),
+            modules,
         }
     }
 
     /// The modules, in order.
-    pub fn modules(&self) -> &'static [&'static Module] {
-        self.modules
+    pub fn modules(&self) -> &[&'static Module] {
+        &self.modules
     }
 
     /// The directives of all modules, in order.

@@ -1,16 +1,10 @@
 //! The advice of `ringroad check`: likely mistakes that only several modules together show.
 
-use crate::{fastcgi, rewrite, try_files};
-use exchange::config::{Config, Location};
+use exchange::config::Config;
 
 /// A line for each location with a likely mistake: the location, and the remedy.
 pub fn advice(config: &Config) -> Vec<String> {
-    fastcgi::advice(config, checks_files)
-}
-
-/// Whether a location decides by itself about files that do not exist.
-fn checks_files(location: &Location) -> bool {
-    location.scope.of::<try_files::Conf>().is_active() || location.scope.of::<rewrite::Conf>().is_active()
+    gateways::advice(config, core_modules::checks_files)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use conf::{Args, Block, Contexts, Repeat, State};
 
-use crate::testing::{error, load};
+use crate::testing::{error, load, warnings};
 use crate::{Directive, Set, all};
 
 /// Where a directive may stand, as text in front of it with its line end, and behind it.
@@ -70,6 +70,24 @@ fn nothing_is_missing_of_the_core() {
         .map(|row| row.name)
         .collect();
     assert_eq!(missing, Vec::<&str>::new());
+}
+
+#[test]
+fn a_module_that_is_built_in_or_not_used_is_told_and_passed_over() {
+    for (path, expected) in [
+        ("modules/ngx_http_realip_module.so", "what it holds is built in"),
+        ("modules/ngx_http_brotli_filter_module.so", "what it holds is built in"),
+        ("modules/ngx_http_brotli_static_module.so", "what it holds is built in"),
+        ("modules/ngx_http_headers_more_filter_module.so", "what it holds is built in"),
+        ("/usr/lib/nginx/modules/ngx_http_geoip_module.so", "no directive of it is used"),
+        ("modules/ngx_http_image_filter_module.so", "no directive of it is used"),
+        ("modules/ngx_stream_module.so", "no directive of it is used"),
+        ("modules/ngx_http_echo_module.so", "no directive of it is used"),
+        ("whatever", "no directive of it is used"),
+    ] {
+        let found = warnings(&format!("\nload_module {path}; http {{ server {{ root /x; }} }}"));
+        assert_eq!(found, [format!("\"{path}\" is not loaded, {expected} in /conf/nginx.conf:2")]);
+    }
 }
 
 #[test]
@@ -491,7 +509,7 @@ fn names(cell: &str) -> Vec<&str> {
 fn is_here(name: &str) -> bool {
     match name.strip_prefix('$') {
         Some(name) => {
-            crate::MODULES.iter().flat_map(|module| module.variables).any(|known| known.name == name)
+            all().modules().iter().flat_map(|module| module.variables).any(|known| known.name == name)
         }
         None => directives().any(|directive| directive.spec.name == name),
     }

@@ -6,7 +6,7 @@ use exchange::acme::{self as served, Slots};
 use exchange::config::Config;
 use tls::{Identity, Server};
 
-pub use modules::acme::issuers;
+pub use modules::issuers;
 
 /// Puts a challenge in place.
 pub fn install(challenge: &Challenge) -> Result<(), String> {

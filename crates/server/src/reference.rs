@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use conf::{Args, Block, NginxDirective, Spec, State, nginx_directives};
 
-use modules::{MODULES, Module};
+use modules::Module;
 
 /// The reference page, in Markdown.
 pub fn reference() -> String {
@@ -181,8 +181,12 @@ fn variables() -> Vec<(String, &'static str, bool)> {
     let families = |module: &'static Module| {
         module.prefixed.iter().map(|family| (format!("{}*name*", family.prefix), family.help, false))
     };
-    let mut all: Vec<_> =
-        MODULES.iter().copied().flat_map(|module| single(module).chain(families(module))).collect();
+    let mut all: Vec<_> = modules::all()
+        .modules()
+        .iter()
+        .copied()
+        .flat_map(|module| single(module).chain(families(module)))
+        .collect();
     all.sort();
     all
 }

@@ -23,6 +23,15 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("exchange", &["io", "rt", "http", "conf", "tls", "telemetry", "transfer"]),
     ("upstream", &["io", "rt", "http", "conf", "cache", "tls", "telemetry", "transfer", "exchange"]),
     ("frontend", &["io", "rt", "http", "tls", "telemetry", "transfer", "exchange"]),
+    // The modules: those that do not pass requests on see no upstream and no cache. They do not see each other.
+    ("core-modules", &["io", "rt", "http", "conf", "tls", "acme", "telemetry", "transfer", "exchange"]),
+    ("guards", &["io", "rt", "http", "conf", "telemetry", "transfer", "exchange"]),
+    (
+        "gateways",
+        &["io", "rt", "http", "conf", "cache", "tls", "telemetry", "transfer", "exchange", "upstream"],
+    ),
+    ("handlers", &["io", "rt", "http", "conf", "telemetry", "transfer", "exchange"]),
+    ("filters", &["rt", "http", "conf", "telemetry", "transfer", "exchange"]),
     (
         "modules",
         &[
@@ -30,13 +39,15 @@ const LAYERS: &[(&str, &[&str])] = &[
             "rt",
             "http",
             "conf",
-            "cache",
-            "tls",
-            "acme",
             "telemetry",
             "transfer",
             "exchange",
             "upstream",
+            "core-modules",
+            "guards",
+            "gateways",
+            "handlers",
+            "filters",
         ],
     ),
     (
@@ -79,8 +90,15 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// What crates may use in their tests beside it, and only there: `modules` reads the configurations that they need.
-const IN_TESTS: &[(&str, &[&str])] = &[("frontend", &["modules"]), ("server", &["http"])];
+/// What crates may use in their tests beside it, and only there: the modules that read the configurations they need.
+const IN_TESTS: &[(&str, &[&str])] = &[
+    ("frontend", &["modules"]),
+    ("guards", &["core-modules"]),
+    ("gateways", &["core-modules", "guards"]),
+    ("handlers", &["core-modules"]),
+    ("filters", &["core-modules"]),
+    ("server", &["http"]),
+];
 
 /// The one crate that all may use in their tests.
 const TEST_SUPPORT: &str = "testkit";

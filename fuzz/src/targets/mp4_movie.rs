@@ -3,7 +3,7 @@
 //! Its file is compiled here directly: it needs nothing but the standard library.
 
 #[allow(dead_code, missing_docs)]
-#[path = "../../../crates/modules/src/mp4/movie.rs"]
+#[path = "../../../crates/handlers/src/mp4/movie.rs"]
 mod movie;
 
 use movie::{Around, Movie, Span, header};

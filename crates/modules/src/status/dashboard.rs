@@ -15,7 +15,6 @@ use telemetry::traffic;
 
 use super::Conf;
 use super::api::ZoneNumbers;
-use crate::ssl;
 use exchange::phases::Step;
 use exchange::request::Request;
 use exchange::response::ContentType;
@@ -94,7 +93,7 @@ fn snapshot(request: &Request) -> Value {
         "zones": ZoneNumbers::all(request).iter().filter(|zone| zone.sums.requests() > 0).map(zone).collect::<Value>(),
         "peers": peers(request),
         "caches": caches.map(|zone| cache(zone.name(), &Facts::of(zone.state()))).collect::<Value>(),
-        "certificates": ssl::expiries(config).into_iter().map(certificate).collect::<Value>(),
+        "certificates": core_modules::expiries(config).into_iter().map(certificate).collect::<Value>(),
     })
 }
 

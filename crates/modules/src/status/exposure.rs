@@ -4,8 +4,7 @@
 use conf::{Error, Level};
 
 use super::{Conf, Page};
-use crate::{access, auth_basic, auth_request};
-use exchange::config::{Http, Location, Scope};
+use exchange::config::{Http, Location};
 use exchange::settings::listen::ListenAddr;
 
 /// Warns of each page that is open to all.
@@ -13,7 +12,7 @@ pub(super) fn check(http: &Http, warnings: &mut Vec<Error>) {
     let shows = |location: &&Location| location.scope.of::<Conf>().page.is_some_and(Page::is_private);
     for location in http.locations.iter().filter(shows) {
         let Some(page) = location.scope.of::<Conf>().page else { continue };
-        if is_guarded(&location.scope) {
+        if guards::restricts(&location.scope) {
             continue;
         }
         let reached = http.listens.iter().filter(|listen| listen.has_server(location.server));
@@ -27,13 +26,6 @@ pub(super) fn check(http: &Http, warnings: &mut Vec<Error>) {
         );
         warnings.push(Error::nowhere(what).with_level(Level::Warn));
     }
-}
-
-/// Whether anything keeps clients out. The kind of restriction, and its members, are up to the operator.
-fn is_guarded(scope: &Scope) -> bool {
-    scope.of::<access::Conf>().has_rules()
-        || scope.of::<auth_basic::Conf>().is_active()
-        || scope.of::<auth_request::Conf>().is_active()
 }
 
 /// Whether other machines may reach an address.

@@ -1,12 +1,9 @@
 //! What became of requests by the zones of `limit_req` and `limit_conn`.
 
-use std::any::Any;
-
 use exchange::config::Http;
-use exchange::shared_zone::Zone;
 use telemetry::metric::{Label, Metric, Page, Value};
 
-use crate::{limit_conn, limit_req};
+pub(super) use guards::limit_zones::{LimitKind, zones};
 
 /// In the order of the counts.
 const RESULTS: &[Value] = &[
@@ -27,27 +24,6 @@ const REQUESTS: Metric = Metric::counter(
 
 /// All of them.
 pub(super) const METRICS: &[&Metric] = &[&REQUESTS];
-
-/// The kind of a zone, which is its list in the API.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// `limit_req_zone`
-    Requests,
-    /// `limit_conn_zone`
-    Connections,
-}
-
-/// Each zone of limits with the counts of its results.
-pub(super) fn zones(http: &Http) -> impl Iterator<Item = (Kind, &str, [u64; 5])> {
-    http.zones.0.iter().filter_map(|entry| {
-        let zone: &dyn Any = &*entry.zone;
-        if let Some(zone) = zone.downcast_ref::<Zone<limit_req::Declared>>() {
-            return Some((Kind::Requests, zone.name(), zone.state().results().all()));
-        }
-        let zone = zone.downcast_ref::<Zone<limit_conn::Declared>>()?;
-        Some((Kind::Connections, zone.name(), zone.state().results.all()))
-    })
-}
 
 /// The words for the results, in the order of the counts.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {

@@ -7,7 +7,6 @@ use telemetry::{tally, traffic};
 
 use super::zones::StatusZones;
 use super::{Conf, limits, process};
-use crate::ssl;
 use exchange::phases::Step;
 use exchange::request::Request;
 use exchange::response::ContentType;
@@ -69,7 +68,7 @@ pub(super) fn run(_: &Conf, request: &mut Request) -> Step {
     limits::write(http, &mut page);
     peers::metrics::write(http.of::<Upstreams>().groups(), rt::now(), &mut page);
     page.head(&CERTIFICATES);
-    for (server, path, expires) in ssl::expiries(http) {
+    for (server, path, expires) in core_modules::expiries(http) {
         let path = path.display().to_string();
         page.number(&CERTIFICATES, &[server, &path], u64::try_from(expires).unwrap_or(0));
     }

@@ -13,7 +13,6 @@ use io::op::Source;
 use serde_json::{Value, json};
 
 use super::Conf;
-use crate::upstream_state;
 use exchange::phases::Step;
 use exchange::request::Request;
 use exchange::response::ContentType;
@@ -74,7 +73,7 @@ pub(super) async fn run_change(conf: &Conf, request: &mut Request) -> Step {
         && let Some(group) = tree::group(request, name).cloned()
     {
         let thread = Rc::clone(&request.conn.thread);
-        upstream_state::save(&group, &thread).await;
+        gateways::save(&group, &thread).await;
     }
     respond(request, done)
 }

@@ -8,9 +8,9 @@ use std::time::SystemTime;
 
 use serde_json::{Map, Value, json};
 
-use crate::http_core::variables::NGINX_VERSION;
-use crate::status::limits::{self, Kind};
+use crate::status::limits::{self, LimitKind};
 use crate::status::zones::StatusZones;
+use core_modules::NGINX_VERSION;
 use exchange::request::{Address, Request};
 use exchange::shared_zone::Entry;
 use telemetry::shared::respawned;
@@ -60,8 +60,8 @@ pub(super) fn at(request: &Request, path: &[&str]) -> Option<Value> {
         ["http", "caches", rest @ ..] => (caches(request), rest),
         ["http", "upstreams", name, "servers", rest @ ..] => (servers(group(request, name)?), rest),
         ["http", "upstreams", rest @ ..] => (upstreams(request), rest),
-        ["http", "limit_reqs", rest @ ..] => (limits(request, Kind::Requests), rest),
-        ["http", "limit_conns", rest @ ..] => (limits(request, Kind::Connections), rest),
+        ["http", "limit_reqs", rest @ ..] => (limits(request, LimitKind::Requests), rest),
+        ["http", "limit_conns", rest @ ..] => (limits(request, LimitKind::Connections), rest),
         ["http", "keyvals", rest @ ..] => (json!({}), rest),
         ["stream"] => (json!(STREAM), &path[1..]),
         ["stream", "server_zones" | "limit_conns" | "keyvals" | "zone_sync" | "upstreams", rest @ ..] => {
@@ -233,11 +233,11 @@ fn responses(codes: &Codes) -> Value {
 }
 
 /// `http/limit_reqs`, `http/limit_conns`: results by zone. A limit of connections delays nothing.
-fn limits(request: &Request, kind: Kind) -> Value {
+fn limits(request: &Request, kind: LimitKind) -> Value {
     let zones = limits::zones(&request.config().http).filter(|(known, ..)| *known == kind);
     let results = |counts: [u64; 5]| -> Value {
         let pairs = limits::names().zip(counts);
-        let pairs = pairs.filter(|(name, _)| kind == Kind::Requests || !name.starts_with("delayed"));
+        let pairs = pairs.filter(|(name, _)| kind == LimitKind::Requests || !name.starts_with("delayed"));
         pairs.map(|(name, count)| (name.to_owned(), count.into())).collect::<Map<_, _>>().into()
     };
     zones.map(|(_, name, counts)| (name.to_owned(), results(counts))).collect()

@@ -69,7 +69,7 @@ fn read_servers(scope: &mut Scope, cx: &mut Cx<'_>, path: &Path, text: &[u8]) ->
 }
 
 /// Writes the servers of a group to its file, if it has one. The caller has changed them.
-pub(crate) async fn save(group: &Arc<Group>, thread: &Thread) {
+pub async fn save(group: &Arc<Group>, thread: &Thread) {
     let Some(path) = &group.state_file else { return };
     // Another thread may change the group meanwhile: the file is written again until it has the group's servers.
     loop {

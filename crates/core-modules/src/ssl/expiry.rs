@@ -36,7 +36,7 @@ const OF_AUTHORITY: &str = "$acme_certificate";
 
 /// The certificates of all servers, each once: the server's first name, the file, the end. The end is 0 where an authority has
 /// not issued a certificate yet.
-pub(crate) fn expiries(http: &Http) -> BTreeSet<(&str, &Path, i64)> {
+pub fn expiries(http: &Http) -> BTreeSet<(&str, &Path, i64)> {
     let mut found = of_files(http);
     for server in &http.servers {
         let scope = &http.locations[server.root.0 as usize].scope;

@@ -66,7 +66,7 @@ pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
 }
 
 /// A third-party module of nginx whose directives have such names, for reports.
-pub(crate) fn foreign_module(directive: &str) -> Option<&'static str> {
+pub fn foreign_module(directive: &str) -> Option<&'static str> {
     FOREIGN.iter().map(|(name, _)| *name).find(|module| is_foreign(directive, module))
 }
 
@@ -122,24 +122,6 @@ fn is_foreign(directive: &str, module: &str) -> bool {
 mod tests {
     use super::*;
     use crate::testing::{error, warnings};
-
-    #[test]
-    fn a_module_that_is_built_in_or_not_used_is_told_and_passed_over() {
-        for (path, expected) in [
-            ("modules/ngx_http_realip_module.so", "what it holds is built in"),
-            ("modules/ngx_http_brotli_filter_module.so", "what it holds is built in"),
-            ("modules/ngx_http_brotli_static_module.so", "what it holds is built in"),
-            ("modules/ngx_http_headers_more_filter_module.so", "what it holds is built in"),
-            ("/usr/lib/nginx/modules/ngx_http_geoip_module.so", "no directive of it is used"),
-            ("modules/ngx_http_image_filter_module.so", "no directive of it is used"),
-            ("modules/ngx_stream_module.so", "no directive of it is used"),
-            ("modules/ngx_http_echo_module.so", "no directive of it is used"),
-            ("whatever", "no directive of it is used"),
-        ] {
-            let found = warnings(&format!("\nload_module {path}; http {{ server {{ root /x; }} }}"));
-            assert_eq!(found, [format!("\"{path}\" is not loaded, {expected} in /conf/nginx.conf:2")]);
-        }
-    }
 
     #[test]
     fn several_modules_are_one_line() {

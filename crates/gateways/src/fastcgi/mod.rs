@@ -17,7 +17,7 @@ mod script;
 
 use crate::Module;
 use crate::passing::{self, Rows};
-pub(crate) use advice::advice;
+pub use advice::advice;
 use conf::FastCgi;
 
 /// The module.

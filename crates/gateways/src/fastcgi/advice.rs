@@ -10,7 +10,7 @@ use exchange::settings::locations::Locations;
 
 /// A line for each location that has such a pitfall: the location, and the remedy. `checks_files` returns whether a
 /// location decides by itself what happens to scripts that do not exist.
-pub(crate) fn advice(config: &Config, checks_files: fn(&Location) -> bool) -> Vec<String> {
+pub fn advice(config: &Config, checks_files: fn(&Location) -> bool) -> Vec<String> {
     let mut told = Vec::new();
     for server in &config.http.servers {
         let name = if server.name.is_empty() { "_" } else { &server.name };

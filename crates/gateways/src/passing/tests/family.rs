@@ -10,8 +10,9 @@ use crate::passing::conf::Conf;
 use crate::passing::pass::{self, Destination, Scheme};
 use crate::passing::request::Fill;
 use crate::passing::{Family, Passing, Protocol, Rows, module};
-use crate::{Directive, MODULES, Module, ModuleTable};
+use crate::{Directive, MODULES, Module};
 use exchange::config::Loaded;
+use exchange::module::ModuleTable;
 use exchange::request::Request;
 use upstream::{Outgoing, OutgoingBody};
 
@@ -59,8 +60,7 @@ static ECHO: Module = Module {
 
 /// A configuration with this `http` block, read by a server that has the protocol.
 fn load(http: &str) -> Result<Loaded, Error> {
-    let modules: Vec<_> = MODULES.iter().copied().chain([&ECHO]).collect();
-    let table = Box::leak(Box::new(ModuleTable::new(modules.leak())));
+    let table = Box::leak(Box::new(ModuleTable::new(&[core_modules::MODULES, MODULES, &[&ECHO]])));
     let text = format!("http {{ {http} }}\nevents {{}}");
     let loader: MapLoader = [("/conf/nginx.conf", text)].into_iter().collect();
     exchange::config::load(table, &Source::new("/conf/nginx.conf"), Path::new("/prefix"), &loader)

@@ -18,7 +18,7 @@ use exchange::tls_arguments::{
     PemSource, read_certificate_cache, read_command, read_file, read_passwords, read_versions,
 };
 
-pub(crate) use self::expiry::expiries;
+pub use self::expiry::expiries;
 
 use self::conf::Conf;
 use crate::{Directive, Module};

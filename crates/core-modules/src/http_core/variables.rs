@@ -17,7 +17,7 @@ use telemetry::Level;
 use telemetry::time_zone::since_1970;
 
 /// The reference version of nginx.
-pub(crate) const NGINX_VERSION: &str = "1.31.5";
+pub const NGINX_VERSION: &str = "1.31.5";
 
 type Get = fn(&Request, &mut Vec<u8>) -> bool;
 

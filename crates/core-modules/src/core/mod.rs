@@ -5,7 +5,7 @@
 
 mod events;
 mod load_module;
-pub(crate) use load_module::foreign_module;
+pub use load_module::foreign_module;
 mod main;
 #[cfg(test)]
 mod tests;

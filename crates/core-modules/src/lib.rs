@@ -1,0 +1,53 @@
+//! The modules of nginx that everything else stands on: `main`, `events` and the HTTP core with their blocks, TLS to
+//! clients, HTTP/2, certificates of authorities, rewriting, files that a location tries, logs.
+//!
+//! A module owns its directives, its settings and their inheritance, its variables, and its part in the phases.
+#![forbid(unsafe_code)]
+
+mod acme;
+mod core;
+mod http_core;
+mod http_v2;
+mod log;
+mod mirror;
+mod rewrite;
+mod ssl;
+#[cfg(test)]
+#[path = "../../modules/src/testing.rs"]
+pub mod testing;
+mod try_files;
+
+pub use acme::issuers;
+pub use core::foreign_module;
+use exchange::module::{Directive, Module, Walk};
+pub use http_core::variables::NGINX_VERSION;
+pub use ssl::expiries;
+
+use exchange::config::Location;
+
+/// In the order of the handlers inside a phase.
+pub static MODULES: &[&Module] = &[
+    &core::MODULE,
+    &http_core::MODULE,
+    // The certificates of a server are there before its handshakes are prepared.
+    &acme::MODULE,
+    &ssl::MODULE,
+    &http_v2::MODULE,
+    &log::MODULE,
+    &rewrite::MODULE,
+    &try_files::MODULE,
+    &mirror::MODULE,
+];
+
+/// Whether a location decides by itself about files that do not exist.
+pub fn checks_files(location: &Location) -> bool {
+    location.scope.of::<try_files::Conf>().is_active() || location.scope.of::<rewrite::Conf>().is_active()
+}
+
+/// What the configurations of tests are read with.
+#[cfg(test)]
+fn all() -> &'static exchange::module::ModuleTable {
+    static TABLE: std::sync::LazyLock<exchange::module::ModuleTable> =
+        std::sync::LazyLock::new(|| exchange::module::ModuleTable::new(&[MODULES]));
+    &TABLE
+}

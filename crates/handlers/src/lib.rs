@@ -1,0 +1,47 @@
+//! The modules of nginx that make responses out of files, and `dav`, which changes these.
+//!
+//! A module owns its directives, its settings and their inheritance, its variables, and its part in the phases.
+#![forbid(unsafe_code)]
+
+mod autoindex;
+mod brotli_static;
+mod dav;
+mod empty_gif;
+mod flv;
+mod gzip_static;
+mod index;
+mod mp4;
+mod precompressed;
+mod random_index;
+mod static_file;
+#[cfg(test)]
+#[path = "../../modules/src/testing.rs"]
+pub mod testing;
+mod zstd_static;
+
+use exchange::module::{Directive, Module};
+
+/// In the order of the handlers inside a phase.
+pub static MODULES: &[&Module] = &[
+    // What answers for a whole location goes before what looks for files in it.
+    &empty_gif::MODULE,
+    &mp4::MODULE,
+    &flv::MODULE,
+    &dav::MODULE,
+    &random_index::MODULE,
+    &index::MODULE,
+    // The best coding first, as nginx has it with these modules, and the originals last.
+    &zstd_static::MODULE,
+    &brotli_static::MODULE,
+    &gzip_static::MODULE,
+    &autoindex::MODULE,
+    &static_file::MODULE,
+];
+
+/// What the configurations of tests are read with.
+#[cfg(test)]
+fn all() -> &'static exchange::module::ModuleTable {
+    static TABLE: std::sync::LazyLock<exchange::module::ModuleTable> =
+        std::sync::LazyLock::new(|| exchange::module::ModuleTable::new(&[core_modules::MODULES, MODULES]));
+    &TABLE
+}
