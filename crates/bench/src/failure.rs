@@ -81,6 +81,8 @@ impl std::error::Error for Failure {}
 /// One line of what clap says in several.
 pub(crate) fn usage(error: &clap::Error) -> Failure {
     let text = error.to_string();
-    let line = text.lines().next().unwrap_or_default();
-    Failure::Usage(line.trim_start_matches("error: ").to_owned())
+    let mut lines = text.lines();
+    let line = lines.next().unwrap_or_default().trim_start_matches("error: ");
+    let values = lines.next().filter(|line| line.contains("possible values")).unwrap_or_default();
+    Failure::Usage(format!("{line} {}", values.trim()).trim_end().to_owned())
 }

@@ -158,7 +158,7 @@ fn wrong_use_of_disk_is_one_line() {
     let dir = TempDir::new("disk");
     dir.write("data", vec![7u8; 2 << 20]);
     let file = dir.path().join("data").display().to_string();
-    refused(&["disk", "--engine", "mmap"], "unknown engine");
+    refused(&["disk", "--engine", "mmap"], "possible values: sync, threads");
     refused(&["disk", "--depth", "0"], "--depth");
     refused(&["disk", "--bs", "3m"], "--bs");
     refused(&["disk", "--rw", "trim"], "--rw");

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use io::Engine;
 use io::engine::NetKind;
 use io::probe::Probe;
-use rustix::process::{Resource, Rlimit};
 
 use super::outcome::{Outcome, Second, Tally, ThreadUse};
 use super::plan::{Length, PIPELINE_MAX, Pace, Plan, Reuse};
@@ -102,20 +101,13 @@ fn engine_for(plan: &Plan) -> Result<NetKind, Failure> {
 
 /// Allows this process as many descriptors as the connections need.
 fn raise_descriptors(connections: u64) -> Result<(), Failure> {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
     let needed = connections + DESCRIPTORS_SPARE;
-    if limit.current.is_none_or(|current| current >= needed) {
-        return Ok(());
+    match crate::method::raise_descriptors(needed) {
+        limit if limit < needed => Err(Failure::Usage(format!(
+            "{connections} connections need {needed} descriptors and the limit is {limit}: raise it (ulimit -Hn)"
+        ))),
+        _ => Ok(()),
     }
-    // The soft limit is low so that programs with select(2) do not break; the hard one is what may be had.
-    if limit.maximum.is_some_and(|maximum| maximum < needed) {
-        let maximum = limit.maximum.unwrap_or_default();
-        return Err(Failure::Usage(format!(
-            "{connections} connections need {needed} descriptors and the limit is {maximum}: raise it (ulimit -Hn)"
-        )));
-    }
-    let raised = Rlimit { current: Some(needed), maximum: limit.maximum };
-    rustix::process::setrlimit(Resource::Nofile, raised).map_err(Failure::kernel("setrlimit NOFILE"))
 }
 
 /// Counts of a thread that the collector has not taken yet.

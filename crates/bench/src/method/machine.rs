@@ -15,23 +15,22 @@ use crate::report::model::Fact;
 /// All facts. `work` is the directory that files are measured in, `congestion_control` what
 /// [`crate::method::namespace::enter`] said.
 pub(crate) fn facts(work: &Path, congestion_control: &str) -> Vec<Fact> {
-    let fact = |name: &str, value: String| Fact { name: name.to_owned(), value };
     // In the order of a reader's questions: what machine, what disk, what was allowed, in what state.
     vec![
-        fact("processor", processor()),
-        fact("processors used", processors_used()),
-        fact("memory", memory()),
-        fact("kernel", kernel()),
-        fact("mitigations", mitigations()),
-        fact("file system", file_system(work)),
-        fact("device", device(work)),
-        fact("limits", limits()),
-        fact("congestion control", congestion_control.to_owned()),
-        fact("clock source", read("/sys/devices/system/clocksource/clocksource0/current_clocksource")),
-        fact("rights", rights()),
-        fact("load before", load()),
-        fact("engines", engines()),
-        fact("ringroad", build()),
+        Fact::new("processor", processor()),
+        Fact::new("processors used", processors_used()),
+        Fact::new("memory", memory()),
+        Fact::new("kernel", kernel()),
+        Fact::new("mitigations", mitigations()),
+        Fact::new("file system", file_system(work)),
+        Fact::new("device", device(work)),
+        Fact::new("limits", limits()),
+        Fact::new("congestion control", congestion_control.to_owned()),
+        Fact::new("clock source", read("/sys/devices/system/clocksource/clocksource0/current_clocksource")),
+        Fact::new("rights", rights()),
+        Fact::new("load before", load()),
+        Fact::new("engines", engines()),
+        Fact::new("ringroad", build()),
     ]
 }
 

@@ -26,10 +26,23 @@ pub(crate) mod workspace;
 use std::time::Duration;
 
 use rustix::event::{Timespec, poll};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Lets time pass, where there is no event to wait for. A signal may end it early.
 pub(crate) fn pause(length: Duration) {
     if let Ok(length) = Timespec::try_from(length) {
         let _ = poll(&mut [], Some(&length));
     }
+}
+
+/// Raises this process's limit of descriptors to `wanted`, as far as its hard limit lets it; returns the limit. The soft limit
+/// is low so that programs with select(2) do not break.
+pub(crate) fn raise_descriptors(wanted: u64) -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.unwrap_or(wanted).min(wanted);
+    if limit.current.is_some_and(|current| current < wanted) {
+        // A limit that stays shows as refused connections, which are counted.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum });
+    }
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }

@@ -66,8 +66,7 @@ impl Recorder {
     pub(crate) fn end(mut self) -> Timeline {
         self.stop = None;
         let rows = self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
-        let column = |(name, unit): (&str, &str)| Column { name: name.to_owned(), unit: unit.to_owned() };
-        Timeline { columns: COLUMNS.map(column).to_vec(), rows }
+        Timeline { columns: COLUMNS.map(|(name, unit)| Column::new(name, unit)).to_vec(), rows }
     }
 }
 

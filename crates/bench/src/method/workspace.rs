@@ -66,6 +66,14 @@ impl Workspace {
     }
 }
 
+/// Writes a file, whole or not at all: a process that waits for it, or reads it later, never sees half of it.
+pub(crate) fn write_whole(path: &Path, text: &str) -> Result<(), Failure> {
+    let partial = path.with_extension("part");
+    let failure = Failure::file("write", path);
+    fs::write(&partial, text).map_err(failure)?;
+    fs::rename(&partial, path).map_err(failure)
+}
+
 /// Removes what runs that were killed (SIGKILL, a machine that went down) left there: directories of this user, named by
 /// processes that there are no more. Those that were to be kept have another name.
 fn remove_abandoned(parent: &Path) {

@@ -137,11 +137,10 @@ impl Server {
         let port = port_for(conditions.port)?;
         let instance = Instance { port, directory };
         let configuration = format!("{}{}", program.head(&instance), configuration(&instance));
-        let file = |path: &Path, doing, error| Failure::File { path: path.to_owned(), doing, error };
         let logs = instance.directory.join("logs");
-        fs::create_dir_all(&logs).map_err(|error| file(&logs, "create the directory", error))?;
+        fs::create_dir_all(&logs).map_err(Failure::file("create the directory", &logs))?;
         let conf = instance.directory.join("server.conf");
-        fs::write(&conf, &configuration).map_err(|error| file(&conf, "write", error))?;
+        fs::write(&conf, &configuration).map_err(Failure::file("write", &conf))?;
         let child = Launch::new(label, &program.path)
             .arguments(program.arguments(&instance.directory, &conf))
             .cpus(&conditions.cpus)
@@ -189,13 +188,7 @@ impl Server {
 
     /// Its response to a request over a new connection, header section and body; none where it does not respond.
     pub(crate) fn get(&self, path: &str) -> Option<String> {
-        let mut socket = TcpStream::connect_timeout(&self.address(), PROBE_TIMEOUT).ok()?;
-        socket.set_read_timeout(Some(PROBE_TIMEOUT)).ok()?;
-        let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n");
-        socket.write_all(request.as_bytes()).ok()?;
-        let mut said = Vec::new();
-        socket.read_to_end(&mut said).ok()?;
-        Some(String::from_utf8_lossy(&said).into_owned())
+        get(self.address(), path)
     }
 
     /// Asks it to finish in order (SIGQUIT), gives it time for that, and ends it.
@@ -260,17 +253,18 @@ fn port_for(wanted: Option<u16>) -> Result<u16, Failure> {
 
 /// Whether something that speaks HTTP responds there.
 pub(crate) fn answers(address: SocketAddr, path: &str) -> bool {
-    let ask = || -> std::io::Result<bool> {
-        let mut socket = TcpStream::connect_timeout(&address, PROBE_TIMEOUT)?;
-        socket.set_read_timeout(Some(PROBE_TIMEOUT))?;
-        socket.write_all(
-            format!("GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n").as_bytes(),
-        )?;
-        let mut start = [0; 7];
-        socket.read_exact(&mut start)?;
-        Ok(&start == b"HTTP/1.")
-    };
-    ask().unwrap_or(false)
+    get(address, path).is_some_and(|said| said.starts_with("HTTP/1."))
+}
+
+/// All bytes that a request over a new connection brings; none where that fails.
+fn get(address: SocketAddr, path: &str) -> Option<String> {
+    let mut socket = TcpStream::connect_timeout(&address, PROBE_TIMEOUT).ok()?;
+    socket.set_read_timeout(Some(PROBE_TIMEOUT)).ok()?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n");
+    socket.write_all(request.as_bytes()).ok()?;
+    let mut said = Vec::new();
+    socket.read_to_end(&mut said).ok()?;
+    Some(String::from_utf8_lossy(&said).into_owned())
 }
 
 #[cfg(test)]

@@ -118,7 +118,7 @@ pub(crate) fn check_named(named: &[(String, PathBuf)]) -> Result<(), Failure> {
 pub(crate) fn facts(bench: &Bench) -> Vec<Fact> {
     let fact = |peer: Peer| {
         let value = peer.find(bench).map_or_else(|missing| missing.to_string(), |tool| tool.version);
-        Fact { name: peer.name().to_owned(), value }
+        Fact::new(peer.name(), value)
     };
     Peer::ALL.map(fact).to_vec()
 }

@@ -15,13 +15,13 @@ use crate::report::{page, text};
 pub(crate) struct Comparison {
     /// Name, value in A, value in B: of those that differ.
     facts: Vec<[String; 3]>,
-    sections: Vec<Compared>,
+    sections: Vec<SectionPairs>,
     /// Figures and scenarios without a counterpart.
     alone: Vec<String>,
 }
 
 /// One scenario that both runs have.
-struct Compared {
+struct SectionPairs {
     title: String,
     rows: Vec<Pair>,
 }
@@ -81,7 +81,7 @@ pub(crate) fn compare(a: &Report, b: &Report) -> Comparison {
                 comparison.alone.push(format!("{}, {}: in B only", section.title, table.title));
             }
         }
-        comparison.sections.push(Compared { title: section.title.clone(), rows });
+        comparison.sections.push(SectionPairs { title: section.title.clone(), rows });
     }
     // The other way round, too: what a newer run has more is worth knowing.
     for section in &b.sections {
@@ -95,11 +95,10 @@ pub(crate) fn compare(a: &Report, b: &Report) -> Comparison {
 /// Facts of the run and the machine whose values differ: they are the first suspects for figures that do.
 fn differing(a: &Report, b: &Report) -> Vec<[String; 3]> {
     let of_run = |report: &Report| {
-        let fact = |name: &str, value: String| Fact { name: name.to_owned(), value };
         let run = [
-            fact("started", text::moment(&report.started)),
-            fact("command", report.command.join(" ")),
-            fact("scale", report.scale.clone()),
+            Fact::new("started", text::moment(&report.started)),
+            Fact::new("command", report.command.join(" ")),
+            Fact::new("scale", report.scale.clone()),
         ];
         run.into_iter().chain(report.machine.clone()).chain(report.peers.clone()).collect::<Vec<Fact>>()
     };
@@ -250,7 +249,7 @@ fn aligned(name: &str, name_width: usize, words: &[String; 4], widths: &[usize])
 
 /// As a page of the report's looks.
 pub(crate) fn as_page(comparison: &Comparison) -> String {
-    let text_column = |name: &&str| Column { name: (*name).to_owned(), unit: String::new() };
+    let text_column = |name: &&str| Column::new(name, "");
     let text_row = |[name, a, b]: &[String; 3]| Row {
         name: name.clone(),
         cells: vec![Cell::Text(a.clone()), Cell::Text(b.clone())],
@@ -284,7 +283,6 @@ mod tests {
     }
 
     fn report(kernel: &str, cells: Vec<Cell>, extra_row: &str) -> Report {
-        let column = |name: &str| Column { name: name.to_owned(), unit: "1/s".to_owned() };
         let names = ["ring", "epoll", "libaio", "once"];
         let mut rows: Vec<Row> = names
             .iter()
@@ -293,13 +291,13 @@ mod tests {
             .collect();
         rows.push(Row { name: extra_row.to_owned(), cells: vec![figure(1.0, 1.0, 1.0)] });
         Report {
-            machine: vec![Fact { name: "kernel".to_owned(), value: kernel.to_owned() }],
+            machine: vec![Fact::new("kernel", kernel)],
             sections: vec![Section {
                 scenario: "http".to_owned(),
                 title: "Answers".to_owned(),
                 tables: vec![Table {
                     title: "return 200".to_owned(),
-                    columns: vec![column("requests")],
+                    columns: vec![Column::new("requests", "1/s")],
                     rows,
                 }],
                 ..Section::default()

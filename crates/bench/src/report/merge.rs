@@ -60,7 +60,7 @@ fn add_facts(known: &mut Vec<Fact>, more: Vec<Fact>, part: &str) {
         // The same machine says the same, and is shown once.
         match known.iter().find(|other| other.name == fact.name) {
             Some(other) if other.value == fact.value || PASSING.contains(&fact.name.as_str()) => {}
-            Some(_) => known.push(Fact { name: format!("{}, {part}", fact.name), value: fact.value }),
+            Some(_) => known.push(Fact::new(&format!("{}, {part}", fact.name), fact.value)),
             None => known.push(fact),
         }
     }
@@ -111,7 +111,7 @@ mod tests {
             started: "2026-11-22T06:00:00Z".to_owned(),
             seconds: 1.0,
             scale: scale.to_owned(),
-            machine: vec![Fact { name: "kernel".to_owned(), value: kernel.to_owned() }],
+            machine: vec![Fact::new("kernel", kernel)],
             sections,
             ..Report::default()
         }

@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, access};
 
 use crate::failure::Failure;
+use crate::method::workspace::write_whole;
 use model::{FORMAT, Plot, Report};
 
 /// The file with everything, of which the others are made.
@@ -38,7 +39,7 @@ pub(crate) fn check_directory(directory: &Path) -> Result<(), Failure> {
         Some(path) if !path.as_os_str().is_empty() => path,
         _ => Path::new("."),
     };
-    let denied = |error| file("write the report to", directory, error);
+    let denied = Failure::file("write the report to", directory);
     if !there.is_dir() {
         return Err(denied(std::io::ErrorKind::NotADirectory.into()));
     }
@@ -48,15 +49,12 @@ pub(crate) fn check_directory(directory: &Path) -> Result<(), Failure> {
     fs::create_dir(&trial).and_then(|()| fs::remove_dir(&trial)).map_err(denied)
 }
 
-/// Writes the JSON file, whole or not at all: what an interrupted run has found so far stays readable.
+/// Writes the JSON file: the results of an interrupted run stay readable.
 pub(crate) fn save(report: &Report, directory: &Path) -> Result<PathBuf, Failure> {
-    fs::create_dir_all(directory).map_err(|error| file("create the directory", directory, error))?;
+    fs::create_dir_all(directory).map_err(Failure::file("create the directory", directory))?;
     let text = serde_json::to_string_pretty(report).map_err(|error| Failure::Other(error.to_string()))?;
     let path = directory.join(JSON);
-    let new = directory.join("report.json.new");
-    // A reader, or the next program, never sees half a file under the final name.
-    fs::write(&new, text + "\n").map_err(|error| file("write", &new, error))?;
-    fs::rename(&new, &path).map_err(|error| file("write", &path, error))?;
+    write_whole(&path, &(text + "\n"))?;
     Ok(path)
 }
 
@@ -80,9 +78,9 @@ pub(crate) fn write(report: &Report, directory: &Path) -> Result<(), Failure> {
 /// Writes one of the files that are made of the JSON, which is there already: it can be written again.
 fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
     if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory).map_err(|error| file("create the directory", directory, error))?;
+        fs::create_dir_all(directory).map_err(Failure::file("create the directory", directory))?;
     }
-    fs::write(path, text).map_err(|error| file("write", path, error))
+    fs::write(path, text).map_err(Failure::file("write", path))
 }
 
 /// Where a plot lies below the report's directory. A JSON file from elsewhere cannot name a place outside it.
@@ -98,7 +96,7 @@ pub(crate) fn read(path: &Path) -> Result<Report, Failure> {
     struct Head {
         format: u32,
     }
-    let text = fs::read_to_string(path).map_err(|error| file("read", path, error))?;
+    let text = fs::read_to_string(path).map_err(Failure::file("read", path))?;
     let problem = |what: String| Failure::Other(format!("{}: {what}", path.display()));
     // The format is looked at alone first: another one may have anything behind it.
     let head: Head = serde_json::from_str(&text)
@@ -110,11 +108,6 @@ pub(crate) fn read(path: &Path) -> Result<Report, Failure> {
         )));
     }
     serde_json::from_str(&text).map_err(|error| problem(error.to_string()))
-}
-
-/// An error that names the file.
-fn file(doing: &'static str, path: &Path, error: std::io::Error) -> Failure {
-    Failure::File { path: path.to_owned(), doing, error }
 }
 
 #[cfg(test)]

@@ -46,6 +46,12 @@ pub(crate) struct Fact {
     pub(crate) value: String,
 }
 
+impl Fact {
+    pub(crate) fn new(name: &str, value: impl Into<String>) -> Fact {
+        Fact { name: name.to_owned(), value: value.into() }
+    }
+}
+
 /// What one scenario found.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Section {
@@ -110,13 +116,13 @@ impl Section {
 
     /// Notes what is left out, and why.
     pub(crate) fn skip(&mut self, what: &str, why: &str) {
-        self.skipped.push(Fact { name: what.to_owned(), value: why.to_owned() });
+        self.skipped.push(Fact::new(what, why));
     }
 
     /// Keeps what a server or tool was run with, once for each name.
     pub(crate) fn configure(&mut self, name: &str, text: &str) {
         if self.configurations.iter().all(|fact| fact.name != name) {
-            self.configurations.push(Fact { name: name.to_owned(), value: text.to_owned() });
+            self.configurations.push(Fact::new(name, text));
         }
     }
 }
@@ -139,6 +145,12 @@ pub(crate) struct Column {
     pub(crate) name: String,
     /// "" for a number of things.
     pub(crate) unit: String,
+}
+
+impl Column {
+    pub(crate) fn new(name: &str, unit: &str) -> Column {
+        Column { name: name.to_owned(), unit: unit.to_owned() }
+    }
 }
 
 /// The figures of one case.

@@ -78,7 +78,7 @@ pub(crate) fn of_scenario(name: &str) -> Option<&'static Seed> {
 impl Published {
     /// In the form of our own tables, so that both are drawn alike.
     pub(crate) fn table(&self) -> Table {
-        let column = |(name, unit): &(String, String)| Column { name: name.clone(), unit: unit.clone() };
+        let column = |(name, unit): &(String, String)| Column::new(name, unit);
         let row = |row: &Vec<String>| {
             let mut cells = row.iter();
             let name = cells.next().cloned().unwrap_or_default();

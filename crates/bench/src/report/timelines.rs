@@ -102,12 +102,11 @@ mod tests {
     use crate::report::model::Column;
 
     fn run(engine: &str, round: &str, disturbed: bool, idle: f64) -> Run {
-        let column = |name: &str, unit: &str| Column { name: name.to_owned(), unit: unit.to_owned() };
         Run {
             labels: [("engine", engine), ("round", round)].map(|(a, b)| (a.to_owned(), b.to_owned())).into(),
             disturbed: disturbed.then(|| "steal".to_owned()),
             timeline: Some(Timeline {
-                columns: vec![column("idl", "%"), column("read", "MB/s"), column("sys", "%")],
+                columns: vec![Column::new("idl", "%"), Column::new("read", "MB/s"), Column::new("sys", "%")],
                 rows: vec![vec![idle, 3.0, 5.0], vec![idle, 4.0, 6.0]],
             }),
             ..Run::default()

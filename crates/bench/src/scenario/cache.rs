@@ -21,7 +21,7 @@ use clap::Args;
 
 use super::described::Scenario;
 use super::fill::entries;
-use super::lineup::{self, Filed, NGINX, READY, RING, SERVERS, Text, Way, of};
+use super::lineup::{self, Compared, Filed, NGINX, READY, RING, SERVERS, Text, Way, of};
 use super::origin::{Origin, read_head};
 use super::served::{self, P50, P99, P999, ServerCpus};
 use super::sheet::{Figure, Labels, Of, Rows, Sheet, alone_and_beside, at, figure, judged, under};
@@ -322,9 +322,7 @@ impl Life<'_> {
             &sheet.ratios(P99, REMOVING.map(beside), |ratio| ratio.median <= 2.0),
             "It was not measured.",
         );
-        let standing = |title: &str, figure: Figure, case: &Labels| {
-            lineup::standing(sheet, title, figure, &SERVERS, |way| of(way, case))
-        };
+        let servers = Compared { sheet, ways: &SERVERS };
         let shared =
             format!("One object that is not stored, to {clients} clients at once: last byte of the last");
         Told {
@@ -332,8 +330,8 @@ impl Life<'_> {
             plots: vec![sheet.curves(("cache-removals", title), "ms", &lines)],
             findings: vec![fetched, noticed],
             standings: vec![
-                standing(&shared, LAST, &shared_labels(clients)),
-                standing("Latency beside removals of entries, p99", P99, &ended_labels("beside")),
+                servers.standing(&shared, LAST, &shared_labels(clients)),
+                servers.standing("Latency beside removals of entries, p99", P99, &ended_labels("beside")),
             ],
         }
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::described::Scenario;
-use super::lineup::{self, Filed, NGINX, RING, SERVERS, Text, Way, of};
+use super::lineup::{self, Compared, Filed, NGINX, RING, SERVERS, Text, Way, of};
 use super::served::{self, CPU, P50, P99, P999, RATE, ServerCpus};
 use super::sheet::{Figure, Labels, Of, Sheet, at, axis, figure, finding, judged, under};
 use crate::context::{Bench, Scale};
@@ -184,9 +184,7 @@ impl Crowd {
             &lineup::rows(&SERVERS),
         );
         let title = ("crowd-half", "Latency by percentile at half of the load");
-        let standing = |title: &str, figure: Figure, case: &Labels| {
-            lineup::standing(sheet, title, figure, &SERVERS, |way| of(way, case))
-        };
+        let servers = Compared { sheet, ways: &SERVERS };
         let (active, all) = (self.active, self.connections);
         let words = format!("Processor time of a request: {active} of {all} connections are active");
         Told {
@@ -194,9 +192,9 @@ impl Crowd {
             plots: vec![costs, sheet.curves(title, "ms", &half_rows)],
             findings: vec![self.growth(sheet), slower(sheet)],
             standings: vec![
-                standing(&words, CPU, &open(all)),
-                standing("Memory of an idle connection", EACH, &open(all)),
-                standing(&format!("Latency at {rate:.0} requests a second, p99"), P99, &half()),
+                servers.standing(&words, CPU, &open(all)),
+                servers.standing("Memory of an idle connection", EACH, &open(all)),
+                servers.standing(&format!("Latency at {rate:.0} requests a second, p99"), P99, &half()),
             ],
         }
     }
@@ -223,8 +221,8 @@ impl Crowd {
             "Memory of the server in user space, with {} idle connections that have had one answer each",
             self.connections - self.active
         );
-        let rows = under(&lineup::rows(&SERVERS), &open(self.connections));
-        sheet.table(&title, &rows, &[MEMORY.shown(), EACH.shown()])
+        let columns = [MEMORY.shown(), EACH.shown()];
+        Compared { sheet, ways: &SERVERS }.table(&title, &open(self.connections), &columns)
     }
 
     /// No write-up has this claim: it is what an operator wants to rely on.

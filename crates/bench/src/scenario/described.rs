@@ -1,6 +1,6 @@
 //! A scenario as its command, its section and its measurement describe it.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::context::Bench;
 use crate::failure::Failure;
@@ -26,4 +26,9 @@ pub(crate) trait Scenario: Args + 'static {
 
     /// Measures, and fills its section.
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure>;
+}
+
+/// The name of a value on the command line, which is its name in tables too.
+pub(crate) fn name_of(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }

@@ -26,13 +26,13 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::described::Scenario;
-use super::lineup::{self, EPOLL, NGINX, READY, RING, Text, Way, of};
+use super::lineup::{self, Compared, EPOLL, NGINX, READY, RING, Text, Way, of};
 use super::served::{self, CPU, P50, P99, RATE};
-use super::sheet::{Figure, Labels, Of, Sheet, at, axis, figure, judged, under};
+use super::sheet::{Figure, Labels, Of, Sheet, at, axis, figure, judged};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{Length, Plan};
-use crate::method::cgroup::{Group, Limits};
+use crate::method::cgroup::Limits;
 use crate::method::pause;
 use crate::method::pin::{self, Split};
 use crate::method::system_stat::disk_traffic;
@@ -198,7 +198,7 @@ fn told(sheet: Sheet<'_>, connections: u32, is_limited: bool) -> Told {
     let written = judged(claim, "On the ring: ", &written.collect::<Vec<_>>(), "Nothing was measured.");
     let standing = |size: FillSize| {
         let title = format!("Answers of {} that are fetched and stored", size.name);
-        lineup::standing(sheet, &title, RATE, &WAYS, |way| of(way, &size.labels()))
+        Compared { sheet, ways: &WAYS }.standing(&title, RATE, &size.labels())
     };
     Told {
         tables: SIZES.map(|size| table(sheet, size, connections, is_limited)).into(),
@@ -229,8 +229,7 @@ fn table(sheet: Sheet<'_>, size: FillSize, connections: u32, is_limited: bool) -
         STORED.shown(),
         WRITTEN.shown(),
     ];
-    let rows = under(&lineup::rows(&WAYS), &size.labels());
-    sheet.table(&title, &rows, &columns)
+    Compared { sheet, ways: &WAYS }.table(&title, &size.labels(), &columns)
 }
 
 /// What all caches are filled from.
@@ -263,13 +262,7 @@ impl Fill<'_> {
             cpus: Some(self.split.server.clone()),
             ..Limits::default()
         };
-        // A group is removed when it is dropped, and by then its processes have to be gone: so it comes before the server.
-        let group = if bench.is_root() { Some(Group::new(&limits)?) } else { None };
-        let conditions = Conditions {
-            cpus: self.split.server.clone(),
-            groups: group.as_ref().map(|group| group.directories().to_vec()).unwrap_or_default(),
-            ..Conditions::default()
-        };
+        let (_group, conditions) = served::limited(bench, &self.split.server, &limits)?;
         let mut directory = Path::new("").to_owned();
         let mut server = Server::start(bench, way.name, program, &conditions, |instance| {
             directory = instance.directory.join("cache");

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::described::Scenario;
-use super::lineup::{self, READY, Text, Way, of};
+use super::lineup::{self, Compared, READY, Text, Way, of};
 use super::served::{self, ServerCpus};
 use super::sheet::{Figure, Labels, Of, Sheet, Shown, at, axis, figure, judged};
 use crate::context::{Bench, Scale};
@@ -238,7 +238,7 @@ fn told(sheet: Sheet<'_>, clients: &[u32], megabytes: u64) -> Told {
     let standing = |&clients: &u32| {
         let plural = if clients == 1 { "" } else { "s" };
         let title = format!("One cold file of {megabytes} MB to {clients} client{plural}");
-        lineup::standing(sheet, &title, SPEED, &WAYS, |way| of(way, &fetching(clients)))
+        Compared { sheet, ways: &WAYS }.standing(&title, SPEED, &fetching(clients))
     };
     let ends = [clients.first(), clients.last().filter(|_| clients.len() > 1)];
     let standings = ends.into_iter().flatten().map(standing).collect();

@@ -5,9 +5,11 @@ use crate::failure::Failure;
 use crate::method::rounds::in_turns;
 use crate::peers::server::{Instance, Program, Server};
 use crate::peers::tool::Peer;
-use crate::report::model::{Run, Section, Standing};
+use crate::report::model::{Run, Section, Standing, Table};
 use crate::scenario::served::ServerCpus;
-use crate::scenario::sheet::{Contestant, Figure, Labels, NOTHING, Rows, Sheet, at, named, without};
+use crate::scenario::sheet::{
+    Contestant, Figure, Labels, NOTHING, Rows, Sheet, Shown, at, named, under, without,
+};
 
 /// A server with the directives that make it what its name says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,21 +168,33 @@ pub(crate) fn rows(ways: &[Way]) -> Rows {
     named("server", ways.iter().map(|way| way.name))
 }
 
-/// Who stands where in one comparison, for the head of the report.
-pub(crate) fn standing(
-    sheet: Sheet<'_>,
-    title: &str,
-    figure: Figure,
-    ways: &[Way],
-    labels: impl Fn(&Way) -> Labels,
-) -> Standing {
-    let entry = |way: &Way| Contestant {
-        name: way.name.to_owned(),
-        maker: way.maker(),
-        setting: way.setting(),
-        labels: labels(way),
-    };
-    sheet.standing(title, figure, ways.iter().map(entry))
+/// The servers of one comparison over the measurements of a section.
+#[derive(Clone, Copy)]
+pub(crate) struct Compared<'a> {
+    pub(crate) sheet: Sheet<'a>,
+    pub(crate) ways: &'a [Way],
+}
+
+impl Compared<'_> {
+    /// A row for each server in one case.
+    pub(crate) fn rows(&self, case: &Labels) -> Rows {
+        under(&rows(self.ways), case)
+    }
+
+    pub(crate) fn table(&self, title: &str, case: &Labels, columns: &[Shown]) -> Table {
+        self.sheet.table(title, &self.rows(case), columns)
+    }
+
+    /// The servers beside each other, for the head of the report.
+    pub(crate) fn standing(&self, title: &str, figure: Figure, case: &Labels) -> Standing {
+        let contestant = |way: &Way| Contestant {
+            name: way.name.to_owned(),
+            maker: way.maker(),
+            setting: way.setting(),
+            labels: of(way, case),
+        };
+        self.sheet.standing(title, figure, self.ways.iter().map(contestant))
+    }
 }
 
 /// The labels of a server in one case.

@@ -292,6 +292,18 @@ impl ServerCpus {
     }
 }
 
+/// The conditions of a server on these processors, in a control group with these limits where this process may make one. The
+/// group is removed when it is dropped, so it has to outlive the server.
+pub(crate) fn limited(
+    bench: &Bench,
+    cpus: &[usize],
+    limits: &Limits,
+) -> Result<(Option<Group>, Conditions), Failure> {
+    let group = if bench.is_root() { Some(Group::new(limits)?) } else { None };
+    let groups = group.as_ref().map_or_else(Vec::new, |group| group.directories().to_vec());
+    Ok((group, Conditions { cpus: cpus.to_vec(), groups, ..Conditions::default() }))
+}
+
 /// Files that scenarios request from memory: names and bytes.
 pub(crate) const FILES: [(&str, usize); 4] =
     [("1k", 1 << 10), ("10k", 10 << 10), ("100k", 100 << 10), ("1m", 1 << 20)];
@@ -323,14 +335,7 @@ pub(crate) fn write_certificate(path: &Path, kind: KeyKind) -> Result<(), Failur
 
 /// Raises this process's limit of descriptors, which servers inherit, as far as it goes; returns how far.
 pub(crate) fn raise_descriptors() -> u64 {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let wanted = limit.maximum.unwrap_or(DESCRIPTORS).min(DESCRIPTORS);
-    if limit.current.is_some_and(|current| current < wanted) {
-        // What cannot be raised shows as refused connections, which are counted.
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum });
-    }
-    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+    crate::method::raise_descriptors(DESCRIPTORS)
 }
 
 /// Descriptors that a server may open: ten thousand connections, and a thousand of them with a file each.

@@ -96,7 +96,7 @@ impl Shown {
 
     fn head(&self) -> Column {
         let unit = if self.over.is_some() { "" } else { self.figure.unit };
-        Column { name: self.name.clone(), unit: unit.to_owned() }
+        Column::new(&self.name, unit)
     }
 }
 
@@ -338,8 +338,9 @@ pub(crate) fn axis(name: &str, unit: &str, scale: AxisScale) -> Axis {
 }
 
 /// Each name as a row or line whose label is the name itself.
-pub(crate) fn named(label: &'static str, names: impl IntoIterator<Item = &'static str>) -> Rows {
-    names.into_iter().map(|name| (name.to_owned(), at([(label, &name)]))).collect()
+pub(crate) fn named<N: ToString>(label: &'static str, names: impl IntoIterator<Item = N>) -> Rows {
+    let names = names.into_iter().map(|name| name.to_string());
+    names.map(|name| (name.clone(), vec![(label, name)])).collect()
 }
 
 /// The same rows or lines under further labels.
@@ -400,7 +401,7 @@ mod tests {
                 run("a", 9, &rate(600.0), &[]),
                 run("c", 1, &[], &[(NOTHING, "it ended")]),
             ],
-            skipped: vec![Fact { name: "nginx".to_owned(), value: "not installed".to_owned() }],
+            skipped: vec![Fact::new("nginx", "not installed")],
             ..Section::default()
         }
     }

@@ -21,9 +21,9 @@ use tls::signing::KeyKind;
 use tls::{Client, ciphers, groups};
 
 use super::described::Scenario;
-use super::lineup::{self, NGINX, RING, Text, Way, of};
+use super::lineup::{self, Compared, NGINX, RING, Text, Way, of};
 use super::served::{self, CPU, FILES, GENERATOR_CPU, LIMITED, P50, P99, P999, RATE, ServerCpus};
-use super::sheet::{Figure, Labels, Of, Sheet, alone_and_beside, at, axis, figure, judged, under};
+use super::sheet::{Figure, Labels, Of, Sheet, alone_and_beside, at, axis, figure, judged};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{self, Length, Pace, Plan, Reuse};
@@ -265,19 +265,16 @@ fn connections() -> Vec<(String, Labels)> {
 }
 
 fn told(sheet: Sheet<'_>) -> Told {
-    let lines = lineup::rows(&WAYS);
-    let standing = |title: &str, figure: Figure, case: &Labels| {
-        lineup::standing(sheet, title, figure, &WAYS, |way| of(way, case))
-    };
+    let servers = Compared { sheet, ways: &WAYS };
     let mut standings: Vec<_> = connections()
         .iter()
-        .map(|(words, case)| standing(&format!("Processor time of a connection: {words}"), CPU, case))
+        .map(|(words, case)| servers.standing(&format!("Processor time of a connection: {words}"), CPU, case))
         .collect();
     for (file, bytes) in FILES {
         let title = format!("Processor time of a request: a file of {file}, {CONNECTIONS} kept connections");
-        standings.push(standing(&title, CPU, &kept(file, bytes)));
+        standings.push(servers.standing(&title, CPU, &kept(file, bytes)));
     }
-    standings.push(standing("Memory of an idle TLS connection", IDLE_BYTES, &idle_labels()));
+    standings.push(servers.standing("Memory of an idle TLS connection", IDLE_BYTES, &idle_labels()));
     let timed = |whens: [&str; 2]| {
         let line =
             |way: &Way, words: &str| (format!("{}, {words}", way.name), of(way, &when(KEYS[0].0, words)));
@@ -288,7 +285,7 @@ fn told(sheet: Sheet<'_>) -> Told {
             ("tls-cpu", "Server's processor time of a request over TLS, by size of the file"),
             ("KiB", axis("size", "KiB", AxisScale::Logarithmic)),
             (CPU, axis("CPU", CPU.unit, AxisScale::Logarithmic)),
-            &under(&lines, &at([("connections", &CONNECTIONS)])),
+            &servers.rows(&at([("connections", &CONNECTIONS)])),
         ),
         sheet.curves(
             ("tls-percentiles", "Latency of kept requests, alone and beside full handshakes with ECDSA"),
@@ -300,28 +297,26 @@ fn told(sheet: Sheet<'_>) -> Told {
 }
 
 fn tables(sheet: Sheet<'_>) -> Vec<Table> {
-    let table = |title: &str, columns: &[_], case: &Labels| {
-        sheet.table(title, &under(&lineup::rows(&WAYS), case), columns)
-    };
+    let servers = Compared { sheet, ways: &WAYS };
     let over_nginx = || CPU.over("CPU / nginx's", at([("server", &NGINX.name)]));
     let mut tables = Vec::new();
     for (words, case) in connections() {
         let title = format!("Connections with a {words}, {CLIENTS} clients");
         let mut columns: Vec<_> = [RATE, P50, P99, CPU, GENERATOR_CPU, LIMITED].map(Figure::shown).into();
         columns.push(over_nginx());
-        tables.push(table(&title, &columns, &case));
+        tables.push(servers.table(&title, &case, &columns));
     }
     for (file, bytes) in FILES {
         let title = format!("A file of {file} over TLS, {CONNECTIONS} kept connections");
         let columns = [RATE.shown(), P50.shown(), P99.shown(), CPU.shown(), over_nginx()];
-        tables.push(table(&title, &columns, &kept(file, bytes)));
+        tables.push(servers.table(&title, &kept(file, bytes), &columns));
     }
     for (key, _) in KEYS {
         let title = format!("Latency of kept requests, alone and beside full handshakes with {key}");
         let case = at([("beside certificate", &key)]);
-        tables.push(table(&title, &alone_and_beside(&[P50, P99, P999]), &case));
+        tables.push(servers.table(&title, &case, &alone_and_beside(&[P50, P99, P999])));
     }
-    tables.push(table("Memory of an idle TLS connection", &[IDLE_BYTES.shown()], &idle_labels()));
+    tables.push(servers.table("Memory of an idle TLS connection", &idle_labels(), &[IDLE_BYTES.shown()]));
     tables
 }
 

@@ -212,14 +212,13 @@ mod tests {
 
     #[test]
     fn every_kind_of_cell_has_its_form() {
-        let column = |name: &str, unit: &str| Column { name: name.to_owned(), unit: unit.to_owned() };
         let figure =
             Cell::Figure { summary: Summary { median: 1234.5, low: 1200.0, high: 1300.0 }, decimals: 1 };
         let cells = vec![figure, Cell::Text("60M".to_owned()), Cell::Text("up to 8".to_owned())];
         let missing = vec![Cell::Missing("needs <root>".to_owned()); 3];
         let one = Table {
             title: "A & B".to_owned(),
-            columns: vec![column("4k", "MB/s"), column("read", ""), column("workers", "")],
+            columns: vec![Column::new("4k", "MB/s"), Column::new("read", ""), Column::new("workers", "")],
             rows: vec![
                 Row { name: "ring".to_owned(), cells },
                 Row { name: "\"libaio\"".to_owned(), cells: missing },
@@ -250,7 +249,6 @@ mod tests {
     }
 
     fn small() -> Report {
-        let fact = |name: &str, value: &str| Fact { name: name.to_owned(), value: value.to_owned() };
         let axis = |name: &str| Axis { name: name.to_owned(), unit: String::new(), scale: AxisScale::Linear };
         let figure =
             Cell::Figure { summary: Summary { median: 150_300.0, low: 1.0, high: 2e5 }, decimals: 0 };
@@ -260,7 +258,7 @@ mod tests {
             question: "What does a request cost?".to_owned(),
             tables: vec![Table {
                 title: "return 200".to_owned(),
-                columns: vec![Column { name: "requests".to_owned(), unit: "1/s".to_owned() }],
+                columns: vec![Column::new("requests", "1/s")],
                 rows: vec![
                     Row { name: "io_uring".to_owned(), cells: vec![figure] },
                     Row {
@@ -281,7 +279,7 @@ mod tests {
                 verdict: Verdict::Partly,
                 sentence: "12 %.".to_owned(),
             }],
-            skipped: vec![fact("nginx", "not installed")],
+            skipped: vec![Fact::new("nginx", "not installed")],
             runs: vec![Run { disturbed: Some("steal".to_owned()), ..Run::default() }, Run::default()],
             ..Section::default()
         };
@@ -290,7 +288,7 @@ mod tests {
             seconds: 61.0,
             command: vec!["http".to_owned()],
             scale: "quick".to_owned(),
-            machine: vec![fact("kernel", "6.18")],
+            machine: vec![Fact::new("kernel", "6.18")],
             sections: vec![section],
             ..Report::default()
         }

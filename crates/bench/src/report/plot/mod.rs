@@ -300,11 +300,7 @@ pub(crate) fn data(plot: &Plot) -> Table {
     let part = if left_out { "; a part of the points, the JSON file has all" } else { "" };
     Table {
         title: format!("{} by {}{part}", text::with_unit(&plot.y.name, ""), text::axis(&plot.x)),
-        columns: plot
-            .series
-            .iter()
-            .map(|series| Column { name: series.name.clone(), unit: plot.y.unit.clone() })
-            .collect(),
+        columns: plot.series.iter().map(|series| Column::new(&series.name, &plot.y.unit)).collect(),
         rows: places.iter().step_by(every).map(|x| row(*x)).collect(),
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::measure::ColdServer;
@@ -14,9 +14,10 @@ use crate::load::Length;
 use crate::method::pin::{self, Split};
 use crate::peers::server::{Conditions, Server};
 use crate::peers::tool::Peer;
+use crate::scenario::described::name_of;
 use crate::scenario::served;
 
-/// The sizes of the write-up.
+/// The sizes of the write-up, from the smallest to the largest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(super) enum Size {
     #[value(name = "4k")]
@@ -31,9 +32,6 @@ pub(super) enum Size {
 }
 
 impl Size {
-    /// From the smallest to the largest.
-    pub(super) const ALL: [Size; 3] = [Size::K4, Size::K100, Size::M1];
-
     /// Bytes of a file.
     pub(super) fn bytes(self) -> u64 {
         match self {
@@ -55,11 +53,7 @@ impl Size {
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Size::K4 => "4k",
-            Size::K100 => "100k",
-            Size::M1 => "1m",
-        })
+        f.write_str(&name_of(self))
     }
 }
 
@@ -103,8 +97,7 @@ impl Files {
     /// Makes the files of one size, in one directory: names are looked up by a hash there.
     fn make_size(&self, bench: &Bench, size: Size) -> Result<(), Failure> {
         let directory = self.root.join(size.to_string());
-        let failed = |path: &Path, error| Failure::File { path: path.to_owned(), doing: "write", error };
-        fs::create_dir_all(&directory).map_err(|error| failed(&directory, error))?;
+        fs::create_dir_all(&directory).map_err(Failure::file("create the directory", &directory))?;
         let mut content = vec![0_u8; size.bytes() as usize];
         for number in 0..self.count(size) {
             // A hundred thousand files take a while: an interruption does not wait for all of them.
@@ -117,7 +110,7 @@ impl Files {
             }
             let path = directory.join(number.to_string());
             let written = fs::File::create_new(&path).and_then(|mut file| file.write_all(&content));
-            written.map_err(|error| failed(&path, error))?;
+            written.map_err(Failure::file("write", &path))?;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use super::{CONNECTIONS, limit};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::Plan;
-use crate::method::cgroup::{Group, Limits};
+use crate::method::cgroup::Limits;
 use crate::method::disturbance::Watch;
 use crate::method::system_stat::disk_traffic;
 use crate::method::timeline::{Recorder, device_of};
@@ -99,17 +99,8 @@ fn one(
     // With more workers than processors to spare nothing is pinned: the generator and the server share all.
     let split = pin::Split::of(&pin::available(), case.workers);
     let cpus = split.is_apart.then(|| split.server.clone());
-    // A group is removed when it is dropped, and by then its processes have to be gone: so it comes before the server.
-    let group = if bench.is_root() {
-        Some(Group::new(&Limits { memory_bytes: case.memory_bytes, cpus, ..Limits::default() })?)
-    } else {
-        None
-    };
-    let conditions = Conditions {
-        cpus: split.server.clone(),
-        groups: group.as_ref().map(|group| group.directories().to_vec()).unwrap_or_default(),
-        ..Conditions::default()
-    };
+    let limits = Limits { memory_bytes: case.memory_bytes, cpus, ..Limits::default() };
+    let (_group, conditions) = served::limited(bench, &split.server, &limits)?;
     let mut server = start(bench, files, caches, subject, case, &conditions)?;
     // After the start, so that what the server itself reads then (its program, an index) does not stay in memory for
     // some of them and not for others.

@@ -1,6 +1,8 @@
 //! Tables, plots and findings of the measurements: the write-up's table first, so that a reader who comes from there finds the same rows
 //! and columns with other figures in them; then one for each case, plots, and what they say of its claims.
 
+use clap::ValueEnum;
+
 use super::data::Size;
 use super::measure::Case;
 use super::ways::{ColdWay, LIMIT, Source, WAYS};
@@ -68,7 +70,7 @@ impl ColdReport<'_> {
             // Plain files beside a cache of them are no hits.
             let ways: Vec<lineup::Way> = WAYS.iter().filter(|way| !way.is_plain).map(|way| way.of).collect();
             let title = format!("{} of {}", case.what(), case.size);
-            lineup::standing(self.sheet, &title, RATE, &ways, |way| case.labels_of(way.name))
+            lineup::Compared { sheet: self.sheet, ways: &ways }.standing(&title, RATE, &case.labels())
         };
         let base = |source| self.of(source, 1, CONNECTIONS[0]).map(standing);
         base(Source::Files).chain(base(Source::Cache)).collect()
@@ -137,7 +139,7 @@ impl ColdReport<'_> {
     /// percentile and not the median: a disk that is waited for shows in the slow requests first.
     fn plots(&self) -> Vec<Plot> {
         let mut plots = Vec::new();
-        for size in Size::ALL {
+        for &size in Size::value_variants() {
             let cases: Vec<&Case> = CONNECTIONS
                 .iter()
                 .flat_map(|&connections| self.of(Source::Files, 1, connections))

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bare::Noise;
+use clap::ValueEnum;
 use io::disk::threads::ThreadPool;
 use io::engine::{EngineConfig, NetKind};
 use io::op::{DeviceId, OpenHow};
@@ -22,9 +23,10 @@ use super::job::JobOutcome;
 use super::worker::{self, Task};
 use crate::context::Bench;
 use crate::failure::Failure;
+use crate::scenario::described::name_of;
 
-/// By what files are opened and read: the disk engines of this server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// By what files are opened and read: the disk engines of this server, in the order of tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub(crate) enum FilesVia {
     /// openat, read and close on one ring.
     Uring,
@@ -37,18 +39,8 @@ pub(crate) enum FilesVia {
 }
 
 impl FilesVia {
-    /// In the order of tables.
-    pub(crate) const ALL: [FilesVia; 4] =
-        [FilesVia::Uring, FilesVia::Libaio, FilesVia::Threads, FilesVia::Sync];
-
-    /// Its name in tables.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            FilesVia::Uring => "uring",
-            FilesVia::Libaio => "libaio",
-            FilesVia::Threads => "threads",
-            FilesVia::Sync => "sync",
-        }
+    pub(crate) fn name(self) -> String {
+        name_of(&self)
     }
 }
 

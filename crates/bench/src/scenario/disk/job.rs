@@ -2,15 +2,16 @@
 
 use std::path::PathBuf;
 
+use clap::ValueEnum;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::report::model::Run;
+use crate::scenario::described::name_of;
 use crate::scenario::sheet::{CURVE, without};
 
-/// By what reads and writes are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+/// By what reads and writes are made, in the order of tables: the oldest way first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub(crate) enum EngineKind {
     /// pread(2) and pwrite(2), one after the other.
     Sync,
@@ -29,35 +30,8 @@ pub(crate) enum EngineKind {
 }
 
 impl EngineKind {
-    /// In the order of tables: the oldest way first.
-    pub(crate) const ALL: [EngineKind; 7] = [
-        EngineKind::Sync,
-        EngineKind::Threads,
-        EngineKind::Libaio,
-        EngineKind::Uring,
-        EngineKind::UringFixed,
-        EngineKind::UringSqpoll,
-        EngineKind::UringIopoll,
-    ];
-
-    /// Its name on the command line and in tables.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            EngineKind::Sync => "sync",
-            EngineKind::Threads => "threads",
-            EngineKind::Libaio => "libaio",
-            EngineKind::Uring => "uring",
-            EngineKind::UringFixed => "uring-fixed",
-            EngineKind::UringSqpoll => "uring-sqpoll",
-            EngineKind::UringIopoll => "uring-iopoll",
-        }
-    }
-
-    /// By its name, for the command line.
-    pub(crate) fn parse(text: &str) -> Result<EngineKind, String> {
-        let names = EngineKind::ALL.map(EngineKind::name).join(", ");
-        let found = EngineKind::ALL.into_iter().find(|kind| kind.name() == text);
-        found.ok_or_else(|| format!("unknown engine: one of {names}"))
+    pub(crate) fn name(self) -> String {
+        name_of(&self)
     }
 }
 
@@ -336,10 +310,10 @@ mod tests {
         for name in Pattern::NAMES {
             assert_eq!(Pattern::parse(name).unwrap().name(), name);
         }
-        for kind in EngineKind::ALL {
-            assert_eq!(EngineKind::parse(kind.name()), Ok(kind));
-        }
-        assert!(Pattern::parse("trim").is_err() && EngineKind::parse("mmap").is_err());
+        let engines: Vec<String> = EngineKind::value_variants().iter().map(|kind| kind.name()).collect();
+        assert_eq!(engines[..2], ["sync", "threads"]);
+        assert_eq!(engines[6], "uring-iopoll");
+        assert!(Pattern::parse("trim").is_err());
     }
 
     #[test]

@@ -36,8 +36,8 @@ use crate::report::model::Section;
 /// them by the jobs that they describe.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DiskOptions {
-    /// sync, threads, libaio, uring, uring-fixed, uring-sqpoll, uring-iopoll; several separated by commas
-    #[arg(long, value_name = "ENGINE,…", value_delimiter = ',', value_parser = EngineKind::parse)]
+    /// Engines, several separated by commas
+    #[arg(long, value_name = "ENGINE,…", value_delimiter = ',', value_enum)]
     engine: Vec<EngineKind>,
     /// read, write, rw, randread, randwrite, randrw; several separated by commas
     #[arg(long, value_name = "PATTERN,…", value_delimiter = ',', value_parser = Pattern::parse)]

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use clap::ValueEnum;
+
 use super::job::{EngineKind, Job, Pattern};
 use super::{DataFile, DiskOptions};
 use crate::context::{Bench, Scale};
@@ -169,7 +171,7 @@ impl JobList {
 
     /// Every engine on the same job.
     fn engines(&mut self, base: &Job) {
-        for engine in EngineKind::ALL {
+        for &engine in EngineKind::value_variants() {
             // Blocking calls have no depth: as many threads as the others have operations in flight.
             let threads = if engine == EngineKind::Sync { DEPTH } else { 1 };
             let job = Job { engine, threads, ..base.clone() };

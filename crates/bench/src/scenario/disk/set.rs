@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
+
 use super::files::{FilesPlan, FilesVia, below, read_files};
 use super::plan::size_name;
 use crate::context::{Bench, Scale};
@@ -64,7 +66,7 @@ pub(super) fn run(
         ("disk-files", "Files a second by depth"),
         ("depth", axis("files open at once", "", AxisScale::Logarithmic)),
         (FILES, axis("files", "1/s", AxisScale::Linear)),
-        &named("engine", FilesVia::ALL.map(FilesVia::name)),
+        &named("engine", FilesVia::value_variants().iter().map(|via| via.name())),
     );
     // The limit itself, which is what the command is for. By rate, not by bytes: all files are of one size.
     let rates = rows.iter().filter_map(|(name, labels)| Some((name, sheet.middle(FILES, labels)?)));
@@ -122,7 +124,7 @@ fn plans(bench: &Bench, set: &Set) -> Vec<FilesPlan> {
     };
     let mut plans = Vec::new();
     for depth in DEPTHS {
-        for via in FilesVia::ALL {
+        for &via in FilesVia::value_variants() {
             // Blocking calls have no depth, so that one row has them.
             if via != FilesVia::Sync || depth == 1 {
                 plans.push(FilesPlan {

@@ -1,6 +1,8 @@
 //! Tables and plots of the jobs of `bench disk`, as fio's users know them, and the verdicts on the write-up's
 //! claims.
 
+use clap::ValueEnum;
+
 use super::job::EngineKind;
 use super::plan::{Item, JobTable, Runner};
 use crate::method::stats::Summary;
@@ -69,7 +71,7 @@ pub(super) fn told(sheet: Sheet<'_>, items: &[Item]) -> Told {
         let way = if item.job.direct { "direct" } else { "buffered" };
         format!("{} {way}", item.job.pattern.name())
     };
-    let engine = |item: &Item| item.job.engine.name().to_owned();
+    let engine = |item: &Item| item.job.engine.name();
     let pattern = |item: &Item| item.job.pattern.name().to_owned();
     let whole = [READS, WRITES].concat();
     let tables = [
@@ -187,7 +189,9 @@ impl DiskReport<'_> {
     /// Rates by depth, and the distribution of latency.
     fn plots(&self) -> Vec<Plot> {
         let of = |group: JobTable| at([("table", &format!("{group:?}")), ("tool", &"ringroad")]);
-        let lines = |group| under(&named("engine", EngineKind::ALL.map(EngineKind::name)), &of(group));
+        let lines = |group| {
+            under(&named("engine", EngineKind::value_variants().iter().map(|kind| kind.name())), &of(group))
+        };
         let plots = [
             self.sheet.plot(
                 ("disk-depth", "Random reads of 4k by depth"),

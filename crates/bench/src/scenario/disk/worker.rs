@@ -27,6 +27,7 @@ use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::pause;
 use crate::method::process::{Child, Launch};
+use crate::method::workspace::write_whole;
 
 /// The hidden command that a worker is.
 pub(crate) const COMMAND: &str = "disk-worker";
@@ -88,7 +89,7 @@ pub(super) fn run(
             result: result.clone(),
         };
         let path = place("assignment");
-        write(
+        write_whole(
             &path,
             &serde_json::to_string(&assignment).map_err(|error| Failure::Other(error.to_string()))?,
         )?;
@@ -101,7 +102,7 @@ pub(super) fn run(
     for (worker, ready, result) in &mut workers {
         worker.wait_until(READY_LIMIT, || ready.exists() || result.exists())?;
     }
-    write(&go, "")?;
+    write_whole(&go, "")?;
     let deadline = Instant::now() + Duration::from_secs_f64(seconds) + END_LIMIT;
     let mut sum = JobOutcome::nothing();
     for (worker, _, result) in &mut workers {
@@ -140,15 +141,6 @@ fn answer(
     serde_json::from_str(&text).map_err(|error| Failure::Other(format!("a disk worker's result: {error}")))
 }
 
-/// Writes a small file at once.
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    // The process that waits for the file must not see half of it.
-    let partial = path.with_extension("part");
-    let failure = Failure::file("write", path);
-    fs::write(&partial, text).map_err(failure)?;
-    fs::rename(&partial, path).map_err(failure)
-}
-
 /// What a worker is: reads its assignment, carries it out, writes the result.
 pub(crate) fn main(args: &[OsString]) -> Result<(), Failure> {
     let [path] = args else { return Err(Failure::Usage(format!("{COMMAND} FILE"))) };
@@ -159,7 +151,7 @@ pub(crate) fn main(args: &[OsString]) -> Result<(), Failure> {
         serde_json::from_str(&text).map_err(|error| Failure::Other(format!("an assignment: {error}")))?;
     let answer = carry_out(&assignment);
     let text = serde_json::to_string(&answer).map_err(|error| Failure::Other(error.to_string()))?;
-    write(&assignment.result, &text)
+    write_whole(&assignment.result, &text)
 }
 
 /// The threads of a process, each with a queue or an engine of its own.
@@ -191,7 +183,7 @@ fn carry_out(assignment: &Assignment) -> Result<JobOutcome, String> {
 
 /// Says that everything is there, and waits for the others.
 fn meet(assignment: &Assignment) -> Result<(), String> {
-    write(&assignment.ready, "").map_err(|error| error.to_string())?;
+    write_whole(&assignment.ready, "").map_err(|error| error.to_string())?;
     let deadline = Instant::now() + READY_LIMIT;
     while !assignment.go.exists() {
         if Instant::now() > deadline {

@@ -10,7 +10,6 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -23,6 +22,7 @@ use io::{Buf, Completion, Engine, Fd, Op, OpId, Payload, Segments, Wait};
 use crate::failure::Failure;
 use crate::load::command::EngineName;
 use crate::load::owners::Owners;
+use crate::method::workspace::write_whole;
 
 /// The hidden command that it is.
 pub(crate) const COMMAND: &str = "echo-server";
@@ -80,11 +80,7 @@ pub(crate) fn main(args: &[OsString]) -> Result<(), Failure> {
         EchoServerOptions::from_arg_matches(&matches).map_err(|error| crate::failure::usage(&error))?;
     let (listener, port) = listen(options.port)?;
     let mut echo = Echo::new(&options, listener)?;
-    // Renamed when it is whole: who waits for it must not read half a number.
-    let partial = options.ready.with_extension("part");
-    let failure = Failure::file("write", &options.ready);
-    fs::write(&partial, port.to_string()).map_err(failure)?;
-    fs::rename(&partial, &options.ready).map_err(failure)?;
+    write_whole(&options.ready, &port.to_string())?;
     echo.serve()
 }
 

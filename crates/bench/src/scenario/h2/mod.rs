@@ -22,9 +22,9 @@ use clap::Args;
 use tls::signing::KeyKind;
 
 use super::described::Scenario;
-use super::lineup::{self, EPOLL, NGINX, READY, RING, Text, Way, of};
+use super::lineup::{self, Compared, EPOLL, NGINX, READY, RING, Text, Way, of};
 use super::served::{self, CPU, RATE, ServerCpus};
-use super::sheet::{Labels, Sheet, at, axis, judged, under};
+use super::sheet::{Labels, Sheet, at, axis, judged};
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::pin::{self, Split};
@@ -228,7 +228,7 @@ fn measure(
 /// A table and a chart for each case, a plot, and whether ours takes as little as is wanted.
 fn tell(section: &mut Section, ways: &[Way], cases: &[H2Case], claim: &str) {
     let sheet = Sheet::of(section);
-    let peers = &ways[2..];
+    let (compared, peers) = (Compared { sheet, ways }, &ways[2..]);
     let mut told = Told::default();
     let mut columns = vec![RATE.shown(), CPU.shown()];
     columns.extend(peers.iter().map(|peer| {
@@ -237,10 +237,9 @@ fn tell(section: &mut Section, ways: &[Way], cases: &[H2Case], claim: &str) {
     }));
     for case in cases {
         let title = format!("{}, one worker", capitalised(&case.name()));
-        let rows = under(&lineup::rows(ways), &case.labels());
-        told.tables.push(sheet.table(&title, &rows, &columns));
+        told.tables.push(compared.table(&title, &case.labels(), &columns));
         let title = format!("Processor time of a request: {}", case.name());
-        told.standings.push(lineup::standing(sheet, &title, CPU, ways, |way| of(way, &case.labels())));
+        told.standings.push(compared.standing(&title, CPU, &case.labels()));
     }
     let is_grpc = cases[0].is_grpc;
     let (id, by, x, common) = match is_grpc {
@@ -253,15 +252,15 @@ fn tell(section: &mut Section, ways: &[Way], cases: &[H2Case], claim: &str) {
         (id, &format!("Server's processor time of a {by}")),
         (x.0, axis(x.2, x.1, AxisScale::Logarithmic)),
         (CPU, axis("CPU", CPU.unit, AxisScale::Logarithmic)),
-        &under(&lineup::rows(ways), &common),
+        &compared.rows(&common),
     ));
     let limit = if is_grpc { 0.60 } else { 1.0 };
-    let compared = cases.iter().flat_map(|case| peers.iter().map(move |peer| (case, peer)));
-    let compared = compared.map(|(case, peer)| {
+    let pairs = cases.iter().flat_map(|case| peers.iter().map(move |peer| (case, peer)));
+    let pairs = pairs.map(|(case, peer)| {
         let words = format!("{}, of {}'s", case.name(), peer.name);
         (words, of(&RING, &case.labels()), of(peer, &case.labels()))
     });
-    let said = sheet.ratios(CPU, compared, |ratio| ratio.median <= limit);
+    let said = sheet.ratios(CPU, pairs, |ratio| ratio.median <= limit);
     told.findings.push(judged(claim, "On the ring, ", &said, "No peer was measured."));
     section.tell(told);
 }

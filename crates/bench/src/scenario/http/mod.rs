@@ -34,7 +34,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::described::Scenario;
-use super::lineup::{self, EPOLL, NGINX, RING, Text, Way, of};
+use super::lineup::{self, Compared, EPOLL, NGINX, RING, Text, Way, of};
 use super::served::{self, CALLS, CPU, GENERATOR_CPU, LIMITED, P50, P99, P999, RATE, ServerCpus};
 use super::sheet::{Figure, Labels, Rows, Sheet, Shown, at, at_least, axis, finding, judged, spread, under};
 use crate::context::{Bench, Scale};
@@ -329,7 +329,7 @@ impl HttpReport<'_> {
             let (kind, connections) = (kind.name(), point.connections);
             let title =
                 format!("Processor time of a request: return 200, {connections} {kind} connections, {one}");
-            lineup::standing(sheet, &title, CPU, &WAYS, |way| of(way, &point.labels()))
+            Compared { sheet, ways: &WAYS }.standing(&title, CPU, &point.labels())
         };
         let standings = vec![standing(Persistence::Long), standing(Persistence::Short)];
         let findings = vec![self.long(), self.calls(), self.short()];
@@ -424,12 +424,12 @@ fn is_generator_bound(sheet: Sheet<'_>, labels: &Labels) -> bool {
 
 /// Rate, latency and processor time of each server beside nginx as it comes: of warm files and proxied requests.
 fn costs(sheet: Sheet<'_>, title: &str, servers: &[Way], case: &Labels) -> Told {
-    let rows = under(&lineup::rows(servers), case);
+    let compared = Compared { sheet, ways: servers };
     let over_nginx = CPU.over("CPU / nginx's", at([("server", &NGINX.name)]));
     let columns = [RATE.shown(), P50.shown(), P99.shown(), CPU.shown(), over_nginx, CALLS.shown()];
     let short = format!("Processor time of a request: {title}");
-    let standing = lineup::standing(sheet, &short, CPU, servers, |way| of(way, case));
-    Told { tables: vec![sheet.table(title, &rows, &columns)], standings: vec![standing], ..Told::default() }
+    let standings = vec![compared.standing(&short, CPU, case)];
+    Told { tables: vec![compared.table(title, case, &columns)], standings, ..Told::default() }
 }
 
 #[cfg(test)]

@@ -22,9 +22,9 @@ use clap::Args;
 
 use self::slow::{SlowDisk, Stuck};
 use super::described::Scenario;
-use super::lineup::{self, Filed, READY, Text, Way, of};
+use super::lineup::{self, Compared, Filed, READY, Text, Way, of};
 use super::served::{self, P50, P99, P999, RATE, ServerCpus};
-use super::sheet::{Figure, Labels, Of, Rows, Sheet, alone_and_beside, at, figure, finding, under};
+use super::sheet::{Figure, Labels, Of, Rows, Sheet, alone_and_beside, at, figure, finding};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{Length, Plan};
@@ -187,7 +187,7 @@ fn told(sheet: Sheet<'_>, measured: &[Way], stuck: u32) -> Told {
     let title = "Latency of return 200, alone and beside stuck clients";
     let standing = |what: What| {
         let title = format!("Latency beside {stuck} clients of a slow disk, p99: {}", what.name());
-        lineup::standing(sheet, &title, P99, &WAYS, |way| of(way, &what.labels("beside")))
+        Compared { sheet, ways: &WAYS }.standing(&title, P99, &what.labels("beside"))
     };
     Told {
         tables: What::ALL.map(|what| table(sheet, what, stuck)).into(),
@@ -205,8 +205,7 @@ fn table(sheet: Sheet<'_>, what: What, stuck: u32) -> Table {
     columns.push(RATE.at("requests beside", when("beside")));
     columns.push(ANSWERED.at(ANSWERED.name, when("beside")));
     let title = format!("{}: latency alone, and beside {stuck} clients of a slow disk", what.name());
-    let rows = under(&lineup::rows(&WAYS), &at([("asked for", &what.name())]));
-    sheet.table(&title, &rows, &columns)
+    Compared { sheet, ways: &WAYS }.table(&title, &at([("asked for", &what.name())]), &columns)
 }
 
 /// Whether the users of a server notice.

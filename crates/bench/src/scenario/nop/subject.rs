@@ -79,13 +79,9 @@ pub(super) enum Subject {
 /// A file of one page that is in memory.
 pub(super) fn resident_file(directory: &Path) -> Result<PathBuf, Failure> {
     let path = directory.join("page");
-    let failure = |doing| {
-        let path = path.clone();
-        move |error| Failure::File { path, doing, error }
-    };
     // Read once after it was written: file systems that write elsewhere than they read have it in memory for certain.
-    fs::write(&path, [b'x'; 4096]).map_err(failure("write"))?;
-    fs::read(&path).map_err(failure("read"))?;
+    fs::write(&path, [b'x'; 4096]).map_err(Failure::file("write", &path))?;
+    fs::read(&path).map_err(Failure::file("read", &path))?;
     Ok(path)
 }
 

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::described::Scenario;
-use super::lineup::{self, EPOLL, NGINX, READY, RING, SERVERS, Text, Way, of};
+use super::lineup::{self, Compared, EPOLL, NGINX, READY, RING, SERVERS, Text, Way, of};
 use super::served::ServerCpus;
 use super::sheet::{Figure, Labels, Of, Sheet, at, axis, figure, judged};
 use crate::context::Bench;
@@ -218,7 +218,7 @@ fn told(sheet: Sheet<'_>, streams: u32) -> Told {
     let claim = "The p99 of the delay of a piece is at most nginx's, whatever the kind of response.";
     let standing = |kind: StreamKind| {
         let title = format!("Delay of a piece, p99: {}", kind.name());
-        lineup::standing(sheet, &title, DELAY_P99, &SERVERS, |way| of(way, &kind.labels()))
+        Compared { sheet, ways: &SERVERS }.standing(&title, DELAY_P99, &kind.labels())
     };
     Told {
         tables: vec![table],
