@@ -43,6 +43,8 @@ pub struct Stats {
     pub purged: u64,
     /// Purges that were carried out.
     pub purges: u64,
+    /// Writes to the purge log, each of which was synchronised for all purges in it.
+    pub purge_writes: u64,
     /// Purges that some entry may still be older than.
     pub purges_kept: u64,
     /// Entries dropped because they were damaged.

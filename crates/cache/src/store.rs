@@ -107,6 +107,7 @@ impl Store {
             bytes: entries.space.used() * BLOCK_BYTES,
             memory_bytes: entries.memory.bytes(),
             purges: entries.purges.confirmed.get(),
+            purge_writes: entries.purges.writes.get(),
             purges_kept: entries.purges.set().len() as u64,
             is_loaded: self.is_loaded(),
             is_measured: self.is_measured(),

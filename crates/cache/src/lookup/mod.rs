@@ -110,6 +110,12 @@ impl Lookup {
 
     /// Whether anything is stored under a key, whichever variant. It counts as a use of the entry, and as no lookup.
     pub(crate) async fn holds(&self, key: &Key, text: &[u8]) -> Result<bool, StoreError> {
+        let entries = &self.entries;
+        let knows_all = entries.dir.is_owner() && entries.is_loaded();
+        if knows_all && !entries.purges.set().may_hit(&key.0) {
+            // The file would tell nothing that the index does not know.
+            return Ok(entries.index.touch(&key.0, now_s()).is_some_and(|known| known.blocks > 0));
+        }
         let access = self.access();
         Ok(self.entry(LookupKey { key, primary: key, text, access }).await?.is_some())
     }

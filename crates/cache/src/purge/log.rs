@@ -9,11 +9,13 @@
 //!                        the records from beside -- fdatasync -- rename
 //! ```
 //! The log is a file of records ([`crate::purge::encode`]) with zeroes behind them. Each group is written behind the last
-//! one that was whole, so that one which was torn is written over. The work for a purge does not depend on how many are
-//! kept: a log of twice its last length is written to a new file, while purges continue.
+//! one that was whole, so that one which was torn is written over. The file stays open from one group to the next. A group
+//! is taken after the tasks that were ready have run, so that clients who purge again at once are in it. The work for a purge
+//! does not depend on how many are kept: a log of twice its last length is written to a new file, while purges continue.
 
 use std::ffi::{CStr, CString};
 use std::future::poll_fn;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -38,8 +40,9 @@ use crate::stats::Counter;
 /// The log in the cache's directory.
 pub(crate) const LOG_NAME: &str = "ringroad.purges";
 
-/// A shorter log is never rewritten.
-const REWRITE_BYTES: u64 = 1 << 20;
+/// A shorter log is never rewritten: purges wait for a rewrite's end, and it brings all that is dirty on the file system to
+/// the device. A start reads this much in a tenth of a second.
+const REWRITE_BYTES: u64 = 8 << 20;
 
 /// Longest log that is read: [`crate::purge::NAMES_MAX`] tags of usual length, several times over.
 const LOG_BYTES_MAX: u64 = 1 << 30;
@@ -58,8 +61,9 @@ const TICK: Duration = Duration::from_millis(100);
 pub(crate) struct PurgeLog {
     dir: Arc<Directory>,
     set: RwLock<Purges>,
-    /// Purges that were confirmed.
+    /// Purges that were confirmed, and groups of them that were written.
     pub(crate) confirmed: Counter,
+    pub(crate) writes: Counter,
     /// Bytes of whole records.
     good: AtomicU64,
     /// Above this many bytes it is rewritten.
@@ -67,6 +71,8 @@ pub(crate) struct PurgeLog {
     /// Whether its name is on the device.
     is_named: AtomicBool,
     group: Mutex<Group>,
+    /// The log as the last group left it, for whichever thread writes the next one.
+    file: Mutex<Option<OwnedFd>>,
     /// The log as a process saw it that does not own it.
     seen: Mutex<Option<Seen>>,
 }
@@ -206,10 +212,12 @@ impl PurgeLog {
             dir: Arc::clone(dir),
             set: RwLock::new(purges),
             confirmed: Counter::default(),
+            writes: Counter::default(),
             good: AtomicU64::new(good),
             rewrite_at: AtomicU64::new(REWRITE_BYTES),
             is_named: AtomicBool::new(false),
             group: Mutex::default(),
+            file: Mutex::default(),
             seen: Mutex::default(),
         })
     }
@@ -269,17 +277,23 @@ impl PurgeLog {
         self.group.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The open file of the log, which is taken.
+    fn take_file(&self) -> Option<File> {
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner).take();
+        file.map(File::new)
+    }
+
     fn seen(&self) -> MutexGuard<'_, Option<Seen>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds records to the log and brings them to the device. `open` is the log as the group before left it.
-    async fn append(&self, open: &mut Option<File>, mut records: Vec<u8>) -> Result<(), Errno> {
+    /// Adds records to the log and brings them to the device.
+    async fn append(&self, mut records: Vec<u8>) -> Result<(), Errno> {
         let dir = &self.dir;
         let good = self.good.load(Ordering::Relaxed);
         // It may have been removed, or another one may have its name by now.
         let is_named = |file: &File| file.stat_inline().is_ok_and(|stat| stat.links > 0);
-        let file = match open.take().filter(is_named) {
+        let file = match self.take_file().filter(is_named) {
             Some(file) => file,
             None => dir.create(self.path(), Create::Keep).await?,
         };
@@ -300,7 +314,8 @@ impl PurgeLog {
             self.is_named.store(true, Ordering::Relaxed);
         }
         self.good.store(end, Ordering::Relaxed);
-        *open = Some(file);
+        self.writes.count();
+        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = file.into_fd();
         Ok(())
     }
 
@@ -370,6 +385,8 @@ impl PurgeLog {
         dir.write(file, len, since.into()).await?;
         dir.sync(file).await?;
         dir.rename(path.to_owned(), self.path()).await?;
+        // The old file would keep its room on the disk until the next purge.
+        drop(self.take_file());
         self.good.store(end, Ordering::Relaxed);
         self.rewrite_at.store((2 * end).max(REWRITE_BYTES), Ordering::Relaxed);
         // Without this a crash could bring the old log back, which lacks later purges.
@@ -415,10 +432,9 @@ impl Writer {
         let log = Arc::clone(&self.log);
         let dir = &log.dir;
         let _lock = dir.locks.lock(&log_key()).await;
-        let mut open = None;
         while let Some((records, count)) = self.take_group() {
             let result = match dir.is_owner() {
-                true => log.append(&mut open, records).await.map_err(|errno| {
+                true => log.append(records).await.map_err(|errno| {
                     dir.write_failed(WRITING, errno);
                     StoreError::Disk { doing: WRITING, errno }
                 }),
@@ -432,6 +448,8 @@ impl Writer {
                 batch.finish(result);
             }
             dir.manager.wake();
+            // Those that were woken may purge again now.
+            rt::step_aside().await;
         }
     }
 

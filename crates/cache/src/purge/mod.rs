@@ -9,9 +9,11 @@ pub(crate) mod log;
 pub(crate) mod settling;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher, RandomState};
 
 use crate::index::s3fifo::KeyBytes;
+use crate::key::{Key, KeyMap};
 
 /// The objects to purge.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -89,12 +91,13 @@ type Numbers = [u64; 2];
 struct Names {
     shards: Box<[Shard]>,
     hasher: RandomState,
-    count: usize,
+    /// How many keys and how many tags.
+    counts: [usize; 2],
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Shard {
-    keys: HashMap<KeyBytes, Numbers>,
+    keys: KeyMap<Numbers>,
     tags: HashMap<Box<[u8]>, Numbers>,
 }
 
@@ -103,12 +106,8 @@ const SHARDS: usize = 256;
 
 impl Default for Names {
     fn default() -> Names {
-        let hasher = RandomState::new();
-        let shard = || Shard {
-            keys: HashMap::with_hasher(hasher.clone()),
-            tags: HashMap::with_hasher(hasher.clone()),
-        };
-        Names { shards: (0..SHARDS).map(|_| shard()).collect(), hasher: hasher.clone(), count: 0 }
+        let shards = (0..SHARDS).map(|_| Shard::default()).collect();
+        Names { shards, hasher: RandomState::new(), counts: [0; 2] }
     }
 }
 
@@ -119,41 +118,44 @@ impl Names {
     }
 
     fn shard_of_tag(&self, tag: &[u8]) -> usize {
-        // Not the bits by which a table places it.
-        (self.hasher.hash_one(tag) >> 32) as usize % SHARDS
+        self.hasher.hash_one(tag) as usize % SHARDS
     }
 
     fn key(&self, key: &KeyBytes) -> Option<&Numbers> {
-        self.shards[Names::shard_of_key(key)].keys.get(key)
+        self.shards[Names::shard_of_key(key)].keys.get(&Key(*key))
     }
 
     fn tag(&self, tag: &[u8]) -> Option<&Numbers> {
         self.shards[self.shard_of_tag(tag)].tags.get(tag)
     }
 
+    fn len(&self) -> usize {
+        let [keys, tags] = self.counts;
+        keys + tags
+    }
+
     /// The numbers of a key; `None` when it is not kept and there is no room.
     fn key_mut(&mut self, key: &KeyBytes) -> Option<&mut Numbers> {
-        let keys = &mut self.shards[Names::shard_of_key(key)].keys;
-        if !keys.contains_key(key) {
-            if self.count == NAMES_MAX {
-                return None;
-            }
-            self.count += 1;
-        }
-        Some(keys.entry(*key).or_default())
+        let room = NAMES_MAX - self.len();
+        entered(room, &mut self.counts[0], self.shards[Names::shard_of_key(key)].keys.entry(Key(*key)))
     }
 
     /// The same for a tag.
     fn tag_mut(&mut self, tag: &[u8]) -> Option<&mut Numbers> {
-        let shard = self.shard_of_tag(tag);
-        let tags = &mut self.shards[shard].tags;
-        if !tags.contains_key(tag) {
-            if self.count == NAMES_MAX {
-                return None;
-            }
-            self.count += 1;
+        let (shard, room) = (self.shard_of_tag(tag), NAMES_MAX - self.len());
+        entered(room, &mut self.counts[1], self.shards[shard].tags.entry(tag.into()))
+    }
+}
+
+/// The numbers of a name in its table, which counts it if it is new.
+fn entered<'a, N>(room: usize, count: &mut usize, entry: Entry<'a, N, Numbers>) -> Option<&'a mut Numbers> {
+    match entry {
+        Entry::Occupied(known) => Some(known.into_mut()),
+        Entry::Vacant(_) if room == 0 => None,
+        Entry::Vacant(place) => {
+            *count += 1;
+            Some(place.insert([0; 2]))
         }
-        Some(tags.entry(tag.into()).or_default())
     }
 }
 
@@ -219,7 +221,7 @@ impl Purges {
         }
         let mut hit = self.all;
         let mut add = |purged: &Numbers| raise(&mut hit, purged);
-        if self.names.count > 0 {
+        if self.names.len() > 0 {
             self.names.key(subject.primary).inspect(|purged| add(purged));
             let tags = subject.tags.split(|byte| *byte == b' ').filter(|tag| !tag.is_empty());
             tags.filter_map(|tag| self.names.tag(tag)).for_each(&mut add);
@@ -254,27 +256,38 @@ impl Purges {
             keep(&mut self.all);
             return;
         };
-        let before = keys.len() + tags.len();
+        let before = [keys.len(), tags.len()];
         keys.retain(|_, purged| keep(purged));
         tags.retain(|_, purged| keep(purged));
-        let forgotten = before - keys.len() - tags.len();
-        assert!(self.names.count >= forgotten, "names are counted");
-        self.names.count -= forgotten;
+        for (count, forgotten) in
+            self.names.counts.iter_mut().zip([before[0] - keys.len(), before[1] - tags.len()])
+        {
+            assert!(*count >= forgotten, "names are counted");
+            *count -= forgotten;
+        }
     }
 
     /// Forgets the purges of a key up to this number: nothing is stored under it that is older.
     pub fn forget_key(&mut self, key: &KeyBytes, sequence: u64) {
-        let keys = &mut self.names.shards[Names::shard_of_key(key)].keys;
-        if keys.get(key).is_some_and(|purged| purged.iter().all(|number| *number <= sequence)) {
-            keys.remove(key);
-            assert!(self.names.count > 0, "names are counted");
-            self.names.count -= 1;
+        let Entry::Occupied(known) = self.names.shards[Names::shard_of_key(key)].keys.entry(Key(*key)) else {
+            return;
+        };
+        if known.get().iter().all(|number| *number <= sequence) {
+            known.remove();
+            assert!(self.names.counts[0] > 0, "names are counted");
+            self.names.counts[0] -= 1;
         }
+    }
+
+    /// Whether a purge may have hit an object with this key, whatever its text, its tags and its number are.
+    pub fn may_hit(&self, key: &KeyBytes) -> bool {
+        let [_, tags] = self.names.counts;
+        self.all != [0; 2] || !self.patterns.is_empty() || tags > 0 || self.names.key(key).is_some()
     }
 
     /// Purges that are kept.
     pub fn len(&self) -> usize {
-        self.names.count + self.patterns.len() + usize::from(self.all != [0; 2])
+        self.names.len() + self.patterns.len() + usize::from(self.all != [0; 2])
     }
 
     /// Whether none is kept.
@@ -293,7 +306,7 @@ impl Purges {
         };
         match self.names.shards.get(part) {
             Some(Shard { keys, tags }) => {
-                keys.iter().for_each(|(key, purged)| add(Scope::Key(*key), purged));
+                keys.iter().for_each(|(key, purged)| add(Scope::Key(key.0), purged));
                 tags.iter().for_each(|(tag, purged)| add(Scope::Tag(tag.clone()), purged));
             }
             None => {

@@ -1,7 +1,8 @@
 //! Purges: what they cost, what is kept of them, and that none is ever lost.
 
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cache::purge::{Log, Purge, encode};
 use cache::{Fate, FillError, Hit, Key, New, Pace, Scope, Store};
@@ -32,14 +33,14 @@ fn write_log(place: &Place, count: u64) {
     std::fs::File::open(place.path().join("ringroad.purges")).unwrap().sync_all().unwrap();
 }
 
-/// Purges `count` names from so many tasks at once; returns how many a second.
+/// Purges `count` names from so many tasks at once.
 async fn purge_all(
     store: &Arc<Store>,
     tasks: u64,
     count: u64,
     scope: impl Fn(u64) -> Scope + Copy + 'static,
-) -> f64 {
-    let (begun, gauge) = (Instant::now(), rt::local::WaitGroup::new());
+) -> Taken {
+    let (begun, gauge) = (Begun::now(store), rt::local::WaitGroup::new());
     for task in 0..tasks {
         let (store, counted) = (Arc::clone(store), gauge.enter());
         rt::spawn(async move {
@@ -50,10 +51,61 @@ async fn purge_all(
         });
     }
     gauge.none_left().await;
-    count as f64 / begun.elapsed().as_secs_f64()
+    begun.until_now(store)
 }
 
-async fn purge_tags(store: &Arc<Store>, first: u64, count: u64, tasks: u64) -> f64 {
+/// The state of the counters before purges that are measured.
+struct Begun {
+    at: Instant,
+    cpu: Duration,
+    purges: [u64; 2],
+    operations: u64,
+}
+
+/// What purges took.
+struct Taken {
+    purges_a_second: f64,
+    /// Microseconds of the processor, of all threads and the kernel's calls in them.
+    cpu_us: f64,
+    purges_a_write: f64,
+    operations_a_write: f64,
+}
+
+impl Begun {
+    fn now(store: &Store) -> Begun {
+        // The first number is the time on a processor in nanoseconds (proc(5)).
+        let spent = |task: &Path| {
+            let text = std::fs::read_to_string(task.join("schedstat")).unwrap_or_default();
+            text.split(' ').next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0)
+        };
+        let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+        let cpu = Duration::from_nanos(tasks.map(|task| spent(&task.path())).sum());
+        let stats = store.stats();
+        let operations = rt::counters().engine.submitted;
+        Begun { at: Instant::now(), cpu, purges: [stats.purges, stats.purge_writes], operations }
+    }
+
+    fn until_now(self, store: &Store) -> Taken {
+        let end = Begun::now(store);
+        let [purges, writes] = [0, 1].map(|at| (end.purges[at] - self.purges[at]) as f64);
+        Taken {
+            purges_a_second: purges / (end.at - self.at).as_secs_f64(),
+            cpu_us: (end.cpu - self.cpu).as_secs_f64() * 1e6 / purges,
+            purges_a_write: purges / writes,
+            operations_a_write: (end.operations - self.operations) as f64 / writes,
+        }
+    }
+}
+
+impl std::fmt::Display for Taken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Taken { purges_a_second, cpu_us, purges_a_write, operations_a_write } = self;
+        write!(f, "{purges_a_second:.0} a second, {cpu_us:.2} us of CPU each, ")?;
+        write!(f, "{purges_a_write:.1} a write of {operations_a_write:.1} operations")
+    }
+}
+
+async fn purge_tags(store: &Arc<Store>, first: u64, count: u64, tasks: u64) -> Taken {
     purge_all(store, tasks, count, move |number| tag(first + number)).await
 }
 
@@ -102,6 +154,48 @@ fn purges_that_come_at_once_are_brought_to_the_disk_together() {
         assert!(operations < COUNT / 2, "{operations} operations");
     });
     assert_eq!(Log::new(&log_of(&place), crc32c).count() as u64, COUNT);
+}
+
+/// Those that a group has woken purge again in the turn that woke them, and the log stays open for them.
+#[test]
+fn purges_that_follow_each_other_share_writes_and_the_open_log() {
+    const TASKS: u64 = 64;
+    const ROUNDS: u64 = 10;
+    let place = Place::new();
+    place.managed(async |store| {
+        // The first one creates the log.
+        purge(&store, tag(u64::MAX)).await;
+        let before = (store.stats(), rt::counters().engine.submitted);
+        purge_tags(&store, 0, TASKS * ROUNDS, TASKS).await;
+        let after = (store.stats(), rt::counters().engine.submitted);
+        assert_eq!(after.0.purges - before.0.purges, TASKS * ROUNDS);
+        assert_eq!(after.0.purge_writes - before.0.purge_writes, ROUNDS);
+        assert_eq!(after.1 - before.1, 2 * ROUNDS, "a write and a sync for each round");
+    });
+    assert_eq!(Log::new(&log_of(&place), crc32c).count() as u64, TASKS * ROUNDS + 1);
+}
+
+#[test]
+fn whether_an_entry_is_stored_is_known_without_the_disk() {
+    let place = Place::new();
+    place.managed(async |store| {
+        for number in 0..3 {
+            put(&store, number, 100).await.unwrap();
+        }
+        let holds = async |number: u64| {
+            let (text, before) = (text(number), rt::counters().engine.submitted);
+            let holds = store.holds(&Key::of(&text), &text).await.unwrap();
+            (holds, rt::counters().engine.submitted - before)
+        };
+        assert_eq!([holds(0).await, holds(9).await], [(true, 0), (false, 0)]);
+        store.purge(key(0), Fate::Stale).await.unwrap();
+        assert!(holds(0).await.0, "a stale entry is one");
+        purge(&store, key(0)).await;
+        assert_eq!(holds(0).await, (false, 0));
+        // Its file tells whether such a purge has hit an entry.
+        purge(&store, Scope::Pattern(text(1).into())).await;
+        assert!(!holds(1).await.0 && holds(2).await.0);
+    });
 }
 
 #[test]
@@ -250,7 +344,7 @@ fn a_soft_purge_is_not_forgotten_before_what_it_has_hit_is_asked_for_again() {
 #[test]
 fn a_long_log_is_written_anew_while_purges_go_on() {
     const TAGS: u64 = 64;
-    const ROUNDS: u64 = 16;
+    const ROUNDS: u64 = 48;
     let place = Place::new();
     let long = |number: u64| Scope::Tag(format!("{number:04000}").into_bytes().into());
     place.managed(async |store| {
@@ -371,7 +465,7 @@ fn purges_a_second() {
             purge(&store, tag(u64::MAX)).await;
             let one = purge_tags(&store, 2_000_000, MANY / 64, 1).await;
             let many = purge_tags(&store, 3_000_000, MANY, 64).await;
-            println!("{kept} kept: {one:.0} a second one after the other, {many:.0} from 64 tasks");
+            println!("{kept} kept, one after the other: {one}\n{kept} kept, 64 tasks: {many}");
         });
     }
 }
@@ -389,7 +483,7 @@ fn purges_a_second_beside_the_manager() {
         assert_eq!(kept(&store), KEPT);
         let more = purge_all(&store, 64, MANY, |number| numbered_key(KEPT + number)).await;
         assert_eq!(kept(&store), KEPT + MANY);
-        println!("{first:.0} a second up to {KEPT} kept, {more:.0} above, from 64 tasks");
+        println!("64 tasks up to {KEPT} kept: {first}\n64 tasks above: {more}");
         drop(question);
         // All of them are forgotten.
         purge(&store, numbered_key(0)).await;

@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::ffi::{CStr, CString};
 use std::future::Future;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -407,6 +407,11 @@ impl File {
     /// Releases a descriptor that other code holds and still uses: there is nothing to close.
     pub fn leave(self) {
         drop(self.take());
+    }
+
+    /// The bare descriptor, for a thread that continues with it; nothing where others share the file.
+    pub fn into_fd(self) -> Option<OwnedFd> {
+        self.take()?.1.into_owned().ok()
     }
 
     /// The descriptor, which is not closed by this any more; nothing where others share the file.

@@ -191,6 +191,15 @@ const PURGES: Row = own(
     },
 );
 
+const PURGE_WRITES: Row = own(
+    Metric::counter(
+        "cache_purge_writes_total",
+        "writes",
+        "Writes to the purge log, each synchronised once for all purges that came while the one before was written.",
+    ),
+    |numbers, out| store(numbers, out, |stats| [stats.purge_writes]),
+);
+
 const PURGES_KEPT: Row = own(
     Metric::gauge("cache_purges_kept", "purges", "Purges in memory that may still match an older entry."),
     |numbers, out| store(numbers, out, |stats| [stats.purges_kept]),
@@ -283,6 +292,7 @@ const ROWS: &[Row] = &[
     MARKED,
     REMOVED,
     PURGES,
+    PURGE_WRITES,
     PURGES_KEPT,
     DISK_ERRORS,
     DEGRADATIONS,
