@@ -1,7 +1,7 @@
 //! Properties of the formats on disk, for the fuzz targets in `fuzz/`. Only the cargo feature `fuzzing` compiles this
 //! file: the formats themselves stay private.
 
-use crate::crc32c;
+use crate::format::crc32c;
 use crate::format::header::{self, Header, Identity, Unread};
 use crate::index::s3fifo::KeyBytes;
 use crate::purge::{Fate, Log, Purge, Purges, Scope, Subject, encode};

@@ -15,7 +15,6 @@
 #![forbid(unsafe_code)]
 
 mod config;
-mod crc32c;
 mod disk;
 mod entries;
 mod error;
@@ -43,7 +42,7 @@ pub use format::{CHUNK_BYTES, Damage};
 pub use key::{HEX_LEN, Key, KeyHash, KeyHasher, KeyMap, Levels};
 pub use lookup::Selector;
 pub use lookup::hit::{Body, Hit, Located};
-pub use lookup::plan::WHOLE_BYTES_MAX;
+pub use lookup::open::WHOLE_BYTES_MAX;
 pub use lookup::reader::{Piece, Reader};
 pub use meta::{HEAD_BYTES_MAX, Meta, TAGS_BYTES_MAX, TEXT_BYTES_MAX};
 pub use note::Note;

@@ -20,7 +20,6 @@ pub mod net;
 #[cfg(not(loom))]
 mod offload;
 mod op_table;
-mod outcomes;
 mod reactor;
 #[doc(hidden)]
 pub mod remote;

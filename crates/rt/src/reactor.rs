@@ -19,8 +19,8 @@ use io::{Completion, Engine, Fd, Op, Pool};
 use crate::buffer_queue::BufferQueue;
 use crate::executor::{Executor, Waiter};
 use crate::local::Event;
+use crate::op_table::Outcome;
 use crate::op_table::{Filed, OpHandle, OpTable, Stage, UNLIMITED};
-use crate::outcomes::Outcome;
 use crate::timers::Timers;
 
 /// State that all handles of a runtime share.

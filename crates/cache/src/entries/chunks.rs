@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::format::table::{RECORD_BYTES, checksum};
+use crate::format::crc32c::{RECORD_BYTES, checksum};
 use crate::format::{CHUNK_BYTES, chunks_of};
 
 /// The chunks of one entry.
@@ -239,7 +239,7 @@ impl RecentChunks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::table::record;
+    use crate::format::crc32c::record;
 
     #[test]
     fn holes_are_whole_chunks() {

@@ -19,8 +19,8 @@ use crate::entries::chunks::Chunks;
 use crate::error::Refused;
 use crate::fill::gather::Gather;
 use crate::format::CHUNK_BYTES;
+use crate::format::crc32c::{RECORD_BYTES, record};
 use crate::format::header::Layout;
-use crate::format::table::{RECORD_BYTES, record};
 use crate::index::SpaceReservation;
 use crate::key::Key;
 

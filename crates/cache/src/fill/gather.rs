@@ -3,8 +3,8 @@
 use io::op::Source;
 use io::{Segments, SharedBytes};
 
-use crate::crc32c;
 use crate::format::CHUNK_BYTES;
+use crate::format::crc32c;
 
 /// Bytes of one chunk from its start, as the pieces that they came in.
 pub(crate) struct Gather {

@@ -10,7 +10,6 @@ use io::{Errno, Segments};
 use rt::File;
 use rustix::fs::OFlags;
 
-use crate::crc32c;
 use crate::disk::directory::Directory;
 use crate::disk::read::{ReadError, extend_to, read_prefix};
 use crate::entries::Entries;
@@ -18,6 +17,7 @@ use crate::error::Refused;
 use crate::fill::new::New;
 use crate::fill::publish::{CompletedFile, Condition, Publication, publish};
 use crate::fill::start::{file_start, identity, slot};
+use crate::format::crc32c;
 use crate::format::header::{Header, Identity, Layout, decode, is_storable, used_bytes};
 use crate::index::space::blocks_of;
 use crate::key::Key;

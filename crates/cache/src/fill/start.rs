@@ -1,8 +1,8 @@
 //! The start of an entry's file: slot, records, and the padding between them. Pure.
 
 use crate::fill::new::New;
+use crate::format::crc32c::record;
 use crate::format::header::{Identity, Layout, encode};
-use crate::format::table::record;
 
 /// The identity of a new entry.
 pub(crate) fn identity(new: &New, layout: Layout, nonce: u64, length: u64) -> Identity {

@@ -15,9 +15,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::table::RECORD_BYTES;
+use super::crc32c::RECORD_BYTES;
 use super::{ALIGN, CHUNK_BYTES, Damage, LENGTH_MAX, SECTOR_BYTES, chunks_of};
-use crate::crc32c;
+use crate::format::crc32c;
 use crate::key::Key;
 use crate::meta::{HEAD_BYTES_MAX, Meta, TAGS_BYTES_MAX, TEXT_BYTES_MAX};
 

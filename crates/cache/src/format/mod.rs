@@ -24,10 +24,10 @@
 //!   or of an earlier file are no record. A record is written after its chunk, and when a machine dies between, or the
 //!   record reaches the disk first, the chunk does not agree with it, which the first read finds out.
 //!
-//! [`header`] reads and writes slots, [`table`] records.
+//! [`header`] reads and writes slots, [`crc32c`] records.
 
+pub(crate) mod crc32c;
 pub(crate) mod header;
-pub(crate) mod table;
 
 use std::fmt;
 

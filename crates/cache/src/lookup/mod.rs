@@ -7,14 +7,12 @@
 //!   plan -> open -> read (all of a small entry; slots and table of a large one) -> check -> hit
 //!     header, key, variant, purges, chunk or table: each that does not hold is a miss, and a damaged entry is dropped
 //! ```
-//! [`plan`] decides, [`open`] opens or takes one of the [`open_files`], [`read`] reads, [`check`] compares with the request
-//! and makes the [`hit`]. [`reader`] reads the bodies of large entries.
+//! [`open`] plans, and opens or takes one of the [`open_files`]; [`read`] reads; [`hit`] compares with the request and makes
+//! the hit. [`reader`] reads the bodies of large entries.
 
-pub(crate) mod check;
 pub(crate) mod hit;
 pub(crate) mod open;
 pub(crate) mod open_files;
-pub(crate) mod plan;
 pub(crate) mod read;
 pub(crate) mod reader;
 
@@ -29,10 +27,8 @@ use crate::entries::Entries;
 use crate::error::StoreError;
 use crate::index::Known;
 use crate::key::Key;
-use crate::lookup::check::{Check, Checked};
-use crate::lookup::hit::Hit;
-use crate::lookup::open::Opener;
-use crate::lookup::plan::{FirstRead, LookupKey, PREFIX_BYTES};
+use crate::lookup::hit::{Check, Checked, Hit};
+use crate::lookup::open::{FirstRead, LookupKey, Opener, PREFIX_BYTES};
 use crate::lookup::read::{read_entry, read_header};
 use crate::meta::Meta;
 use crate::purge::Fate;

@@ -7,17 +7,16 @@ use io::Buf;
 use io::op::Stat;
 use rt::File;
 
-use crate::crc32c;
 use crate::disk::read::{ReadError, buffer, extend_to, read_into, read_prefix, read_whole};
 use crate::entries::Entries;
 use crate::entries::chunks::Chunks;
+use crate::format::crc32c;
+use crate::format::crc32c::{RECORD_BYTES, checksum};
 use crate::format::header::{Header, Unread, decode};
-use crate::format::table::{RECORD_BYTES, checksum};
 use crate::format::{CHUNK_BYTES, Damage, chunks_of};
 use crate::index::Known;
 use crate::key::Key;
-use crate::lookup::open::Opener;
-use crate::lookup::plan::{FirstRead, ReadPlan};
+use crate::lookup::open::{FirstRead, Opener, ReadPlan};
 
 /// How often a header that is torn is read again: a new one may be on its way.
 const HEADER_TRIES: u32 = 3;

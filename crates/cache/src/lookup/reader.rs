@@ -8,9 +8,9 @@ use std::task::Poll;
 
 use io::Buf;
 
-use crate::crc32c;
 use crate::disk::read::{ReadError, read_whole};
 use crate::error::StoreError;
+use crate::format::crc32c;
 use crate::format::{CHUNK_BYTES, Damage};
 use crate::lookup::hit::Located;
 

@@ -20,7 +20,7 @@ use crate::index::{Cursor, Known};
 use crate::key::Key;
 use crate::lookup::Lookup;
 use crate::lookup::hit::Located;
-use crate::lookup::plan::ReadPlan;
+use crate::lookup::open::ReadPlan;
 use crate::lookup::read::{Read, read_entry};
 use crate::manager::pace::SCAN_MAX;
 

@@ -16,10 +16,10 @@ use rt::File;
 use rt::file::Create;
 use rustix::fs::{AtFlags, CWD, OFlags};
 
-use crate::crc32c;
 use crate::disk::directory::Directory;
 use crate::disk::read::read_some;
 use crate::entries::Entries;
+use crate::format::crc32c;
 use crate::index::{Cursor, Index, Origin};
 use crate::key::Key;
 use crate::manager::pace::SCAN_MAX;

@@ -29,10 +29,10 @@ use rt::File;
 use rt::file::{self, Create};
 use rustix::fs::OFlags;
 
-use crate::crc32c;
 use crate::disk::directory::Directory;
 use crate::disk::read::read_all;
 use crate::error::{OpenError, StoreError};
+use crate::format::crc32c;
 use crate::key::Key;
 use crate::purge::{Fate, Log, Purges, Scope, TEXT_MAX, encode};
 use crate::stats::Counter;

@@ -21,7 +21,7 @@ use io::op::{Advice, DeviceId, DirEntry, EntryLook, OpenHow, Space, Stat, StatTa
 use io::{Buf, DiskVia, Errno, Fd, Op, Payload, Segments};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-use crate::outcomes::Outcome;
+use crate::op_table::Outcome;
 use crate::reactor::{self, OpFuture, Reactor};
 use crate::timer::sleep_until;
 pub use io::op::NewFile;

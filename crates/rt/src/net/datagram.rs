@@ -20,8 +20,8 @@ use io::{Buf, Errno, Fd, Op, Payload, Segments};
 use rustix::net::SocketType;
 
 use super::connect::{ConnectError, ConnectOptions, ConnectStep, family_of};
+use crate::op_table::Outcome;
 use crate::op_table::{OpHandle, UNLIMITED};
-use crate::outcomes::Outcome;
 use crate::reactor::{self, OpFuture, Reactor};
 
 /// A UDP socket with one peer: data from other senders does not reach it. Dropping it closes it through the engine.

@@ -10,8 +10,8 @@ use io::op::{Interest, PeerAddr};
 use io::{Errno, Fd, Op, Payload};
 
 use super::address;
+use crate::op_table::Outcome;
 use crate::op_table::{OpHandle, UNLIMITED};
-use crate::outcomes::Outcome;
 use crate::reactor::{self, Reactor};
 
 /// Connections that a multishot accept may have brought in before the caller takes them. Above, it is

@@ -17,8 +17,8 @@ use io::op::{Interest, RecvInto};
 use io::{Buf, Errno, Fd, Op, Payload};
 use rustix::net::RecvFlags;
 
+use crate::op_table::Outcome;
 use crate::op_table::{OpHandle, UNLIMITED};
-use crate::outcomes::Outcome;
 use crate::reactor::Reactor;
 
 /// Buffers of received bytes that wait for the connection's task before the peer is made to wait. A

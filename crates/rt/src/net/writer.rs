@@ -12,8 +12,8 @@ use io::{DiskVia, Errno, Fd, Op, Payload, Segments};
 use rustix::net::{SendFlags, Shutdown};
 
 use crate::file::File;
+use crate::op_table::Outcome;
 use crate::op_table::{OpHandle, UNLIMITED};
-use crate::outcomes::Outcome;
 use crate::reactor::{self, Reactor};
 
 /// The sending side of a [`crate::Socket`].
