@@ -20,7 +20,7 @@ mod target;
 mod worker;
 
 // What scenarios use.
-pub(crate) use outcome::Outcome;
+pub(crate) use outcome::{Outcome, Tally};
 pub(crate) use plan::{Answers, Expect, Length, Pace, Plan, Reuse};
 pub(crate) use run::run;
 pub(crate) use target::Target;

@@ -30,32 +30,46 @@ const QUIT_TIMEOUT: Duration = Duration::from_secs(15);
 /// Which server: the program, and whose it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Program {
-    /// None for ours, which reads nginx's language.
-    peer: Option<Peer>,
+    kind: ProgramKind,
     path: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ProgramKind {
+    /// Reads nginx's language.
+    Ours,
+    Peer(Peer),
+    /// A server of this suite, which speaks no HTTP. Its configuration is its command line.
+    Echo,
 }
 
 impl Program {
     /// Ours, in the build that is measured.
     pub(crate) fn ours(bench: &Bench) -> Program {
-        Program { peer: None, path: bench.ringroad.clone() }
+        Program { kind: ProgramKind::Ours, path: bench.ringroad.clone() }
     }
 
     /// Another one, where it is installed.
     pub(crate) fn of(bench: &Bench, peer: Peer) -> Result<Program, Missing> {
-        Ok(Program { peer: Some(peer), path: peer.find(bench)?.path })
+        Ok(Program { kind: ProgramKind::Peer(peer), path: peer.find(bench)?.path })
+    }
+
+    /// The echo server of this very program.
+    pub(crate) fn echo() -> Program {
+        Program { kind: ProgramKind::Echo, path: PathBuf::from("/proc/self/exe") }
     }
 
     /// What every configuration of it starts with: it stays in the foreground and writes into its own directory only.
     fn head(&self, instance: &Instance) -> String {
         let directory = instance.directory.display();
-        match self.peer {
-            Some(Peer::Lighttpd) => format!(
+        match self.kind {
+            ProgramKind::Echo => String::new(),
+            ProgramKind::Peer(Peer::Lighttpd) => format!(
                 "server.bind = \"127.0.0.1\"\nserver.port = {}\nserver.pid-file = \"{directory}/logs/pid\"\n\
                  server.errorlog = \"{directory}/logs/error.log\"\n",
                 instance.port
             ),
-            Some(Peer::H2o) => {
+            ProgramKind::Peer(Peer::H2o) => {
                 let user = if rustix::process::geteuid().is_root() { "user: root\n" } else { "" };
                 format!(
                     "pid-file: {directory}/logs/pid\nerror-log: {directory}/logs/error.log\n{user}\
@@ -74,15 +88,18 @@ impl Program {
     }
 
     /// Each has its own way to be told of a configuration.
-    fn arguments(&self, directory: &Path, conf: &Path) -> Vec<String> {
+    fn arguments(&self, directory: &Path, conf: &Path, text: &str) -> Vec<String> {
         let (prefix, conf) = (format!("{}/", directory.display()), conf.display().to_string());
         let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
-        match self.peer {
-            None => words(&["-p", &prefix, "-c", &conf]),
-            Some(Peer::Lighttpd) => words(&["-D", "-f", &conf]),
-            Some(Peer::H2o) => words(&["-c", &conf]),
+        match self.kind {
+            ProgramKind::Echo => words(&text.split_ascii_whitespace().collect::<Vec<_>>()),
+            ProgramKind::Ours => words(&["-p", &prefix, "-c", &conf]),
+            ProgramKind::Peer(Peer::Lighttpd) => words(&["-D", "-f", &conf]),
+            ProgramKind::Peer(Peer::H2o) => words(&["-c", &conf]),
             // Without -e it complains about the log that is built in, which only root may open.
-            Some(_) => words(&["-p", &prefix, "-c", &conf, "-e", &format!("{prefix}logs/error.log")]),
+            ProgramKind::Peer(_) => {
+                words(&["-p", &prefix, "-c", &conf, "-e", &format!("{prefix}logs/error.log")])
+            }
         }
     }
 }
@@ -142,14 +159,14 @@ impl Server {
         let conf = instance.directory.join("server.conf");
         fs::write(&conf, &configuration).map_err(Failure::file("write", &conf))?;
         let child = Launch::new(label, &program.path)
-            .arguments(program.arguments(&instance.directory, &conf))
+            .arguments(program.arguments(&instance.directory, &conf, &configuration))
             .cpus(&conditions.cpus)
             .groups(&conditions.groups)
             .directory(&instance.directory)
             .start(&logs.join("output"))?;
         let mut server = Server { label: label.to_owned(), instance, configuration, child };
         let limit = if bench.scale == Scale::Instant { READY_TIMEOUT_INSTANT } else { READY_TIMEOUT };
-        server.wait_until_ready(limit, conditions)?;
+        server.wait_until_ready(limit, program, conditions)?;
         Ok(server)
     }
 
@@ -204,10 +221,16 @@ impl Server {
     }
 
     /// A server that ends or stays silent fails with its last words.
-    fn wait_until_ready(&mut self, limit: Duration, conditions: &Conditions) -> Result<(), Failure> {
+    fn wait_until_ready(
+        &mut self,
+        limit: Duration,
+        program: &Program,
+        conditions: &Conditions,
+    ) -> Result<(), Failure> {
         let path = if conditions.ready_path.is_empty() { "/ready" } else { &conditions.ready_path };
         let address = self.address();
         let waited = self.child.wait_until(limit, || match &conditions.tls {
+            None if program.kind == ProgramKind::Echo => TcpStream::connect(address).is_ok(),
             None => answers(address, path),
             Some(client) => Client::connect(address, Some(client)).is_ok(),
         });

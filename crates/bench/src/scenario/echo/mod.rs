@@ -19,25 +19,22 @@
 
 pub(crate) mod server;
 
-use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
 use io::probe::Probe;
 
 use super::described::Scenario;
-use super::lineup;
+use super::lineup::{self, Way};
 use super::served::{self, CALLS_NAME, P50, P99, P999, RATE, ServerCpus};
 use super::sheet::{
-    Contestant, Figure, Labels, Of, Rows, Sheet, Shown, at, at_least, axis, figure, finding, judged, named,
-    under,
+    Contestant, Figure, Labels, Of, Rows, Sheet, Shown, at, at_least, axis, figure, finding, judged, under,
 };
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
-use crate::load::{self, Answers, Expect, Length, Plan, Reuse, Target};
+use crate::load::{Answers, Expect, Plan, Reuse};
 use crate::method::pin::{self, Split};
-use crate::method::process::{Child, Launch};
+use crate::peers::server::{Instance, Program, Server};
 use crate::report::model::{AxisScale, Finding, Plot, Section, Standing, Table, Told, Verdict};
 
 /// Options of `bench echo`.
@@ -60,44 +57,15 @@ const BYTES_MAX: i64 = 64 << 10;
 const LENGTH: Duration = Duration::from_millis(1500);
 /// Connections at which sizes are varied.
 const CONNECTIONS_OF_SIZES: u32 = 100;
-/// How long a server may take until it listens.
-const READY_LIMIT: Duration = Duration::from_secs(10);
-
-/// Which server. The same for messages and for connections: receives and accepts differ in how often they are submitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum EchoWay {
-    /// Connections and listener wait in an epoll set.
-    Epoll,
-    /// On the ring, each receive and each accept asked for anew.
-    RingSingle,
-    /// On the ring, asked for once; receives take the kernel's choice of the buffers it was given.
-    RingMulti,
-}
-
-impl EchoWay {
-    /// In the order of tables.
-    const ALL: [EchoWay; 3] = [EchoWay::Epoll, EchoWay::RingSingle, EchoWay::RingMulti];
-
-    /// As it stands in tables.
-    fn name(self) -> &'static str {
-        match self {
-            EchoWay::Epoll => "epoll",
-            EchoWay::RingSingle => "io_uring, single-shot",
-            EchoWay::RingMulti => "io_uring, multishot",
-        }
-    }
-
-    /// The words that make the server so.
-    fn arguments(self) -> [&'static str; 6] {
-        let (engine, shots) = match self {
-            // On epoll "multi" tells the engine that the caller goes on, so that it need not be asked in between.
-            EchoWay::Epoll => ("epoll", "multi"),
-            EchoWay::RingSingle => ("uring", "single"),
-            EchoWay::RingMulti => ("uring", "multi"),
-        };
-        ["--engine", engine, "--receive", shots, "--accept", shots]
-    }
-}
+/// The servers, in the order of tables; `location` is how often receives and accepts are submitted. The same for messages and
+/// for connections.
+const WAYS: [Way; 3] = [EPOLL, RING_SINGLE, RING_MULTI];
+/// Connections and listener wait in an epoll set. "multi" tells the engine that the caller goes on.
+const EPOLL: Way = Way::ours("epoll", "epoll").with("multi");
+/// On the ring, each receive and each accept submitted anew.
+const RING_SINGLE: Way = Way::ours("io_uring, single-shot", "uring").with("single");
+/// On the ring, submitted once; receives take the kernel's choice of the buffers it was given.
+const RING_MULTI: Way = Way::ours("io_uring, multishot", "uring").with("multi");
 
 /// Ratios of processor times nearer to 1 than this are noise.
 const EQUAL_WITHIN: f64 = 0.03;
@@ -126,11 +94,10 @@ enum Exchange {
 }
 
 impl Exchange {
-    /// The load for a server at this port.
-    fn plan(self, bench: &Bench, split: &Split, connections: u32, port: u16) -> Result<Plan, Failure> {
-        let targets = vec![Target::parse(&format!("http://127.0.0.1:{port}/"))?];
-        let plan = Plan { targets, ..served::load(bench, split, connections, LENGTH) };
-        Ok(match self {
+    /// The load.
+    fn plan(self, bench: &Bench, split: &Split, connections: u32) -> Plan {
+        let plan = served::load(bench, split, connections, LENGTH);
+        match self {
             Exchange::Messages { bytes } => {
                 // Each byte says where it belongs, so that what comes back in another order is noticed.
                 let body: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
@@ -139,7 +106,7 @@ impl Exchange {
                 Plan { answers: Answers::Bytes(bytes as u64), body, expect, receive_bytes, ..plan }
             }
             Exchange::Connections => Plan { answers: Answers::End, reuse: Reuse::PerRequest, ..plan },
-        })
+        }
     }
 }
 
@@ -169,7 +136,7 @@ impl EchoPoint {
         at([("counted", &what), ("bytes", &bytes), ("connections", &self.connections)])
     }
 
-    fn of(self, way: EchoWay) -> Labels {
+    fn of(self, way: Way) -> Labels {
         [self.labels(), server(way)].concat()
     }
 
@@ -189,8 +156,8 @@ struct EchoPoints {
     product: bool,
 }
 
-fn server(way: EchoWay) -> Labels {
-    at([("server", &way.name())])
+fn server(way: Way) -> Labels {
+    at([("server", &way.name)])
 }
 
 impl Scenario for EchoOptions {
@@ -211,20 +178,25 @@ impl Scenario for EchoOptions {
             section.skip("io_uring", &format!("no io_uring here: {}", refusal.cause));
         }
         let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
-        let mut first_port = self.port;
+        let ways: Vec<Way> = WAYS.into_iter().filter(|way| *way == EPOLL || refusal.is_none()).collect();
         for (purpose, of_purpose) in [("messages", points.messages()), ("connections", points.accepts())] {
             let mut servers = Vec::new();
-            for way in EchoWay::ALL.into_iter().filter(|way| *way == EchoWay::Epoll || refusal.is_none()) {
-                let port = first_port.unwrap_or(0);
-                first_port = first_port.map(|port| port.saturating_add(1));
-                let server = EchoProcess::start(bench, way, purpose, &points, port, &place)?;
-                section.configure(&format!("{}, {purpose}", way.name()), &server.command);
+            for &way in &ways {
+                let mut conditions = place.conditions();
+                conditions.port = self.port.map(|port| port.saturating_add(servers.len() as u16));
+                let name = format!("{}, {purpose}", way.name);
+                let server = Server::start(bench, &name, &Program::echo(), &conditions, |instance| {
+                    command(&way, purpose, points.longest(), instance)
+                })?;
+                section.configure(&name, server.configuration());
                 servers.push((way, server));
             }
             for point in of_purpose {
-                bench.progress(format_args!("echo: {}", point.words()));
-                measure(bench, section, &mut servers, point, &place.split)?;
+                let plan = point.task.plan(bench, &place.split, point.connections);
+                let labels = |way: &Way| Some(point.of(*way));
+                served::compare(bench, section, &mut servers, (&point.words(), "/"), &plan, labels)?;
             }
+            lineup::end(servers);
         }
         place.note(section);
         let report = EchoReport { sheet: Sheet::of(section), points: &points };
@@ -313,78 +285,14 @@ impl EchoPoints {
     }
 }
 
-/// An echo server that listens. Dropping it ends it.
-struct EchoProcess {
-    child: Child,
-    port: u16,
-    /// Its command line.
-    command: String,
-}
-
-impl EchoProcess {
-    /// Starts a server that echoes in this way, in a process of its own.
-    fn start(
-        bench: &Bench,
-        way: EchoWay,
-        purpose: &str,
-        points: &EchoPoints,
-        port: u16,
-        place: &ServerCpus,
-    ) -> Result<EchoProcess, Failure> {
-        let directory = bench.workspace.directory(&format!("echo-{way:?}-{purpose}").to_lowercase())?;
-        let ready = directory.join("port");
-        let mut words: Vec<String> = way.arguments().map(str::to_owned).to_vec();
-        words.extend(["--purpose", purpose, "--buffer"].map(str::to_owned));
-        words.extend([points.longest().to_string(), "--port".to_owned(), port.to_string()]);
-        let command = format!("ringroad bench {} {}", server::COMMAND, words.join(" "));
-        let conditions = place.conditions();
-        let launch = Launch::new(way.name(), Path::new("/proc/self/exe"))
-            .arguments(["bench", server::COMMAND])
-            .arguments(words)
-            .arguments(["--ready".into(), ready.clone().into_os_string()])
-            .cpus(&conditions.cpus)
-            .groups(&conditions.groups);
-        let mut child = launch.start(&directory.join("output"))?;
-        child.wait_until(READY_LIMIT, || ready.exists())?;
-        let text = fs::read_to_string(&ready);
-        let text = text.map_err(Failure::file("read", &ready))?;
-        let port = text.parse().map_err(|_| child.problem("told no port"))?;
-        Ok(EchoProcess { child, port, command })
-    }
-}
-
-/// All servers at one point, in turns.
-fn measure(
-    bench: &Bench,
-    section: &mut Section,
-    servers: &mut [(EchoWay, EchoProcess)],
-    point: EchoPoint,
-    split: &Split,
-) -> Result<(), Failure> {
-    let mut loaded = Vec::new();
-    for (way, server) in servers {
-        let plan = point.task.plan(bench, split, point.connections, server.port)?;
-        served::warm_up(bench, &plan)?;
-        loaded.push((*way, server, plan));
-    }
-    let labels = |(way, ..): &(EchoWay, &mut EchoProcess, Plan)| point.of(*way);
-    lineup::measure(bench, section, &mut loaded, labels, |(_, server, plan), _, _| {
-        let child = &server.child;
-        let served = served::observe(|| child.cpu_time(), || load::run(plan))?;
-        bench.check_interrupted()?;
-        if server.child.ended().is_some() {
-            return Err(server.child.problem("ended while it was measured"));
-        }
-        // A connection that ends early takes its messages with it: then the others were measured, and fewer of them.
-        Ok(served.outcome.check().map(|()| served.run()).map_err(|failure| failure.to_string()))
-    })?;
-    for (way, server, plan) in &loaded {
-        bench.check_interrupted()?;
-        let plan = Plan { length: Length::Time(served::calls_length(bench)), ..plan.clone() };
-        let calls = served::calls_during(server.child.tree(), || load::run(&plan));
-        lineup::add(section, &point.of(*way), CALLS_NAME, &calls);
-    }
-    Ok(())
+/// The command line of a server.
+fn command(way: &Way, purpose: &str, buffer: u32, instance: &Instance) -> String {
+    let Way { engine, location: shots, .. } = way;
+    format!(
+        "bench {} --engine {engine} --receive {shots} --accept {shots} --purpose {purpose} --buffer {buffer} --port {}",
+        server::COMMAND,
+        instance.port
+    )
 }
 
 /// Tables, plots and findings of the measurements.
@@ -406,10 +314,8 @@ impl EchoReport<'_> {
         let rows = |points: Vec<EchoPoint>| points.into_iter().map(EchoPoint::row).collect::<Vec<_>>();
         let (by_connections, by_size) = (rows(self.points.by_connections()), rows(self.points.by_size()));
         let compared = |title: &str, rows: &[(String, Labels)], figure: Figure| {
-            let mut columns: Vec<Shown> = EchoWay::ALL.map(|one| figure.at(one.name(), server(one))).into();
-            columns.push(
-                figure.over("multishot / epoll", server(EchoWay::Epoll)).where_(server(EchoWay::RingMulti)),
-            );
+            let mut columns: Vec<Shown> = WAYS.map(|one| figure.at(one.name, server(one))).into();
+            columns.push(figure.over("multishot / epoll", server(EPOLL)).where_(server(RING_MULTI)));
             self.sheet.table(title, rows, &columns)
         };
         let of = |words: &str| format!("Messages of {bytes} bytes{words}");
@@ -441,12 +347,12 @@ impl EchoReport<'_> {
         let row = |point: EchoPoint, (way, name)| {
             (format!("{name}, {} at a time", point.connections), point.of(way))
         };
-        let rows = |point: EchoPoint| EchoWay::ALL.into_iter().zip(NAMES).map(move |one| row(point, one));
+        let rows = |point: EchoPoint| WAYS.into_iter().zip(NAMES).map(move |one| row(point, one));
         let rows: Rows = self.points.accepts().into_iter().flat_map(rows).collect();
         let columns = [
             RATE.at("accepts", Labels::new()),
             CPU.shown(),
-            CPU.over("CPU / epoll's", server(EchoWay::Epoll)),
+            CPU.over("CPU / epoll's", server(EPOLL)),
             CALLS.shown(),
             LIMITED.shown(),
         ];
@@ -456,10 +362,9 @@ impl EchoReport<'_> {
     /// For readers who need more than medians.
     fn every(&self) -> Table {
         let points = self.points.messages().into_iter().chain(self.points.accepts());
-        let row =
-            |point: EchoPoint, way: EchoWay| (format!("{}, {}", way.name(), point.words()), point.of(way));
+        let row = |point: EchoPoint, way: Way| (format!("{}, {}", way.name, point.words()), point.of(way));
         let rows: Rows = points
-            .flat_map(|point| EchoWay::ALL.map(|way| row(point, way)))
+            .flat_map(|point| WAYS.map(|way| row(point, way)))
             .filter(|(_, labels)| self.sheet.has(labels))
             .collect();
         let rate = RATE.at("messages or connections", Labels::new());
@@ -470,14 +375,14 @@ impl EchoReport<'_> {
     /// The engines beside each other: a message, and an accepted connection.
     fn standings(&self) -> Vec<Standing> {
         let standing = |what: &str, point: EchoPoint| {
-            let entry = |way: EchoWay| Contestant {
-                name: way.name().to_owned(),
+            let entry = |way: Way| Contestant {
+                name: way.name.to_owned(),
                 maker: "",
                 setting: None,
                 labels: point.of(way),
             };
             let title = format!("Processor time of {what}: {}", point.words());
-            self.sheet.standing(&title, CPU, EchoWay::ALL.map(entry))
+            self.sheet.standing(&title, CPU, WAYS.map(entry))
         };
         let accepts = self.points.accepts().into_iter().next_back();
         let accepts = accepts.map(|point| standing("an accepted connection", point));
@@ -488,7 +393,7 @@ impl EchoReport<'_> {
     fn plots(&self) -> Vec<Plot> {
         let bytes = self.points.first_size();
         let messages = at([("counted", &"messages"), ("bytes", &bytes)]);
-        let lines = under(&named("server", EchoWay::ALL.map(EchoWay::name)), &messages);
+        let lines = under(&lineup::rows(&WAYS), &messages);
         let plot = |id: &str, what: &str, figure: Figure, name: &str, unit: &str| {
             let x = ("connections", axis("connections", "", AxisScale::Logarithmic));
             let title = format!("Echo of {bytes} bytes: {what}");
@@ -510,17 +415,12 @@ impl EchoReport<'_> {
         let claim = "With long connections the ring serves about a fifth more than epoll (said of nginx; here of the \
                      least that a server can do).";
         let point = self.most();
-        let ratio =
-            |figure, way| Some(self.sheet.ratio(figure, &point.of(way), &point.of(EchoWay::Epoll))?.median);
-        let found = (
-            ratio(RATE, EchoWay::RingMulti),
-            ratio(CPU, EchoWay::RingMulti),
-            ratio(CPU, EchoWay::RingSingle),
-        );
+        let ratio = |figure, way| Some(self.sheet.ratio(figure, &point.of(way), &point.of(EPOLL))?.median);
+        let found = (ratio(RATE, RING_MULTI), ratio(CPU, RING_MULTI), ratio(CPU, RING_SINGLE));
         let (Some(rate), Some(multi), Some(single)) = found else {
             return finding(claim, Verdict::Open, "Ring and epoll were not both measured.");
         };
-        let is_bound = [EchoWay::Epoll, EchoWay::RingMulti]
+        let is_bound = [EPOLL, RING_MULTI]
             .iter()
             .any(|way| self.sheet.has(&[point.of(*way), at([("limited by", &"generator")])].concat()));
         let bound = if is_bound { ", limited by the client, so that processor time counts" } else { "" };
@@ -539,15 +439,15 @@ impl EchoReport<'_> {
         let of = |way| self.sheet.series(CALLS, &point.of(way));
         let subject = format!("With {} a message", point.words());
         let claim = "It makes at most a tenth of epoll's system calls.";
-        served::calls_finding(claim, &subject, of(EchoWay::RingMulti), of(EchoWay::Epoll))
+        served::calls_finding(claim, &subject, of(RING_MULTI), of(EPOLL))
     }
 
     /// The waste would show as processor time: an accept without a connection allocates a socket and frees it again.
     fn accepts(&self) -> Finding {
         let cases = self.points.accepts().into_iter().flat_map(|point| {
             let words = |name: &str| format!("{name} at {} at a time", point.connections);
-            [(EchoWay::RingSingle, "single-shot"), (EchoWay::RingMulti, "multishot")]
-                .map(|(way, name)| (words(name), point.of(way), point.of(EchoWay::Epoll)))
+            [(RING_SINGLE, "single-shot"), (RING_MULTI, "multishot")]
+                .map(|(way, name)| (words(name), point.of(way), point.of(EPOLL)))
         });
         judged(
             "Accepting through the ring costs more than a listener in epoll, because an accept that finds nobody is work \
@@ -587,8 +487,9 @@ mod tests {
 
     #[test]
     fn servers_differ_in_engine_and_shots_only() {
-        let [epoll, single, multi] = EchoWay::ALL.map(EchoWay::arguments);
-        assert_eq!((epoll[1], single[1], multi[1]), ("epoll", "uring", "uring"));
-        assert_eq!((single[3], single[5], multi[3], multi[5]), ("single", "single", "multi", "multi"));
+        let instance = Instance { port: 8080, directory: "/x".into() };
+        let words = |way: Way| command(&way, "messages", 4096, &instance);
+        assert_eq!(words(EPOLL), words(RING_MULTI).replace("uring", "epoll"));
+        assert_eq!(words(RING_SINGLE), words(RING_MULTI).replace("multi", "single"));
     }
 }

@@ -12,7 +12,6 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 
 use clap::{Args, FromArgMatches, ValueEnum};
 use io::engine::EngineConfig;
@@ -22,7 +21,6 @@ use io::{Buf, Completion, Engine, Fd, Op, OpId, Payload, Segments, Wait};
 use crate::failure::Failure;
 use crate::load::command::EngineName;
 use crate::load::owners::Owners;
-use crate::method::workspace::write_whole;
 
 /// The hidden command that it is.
 pub(crate) const COMMAND: &str = "echo-server";
@@ -64,12 +62,8 @@ pub(super) struct EchoServerOptions {
     /// Bytes of each receive buffer: the longest message, so that none comes in pieces for want of room
     #[arg(long)]
     buffer: u32,
-    /// 0 for one that is free
     #[arg(long)]
     port: u16,
-    /// Made when it listens; holds the port
-    #[arg(long)]
-    ready: PathBuf,
 }
 
 /// Serves until it is ended by a signal.
@@ -78,22 +72,18 @@ pub(crate) fn main(args: &[OsString]) -> Result<(), Failure> {
     let matches = command.try_get_matches_from(args).map_err(|error| crate::failure::usage(&error))?;
     let options =
         EchoServerOptions::from_arg_matches(&matches).map_err(|error| crate::failure::usage(&error))?;
-    let (listener, port) = listen(options.port)?;
-    let mut echo = Echo::new(&options, listener)?;
-    write_whole(&options.ready, &port.to_string())?;
-    echo.serve()
+    Echo::new(&options, listen(options.port)?)?.serve()
 }
 
-/// A listener on loopback, and its port.
-fn listen(port: u16) -> Result<(OwnedFd, u16), Failure> {
+/// A listener on loopback.
+fn listen(port: u16) -> Result<OwnedFd, Failure> {
     let failure = |error| Failure::Kernel { doing: format!("listening on 127.0.0.1:{port}"), error };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(failure)?;
-    let port = listener.local_addr().map_err(failure)?.port();
     // Connections inherit both from their listener, which saves two system calls for each.
     rustix::net::sockopt::set_tcp_nodelay(&listener, true).map_err(|error| failure(error.into()))?;
     rustix::net::listen(&listener, BACKLOG).map_err(|error| failure(error.into()))?;
     listener.set_nonblocking(true).map_err(failure)?;
-    Ok((listener.into(), port))
+    Ok(listener.into())
 }
 
 /// What an operation is for.
