@@ -49,7 +49,9 @@ impl fmt::Display for Failure {
                 names.len(),
                 names.join(", ")
             ),
-            Failure::Interrupted => f.write_str("interrupted; what was started is stopped and removed"),
+            Failure::Interrupted => {
+                f.write_str("interrupted; programs of the run are stopped, its files removed")
+            }
             Failure::Other(text) => f.write_str(text),
         }
     }

@@ -69,7 +69,7 @@ pub(crate) fn run_watched(plan: &Plan, watch: &mut dyn FnMut(&Second)) -> Result
 fn check(plan: &Plan) -> Result<(), Failure> {
     let wrong = |what: &str| Err(Failure::Usage(what.to_owned()));
     if plan.targets.is_empty() {
-        return wrong("no URL to ask for");
+        return wrong("no URL to request");
     }
     if plan.connections == 0 {
         return wrong("a load needs at least one connection");

@@ -1,4 +1,4 @@
-//! How things are measured, whatever is measured: rounds of pairs in turn, medians with their spread, the directory that
+//! How all scenarios measure: medians with their spread, the directory that
 //! everything is made in, programs that are started and ended, and what they may use.
 
 pub(crate) mod cgroup;
@@ -11,7 +11,6 @@ pub(crate) mod page_cache;
 pub(crate) mod pin;
 pub(crate) mod proc_stat;
 pub(crate) mod process;
-pub(crate) mod rounds;
 pub(crate) mod signals;
 pub(crate) mod stats;
 pub(crate) mod syscalls;
@@ -20,8 +19,8 @@ pub(crate) mod timeline;
 pub(crate) mod workspace;
 
 // `process` starts programs through `enter`; `cgroup`, `page_cache`, `namespace` and `pin` set the conditions;
-// `disturbance`, `machine`, `memory`, `syscalls` and `timeline` look, over `proc_stat` and `system_stat`; `rounds` and `stats`
-// make figures of what was measured.
+// `disturbance`, `machine`, `memory`, `syscalls` and `timeline` look, over `proc_stat` and `system_stat`; `stats`
+// makes figures of the measurements.
 
 use std::time::Duration;
 

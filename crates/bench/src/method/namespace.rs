@@ -115,6 +115,6 @@ fn bring_up_loopback() -> io::Result<()> {
     match (kind, error) {
         (NLMSG_ERROR, 0) if length >= 20 => Ok(()),
         (NLMSG_ERROR, error) if length >= 20 => Err(io::Error::from_raw_os_error(-error)),
-        _ => Err(io::Error::other("rtnetlink answered something else")),
+        _ => Err(io::Error::other("rtnetlink returned something else")),
     }
 }

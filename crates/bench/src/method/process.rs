@@ -168,7 +168,7 @@ impl Child {
                 return Err(self.problem(&format!("ended with {}", words_of(status))));
             }
             if Instant::now() >= deadline {
-                return Err(self.problem(&format!("did not answer within {} s", limit.as_secs())));
+                return Err(self.problem(&format!("did not respond within {} s", limit.as_secs())));
             }
         }
     }

@@ -28,7 +28,7 @@ pub(crate) fn watch(interrupted: Arc<AtomicBool>) {
     let started = std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         while let Ok(signal) = set().wait() {
             if !interrupted.swap(true, Ordering::Relaxed) {
-                eprintln!("{signal}: ending what was started");
+                eprintln!("{signal}: ending the programs of the run");
             }
         }
     });

@@ -22,13 +22,12 @@ use clap::Args;
 use super::described::Scenario;
 use super::fill::entries;
 use super::lineup::{self, Compared, Filed, NGINX, READY, RING, SERVERS, Text, Way, of};
-use super::origin::{Origin, read_head};
+use super::origin::{Origin, read_request};
 use super::served::{self, P50, P99, P999, ServerCpus};
 use super::sheet::{Figure, Labels, Of, Rows, Sheet, alone_and_beside, at, figure, judged, under};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{Length, Pace, Plan};
-use crate::method::pin::{self, Split};
 use crate::method::{page_cache, pause};
 use crate::peers::server::{Instance, Program, Server};
 use crate::report::model::{Run, Section, Table, Told};
@@ -79,7 +78,7 @@ impl Scenario for CacheOptions {
     const HELP: &'static str =
         "A cache's own work: one fetch for a thousand clients, a start and an end of many entries";
     const TITLE: &'static str = "A cache's own work: one fetch for many, a start and an end of many entries";
-    const QUESTION: &'static str = "How many requests reach the origin, how soon is a cache known after a start, and who notices removals?";
+    const QUESTION: &'static str = "How many requests reach the origin, how soon is a cache loaded after a start, and do removals delay requests?";
 
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         served::raise_descriptors();
@@ -92,8 +91,7 @@ impl Scenario for CacheOptions {
         if !bench.is_root() {
             section.skip("dropping the page cache", "needs root: a start finds directories in memory");
         }
-        let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
-        place.note(section);
+        let place = ServerCpus::of_one_worker(bench, section);
         let life = Life { bench, options: self, place, entries };
         life.shared(section)?;
         let mut ways = lineup::programs(bench, section, REMOVING, "");
@@ -380,7 +378,7 @@ fn remove_snapshot(directory: &Path) -> Result<(), Failure> {
 /// The object to each request of a connection, over so long.
 fn send_slowly(mut socket: TcpStream, length: Duration, count: &AtomicU64) -> std::io::Result<()> {
     let piece = vec![b'o'; OBJECT_BYTES / PIECES as usize];
-    while read_head(&mut socket).is_some() {
+    while read_request(&mut socket)?.is_some() {
         count.fetch_add(1, Ordering::Relaxed);
         let head = format!(
             "HTTP/1.1 200 OK\r\nCache-Control: max-age=3600\r\nContent-Length: {OBJECT_BYTES}\r\n\r\n"

@@ -24,7 +24,7 @@ use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{Pace, Plan};
 use crate::method::memory;
-use crate::method::pin::{self, Split};
+use crate::method::pin::Split;
 use crate::peers::client::Idle;
 use crate::peers::server::{Instance, Program, Server};
 use crate::report::model::{AxisScale, Finding, Run, Section, Table, Told, Verdict};
@@ -78,7 +78,7 @@ impl Scenario for CrowdOptions {
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         let descriptors = served::raise_descriptors();
         let crowd = Crowd::choose(bench, self, descriptors, section);
-        let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
+        let place = ServerCpus::of_one_worker(bench, section);
         let mut ways = lineup::programs(bench, section, SERVERS, "");
         lineup::measure_all(bench, section, &mut ways, |(way, program), round, section| {
             bench.progress(format_args!("crowd: {}, round {}", way.name, round + 1));
@@ -87,7 +87,6 @@ impl Scenario for CrowdOptions {
             crowd.measure(bench, way, server, &place.split)
         })?;
         let half = half_load(bench, section, &crowd, &ways, &place)?;
-        place.note(section);
         let told = crowd.told(Sheet::of(section), half);
         section.tell(told);
         Ok(())
@@ -208,7 +207,7 @@ impl Crowd {
         let growth = CPU.over(&format!("{} / {}", self.connections, self.few), open(self.few));
         columns.push(growth.where_(open(self.connections)));
         let title = format!(
-            "return 200 over kept connections, at most {} of them active: processor time of the server",
+            "return 200 over keep-alive connections, at most {} of them active: processor time of the server",
             self.active
         );
         sheet.table(&title, &lineup::rows(&SERVERS), &columns)
@@ -218,7 +217,7 @@ impl Crowd {
     /// connections at its start, which a small figure per connection would hide.
     fn memory(&self, sheet: Sheet<'_>) -> Table {
         let title = format!(
-            "Memory of the server in user space, with {} idle connections that have had one answer each",
+            "Memory of the server in user space, with {} idle connections that have had one response each",
             self.connections - self.active
         );
         let columns = [MEMORY.shown(), EACH.shown()];
@@ -271,7 +270,7 @@ fn half_load(
     let halved = way.name;
     let full = plan(server)?;
     let rate = served::measure(bench, server, &full)?.outcome.answers_per_second() / 2.0;
-    bench.progress(format_args!("crowd: {rate:.0} requests a second, half of what {halved} answers"));
+    bench.progress(format_args!("crowd: {rate:.0} requests a second, half of the rate of {halved}"));
     let labels = |(way, _): &(Way, Server)| of(way, &half());
     lineup::measure(bench, section, &mut servers, labels, |(_, server), _, _| {
         let plan = Plan { pace: Pace::Open { rate }, ..plan(server)? };
@@ -291,16 +290,15 @@ fn halves(sheet: Sheet<'_>, of: &str, rate: f64, rows: &[(String, Labels)]) -> T
         columns.extend([percentile.shown(), over]);
     }
     columns.push(CPU.shown());
-    let title = format!(
-        "return 200, {rate:.0} requests a second whatever the server does: half of what {of} answers"
-    );
+    let title =
+        format!("return 200, {rate:.0} requests a second whatever the server does: half of the rate of {of}");
     sheet.table(&title, rows, &columns)
 }
 
 /// Judged with the spread, because at half load a percentile depends on what else the machine does more than on anything
 /// that a server does.
 fn slower(sheet: Sheet<'_>) -> Finding {
-    let claim = "At half of the load answers take no longer than nginx's, by more than repetitions differ.";
+    let claim = "At half of the load responses take no longer than nginx's, by more than repetitions differ.";
     let cases = [P50, P99, P999].map(|figure| {
         let case = (figure.name.to_owned(), of(&RING, &half()), of(&NGINX, &half()));
         sheet.ratios(figure, [case], |ratio| ratio.low <= 1.0)

@@ -131,8 +131,7 @@ impl Scenario for FillOptions {
     const HELP: &'static str =
         "A proxy cache that is being filled: misses of three sizes, and what is written to the disk for them";
     const TITLE: &'static str = "A cache that is being filled";
-    const QUESTION: &'static str =
-        "How fast does a proxy answer what it has to fetch and store, and what does it write for that?";
+    const QUESTION: &'static str = "How fast are responses that a proxy has to fetch and store, and how many bytes does it write for them?";
 
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         served::raise_descriptors();
@@ -140,14 +139,14 @@ impl Scenario for FillOptions {
         let each: u64 = SIZES.iter().map(one).sum();
         bench.workspace.need_space(each * WAYS.len() as u64 * u64::from(bench.repetitions()))?;
         if !bench.is_root() {
-            section.skip("memory limit", "control groups need root: what is stored may wait in memory");
+            section.skip("memory limit", "control groups need root: stored responses may wait in memory");
         }
         let mut ways = lineup::programs(bench, section, WAYS, "");
         let split = Split::of(&pin::available(), 1);
         let origin = origin(bench, &split)?;
         let caches = RefCell::default();
         for size in SIZES {
-            bench.progress(format_args!("fill: {} answers of {}", size.requests(bench), size.name));
+            bench.progress(format_args!("fill: {} responses of {}", size.requests(bench), size.name));
             let labels = |(way, _): &(Way, Program)| of(way, &size.labels());
             lineup::measure(bench, section, &mut ways, labels, |(way, program), _, section| {
                 let connections = self.connections;
@@ -171,7 +170,7 @@ impl Scenario for FillOptions {
 fn told(sheet: Sheet<'_>, connections: u32, is_limited: bool) -> Told {
     // By bytes: the rates of the sizes are too far apart for one axis, what they move is not.
     let plot = sheet.plot(
-        ("fill-throughput", "Bytes a second that are fetched, answered and stored, by size"),
+        ("fill-throughput", "Bytes a second that are fetched, sent and stored, by size"),
         ("KiB", axis("size", "KiB", AxisScale::Logarithmic)),
         (THROUGHPUT, axis("throughput", "MB/s", AxisScale::Logarithmic)),
         &lineup::rows(&WAYS),
@@ -197,7 +196,7 @@ fn told(sheet: Sheet<'_>, connections: u32, is_limited: bool) -> Told {
         format!("At most {WRITTEN_WANTED} bytes are written for each that is stored, file system included.");
     let written = judged(claim, "On the ring: ", &written.collect::<Vec<_>>(), "Nothing was measured.");
     let standing = |size: FillSize| {
-        let title = format!("Answers of {} that are fetched and stored", size.name);
+        let title = format!("Responses of {} that are fetched and stored", size.name);
         Compared { sheet, ways: &WAYS }.standing(&title, RATE, &size.labels())
     };
     Told {
@@ -215,7 +214,7 @@ fn table(sheet: Sheet<'_>, size: FillSize, connections: u32, is_limited: bool) -
         false => "no memory limit".to_owned(),
     };
     let title = format!(
-        "Answers of {} that are fetched and stored, one worker, {connections} connections, {memory}",
+        "Responses of {} that are fetched and stored, one worker, {connections} connections, {memory}",
         size.name
     );
     let nginx = || at([("server", &NGINX.name)]);

@@ -29,7 +29,7 @@ use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{Length, Plan};
 use crate::method::page_cache;
-use crate::method::pin::{self, Split};
+use crate::method::pin::Split;
 use crate::peers::server::{Instance, Server};
 use crate::peers::tool::Peer;
 use crate::report::model::{AxisScale, Finding, Run, Section, Told};
@@ -135,8 +135,7 @@ impl Scenario for LargeOptions {
         let files = bench.workspace.directory("large")?;
         let file = files.join("file");
         super::disk::fill(bench, &file, megabytes * MEGABYTE)?;
-        let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
-        place.note(section);
+        let place = ServerCpus::of_one_worker(bench, section);
         let (begun, wanted) = (Instant::now(), bench.repetitions());
         let mut servers = lineup::start(bench, section, (&place, None), (&WAYS, ""), |way, instance| {
             configuration(way, instance, &files)

@@ -2,7 +2,6 @@
 
 use crate::context::Bench;
 use crate::failure::Failure;
-use crate::method::rounds::in_turns;
 use crate::peers::server::{Instance, Program, Server};
 use crate::peers::tool::Peer;
 use crate::report::model::{Run, Section, Standing, Table};
@@ -212,7 +211,15 @@ pub(crate) fn measure_all<V>(
     things: &mut [V],
     mut all: impl FnMut(&mut V, u32, &mut Section) -> Result<Vec<Filed>, Failure>,
 ) -> Result<(), Failure> {
-    let measured = in_turns(bench, things, |thing, round| all(thing, round, section))?;
+    // A B C A B C, never A A B B: a drift of the machine (temperature, neighbours, free memory) is a drift for all of them.
+    let mut measured: Vec<Vec<Vec<Filed>>> = things.iter().map(|_| Vec::new()).collect();
+    for round in 0..bench.repetitions() {
+        for (thing, results) in things.iter_mut().zip(&mut measured) {
+            bench.check_interrupted()?;
+            bench.progress.tick();
+            results.push(all(thing, round, section)?);
+        }
+    }
     for rounds in measured {
         for (round, filed) in rounds.into_iter().enumerate() {
             filed.into_iter().for_each(|(labels, measured)| file(section, measured, &labels, round));

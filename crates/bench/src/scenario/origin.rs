@@ -47,22 +47,94 @@ impl Origin {
     }
 }
 
-/// A request without a body; none at the end of the connection.
-pub(crate) fn read_head(socket: &mut TcpStream) -> Option<Vec<u8>> {
-    let mut head = Vec::new();
-    let mut part = [0; 4096];
-    while !head.ends_with(b"\r\n\r\n") {
-        let count = socket.read(&mut part).ok().filter(|&count| count > 0)?;
-        head.extend_from_slice(&part[..count]);
-    }
-    Some(head)
-}
-
 impl Drop for Origin {
     fn drop(&mut self) {
         self.is_ended.store(true, Ordering::Relaxed);
         // Wakes the thread that accepts.
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
         let _ = self.listening.take().map(JoinHandle::join);
+    }
+}
+
+/// A request that an origin has read whole.
+pub(crate) struct Request {
+    /// Up to the empty line, and at most a part of the body.
+    pub(crate) head: Vec<u8>,
+    pub(crate) body_bytes: usize,
+}
+
+/// Reads a request with its body; none at the end of the connection. A proxy sends the next request after the response only,
+/// so nothing behind the body is expected.
+pub(crate) fn read_request(socket: &mut impl Read) -> std::io::Result<Option<Request>> {
+    let (mut head, mut part) = (Vec::new(), vec![0; 64 << 10]);
+    let end = loop {
+        match socket.read(&mut part)? {
+            0 if head.is_empty() => return Ok(None),
+            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            count => head.extend_from_slice(&part[..count]),
+        }
+        if let Some(at) = head.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+            break at + 4;
+        }
+    };
+    let length = content_length(&head[..end])?;
+    let mut left = length.saturating_sub(head.len() - end);
+    while left > 0 {
+        match socket.read(&mut part)? {
+            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            count => left = left.saturating_sub(count),
+        }
+    }
+    Ok(Some(Request { head, body_bytes: length }))
+}
+
+/// `Content-Length` of a header section; 0 without one. A coding of the body would need another reader.
+fn content_length(head: &[u8]) -> std::io::Result<usize> {
+    let invalid = || std::io::Error::from(std::io::ErrorKind::InvalidData);
+    let text = std::str::from_utf8(head).map_err(|_| invalid())?;
+    let fields = || text.lines().filter_map(|line| line.split_once(':'));
+    if fields().any(|(name, _)| name.eq_ignore_ascii_case("transfer-encoding")) {
+        return Err(invalid());
+    }
+    match fields().find(|(name, _)| name.eq_ignore_ascii_case("content-length")) {
+        Some((_, value)) => value.trim().parse().map_err(|_| invalid()),
+        None => Ok(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A connection that brings at most so many bytes with each read.
+    struct Slow<'a>(&'a [u8], usize);
+
+    impl Read for Slow<'_> {
+        fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+            let most = self.1.min(into.len());
+            self.0.read(&mut into[..most])
+        }
+    }
+
+    #[test]
+    fn the_origin_reads_a_whole_body_before_it_answers() {
+        let request = [&b"POST / HTTP/1.1\r\ncontent-length: 1000\r\n\r\n"[..], &[b'u'; 1000]].concat();
+        let bytes =
+            |connection: &mut Slow<'_>| read_request(connection).unwrap().map(|request| request.body_bytes);
+        for size in [1, 7, 600, 5000] {
+            let mut connection = Slow(&request, size);
+            assert_eq!(bytes(&mut connection), Some(1000));
+            assert!(connection.0.is_empty(), "{size}: {} bytes are left", connection.0.len());
+            assert_eq!(bytes(&mut connection), None);
+        }
+        let cut = &request[..request.len() - 1];
+        assert!(read_request(&mut Slow(cut, 100)).is_err());
+        let get = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+        assert_eq!(bytes(&mut Slow(get, 100)), Some(0));
+    }
+
+    #[test]
+    fn the_origin_takes_no_chunked_body() {
+        assert!(content_length(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n").is_err());
     }
 }

@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::load::{self, Answers, Expect, Length, Outcome, Plan, Tally, Target};
 use crate::method::cgroup::{Group, Limits};
 use crate::method::disturbance::Watch;
-use crate::method::pin::Split;
+use crate::method::pin::{self, Split};
 use crate::method::process::CpuTime;
 use crate::method::syscalls::Calls;
 use crate::method::system_stat::SystemStat;
@@ -234,7 +234,7 @@ pub(crate) fn calls_finding(
         (Err(reason), _) | (_, Err(reason)) => {
             finding(claim, Verdict::Open, format!("Not counted here: {reason}."))
         }
-        _ => finding(claim, Verdict::Open, "Too little was answered to tell."),
+        _ => finding(claim, Verdict::Open, "Too few responses to tell."),
     }
 }
 
@@ -281,6 +281,13 @@ impl ServerCpus {
             Ok(group) => ServerCpus { split, group: Some(group), without_group: None, tls: None },
             Err(reason) => ServerCpus { split, group: None, without_group: Some(reason), tls: None },
         }
+    }
+
+    /// For servers of one worker; says in the section whether anything holds kernel workers there.
+    pub(crate) fn of_one_worker(bench: &Bench, section: &mut Section) -> ServerCpus {
+        let cpus = ServerCpus::new(bench, Split::of(&pin::available(), 1));
+        cpus.note(section);
+        cpus
     }
 
     /// Notes in a section that nothing holds kernel workers there, where nothing does.

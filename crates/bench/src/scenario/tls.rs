@@ -28,7 +28,6 @@ use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{self, Length, Pace, Plan, Reuse};
 use crate::method::memory;
-use crate::method::pin::{self, Split};
 use crate::peers::client::Idle;
 use crate::peers::server::{Instance, Server};
 use crate::peers::tool::Peer;
@@ -119,7 +118,7 @@ impl Scenario for TlsOptions {
     const NAME: &'static str = "tls";
     const SECONDS: u32 = 170;
     const HELP: &'static str =
-        "TLS: handshakes full and resumed, kept connections, idle ones, and latency beside handshakes";
+        "TLS: handshakes full and resumed, keep-alive connections, idle ones, and latency beside handshakes";
     const TITLE: &'static str =
         "TLS: handshakes, keep-alive connections, idle connections, and requests beside handshakes";
     const QUESTION: &'static str = "What does TLS cost a server for each connection and for each request, and do handshakes delay requests?";
@@ -127,13 +126,12 @@ impl Scenario for TlsOptions {
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
         served::raise_descriptors();
         let data = Data::make(bench)?;
-        let mut place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
+        let mut place = ServerCpus::of_one_worker(bench, section);
         place.tls = Some(client(false)?);
         for (key, _) in KEYS {
             measure_key(bench, section, &data, &place, key)?;
         }
         idle(bench, section, &data, &place, self)?;
-        place.note(section);
         let told = told(Sheet::of(section));
         section.tell(told);
         Ok(())
@@ -163,7 +161,8 @@ fn measure_key(
     for &(file, bytes) in files {
         let mut plan = served::load(bench, &place.split, CONNECTIONS, LENGTH);
         (plan.tls, plan.expect) = (Some(client(false)?), served::whole(bytes as u64));
-        let (words, path) = (format!("a file of {file}, {CONNECTIONS} kept connections"), format!("/{file}"));
+        let (words, path) =
+            (format!("a file of {file}, {CONNECTIONS} keep-alive connections"), format!("/{file}"));
         let labels = kept(file, bytes);
         served::compare(bench, section, &mut servers, (&words, &path), &plan, |way| Some(of(way, &labels)))?;
     }
@@ -198,7 +197,7 @@ fn beside(
     place: &ServerCpus,
     key: &str,
 ) -> Result<(), Failure> {
-    bench.progress(format_args!("tls: kept requests beside handshakes, {key}"));
+    bench.progress(format_args!("tls: keep-alive requests beside handshakes, {key}"));
     let with = client(false)?;
     lineup::measure_all(bench, section, servers, |(way, server), _, _| {
         let length = bench.length(LENGTH);
@@ -271,7 +270,8 @@ fn told(sheet: Sheet<'_>) -> Told {
         .map(|(words, case)| servers.standing(&format!("Processor time of a connection: {words}"), CPU, case))
         .collect();
     for (file, bytes) in FILES {
-        let title = format!("Processor time of a request: a file of {file}, {CONNECTIONS} kept connections");
+        let title =
+            format!("Processor time of a request: a file of {file}, {CONNECTIONS} keep-alive connections");
         standings.push(servers.standing(&title, CPU, &kept(file, bytes)));
     }
     standings.push(servers.standing("Memory of an idle TLS connection", IDLE_BYTES, &idle_labels()));
@@ -288,7 +288,7 @@ fn told(sheet: Sheet<'_>) -> Told {
             &servers.rows(&at([("connections", &CONNECTIONS)])),
         ),
         sheet.curves(
-            ("tls-percentiles", "Latency of kept requests, alone and beside full handshakes with ECDSA"),
+            ("tls-percentiles", "Latency of requests over keep-alive connections, alone and beside full handshakes with ECDSA"),
             "ms",
             &timed(["alone", "beside"]),
         ),
@@ -307,12 +307,14 @@ fn tables(sheet: Sheet<'_>) -> Vec<Table> {
         tables.push(servers.table(&title, &case, &columns));
     }
     for (file, bytes) in FILES {
-        let title = format!("A file of {file} over TLS, {CONNECTIONS} kept connections");
+        let title = format!("A file of {file} over TLS, {CONNECTIONS} keep-alive connections");
         let columns = [RATE.shown(), P50.shown(), P99.shown(), CPU.shown(), over_nginx()];
         tables.push(servers.table(&title, &kept(file, bytes), &columns));
     }
     for (key, _) in KEYS {
-        let title = format!("Latency of kept requests, alone and beside full handshakes with {key}");
+        let title = format!(
+            "Latency of requests over keep-alive connections, alone and beside full handshakes with {key}"
+        );
         let case = at([("beside certificate", &key)]);
         tables.push(servers.table(&title, &case, &alone_and_beside(&[P50, P99, P999])));
     }
@@ -333,9 +335,13 @@ fn findings(sheet: Sheet<'_>) -> Vec<Finding> {
     let felt = sheet.ratios(P99, felt, |ratio| ratio.median <= 2.0);
     vec![
         beside_nginx("A connection takes at most nginx's processor time.", CPU, connections()),
-        beside_nginx("A request over a kept connection takes at most nginx's processor time.", CPU, files),
+        beside_nginx(
+            "A request over a keep-alive connection takes at most nginx's processor time.",
+            CPU,
+            files,
+        ),
         judged(
-            "Handshakes are not felt by requests over kept connections (99th percentile at most doubled).",
+            "Handshakes are not felt by requests over keep-alive connections (99th percentile at most doubled).",
             "p99 beside handshakes, of its value without them: ",
             &felt,
             "It was not measured.",

@@ -45,9 +45,8 @@ pub(super) fn run(
     let set = directory.map_or_else(|| make(bench, file_bytes), find)?;
     let count = set.files.len();
     let size = u32::try_from(set.file_bytes).map_or_else(|_| set.file_bytes.to_string(), size_name);
-    section.title = format!("A set of files: {count} of {size}, opened, read past the page cache, closed");
-    section.question =
-        "How many files a second does this machine open, read and close, whoever asks?".to_owned();
+    section.title = format!("A set of files: {count} of {size}, opened, read with O_DIRECT, closed");
+    section.question = "How many files a second does this machine open, read and close?".to_owned();
     // The write-up has nothing of the kind.
     section.seed = None;
     let mut plans = plans(bench, &set);

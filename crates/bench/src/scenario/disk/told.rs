@@ -77,30 +77,30 @@ pub(super) fn told(sheet: Sheet<'_>, items: &[Item]) -> Told {
     let tables = [
         told.whole(
             JobTable::WriteUp,
-            "Mixed random reads and writes of 128k past the page cache: one process, depth 16, and 16 processes",
+            "Mixed random reads and writes of 128k bypassing the page cache: one process, depth 16, and 16 processes",
             &whole,
         ),
         told.whole(JobTable::Own, "The jobs described", &DETAILS),
         told.whole(
             JobTable::Engines,
-            "Engines: random reads of 4k past the page cache, 16 in flight (sync: 16 threads)",
+            "Engines: random reads of 4k bypassing the page cache, 16 in flight (sync: 16 threads)",
             &DETAILS,
         ),
         told.crossed(
             JobTable::Depths,
-            "Depth: random reads of 4k past the page cache (sync: as many threads)",
+            "Depth: random reads of 4k bypassing the page cache (sync: as many threads)",
             &engine,
             Figure { decimals: 1, ..IOPS },
         ),
         told.crossed(
             JobTable::Blocks,
-            "Block sizes and patterns: uring past the page cache, 16 in flight",
+            "Block sizes and patterns: uring bypassing the page cache, 16 in flight",
             &pattern,
             BANDWIDTH,
         ),
         told.crossed(
             JobTable::Caching,
-            "Past the page cache and through it: reads of 128k, 16 in flight (sync: 16 threads)",
+            "Bypassing the page cache and through it: reads of 128k, 16 in flight (sync: 16 threads)",
             &way,
             BANDWIDTH,
         ),

@@ -187,7 +187,7 @@ fn meet(assignment: &Assignment) -> Result<(), String> {
     let deadline = Instant::now() + READY_LIMIT;
     while !assignment.go.exists() {
         if Instant::now() > deadline {
-            return Err("nobody said go".to_owned());
+            return Err("the signal to begin did not come".to_owned());
         }
         pause(Duration::from_millis(1));
     }

@@ -33,7 +33,7 @@ use super::sheet::{
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{Answers, Expect, Plan, Reuse};
-use crate::method::pin::{self, Split};
+use crate::method::pin::Split;
 use crate::peers::server::{Instance, Program, Server};
 use crate::report::model::{AxisScale, Finding, Plot, Section, Standing, Table, Told, Verdict};
 
@@ -177,7 +177,7 @@ impl Scenario for EchoOptions {
         if let Some(refusal) = &refusal {
             section.skip("io_uring", &format!("no io_uring here: {}", refusal.cause));
         }
-        let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
+        let place = ServerCpus::of_one_worker(bench, section);
         let ways: Vec<Way> = WAYS.into_iter().filter(|way| *way == EPOLL || refusal.is_none()).collect();
         for (purpose, of_purpose) in [("messages", points.messages()), ("connections", points.accepts())] {
             let mut servers = Vec::new();
@@ -198,7 +198,6 @@ impl Scenario for EchoOptions {
             }
             lineup::end(servers);
         }
-        place.note(section);
         let report = EchoReport { sheet: Sheet::of(section), points: &points };
         let told = Told {
             tables: report.tables(place.split.words()),
@@ -450,7 +449,7 @@ impl EchoReport<'_> {
                 .map(|(way, name)| (words(name), point.of(way), point.of(EPOLL)))
         });
         judged(
-            "Accepting through the ring costs more than a listener in epoll, because an accept that finds nobody is work \
+            "Accepting through the ring costs more than a listener in epoll, because an accept without a connection is work \
              for nothing.",
             "Processor time of an accepted connection, by that with the listener in epoll: ",
             &self.sheet.ratios(CPU, cases, |ratio| ratio.median > 1.0 + EQUAL_WITHIN),

@@ -194,8 +194,7 @@ fn measure(
     cases: &[H2Case],
     configuration: impl Fn(&Way, &Instance, u16) -> String,
 ) -> Result<(), Failure> {
-    let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
-    place.note(section);
+    let place = ServerCpus::of_one_worker(bench, section);
     let tool = match Peer::H2load.find(bench) {
         Ok(tool) => tool,
         Err(missing) => {

@@ -10,7 +10,7 @@
 //! * Connections to the origin are kept.
 //! * Uploads fit into `client_body_buffer_size`: no server writes them to a temporary file.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::load::Plan;
 use crate::method::pin::{self, Split};
 use crate::report::model::Section;
 use crate::scenario::lineup::{self, READY, SERVERS, Text, of};
-use crate::scenario::origin::Origin;
+use crate::scenario::origin::{Origin, Request, read_request};
 use crate::scenario::served::{self, ServerCpus};
 use crate::scenario::sheet::{Sheet, at};
 
@@ -121,83 +121,8 @@ fn serve(mut socket: TcpStream) -> std::io::Result<()> {
         [format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes(), body].concat()
     };
     let (to_a_get, to_an_upload) = (response(&[b'p'; RESPONSE_BYTES]), response(RECEIVED));
-    let mut part = vec![0; 64 << 10];
-    while let Some(length) = read_request(&mut socket, &mut part)? {
-        socket.write_all(if length == 0 { &to_a_get } else { &to_an_upload })?;
+    while let Some(Request { body_bytes, .. }) = read_request(&mut socket)? {
+        socket.write_all(if body_bytes == 0 { &to_a_get } else { &to_an_upload })?;
     }
     Ok(())
-}
-
-/// Reads a request: the length of its body, or nothing at the end of the connection. A proxy sends the next request after
-/// the response only, so nothing behind the body is expected.
-fn read_request(socket: &mut impl Read, part: &mut [u8]) -> std::io::Result<Option<usize>> {
-    let mut head = Vec::new();
-    let end = loop {
-        match socket.read(part)? {
-            0 if head.is_empty() => return Ok(None),
-            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-            count => head.extend_from_slice(&part[..count]),
-        }
-        if let Some(at) = head.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
-            break at + 4;
-        }
-    };
-    let length = content_length(&head[..end])?;
-    let mut left = length.saturating_sub(head.len() - end);
-    while left > 0 {
-        match socket.read(part)? {
-            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-            count => left = left.saturating_sub(count),
-        }
-    }
-    Ok(Some(length))
-}
-
-/// `Content-Length` of a header section; 0 without one. A coding of the body would need another reader.
-fn content_length(head: &[u8]) -> std::io::Result<usize> {
-    let invalid = || std::io::Error::from(std::io::ErrorKind::InvalidData);
-    let text = std::str::from_utf8(head).map_err(|_| invalid())?;
-    let fields = || text.lines().filter_map(|line| line.split_once(':'));
-    if fields().any(|(name, _)| name.eq_ignore_ascii_case("transfer-encoding")) {
-        return Err(invalid());
-    }
-    match fields().find(|(name, _)| name.eq_ignore_ascii_case("content-length")) {
-        Some((_, value)) => value.trim().parse().map_err(|_| invalid()),
-        None => Ok(0),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A connection that brings at most so many bytes with each read.
-    struct Slow<'a>(&'a [u8], usize);
-
-    impl Read for Slow<'_> {
-        fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-            let most = self.1.min(into.len());
-            self.0.read(&mut into[..most])
-        }
-    }
-
-    #[test]
-    fn the_origin_reads_a_whole_body_before_it_answers() {
-        let request = [&b"POST / HTTP/1.1\r\ncontent-length: 1000\r\n\r\n"[..], &[b'u'; 1000]].concat();
-        for size in [1, 7, 600, 5000] {
-            let mut connection = Slow(&request, size);
-            assert_eq!(read_request(&mut connection, &mut [0; 4096]).unwrap(), Some(1000));
-            assert!(connection.0.is_empty(), "{size}: {} bytes are left", connection.0.len());
-            assert_eq!(read_request(&mut connection, &mut [0; 4096]).unwrap(), None);
-        }
-        let cut = &request[..request.len() - 1];
-        assert!(read_request(&mut Slow(cut, 100), &mut [0; 4096]).is_err());
-        let get = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
-        assert_eq!(read_request(&mut Slow(get, 100), &mut [0; 4096]).unwrap(), Some(0));
-    }
-
-    #[test]
-    fn the_origin_takes_no_chunked_body() {
-        assert!(content_length(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n").is_err());
-    }
 }

@@ -28,7 +28,7 @@ use super::sheet::{Figure, Labels, Of, Rows, Sheet, alone_and_beside, at, figure
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{Length, Plan};
-use crate::method::pin::{self, Split};
+use crate::method::pin::Split;
 use crate::peers::server::{Instance, Server};
 use crate::peers::tool::Peer;
 use crate::report::model::{Finding, Run, Section, Table, Told, Verdict};
@@ -129,7 +129,7 @@ impl Scenario for IsolateOptions {
     const TITLE: &'static str =
         "Requests that need no disk or another one, beside others that wait for a slow one";
     const QUESTION: &'static str =
-        "While clients wait for a slow disk: how long do others wait who need none, or another one?";
+        "While clients wait for a slow disk: how long do requests take that need no disk, or another one?";
 
     /// Measures each way alone and beside requests that wait for the slow disk.
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
@@ -138,13 +138,13 @@ impl Scenario for IsolateOptions {
         let stuck = if bench.scale == Scale::Instant { self.stuck.min(20) } else { self.stuck };
         let disk = SlowDisk::make(bench, stuck, self.reads)?;
         section.question = format!(
-            "While {stuck} clients wait for a slow disk ({}): how long do others wait who need none, or another one?",
+            "While {stuck} clients wait for a slow disk ({}): how long do requests take that need no disk, or another one?",
             disk.words()
         );
         let warm = bench.workspace.directory("isolate-warm")?;
         let file = warm.join("file");
         fs::write(&file, vec![b'w'; FILE_BYTES]).map_err(Failure::file("write", &file))?;
-        let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
+        let place = ServerCpus::of_one_worker(bench, section);
         let is_slowed = |way: &Way| way.peer.is_none() || disk.slows_nginx();
         let mut ways = lineup::programs(bench, section, WAYS.into_iter().filter(is_slowed), "");
         for way in WAYS.iter().filter(|way| !is_slowed(way)) {
@@ -170,7 +170,6 @@ impl Scenario for IsolateOptions {
             subject.server.end();
             measured
         })?;
-        place.note(section);
         let measured = ways.iter().map(|(way, _)| *way).collect::<Vec<_>>();
         let told = told(Sheet::of(section), &measured, stuck);
         section.tell(told);

@@ -26,7 +26,7 @@ use super::sheet::{Figure, Labels, Of, Sheet, at, axis, figure, judged};
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::pause;
-use crate::method::pin::{self, Split};
+use crate::method::pin;
 use crate::peers::server::{Instance, Server};
 use crate::report::model::{AxisScale, Run, Section, Told};
 use client::Seen;
@@ -143,7 +143,7 @@ impl Scenario for StreamOptions {
         "When does a client have the first byte of a stream, and how long after it was sent each piece?";
 
     fn run(&self, bench: &Bench, section: &mut Section) -> Result<(), Failure> {
-        let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
+        let place = ServerCpus::of_one_worker(bench, section);
         let cpu = place.split.load_cpu();
         let (epoch, length) = (Instant::now(), bench.length(Duration::from_secs(2)));
         let origin = origin::start(epoch, cpu, length)?;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
 use crate::method::pause;
-use crate::scenario::origin::{Origin, read_head};
+use crate::scenario::origin::{Origin, Request, read_request};
 
 /// The text before the time in each piece.
 pub(super) const MARK: &str = "data: ";
@@ -21,7 +21,7 @@ pub(super) const DIGITS: usize = 20;
 const PIECE_EVERY: Duration = Duration::from_millis(10);
 
 /// The text after the time: an event of a few words.
-const WORDS: &str = " the next words of an answer that is made while it is sent";
+const WORDS: &str = " the next words of a response that is made while it is sent";
 
 /// Starts it on this processor; times are counted from `epoch`, and streams end after so many pieces.
 pub(super) fn start(epoch: Instant, cpu: Option<usize>, length: Duration) -> Result<Origin, Failure> {
@@ -37,7 +37,7 @@ pub(super) fn pieces(length: Duration) -> usize {
 /// Requests of one connection. An error ends it: its other side is gone.
 fn serve(mut socket: TcpStream, epoch: Instant, pieces: usize) {
     let _ = socket.set_nodelay(true);
-    while let Some(head) = read_head(&mut socket) {
+    while let Ok(Some(Request { head, .. })) = read_request(&mut socket) {
         let upgrades =
             head.to_ascii_lowercase().windows(b"\nupgrade:".len()).any(|part| part == b"\nupgrade:");
         let served = if upgrades { echo(&mut socket) } else { stream(&mut socket, epoch, pieces) };
