@@ -79,6 +79,9 @@ pub struct Browser {
     pub chrome: bool,
 }
 
+/// Each Internet Explorer names itself so, with its version behind it.
+const MSIE: &[u8] = b"MSIE ";
+
 impl Browser {
     /// Reads the value of `User-Agent`.
     #[must_use]
@@ -86,9 +89,9 @@ impl Browser {
         let find = |needle: &[u8]| memchr::memmem::find(user_agent, needle);
         let has = |needle| find(needle).is_some();
         let mut browser = Self::default();
-        if let Some(at) = find(b"MSIE ") {
+        if let Some(at) = find(MSIE) {
             browser.msie = true;
-            let version = &user_agent[at + 5..];
+            let version = &user_agent[at + MSIE.len()..];
             browser.msie6 = match version {
                 [b'4' | b'5', b'.', ..] => true,
                 [b'6', b'.', ..] => !has(b"SV1"),
@@ -103,6 +106,12 @@ impl Browser {
             browser.safari = !has(b"Gecko/") && !browser.chrome && has(b"Safari/") && has(b"Mac OS X");
         }
         browser
+    }
+
+    /// As [`Browser::msie6`]. One search is enough for every other client.
+    #[must_use]
+    pub fn is_msie6(user_agent: &[u8]) -> bool {
+        memchr::memmem::find(user_agent, MSIE).is_some() && Self::detect(user_agent).msie6
     }
 
     /// Whether nginx pads short error pages for it.
@@ -193,6 +202,12 @@ mod tests {
         assert!(patched.msie && !patched.msie6);
         let opera = Browser::detect(b"Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.1; en) Opera 8.50");
         assert_eq!(opera, Browser::default());
+        for (agent, expected) in
+            [("MSIE 6.0; ", true), ("MSIE 6.0; SV1", false), ("MSIE 7.0", false), ("curl/8", false)]
+        {
+            assert_eq!(Browser::is_msie6(agent.as_bytes()), expected, "{agent}");
+        }
+        assert!(!Browser::is_msie6(b"Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.1; en) Opera 8.50"));
         let chrome = Browser::detect(
             b"Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/120.0 Safari/537.36",
         );

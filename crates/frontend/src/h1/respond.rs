@@ -146,13 +146,11 @@ fn keeps(core: &Core, request: &Request) -> bool {
 /// Whether the client is a browser that fails on kept connections.
 fn is_disabled(core: &Core, request: &Request) -> bool {
     let disable = core.keeping.keepalive_disable;
+    let Some(agent) = request.header(HeaderId::UserAgent) else { return false };
     // Of the request as it came: an error page is fetched with GET.
-    let msie6 = disable.msie6 && request.head.method() == Method::Post;
-    if !msie6 && !disable.safari {
-        return false;
-    }
-    let browser = request.header(HeaderId::UserAgent).map(Browser::detect).unwrap_or_default();
-    (msie6 && browser.msie6) || (disable.safari && browser.safari)
+    let is_post = request.head.method() == Method::Post;
+    (disable.msie6 && is_post && Browser::is_msie6(agent))
+        || (disable.safari && Browser::detect(agent).safari)
 }
 
 /// Bytes that are sent by a call of this thread: from here on the engine may send without a copy (`zero_copy`).
