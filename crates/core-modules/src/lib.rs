@@ -21,7 +21,7 @@ pub use acme::issuers;
 pub use core::foreign_module;
 use exchange::module::{Directive, Module, Walk};
 pub use http_core::variables::NGINX_VERSION;
-pub use ssl::expiries;
+pub use ssl::{certificate_warnings, expiries};
 
 use exchange::config::Location;
 

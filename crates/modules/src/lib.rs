@@ -14,7 +14,7 @@ pub mod testing;
 use std::sync::LazyLock;
 
 pub use advice::advice;
-pub use core_modules::{foreign_module, issuers};
+pub use core_modules::{certificate_warnings, foreign_module, issuers};
 pub use exchange::module::{Directive, Module, ModuleTable, Set, Walk};
 
 /// Those of this crate, in the order of the handlers inside a phase.

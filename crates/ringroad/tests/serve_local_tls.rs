@@ -1,4 +1,4 @@
-//! `ringroad serve --tls`: certificates of the local authority, their root across starts, damaged and foreign files. Clients
+//! `ringroad serve --tls`: certificates of the local authority, their root across starts, renewal, damaged and foreign files. Clients
 //! are rustls and, where it is installed, curl.
 #![forbid(unsafe_code)]
 
@@ -10,6 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use control::BINARY;
 use rustix::process::Signal;
@@ -17,7 +18,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use testkit::program::Program;
-use testkit::{Deadline, TempDir};
+use testkit::{Deadline, TempDir, wait};
 
 /// A site, the directory of the user's data, and where programs write what they say.
 struct Desk {
@@ -37,8 +38,9 @@ impl Desk {
         self.data.path().join("ringroad/local-authority")
     }
 
-    fn spawn(&self) -> Program {
+    fn spawn(&self, env: &[(&str, &str)]) -> Program {
         let mut command = Command::new(BINARY);
+        command.envs(env.iter().copied());
         command.arg("serve").arg(self.site.path()).args(["--tls", "--listen", "127.0.0.1:0"]);
         command.env("XDG_DATA_HOME", self.data.path());
         Program::spawn(command, self.said.path())
@@ -46,7 +48,11 @@ impl Desk {
 
     /// Starts the server, and returns the number of its port.
     fn serve(&self) -> (Program, u16) {
-        let mut program = self.spawn();
+        self.serve_with(&[])
+    }
+
+    fn serve_with(&self, env: &[(&str, &str)]) -> (Program, u16) {
+        let mut program = self.spawn(env);
         let line = program.wait_for_output("https://", Deadline::default());
         let port = line.trim().strip_prefix("https://127.0.0.1:").and_then(|rest| rest.strip_suffix('/'));
         let port = port.and_then(|port| port.parse().ok()).expect("a URL alone on its line");
@@ -55,7 +61,7 @@ impl Desk {
 
     /// A start that fails: what it says.
     fn refused(&self) -> String {
-        let mut program = self.spawn();
+        let mut program = self.spawn(&[]);
         assert_eq!(program.wait_until_ended(Deadline::default()).code(), Some(1));
         program.stderr()
     }
@@ -65,8 +71,10 @@ impl Desk {
     }
 }
 
-/// The response to a request by a client that trusts one root alone, and what ALPN chose of `alpn`.
-fn get(root: &[u8], port: u16, name: &str, alpn: &[&str]) -> Result<(String, Option<String>), String> {
+type Tls = StreamOwned<ClientConnection, TcpStream>;
+
+/// A connection of a client that trusts one root alone, behind its handshake.
+fn connect(root: &[u8], port: u16, name: &str, alpn: &[&str]) -> Result<Tls, String> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(root).expect("PEM")).expect("a root");
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -79,6 +87,12 @@ fn get(root: &[u8], port: u16, name: &str, alpn: &[&str]) -> Result<(String, Opt
     let mut tls =
         StreamOwned::new(ClientConnection::new(Arc::new(config), server).expect("a session"), socket);
     tls.flush().map_err(|error| error.to_string())?;
+    Ok(tls)
+}
+
+/// The response to a request by such a client, and what ALPN chose of `alpn`.
+fn get(root: &[u8], port: u16, name: &str, alpn: &[&str]) -> Result<(String, Option<String>), String> {
+    let mut tls = connect(root, port, name, alpn)?;
     let chosen = tls.conn.alpn_protocol().map(|chosen| String::from_utf8_lossy(chosen).into_owned());
     let mut response = String::new();
     if chosen.as_deref() != Some("h2") {
@@ -162,6 +176,32 @@ fn a_second_start_has_the_same_root_and_certificate() {
     std::fs::write(desk.directory().join("server.pem"), "damaged").expect("it is ours");
     let (program, port) = desk.serve();
     get(&root, port, "localhost", &[]).expect("it is trusted");
+    stop(program);
+}
+
+/// A server that runs past the end of its certificate: clients see the next one before that, and connections that are open notice nothing.
+#[test]
+fn certificates_are_renewed_while_the_server_runs() {
+    let desk = Desk::new();
+    let (program, port) = desk.serve_with(&[("RINGROAD_LOCAL_CERTIFICATE_SECONDS", "16")]);
+    let root = desk.read("root.pem");
+    let mut open = connect(&root, port, "localhost", &["http/1.1"]).expect("it is trusted");
+    let mut seen = Vec::new();
+    // Each is renewed when half of its time has passed: with the third one the time of the first is over.
+    let all = || {
+        let tls = connect(&root, port, "localhost", &["http/1.1"]).expect("it is valid at each moment");
+        let shown = tls.conn.peer_certificates().expect("a chain")[0].to_vec();
+        if !seen.contains(&shown) {
+            seen.push(shown);
+        }
+        (seen.len() == 4).then_some(())
+    };
+    wait::until("further certificates", Deadline::after(Duration::from_secs(120)), all).expect("they come");
+    open.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("it is sent");
+    let mut response = String::new();
+    open.read_to_string(&mut response).expect("a response");
+    assert!(response.ends_with("<p>home</p>"), "{response}");
+    assert_eq!(desk.read("root.pem"), root, "the root is the same");
     stop(program);
 }
 

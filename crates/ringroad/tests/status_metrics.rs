@@ -265,6 +265,26 @@ http {
     assert!(!server.error_log().contains("long.pem"), "{}", server.error_log());
 }
 
+/// A server that runs to the end of its certificate says so then, and not only when it is loaded.
+#[test]
+fn certificates_that_end_meanwhile_are_warned_of() {
+    if !ours_only("warnings of certificates") {
+        return;
+    }
+    let mut params = CertificateParams::new(vec!["a.example".to_owned()]).expect("a name");
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+    params.not_after = date_time_ymd(1970, 1, 1) + now + Duration::from_secs(5);
+    let key = KeyPair::generate().expect("a key");
+    let pem = params.self_signed(&key).expect("a certificate").pem() + &key.serialize_pem();
+    let conf = "events {} http { server { listen 127.0.0.1:0 ssl; ssl_certificate a.pem; ssl_certificate_key a.pem; } }";
+    for master in ["on", "off"] {
+        let conf = format!("master_process {master}; {conf}");
+        let server = Server::builder(BINARY).conf(&conf).text("conf/a.pem", &pem).start();
+        let log = server.wait_for_log("a.pem\" of server \"_\" has expired", Deadline::default());
+        assert_eq!(log.matches("has expired").count(), 1, "{log}");
+    }
+}
+
 /// The path of a file as the page has it.
 fn server_path<'p>(page: &'p str, file: &str) -> &'p str {
     let end = page.find(file).expect("the file") + file.len();

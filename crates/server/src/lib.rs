@@ -48,6 +48,11 @@ pub fn directives() -> &'static conf::Table {
     modules::all().specs()
 }
 
+/// Warnings of certificates that have ended or will soon, and the time until these change.
+pub fn certificate_warnings(config: &config::Config) -> (Vec<String>, Option<std::time::Duration>) {
+    modules::certificate_warnings(&config.http, std::time::SystemTime::now())
+}
+
 /// Files that workers write while they serve, and that are read with the configuration.
 pub fn state_files(config: &config::Config) -> Vec<std::path::PathBuf> {
     let groups = config.http.of::<upstream::peers::Upstreams>().groups();

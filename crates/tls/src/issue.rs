@@ -23,11 +23,11 @@ const DAY: u64 = 24 * 60 * 60;
 /// How long a root is valid: it has to be trusted by hand, which users avoid to repeat.
 const ROOT_TIME: Duration = Duration::from_secs(10 * 365 * DAY);
 
-/// How long a server's certificate is valid. Some clients refuse more than 398 days.
-const LEAF_TIME: Duration = Duration::from_secs(397 * DAY);
+/// A root with less validity left is renewed: clients need time to trust the next one, and no certificate may outlive it.
+const ROOT_TIME_MIN: Duration = Duration::from_secs(2 * 397 * DAY);
 
-/// A certificate with less validity left is made again.
-const LEAF_TIME_MIN: Duration = Duration::from_secs(198 * DAY);
+/// How long a server's certificate is valid. Some clients refuse more than 398 days.
+pub const LEAF_TIME: Duration = Duration::from_secs(397 * DAY);
 
 /// Certificates are valid from this time ago, for clients with slow clocks.
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(DAY);
@@ -110,8 +110,25 @@ impl LocalAuthority {
         Ok(LocalAuthority { issuer: Issuer::new(params, key), root: root.clone() })
     }
 
-    /// Makes a certificate for names and addresses. Returns it and its key in PEM, one text.
-    pub fn issue(&self, names: &[String], now: SystemTime) -> Result<String, AuthorityError> {
+    /// Makes the root anew with the same key and name, if it ends soon: clients that trust either certificate trust what the key signs.
+    /// Returns its certificate in PEM, and the validity that the last one has left.
+    pub fn renew(&mut self, now: SystemTime) -> Result<Option<(String, Duration)>, AuthorityError> {
+        let left = left(Certificate::from_der(&self.root).and_then(|root| root.expires()), now);
+        if left >= ROOT_TIME_MIN {
+            return Ok(None);
+        }
+        let mut params = root_params(self.issuer.key());
+        set_validity(&mut params, now, ROOT_TIME);
+        // Clients refuse two certificates of one issuer with the same number.
+        let seconds = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        params.serial_number = Some(seconds.into());
+        let root = params.self_signed(self.issuer.key())?;
+        self.root = root.der().clone();
+        Ok(Some((root.pem(), left)))
+    }
+
+    /// Makes a certificate for names and addresses, which is valid for this long. Returns it and its key in PEM, one text.
+    pub fn issue(&self, names: &[String], now: SystemTime, time: Duration) -> Result<String, AuthorityError> {
         let mut params = CertificateParams::new(names)?;
         if let Some(name) = names.first() {
             params.distinguished_name.push(DnType::CommonName, name.as_str());
@@ -119,7 +136,7 @@ impl LocalAuthority {
         params.use_authority_key_identifier_extension = true;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        set_validity(&mut params, now, LEAF_TIME);
+        set_validity(&mut params, now, time);
         let key = KeyPair::generate()?;
         let certificate = params.signed_by(&key, &self.issuer)?;
         let text = certificate.pem() + &key.serialize_pem();
@@ -127,18 +144,21 @@ impl LocalAuthority {
         Ok(text)
     }
 
-    /// Whether a text of [`LocalAuthority::issue`] can still be used for these names.
-    pub fn is_current(&self, text: &[u8], names: &[String], now: SystemTime) -> bool {
-        let Ok(identity) = Identity::from_pem(text, text, &[]) else { return false };
+    /// How long a text of [`LocalAuthority::issue`] can still be used for these names, before another one is made: up to half of `time`
+    /// before its end. `None` where it cannot.
+    pub fn usable_time(
+        &self,
+        text: &[u8],
+        names: &[String],
+        now: SystemTime,
+        time: Duration,
+    ) -> Option<Duration> {
+        let identity = Identity::from_pem(text, text, &[]).ok()?;
         let chain = identity.chain();
         let certificate = chain.first().and_then(|first| Certificate::from_der(first));
         let is_for_all = certificate.is_some_and(|found| names.iter().all(|name| found.is_for(name)));
-        let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let lasts = identity
-            .expires()
-            .and_then(|at| u64::try_from(at).ok())
-            .is_some_and(|at| Duration::from_secs(at).saturating_sub(since_1970) >= LEAF_TIME_MIN);
-        is_for_all && lasts && self.judge(chain).is_ok()
+        let lasts = left(identity.expires(), now).saturating_sub(time / 2);
+        (is_for_all && !lasts.is_zero() && self.judge(chain).is_ok()).then_some(lasts)
     }
 
     /// Verifies as a client would that trusts this root alone.
@@ -199,6 +219,13 @@ fn self_signed(params: &CertificateParams) -> Result<Identity, AuthorityError> {
     Identity::from_pem(text.as_bytes(), text.as_bytes(), &[]).map_err(AuthorityError::Certificate)
 }
 
+/// The validity that is left to a certificate with this end.
+fn left(end: Option<i64>, now: SystemTime) -> Duration {
+    let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let end = end.and_then(|end| u64::try_from(end).ok()).unwrap_or_default();
+    Duration::from_secs(end).saturating_sub(since_1970)
+}
+
 /// The parameters of a root without its validity.
 fn root_params(key: &KeyPair) -> CertificateParams {
     let mut params = CertificateParams::default();
@@ -232,13 +259,40 @@ mod tests {
         let now = SystemTime::now();
         let (root, key) = LocalAuthority::create(now).expect("a root");
         let authority = LocalAuthority::open(root.as_bytes(), key.as_bytes()).expect("it is its own");
-        let text = authority.issue(&names(), now).expect("a certificate");
-        assert!(authority.is_current(text.as_bytes(), &names(), now));
+        let text = authority.issue(&names(), now, LEAF_TIME).expect("a certificate");
+        let lasts =
+            |text: &[u8], names: &[String], now| authority.usable_time(text, names, now, LEAF_TIME).is_some();
+        assert!(lasts(text.as_bytes(), &names(), now));
         let more = [names(), vec!["example.org".to_owned()]].concat();
-        assert!(!authority.is_current(text.as_bytes(), &more, now), "it is not for the last name");
-        let late = now + LEAF_TIME - LEAF_TIME_MIN + Duration::from_secs(DAY);
-        assert!(!authority.is_current(text.as_bytes(), &names(), late), "it is near its end");
-        assert!(!authority.is_current(b"", &names(), now));
+        assert!(!lasts(text.as_bytes(), &more, now), "it is not for the last name");
+        assert!(lasts(text.as_bytes(), &names(), now + LEAF_TIME / 2 - Duration::from_secs(DAY)));
+        let late = now + LEAF_TIME / 2 + Duration::from_secs(DAY);
+        assert!(!lasts(text.as_bytes(), &names(), late), "it is near its end");
+        assert!(!lasts(b"", &names(), now));
+    }
+
+    /// Whichever of the two certificates clients trust, they trust what either has signed.
+    #[test]
+    fn a_root_near_its_end_is_renewed_with_its_key() {
+        let now = SystemTime::now();
+        let long_ago = now - (ROOT_TIME - ROOT_TIME_MIN) - CLOCK_DIFFERENCE;
+        let (old, key) = LocalAuthority::create(long_ago).expect("a root");
+        let open = |root: &str| LocalAuthority::open(root.as_bytes(), key.as_bytes()).expect("it is its own");
+        assert_eq!(open(&old).renew(long_ago).expect("no error"), None, "it is new");
+        let mut authority = open(&old);
+        let (new, left) = authority.renew(now).expect("no error").expect("it ends soon");
+        assert!(left < ROOT_TIME_MIN && left + 2 * CLOCK_DIFFERENCE > ROOT_TIME_MIN, "{left:?}");
+        assert_eq!(authority.renew(now).expect("no error"), None, "once");
+        let text = authority.issue(&names(), now, LEAF_TIME).expect("a certificate");
+        for root in [&old, &new] {
+            let current = open(root).usable_time(text.as_bytes(), &names(), now, LEAF_TIME);
+            assert!(current.is_some(), "it is trusted");
+        }
+        let serial = |pem: &str| {
+            let chain = certificates(pem.as_bytes()).expect("PEM");
+            Certificate::from_der(&chain[0]).expect("a certificate").serial()
+        };
+        assert_ne!(serial(&old), serial(&new));
     }
 
     #[test]
@@ -263,7 +317,7 @@ mod tests {
         let now = SystemTime::now();
         let (root, key) = LocalAuthority::create(now - ROOT_TIME - CLOCK_DIFFERENCE).expect("a root");
         let authority = LocalAuthority::open(root.as_bytes(), key.as_bytes()).expect("it is its own");
-        let issued = authority.issue(&names(), now);
+        let issued = authority.issue(&names(), now, LEAF_TIME);
         let expected = AuthorityError::Distrusted("certificate has expired".to_owned());
         assert_eq!(issued.err(), Some(expected));
     }

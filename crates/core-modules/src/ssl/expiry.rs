@@ -5,11 +5,10 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use ::tls::certificate;
 use ::tls::x509::Certificate;
-use conf::{Error, Level};
 use exchange::acme::Acme;
 use exchange::config::{Http, Server};
 
@@ -69,22 +68,28 @@ const DAY_S: i64 = 24 * 60 * 60;
 /// Seconds before the end of a certificate that are worth a warning: automatic renewal happens earlier.
 const NEAR_S: i64 = 14 * DAY_S;
 
-/// Warns of certificates that have ended or will soon.
-pub(super) fn warn(http: &Http, warnings: &mut Vec<Error>) {
-    let (now, _) = since_1970(SystemTime::now());
+/// Warnings of certificates in files that have ended or will soon, and the time until these warnings change.
+pub fn certificate_warnings(http: &Http, now: SystemTime) -> (Vec<String>, Option<Duration>) {
+    let (now, _) = since_1970(now);
+    let (mut warnings, mut next) = (Vec::new(), None);
     for (server, path, end) in of_files(http) {
-        let path = path.display();
-        let message = match end - now {
-            ..=0 => format!("certificate \"{path}\" of server \"{server}\" has expired"),
-            left @ 1..=NEAR_S => {
+        let (path, left) = (path.display(), end - now);
+        let change = match left {
+            ..=0 => {
+                warnings.push(format!("certificate \"{path}\" of server \"{server}\" has expired"));
+                continue;
+            }
+            1..=NEAR_S => {
                 let days = left / DAY_S;
-                format!(
+                warnings.push(format!(
                     "certificate \"{path}\" of server \"{server}\" expires in less than {} days",
                     days + 1
-                )
+                ));
+                if days == 0 { left } else { left % DAY_S + 1 }
             }
-            _ => continue,
+            _ => left - NEAR_S,
         };
-        warnings.push(Error::nowhere(message).with_level(Level::Warn));
+        next = next.into_iter().chain(u64::try_from(change)).min();
     }
+    (warnings, next.map(Duration::from_secs))
 }

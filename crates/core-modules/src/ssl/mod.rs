@@ -7,8 +7,9 @@ mod expiry;
 mod variables;
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
-use ::conf::{Args, Error, Spec, State, value};
+use ::conf::{Args, Error, Level, Spec, State, value};
 use ::tls::sessions;
 use exchange::config::{Cx, Http, Scope, SettingsType};
 use exchange::module::{BlockHooks, SERVER_LEVELS};
@@ -18,7 +19,7 @@ use exchange::tls_arguments::{
     PemSource, read_certificate_cache, read_command, read_file, read_passwords, read_versions,
 };
 
-pub use self::expiry::expiries;
+pub use self::expiry::{certificate_warnings, expiries};
 
 use self::conf::Conf;
 use crate::{Directive, Module};
@@ -402,7 +403,8 @@ fn check(http: &Http, warnings: &mut Vec<Error>) -> Result<(), Error> {
             }
         }
     }
-    expiry::warn(http, warnings);
+    let (found, _) = certificate_warnings(http, SystemTime::now());
+    warnings.extend(found.into_iter().map(|message| Error::nowhere(message).with_level(Level::Warn)));
     Ok(())
 }
 

@@ -46,7 +46,7 @@ pub(super) fn run(options: &Options) -> ExitCode {
             // Only `serve` has no pid file, so `-s` cannot reach it.
             None => ExitCode::FAILURE,
         },
-        None => master::run(request, site, log),
+        None => master::run(request, site, log, None),
     }
 }
 

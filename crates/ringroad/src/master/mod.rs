@@ -14,7 +14,8 @@
 //!    +------------> Ending <--- TERM, INT, QUIT --------------------+
 //! ```
 //! A reload is in `reload`, a change of the binary in `upgrade`, systemd in `supervise`, a worker as a process in `process`, one configuration with its sockets in `cycle`,
-//! the server without a master in `single`, what operators ask for in `operators`.
+//! the server without a master in `single`, what operators ask for in `operators`,
+//! certificates near their end in `upkeep`.
 
 mod acme;
 mod cycle;
@@ -26,6 +27,7 @@ mod respawn;
 mod single;
 mod supervise;
 mod upgrade;
+mod upkeep;
 
 use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
@@ -36,6 +38,7 @@ use rustix::io::Errno;
 
 pub(crate) use cycle::{Cycle, open_logs, resolve_user};
 pub(crate) use daemon::{is_daemon, launch};
+pub(crate) use upkeep::{Renew, Renewal};
 
 use crate::admin::desk::Desk;
 use crate::control::acme::AcmeChange;
@@ -56,6 +59,7 @@ use reload::Pending;
 use respawn::Respawn;
 use supervise::Pulse;
 use upgrade::{NewBinary, Predecessor};
+use upkeep::Upkeep;
 
 /// How long a worker may take for a fast stop before it is killed. nginx gives its workers a second; ours may save the
 /// index of a cache for three, and wait for a disk for two.
@@ -103,6 +107,8 @@ struct Master {
     phase: Phase,
     /// The process that obtains certificates, and its results.
     acme: Acme,
+    /// Certificates near their end.
+    upkeep: Upkeep,
     /// When the graceful end begins, while clients are sent elsewhere (`shutdown_delay`).
     quit_at: Option<Instant>,
     /// Where operators ask.
@@ -133,7 +139,9 @@ struct Master {
 
 /// Serves a configuration until a signal ends it. `log` is where start-up errors go; it is closed then, so that
 /// no file is held open that the configuration does not name.
-pub(crate) fn run(request: Request, site: Site, log: Log) -> ExitCode {
+///
+/// `renew` is called while the server runs, for certificates that the command itself has made.
+pub(crate) fn run(request: Request, site: Site, log: Log, renew: Option<Renew>) -> ExitCode {
     let_stderr_append();
     let (daemon, has_master) = (is_daemon(), site.settings.master_process);
     let is_new_binary = inherit::is_new_binary();
@@ -164,8 +172,9 @@ pub(crate) fn run(request: Request, site: Site, log: Log) -> ExitCode {
     };
     let notifier = Notifier::from_environment(is_new_binary, &log);
     drop(log);
+    let upkeep = Upkeep::new(renew, &cycle.site);
     if !has_master {
-        return single::run(request, cycle, desk, signals, readiness, notifier);
+        return single::run(request, cycle, desk, signals, (readiness, notifier), upkeep);
     }
     let mut master = Master {
         request,
@@ -178,6 +187,7 @@ pub(crate) fn run(request: Request, site: Site, log: Log) -> ExitCode {
         workers: Vec::new(),
         phase: Phase::Starting,
         acme: Acme::default(),
+        upkeep,
         quit_at: None,
         desk,
         respawn: Respawn::default(),
@@ -208,6 +218,7 @@ impl Master {
         loop {
             self.keep_serving();
             self.keep_acme();
+            self.keep_certificates();
             if self.phase == Phase::Ending && self.workers.is_empty() {
                 break;
             }
@@ -277,6 +288,19 @@ impl Master {
         }
     }
 
+    /// Checks the certificates of a server that serves, and brings renewed ones into force.
+    fn keep_certificates(&mut self) {
+        let log = self.cycle.log.clone();
+        if self.minds_certificates() && self.upkeep.check(&self.cycle.site, &log) {
+            self.reload();
+        }
+    }
+
+    /// Not while it starts or ends, and not beside a new binary, which does it.
+    fn minds_certificates(&self) -> bool {
+        self.phase == Phase::Running && self.new_binary.is_none() && self.quit_at.is_none()
+    }
+
     /// Sleeps until a signal, a message, room to send, or the next deadline.
     fn wait(&self) {
         let mut polled = vec![PollFd::new(&self.signals, PollFlags::IN)];
@@ -307,6 +331,7 @@ impl Master {
         });
         let others = self.start_at.into_iter().chain(self.quit_at).chain(self.acme.deadline());
         let others = others.chain(self.notifier.ping_at()).chain(self.desk.deadline());
+        let others = others.chain(self.minds_certificates().then(|| self.upkeep.deadline()));
         kills.chain(others).chain(self.pending_deadline()).min()
     }
 

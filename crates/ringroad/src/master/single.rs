@@ -14,6 +14,7 @@ use super::acme::Acme;
 use super::daemon::Readiness;
 use super::operators::{admit, differences, explained};
 use super::reload::tell_changes;
+use super::upkeep::Upkeep;
 use super::{Cycle, announce, greet, tell_method, tell_retired, write_pid_file};
 use crate::admin::desk::Desk;
 use crate::admin::feed::Feed;
@@ -31,8 +32,8 @@ pub(super) fn run(
     mut cycle: Cycle,
     desk: Desk,
     signals: Signals,
-    readiness: Option<Readiness>,
-    notifier: Notifier,
+    (readiness, notifier): (Option<Readiness>, Notifier),
+    upkeep: Upkeep,
 ) -> ExitCode {
     cycle.log = cycle.log.with_echo(true);
     greet(&cycle.log);
@@ -71,7 +72,8 @@ pub(super) fn run(
         readiness.tell(&cycle.log);
     }
     let feed = Feed::default();
-    let mut single = Single { request, cycle, worker, acme, quit_at: None, desk, feed, notifier, ping: 0 };
+    let (quit_at, ping) = (None, 0);
+    let mut single = Single { request, cycle, worker, acme, upkeep, quit_at, desk, feed, notifier, ping };
     single.notifier.ready("serving configuration 1");
     single.serve(&signals);
     single.feed.finish(&single.worker);
@@ -103,6 +105,8 @@ struct Single {
     worker: Worker,
     /// The process that obtains certificates, and its results.
     acme: Acme,
+    /// Certificates near their end.
+    upkeep: Upkeep,
     /// When the graceful end begins, while clients are sent elsewhere.
     quit_at: Option<Instant>,
     /// Where operators ask, and those of them that watch requests.
@@ -118,6 +122,9 @@ impl Single {
     fn serve(&mut self, signals: &Signals) {
         while !self.worker.is_finished() && !self.worker.has_panicked() {
             self.keep_acme();
+            if self.upkeep.check(&self.cycle.site, &self.cycle.log) {
+                self.reload();
+            }
             let events = PollFd::from_borrowed_fd(self.worker.events(), PollFlags::IN);
             let mut polled = vec![PollFd::new(signals, PollFlags::IN), events];
             if let Some((channel, is_sending)) = self.acme.channel() {
@@ -128,7 +135,8 @@ impl Single {
             self.feed.poll(&mut polled);
             // An interruption is a reason to look, as any other.
             let until = self.acme.deadline().into_iter().chain(self.quit_at).chain(self.notifier.ping_at());
-            let until = until.chain(self.desk.deadline()).chain(self.feed.deadline()).min();
+            let until = until.chain(self.desk.deadline()).chain(self.feed.deadline());
+            let until = until.chain([self.upkeep.deadline()]).min();
             let _ = poll(&mut polled, until.map(timeout_until).as_ref());
             if self.quit_at.take_if(|at| *at <= Instant::now()).is_some() {
                 self.quit();

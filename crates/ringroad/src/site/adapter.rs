@@ -29,7 +29,8 @@ pub(crate) use server::telemetry::shared::set_respawned;
 pub(crate) use server::telemetry::watch::{WATCHERS_MAX, Watcher};
 pub(crate) use server::{Filter, Question};
 pub(crate) use server::{
-    configure_arguments, counters, foreign_module, missing_names, reference, state_files,
+    certificate_warnings, configure_arguments, counters, foreign_module, missing_names, reference,
+    state_files,
 };
 
 use super::{Files, Problem, Refused, Resources, Settings, Site};

@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) use adapter::{
-    Candidate, Config, Filter, Place, ProcessKey, Question, WATCHERS_MAX, Watcher, Worker, apply, changes,
-    configure_arguments, counters, covers, default_movers, explain, foreign_module, go_on_with_tickets,
-    issuers, load, missing_names, mover, path_and_query, place, problems, reference, ring_warning, route,
-    search_pattern, set_respawned, state_files, table, tickets,
+    Candidate, Config, Filter, Place, ProcessKey, Question, WATCHERS_MAX, Watcher, Worker, apply,
+    certificate_warnings, changes, configure_arguments, counters, covers, default_movers, explain,
+    foreign_module, go_on_with_tickets, issuers, load, missing_names, mover, path_and_query, place, problems,
+    reference, ring_warning, route, search_pattern, set_respawned, state_files, table, tickets,
 };
 
 use std::os::fd::OwnedFd;

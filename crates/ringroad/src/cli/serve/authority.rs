@@ -7,18 +7,20 @@
 //!     server.pem      0600, the certificate of servers on this machine, with its key
 //! ```
 //! The directory appears as a whole: it is made under another name, which is changed when all of it is on the disk. Of two first
-//! starts at once the first one's root counts. `server.pem` is replaced by a rename whenever it is near its end or lacks a name.
+//! starts at once the first one's root counts. `server.pem` is replaced by a rename when half of its time has passed or it lacks a name,
+//! at the start and while the server runs; `root.pem` two years before its end, by a certificate of the same key.
 
 use std::fmt;
 use std::io::{ErrorKind, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use tls::issue::{AuthorityError, LocalAuthority};
+use tls::issue::{AuthorityError, LEAF_TIME, LocalAuthority};
 
 use crate::listen::error_text;
+use crate::master::Renewal;
 
 /// The directory below that of the user's data.
 const DIRECTORY: &str = "ringroad/local-authority";
@@ -26,6 +28,9 @@ const DIRECTORY: &str = "ringroad/local-authority";
 const ROOT: &str = "root.pem";
 const ROOT_KEY: &str = "root-key.pem";
 const SERVER: &str = "server.pem";
+
+/// How many seconds a certificate of servers is valid, where that is not the default: for tests of clients.
+const TIME: &str = "RINGROAD_LOCAL_CERTIFICATE_SECONDS";
 
 /// Bits of a mode that others than the owner would need.
 const OTHERS: u32 = 0o077;
@@ -89,28 +94,57 @@ pub(super) fn directory() -> Result<PathBuf, Unusable> {
     Ok(data.ok_or(Unusable::NoHome)?.join(DIRECTORY))
 }
 
-/// Makes the missing directories below `directory`, and returns the path.
+/// Makes the missing directories below `directory` and the missing certificates, and returns their paths.
 pub(super) fn prepare(directory: &Path, listen: SocketAddr) -> Result<Certificates, Unusable> {
-    let now = SystemTime::now();
     if std::fs::symlink_metadata(directory).is_err() {
-        create(directory, now)?;
+        create(directory, SystemTime::now())?;
     }
+    renew(directory, listen)?;
+    Ok(Certificates { root: directory.join(ROOT), server: directory.join(SERVER) })
+}
+
+/// Replaces the certificates that are near their end.
+pub(super) fn renew(directory: &Path, listen: SocketAddr) -> Result<Renewal, Unusable> {
+    let (now, time) = (SystemTime::now(), leaf_time());
     let unusable = |error| Unusable::Authority { directory: directory.to_owned(), error };
     let (root, key, server) = (directory.join(ROOT), directory.join(ROOT_KEY), directory.join(SERVER));
     check_owner(directory)?;
     check_owner(&key)?;
-    let authority = LocalAuthority::open(&read(&root)?, &read(&key)?).map_err(unusable)?;
+    let mut authority = LocalAuthority::open(&read(&root)?, &read(&key)?).map_err(unusable)?;
+    let mut warnings = Vec::new();
+    if let Some((text, left)) = authority.renew(now).map_err(unusable)? {
+        replace(directory, ROOT, &text)?;
+        let (path, days) = (root.display(), left.as_secs() / DAY_S);
+        warnings.push(format!(
+            "the root certificate of the local authority was renewed: clients have to trust \"{path}\" anew within {days} days"
+        ));
+    }
     let names = names(listen);
     // A file that is damaged is no current certificate either.
-    let is_current = std::fs::read(&server).is_ok_and(|text| authority.is_current(&text, &names, now));
-    if !is_current {
-        let text = authority.issue(&names, now).map_err(unusable)?;
-        let fresh = directory.join(format!("{SERVER}.{}", std::process::id()));
-        write(&fresh, text.as_bytes())?;
-        std::fs::rename(&fresh, &server).map_err(|error| Unusable::Io { path: server.clone(), error })?;
-        sync(directory)?;
+    let usable = |text: &[u8]| authority.usable_time(text, &names, now, time);
+    if let Some(left) = std::fs::read(&server).ok().and_then(|text| usable(&text)) {
+        return Ok(Renewal { is_new: false, warnings, next: left });
     }
-    Ok(Certificates { root, server })
+    let text = authority.issue(&names, now, time).map_err(unusable)?;
+    replace(directory, SERVER, &text)?;
+    Ok(Renewal { is_new: true, warnings, next: time / 2 })
+}
+
+/// Days are counted for the user.
+const DAY_S: u64 = 24 * 60 * 60;
+
+/// How long a certificate of servers is valid.
+fn leaf_time() -> Duration {
+    let given = std::env::var(TIME).ok().and_then(|text| text.parse().ok());
+    given.filter(|&seconds| seconds > 0).map_or(LEAF_TIME, Duration::from_secs).min(LEAF_TIME)
+}
+
+/// Gives a file new content: readers see the old one or the new one.
+fn replace(directory: &Path, name: &str, text: &str) -> Result<(), Unusable> {
+    let (fresh, path) = (directory.join(format!("{name}.{}", std::process::id())), directory.join(name));
+    write(&fresh, text.as_bytes())?;
+    std::fs::rename(&fresh, &path).map_err(|error| Unusable::Io { path, error })?;
+    sync(directory)
 }
 
 /// Makes the directory with a new root in it.
@@ -221,6 +255,25 @@ mod tests {
         assert!(!address("0.0.0.0:1").contains(&"0.0.0.0".to_owned()));
         let all = address("127.0.0.1:1");
         assert_eq!(all.iter().filter(|name| *name == "127.0.0.1").count(), 1, "{all:?}");
+    }
+
+    /// The next root is there long before the end of the last one, and its user learns of it.
+    #[test]
+    fn a_root_near_its_end_is_replaced_with_a_warning() {
+        let data = std::env::temp_dir().join(format!("ringroad-old-authority-{}", std::process::id()));
+        let directory = data.join(DIRECTORY);
+        let nine_years = Duration::from_secs(9 * 365 * DAY_S);
+        create(&directory, SystemTime::now() - nine_years).expect("an authority");
+        let old = std::fs::read(directory.join(ROOT)).expect("a root");
+        let renewal = renew(&directory, listen()).expect("certificates");
+        let path = directory.join(ROOT).display().to_string();
+        assert!(renewal.is_new, "there was no certificate of servers");
+        assert!(renewal.warnings.iter().any(|warning| warning.contains(&path)), "{:?}", renewal.warnings);
+        assert_ne!(std::fs::read(directory.join(ROOT)).expect("a root"), old);
+        let renewal = renew(&directory, listen()).expect("certificates");
+        assert!(!renewal.is_new && renewal.warnings.is_empty(), "{:?}", renewal.warnings);
+        assert!(renewal.next > Duration::from_secs(190 * DAY_S), "{:?}", renewal.next);
+        std::fs::remove_dir_all(&data).expect("it is ours");
     }
 
     /// A start that stopped before the directory had its name leaves nothing that the next one sees.

@@ -18,7 +18,7 @@ use super::options::Given;
 use super::{print, print_error};
 use crate::listen::error_text;
 use crate::log::Log;
-use crate::master;
+use crate::master::{self, Renew};
 use crate::places::{Places, Request};
 use crate::site::{self, Files};
 
@@ -129,9 +129,9 @@ impl fmt::Display for Unservable {
 /// Serves until a signal ends it.
 pub(super) fn run(given: &Given) -> ExitCode {
     let log = Log::echo_only();
-    let request = wanted(given).and_then(prepare);
-    let request = match request {
-        Ok(request) => request,
+    let prepared = wanted(given).and_then(prepare);
+    let (request, renew) = match prepared {
+        Ok(prepared) => prepared,
         Err(error) => {
             print_error(format_args!("ringroad: {error}\n"));
             return ExitCode::FAILURE;
@@ -140,7 +140,7 @@ pub(super) fn run(given: &Given) -> ExitCode {
     let loaded = site::load(&request, Files::Disk);
     super::run::report(&request, &loaded, 1, &log);
     match loaded {
-        Ok(site) => master::run(request, site, log),
+        Ok(site) => master::run(request, site, log, renew),
         Err(_) => ExitCode::FAILURE,
     }
 }
@@ -190,7 +190,9 @@ fn every_address() -> IpAddr {
 }
 
 /// Checks early for errors that would otherwise concern generated text.
-fn prepare(Wanted { folder, listen, tls, is_default }: Wanted) -> Result<Request, Unservable> {
+fn prepare(
+    Wanted { folder, listen, tls, is_default }: Wanted,
+) -> Result<(Request, Option<Renew>), Unservable> {
     let absolute = std::fs::canonicalize(&folder).and_then(|absolute| {
         // A worker must be able to list it.
         std::fs::read_dir(&absolute).map(|_| absolute)
@@ -201,16 +203,18 @@ fn prepare(Wanted { folder, listen, tls, is_default }: Wanted) -> Result<Request
     for address in [Some(listen), redirected].into_iter().flatten() {
         check_address(address)?;
     }
-    let secured = match tls {
-        None => Secured { level: "warn", option: "", http: String::new(), server: String::new() },
-        Some(Wish::Local) => local(listen)?,
-        Some(Wish::Public(public)) => by_authority(&public, redirected)?,
+    let (secured, renew) = match tls {
+        None => (Secured { level: "warn", option: "", http: String::new(), server: String::new() }, None),
+        Some(Wish::Local) => local(listen).map(|(secured, renew)| (secured, Some(renew)))?,
+        Some(Wish::Public(public)) => (by_authority(&public, redirected)?, None),
     };
     // The directory is the visitor's: no pid file and no log is put into it.
     let mut places = Places::below(&absolute);
     (places.error_log, places.pid) = (None, None);
     let text = configuration(listen, &secured);
-    Ok(Request { main: absolute.join(TEXT_NAME), globals: String::new(), places, text: Some(text) })
+    let request =
+        Request { main: absolute.join(TEXT_NAME), globals: String::new(), places, text: Some(text) };
+    Ok((request, renew))
 }
 
 /// Tries an address, so that an error is reported in terms of this command.
@@ -235,14 +239,17 @@ struct Secured {
     server: String,
 }
 
-/// The certificate of the local authority; clients have to trust its root.
-fn local(listen: SocketAddr) -> Result<Secured, Unservable> {
+/// The certificate of the local authority, and its later renewals; clients have to trust its root.
+fn local(listen: SocketAddr) -> Result<(Secured, Renew), Unservable> {
     let directory = authority::directory().map_err(Unservable::Authority)?;
     let certificates = authority::prepare(&directory, listen).map_err(Unservable::Authority)?;
     print(authority::advice(&certificates.root));
     let file = quoted(&certificates.server);
     let server = format!("ssl_certificate {file};\n        ssl_certificate_key {file};\n        http2 on;");
-    Ok(Secured { level: "warn", option: " ssl", http: String::new(), server })
+    let secured = Secured { level: "warn", option: " ssl", http: String::new(), server };
+    let renew =
+        Renew::new(move || authority::renew(&directory, listen).map_err(|unusable| unusable.to_string()));
+    Ok((secured, renew))
 }
 
 /// The certificate of a public authority, and the address at which visitors are sent to the other one.
