@@ -18,6 +18,12 @@ pub trait Client {
     /// Sends an interim response. A client that is gone is noticed elsewhere.
     fn send_interim(&self, interim: &Interim) -> Pin<Box<dyn Future<Output = ()>>>;
 
+    /// The fields behind the body of the request (RFC 9110 section 6.5), once that has ended. Protocols that have none that may be
+    /// passed on return nothing.
+    fn trailers(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        Vec::new()
+    }
+
     /// The kernel's `TCP_INFO` of the connection; nothing if it is not TCP.
     fn tcp_info(&self) -> Option<TcpInfo>;
 }

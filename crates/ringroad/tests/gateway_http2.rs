@@ -413,6 +413,37 @@ fn trailers_reach_clients_of_both_versions() {
     assert!(text.ends_with("4\r\nbody\r\n0\r\nx-sum: 1\r\nx-sum: 2\r\n\r\n"), "{text}");
 }
 
+/// Trailers of a request go on, behind the last byte of its body, and those that could change the message do not. By HTTP/1 they are dropped.
+#[test]
+fn trailers_of_requests_reach_upstreams_of_http2() {
+    let app = Http2Origin::answering(|conn, asked| {
+        let trailers = asked.trailers.iter().map(|(name, value)| format!("[{name}={value}]"));
+        let text = format!("{} {}", asked.body.len(), trailers.collect::<String>());
+        conn.reply(asked.stream, 200, &[("content-type", "text/plain")], text.as_bytes());
+    });
+    let server = start(&app);
+    let fields = [("te", "trailers"), ("content-type", "application/grpc")];
+    let long = "x".repeat(7_000);
+    for target in ["/a", "/stream/a", "/grpc/a"] {
+        for body in [b"body".as_slice(), &numbers(100_000)] {
+            let mut client = http2::connect(&server);
+            let stream = client.begin("POST", target, &fields, false);
+            client.body_without_end(stream, body);
+            let sent = [("x-sum", "1"), ("content-length", "9"), ("x-sum", "2"), ("x-long", &long)];
+            client.frame(HEADERS, WHOLE | END, stream, &block(&sent));
+            let wanted = format!("{} [x-sum=1][x-sum=2][x-long={long}]", body.len());
+            assert_eq!(client.response(stream).text(), wanted, "{target}");
+        }
+    }
+    let mut client = http2::connect(&server);
+    let stream = client.begin("POST", "/a", &fields, false);
+    client.frame(HEADERS, WHOLE | END, stream, &block(&[("x-long", &"x".repeat(9_000))]));
+    assert_eq!(client.response(stream).reset, Some(1), "longer than in HTTP/1");
+    let mut client = Client::connect(server.addr(0));
+    client.send("POST /stream/a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: 1\r\n\r\n");
+    assert_eq!(client.response().text(), "3 ");
+}
+
 /// Both directions stay open: the client sends its next message when it has the answer to the last one.
 #[test]
 fn grpc_messages_go_back_and_forth_on_one_stream() {

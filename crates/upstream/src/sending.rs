@@ -19,6 +19,7 @@ use crate::link::Link;
 use crate::state::Try;
 use crate::wire::WireWriter;
 use crate::{Outgoing, OutgoingBody, Settings};
+use exchange::client::Client;
 use exchange::request::Request;
 use transfer::incoming::{BodyAborted, IncomingBody, Piece};
 use transfer::received::ReceivedBody;
@@ -71,6 +72,7 @@ impl Sending {
             timeout: settings.send_timeout,
             record: Rc::clone(record),
             framing: outgoing.encoded.framing(),
+            client: request.client_if(has_trailers(outgoing)),
         };
         let head = outgoing.encoded.head().to_vec();
         let head_len = head.len() as u64;
@@ -111,6 +113,12 @@ impl Sending {
             Left::Coming(incoming) => incoming.is_whole(),
         }
     }
+}
+
+/// Whether fields behind the client's body are passed on: by HTTP/2, and behind that very body.
+fn has_trailers(outgoing: &Outgoing) -> bool {
+    let is_clients = matches!(outgoing.body, OutgoingBody::Streamed | OutgoingBody::Received(_));
+    is_clients && outgoing.encoded.framing() == BodyFraming::Frames
 }
 
 /// Sends bytes from memory without a copy.
@@ -194,6 +202,8 @@ struct Out {
     timeout: Duration,
     record: Rc<Try>,
     framing: BodyFraming,
+    /// The source of trailers.
+    client: Option<Rc<dyn Client>>,
 }
 
 impl Out {
@@ -231,6 +241,9 @@ impl Out {
 
     /// Sends the last bytes, and the end of the body.
     async fn end(&mut self, mut data: Segments) -> Result<(), SendTrouble> {
+        if let Some(client) = &self.client {
+            self.writer.set_trailers(&client.trailers());
+        }
         let end = self.framing.end();
         if !end.is_empty() {
             data.push(Source::Static(end));

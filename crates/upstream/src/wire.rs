@@ -172,6 +172,13 @@ impl WireWriter {
         }
     }
 
+    /// Has these fields follow the body, where the protocol sends such.
+    pub(super) fn set_trailers(&mut self, fields: &[(Vec<u8>, Vec<u8>)]) {
+        if let WireWriter::Stream(writer) = self {
+            writer.set_trailers(fields);
+        }
+    }
+
     /// Bytes of the request that were passed on.
     pub(super) fn sent(&self) -> u64 {
         match self {

@@ -42,6 +42,10 @@ impl Client for Http2Client {
         Box::pin(std::future::ready(()))
     }
 
+    fn trailers(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        self.stream.inbox.borrow().trailers.clone()
+    }
+
     fn tcp_info(&self) -> Option<TcpInfo> {
         self.shared.handle.tcp_info()
     }

@@ -284,6 +284,7 @@ impl Connection {
                         let mut inbox = stream.inbox.borrow_mut();
                         inbox.add(&input[start..end]);
                         if ends {
+                            inbox.trailers = shared.with(|state| state.session.take_trailers());
                             inbox.finish(Ok(()));
                         }
                     }

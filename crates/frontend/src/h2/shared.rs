@@ -97,6 +97,8 @@ pub(super) struct Inbox {
     pub(super) held: usize,
     /// How it ended, once it has.
     end: Option<Result<(), BodyAborted>>,
+    /// The fields behind it, which come with its end.
+    pub(super) trailers: Vec<(Vec<u8>, Vec<u8>)>,
     /// The task that waits for the next piece.
     taker: Option<Waker>,
     /// The part of the thread's limit that it takes, until it has come and was taken.

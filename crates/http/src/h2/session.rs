@@ -17,6 +17,8 @@ use super::hpack::{Decoder, Encoder};
 use super::priority::Priority;
 use super::settings::{self, PeerSettings, WINDOW_DEFAULT, WINDOW_MAX};
 use super::stream::{End, Stream, Streams};
+use crate::framing::{TRAILER_LEN_MAX, may_be_trailer};
+use crate::request::HeaderId;
 
 /// Limits and sizes of a connection, out of the configuration.
 #[derive(Clone, Copy, Debug)]
@@ -182,6 +184,8 @@ pub struct Session<T> {
     gathering: Option<Gathering>,
     block: Vec<u8>,
     data: Option<Data>,
+    /// Fields behind the body of the request that has just ended.
+    trailers: Vec<(Vec<u8>, Vec<u8>)>,
     pub(super) budget: i32,
     pub(super) early_ends: u32,
     /// Streams refused since the last call.
@@ -226,6 +230,7 @@ impl<T> Session<T> {
             gathering: None,
             block: Vec::new(),
             data: None,
+            trailers: Vec::new(),
             budget: BUDGET_MAX,
             early_ends: 0,
             refused: 0,
@@ -537,7 +542,8 @@ impl<T> Session<T> {
         });
     }
 
-    /// A header section behind a body (RFC 9113 section 8.1): it has to end the request, and may have no pseudo fields.
+    /// A header section behind a body (RFC 9113 section 8.1): it has to end the request, and may have no pseudo fields. It is as long
+    /// at most as in HTTP/1.
     fn trailers(
         &mut self,
         id: u32,
@@ -546,8 +552,14 @@ impl<T> Session<T> {
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Event, Fault> {
-        let mut is_good = ends;
-        self.decode(block, input, |name, value| is_good &= super::head::is_field(name, value))?;
+        let (mut is_good, mut bytes, mut fields) = (ends, 0, Vec::new());
+        self.decode(block, input, |name, value| {
+            bytes += name.len() + value.len();
+            is_good &= super::head::is_field(name, value) && bytes <= TRAILER_LEN_MAX as usize;
+            if is_good && may_be_trailer(HeaderId::of(name)) {
+                fields.push((name.to_vec(), value.to_vec()));
+            }
+        })?;
         let is_short = self.streams.get(id).and_then(|stream| stream.left).is_some_and(|left| left > 0);
         if !is_good || is_short {
             let fault = if is_good { StreamFault::Length } else { StreamFault::Trailers };
@@ -556,7 +568,13 @@ impl<T> Session<T> {
         if let Some(stream) = self.streams.get_mut(id) {
             stream.receives = false;
         }
+        self.trailers = fields;
         Ok(Event::Data { stream: id, start: 0, end: 0, ends: true })
+    }
+
+    /// The trailers of the request that the last event has ended, as far as they may be passed on.
+    pub fn take_trailers(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        std::mem::take(&mut self.trailers)
     }
 
     /// Resets a stream for an error of the other end.

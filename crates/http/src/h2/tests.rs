@@ -592,6 +592,8 @@ fn trailers_end_a_request() {
     let bytes = [post(1), frame(DATA, 0, 1, b"xy"), trailers(END, &[("a", "b")])].concat();
     let events = peer.feed(&bytes).expect("a request");
     assert_eq!(events[2], Event::Data { stream: 1, start: 0, end: 0, ends: true });
+    assert_eq!(peer.session.take_trailers(), [(b"a".to_vec(), b"b".to_vec())]);
+    assert_eq!(peer.session.take_trailers(), [], "once");
     for bytes in [
         trailers(0, &[("a", "b")]),
         trailers(END, &[(":path", "/")]),
@@ -601,6 +603,33 @@ fn trailers_end_a_request() {
         let mut peer = Peer::new();
         peer.feed(&[post(1), bytes].concat()).expect("a connection that goes on");
         assert_eq!(peer.resets(), [(1, ErrorCode::Protocol as u32)]);
+    }
+}
+
+/// RFC 9110 section 6.5.1: no trailer changes how the message is read. Their length has a limit, whatever the table makes of a short block.
+#[test]
+fn trailers_are_kept_within_limits() {
+    let mut peer = Peer::new();
+    let trailers = |fields: &[(&str, &str)]| frame(HEADERS, END | WHOLE, 1, &block(fields));
+    let all = [
+        ("content-length", "1"),
+        ("te", "x"),
+        ("a", "b"),
+        ("host", "h"),
+        ("a", "c"),
+        ("transfer-encoding", "x"),
+    ];
+    peer.feed(&[post(1), trailers(&all)].concat()).expect("a request");
+    let kept = peer.session.take_trailers();
+    assert_eq!(kept.iter().map(|(_, value)| value.as_slice()).collect::<Vec<_>>(), [b"b", b"c"]);
+    let (half, most) = ("x".repeat(4_000), "x".repeat(8_190));
+    for (fields, is_good) in
+        [(vec![("a", &half); 2], true), (vec![("a", &half); 3], false), (vec![("ab", &most)], true)]
+    {
+        let mut peer = Peer::new();
+        let fields: Vec<_> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        peer.feed(&[post(1), trailers(&fields)].concat()).expect("a connection that goes on");
+        assert_eq!((peer.resets().is_empty(), peer.session.take_trailers().is_empty()), (is_good, !is_good));
     }
 }
 

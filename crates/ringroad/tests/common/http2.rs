@@ -196,6 +196,15 @@ impl<S: Read + Write> Http2<S> {
 
     /// Sends a body within its windows, and its end.
     pub(crate) fn body(&mut self, stream: u32, body: &[u8]) {
+        self.part_of_body(stream, body, END);
+    }
+
+    /// Sends a body that trailers follow.
+    pub(crate) fn body_without_end(&mut self, stream: u32, body: &[u8]) {
+        self.part_of_body(stream, body, 0);
+    }
+
+    fn part_of_body(&mut self, stream: u32, body: &[u8], end: u8) {
         let (mut sent, count) = (0, body.len());
         while sent < count {
             // The first windows are those of RFC 9113; the server's settings may have made that of streams another one.
@@ -213,7 +222,7 @@ impl<S: Read + Write> Http2<S> {
                 self.read_frame().expect("a window");
                 continue;
             }
-            let flags = if sent + part == count { END } else { 0 };
+            let flags = if sent + part == count { end } else { 0 };
             self.frame(DATA, flags, stream, &body[sent..sent + part]);
             sent += part;
         }

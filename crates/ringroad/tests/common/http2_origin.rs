@@ -26,6 +26,8 @@ pub(crate) struct Asked {
     pub(crate) stream: u32,
     pub(crate) fields: Fields,
     pub(crate) body: Vec<u8>,
+    /// The fields behind the body.
+    pub(crate) trailers: Fields,
     pub(crate) ended: bool,
     pub(crate) reset: Option<u32>,
 }
@@ -268,8 +270,9 @@ impl Conn {
                 assert!(flags & WHOLE != 0, "no test has a head of several frames");
                 let asked = self.requests.entry(stream).or_insert(Asked { stream, ..Asked::default() });
                 let text = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
+                let section = if asked.fields.is_empty() { &mut asked.fields } else { &mut asked.trailers };
                 let decoded =
-                    self.decoder.decode(payload, |name, value| asked.fields.push((text(name), text(value))));
+                    self.decoder.decode(payload, |name, value| section.push((text(name), text(value))));
                 decoded.expect("a good block");
                 asked.ended |= flags & END != 0;
             }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use http::framing::ReplyFraming;
-use http::h2::{ErrorCode, ReplyFault, ReplyReader};
+use http::h2::{ErrorCode, ReplyFault, ReplyReader, hpack};
 use http::reply::{FIELDS_MAX_DEFAULT, Limits};
 use http::request::Method;
 use io::{Buf, Errno, Segments};
@@ -269,6 +269,7 @@ impl StreamEnd {
             connection: Rc::clone(&self.connection),
             stream: Rc::clone(&self.stream),
             sent: 0,
+            trailers: Vec::new(),
             has_ended: false,
         }
     }
@@ -297,10 +298,20 @@ pub(crate) struct StreamWriter {
     stream: Rc<Stream>,
     /// Bytes of it that became frames.
     sent: u64,
+    /// The header block behind the body; empty where nothing follows.
+    trailers: Vec<u8>,
     has_ended: bool,
 }
 
 impl StreamWriter {
+    /// Has these fields follow the body; before the send that ends it.
+    pub(crate) fn set_trailers(&mut self, fields: &[(Vec<u8>, Vec<u8>)]) {
+        self.trailers.clear();
+        for (name, value) in fields {
+            hpack::push_field(&mut self.trailers, name, value);
+        }
+    }
+
     /// Makes frames of all of `data`, which begins with the block of the head, alone in its segment, the first time. Polled again,
     /// with the same segments, until it is ready.
     pub(crate) fn poll_send(
@@ -327,7 +338,7 @@ impl StreamWriter {
                     let id = state.session.open_next(Rc::clone(&stream));
                     stream.id.set(Some(id));
                     let head_len = data.parts().next().map_or(0, |segment| segment.bytes().len());
-                    let is_all = ends && head_len == data.len();
+                    let is_all = ends && head_len == data.len() && self.trailers.is_empty();
                     let head = data.parts().next().map_or(&[][..], |segment| segment.bytes());
                     state.session.push_head(id, head, is_all, &mut state.out);
                     data.advance(head_len);
@@ -337,13 +348,19 @@ impl StreamWriter {
                 }
             };
             while !data.is_empty() || ends && !self.has_ended {
+                if data.is_empty() && !self.trailers.is_empty() {
+                    state.session.push_head(id, &self.trailers, true, &mut state.out);
+                    self.sent += self.trailers.len() as u64;
+                    self.has_ended = true;
+                    break;
+                }
                 let room = OUT_BYTES_MAX.saturating_sub(state.out.len());
                 let most = state.session.sendable(id).min(state.session.payload_max()).min(room);
                 if most == 0 && !data.is_empty() {
                     return Poll::Pending;
                 }
                 let count = most.min(data.len());
-                let is_last = ends && count == data.len();
+                let is_last = ends && count == data.len() && self.trailers.is_empty();
                 state.session.push_data(id, count, is_last, &mut state.out);
                 copy(data, count, &mut state.out);
                 data.advance(count);
