@@ -71,7 +71,7 @@ pub fn log_failure(request: &Request, error: &BodyError) {
             request.log(Level::Alert, what);
         }
         // Said where it happened, with the reason, or by the module that passed the request on.
-        BodyError::Filter | BodyError::Broken => {}
+        BodyError::Filter | BodyError::Broken | BodyError::Reset(_) => {}
         BodyError::NoMemory => {
             let what = format_args!("no buffer for \"{path}\": the pool of this thread is at its limit");
             request.log(Level::Alert, what);

@@ -6,6 +6,7 @@
 
 mod fastcgi;
 mod grpc;
+mod grpc_status;
 mod memcached;
 mod passing;
 mod proxy;
@@ -53,6 +54,7 @@ pub static MODULES: &[&Module] = &[
     &fastcgi::MODULE,
     &uwsgi::MODULE,
     &grpc::MODULE,
+    &grpc_status::MODULE,
     &scgi::MODULE,
     &memcached::MODULE,
     &tunnel::MODULE,

@@ -38,6 +38,8 @@ http {
     location /cache/ { proxy_cache c; proxy_cache_valid 200 1h; add_header X-Cache $upstream_cache_status always;
                        proxy_pass http://app; }
     location /grpc/ { grpc_pass grpc://app; grpc_set_header X set; }
+    location /status/ { grpc_error_status on; grpc_pass grpc://app; grpc_read_timeout 300ms;
+                        location /status/denied/ { deny all; } }
   }
 }
 "#;
@@ -522,6 +524,122 @@ fn a_client_that_cancels_cancels_its_stream_alone() {
     client.frame(RESET, 0, stream, &8u32.to_be_bytes());
     assert_eq!(client.get("/a").status, 200);
     assert_eq!(app.connections(), 1);
+}
+
+/// The same for a client of either version that leaves: before the response, and within it.
+#[test]
+fn a_client_that_leaves_cancels_its_stream() {
+    for (path, has_begun) in
+        [("/stream/wait", false), ("/stream/head", true), ("/wait", false), ("/head", true)]
+    {
+        for is_http1 in [true, false] {
+            let (tell, told) = channel();
+            let app = Http2Origin::start(&[], move |conn| {
+                if !conn.until(|conn| conn.requests.len() == 1) {
+                    return;
+                }
+                let id = *conn.requests.keys().next().expect("one");
+                if has_begun {
+                    conn.head(id, 200, &[("content-type", "text/plain")], false);
+                    conn.data(id, b"a part", false);
+                }
+                tell.send(None).expect("the test waits");
+                let ends = conn.until(|conn| conn.requests[&id].reset.is_some());
+                tell.send(conn.requests[&id].reset.filter(|_| ends)).expect("the test waits");
+                while conn.request().is_some() {}
+            });
+            let server = start(&app);
+            if is_http1 {
+                let mut client = Client::connect(server.addr(0));
+                client.send(format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n"));
+                assert_eq!(told.recv(), Ok(None), "the request is there");
+                drop(client);
+            } else {
+                let mut client = http2::connect(&server);
+                let stream = client.ask(path);
+                assert_eq!(told.recv(), Ok(None), "the request is there");
+                if has_begun && path.starts_with("/stream") {
+                    client.until(|client| client.streams.get(&stream).is_some_and(|got| got.body.len() == 6));
+                }
+                drop(client);
+            }
+            assert_eq!(told.recv(), Ok(Some(8)), "{path} by HTTP/1 {is_http1}: CANCEL");
+        }
+    }
+}
+
+/// A reset by the server, before its response: nginx's 502, and another try after REFUSED_STREAM alone. Within its response, the codes
+/// that are about the call reach the client, for which they are a status of gRPC.
+#[test]
+fn resets_of_servers_have_their_meaning() {
+    let app = Http2Origin::answering(|conn, asked| {
+        let code: u32 = asked.path().rsplit('/').next().and_then(|code| code.parse().ok()).expect("a code");
+        if asked.path().contains("begun") {
+            conn.head(asked.stream, 200, &[("content-type", "application/grpc")], false);
+            conn.data(asked.stream, b"a part", false);
+        }
+        conn.frame(RESET, 0, asked.stream, &code.to_be_bytes());
+    });
+    let other = Http2Origin::answering(echo);
+    let server = start_with(&app, &other);
+    let mut client = http2::connect(&server);
+    for code in 0..=14 {
+        for target in ["/a", "/stream", "/grpc"] {
+            let got = client.post(&format!("{target}/{code}"), &[], b"x");
+            assert_eq!((got.status, got.ended), (502, true), "{target} {code}");
+        }
+        for target in ["/stream", "/grpc"] {
+            let got = client.get(&format!("{target}/begun/{code}"));
+            let passed = if [8, 11, 12].contains(&code) { code } else { 2 };
+            assert_eq!((got.status, got.reset), (200, Some(passed)), "{target} {code}");
+        }
+    }
+    let has_failed = |code: u32| {
+        let server = start_with(&app, &other);
+        let mut client = http2::connect(&server);
+        (0..2).any(|_| client.post(&format!("/two/{code}"), &[], b"x").status == 502)
+    };
+    assert_eq!([7, 8].map(has_failed), [false, true], "a POST is tried again where it was not processed");
+}
+
+/// With `grpc_error_status` clients of gRPC get a status of gRPC for every error that no server of theirs has sent.
+#[test]
+fn errors_are_a_status_of_grpc_where_the_directive_asks_for_it() {
+    let app = Http2Origin::answering(|conn, asked| match asked.path().rsplit('/').next().expect("a name") {
+        "silent" => {}
+        "not-found" => conn.head(asked.stream, 404, &[("content-type", "text/plain")], true),
+        code => {
+            let code: u32 = code.parse().expect("a code");
+            conn.frame(RESET, 0, asked.stream, &code.to_be_bytes());
+        }
+    });
+    let server = start(&app);
+    let mut client = http2::connect(&server);
+    let call = [("te", "trailers"), ("content-type", "application/grpc+proto")];
+    let mut called = |target: &str| {
+        let got = client.post(target, &call, b"x");
+        let field = |name| got.field(name).unwrap_or("-").to_owned();
+        (got.status, field("grpc-status"), field("grpc-message"), got.body.len(), got.ended)
+    };
+    let status = |status: &str, message: &str| (200, status.to_owned(), message.to_owned(), 0, true);
+    for code in 0..=14u32 {
+        let wanted = match code {
+            7 => "14",
+            8 => "1",
+            11 => "8",
+            12 => "7",
+            _ => "13",
+        };
+        assert_eq!(called(&format!("/status/{code}")), status(wanted, "Bad Gateway"), "{code}");
+    }
+    assert_eq!(called("/status/silent"), status("4", "Gateway Time-out"));
+    assert_eq!(called("/status/denied/x"), status("7", "Forbidden"));
+    let (code, grpc, ..) = called("/status/not-found");
+    assert_eq!((code, grpc.as_str()), (404, "-"), "it is the server's");
+    let (code, grpc, ..) = called("/grpc/2");
+    assert_eq!((code, grpc.as_str()), (502, "-"), "the directive is off");
+    let got = client.post("/status/2", &[], b"x");
+    assert_eq!((got.status, got.field("grpc-status")), (502, None), "no client of gRPC");
 }
 
 /// A server that is there no more is not asked again and again: its connection is left when a question stays open.

@@ -389,7 +389,7 @@ impl BodySource for Direct {
             Ok(None) => Poll::Ready(Ok(None)),
             Err(fault) => {
                 self.live.give_up(fault);
-                Poll::Ready(Err(BodyError::Broken))
+                Poll::Ready(Err(fault.of_body()))
             }
         }
     }

@@ -268,6 +268,9 @@ impl Attempt<'_> {
         let is_reused = link.requests > 0;
         record.is_reused.set(is_reused);
         let answer = attempt::run(request, settings, outgoing, &mut link, record, sent).await;
+        if let (Err(_), Some(cut)) = (&answer, link.wire.cut()) {
+            record.reset.set(cut.code());
+        }
         if answer.is_err()
             && link.wire.cut() == Some(Cut::Unprocessed)
             && request.incoming.as_ref().is_none_or(|incoming| !incoming.is_begun())

@@ -477,7 +477,7 @@ impl BodySource for Spooled {
                 }
                 None => match spool.end {
                     Some(Ok(())) => return Poll::Ready(Ok(None)),
-                    Some(Err(_)) => return Poll::Ready(Err(BodyError::Broken)),
+                    Some(Err(fault)) => return Poll::Ready(Err(fault.of_body())),
                     None => {
                         register(&mut spool.stream, context);
                         return Poll::Pending;

@@ -17,6 +17,7 @@ use crate::Heading;
 use crate::peers::counts::Tried;
 use exchange::request::Request;
 use telemetry::Level;
+use transfer::body::BodyError;
 
 /// The tries of one request, in order.
 #[derive(Default)]
@@ -69,6 +70,8 @@ pub struct Try {
     pub(super) excess: Cell<bool>,
     /// Why the body broke off, reported by its sender.
     pub(super) fault: Cell<Option<Fault>>,
+    /// The code by which the upstream has reset its stream of HTTP/2, before a header section.
+    pub(super) reset: Cell<Option<u32>>,
     /// Whether the received bytes were no header section of a response.
     pub(super) is_invalid: Cell<bool>,
     /// Whether its connection had been used before.
@@ -92,6 +95,16 @@ pub enum Fault {
     Stream(crate::Cut),
     /// There was no memory for it, or its file could not be written or read.
     Local(io::Errno),
+}
+
+impl Fault {
+    /// The same for the response that the body belongs to.
+    pub(super) fn of_body(self) -> BodyError {
+        match self {
+            Fault::Stream(crate::Cut::Reset(code)) => BodyError::Reset(code),
+            _ => BodyError::Broken,
+        }
+    }
 }
 
 impl fmt::Display for Fault {
@@ -172,6 +185,7 @@ impl Tries {
             note: Cell::new(None),
             excess: Cell::new(false),
             fault: Cell::new(None),
+            reset: Cell::new(None),
             is_invalid: Cell::new(false),
             is_reused: Cell::new(false),
         });
@@ -348,6 +362,11 @@ pub fn last_heading(request: &Request) -> Option<Rc<Heading>> {
         Some(stored) if tries.cached.as_ref().is_some_and(is_old) => Some(Rc::clone(stored)),
         _ => tries.last()?.heading.borrow().clone(),
     }
+}
+
+/// The code by which the last upstream has reset its stream of HTTP/2 in the place of a response.
+pub fn last_reset(request: &Request) -> Option<u32> {
+    request.extensions.get::<Tries>()?.last()?.reset.get()
 }
 
 /// `$upstream_http_NAME`: all fields of the name, in order.

@@ -453,6 +453,19 @@ impl Shared {
     }
 }
 
+/// How the reset of an upstream's stream reaches the client.
+impl Shared {
+    /// Resets a stream as its upstream has: clients of gRPC make a status of the code. Other codes are about the connection to the upstream,
+    /// and REFUSED_STREAM would have the client repeat a request whose response has begun.
+    pub(super) fn pass_reset(&self, stream: &Stream, code: u32) {
+        let passed = [ErrorCode::Cancel, ErrorCode::EnhanceYourCalm, ErrorCode::InadequateSecurity];
+        if let Some(code) = passed.into_iter().find(|passed| *passed as u32 == code) {
+            self.with(|state| state.session.reset(stream.id, code, &mut state.out));
+            self.wake_driver();
+        }
+    }
+}
+
 impl State {
     /// Whether something can be sent on a stream.
     fn check(&self, stream: &Stream) -> Result<(), Errno> {

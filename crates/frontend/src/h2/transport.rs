@@ -136,9 +136,12 @@ impl Transport for StreamTransport {
 
     async fn settle(&mut self, _: &Request, _: &Core, _: &BodyError) {}
 
-    fn break_off(&mut self, _: &Request, _: &BodyError) {
-        // The stream is reset when its work has ended, since its response has no end.
+    fn break_off(&mut self, _: &Request, error: &BodyError) {
+        // Else the stream is reset when its work has ended, since its response has no end.
         self.shared.give_up(&self.stream);
+        if let BodyError::Reset(code) = error {
+            self.shared.pass_reset(&self.stream, *code);
+        }
     }
 
     async fn take_over(

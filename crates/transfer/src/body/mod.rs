@@ -288,6 +288,8 @@ pub enum BodyError {
     Filter,
     /// Where a [`source::BodySource`] comes from, the rest of it is not to be had.
     Broken,
+    /// The same, since an upstream has reset its stream of HTTP/2 with this code.
+    Reset(u32),
 }
 
 impl From<SendError> for BodyError {

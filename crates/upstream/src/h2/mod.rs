@@ -88,6 +88,15 @@ impl Cut {
         }
     }
 
+    /// The code of the reset.
+    pub(super) fn code(self) -> Option<u32> {
+        match self {
+            Cut::Reset(code) => Some(code),
+            Cut::Unprocessed => Some(ErrorCode::RefusedStream as u32),
+            _ => None,
+        }
+    }
+
     /// Whether the upstream has answered with an error status.
     pub(super) fn is_invalid_answer(self) -> bool {
         matches!(self, Cut::Reset(_) | Cut::Fault(_) | Cut::Reply(_))

@@ -1,0 +1,107 @@
+//! `grpc_error_status`: errors of this server as a status of gRPC, for clients that speak it.
+//!
+//! nginx sends such clients the status of HTTP, from which they make a status of gRPC by a table of their own. With this directive they get
+//! 200 and the fields `grpc-status` and `grpc-message` without a body, as from a server of gRPC. The codes:
+//!
+//! | cause | `grpc-status` |
+//! |---|---|
+//! | 502, 503, 429 | 14 UNAVAILABLE |
+//! | 504 | 4 DEADLINE_EXCEEDED |
+//! | 400; 401; 403; 404 | 13 INTERNAL; 16 UNAUTHENTICATED; 7 PERMISSION_DENIED; 12 UNIMPLEMENTED |
+//! | others | 2 UNKNOWN |
+//! | the upstream has reset the stream | by the code of RST_STREAM: CANCEL 1 CANCELLED, ENHANCE_YOUR_CALM 8 RESOURCE_EXHAUSTED, INADEQUATE_SECURITY 7, REFUSED_STREAM 14, others 13 |
+//!
+//! The tables are those of gRPC (PROTOCOL-HTTP2.md, http-grpc-status-mapping.md), but for 504.
+
+use std::sync::Arc;
+
+use conf::{Args, Spec};
+use http::StatusCode;
+use http::h2::ErrorCode;
+use http::request::HeaderId;
+
+use crate::{Directive, Module};
+use exchange::config::{Settings, SettingsType};
+use exchange::module::{LEVELS, OWN};
+use exchange::request::Request;
+use exchange::response::{Body, ContentType};
+use upstream::state;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().is_on {
+            plan.filter(Arc::new(()), |(), request| filter(request));
+        }
+    },
+    ..Module::named(OWN)
+};
+
+const DIRECTIVES: &[Directive] = &[Directive::scope(
+    Spec::new(
+        OWN,
+        "grpc_error_status",
+        LEVELS,
+        Args::Flag,
+        "Errors of this server reach clients of gRPC as `grpc-status`, with status 200.",
+    )
+    .default("off"),
+    |scope, cx| cx.flag(&mut scope.own::<Conf>().is_on),
+)];
+
+#[derive(Clone, Debug, Default)]
+struct Conf {
+    is_on: bool,
+}
+
+impl Settings for Conf {}
+
+/// Only errors: the response of an upstream has a status of its own.
+fn filter(request: &mut Request) {
+    let status = request.response.status;
+    if request.depth > 0 || status < 400 || !is_call(request) || state::last_heading(request).is_some() {
+        return;
+    }
+    let code = state::last_reset(request).map_or_else(|| of_status(status), of_reset);
+    let words = StatusCode::new(status).map_or("", StatusCode::reason);
+    request.error_status = None;
+    let response = &mut request.response;
+    response.becomes_another(false);
+    response.status = 200;
+    response.content_type = ContentType::Text("application/grpc".into());
+    response.body = Body::None;
+    let fields = [("grpc-status", code.to_string()), ("grpc-message", words.to_owned())];
+    response.fields.extend(fields.map(|(name, value)| (name.into(), value.into())));
+}
+
+/// Whether the client speaks gRPC: `application/grpc`, and its forms with `+` or a parameter.
+fn is_call(request: &Request) -> bool {
+    const TYPE: &[u8] = b"application/grpc";
+    let Some(text) = request.header(HeaderId::ContentType) else { return false };
+    let is_type = text.get(..TYPE.len()).is_some_and(|start| start.eq_ignore_ascii_case(TYPE));
+    is_type && matches!(text.get(TYPE.len()), None | Some(b'+' | b';' | b' '))
+}
+
+fn of_status(status: u16) -> u8 {
+    match status {
+        400 => 13,
+        401 => 16,
+        403 => 7,
+        404 => 12,
+        429 | 502 | 503 => 14,
+        504 => 4,
+        _ => 2,
+    }
+}
+
+fn of_reset(code: u32) -> u8 {
+    const CODES: [(ErrorCode, u8); 4] = [
+        (ErrorCode::Cancel, 1),
+        (ErrorCode::EnhanceYourCalm, 8),
+        (ErrorCode::InadequateSecurity, 7),
+        (ErrorCode::RefusedStream, 14),
+    ];
+    CODES.into_iter().find(|(known, _)| *known as u32 == code).map_or(13, |(_, status)| status)
+}
