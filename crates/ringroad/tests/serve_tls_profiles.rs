@@ -34,6 +34,8 @@ fn start(profile: &str) -> (Server, Authority) {
         .text("conf/root.pem", &authority.pem)
         .text("conf/dhparam.pem", "")
         .text("html/index.html", PAGE)
+        // A browser asks for it, and its absence is an error in the log.
+        .text("html/favicon.ico", "")
         .start();
     (server, authority)
 }
