@@ -109,7 +109,7 @@ impl Wire {
 
     /// See [`Socket::set_zero_copy`].
     pub fn set_zero_copy(&mut self, threshold: Option<usize>) {
-        self.socket_mut().set_zero_copy(threshold);
+        self.socket_mut().writer.set_zero_copy(threshold);
     }
 }
 
@@ -118,7 +118,7 @@ impl Wire {
     /// See [`rt::net::Reader::recv`].
     pub async fn recv(&mut self) -> Result<Option<Buf>, Errno> {
         match self {
-            Wire::Plain(socket) => socket.recv().await,
+            Wire::Plain(socket) => socket.reader.recv().await,
             Wire::Tls(stream) => stream.recv().await,
         }
     }
@@ -126,7 +126,7 @@ impl Wire {
     /// See [`rt::net::Reader::poll_recv`].
     pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Errno>> {
         match self {
-            Wire::Plain(socket) => socket.poll_recv(context),
+            Wire::Plain(socket) => socket.reader.poll_recv(context),
             Wire::Tls(stream) => stream.poll_recv(context),
         }
     }
@@ -134,7 +134,7 @@ impl Wire {
     /// See [`rt::net::Reader::try_recv`].
     pub fn try_recv(&mut self) -> Option<Result<Option<Buf>, Errno>> {
         match self {
-            Wire::Plain(socket) => socket.try_recv(),
+            Wire::Plain(socket) => socket.reader.try_recv(),
             Wire::Tls(stream) => stream.try_recv(),
         }
     }
@@ -142,7 +142,7 @@ impl Wire {
     /// See [`rt::net::Reader::recv_now`].
     pub fn recv_now(&mut self) -> Option<Result<Option<Buf>, Errno>> {
         match self {
-            Wire::Plain(socket) => socket.recv_now(),
+            Wire::Plain(socket) => socket.reader.recv_now(),
             // Received bytes must be decrypted, and a record may be incomplete.
             Wire::Tls(stream) => stream.try_recv(),
         }
@@ -151,7 +151,7 @@ impl Wire {
     /// See [`rt::net::Reader::recv_behind_now`].
     pub fn recv_behind_now(&mut self, buf: &mut Buf) -> Option<Result<usize, Errno>> {
         match self {
-            Wire::Plain(socket) => socket.recv_behind_now(buf),
+            Wire::Plain(socket) => socket.reader.recv_behind_now(buf),
             // Received bytes must be decrypted, and a record may be incomplete.
             Wire::Tls(_) => None,
         }
@@ -160,7 +160,7 @@ impl Wire {
     /// See [`rt::net::Reader::recv_behind`].
     pub async fn recv_behind(&mut self, buf: Buf) -> Result<Behind, Errno> {
         match self {
-            Wire::Plain(socket) => socket.recv_behind(buf).await,
+            Wire::Plain(socket) => socket.reader.recv_behind(buf).await,
             // Plaintext comes in the buffers that brought its records.
             Wire::Tls(stream) => Ok(match stream.recv().await? {
                 Some(received) => Behind::Apart(buf, received),
@@ -171,18 +171,18 @@ impl Wire {
 
     /// See [`rt::net::Reader::set_multishot`].
     pub fn set_multishot(&mut self, multishot: bool) {
-        self.socket_mut().set_multishot(multishot);
+        self.socket_mut().reader.set_multishot(multishot);
     }
 
     /// See [`rt::net::Reader::disarm`].
     pub fn disarm(&mut self) {
-        self.socket_mut().disarm();
+        self.socket_mut().reader.disarm();
     }
 
     /// See [`rt::net::Reader::is_quiet`].
     pub fn is_quiet(&mut self) -> bool {
         match self {
-            Wire::Plain(socket) => socket.is_quiet(),
+            Wire::Plain(socket) => socket.reader.is_quiet(),
             Wire::Tls(stream) => stream.is_quiet(),
         }
     }
@@ -198,7 +198,7 @@ impl Wire {
         more: bool,
     ) -> Poll<Result<(), Errno>> {
         match self {
-            Wire::Plain(socket) => socket.poll_send(context, data, more),
+            Wire::Plain(socket) => socket.writer.poll_send(context, data, more),
             Wire::Tls(stream) => stream.poll_send(context, data, more),
         }
     }
@@ -227,7 +227,7 @@ impl Wire {
     /// See [`rt::net::Writer::send_now`].
     pub fn send_now(&mut self, data: &mut Segments, more: bool) -> Result<(), Errno> {
         match self {
-            Wire::Plain(socket) => socket.send_now(data, more),
+            Wire::Plain(socket) => socket.writer.send_now(data, more),
             Wire::Tls(stream) => stream.send_now(data, more),
         }
     }
@@ -235,7 +235,7 @@ impl Wire {
     /// See [`rt::net::Writer::copies`].
     pub fn copies(&self, len: usize) -> bool {
         match self {
-            Wire::Plain(socket) => socket.copies(len),
+            Wire::Plain(socket) => socket.writer.copies(len),
             Wire::Tls(_) => true,
         }
     }
@@ -252,7 +252,7 @@ impl Wire {
         part: &FilePart<'_>,
     ) -> Poll<Result<u32, Errno>> {
         match self {
-            Wire::Plain(socket) => socket.poll_sendfile(context, part),
+            Wire::Plain(socket) => socket.writer.poll_sendfile(context, part),
             Wire::Tls(_) => Poll::Ready(Err(Errno::OPNOTSUPP)),
         }
     }
@@ -260,24 +260,24 @@ impl Wire {
     /// See [`rt::net::Writer::sendfile_now`].
     pub fn sendfile_now(&mut self, part: &FilePart<'_>) -> Result<u32, Errno> {
         match self {
-            Wire::Plain(socket) => socket.sendfile_now(part.file, part.offset, part.len),
+            Wire::Plain(socket) => socket.writer.sendfile_now(part.file, part.offset, part.len),
             Wire::Tls(_) => Err(Errno::OPNOTSUPP),
         }
     }
 
     /// See [`rt::net::Writer::poll_writable`].
     pub fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Errno>> {
-        self.socket_mut().poll_writable(context)
+        self.socket_mut().writer.poll_writable(context)
     }
 
     /// See [`rt::net::Writer::give_up`].
     pub fn give_up_sending(&mut self) {
-        self.socket_mut().give_up_sending();
+        self.socket_mut().writer.give_up();
     }
 
     /// See [`rt::net::Writer::progress`].
     pub fn sent_progress(&self) -> u64 {
-        self.socket().sent_progress()
+        self.socket().writer.progress()
     }
 
     /// A number that grows as the client takes bytes, of a file among them; see [`rt::net::progress`].
@@ -303,7 +303,7 @@ impl Wire {
     /// Ends the stream towards the client.
     pub fn shutdown_write(&mut self) {
         match self {
-            Wire::Plain(socket) => socket.shutdown_write(),
+            Wire::Plain(socket) => socket.writer.shutdown(),
             Wire::Tls(stream) => stream.shutdown_write(),
         }
     }

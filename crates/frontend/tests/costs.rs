@@ -53,7 +53,7 @@ impl Client {
         rt::spawn(serve(Rc::clone(&thread), entrance, served.into(), counted));
         let mut client = Client { socket: Socket::new(peer.into()), request, answer_len: 0 };
         client.ask().await;
-        let first = client.socket.recv().await.expect("an answer").expect("an answer");
+        let first = client.socket.reader.recv().await.expect("an answer").expect("an answer");
         assert!(first.starts_with(b"HTTP/1.1 200 OK\r\n"), "{}", first.escape_ascii());
         let head_len = first.windows(4).position(|end| end == b"\r\n\r\n").expect("a whole head") + 4;
         client.answer_len = head_len + body_len;
@@ -64,14 +64,14 @@ impl Client {
     async fn ask(&mut self) {
         let mut data = Segments::new();
         data.push(Source::Static(self.request));
-        let (sent, _) = self.socket.send(data, false).await;
+        let (sent, _) = self.socket.writer.send(data, false).await;
         sent.expect("a connection that is kept");
     }
 
     async fn receive(&mut self, len: usize) {
         let mut left = len;
         while left > 0 {
-            let bytes = self.socket.recv().await.expect("an answer").expect("the whole of it");
+            let bytes = self.socket.reader.recv().await.expect("an answer").expect("the whole of it");
             left = left.checked_sub(bytes.len()).expect("no more than the answer");
         }
     }

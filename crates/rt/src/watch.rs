@@ -83,11 +83,6 @@ impl Publisher {
     pub fn watch(&self) -> Watcher {
         Watcher(Arc::clone(&self.0))
     }
-
-    /// Whether no watcher is left.
-    pub fn is_unwatched(&self) -> bool {
-        Arc::strong_count(&self.0) == 1
-    }
 }
 
 impl Drop for Publisher {
@@ -288,8 +283,5 @@ mod tests {
         assert_eq!(publisher.0.waiting.load(Ordering::Relaxed), 0);
         publisher.publish(8);
         assert_eq!(count.0.load(Ordering::Relaxed), 0);
-        assert!(!publisher.is_unwatched());
-        drop(watcher);
-        assert!(publisher.is_unwatched());
     }
 }

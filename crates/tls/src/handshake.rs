@@ -137,7 +137,7 @@ pub async fn connect(socket: &mut Socket, client: &Client, name: &str) -> Result
 
 /// The next bytes of a handshake.
 async fn receive(socket: &mut Socket) -> Result<Buf, HandshakeError> {
-    match socket.recv().await {
+    match socket.reader.recv().await {
         Ok(Some(buf)) => Ok(buf),
         Ok(None) => Err(HandshakeError::Closed),
         Err(errno) => Err(HandshakeError::Broken(errno)),
@@ -196,7 +196,7 @@ impl Handshaken {
             let may_wait = !is_handshaking && self.session.borrow().protocol() == Some("TLSv1.3");
             let output = if may_wait { Vec::new() } else { self.session.borrow_mut().output() };
             if !output.is_empty() {
-                let (sent, _) = socket.send(Segments::from(output), false).await;
+                let (sent, _) = socket.writer.send(Segments::from(output), false).await;
                 sent.map_err(HandshakeError::Broken)?;
             }
             // Early data is answered before the client's last words have come, where the library allows it.

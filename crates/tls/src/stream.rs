@@ -51,7 +51,7 @@ pub(crate) struct Receiving {
 pub(crate) fn tell(socket: &mut Socket, bytes: Vec<u8>) {
     if !bytes.is_empty() {
         let mut data = Segments::from(bytes);
-        let _ = socket.send_now(&mut data, false);
+        let _ = socket.writer.send_now(&mut data, false);
     }
 }
 
@@ -76,7 +76,7 @@ impl Stream {
         if self.has_plaintext() || self.receiving.failed.is_some() || self.session.borrow().peer_closed() {
             return self.recv().await;
         }
-        let Some(buf) = self.socket.recv_into(buf).await? else { return Ok(None) };
+        let Some(buf) = self.socket.reader.recv_into(buf).await? else { return Ok(None) };
         match self.receiving.open(&self.session, buf) {
             Some(buf) => Ok(Some(buf)),
             None => self.recv().await,
@@ -95,7 +95,7 @@ impl Stream {
 
     /// Whether no plaintext, end or error is pending.
     pub fn is_quiet(&mut self) -> bool {
-        !self.has_plaintext() && self.receiving.failed.is_none() && self.socket.is_quiet()
+        !self.has_plaintext() && self.receiving.failed.is_none() && self.socket.reader.is_quiet()
     }
 
     /// As [`Stream::socket`].
@@ -162,7 +162,7 @@ impl Stream {
     /// As [`Stream::say_goodbye`], and ends the stream towards the peer.
     pub fn shutdown_write(&mut self) {
         self.say_goodbye();
-        self.socket.shutdown_write();
+        self.socket.writer.shutdown();
     }
 
     /// Why the session ended, where it failed.

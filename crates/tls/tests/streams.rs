@@ -201,7 +201,7 @@ fn a_peer_that_ends_with_or_without_a_word_ends_the_stream() {
             if says_goodbye {
                 far.shutdown_write();
             } else {
-                far.socket_mut().shutdown_write();
+                far.socket_mut().writer.shutdown();
             }
             assert_eq!(&near.recv().await.unwrap().unwrap()[..], b"last");
             assert!(near.recv().await.unwrap().is_none());
@@ -217,7 +217,7 @@ fn a_damaged_record_fails_and_the_peer_is_told() {
     on_each_net(64 << 20, || async {
         let (mut near, mut far) = streams(TLS13).await;
         let mut bytes = Segments::from([&[23, 3, 3, 0, 30][..], &[7; 30]].concat());
-        near.socket_mut().send_now(&mut bytes, false).unwrap();
+        near.socket_mut().writer.send_now(&mut bytes, false).unwrap();
         assert!(far.recv().await.is_err());
         assert!(far.recv().await.is_err() && far.failure().is_some());
         far.say_goodbye();

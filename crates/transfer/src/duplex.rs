@@ -23,18 +23,18 @@ pub trait Duplex {
 
 impl Duplex for Socket {
     fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Errno>> {
-        Socket::poll_recv(self, context)
+        self.reader.poll_recv(context)
     }
 
     fn try_recv(&mut self) -> Option<Result<Option<Buf>, Errno>> {
-        Socket::try_recv(self)
+        self.reader.try_recv()
     }
 
     fn poll_send(&mut self, context: &mut Context<'_>, data: &mut Segments) -> Poll<Result<(), Errno>> {
-        Socket::poll_send(self, context, data, false)
+        self.writer.poll_send(context, data, false)
     }
 
     fn end_sending(&mut self) {
-        self.shutdown_write();
+        self.writer.shutdown();
     }
 }

@@ -48,7 +48,7 @@ impl Wire {
     /// Bytes that came; `None` at the end of the stream.
     pub(super) fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Errno>> {
         match self {
-            Wire::Plain(socket) => socket.poll_recv(context),
+            Wire::Plain(socket) => socket.reader.poll_recv(context),
             Wire::Tls(stream) => stream.poll_recv(context),
             Wire::Stream(stream) => stream.poll_recv(context),
         }
@@ -62,7 +62,7 @@ impl Wire {
     /// As [`Wire::recv`], into memory of the caller's size where the bytes can come there.
     pub(super) async fn recv_into(&mut self, buf: Buf) -> Result<Option<Buf>, Errno> {
         match self {
-            Wire::Plain(socket) => socket.recv_into(buf).await,
+            Wire::Plain(socket) => socket.reader.recv_into(buf).await,
             Wire::Tls(stream) => stream.recv_into(buf).await,
             Wire::Stream(_) => self.recv().await,
         }
@@ -74,7 +74,7 @@ impl Wire {
         match self {
             Wire::Plain(socket) => {
                 let mut buf = rt::pool().get(size)?;
-                let received = socket.recv_behind_now(&mut buf)?;
+                let received = socket.reader.recv_behind_now(&mut buf)?;
                 Some(received.map(|count| (count > 0).then_some(buf)))
             }
             Wire::Tls(_) | Wire::Stream(_) => None,
@@ -84,8 +84,8 @@ impl Wire {
     /// Waits until there is something to receive, and arms a receive for it; see [`rt::net::Reader::news`].
     pub(super) async fn news(&mut self) {
         match self {
-            Wire::Plain(socket) => socket.split().0.news().await,
-            Wire::Tls(stream) => stream.socket_mut().split().0.news().await,
+            Wire::Plain(socket) => socket.reader.news().await,
+            Wire::Tls(stream) => stream.socket_mut().reader.news().await,
             Wire::Stream(_) => {}
         }
     }
@@ -93,7 +93,7 @@ impl Wire {
     /// Whether there are no untaken bytes.
     pub(super) fn is_quiet(&mut self) -> bool {
         match self {
-            Wire::Plain(socket) => socket.is_quiet(),
+            Wire::Plain(socket) => socket.reader.is_quiet(),
             Wire::Tls(stream) => stream.is_quiet(),
             Wire::Stream(stream) => stream.is_quiet(),
         }
@@ -122,7 +122,7 @@ impl Duplex for Wire {
 
     fn try_recv(&mut self) -> Option<Result<Option<Buf>, Errno>> {
         match self {
-            Wire::Plain(socket) => socket.try_recv(),
+            Wire::Plain(socket) => socket.reader.try_recv(),
             Wire::Tls(stream) => stream.try_recv(),
             Wire::Stream(_) => None,
         }
@@ -130,7 +130,7 @@ impl Duplex for Wire {
 
     fn poll_send(&mut self, context: &mut Context<'_>, data: &mut Segments) -> Poll<Result<(), Errno>> {
         match self {
-            Wire::Plain(socket) => socket.poll_send(context, data, false),
+            Wire::Plain(socket) => socket.writer.poll_send(context, data, false),
             Wire::Tls(stream) => stream.poll_send(context, data, false),
             // No protocol takes a stream over (RFC 9113 section 8.6).
             Wire::Stream(_) => Poll::Ready(Err(Errno::INVAL)),
@@ -139,7 +139,7 @@ impl Duplex for Wire {
 
     fn end_sending(&mut self) {
         match self {
-            Wire::Plain(socket) => socket.shutdown_write(),
+            Wire::Plain(socket) => socket.writer.shutdown(),
             Wire::Tls(stream) => stream.shutdown_write(),
             Wire::Stream(_) => {}
         }

@@ -420,7 +420,7 @@ mod tests {
             drop(outlet);
             drop(wire);
             let (mut far, mut all) = (Socket::new(far.into()), Vec::new());
-            while let Some(buf) = far.recv().await.expect("a response") {
+            while let Some(buf) = far.reader.recv().await.expect("a response") {
                 all.extend_from_slice(&buf);
             }
             assert_eq!(sent, all.len() as u64, "what is counted is what was sent");

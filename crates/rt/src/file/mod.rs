@@ -80,11 +80,9 @@ impl File {
         // Begun here, so that the awaited future holds the operation's name and none of its memory.
         let opening = OpFuture::new(&reactor, Op::Open { dir: dir.cloned(), path, how, device, via }).last();
         async move {
-            let outcome = opening.await;
-            match (outcome.result, outcome.payload) {
-                (Ok(_), Payload::Opened(fd)) => Ok(File::from_fd(&reactor, Fd::from(fd).opened_with(flags))),
-                (Ok(_), _) => Err(Errno::IO),
-                (Err(errno), _) => Err(errno),
+            match payload_of(opening.await)? {
+                Payload::Opened(fd) => Ok(File::from_fd(&reactor, Fd::from(fd).opened_with(flags))),
+                _ => Err(Errno::IO),
             }
         }
     }
@@ -302,7 +300,7 @@ impl File {
 
     /// Cuts the file, or makes it longer with a hole.
     pub async fn truncate(&self, len: u64, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
-        self.repeat(|file| Op::Truncate { file, len, device, via }).await
+        self.repeat(|file| Op::Truncate { file, len, device, via }).await.map(drop)
     }
 
     /// Reserves disk space for a range, so that writing there cannot fail for lack of it; with `keep_size` without a
@@ -315,7 +313,7 @@ impl File {
         device: DeviceId,
         via: DiskVia,
     ) -> Result<(), Errno> {
-        self.repeat(|file| Op::Allocate { file, offset, len, keep_size, device, via }).await
+        self.repeat(|file| Op::Allocate { file, offset, len, keep_size, device, via }).await.map(drop)
     }
 
     /// Announces to the kernel how a range will be used; a `len` of 0 is all up to the end. `DontNeed` frees only pages
@@ -328,12 +326,12 @@ impl File {
         device: DeviceId,
         via: DiskVia,
     ) -> Result<(), Errno> {
-        self.repeat(|file| Op::Advise { file, offset, len, advice, device, via }).await
+        self.repeat(|file| Op::Advise { file, offset, len, advice, device, via }).await.map(drop)
     }
 
     /// Gives the file a name, also one that has none yet ([`Create::Unnamed`]); `EEXIST` where the name is taken.
     pub async fn link(&self, to: CString, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
-        self.repeat(|file| Op::Link { file, to: to.clone(), device, via }).await
+        self.repeat(|file| Op::Link { file, to: to.clone(), device, via }).await.map(drop)
     }
 
     /// Space on the file system that the file is on.
@@ -342,14 +340,13 @@ impl File {
         paths::space_of(&self.0.reactor, Op::Space { target, device, via }).await
     }
 
-    /// Carries out an operation without a value, and retries it when the kernel requires it.
-    async fn repeat(&self, op: impl Fn(Fd) -> Op) -> Result<(), Errno> {
+    /// Carries out an operation, and retries it when the kernel requires it.
+    async fn repeat(&self, op: impl Fn(Fd) -> Op) -> Result<Payload, Errno> {
         let mut retries = Retries::default();
         loop {
-            match OpFuture::new(&self.0.reactor, op(self.fd().clone())).last().await.result {
-                Ok(_) => return Ok(()),
+            match payload_of(OpFuture::new(&self.0.reactor, op(self.fd().clone())).last().await) {
                 Err(errno) if retries.again(errno).await => {}
-                Err(errno) => return Err(errno),
+                ended => return ended,
             }
         }
     }
@@ -362,16 +359,9 @@ impl File {
         device: DeviceId,
         via: DiskVia,
     ) -> Result<Vec<DirEntry>, Errno> {
-        let mut retries = Retries::default();
-        loop {
-            let op = Op::ReadDir { dir: self.fd().clone(), bytes_max, look, device, via };
-            let outcome = OpFuture::new(&self.0.reactor, op).last().await;
-            match (outcome.result, outcome.payload) {
-                (Ok(_), Payload::Entries(entries)) => return Ok(entries),
-                (Ok(_), _) => return Err(Errno::IO),
-                (Err(errno), _) if retries.again(errno).await => {}
-                (Err(errno), _) => return Err(errno),
-            }
+        match self.repeat(|dir| Op::ReadDir { dir, bytes_max, look, device, via }).await? {
+            Payload::Entries(entries) => Ok(entries),
+            _ => Err(Errno::IO),
         }
     }
 
@@ -382,16 +372,9 @@ impl File {
         device: DeviceId,
         via: DiskVia,
     ) -> Result<Vec<Result<Stat, Errno>>, Errno> {
-        let mut retries = Retries::default();
-        loop {
-            let op = Op::StatMany { dir: self.fd().clone(), names: Arc::clone(&names), device, via };
-            let outcome = OpFuture::new(&self.0.reactor, op).last().await;
-            match (outcome.result, outcome.payload) {
-                (Ok(_), Payload::Stats(stats)) => return Ok(stats),
-                (Ok(_), _) => return Err(Errno::IO),
-                (Err(errno), _) if retries.again(errno).await => {}
-                (Err(errno), _) => return Err(errno),
-            }
+        match self.repeat(|dir| Op::StatMany { dir, names: Arc::clone(&names), device, via }).await? {
+            Payload::Stats(stats) => Ok(stats),
+            _ => Err(Errno::IO),
         }
     }
 
@@ -425,7 +408,7 @@ impl File {
 
     /// Brings written bytes to the device (fdatasync).
     pub async fn sync(&self, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
-        self.repeat(|file| Op::Sync { file, device, via }).await
+        self.repeat(|file| Op::Sync { file, device, via }).await.map(drop)
     }
 }
 
@@ -446,12 +429,15 @@ fn facts(fd: BorrowedFd<'_>) -> Result<Stat, Errno> {
 }
 
 async fn stat(reactor: &Rc<Reactor>, op: Op) -> Result<Stat, Errno> {
-    let outcome = OpFuture::new(reactor, op).last().await;
-    match (outcome.result, outcome.payload) {
-        (Ok(_), Payload::Stat(stat)) => Ok(*stat),
-        (Ok(_), _) => Err(Errno::IO),
-        (Err(errno), _) => Err(errno),
+    match payload_of(OpFuture::new(reactor, op).last().await)? {
+        Payload::Stat(stat) => Ok(*stat),
+        _ => Err(Errno::IO),
     }
+}
+
+/// What a successful operation has brought.
+fn payload_of(outcome: Outcome) -> Result<Payload, Errno> {
+    outcome.result.map(|_| outcome.payload)
 }
 
 /// Decides whether a disk operation is tried again, and waits before it is.

@@ -8,7 +8,7 @@ use io::op::{DeviceId, Space, Stat, StatTarget};
 use io::{DiskVia, Errno, Op, Payload};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-use super::{facts, stat};
+use super::{facts, payload_of, stat};
 use crate::reactor::{self, OpFuture, Reactor};
 
 /// Size, times and kind of the file at a path.
@@ -60,11 +60,9 @@ pub async fn space(path: CString, device: DeviceId, via: DiskVia) -> Result<Spac
 }
 
 pub(super) async fn space_of(reactor: &Rc<Reactor>, op: Op) -> Result<Space, Errno> {
-    let outcome = OpFuture::new(reactor, op).last().await;
-    match (outcome.result, outcome.payload) {
-        (Ok(_), Payload::Space(space)) => Ok(*space),
-        (Ok(_), _) => Err(Errno::IO),
-        (Err(errno), _) => Err(errno),
+    match payload_of(OpFuture::new(reactor, op).last().await)? {
+        Payload::Space(space) => Ok(*space),
+        _ => Err(Errno::IO),
     }
 }
 

@@ -3,26 +3,25 @@
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use io::op::{Interest, PeerAddr};
-use io::{Buf, Errno, Fd, Op, Segments};
+use io::{Errno, Fd, Op};
 use rustix::net::sockopt;
 
 use super::address;
-use super::reader::{Behind, Reader};
-use super::writer::{FilePart, Sending, Writer};
-use crate::file::File;
+use super::reader::Reader;
+use super::writer::Writer;
 use crate::reactor::{self, OpFuture, Reactor};
 
 /// A connected stream socket. Dropping it cancels operations in flight and then closes it through the engine, without
 /// waiting.
 pub struct Socket {
     reactor: Rc<Reactor>,
-    /// Closes the descriptor when it is dropped.
-    reader: Reader,
-    writer: Writer,
+    /// Receives. It closes the descriptor when it is dropped.
+    pub reader: Reader,
+    /// Sends.
+    pub writer: Writer,
     /// Whether `TCP_NODELAY` is known to be set.
     nodelay: Cell<bool>,
 }
@@ -56,139 +55,10 @@ impl Socket {
         (&mut self.reader, &mut self.writer)
     }
 
-    /// See [`Reader::recv`].
-    pub async fn recv(&mut self) -> Result<Option<Buf>, Errno> {
-        self.reader.recv().await
-    }
-
-    /// See [`Reader::poll_recv`].
-    pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Errno>> {
-        self.reader.poll_recv(context)
-    }
-
-    /// See [`Reader::try_recv`].
-    pub fn try_recv(&mut self) -> Option<Result<Option<Buf>, Errno>> {
-        self.reader.try_recv()
-    }
-
-    /// See [`Reader::recv_into`].
-    pub async fn recv_into(&mut self, buf: Buf) -> Result<Option<Buf>, Errno> {
-        self.reader.recv_into(buf).await
-    }
-
-    /// See [`Reader::recv_behind`].
-    pub async fn recv_behind(&mut self, buf: Buf) -> Result<Behind, Errno> {
-        self.reader.recv_behind(buf).await
-    }
-
-    /// See [`Reader::recv_behind_now`].
-    pub fn recv_behind_now(&mut self, buf: &mut Buf) -> Option<Result<usize, Errno>> {
-        self.reader.recv_behind_now(buf)
-    }
-
-    /// See [`Reader::recv_now`].
-    pub fn recv_now(&mut self) -> Option<Result<Option<Buf>, Errno>> {
-        self.reader.recv_now()
-    }
-
     /// On drop closes the descriptor by a call of this thread, unless an operation is in flight: for a connection,
     /// whose close never waits. An operation of the engine would cost more than the call.
     pub fn close_directly(&mut self) {
         self.reader.close_directly();
-    }
-
-    /// See [`Reader::disarm`].
-    pub fn disarm(&mut self) {
-        self.reader.disarm();
-    }
-
-    /// See [`Reader::news`].
-    pub async fn news(&mut self) {
-        self.reader.news().await;
-    }
-
-    /// See [`Reader::is_quiet`].
-    pub fn is_quiet(&mut self) -> bool {
-        self.reader.is_quiet()
-    }
-
-    /// See [`Writer::send`].
-    pub fn send(&mut self, data: Segments, more: bool) -> Sending<'_> {
-        self.writer.send(data, more)
-    }
-
-    /// See [`Writer::send_now`].
-    pub fn send_now(&mut self, data: &mut Segments, more: bool) -> Result<(), Errno> {
-        self.writer.send_now(data, more)
-    }
-
-    /// See [`Writer::copies`].
-    pub fn copies(&self, len: usize) -> bool {
-        self.writer.copies(len)
-    }
-
-    /// See [`Writer::sendfile_now`].
-    pub fn sendfile_now(&mut self, file: &File, offset: u64, len: u32) -> Result<u32, Errno> {
-        self.writer.sendfile_now(file, offset, len)
-    }
-
-    /// See [`Writer::poll_send`].
-    pub fn poll_send(
-        &mut self,
-        context: &mut Context<'_>,
-        data: &mut Segments,
-        more: bool,
-    ) -> Poll<Result<(), Errno>> {
-        self.writer.poll_send(context, data, more)
-    }
-
-    /// See [`Writer::poll_sendfile`].
-    pub fn poll_sendfile(
-        &mut self,
-        context: &mut Context<'_>,
-        part: &FilePart<'_>,
-    ) -> Poll<Result<u32, Errno>> {
-        self.writer.poll_sendfile(context, part)
-    }
-
-    /// See [`Writer::poll_writable`].
-    pub fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Errno>> {
-        self.writer.poll_writable(context)
-    }
-
-    /// See [`Writer::give_up`].
-    pub fn give_up_sending(&mut self) {
-        self.writer.give_up();
-    }
-
-    /// See [`Writer::sendfile`].
-    pub async fn sendfile(&mut self, part: &FilePart<'_>) -> Result<u32, Errno> {
-        self.writer.sendfile(part).await
-    }
-
-    /// See [`Writer::writable`].
-    pub async fn writable(&mut self) -> Result<(), Errno> {
-        self.writer.writable().await
-    }
-
-    /// See [`Writer::progress`].
-    pub fn sent_progress(&self) -> u64 {
-        self.writer.progress()
-    }
-
-    /// See [`Writer::set_zero_copy`].
-    pub fn set_zero_copy(&mut self, threshold: Option<usize>) {
-        self.writer.set_zero_copy(threshold);
-    }
-
-    /// See [`Reader::set_multishot`].
-    pub fn set_multishot(&mut self, multishot: bool) {
-        self.reader.set_multishot(multishot);
-    }
-
-    /// See [`Writer::shutdown`].
-    pub fn shutdown_write(&self) {
-        self.writer.shutdown();
     }
 
     /// The address of the other end. It is the kind of this connection, for the engine.

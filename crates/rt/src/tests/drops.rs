@@ -56,12 +56,12 @@ fn cases() -> Vec<Case> {
         case("unlink", file::unlink(c"/a".into(), DEVICE, VIA)),
         case("rename", file::rename(c"/a".into(), c"/b".into(), DEVICE, VIA)),
         case("connect", Socket::connect(PeerAddr::Unix("/a".into()))),
-        case("send", async { Socket::new(pair().0).send(bytes(), false).await }),
-        case("writable", async { Socket::new(pair().0).writable().await }),
+        case("send", async { Socket::new(pair().0).writer.send(bytes(), false).await }),
+        case("writable", async { Socket::new(pair().0).writer.writable().await }),
         case("sendfile", async {
             let file = a_file();
             let part = FilePart { file: &file, offset: 0, len: 10, device: DEVICE, via: VIA };
-            Socket::new(pair().0).sendfile(&part).await
+            Socket::new(pair().0).writer.sendfile(&part).await
         }),
         case("accept", async { Listener::new(pair().0, false).accept().await }),
     ]
@@ -89,7 +89,7 @@ fn a_dropped_future_that_queued_is_forgotten() {
             assert_eq!(fake.flying(), [], "{name}");
         }
         let mut socket = Socket::new(pair().0);
-        start_and_drop(socket.recv()).await;
+        start_and_drop(socket.reader.recv()).await;
         drop(socket);
         fake.set_capacity(100);
         settle().await;
@@ -120,9 +120,9 @@ fn futures_that_are_done_but_not_looked_at_give_back_what_they_brought() {
 fn a_zero_copy_send_can_be_dropped_between_its_count_and_its_end() {
     run(|fake| async move {
         let mut socket = Socket::new(pair().0);
-        socket.set_zero_copy(Some(1));
+        socket.writer.set_zero_copy(Some(1));
         {
-            let mut sending = pin!(socket.send(bytes(), false));
+            let mut sending = pin!(socket.writer.send(bytes(), false));
             poll_fn(|context| Poll::Ready(sending.as_mut().poll(context).is_pending())).await;
             // Short: the future waits for its bytes to come back.
             fake.progress(fake.only("Send"), Ok(1), io::Payload::None);
@@ -130,7 +130,7 @@ fn a_zero_copy_send_can_be_dropped_between_its_count_and_its_end() {
             poll_fn(|context| Poll::Ready(sending.as_mut().poll(context).is_pending())).await;
         }
         assert_eq!(fake.abandoned(), 1);
-        assert_eq!(socket.send(bytes(), false).await.0, Err(Errno::CONNABORTED));
+        assert_eq!(socket.writer.send(bytes(), false).await.0, Err(Errno::CONNABORTED));
     });
 }
 

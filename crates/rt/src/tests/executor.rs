@@ -196,7 +196,7 @@ fn a_mailbox_is_bounded_and_tells_its_ends() {
 fn a_full_engine_delays_operations_and_loses_none() {
     run(|fake| async move {
         fake.set_capacity(2);
-        let socket = |fd| async move { Socket::new(fd).recv().await.map(|end| end.is_none()) };
+        let socket = |fd| async move { Socket::new(fd).reader.recv().await.map(|end| end.is_none()) };
         let (ends, _far): (Vec<_>, Vec<_>) =
             (0..5).map(|_| pair()).map(|(near, far)| (watch(socket(near)), far)).unzip();
         settle().await;
@@ -220,7 +220,7 @@ fn an_operation_that_queues_can_be_dropped() {
         let reactor = reactor::current();
         let (fd, _far) = pair();
         let mut first = Socket::new(fd);
-        let mut recv = std::pin::pin!(first.recv());
+        let mut recv = std::pin::pin!(first.reader.recv());
         poll_fn(|context| Poll::Ready(recv.as_mut().poll(context).is_pending())).await;
         let queued = OpFuture::new(&reactor, Op::Nop);
         let kept = OpFuture::new(&reactor, Op::Nop);
@@ -241,7 +241,7 @@ fn the_end_drops_tasks_and_closes_what_they_had_open() {
     runtime.block_on(async move {
         let stuck = watch(async move {
             let mut socket = Socket::new(near);
-            let _ = socket.recv().await;
+            let _ = socket.reader.recv().await;
             pending::<()>().await;
         });
         spawn(async move {

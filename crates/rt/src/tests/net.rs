@@ -21,7 +21,7 @@ async fn give_up(socket: &mut Socket) {
     settle().await;
     let timer = Timer::new();
     timer.expire_now();
-    assert!(timer.limit(socket.recv()).await.is_err());
+    assert!(timer.limit(socket.reader.recv()).await.is_err());
 }
 
 #[test]
@@ -32,14 +32,14 @@ fn one_receive_serves_many_calls() {
         let recv = fake.only("Recv");
         fake.progress(recv, Ok(1), fake.bytes(b"a"));
         fake.progress(recv, Ok(1), fake.bytes(b"b"));
-        assert!(socket.try_recv().is_none(), "not before the next turn");
+        assert!(socket.reader.try_recv().is_none(), "not before the next turn");
         settle().await;
-        assert_eq!(&*socket.try_recv().unwrap().unwrap().unwrap(), b"a");
-        assert_eq!(&*socket.recv().await.unwrap().unwrap(), b"b");
-        assert!(socket.try_recv().is_none());
+        assert_eq!(&*socket.reader.try_recv().unwrap().unwrap().unwrap(), b"a");
+        assert_eq!(&*socket.reader.recv().await.unwrap().unwrap(), b"b");
+        assert!(socket.reader.try_recv().is_none());
         fake.complete(recv, Ok(0), Payload::None);
-        assert!(socket.recv().await.unwrap().is_none());
-        assert!(socket.recv().await.unwrap().is_none(), "the end stays the end");
+        assert!(socket.reader.recv().await.unwrap().is_none());
+        assert!(socket.reader.recv().await.unwrap().is_none(), "the end stays the end");
         assert_eq!(counters().engine.submitted, 1);
     });
 }
@@ -56,7 +56,7 @@ fn a_full_queue_stops_the_receive_and_loses_nothing() {
         settle().await;
         assert_eq!(fake.cancelled(), [recv], "once, at the fourth buffer");
         for byte in b'0'..=b'4' {
-            assert_eq!(&*socket.recv().await.unwrap().unwrap(), [byte]);
+            assert_eq!(&*socket.reader.recv().await.unwrap().unwrap(), [byte]);
         }
         give_up(&mut socket).await;
         assert_ne!(fake.only("Recv"), recv, "armed anew once the queue is empty");
@@ -75,7 +75,7 @@ fn receives_that_would_block_wait_for_readiness() {
         fake.complete(fake.only("Recv"), Err(Errno::INTR), Payload::None);
         give_up(&mut socket).await;
         fake.complete(fake.only("Recv"), Err(Errno::CONNRESET), Payload::None);
-        assert_eq!(socket.recv().await.unwrap_err(), Errno::CONNRESET);
+        assert_eq!(socket.reader.recv().await.unwrap_err(), Errno::CONNRESET);
     });
 }
 
@@ -88,8 +88,9 @@ fn a_bulk_receive_takes_what_came_before_and_then_its_own_buffer() {
         fake.progress(stream, Ok(1), fake.bytes(b"a"));
         settle().await;
         let bulk = || crate::pool().get(64 << 10).unwrap();
-        assert_eq!(&*socket.recv_into(bulk()).await.unwrap().unwrap(), b"a");
-        let received = watch(async move { socket.recv_into(bulk()).await.unwrap().unwrap().capacity() });
+        assert_eq!(&*socket.reader.recv_into(bulk()).await.unwrap().unwrap(), b"a");
+        let received =
+            watch(async move { socket.reader.recv_into(bulk()).await.unwrap().unwrap().capacity() });
         settle().await;
         assert_eq!(fake.cancelled(), [stream]);
         fake.give_back(fake.only("Recv"), Ok(5));
@@ -108,10 +109,12 @@ fn a_receive_behind_content_keeps_it_whatever_comes_first() {
         settle().await;
         let mut held = crate::pool().get(4096).unwrap();
         held.append(b"ab");
-        let Ok(Behind::Apart(held, early)) = socket.recv_behind(held).await else { panic!("x came first") };
+        let Ok(Behind::Apart(held, early)) = socket.reader.recv_behind(held).await else {
+            panic!("x came first")
+        };
         assert_eq!((&*held, &*early), (&b"ab"[..], &b"x"[..]));
         let received = watch(async move {
-            match socket.recv_behind(held).await {
+            match socket.reader.recv_behind(held).await {
                 Ok(Behind::Grown(buf)) => buf.to_vec(),
                 other => panic!("{other:?}"),
             }
@@ -135,7 +138,7 @@ fn a_receive_behind_content_keeps_it_whatever_comes_first() {
 fn a_send_goes_on_until_all_is_sent() {
     run(|fake| async move {
         let mut socket = Socket::new(pair().0);
-        let sent = watch(async move { socket.send(text(b"abcdef"), false).await.0 });
+        let sent = watch(async move { socket.writer.send(text(b"abcdef"), false).await.0 });
         settle().await;
         fake.give_back(fake.only("Send"), Ok(2));
         settle().await;
@@ -156,9 +159,9 @@ fn a_send_goes_on_until_all_is_sent() {
 fn a_zero_copy_send_is_done_with_its_count_and_keeps_its_bytes() {
     run(|fake| async move {
         let mut socket = Socket::new(pair().0);
-        socket.set_zero_copy(Some(4));
+        socket.writer.set_zero_copy(Some(4));
         let sent = watch(async move {
-            let whole = socket.send(text(b"abcd"), false).await;
+            let whole = socket.writer.send(text(b"abcd"), false).await;
             (whole.0, whole.1.is_empty(), socket)
         });
         settle().await;
@@ -170,7 +173,7 @@ fn a_zero_copy_send_is_done_with_its_count_and_keeps_its_bytes() {
         assert_eq!(fake.only("Send"), send, "the bytes stay with the engine");
         fake.give_back(send, Ok(0));
         // A short one goes on when its bytes are back.
-        let rest = watch(async move { socket.send(text(b"abcdef"), false).await.0 });
+        let rest = watch(async move { socket.writer.send(text(b"abcdef"), false).await.0 });
         settle().await;
         let send = fake.only("Send");
         fake.progress(send, Ok(1), Payload::None);
@@ -194,10 +197,10 @@ fn nothing_follows_a_send_that_was_dropped() {
         let mut socket = Socket::new(pair().0);
         let timer = Timer::new();
         timer.expire_now();
-        assert!(timer.limit(socket.send(text(b"abc"), false)).await.is_err());
+        assert!(timer.limit(socket.writer.send(text(b"abc"), false)).await.is_err());
         assert_eq!(fake.abandoned(), 1);
-        assert_eq!(socket.send(text(b"def"), false).await.0, Err(Errno::CONNABORTED));
-        assert_eq!(socket.writable().await, Err(Errno::CONNABORTED));
+        assert_eq!(socket.writer.send(text(b"def"), false).await.0, Err(Errno::CONNABORTED));
+        assert_eq!(socket.writer.writable().await, Err(Errno::CONNABORTED));
     });
 }
 

@@ -20,7 +20,7 @@ fn a_shutdown_and_a_look_at_an_open_file_are_no_operations() {
         let (near, mut far) = pair();
         far.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         let socket = Socket::new(near);
-        socket.shutdown_write();
+        socket.writer.shutdown();
         assert_eq!(far.read(&mut [0]).unwrap(), 0, "at once, before any turn");
         let (exe, mode) = (std::env::current_exe().unwrap(), Mode::empty());
         let file = File::new(rustix::fs::open(exe, OFlags::RDONLY, mode).unwrap());
@@ -40,10 +40,10 @@ fn bytes_are_sent_at_once_until_the_socket_is_full() {
         let mut data = Segments::new();
         data.push(Source::Static(b"he"));
         data.push(Source::Vec(b"ad".to_vec()));
-        socket.send_now(&mut data, true).unwrap();
+        socket.writer.send_now(&mut data, true).unwrap();
         assert!(data.is_empty());
-        assert_eq!(socket.sendfile_now(&file, 90, 100), Ok(10), "up to the end of the file");
-        assert_eq!(socket.sendfile_now(&file, 100, 100), Ok(0));
+        assert_eq!(socket.writer.sendfile_now(&file, 90, 100), Ok(10), "up to the end of the file");
+        assert_eq!(socket.writer.sendfile_now(&file, 100, 100), Ok(0));
         let mut head = [0; 14];
         far.read_exact(&mut head).unwrap();
         assert_eq!(&head, b"headbbbbbbbbbb");
@@ -52,15 +52,15 @@ fn bytes_are_sent_at_once_until_the_socket_is_full() {
         while data.is_empty() {
             data = Segments::new();
             data.push(Source::Vec(vec![7; 50_000]));
-            socket.send_now(&mut data, false).unwrap();
+            socket.writer.send_now(&mut data, false).unwrap();
         }
         let left = data.len();
-        socket.send_now(&mut data, false).unwrap();
+        socket.writer.send_now(&mut data, false).unwrap();
         assert_eq!(data.len(), left, "it is left to the engine");
-        assert_eq!(socket.sendfile_now(&file, 0, 10), Err(Errno::AGAIN));
+        assert_eq!(socket.writer.sendfile_now(&file, 0, 10), Err(Errno::AGAIN));
         drop(far);
-        assert_eq!(socket.sendfile_now(&file, 0, 10), Err(Errno::PIPE));
-        assert_eq!(socket.send_now(&mut data, false), Err(Errno::CONNABORTED), "nothing follows it");
+        assert_eq!(socket.writer.sendfile_now(&file, 0, 10), Err(Errno::PIPE));
+        assert_eq!(socket.writer.send_now(&mut data, false), Err(Errno::CONNABORTED), "nothing follows it");
         assert_eq!(counters().engine.submitted, 0);
     });
 }
@@ -86,9 +86,9 @@ fn what_is_here_is_received_and_the_end_made_without_an_operation() {
         let (near, mut far) = pair();
         rustix::io::ioctl_fionbio(&near, true).unwrap();
         let mut socket = Socket::new(near);
-        assert!(socket.recv_now().is_none(), "nothing has come");
+        assert!(socket.reader.recv_now().is_none(), "nothing has come");
         far.write_all(b"bytes").unwrap();
-        let received = socket.recv_now().expect("they are here").unwrap().expect("not the end");
+        let received = socket.reader.recv_now().expect("they are here").unwrap().expect("not the end");
         assert_eq!(&received[..], b"bytes");
         socket.close_directly();
         drop(socket);
@@ -104,8 +104,11 @@ fn the_end_of_a_stream_is_received_at_once() {
         rustix::io::ioctl_fionbio(&near, true).unwrap();
         let mut socket = Socket::new(near);
         drop(far);
-        assert!(matches!(socket.recv_now(), Some(Ok(None))));
-        assert!(socket.recv_now().is_none() && socket.recv().await.unwrap().is_none(), "and again");
+        assert!(matches!(socket.reader.recv_now(), Some(Ok(None))));
+        assert!(
+            socket.reader.recv_now().is_none() && socket.reader.recv().await.unwrap().is_none(),
+            "and again"
+        );
         assert_eq!(counters().engine.submitted, 0);
     });
 }
@@ -139,7 +142,7 @@ fn what_was_seen_of_a_file_holds_until_the_next_turn_or_receive() {
         assert_eq!(read(&other), b"head thr", "it is another open file");
 
         far.write_all(b"!").unwrap();
-        assert!(matches!(socket.recv_now(), Some(Ok(Some(_)))));
+        assert!(matches!(socket.reader.recv_now(), Some(Ok(Some(_)))));
         assert_eq!((read(&file), size()), (b"head thr".to_vec(), 5));
         assert_eq!(read(&file), b"head thr");
         let shared = |file: &File| file.shared_of_turn(0, 3).unwrap().map(|bytes| bytes.to_vec());

@@ -49,7 +49,7 @@ fn a_round_trip_allocates_the_lists_of_its_sends_alone() {
 async fn echo(socket: UnixStream) {
     let mut socket = Socket::new(socket.into());
     let mut answer = Vec::new();
-    while let Some(buf) = socket.recv().await.unwrap() {
+    while let Some(buf) = socket.reader.recv().await.unwrap() {
         answer.clear();
         answer.extend_from_slice(&buf);
         answer = send(&mut socket, answer).await;

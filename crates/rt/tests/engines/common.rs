@@ -105,7 +105,7 @@ pub(crate) fn listening() -> (OwnedFd, PeerAddr) {
 pub(crate) async fn send(socket: &mut Socket, bytes: Vec<u8>) -> Vec<u8> {
     let mut segments = Segments::new();
     segments.push(Source::Vec(bytes));
-    let (result, mut segments) = socket.send(segments, false).await;
+    let (result, mut segments) = socket.writer.send(segments, false).await;
     result.unwrap();
     segments.take_vec().unwrap_or_default()
 }
@@ -113,7 +113,7 @@ pub(crate) async fn send(socket: &mut Socket, bytes: Vec<u8>) -> Vec<u8> {
 /// Receives exactly as many bytes as `wanted` has and compares.
 pub(crate) async fn expect(socket: &mut Socket, mut wanted: &[u8]) {
     while !wanted.is_empty() {
-        let buf = socket.recv().await.unwrap().expect("the peer is not done");
+        let buf = socket.reader.recv().await.unwrap().expect("the peer is not done");
         let (head, rest) = wanted.split_at(buf.len().min(wanted.len()));
         assert!(*buf == *head, "other bytes than were sent");
         wanted = rest;

@@ -30,7 +30,7 @@ async fn echo(mut listener: Listener) -> usize {
             let _counted = counted;
             let mut socket = Socket::new(fd);
             let mut answer = Vec::new();
-            while let Ok(Some(buf)) = socket.recv().await {
+            while let Ok(Some(buf)) = socket.reader.recv().await {
                 answer.clear();
                 answer.extend_from_slice(&buf);
                 drop(buf);
@@ -72,8 +72,8 @@ async fn client(address: PeerAddr, number: usize) {
         }
         assert!(got == bytes, "connection {number}, round {round}");
     }
-    socket.shutdown_write();
-    assert!(socket.recv().await.unwrap().is_none(), "the echo ends with us");
+    socket.writer.shutdown();
+    assert!(socket.reader.recv().await.unwrap().is_none(), "the echo ends with us");
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_dropped_socket_tells_its_peer_although_a_receive_is_armed() {
             let (mut socket, mut far) = pair_of_sockets();
             let timer = Timer::new();
             timer.set(now() + Duration::from_millis(2));
-            assert!(timer.limit(socket.recv()).await.is_err());
+            assert!(timer.limit(socket.reader.recv()).await.is_err());
             drop(socket);
             while counters().operations > 0 {
                 rt::yield_now().await;
@@ -137,7 +137,7 @@ fn a_dropped_socket_tells_its_peer_although_a_receive_is_armed() {
             assert_eq!(far.read(&mut [0]).unwrap(), 0);
             let (mut socket, mut far) = pair_of_sockets();
             timer.expire_now();
-            assert!(timer.limit(socket.recv()).await.is_err());
+            assert!(timer.limit(socket.reader.recv()).await.is_err());
             socket.close().await;
             assert_eq!(far.read(&mut [0]).unwrap(), 0);
         });
@@ -151,17 +151,17 @@ fn bytes_survive_a_dropped_receive() {
             let (mut socket, mut far) = pair_of_sockets();
             let timer = Timer::new();
             timer.expire_now();
-            assert!(timer.limit(socket.recv()).await.is_err());
+            assert!(timer.limit(socket.reader.recv()).await.is_err());
             far.write_all(b"abc").unwrap();
             sleep_until(now() + Duration::from_millis(2)).await;
             expect(&mut socket, b"abc").await;
             let buf = rt::pool().get(64 << 10).unwrap();
             timer.expire_now();
-            assert!(timer.limit(socket.recv_into(buf)).await.is_err());
+            assert!(timer.limit(socket.reader.recv_into(buf)).await.is_err());
             far.write_all(b"def").unwrap();
             expect(&mut socket, b"def").await;
             drop(far);
-            assert!(socket.recv().await.unwrap().is_none());
+            assert!(socket.reader.recv().await.unwrap().is_none());
         });
     });
 }
@@ -179,7 +179,7 @@ fn a_flood_is_held_back_and_arrives_whole() {
             let mut socket = Socket::new(near.into());
             let wanted = pattern(1, 1, BYTES);
             let (mut place, mut paused) = (0, false);
-            while let Some(buf) = socket.recv().await.unwrap() {
+            while let Some(buf) = socket.reader.recv().await.unwrap() {
                 assert!(wanted[place..place + buf.len()] == *buf);
                 place += buf.len();
                 drop(buf);
@@ -212,7 +212,7 @@ fn a_bulk_receive_follows_a_stream() {
             let mut got = Vec::new();
             loop {
                 let buf = rt::pool().get(64 << 10).unwrap();
-                match socket.recv_into(buf).await.unwrap() {
+                match socket.reader.recv_into(buf).await.unwrap() {
                     Some(buf) => got.extend_from_slice(&buf),
                     None => break,
                 }
@@ -232,13 +232,13 @@ fn a_send_to_a_peer_that_does_not_read_makes_no_progress() {
             timer.set(now() + Duration::from_millis(5));
             let bytes = pattern(3, 3, 4 << 20);
             assert!(timer.limit(send(&mut socket, bytes)).await.is_err());
-            let before = socket.sent_progress();
+            let before = socket.writer.progress();
             far.read_exact(&mut vec![0; 64 << 10]).unwrap();
-            let after = socket.sent_progress();
+            let after = socket.writer.progress();
             assert!(after > before || after == 0, "{before} {after}");
             let mut segments = io::Segments::new();
             segments.push(io::op::Source::Static(b"more"));
-            assert_eq!(socket.send(segments, false).await.0, Err(Errno::CONNABORTED));
+            assert_eq!(socket.writer.send(segments, false).await.0, Err(Errno::CONNABORTED));
         });
     });
 }

@@ -58,7 +58,7 @@ fn lost(pair: Pair, listener: std::os::fd::OwnedFd, total: usize) -> usize {
                 let mut socket = Socket::new(fd);
                 let timer = Timer::new();
                 timer.set(until);
-                let all = async { while let Ok(Some(_)) = socket.recv().await {} };
+                let all = async { while let Ok(Some(_)) = socket.reader.recv().await {} };
                 let is_over = timer.limit(all).await.is_ok();
                 ended.set(ended.get() + usize::from(is_over));
             });

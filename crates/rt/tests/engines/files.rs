@@ -104,7 +104,7 @@ fn a_file_goes_to_a_socket_that_fills_up() {
                 let mut part =
                     FilePart { file: &file, offset: 0, len: 1 << 20, device: DEVICE, via: pair.via };
                 loop {
-                    match socket.sendfile(&part).await.unwrap() {
+                    match socket.writer.sendfile(&part).await.unwrap() {
                         0 => break,
                         count => part.offset += u64::from(count),
                     }
@@ -112,7 +112,7 @@ fn a_file_goes_to_a_socket_that_fills_up() {
             });
             let mut far = Socket::new(far.into());
             expect(&mut far, &wanted).await;
-            assert!(far.recv().await.unwrap().is_none());
+            assert!(far.reader.recv().await.unwrap().is_none());
         });
     });
 }

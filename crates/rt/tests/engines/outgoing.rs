@@ -127,7 +127,7 @@ fn a_connect_that_is_given_up_leaves_nothing_open() {
 async fn put_away(socket: &mut Socket) {
     let timer = Timer::new();
     timer.set(now() + Duration::from_millis(5));
-    assert!(timer.limit(socket.news()).await.is_err(), "there is no news");
+    assert!(timer.limit(socket.reader.news()).await.is_err(), "there is no news");
 }
 
 #[test]
@@ -137,11 +137,11 @@ fn a_kept_connection_is_quiet_and_goes_on() {
             let (listener, address) = listener();
             let mut socket = Socket::connect(address).await.unwrap();
             let mut peer = listener.accept().unwrap().0;
-            assert!(socket.is_quiet(), "asked of the kernel: no receive is armed yet");
+            assert!(socket.reader.is_quiet(), "asked of the kernel: no receive is armed yet");
             for round in 0..3u8 {
                 put_away(&mut socket).await;
                 let entries = counters().engine.kernel_entries;
-                assert!(socket.is_quiet());
+                assert!(socket.reader.is_quiet());
                 assert_eq!(counters().engine.kernel_entries, entries);
                 send(&mut socket, vec![round]).await;
                 let mut got = [0; 1];
@@ -163,17 +163,17 @@ fn a_kept_connection_tells_what_its_peer_does_unasked() {
             let peer = listener.accept().unwrap().0;
             put_away(&mut socket).await;
             drop(peer);
-            socket.news().await;
-            assert!(!socket.is_quiet());
-            assert!(socket.recv().await.unwrap().is_none());
+            socket.reader.news().await;
+            assert!(!socket.reader.is_quiet());
+            assert!(socket.reader.recv().await.unwrap().is_none());
             // It says something, which is not lost.
             let mut socket = Socket::connect(address.clone()).await.unwrap();
             let mut peer = listener.accept().unwrap().0;
             put_away(&mut socket).await;
             peer.write_all(b"HTTP/1.1 408").unwrap();
-            socket.news().await;
-            assert!(!socket.is_quiet());
-            socket.news().await;
+            socket.reader.news().await;
+            assert!(!socket.reader.is_quiet());
+            socket.reader.news().await;
             expect(&mut socket, b"HTTP/1.1 408").await;
             // It is reset; nobody waits for news when that comes.
             let mut socket = Socket::connect(address.clone()).await.unwrap();
@@ -181,14 +181,14 @@ fn a_kept_connection_tells_what_its_peer_does_unasked() {
             put_away(&mut socket).await;
             sockopt::set_socket_linger(&peer, Some(Duration::ZERO)).unwrap();
             drop(peer);
-            while socket.is_quiet() {
+            while socket.reader.is_quiet() {
                 yield_now().await;
             }
-            assert_eq!(socket.recv().await.unwrap_err(), Errno::CONNRESET);
+            assert_eq!(socket.reader.recv().await.unwrap_err(), Errno::CONNRESET);
             // The end was there before anybody asked.
             let mut socket = Socket::connect(address).await.unwrap();
             drop(listener.accept().unwrap());
-            while socket.is_quiet() {
+            while socket.reader.is_quiet() {
                 yield_now().await;
             }
         });
