@@ -9,6 +9,7 @@ use rustls::crypto::SupportedKxGroup;
 use rustls::pki_types::ServerName;
 
 use crate::certificate::Identity;
+use crate::certificate_compression::{compressors, decompressors};
 use crate::server::{Versions, provider};
 use crate::session::{Session, TlsError};
 use crate::verify::AnyServer;
@@ -66,6 +67,8 @@ impl Client {
             )),
             None => builder.with_no_client_auth(),
         };
+        config.cert_compressors = compressors();
+        config.cert_decompressors = decompressors();
         config.alpn_protocols = settings.alpn;
         config.enable_sni = settings.sends_name;
         config.resumption = Resumption::disabled();

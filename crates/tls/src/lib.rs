@@ -4,9 +4,10 @@
 //! socket, [`handshake`] and [`stream`] join the two, [`turns`] bounds the work of handshakes. [`certificate`] reads PEM
 //! files; [`verify`] and [`x509`] judge the chains of peers; [`issue`] makes certificates, [`signing`] signs messages;
 //! [`tickets`] and [`sessions`] keep the state for resumption; [`ciphers`], [`groups`] and [`commands`] have OpenSSL's
-//! names, [`seen`] collects facts that rustls reports only to parts of this crate.
+//! names, `certificate_compression` has the codings of chains, [`seen`] collects facts that rustls reports only to parts of this crate.
 
 pub mod certificate;
+mod certificate_compression;
 pub mod ciphers;
 pub mod client;
 pub mod commands;

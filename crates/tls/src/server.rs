@@ -16,6 +16,7 @@ use rustls::{
 };
 
 use crate::certificate::Identity;
+use crate::certificate_compression::{compressors, decompressors};
 use crate::session::{Session, TlsError};
 use crate::sessions::{ServerSessions, SessionCache};
 use crate::tickets::{TicketKeys, Tickets};
@@ -213,9 +214,8 @@ fn configure(
     let mut config = builder.with_cert_resolver(Arc::clone(identities) as _);
     config.ignore_client_order = settings.prefers_own_ciphers;
     config.alpn_protocols = settings.alpn.clone();
-    if !settings.compresses_certificates {
-        config.cert_compressors.clear();
-    }
+    config.cert_decompressors = decompressors();
+    config.cert_compressors = if settings.compresses_certificates { compressors() } else { Vec::new() };
     config.max_fragment_size = Some(settings.record_bytes.clamp(512, crate::session::RECORD_BYTES_MAX) + 5);
     config.session_storage = Arc::clone(&sessions.storage);
     if let Some(tickets) = &sessions.tickets {
