@@ -1,7 +1,7 @@
 //! A module of nginx as data: directives, variables, handlers and a filter.
 //!
 //! [`Module`] is one of them. [`ModuleTable`] is all of them, prepared for the reading of a configuration. The modules
-//! themselves are in crate `modules`, and nothing here knows one by name.
+//! themselves are in the crates above, and nothing here knows one by name.
 
 use std::collections::HashMap;
 use std::rc::Rc;
