@@ -350,7 +350,7 @@ fn a_peer_that_ends_or_never_answers_is_refused() {
         .expect("a script");
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("its mode");
     let said = bench.refused(&["http", "--instant", "--peer", &peer(&script.display().to_string())]);
-    assert!(said.contains("did not answer within"), "{said}");
+    assert!(said.contains("did not respond within"), "{said}");
     let sleeping = std::fs::read_dir("/proc").expect("/proc").flatten().filter(|entry| {
         std::fs::read(entry.path().join("cmdline")).is_ok_and(|line| line == b"sleep\x00987\0")
     });
@@ -391,7 +391,7 @@ fn a_signal_ends_a_run_in_order_and_a_second_one_changes_nothing() {
         let status = program.wait_until_ended(Deadline::default());
         assert_eq!(status.code(), Some(2), "{}", program.stderr());
         assert!(
-            program.stderr().contains("interrupted; what was started is stopped"),
+            program.stderr().contains("interrupted; programs of the run are stopped"),
             "{}",
             program.stderr()
         );
