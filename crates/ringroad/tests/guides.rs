@@ -177,6 +177,11 @@ fn a_mirror_of_packages() {
 }
 
 #[test]
+fn an_edge_with_tags_and_purge() {
+    run_page("docs/guides/edge.md");
+}
+
+#[test]
 fn load_balancing() {
     run_page("docs/guides/load-balancing.md");
 }
