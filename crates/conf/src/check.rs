@@ -60,7 +60,11 @@ impl Scope<'_> {
             _ if !takes.allows(given) => ErrorKind::ArgumentCount { name: name(), takes, given },
             _ => return Ok(()),
         };
-        Err(Error::new(kind, statement))
+        let error = Error::new(kind, statement);
+        Err(match surplus(statement, takes) {
+            Some(advice) => error.advise(advice),
+            None => error,
+        })
     }
 
     /// Why this table has no entry: not supported yet, not here, or unknown.
@@ -187,6 +191,27 @@ fn visit_rows<'a>(rows: &'a [Statement], kind: &Verdict, depth: usize, visitor: 
 }
 
 /// The remark that an admitted statement deserves.
+/// The advice for arguments that are too many: they were probably one, with spaces.
+fn surplus(statement: &Statement, takes: Args) -> Option<String> {
+    let max = usize::from(takes.range().1?);
+    let (from, args) = (max.checked_sub(1)?, &statement.args);
+    // On several lines it is a missing semicolon.
+    let is_one_line = args.iter().all(|word| word.span.line == statement.name.span.line);
+    if args.len() <= max
+        || !is_one_line
+        || matches!(takes, Args::Flag)
+        || args[from..].iter().any(|word| word.quoted)
+    {
+        return None;
+    }
+    let words: Vec<&str> = args[from..].iter().map(|word| word.text.as_str()).collect();
+    let joined = words.join(" ");
+    Some(match crate::value::probably(&joined) {
+        Some(meant) => format!("did you mean \"{meant}\"?"),
+        None => format!("quotes make one of several words: \"{joined}\""),
+    })
+}
+
 fn notice(statement: &Statement, spec: &'static Spec) -> Option<Error> {
     let name = spec.name;
     let kind = match spec.state {
@@ -263,6 +288,33 @@ mod tests {
             (
                 "http { root; }",
                 "invalid number of arguments in \"root\" directive in /n.conf:1; it takes 1 argument, not 0",
+            ),
+            (
+                "http { root /srv/my site; }",
+                "invalid number of arguments in \"root\" directive in /n.conf:1; it takes 1 argument, not 2; quotes make one \
+                 of several words: \"/srv/my site\"",
+            ),
+            (
+                "http { root 10 MB; }",
+                "invalid number of arguments in \"root\" directive in /n.conf:1; it takes 1 argument, not 2; did you mean \
+                 \"10m\"?",
+            ),
+            (
+                "http {\nserver {\nroot a; }",
+                "unexpected end of file, expecting \"}\" in /n.conf:3; the block \"http\" of line 1 is not closed",
+            ),
+            (
+                "http {\nserver {\nroot a;",
+                "unexpected end of file, expecting \"}\" in /n.conf:3; the block \"server\" of line 2 is not closed",
+            ),
+            (
+                "include none.conf;",
+                "open() \"/none.conf\" failed (2: No such file or directory) in /n.conf:1; relative names start from \"/\", \
+                 the directory of the main file",
+            ),
+            (
+                "http { root a\nb; }",
+                "invalid number of arguments in \"root\" directive in /n.conf:2; it takes 1 argument, not 2",
             ),
             (
                 "http { root \"a;\n}",
@@ -385,7 +437,7 @@ mod tests {
             (statements[2].value(0, value::size).map(drop), "\"root\" directive invalid value in /n.conf:2"),
             (
                 statements[2].value(0, value::number).map(drop),
-                "\"root\" directive invalid number in /n.conf:2",
+                "\"root\" directive invalid number in /n.conf:2; it takes a whole number",
             ),
             (
                 statements[2].value(0, value::flag).map(drop),

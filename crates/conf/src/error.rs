@@ -38,6 +38,8 @@ pub struct Error {
     level: Level,
     kind: Box<ErrorKind>,
     span: Option<Span>,
+    /// What to write instead, where the kind does not tell it.
+    advice: Option<Box<str>>,
 }
 
 impl Error {
@@ -48,7 +50,7 @@ impl Error {
 
     /// An error that has no place in a file, such as `no "events" section in configuration`.
     pub fn nowhere(message: impl fmt::Display) -> Error {
-        Error { level: Level::Emerg, kind: Box::new(ErrorKind::Message(message.to_string())), span: None }
+        Error::unplaced(ErrorKind::Message(message.to_string()))
     }
 
     /// The text after the directive's name, as most setters of nginx answer: `"root" directive is duplicate`.
@@ -68,6 +70,12 @@ impl Error {
         Error { level, ..self }
     }
 
+    /// The same diagnostic with a remedy, which is printed behind a semicolon.
+    #[must_use]
+    pub fn advise(self, advice: impl fmt::Display) -> Error {
+        Error { advice: Some(advice.to_string().into()), ..self }
+    }
+
     /// How bad it is.
     pub fn level(&self) -> Level {
         self.level
@@ -84,11 +92,11 @@ impl Error {
     }
 
     pub(crate) fn new(kind: ErrorKind, span: impl Into<Span>) -> Error {
-        Error { level: Level::Emerg, kind: Box::new(kind), span: Some(span.into()) }
+        Error { span: Some(span.into()), ..Error::unplaced(kind) }
     }
 
     pub(crate) fn unplaced(kind: ErrorKind) -> Error {
-        Error { level: Level::Emerg, kind: Box::new(kind), span: None }
+        Error { level: Level::Emerg, kind: Box::new(kind), span: None, advice: None }
     }
 }
 
@@ -100,7 +108,11 @@ impl fmt::Display for Error {
         if let Some(span) = &self.span {
             write!(f, " in {span}")?;
         }
-        self.kind.write_hint(f)
+        self.kind.write_hint(f)?;
+        match &self.advice {
+            Some(advice) => write!(f, "; {advice}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -115,7 +127,10 @@ pub enum ErrorKind {
         quote: Option<(char, u32)>,
     },
     /// The text ended inside a block.
-    UnexpectedEndOfBlock,
+    UnexpectedEndOfBlock {
+        /// The innermost open block, by its name and line.
+        open: Option<(String, u32)>,
+    },
     /// The text of `-g` ended inside a statement.
     UnexpectedEndOfParameter,
     /// `-g` takes simple directives only.
@@ -220,7 +235,7 @@ impl fmt::Display for ErrorKind {
             ErrorKind::UnexpectedEnd { .. } => {
                 f.write_str("unexpected end of file, expecting \";\" or \"}\"")
             }
-            ErrorKind::UnexpectedEndOfBlock => f.write_str("unexpected end of file, expecting \"}\""),
+            ErrorKind::UnexpectedEndOfBlock { .. } => f.write_str("unexpected end of file, expecting \"}\""),
             ErrorKind::UnexpectedEndOfParameter => {
                 f.write_str("unexpected end of parameter, expecting \";\"")
             }
@@ -259,6 +274,9 @@ impl ErrorKind {
             ErrorKind::UnexpectedEnd { quote: Some((quote, line)) } => {
                 write!(f, "; the {quote} opened on line {line} is not closed")
             }
+            ErrorKind::UnexpectedEndOfBlock { open: Some((name, line)) } => {
+                write!(f, "; the block \"{name}\" of line {line} is not closed")
+            }
             ErrorKind::UnreadableByte(0) => f.write_str("; words cannot hold NUL"),
             ErrorKind::UnreadableByte(_) => f.write_str("; words must be UTF-8, only comments need not"),
             ErrorKind::Unknown { name, .. } if name.starts_with('\u{feff}') => {
@@ -282,7 +300,7 @@ impl ErrorKind {
             },
             ErrorKind::NotAllowedHere { allowed, .. } => write!(f, "; it is allowed in {allowed}"),
             ErrorKind::ArgumentCount { takes, given, .. } => write!(f, "; it takes {takes}, not {given}"),
-            ErrorKind::Value { error, .. } => error.write_hint(f),
+            ErrorKind::Value { value, error, .. } => error.write_hint(f, value),
             ErrorKind::NoEffect { why: text, .. } | ErrorKind::Differs { how: text, .. } => {
                 write!(f, "; {text}")
             }

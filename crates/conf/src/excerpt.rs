@@ -166,8 +166,11 @@ fn mark_of(error: &Error, words: &Words) -> Option<Mark> {
     let found = match is_about_name {
         true => quotes(&name.0.text).then_some(name),
         false => arg(&quotes).or_else(|| arg(&ends_quoted)).or_else(|| arg(&names)).or_else(|| {
-            let is_value = matches!(error.kind(), ErrorKind::Value { .. });
-            quotes(&name.0.text).then(|| args.first().filter(|_| is_value).unwrap_or(name))
+            let value = match error.kind() {
+                ErrorKind::Value { value, .. } => arg(&|text| text == value).or(args.first()),
+                _ => None,
+            };
+            quotes(&name.0.text).then(|| value.unwrap_or(name))
         }),
     };
     let (_, range) = found?;

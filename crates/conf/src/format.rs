@@ -57,7 +57,9 @@ pub fn format(text: &[u8], file: FileId) -> Result<Vec<u8>, Error> {
                 open.push(holds_rows);
             }
             Piece::Close if writer.depth == 0 => return Err(lexer.error(ErrorKind::Unexpected('}'))),
-            Piece::End if writer.depth > 0 => return Err(lexer.error(ErrorKind::UnexpectedEndOfBlock)),
+            Piece::End if writer.depth > 0 => {
+                return Err(lexer.error(ErrorKind::UnexpectedEndOfBlock { open: None }));
+            }
             Piece::Close => {
                 writer.depth -= 1;
                 open.pop();

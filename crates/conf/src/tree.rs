@@ -170,7 +170,7 @@ fn read(source: &Source, loader: &dyn Loader, goes_on: bool) -> Result<Tree, Err
     };
     let mut statements = Vec::new();
     let mut globals = Lexer::new(source.globals.as_bytes(), FileId::COMMAND_LINE);
-    if reader.statements(&mut globals, Ends::WithText, &mut statements).is_continue() {
+    if reader.statements(&mut globals, &Ends::WithText, &mut statements).is_continue() {
         match reader.file(&source.main, &mut statements) {
             Ok(ControlFlow::Continue(()) | ControlFlow::Break(Stopped)) => {}
             Err(kind) => return Err(Error::unplaced(kind)),
@@ -184,10 +184,10 @@ struct Stopped;
 
 type Progress = ControlFlow<Stopped>;
 
-#[derive(Clone, Copy, PartialEq)]
 enum Ends {
     WithText,
-    WithBrace,
+    /// The name of the block, and its line.
+    WithBrace(String, u32),
 }
 
 struct Reader<'a> {
@@ -204,18 +204,19 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn statements(&mut self, lexer: &mut Lexer<'_>, ends: Ends, out: &mut Vec<Statement>) -> Progress {
+    fn statements(&mut self, lexer: &mut Lexer<'_>, ends: &Ends, out: &mut Vec<Statement>) -> Progress {
         loop {
             let token = match lexer.next_token() {
                 Ok(token) => token,
                 Err(error) => return stop(lexer, out, error),
             };
             match (token, ends) {
-                (Token::End, Ends::WithText) | (Token::Close, Ends::WithBrace) => {
+                (Token::End, Ends::WithText) | (Token::Close, Ends::WithBrace(..)) => {
                     return Progress::Continue(());
                 }
-                (Token::End, Ends::WithBrace) => {
-                    return stop(lexer, out, lexer.error(ErrorKind::UnexpectedEndOfBlock));
+                (Token::End, Ends::WithBrace(name, line)) => {
+                    let open = Some((name.clone(), *line));
+                    return stop(lexer, out, lexer.error(ErrorKind::UnexpectedEndOfBlock { open }));
                 }
                 (Token::Close, Ends::WithText) => {
                     return stop(lexer, out, lexer.error(ErrorKind::Unexpected('}')));
@@ -246,7 +247,8 @@ impl Reader<'_> {
         let block = opens_block.then(|| {
             let mut block = Vec::new();
             self.block_depth += 1;
-            progress = self.statements(lexer, Ends::WithBrace, &mut block);
+            let ends = Ends::WithBrace(words[0].text.clone(), span.line);
+            progress = self.statements(lexer, &ends, &mut block);
             self.block_depth -= 1;
             block
         });
@@ -270,7 +272,7 @@ impl Reader<'_> {
             match self.file(&path, out) {
                 Ok(progress) if !self.goes_on => progress?,
                 Ok(_) => {}
-                Err(kind) => self.miss(lexer, out, kind)?,
+                Err(kind) => self.miss_named(lexer, out, kind, name)?,
             }
         }
         Progress::Continue(())
@@ -278,8 +280,27 @@ impl Reader<'_> {
 
     /// A file that is not to be had.
     fn miss(&self, lexer: &Lexer<'_>, out: &mut Vec<Statement>, kind: ErrorKind) -> Progress {
+        self.miss_named(lexer, out, kind, "/")
+    }
+
+    /// The same with its name as written: a relative one may have been meant from elsewhere.
+    fn miss_named(
+        &self,
+        lexer: &Lexer<'_>,
+        out: &mut Vec<Statement>,
+        kind: ErrorKind,
+        name: &str,
+    ) -> Progress {
         let is_limit = matches!(kind, ErrorKind::TooManyFiles { .. } | ErrorKind::TooMuchText { .. });
-        let stopped = stop(lexer, out, lexer.error(kind));
+        let is_missing = matches!(kind, ErrorKind::Unreadable { .. });
+        let mut error = lexer.error(kind);
+        if is_missing && Path::new(name).is_relative() {
+            let prefix = self.prefix.display();
+            error = error.advise(format_args!(
+                "relative names start from \"{prefix}\", the directory of the main file"
+            ));
+        }
+        let stopped = stop(lexer, out, error);
         if self.goes_on && !is_limit { Progress::Continue(()) } else { stopped }
     }
 
@@ -304,7 +325,7 @@ impl Reader<'_> {
             return Err(ErrorKind::TooMuchText { bytes_max: BYTES_MAX });
         }
         self.open.push(path.to_owned());
-        let progress = self.statements(&mut Lexer::new(&text, FileId::file(path)), Ends::WithText, out);
+        let progress = self.statements(&mut Lexer::new(&text, FileId::file(path)), &Ends::WithText, out);
         self.open.pop();
         Ok(progress)
     }

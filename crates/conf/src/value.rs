@@ -91,12 +91,53 @@ impl ValueError {
         }
     }
 
-    pub(crate) fn write_hint(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    pub(crate) fn write_hint(&self, f: &mut fmt::Formatter<'_>, value: &str) -> fmt::Result {
         match self {
             ValueError::NotAmong(names) => write!(f, "; it must be one of {}", names.join(", ")),
+            ValueError::Invalid => match probably(value) {
+                Some(meant) => write!(f, "; did you mean \"{meant}\"?"),
+                None => Ok(()),
+            },
+            ValueError::InvalidNumber => f.write_str("; it takes a whole number"),
             _ => Ok(()),
         }
     }
+}
+
+/// Units as people write them, and the letter of each. One that ends with `s` for the plural is found without it.
+const SPELLED: [(&str, &str); 19] = [
+    ("msec", "ms"),
+    ("millisecond", "ms"),
+    ("sec", "s"),
+    ("second", "s"),
+    ("min", "m"),
+    ("minute", "m"),
+    ("hr", "h"),
+    ("hour", "h"),
+    ("day", "d"),
+    ("week", "w"),
+    ("month", "M"),
+    ("year", "y"),
+    ("b", ""),
+    ("kb", "k"),
+    ("kib", "k"),
+    ("mb", "m"),
+    ("mib", "m"),
+    ("gb", "g"),
+    ("gib", "g"),
+];
+
+/// The size or time that `30sec`, `10 MB` or `1 h` was to be.
+pub(crate) fn probably(text: &str) -> Option<String> {
+    let (count, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
+    let word = unit.trim().to_ascii_lowercase();
+    let singular = word.strip_suffix('s').unwrap_or(&word);
+    let letter = SPELLED.iter().find(|(spelled, _)| [word.as_str(), singular].contains(spelled));
+    let letter = letter.map(|(_, letter)| *letter);
+    // A letter that is right but for the space before it.
+    let bare = || unit.starts_with(' ').then(|| unit.trim()).filter(|unit| unit.len() == 1);
+    (!count.is_empty()).then_some(())?;
+    Some(format!("{count}{}", letter.or_else(bare)?))
 }
 
 /// Bytes in memory: `8k`, `1m`.
@@ -327,6 +368,25 @@ mod tests {
             ("1s1ms", None),
         ];
         table(seconds, ValueError::Invalid, &rows);
+    }
+
+    #[test]
+    fn units_as_people_write_them_are_recognised() {
+        for (text, meant) in [
+            ("30sec", Some("30s")),
+            ("30days", Some("30d")),
+            ("10 MB", Some("10m")),
+            ("10 M", Some("10M")),
+            ("500msecs", Some("500ms")),
+            ("1024b", Some("1024")),
+            ("30 ", None),
+            ("sec", None),
+            ("ten", None),
+            ("1x", None),
+            ("", None),
+        ] {
+            assert_eq!(probably(text).as_deref(), meant, "{text:?}");
+        }
     }
 
     #[test]

@@ -356,9 +356,25 @@ impl Registry {
     pub fn finish(&self) -> Result<(), Error> {
         let missing = self.slots.iter().find_map(|slot| Some((slot.wanted.as_ref()?, &slot.name)));
         match missing {
-            Some((span, name)) => Err(Error::at(span, format_args!("unknown \"{name}\" variable"))),
+            Some((span, name)) => {
+                let error = Error::at(span, format_args!("unknown \"{name}\" variable"));
+                Err(match self.similar(name) {
+                    Some(known) => error.advise(format_args!("did you mean \"${known}\"?")),
+                    None => error,
+                })
+            }
             None => Ok(()),
         }
+    }
+
+    /// The variable that was probably meant: of a module, or one that the configuration defines.
+    fn similar(&self, name: &str) -> Option<&str> {
+        // Of very short names everything is near.
+        let slips_max = if name.len() < 3 { return None } else { conf::slips_max(name) };
+        let defined = self.slots.iter().filter(|slot| slot.wanted.is_none()).map(|slot| slot.name.as_str());
+        let known = self.modules.single.iter().map(|variable| variable.name).chain(defined);
+        let distances = known.map(|known| (conf::edit_distance(name, known), known));
+        distances.filter(|(slips, _)| *slips <= slips_max).min().map(|(_, known)| known)
     }
 
     /// Number of slots.

@@ -610,8 +610,14 @@ mod tests {
                 "the size 2097152 of shared memory zone \"one\" conflicts with already declared size 1048576",
             ),
         ] {
-            assert_eq!(error(&format!("http {{\n{text} }}")), format!("{expected} in /conf/nginx.conf:2"));
+            let found = error(&format!("http {{\n{text} }}"));
+            assert_eq!(crate::testing::without_remedy(&found), format!("{expected} in /conf/nginx.conf:2"));
         }
+        let found = error("http {\nlimit_req_zone $uri zone=one:1m rate=1r/s;\nlimit_conn one 5; }");
+        assert!(
+            found.ends_with(" in /conf/nginx.conf:3; by /conf/nginx.conf:2: choose another name"),
+            "{found}"
+        );
     }
 
     #[test]

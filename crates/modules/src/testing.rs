@@ -34,6 +34,11 @@ pub fn error(text: &str) -> String {
     }
 }
 
+/// The part of an error that nginx has too, without a remedy behind it.
+pub fn without_remedy(error: &str) -> &str {
+    error.split_once("; ").map_or(error, |(before, _)| before)
+}
+
 /// The warnings of a whole configuration.
 pub fn warnings(text: &str) -> Vec<String> {
     let loaded = load(text).unwrap_or_else(|error| panic!("{text}: {error}"));

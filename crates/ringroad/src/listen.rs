@@ -171,7 +171,9 @@ impl Listeners {
                 pause(BIND_PAUSE);
             }
         }
-        log.emerg("still could not bind()");
+        log.emerg(
+            "still could not bind(); another program has the address, or this server runs already: \"ss -ltnp\" names its process",
+        );
         opened.forget(old);
         Err(NotListening)
     }
@@ -217,7 +219,17 @@ impl Listeners {
 
 impl Refusal {
     fn text(&self, address: &ListenAddr) -> String {
-        format!("{}() to {address} failed ({})", self.call, errno_text(self.errno))
+        let remedy = bind_remedy(self.errno);
+        format!("{}() to {address} failed ({}){remedy}", self.call, errno_text(self.errno))
+    }
+}
+
+/// What helps where an address cannot be bound, behind the reason.
+pub(crate) fn bind_remedy(errno: Errno) -> &'static str {
+    match errno {
+        Errno::ACCESS => "; ports below 1024 need root: start as root, or choose a higher port",
+        Errno::ADDRNOTAVAIL => "; no interface of this machine has the address: \"ip address\" lists them",
+        _ => "",
     }
 }
 

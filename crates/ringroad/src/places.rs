@@ -51,10 +51,12 @@ impl Places {
     }
 
     /// Makes the directory `logs` below the prefix if `path` is to lie in it: nginx's installation does that, this
-    /// server has none. A failure shows when the file is opened.
+    /// server has none. A prefix of the command line that is not there is a typing error, and is not made. A failure shows
+    /// when the file is opened.
     pub(crate) fn prepare_folder_of(&self, path: &Path) {
         let folder = self.prefix.join(LOG_FOLDER);
-        if path.parent() == Some(&folder) && !folder.exists() {
+        let has_prefix = self.prefix.is_dir() || self.prefix == Path::new(DEFAULT_PREFIX);
+        if has_prefix && path.parent() == Some(&folder) && !folder.exists() {
             let _ = make_folder(&folder);
         }
     }

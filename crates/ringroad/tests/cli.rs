@@ -60,9 +60,9 @@ fn the_version_is_said_in_the_words_that_tools_match() {
 #[test]
 fn wrong_options_end_with_status_1_and_nginx_s_words() {
     for (args, text) in [
-        (&["-x"][..], "invalid option: \"x\""),
+        (&["-x"][..], "invalid option: \"x\"; \"ringroad -h\" lists the options"),
         (&["-s"], "option \"-s\" requires parameter"),
-        (&["-s", "restart"], "invalid option: \"-s restart\""),
+        (&["-s", "restart"], "invalid option: \"-s restart\"; it takes stop, quit, reopen or reload"),
         (&["-c"], "option \"-c\" requires file name"),
         (&["-p"], "option \"-p\" requires directory name"),
         (&["-t", "-g"], "option \"-g\" requires parameter"),
@@ -170,7 +170,8 @@ fn a_test_shows_several_errors_with_their_lines() {
             "unknown directive \"ssl\" in {file}:10; nginx 1.25.1 removed it: write \"listen 443 ssl\"\n"
         ),
         format!(
-            "/none.conf\" failed (2: No such file or directory) in {file}:11\n   11 |   include none.conf;\n"
+            "/none.conf\" failed (2: No such file or directory) in {file}:11; relative names start from \"{prefix}conf\", the \
+             directory of the main file\n   11 |   include none.conf;\n"
         ),
         "   12 |   gzip “on”;\n      |        ^^^^ a typographic quote: write \" or '\n".to_owned(),
         format!("ringroad: configuration file {file} test failed\n"),
@@ -210,7 +211,10 @@ fn what_is_missing_shows_after_the_syntax() {
     let lines: Vec<&str> = said.err.lines().collect();
     assert_eq!(said.code, 1);
     assert!(lines[0].ends_with("syntax is ok"), "{lines:?}");
-    assert_eq!(lines[1], "ringroad: [emerg] no \"events\" section in configuration");
+    assert_eq!(
+        lines[1],
+        "ringroad: [emerg] no \"events\" section in configuration; add \"events {}\" at the top of the file"
+    );
     assert!(lines[2].ends_with("test failed"), "{lines:?}");
 }
 
@@ -260,7 +264,9 @@ fn signals_need_a_pid_file_that_makes_sense() {
     let (dir, prefix) = prefix(EMPTY);
     let pid = format!("{prefix}logs/nginx.pid");
     let said = run(&["-s", "reload", "-p", &prefix]);
-    let expected = format!("ringroad: [error] open() \"{pid}\" failed (2: No such file or directory)\n");
+    let expected = format!(
+        "ringroad: [error] open() \"{pid}\" failed (2: No such file or directory); no server runs with this configuration\n"
+    );
     assert_eq!((said.code, said.err), (1, expected));
     for text in ["", "abc\n", "-1\n", "0\n"] {
         dir.write("logs/nginx.pid", text);
@@ -358,4 +364,46 @@ fn a_directory_of_temporary_files_that_workers_cannot_write_to_is_a_warning() {
         let is_told = said.err.lines().any(|text| text.contains(&start) && text.ends_with(&end));
         assert!(is_told, "{}", said.err);
     }
+}
+
+/// What beginners write, and the remedy that each message names.
+#[test]
+fn wrong_words_are_told_what_to_write() {
+    let (dir, prefix) = prefix(EMPTY);
+    let file = dir.write("site.conf", EMPTY).display().to_string();
+    for (args, code, remedy) in [
+        (&["start"][..], 2, "unknown command \"start\"; write \"ringroad\"\n".to_owned()),
+        (&["stop"], 2, "write \"ringroad -s stop\"".to_owned()),
+        (&["reload"], 2, "write \"ringroad -s reload\"".to_owned()),
+        (&["version"], 2, "write \"ringroad --version\"".to_owned()),
+        (&[&file], 2, format!("\"ringroad check {file}\" checks a configuration")),
+        (&[&prefix], 2, format!("\"ringroad serve {prefix}\" serves a directory")),
+        (&["-t", "site.conf"], 1, "write \"-c site.conf\" where it is the configuration".to_owned()),
+        (&["completions", "tcsh"], 2, "SHELL is bash, zsh or fish".to_owned()),
+        (
+            &["stat", "-1", "http://127.0.0.1:1/"],
+            1,
+            "a location with \"dashboard;\" in a running server".to_owned(),
+        ),
+    ] {
+        let said = run(args);
+        assert_eq!(said.code, code, "{args:?}: {}", said.err);
+        assert!(said.err.contains(&remedy), "{args:?}: {}", said.err);
+    }
+}
+
+#[test]
+fn a_relative_configuration_that_lies_here_is_told_of_the_prefix() {
+    let (dir, _) = prefix(EMPTY);
+    dir.write("site.conf", EMPTY);
+    let here = dir.path();
+    let output =
+        Command::new(BINARY).args(["-t", "-c", "site.conf"]).current_dir(here).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("a relative -c starts from the prefix"), "{said}");
+    assert!(said.contains(&format!("-c \"{}\"", here.join("site.conf").display())), "{said}");
+    // A prefix that is not there is a typing error: nothing is made for it.
+    let missing = here.join("prefiks");
+    let output = Command::new(BINARY).arg("-p").arg(&missing).output().expect("it runs");
+    assert!(!output.status.success() && !missing.exists(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -310,7 +310,7 @@ fn configurations_that_cannot_be_served_are_refused_with_the_reason() {
     let (a, b) = (authority.server("a.test"), authority.server("b.test"));
     let listen = "listen 127.0.0.1:0 ssl;";
     for (server, expected) in [
-        ("", "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive"),
+        ("", "; the default server of that address needs \"ssl_certificate\" and \"ssl_certificate_key\""),
         ("ssl_certificate a.pem;", "no \"ssl_certificate_key\" is defined for certificate"),
         ("ssl_certificate none.pem;", "cannot load certificate"),
         ("ssl_certificate a.key; ssl_certificate_key a.key;", "it holds no certificate in PEM"),

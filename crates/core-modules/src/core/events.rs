@@ -172,9 +172,9 @@ fn set_method(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
 fn set_worker_connections(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     let count = value::number(text).ok().and_then(|count| u32::try_from(count).ok());
-    events.worker_connections = count
-        .filter(|&count| count > 0)
-        .ok_or_else(|| cx.error(format_args!("invalid number \"{text}\"")))?;
+    events.worker_connections = count.filter(|&count| count > 0).ok_or_else(|| {
+        cx.error(format_args!("invalid number \"{text}\"")).advise("it takes a whole number, such as 1024")
+    })?;
     Ok(())
 }
 

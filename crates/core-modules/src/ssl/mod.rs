@@ -399,7 +399,13 @@ fn check(http: &Http, warnings: &mut Vec<Error>) -> Result<(), Error> {
                 let message = format_args!(
                     "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive of \"{name}\""
                 );
-                return Err(Error::nowhere(message));
+                let shown = match server.name.as_str() {
+                    "" => "the default server of that address".to_owned(),
+                    name => format!("server \"{name}\""),
+                };
+                return Err(Error::nowhere(message).advise(format_args!(
+                    "{shown} needs \"ssl_certificate\" and \"ssl_certificate_key\", or \"acme_certificate\""
+                )));
             }
         }
     }

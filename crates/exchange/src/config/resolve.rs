@@ -269,7 +269,10 @@ impl<'a> Resolver<'a> {
         match of_kind(&inner, Walk::Events).next() {
             Some(_) => Ok(()),
             None if self.faults.as_ref().is_some_and(|faults| !faults.errors.is_empty()) => Ok(()),
-            None => Err(Error::nowhere("no \"events\" section in configuration")),
+            None => {
+                let error = Error::nowhere("no \"events\" section in configuration");
+                Err(error.advise("add \"events {}\" at the top of the file"))
+            }
         }
     }
 

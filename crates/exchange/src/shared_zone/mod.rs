@@ -128,7 +128,7 @@ impl Zones {
             return zone.downcast().map_err(|_| {
                 let what =
                     format_args!("the shared memory zone \"{name}\" is already declared for a different use");
-                Error::at(at, what)
+                Error::at(at, what).advise(format_args!("by {}: choose another name", entry.place))
             });
         }
         let (declared, state) = (OnceLock::new(), OnceLock::new());

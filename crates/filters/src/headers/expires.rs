@@ -71,7 +71,14 @@ const EPOCH: &[u8] = b"Thu, 01 Jan 1970 00:00:01 GMT";
 
 /// `expires [modified] TIME | epoch | max | off`.
 pub(super) fn set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    let fault = |fault: Fault| Error::directive(cx.statement, fault);
+    let statement = cx.statement;
+    let fault = move |fault: Fault| match fault {
+        Fault::Invalid => {
+            let text = statement.texts().last().unwrap_or_default();
+            Error::value(statement, text, conf::value::ValueError::Invalid)
+        }
+        other => Error::directive(statement, other),
+    };
     let (modified, text) = match cx.statement.args.as_slice() {
         [text] => (false, text.text.as_str()),
         [word, text] if word.text == "modified" => (true, text.text.as_str()),
@@ -213,6 +220,7 @@ mod tests {
             ("1h; expires 2h", "is duplicate"),
         ] {
             let found = error(&format!("http {{\nexpires {text}; }}"));
+            let found = crate::testing::without_remedy(&found);
             assert_eq!(found, format!("\"expires\" directive {expected} in /conf/nginx.conf:2"));
         }
         let found = error("http {\nexpires $nobody; }");

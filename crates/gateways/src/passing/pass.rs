@@ -129,13 +129,22 @@ pub(crate) fn set_to<F: Family>(scope: &mut Scope, cx: &mut Cx<'_>, text: &str) 
 
 /// An address without variables.
 fn written(schemes: &[Scheme], text: &str, has_path: bool, cx: &mut Cx<'_>) -> Result<To, Error> {
-    let (scheme, rest) =
-        after_scheme(schemes, text.as_bytes()).ok_or_else(|| cx.error("invalid URL prefix"))?;
+    let found = after_scheme(schemes, text.as_bytes());
+    let (scheme, rest) = found.ok_or_else(|| {
+        let error = cx.error("invalid URL prefix");
+        let known: Vec<_> = schemes.iter().map(|scheme| format!("\"{}\"", scheme.text)).collect();
+        error.advise(format_args!("it must begin with {}", known.join(" or ")))
+    })?;
     // It was text, and the scheme is ASCII.
     let rest = &text[text.len() - rest.len()..];
     let (authority, uri) = split(rest);
-    let url = Url::parse(authority, scheme.port)
-        .map_err(|fault| cx.error(format_args!("{fault} in upstream \"{rest}\"")))?;
+    let url = Url::parse(authority, scheme.port).map_err(|fault| {
+        let error = cx.error(format_args!("{fault} in upstream \"{rest}\""));
+        match rest.split_once("://") {
+            Some((_, address)) => error.advise(format_args!("write the address alone: \"{address}\"")),
+            None => error,
+        }
+    })?;
     // A block of this name may stand further down in the text: blocks are read before the locations.
     let group = cx.http.own::<Upstreams>().of_address(&url, cx.statement.span());
     let group = group.map_err(|fault| cx.error(fault))?;

@@ -131,7 +131,10 @@ fn summary(judged: &Judged) -> String {
         Kind::Wrong => "does not load: it is wrong",
     };
     let hint = if count(Fate::NoEffect) > 0 { " (--all lists every directive)" } else { "" };
-    format!("This configuration {verdict}. Directives: {}{hint}.", counts.join(", "))
+    match counts.is_empty() {
+        true => format!("This configuration {verdict}. It has no directives."),
+        false => format!("This configuration {verdict}. Directives: {}{hint}.", counts.join(", ")),
+    }
 }
 
 /// Remarks of the same subject together, with their places.

@@ -52,8 +52,12 @@ pub(crate) enum Command {
 /// An error in nginx's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OptionError {
-    /// No such letter, or an argument without a dash.
-    Invalid(String),
+    /// No such letter.
+    Letter(char),
+    /// An argument without a dash.
+    Operand(String),
+    /// `-s` with another word than those of [`Command`].
+    Signal(String),
     /// A long option, of which nginx has none.
     Long(String),
     /// A letter without its value.
@@ -63,7 +67,15 @@ pub(crate) enum OptionError {
 impl fmt::Display for OptionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            OptionError::Invalid(text) => write!(f, "invalid option: \"{text}\""),
+            OptionError::Letter(letter) => {
+                write!(f, "invalid option: \"{letter}\"; \"ringroad -h\" lists the options")
+            }
+            OptionError::Operand(text) => {
+                write!(f, "invalid option: \"{text}\"; write \"-c {text}\" where it is the configuration")
+            }
+            OptionError::Signal(word) => {
+                write!(f, "invalid option: \"-s {word}\"; it takes stop, quit, reopen or reload")
+            }
             OptionError::Long(text) => {
                 let known = LONG.iter().filter_map(|option| option.long);
                 match similar(text.trim_start_matches('-'), known) {
@@ -90,7 +102,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Options, OptionError> {
             continue;
         }
         let Some(letters) = arg.as_bytes().strip_prefix(b"-") else {
-            return Err(OptionError::Invalid(arg.to_string_lossy().into_owned()));
+            return Err(OptionError::Operand(arg.to_string_lossy().into_owned()));
         };
         // The rest of this argument; a letter that takes a value takes all of it.
         let mut rest = letters;
@@ -111,7 +123,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Options, OptionError> {
                     set_value(&mut options, letter, value)?;
                     rest = &[];
                 }
-                other => return Err(OptionError::Invalid(char::from(other).to_string())),
+                other => return Err(OptionError::Letter(char::from(other))),
             }
         }
     }
@@ -131,7 +143,7 @@ fn set_value(options: &mut Options, letter: u8, value: OsString) -> Result<(), O
                 b"quit" => Command::Quit,
                 b"reopen" => Command::Reopen,
                 b"reload" => Command::Reload,
-                _ => return Err(OptionError::Invalid(format!("-s {}", value.to_string_lossy()))),
+                _ => return Err(OptionError::Signal(value.to_string_lossy().into_owned())),
             });
         }
     }
@@ -188,13 +200,13 @@ mod tests {
     #[test]
     fn wrong_options_say_what_nginx_says() {
         for (line, text) in [
-            ("-x", "invalid option: \"x\""),
-            ("-tx", "invalid option: \"x\""),
-            ("foo", "invalid option: \"foo\""),
-            ("-t|foo", "invalid option: \"foo\""),
+            ("-x", "invalid option: \"x\"; \"ringroad -h\" lists the options"),
+            ("-tx", "invalid option: \"x\"; \"ringroad -h\" lists the options"),
+            ("foo", "invalid option: \"foo\"; write \"-c foo\" where it is the configuration"),
+            ("-t|foo", "invalid option: \"foo\"; write \"-c foo\" where it is the configuration"),
             ("-s", "option \"-s\" requires parameter"),
-            ("-s|foo", "invalid option: \"-s foo\""),
-            ("-sfoo", "invalid option: \"-s foo\""),
+            ("-s|foo", "invalid option: \"-s foo\"; it takes stop, quit, reopen or reload"),
+            ("-sfoo", "invalid option: \"-s foo\"; it takes stop, quit, reopen or reload"),
             ("-c", "option \"-c\" requires file name"),
             ("-p", "option \"-p\" requires directory name"),
             ("-e", "option \"-e\" requires file name"),

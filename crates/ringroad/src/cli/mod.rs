@@ -35,6 +35,19 @@ use options::{COMMANDS, Command, Given, Misuse};
 
 use crate::site;
 
+/// Commands of other programs, and how this one takes them.
+const ELSEWHERE: [(&str, &str); 9] = [
+    ("start", "ringroad"),
+    ("run", "ringroad"),
+    ("stop", "ringroad -s stop"),
+    ("quit", "ringroad -s quit"),
+    ("reload", "ringroad -s reload"),
+    ("restart", "ringroad -s reload"),
+    ("reopen", "ringroad -s reopen"),
+    ("test", "ringroad -t"),
+    ("version", "ringroad --version"),
+];
+
 /// Wrong use of a command.
 const MISUSED: u8 = 2;
 
@@ -102,7 +115,7 @@ fn command_of_table(command: &'static Command, args: Vec<OsString>) -> ExitCode 
                 print(script);
                 ExitCode::SUCCESS
             }
-            None => misused(command, &Misuse::TooMany(given.operands[0].to_string_lossy().into_owned())),
+            None => misused(command, &Misuse::Shell(given.operands[0].to_string_lossy().into_owned())),
         },
         _ => help(&given),
     }
@@ -127,9 +140,19 @@ fn misused(command: &'static Command, misuse: &Misuse) -> ExitCode {
 
 /// Names the command that was probably meant.
 fn unknown_command(name: &str) -> ExitCode {
-    let hint = match similar::similar(name, COMMANDS.iter().map(|command| command.name)) {
-        Some(meant) => format!("did you mean \"{meant}\"?"),
-        None => "\"ringroad -h\" lists the commands".to_owned(),
+    let elsewhere = ELSEWHERE.iter().find(|(word, _)| *word == name).map(|(_, instead)| *instead);
+    let known = COMMANDS.iter().map(|command| command.name);
+    let path = std::path::Path::new(name);
+    let hint = match elsewhere {
+        Some(instead) => format!("write \"{instead}\""),
+        None if path.is_dir() => format!("\"ringroad serve {name}\" serves a directory"),
+        None if path.is_file() => {
+            format!("\"ringroad check {name}\" checks a configuration, and -c with its whole path starts it")
+        }
+        None => match similar::similar(name, known) {
+            Some(meant) => format!("did you mean \"{meant}\"?"),
+            None => "\"ringroad -h\" lists the commands".to_owned(),
+        },
     };
     print_error(format_args!("ringroad: unknown command \"{name}\"; {hint}\n"));
     ExitCode::from(MISUSED)

@@ -447,6 +447,8 @@ pub(crate) enum Misuse {
     Missing(&'static str),
     /// One that is too many.
     TooMany(String),
+    /// A shell that has no completions here.
+    Shell(String),
 }
 
 impl fmt::Display for Misuse {
@@ -461,6 +463,7 @@ impl fmt::Display for Misuse {
             Misuse::Value(name) => write!(f, "option \"--{name}\" takes no value"),
             Misuse::Missing(name) => write!(f, "{name} is missing"),
             Misuse::TooMany(text) => write!(f, "unexpected argument \"{text}\""),
+            Misuse::Shell(text) => write!(f, "no completions for \"{text}\": SHELL is bash, zsh or fish"),
         }
     }
 }

@@ -28,6 +28,7 @@ pub(super) fn run(options: &Options) -> ExitCode {
         return master::launch(&log);
     }
     report(&request, &loaded, if options.test { ERRORS_MAX } else { 1 }, &log);
+    tell_of_prefix(options, &request);
     if options.test {
         return test::run(&request, loaded, options, &log);
     }
@@ -47,6 +48,18 @@ pub(super) fn run(options: &Options) -> ExitCode {
             None => ExitCode::FAILURE,
         },
         None => master::run(request, site, log, None),
+    }
+}
+
+/// A relative `-c` starts from the prefix, which surprises where the file lies in the working directory.
+fn tell_of_prefix(options: &Options, request: &Request) {
+    let Some(conf) = options.conf.as_deref().filter(|conf| conf.is_relative()) else { return };
+    let Ok(here) = std::path::absolute(conf) else { return };
+    if here.is_file() && !request.main.exists() {
+        let (conf, here) = (conf.display(), here.display());
+        print_error(format_args!(
+            "ringroad: a relative -c starts from the prefix; for the file of this directory write -c \"{here}\", or -p \"$PWD\" -c \"{conf}\"\n"
+        ));
     }
 }
 

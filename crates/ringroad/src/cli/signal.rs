@@ -23,7 +23,13 @@ pub(super) fn send(command: Command, pid_file: &Path, any_process: bool, log: &L
     let text = match pidfile::read_text(pid_file) {
         Ok(text) => text,
         Err(error) => {
-            log.write(Level::Error, format_args!("open() \"{shown}\" failed ({})", error_text(&error)));
+            // The file is there as long as a server runs.
+            let remedy = match error.kind() {
+                std::io::ErrorKind::NotFound => "; no server runs with this configuration",
+                _ => "",
+            };
+            let reason = error_text(&error);
+            log.write(Level::Error, format_args!("open() \"{shown}\" failed ({reason}){remedy}"));
             return ExitCode::FAILURE;
         }
     };

@@ -41,7 +41,7 @@ pub(super) fn run(given: &Given) -> ExitCode {
         let now = match snapshot(url) {
             Ok(now) => now,
             Err(reason) => {
-                print_error(format_args!("ringroad: {url}: {reason}\n"));
+                print_error(format_args!("ringroad stat: {url}: {reason}\n"));
                 return ExitCode::FAILURE;
             }
         };
@@ -58,7 +58,7 @@ pub(super) fn run(given: &Given) -> ExitCode {
 
 /// Asks for the numbers.
 fn snapshot(url: &str) -> Result<Value, String> {
-    let rest = url.strip_prefix("http://").ok_or("the address begins with http://")?;
+    let rest = url.strip_prefix("http://").ok_or("write the address with http://")?;
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let path = if path.is_empty() { "/" } else { path };
     let address = if host.rsplit(']').next().is_some_and(|port| port.contains(':')) {
@@ -67,7 +67,9 @@ fn snapshot(url: &str) -> Result<Value, String> {
         format!("{host}:80")
     };
     let failed = |error: std::io::Error| error.to_string();
-    let mut stream = TcpStream::connect(&address).map_err(failed)?;
+    let mut stream = TcpStream::connect(&address).map_err(|error| {
+        format!("{error}; the address is that of a location with \"dashboard;\" in a running server")
+    })?;
     stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
     // Version 1.0, in which bodies have no chunks.
     let request = format!("GET {path}?snapshot HTTP/1.0\r\nHost: {host}\r\nAccept: application/json\r\n\r\n");
@@ -78,9 +80,9 @@ fn snapshot(url: &str) -> Result<Value, String> {
     let (head, body) = answer.split_once("\r\n\r\n").ok_or("the answer is no response")?;
     let status = head.split_ascii_whitespace().nth(1).unwrap_or_default();
     if status != "200" {
-        return Err(format!("status {status}"));
+        return Err(format!("status {status}; the address is that of a location with \"dashboard;\""));
     }
-    serde_json::from_str(body).map_err(|_| "the location has no \"dashboard\"".to_owned())
+    serde_json::from_str(body).map_err(|_| "the location has no \"dashboard;\"".to_owned())
 }
 
 /// Times by their buckets.

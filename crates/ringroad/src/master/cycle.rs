@@ -201,7 +201,14 @@ fn make_folders(paths: &[PathBuf], user: &Credentials, prefix: &Path, log: &Log)
 }
 
 fn open_failed(path: &Path, errno: rustix::io::Errno) -> String {
-    format!("open() \"{}\" failed ({})", path.display(), errno_text(errno))
+    let remedy = match errno {
+        rustix::io::Errno::ACCESS => {
+            "; the user that starts the server opens the logs: start as root, or name another file"
+        }
+        rustix::io::Errno::NOENT => "; its directory is not there",
+        _ => "",
+    };
+    format!("open() \"{}\" failed ({}){remedy}", path.display(), errno_text(errno))
 }
 
 /// Log files are few: a list is enough.

@@ -213,6 +213,25 @@ fn wrong_statements_are_refused() {
 }
 
 #[test]
+fn errors_of_addresses_name_the_remedy() {
+    for (text, remedy) in [
+        ("proxy_pass localhost:3000;", "; it must begin with \"http://\" or \"https://\""),
+        ("fastcgi_pass http://127.0.0.1:9000;", "; write the address alone: \"127.0.0.1:9000\""),
+        ("proxy_set_header Host $hots; proxy_pass http://a;", "; did you mean \"$host\"?"),
+        ("expires 30days;", "; did you mean \"30d\"?"),
+        ("proxy_read_timeout 30sec;", "; did you mean \"30s\"?"),
+        ("client_max_body_size 10 M;", "; it takes 1 argument, not 2; did you mean \"10M\"?"),
+        (
+            "root /srv/my site;",
+            "; it takes 1 argument, not 2; quotes make one of several words: \"/srv/my site\"",
+        ),
+    ] {
+        let found = error(&format!("http {{ server {{ location / {{\n{text} }} }} }}"));
+        assert!(found.ends_with(&format!(" in /conf/nginx.conf:2{remedy}")), "{text}: {found}");
+    }
+}
+
+#[test]
 fn sizes_have_to_fit_together() {
     const LARGEST: &str = "equal to or greater than the maximum of the value of \"proxy_buffer_size\" and one of the \
                            \"proxy_buffers\"";

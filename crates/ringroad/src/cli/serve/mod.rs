@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use self::public::Public;
 use super::options::Given;
 use super::{print, print_error};
-use crate::listen::error_text;
+use crate::listen::{bind_remedy, error_text};
 use crate::log::Log;
 use crate::master::{self, Renew};
 use crate::places::{Places, Request};
@@ -222,7 +222,10 @@ fn check_address(listen: SocketAddr) -> Result<(), Unservable> {
     match TcpListener::bind(listen) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Err(Unservable::Taken(listen)),
-        Err(error) => Err(Unservable::Bind { listen, reason: error_text(&error) }),
+        Err(error) => {
+            let remedy = rustix::io::Errno::from_io_error(&error).map_or("", bind_remedy);
+            Err(Unservable::Bind { listen, reason: error_text(&error) + remedy })
+        }
     }
 }
 
