@@ -4,6 +4,7 @@
 mod control;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use conf::{FileId, MapLoader, Source, Statement, parse};
@@ -233,6 +234,41 @@ fn explain_tells_listener_server_location_and_handler() {
 }
 
 /// The same configuration serves: each location names itself in the response.
+#[test]
+fn explain_names_what_the_worker_may_not_read() {
+    if !rustix::process::geteuid().is_root() {
+        return testkit::skip("the workers of another user than root read what that user reads");
+    }
+    let dir = TempDir::new("explain");
+    dir.write("html/open.txt", "1");
+    let secret = dir.write("html/secret.txt", "1");
+    let below = dir.write("html/closed/a.txt", "1");
+    let close = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("it is ours");
+    };
+    close(&secret, 0o600);
+    close(below.parent().expect("a directory"), 0o700);
+    let file = dir.write(
+        "nginx.conf",
+        format!("events {{}} http {{ server {{ listen 8080; root {}/html; }} }}", dir.path().display()),
+    );
+    for (name, line) in [
+        ("open.txt", "open.txt, 1 bytes, sent by"),
+        (
+            "secret.txt",
+            "secret.txt cannot be read by the worker's user nobody: 403 (chmod o+r, or another \"user\")",
+        ),
+        (
+            "closed/a.txt",
+            "closed cannot be searched by the worker's user nobody: 403 (chmod o+x, or another \"user\")",
+        ),
+    ] {
+        let said = explained(&file, &[&format!("http://a:8080/{name}")]);
+        assert!(said.contains(line), "{said}");
+        assert!(said.starts_with(&format!("request    GET http://a:8080/{name} from")), "{said}");
+    }
+}
+
 #[test]
 fn explain_and_the_server_find_the_same_location() {
     let names = ["/", "= /a", "/a", "/a/b/", "^~ /s/", "~ \\.txt$", "~* \\.TXT$", "~ ^/a/b/c"];

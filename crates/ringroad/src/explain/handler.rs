@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use conf::Statement;
 
 use super::values::{Expanded, Values};
-use super::{Blocks, Report, named};
+use super::{Blocks, Report, named, readable};
 use crate::site::{self, Place, Question, Site};
 
 /// Directives that pass a request on.
@@ -119,7 +119,16 @@ fn tried(
 
 /// The file with its engine, or the handler of a directory.
 fn file(site: &Site, blocks: &Blocks<'_>, place: &Place, path: &Path, report: &mut Report) {
-    if let Ok(meta) = std::fs::metadata(path).as_ref()
+    let found = std::fs::metadata(path);
+    if let Some(obstacle) = found.is_ok().then(|| readable::obstacle(site, path)).flatten() {
+        return report.line("file", obstacle);
+    }
+    if let Err(error) = &found
+        && error.kind() == std::io::ErrorKind::PermissionDenied
+    {
+        return report.line("file", format_args!("{} may not be read: 403", path.display()));
+    }
+    if let Ok(meta) = found.as_ref()
         && meta.is_file()
     {
         let (bytes, mover) = (meta.len(), site::mover(&site.config, place, meta.len()));

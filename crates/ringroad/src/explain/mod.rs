@@ -6,6 +6,7 @@
 //! [`Explained::question`] is the question to its cache.
 
 mod handler;
+mod readable;
 mod script;
 mod values;
 
@@ -87,6 +88,14 @@ impl Url {
         }
         let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
         Some(Url { scheme, host: host.to_owned(), port, target })
+    }
+
+    /// A host with the port, unless it is that of the scheme.
+    fn with_port(&self, host: &str) -> String {
+        match (self.scheme, self.port) {
+            ("http", 80) | ("https", 443) => host.to_owned(),
+            (_, port) => format!("{host}:{port}"),
+        }
     }
 
     /// The address, where the host is one.
@@ -190,7 +199,11 @@ fn follow(site: &Site, tree: &conf::Tree, url: &Url, mut values: Values) -> Resu
         "request",
         format_args!(
             "{} {}://{}{} from {}",
-            values.method, values.scheme, values.host, values.target, values.from
+            values.method,
+            values.scheme,
+            url.with_port(&values.host),
+            values.target,
+            values.from
         ),
     );
     let route = site::route(&site.config, url.ip(), url.port, values.host.as_bytes())?;

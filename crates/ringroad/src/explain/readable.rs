@@ -1,0 +1,51 @@
+//! Whether the worker's user may read a file: root, who asks, may read everything.
+//!
+//! Only the bits of the modes count here; lists of access (acl(5)) and security modules may allow or refuse more.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use nix::unistd::{Gid, getgrouplist};
+
+use crate::privilege::{self, Credentials};
+use crate::site::Site;
+
+const READ: u32 = 4;
+const SEARCH: u32 = 1;
+
+/// What keeps the worker's user from a path, as a sentence; `None` where nothing does, or where the asker has the same rights.
+pub(super) fn obstacle(site: &Site, path: &Path) -> Option<String> {
+    let user = privilege::resolve(site.settings.user.as_ref()).ok()?.credentials?;
+    let groups = groups_of(&user);
+    let mut above: Vec<&Path> = path.ancestors().skip(1).collect();
+    above.reverse();
+    let needs = above.into_iter().map(|directory| (directory, SEARCH)).chain([(path, READ)]);
+    for (path, right) in needs {
+        let meta = std::fs::metadata(path).ok()?;
+        if !allows(&meta, &user, &groups, right) {
+            let (right, letter) = if right == READ { ("be read", 'r') } else { ("be searched", 'x') };
+            let (shown, name) = (path.display(), &user.user);
+            return Some(format!(
+                "{shown} cannot {right} by the worker's user {name}: 403 (chmod o+{letter}, or another \"user\")"
+            ));
+        }
+    }
+    None
+}
+
+fn groups_of(user: &Credentials) -> Vec<u32> {
+    let name = std::ffi::CString::new(user.user.as_str()).unwrap_or_default();
+    let listed = getgrouplist(&name, Gid::from_raw(user.gid)).unwrap_or_default();
+    listed.into_iter().map(Gid::as_raw).chain([user.gid]).collect()
+}
+
+/// The first class that fits decides, as in path_resolution(7).
+fn allows(meta: &std::fs::Metadata, user: &Credentials, groups: &[u32], right: u32) -> bool {
+    let shift = match () {
+        () if user.uid == 0 => return true,
+        () if meta.uid() == user.uid => 6,
+        () if groups.contains(&meta.gid()) => 3,
+        () => 0,
+    };
+    meta.mode() >> shift & right != 0
+}
