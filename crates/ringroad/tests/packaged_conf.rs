@@ -71,3 +71,29 @@ fn the_image_serves_its_page_and_its_health() {
     page(&server);
     assert_eq!(Client::connect(server.addr(0)).get("/health").status, 200);
 }
+
+#[test]
+fn the_commented_parts_of_the_site_load() {
+    let builder = Server::builder(BINARY);
+    let dir = builder.dir().to_owned();
+    let site = text("packaging/etc/sites-available/default");
+    let parts = site.lines().filter_map(|line| {
+        let part = line.strip_prefix("    #")?;
+        (!part.starts_with(' ') || part.starts_with("    ")).then(|| format!("{part}\n"))
+    });
+    let parts: String = parts.collect();
+    assert!(parts.contains("php.conf") && parts.contains("proxy.conf"), "{parts}");
+    let server = builder
+        .conf(&format!(
+            "pid logs/nginx.pid; daemon off; error_log logs/error.log notice; events {{}}\n\
+             http {{ server {{ listen 127.0.0.1:0; root {};\n{parts} }} }}",
+            dir.display()
+        ))
+        .text("conf/fastcgi_params", &text("examples/fastcgi_params"))
+        .text("conf/snippets/php.conf", &text("packaging/etc/snippets/php.conf"))
+        .text("conf/snippets/proxy.conf", &text("packaging/etc/snippets/proxy.conf"))
+        .start();
+    // No script is there, and php-fpm is not asked for it; no application listens.
+    assert_eq!(Client::connect(server.addr(0)).get("/none.php/path").status, 404);
+    assert_eq!(Client::connect(server.addr(0)).get("/app/").status, 502);
+}

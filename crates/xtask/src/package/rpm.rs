@@ -49,6 +49,8 @@ pub(super) fn make(release: &Release) -> Result<PathBuf, Failure> {
     build.args(["-bb", "--quiet", "--define"]).arg(format!("_topdir {}", top.display()));
     build.arg("--define").arg(format!("stage {}", root.display()));
     build.args(["--define", "_build_id_links none", "--define", "debug_package %{nil}"]);
+    // The tree is stripped and compressed already, and Debian's scripts for that need another shell than Debian's.
+    build.args(["--define", "__os_install_post %{nil}"]);
     build.env("SOURCE_DATE_EPOCH", release.time.to_string()).arg(&spec);
     workspace::run(&mut build)?;
     // rpmbuild names the file; only the architecture is its own choice.
@@ -90,6 +92,20 @@ fn move_completions(root: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The directories that belong to this package alone, as lines of `%files`: rpm removes no other.
+fn directories(root: &Path) -> Result<String, Failure> {
+    let mut find = tool("find", "findutils")?;
+    let listed =
+        workspace::output(find.arg(root).args(["-mindepth", "1", "-type", "d", "-printf", "%P\\n"]))?;
+    let is_ours = |path: &&str| {
+        let written = WRITTEN.iter().any(|(directory, _)| path == directory);
+        !written && Path::new(path).iter().any(|part| part == "ringroad")
+    };
+    let mut paths: Vec<&str> = listed.lines().filter(is_ours).collect();
+    paths.sort_unstable();
+    Ok(paths.iter().map(|path| format!("%dir \"/{path}\"\n")).collect())
+}
+
 /// The spec file: nothing is built, the tree is copied.
 fn text(release: &Release, root: &Path) -> Result<String, Failure> {
     let (version, revision) = (&release.version, release.revision);
@@ -113,6 +129,7 @@ fn text(release: &Release, root: &Path) -> Result<String, Failure> {
     }
     let written: String =
         WRITTEN.iter().map(|(path, user)| format!("%dir %attr(0755, {user}, {user}) /{path}\n")).collect();
+    let directories = directories(root)?;
     let scripts = workspace::read("packaging/rpm/scripts.spec")?.replace("USER", USER);
     Ok(format!(
         "Name: ringroad\nVersion: {version}\nRelease: {revision}\nSummary: {SUMMARY}\n\
@@ -120,10 +137,7 @@ fn text(release: &Release, root: &Path) -> Result<String, Failure> {
          Group: System Environment/Daemons\nRequires: logrotate\nRequires(pre): shadow-utils\nProvides: webserver\n\n\
          %description\n{description}\n\n\
          %install\ncp -a %{{stage}}/. %{{buildroot}}/\n\n{scripts}\n\
-         %files\n%dir /etc/ringroad\n%dir /etc/ringroad/conf.d\n%dir /etc/ringroad/sites-available\n\
-         %dir /etc/ringroad/sites-enabled\n%dir /etc/ringroad/snippets\n%dir /usr/share/ringroad\n\
-         %dir /usr/share/doc/ringroad\n%dir /usr/libexec/ringroad\n\
-         {written}{files}\n\
+         %files\n{directories}{written}{files}\n\
          %changelog\n* {date} {maintainer} - {version}-{revision}\n- Version {version}\n",
         description = DESCRIPTION.join("\n"),
         date = date.trim(),

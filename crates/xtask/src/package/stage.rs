@@ -8,7 +8,7 @@ use super::{Release, fresh_dir, make_dir, sbom, tool, write};
 use crate::{Failure, workspace};
 
 /// Files that are copied as they are, with their modes.
-const FILES: [(&str, &str, u32); 11] = [
+const FILES: [(&str, &str, u32); 15] = [
     ("packaging/signal", "usr/libexec/ringroad/signal", 0o755),
     ("packaging/systemd/ringroad.service", "usr/lib/systemd/system/ringroad.service", 0o644),
     ("packaging/systemd/ringroad.socket", "usr/share/doc/ringroad/examples/ringroad.socket", 0o644),
@@ -18,8 +18,12 @@ const FILES: [(&str, &str, u32); 11] = [
     ("packaging/etc/sites-available/default", "etc/ringroad/sites-available/default", 0o644),
     ("packaging/etc/snippets/proxy.conf", "etc/ringroad/snippets/proxy.conf", 0o644),
     ("packaging/etc/snippets/security-headers.conf", "etc/ringroad/snippets/security-headers.conf", 0o644),
+    ("packaging/etc/snippets/php.conf", "etc/ringroad/snippets/php.conf", 0o644),
     ("packaging/html/index.html", "usr/share/ringroad/html/index.html", 0o644),
+    ("packaging/image/seccomp.json", "usr/share/doc/ringroad/examples/seccomp.json", 0o644),
     ("examples/mime.types", "etc/ringroad/mime.types", 0o644),
+    ("examples/fastcgi_params", "etc/ringroad/fastcgi_params", 0o644),
+    ("examples/uwsgi_params", "etc/ringroad/uwsgi_params", 0o644),
 ];
 
 /// Directories that are there from the start, without a file.
@@ -61,21 +65,47 @@ pub(super) fn make(release: &Release, root: &Path) -> Result<(), Failure> {
     documentation(release, root)
 }
 
-/// The pages of `docs/` for operators, the changelog, and the licences of included work.
+/// The pages of `docs/` for operators with the examples that they name, the changelog, and the licences of included work.
 fn documentation(release: &Release, root: &Path) -> Result<(), Failure> {
     let doc = root.join(DOC);
-    let pages = std::fs::read_dir(workspace::root().join("docs"));
-    let pages = pages.map_err(|error| Failure::File { path: "docs".into(), error })?;
-    for page in pages.flatten().map(|entry| entry.path()) {
-        if page.extension().is_some_and(|extension| extension == "md") {
-            copy(&page, &doc.join("docs").join(page.file_name().unwrap_or_default()), 0o644)?;
+    for directory in ["docs", "docs/guides"] {
+        let pages = std::fs::read_dir(workspace::root().join(directory));
+        let pages = pages.map_err(|error| Failure::File { path: directory.into(), error })?;
+        for page in pages.flatten().map(|entry| entry.path()) {
+            if page.extension().is_some_and(|extension| extension == "md") {
+                copy(&page, &doc.join(directory).join(page.file_name().unwrap_or_default()), 0o644)?;
+            }
         }
     }
+    examples(&doc)?;
     copy(&workspace::root().join("README.md"), &doc.join("README.md"), 0o644)?;
     copy(&workspace::root().join("CHANGELOG.md"), &doc.join("changelog"), 0o644)?;
     compress(&doc.join("changelog"))?;
     write(&doc.join("third-party.md"), sbom::page(&release.linked))?;
     write(&doc.join("sbom.cdx.json"), &release.bill)
+}
+
+/// The complete sites of `examples/`, as far as they are in the repository: a trial leaves logs and caches beside them.
+fn examples(doc: &Path) -> Result<(), Failure> {
+    let root = workspace::root();
+    let mut git = tool("git", "git")?;
+    let names: Vec<PathBuf> = match workspace::output(git.args(["ls-files", "examples"]).current_dir(&root)) {
+        Ok(listed) => listed.lines().map(PathBuf::from).collect(),
+        // An unpacked archive has no list, and no trial yet.
+        Err(_) => {
+            files_below(&root.join("examples"))?.iter().map(|path| Path::new("examples").join(path)).collect()
+        }
+    };
+    let is_published = |name: &Path| name.iter().any(|part| part.to_string_lossy().starts_with("write-up"));
+    for name in names.iter().filter(|name| !is_published(name)) {
+        let to = doc.join(name);
+        // It keeps an empty directory in the repository.
+        match to.parent() {
+            Some(directory) if to.ends_with(".gitignore") => make_dir(directory)?,
+            _ => copy(&root.join(name), &to, 0o644)?,
+        }
+    }
+    Ok(())
 }
 
 /// The standard output of a command of the program; `None` where there is no such command.
