@@ -1,131 +1,20 @@
-//! The Debian packages in a chroot: installed, upgraded under load, installed once more, removed, purged.
+//! The packages in a chroot: installed, upgraded under load, installed once more, removed, purged. The image in containers.
 //!
 //! It needs root, debootstrap, a mirror of Debian, and a release build: no part of the ordinary suite. CONTRIBUTING.md
-//! has the command.
+//! has the command. No systemd runs in a chroot: the scripts do there what they do on a machine without it, and the unit is
+//! judged by systemd-analyze alone (`packaging.rs`).
 #![forbid(unsafe_code)]
+
+mod chroot;
+mod image;
+mod rpm;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use chroot::{Chroot, is_root, make_package, run, under_load};
 use testkit::nginx::free_port;
 use testkit::{Client, Deadline, ListenAddr, TempDir, skip, wait};
-
-/// A small Debian in a directory.
-struct Chroot {
-    dir: TempDir,
-}
-
-impl Chroot {
-    /// Makes it, or says why it cannot.
-    fn make() -> Option<Chroot> {
-        let dir = TempDir::new("chroot");
-        let output =
-            Command::new("debootstrap").args(["--variant=minbase", "bookworm"]).arg(dir.path()).output();
-        match output {
-            Ok(output) if output.status.success() => {}
-            Ok(output) => {
-                skip(format_args!("debootstrap: {}", String::from_utf8_lossy(&output.stdout)));
-                return None;
-            }
-            Err(error) => {
-                skip(format_args!("debootstrap: {error} (apt-get install debootstrap)"));
-                return None;
-            }
-        }
-        let chroot = Chroot { dir };
-        run(Command::new("mount").args(["-t", "proc", "proc"]).arg(chroot.path("proc")));
-        Some(chroot)
-    }
-
-    fn path(&self, below: &str) -> PathBuf {
-        self.dir.path().join(below)
-    }
-
-    /// Runs a command inside; its output.
-    #[track_caller]
-    fn run(&self, args: &[&str]) -> String {
-        run(Command::new("chroot").arg(self.dir.path()).args(args).env("DEBIAN_FRONTEND", "noninteractive"))
-    }
-
-    fn pid(&self) -> Option<i32> {
-        std::fs::read_to_string(self.path("run/ringroad.pid")).ok()?.trim().parse().ok()
-    }
-
-    /// Installs a package that lies outside.
-    fn install(&self, package: &Path) -> String {
-        testkit::copy(package, self.path("tmp/ringroad.deb")).expect("a file");
-        self.run(&["dpkg", "-i", "/tmp/ringroad.deb"])
-    }
-}
-
-impl Drop for Chroot {
-    fn drop(&mut self) {
-        let signal = self.path("usr/libexec/ringroad/signal");
-        if signal.exists() {
-            let _ = Command::new("chroot")
-                .arg(self.dir.path())
-                .args(["/usr/libexec/ringroad/signal", "TERM"])
-                .status();
-        }
-        let _ = Command::new("umount").arg("--lazy").arg(self.path("proc")).status();
-    }
-}
-
-/// Runs a command; its output, both streams.
-#[track_caller]
-fn run(command: &mut Command) -> String {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {}\n{said}", output.status);
-    said.into_owned()
-}
-
-/// Makes the packages; the path of the server's, of this revision.
-fn make_package(out: &Path, kinds: &[&str], revision: &str) -> PathBuf {
-    let mut xtask = Command::new(env!("CARGO_BIN_EXE_xtask"));
-    xtask.arg("package").args(kinds).args(["--revision", revision]).arg("--out").arg(out);
-    if let Some(binary) = std::env::var_os("RINGROAD_PACKAGE_BINARY") {
-        xtask.arg("--binary").arg(binary);
-    }
-    let said = run(&mut xtask);
-    let line = said.lines().find(|line| line.contains("/ringroad_") && line.ends_with(".deb"));
-    PathBuf::from(line.unwrap_or_else(|| panic!("{said}")))
-}
-
-/// Asks without a pause while `action` runs, each time on a new connection. How many requests there were; none may fail.
-fn under_load(address: &ListenAddr, action: impl FnOnce()) -> usize {
-    let (done, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                while !done.load(Ordering::SeqCst) {
-                    let response = Client::connect(address).get("/");
-                    assert_eq!(response.status, 200);
-                    asked.fetch_add(1, Ordering::SeqCst);
-                }
-            });
-        }
-        // Also when something fails: the clients would never end.
-        let _end = End(&done);
-        action();
-        let enough = asked.load(Ordering::SeqCst) + 100;
-        let more = wait::until("responses", Deadline::default(), || {
-            (asked.load(Ordering::SeqCst) >= enough).then_some(())
-        });
-        more.unwrap_or_else(|late| panic!("{late}"));
-    });
-    asked.into_inner()
-}
-
-/// Tells the clients to end.
-struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
 
 #[test]
 #[ignore = "needs root, debootstrap and a release build"]
@@ -270,7 +159,7 @@ fn a_bare_machine_serves_nginx_s_configuration_and_upgrades_under_load() {
 fn lintian_and_rpmlint_have_no_complaint() {
     let out = TempDir::new("packages");
     let deb = make_package(out.path(), &["deb", "rpm"], "1");
-    let listing = std::fs::read_dir(out.path()).expect("a directory");
+    let listing = std::fs::read_dir(deb.parent().expect("a directory")).expect("a directory");
     let packages: Vec<PathBuf> = listing.flatten().map(|entry| entry.path()).collect();
     for (tool, ending) in [("lintian", "deb"), ("rpmlint", "rpm")] {
         let found: Vec<&PathBuf> =
@@ -290,9 +179,4 @@ fn lintian_and_rpmlint_have_no_complaint() {
         assert!(!found.is_empty(), "{tool}: {}", deb.display());
         println!("{tool}: {}", run(command.args(found)));
     }
-}
-
-/// Without a crate for one call.
-fn is_root() -> bool {
-    run(Command::new("id").arg("-u")).trim() == "0"
 }
