@@ -21,7 +21,7 @@ pub fn gzip(request: &Request) -> bool {
     }
     let conf = &request.scope().core.answering.gzip_clients;
     let agent = request.header(HeaderId::UserAgent);
-    if conf.disable_msie6 && agent.is_some_and(|agent| http::connection::Browser::is_msie6(agent)) {
+    if conf.disable_msie6 && agent.is_some_and(http::connection::Browser::is_msie6) {
         return false;
     }
     if !conf.http_10 && request.head.version() == Version::Http10 {

@@ -75,7 +75,7 @@ pub(super) fn set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let fault = move |fault: Fault| match fault {
         Fault::Invalid => {
             let text = statement.texts().last().unwrap_or_default();
-            Error::value(statement, text, conf::value::ValueError::Invalid)
+            Error::value(statement, text, value::ValueError::Invalid)
         }
         other => Error::directive(statement, other),
     };
