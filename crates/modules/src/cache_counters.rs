@@ -54,6 +54,7 @@ impl Settings for Conf {
     }
 }
 
+/// Responds with the numbers of all caches, and the limits of HTTP/2 that were reached.
 fn run(_: &Conf, request: &mut Request) -> Step {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Step::Status(405);

@@ -31,6 +31,7 @@ struct Fault {
     code: &'static str,
 }
 
+/// An error of the API, with its code for programs and its text for people.
 const fn fault(status: u16, code: &'static str, text: &'static str) -> Fault {
     Fault { status, text, code }
 }
@@ -87,10 +88,12 @@ fn path(request: &Request) -> String {
     }
 }
 
+/// The parts of a path between its slashes.
 fn words(path: &str) -> Vec<&str> {
     path.split('/').filter(|word| !word.is_empty()).collect()
 }
 
+/// Puts the result or the error into the response, as JSON.
 fn respond(request: &mut Request, done: Result<(u16, Value), Fault>) -> Step {
     let (status, value) = done.unwrap_or_else(|fault| (fault.status, error(fault)));
     let response = &mut request.response;

@@ -98,6 +98,7 @@ impl Filter {
 }
 
 impl Term {
+    /// A key, `=` or `!=`, and values with commas between them.
     fn parse(text: &str) -> Result<Term, FilterError> {
         let form = || FilterError::Form(text.to_owned());
         let (key, values) = text.split_once('=').ok_or_else(form)?;
@@ -113,6 +114,7 @@ impl Term {
 }
 
 impl Test {
+    /// One value of a key; `term` is the whole word, for messages.
     fn parse(key: &str, value: &str, term: &str) -> Result<Test, FilterError> {
         let wrong = |what| FilterError::Value(term.to_owned(), what);
         Ok(match key {
@@ -137,6 +139,7 @@ impl Test {
         })
     }
 
+    /// Whether a finished request matches.
     fn holds(&self, facts: &Facts<'_>) -> bool {
         match self {
             Test::Server(name) => name == facts.server,
@@ -154,6 +157,7 @@ impl Test {
     }
 }
 
+/// A location is compared without the blanks in its name.
 fn compact(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_ascii_whitespace()).collect()
 }

@@ -40,6 +40,7 @@ pub(super) fn show(_: &Conf, request: &Request) {
     }
 }
 
+/// Gives a finished request to the watchers whose filter it matches.
 #[cold]
 fn show_to(hub: &Hub, request: &Request) {
     let location = request.location();
@@ -151,6 +152,7 @@ fn shown(one: &ShownTry<'_>) -> Value {
     })
 }
 
+/// Whole microseconds; a longer time than 64 bits hold is the most.
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
