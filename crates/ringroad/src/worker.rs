@@ -289,6 +289,7 @@ impl Serving {
             ToWorker::Quit(limit) => self.leave(limit),
             ToWorker::Stop => self.stop(),
             ToWorker::Leave => self.worker.leave(),
+            ToWorker::Drain(is_drained) => self.worker.drain(is_drained),
             ToWorker::Ping(number) => self.worker.ask_turn(number),
             ToWorker::Explain(explanation) => {
                 for socket in packet.fds {

@@ -156,7 +156,7 @@ fn wrong_words_get_a_suggestion_and_status_2() {
         ),
         (
             &["completions", "csh"],
-            "ringroad completions: unexpected argument \"csh\"\nUsage: ringroad completions SHELL\n",
+            "ringroad completions: no completions for \"csh\": SHELL is bash, zsh or fish\nUsage: ringroad completions SHELL\n",
         ),
     ] {
         let said = run(BINARY, args);

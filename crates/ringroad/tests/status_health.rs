@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use common::{BINARY, Running, ours_only};
 use rustix::process::Signal;
+use testkit::program::{run, signal_process};
 use testkit::server::ListenAddr;
 use testkit::wait::{self, Deadline};
 use testkit::{Client, Origin, Response, Server, TempDir};
@@ -89,6 +90,76 @@ fn the_end_comes_by_itself() {
     let [elsewhere, ending] =
         ["readiness checks fail", "gracefully shutting down"].map(|text| log.find(text));
     assert!(elsewhere.is_some() && elsewhere < ending, "{log}");
+}
+
+/// An operator sends clients elsewhere and takes it back; a new worker knows of it.
+fn drains(main: &str) {
+    let text = conf(&format!("{main}admin_socket admin.sock; worker_processes 1;"));
+    let mut server = Server::start(BINARY, &text);
+    let socket = server.path("admin.sock").display().to_string();
+    let told = |command: &str| {
+        let done = run(BINARY, &[command, "--socket", &socket]);
+        assert!(done.status.success() && done.stderr.is_empty(), "{}", done.stderr);
+        done.stdout
+    };
+    let becomes = |server: &Server, status: u16, word: &str| {
+        let response = wait::until("the check", deadline(), || {
+            Some(get(server, "/ready")).filter(|response| response.status == status)
+        });
+        assert_eq!(response.expect("the worker is told").text(), word);
+    };
+    assert_eq!(told("undrain"), "the server was not drained\n");
+    let mut open = Client::connect(server.addr(0));
+    assert_eq!(open.get("/").field("Connection"), Some("keep-alive"));
+    assert!(told("drain").starts_with("readiness checks fail"), "it was not drained");
+    becomes(&server, 503, "drained\n");
+    assert_eq!((open.get("/").field("Connection"), get(&server, "/live").status), (Some("close"), 200));
+    open.expect_end();
+    assert_eq!(told("drain"), "the server was drained already\n");
+    if main.is_empty() {
+        let is_new = |before: &[_]| (server.workers().len() == 1 && server.workers() != before).then_some(());
+        let before = server.workers();
+        signal_process(before[0], Signal::KILL).expect("it is ours");
+        wait::until("another worker", deadline(), || is_new(&before)).expect("the master starts it");
+        becomes(&server, 503, "drained\n");
+        // Another number of threads takes another worker.
+        let before = server.workers();
+        server.rewrite_conf(&text.replace("worker_processes 1", "worker_processes 2"));
+        server.reload();
+        let is_new = || (server.workers().len() == 1 && server.workers() != before).then_some(());
+        wait::until("the worker of the reload", deadline(), is_new).expect("the master starts it");
+    } else {
+        server.reload();
+        server.wait_for_log("reconfiguring", deadline());
+    }
+    becomes(&server, 503, "drained\n");
+    assert_eq!(told("undrain"), "readiness checks pass\n");
+    becomes(&server, 200, "ok\n");
+    assert_eq!(Client::connect(server.addr(0)).get("/").field("Connection"), Some("keep-alive"));
+    assert!(server.quit_and_wait().success());
+}
+
+#[test]
+fn an_operator_drains_a_server_and_takes_it_back() {
+    if ours_only("drain") {
+        drains("");
+        drains("master_process off; ");
+    }
+}
+
+#[test]
+fn a_server_that_ends_is_not_drained() {
+    if !ours_only("drain") {
+        return;
+    }
+    let server = Server::start(BINARY, &conf("shutdown_delay 1h; admin_socket admin.sock;"));
+    server.signal(Signal::QUIT);
+    server.wait_for_log("readiness checks fail for", deadline());
+    let socket = server.path("admin.sock").display().to_string();
+    let done = run(BINARY, &["undrain", "--socket", &socket]);
+    assert_eq!(done.status.code(), Some(1));
+    assert_eq!(done.stderr, "ringroad undrain: the server is about to end\n");
+    assert!(server.quit_and_wait().success());
 }
 
 /// haproxy asks for readiness each 20 ms, and all requests through it are served while one of two servers after the other

@@ -27,8 +27,10 @@ pub fn respawned() -> u64 {
 pub struct Shared {
     connections: AtomicU64,
     boundaries: AtomicU64,
-    /// Whether clients are to go elsewhere.
+    /// The server is about to end.
     is_leaving: AtomicBool,
+    /// An operator has clients sent elsewhere.
+    is_drained: AtomicBool,
     /// One for each thread there has been.
     tallies: Mutex<Vec<Arc<Tally>>>,
     /// Requests by server and location.
@@ -54,15 +56,25 @@ impl Shared {
         self.connections.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Sends clients elsewhere from now on, or no more: connections end with their next response, and checks of readiness
-    /// fail. New connections are accepted.
-    pub fn set_leaving(&self, is_leaving: bool) {
-        self.is_leaving.store(is_leaving, Ordering::Relaxed);
+    /// Sends clients elsewhere from now on, because the server is about to end: connections end with their next response, and
+    /// checks of readiness fail. New connections are accepted.
+    pub fn set_leaving(&self) {
+        self.is_leaving.store(true, Ordering::Relaxed);
     }
 
-    /// Whether clients are to go elsewhere.
+    /// The same for an operator, until it is taken back.
+    pub fn set_drained(&self, is_drained: bool) {
+        self.is_drained.store(is_drained, Ordering::Relaxed);
+    }
+
+    /// Whether an operator has clients sent elsewhere.
+    pub fn is_drained(&self) -> bool {
+        self.is_drained.load(Ordering::Relaxed)
+    }
+
+    /// Whether clients are to go elsewhere, for either reason.
     pub fn is_leaving(&self) -> bool {
-        self.is_leaving.load(Ordering::Relaxed)
+        self.is_leaving.load(Ordering::Relaxed) || self.is_drained()
     }
 
     /// When the process began to serve.

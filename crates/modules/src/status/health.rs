@@ -1,7 +1,7 @@
 //! `health`: checks of load balancers and supervisors.
 //!
 //! `live` shows that a thread serves requests. `ready` also shows whether clients should come: not while the server is
-//! about to end. Caches that are read from the disk meanwhile, and upstreams that fail, are no reason against it: other
+//! about to end or drained by an operator. Caches that are read from the disk meanwhile, and upstreams that fail, are no reason against it: other
 //! servers would have them too.
 //!
 //! Load balancers that ask each second notice after a few checks, so that `shutdown_delay` is some of their intervals.
@@ -20,8 +20,12 @@ pub(super) fn run(conf: &Conf, request: &mut Request) -> Step {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Step::Status(405);
     }
-    let is_leaving = conf.page == Some(Page::Ready) && request.conn.thread.is_leaving();
-    let (status, text) = if is_leaving { (503, "shutting down\n") } else { (200, "ok\n") };
+    let thread = &request.conn.thread;
+    let (status, text) = match conf.page == Some(Page::Ready) && thread.is_leaving() {
+        true if thread.shared.is_drained() => (503, "drained\n"),
+        true => (503, "shutting down\n"),
+        false => (200, "ok\n"),
+    };
     let response = &mut request.response;
     response.status = status;
     response.content_type = ContentType::Text("text/plain".into());

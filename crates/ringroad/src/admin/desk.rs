@@ -31,6 +31,8 @@ pub(crate) struct Desk {
     callers: Vec<(OwnedFd, Instant)>,
     /// For workers that start later.
     watchers: Vec<Watching>,
+    /// Clients are sent elsewhere; for workers that start later too.
+    pub(crate) is_drained: bool,
 }
 
 /// A client that watches requests.

@@ -42,6 +42,8 @@ pub(crate) enum Call {
     Diff,
     /// How a request would be handled.
     Explain(Query),
+    /// Send clients elsewhere, or no more.
+    Drain(bool),
 }
 
 impl Call {
@@ -52,6 +54,8 @@ impl Call {
         match value["command"].as_str() {
             Some("log") => Ok(Call::Log(text("filter"))),
             Some("diff") => Ok(Call::Diff),
+            Some("drain") => Ok(Call::Drain(true)),
+            Some("undrain") => Ok(Call::Drain(false)),
             Some("explain") => Ok(Call::Explain(Query::from_json(&value))),
             Some(other) => {
                 Err(format!("the server has no command \"{other}\"; it may be older than this program"))
@@ -130,6 +134,8 @@ mod tests {
         assert_eq!(read(r#"{"command":"log","filter":"code=5xx"}"#), Ok(Call::Log("code=5xx".to_owned())));
         assert_eq!(read(r#"{"command":"log"}"#), Ok(Call::Log(String::new())));
         assert_eq!(read(r#"{"command":"diff"}"#), Ok(Call::Diff));
+        assert_eq!(read(r#"{"command":"drain"}"#), Ok(Call::Drain(true)));
+        assert_eq!(read(r#"{"command":"undrain"}"#), Ok(Call::Drain(false)));
         let query = Query {
             url: "http://a/".to_owned(),
             from: "::1".to_owned(),

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use self::judge::{Fate, Judged, Kind, Remark};
 use super::options::Given;
-use super::{print, print_error};
+use super::output::{print, print_error};
 use crate::loader::DiskLoader;
 use crate::places::{Places, Request};
 use crate::site::{self, Files, Site};

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::ask::{ask, path_in, shown};
-use super::{print, print_error};
+use super::output::{print, print_error};
 use crate::places::Request;
 
 /// Asks the server that reads this configuration, and prints its answer. Where another file is read there, the differences

@@ -9,7 +9,7 @@ use io::probe::Probe;
 use nix::unistd::{Uid, User};
 
 use super::options::Given;
-use super::{print, print_error};
+use super::output::{print, print_error};
 use crate::privilege::{self, UserSpec};
 use crate::site;
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use super::ask;
 use super::options::Given;
-use super::{print, print_error};
+use super::output::{print, print_error};
 use crate::explain::{Query, explain};
 use crate::loader::DiskLoader;
 use crate::places::{DEFAULT_CONF, Places, Request};

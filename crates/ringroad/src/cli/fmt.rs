@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use conf::FileId;
 
 use super::options::Given;
-use super::{print, print_error};
+use super::output::{print, print_error};
 use crate::listen::error_text;
 
 /// The name of standard input in messages.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::ask::{self, Came, lines, shown};
 use super::options::Given;
-use super::print_error;
+use super::output::print_error;
 
 /// Shows requests until it is interrupted, or has shown `-n`.
 pub(super) fn run(given: &Given) -> ExitCode {

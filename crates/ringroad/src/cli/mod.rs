@@ -9,6 +9,7 @@ mod ask;
 mod check;
 mod completions;
 mod diff;
+mod drain;
 mod engines;
 mod explain;
 mod fmt;
@@ -17,6 +18,7 @@ mod letters;
 mod log;
 mod man;
 mod options;
+mod output;
 mod run;
 mod serve;
 mod signal;
@@ -27,11 +29,11 @@ mod top;
 mod version;
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::process::ExitCode;
 
 use letters::{OptionError, Options, parse};
 use options::{COMMANDS, Command, Given, Misuse};
+use output::{print, print_error};
 
 use crate::site;
 
@@ -108,6 +110,8 @@ fn command_of_table(command: &'static Command, args: Vec<OsString>) -> ExitCode 
         "stat" => stat::run(&given),
         "log" => log::run(&given),
         "top" => top::run(&given),
+        "drain" => drain::run(&given, true),
+        "undrain" => drain::run(&given, false),
         "bench" => without_bench(),
         "reference" => reference(command, &given),
         "completions" => match given.operands[0].to_str().and_then(completions::script) {
@@ -197,15 +201,4 @@ fn help(given: &Given) -> ExitCode {
     };
     print(page);
     ExitCode::SUCCESS
-}
-
-/// Text for standard output. A reader that went away is no error of this program.
-fn print(text: impl AsRef<[u8]>) {
-    let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_ref()).and_then(|()| out.flush());
-}
-
-/// Text for standard error, where nginx writes everything but `-T`.
-fn print_error(text: impl std::fmt::Display) {
-    let _ = std::io::stderr().lock().write_all(text.to_string().as_bytes());
 }

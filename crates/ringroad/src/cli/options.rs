@@ -162,6 +162,10 @@ const PREFIX: Opt = letter('p', Value::Needed("PREFIX", Hint::Directory), "the p
 /// The same without a configuration.
 const SOCKET: Opt = valued("socket", "PATH", Hint::File, "the admin socket");
 
+/// Exit statuses of `drain` and `undrain`.
+const DRAIN_EXITS: &[(u8, &str)] =
+    &[(0, "the server was told"), (1, "the server cannot be asked, or is about to end")];
+
 /// All commands, in the order of `-h`.
 pub(crate) const COMMANDS: &[Command] = &[
     Command {
@@ -343,6 +347,26 @@ pub(crate) const COMMANDS: &[Command] = &[
         ],
         exits: &[(0, "shown"), (1, "the server cannot be asked, or has ended")],
         examples: &["top", "top --by misses -f server=example.org", "top -1 --every 10 --by time"],
+    },
+    Command {
+        name: "drain",
+        summary: "have a running server send its clients elsewhere",
+        about: "Asks a running server by its admin_socket to send clients elsewhere, as before a maintenance: health ready returns 503, and \
+                each connection ends with its next response. Requests are served, and connections accepted. It holds over reloads and \
+                new workers, until undrain or the end of the server.",
+        operands: &[],
+        options: &[CONF, PREFIX, SOCKET],
+        exits: DRAIN_EXITS,
+        examples: &["drain"],
+    },
+    Command {
+        name: "undrain",
+        summary: "have clients come to a drained server again",
+        about: "Takes back ringroad drain: health ready returns 200 again.",
+        operands: &[],
+        options: &[CONF, PREFIX, SOCKET],
+        exits: DRAIN_EXITS,
+        examples: &["undrain"],
     },
     Command {
         name: "bench",

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use std::rc::Rc;
 
 use super::letters::Options;
-use super::{print_error, signal, test};
+use super::output::print_error;
+use super::{signal, test};
 use crate::inherit;
 use crate::listen::errno_text;
 use crate::log::{self, Level, Log};

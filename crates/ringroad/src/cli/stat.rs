@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::options::Given;
-use super::{print, print_error};
+use super::output::{print, print_error};
 
 /// How long the server may take for an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -7,8 +7,9 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use super::diff;
 use super::letters::Options;
-use super::{diff, print, print_error};
+use super::output::{print, print_error};
 use crate::listen::Listeners;
 use crate::log::{Level, Log};
 use crate::master::{open_logs, resolve_user};

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::ask::{self, Came, lines, shown};
 use super::log::{filter, place};
 use super::options::{Given, RANKS};
-use super::print_error;
+use super::output::print_error;
 
 /// Rows of each table without `-n`.
 const ROWS: usize = 8;

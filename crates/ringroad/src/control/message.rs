@@ -36,7 +36,7 @@ use crate::privilege::Credentials;
 const TEXT_MAX: usize = 32 * 1024;
 
 /// Changes with every change of the messages.
-const VERSION: u64 = 6;
+const VERSION: u64 = 7;
 
 /// One configuration for a worker. Descriptors travel beside it: those of the listeners in order, then one for
 /// each log file.
@@ -91,6 +91,8 @@ pub(crate) enum ToWorker {
     Stop,
     /// Make readiness checks fail, and continue.
     Leave,
+    /// The same for an operator, or no more.
+    Drain(bool),
     /// Let every thread's event loop turn, and confirm it by this number.
     Ping(u64),
     /// Complete an explanation by what a cache holds, and send it through the socket that comes along; in the words of `admin`.
@@ -147,6 +149,9 @@ impl ToWorker {
             ToWorker::Leave => {
                 out.u64(7);
             }
+            ToWorker::Drain(is_drained) => {
+                out.u64(11).u64(u64::from(*is_drained));
+            }
             ToWorker::Ping(number) => {
                 out.u64(8).u64(*number);
             }
@@ -174,6 +179,7 @@ impl ToWorker {
             8 => ToWorker::Ping(from.u64()?),
             9 => ToWorker::Watch(from.text()?),
             10 => ToWorker::Explain(from.bytes()?.to_vec()),
+            11 => ToWorker::Drain(from.u64()? != 0),
             _ => return Err(Malformed),
         };
         from.end()?;
@@ -372,6 +378,7 @@ mod tests {
             ToWorker::Stop,
             ToWorker::Acme(4, AcmeChange::Certificate { id: "a/b".to_owned(), pem: b"pem".to_vec() }),
             ToWorker::Leave,
+            ToWorker::Drain(true),
             ToWorker::Ping(5),
             ToWorker::Watch("code=5xx".to_owned()),
             ToWorker::Explain(b"text".to_vec()),

@@ -260,7 +260,7 @@ impl Master {
         let acme = self.acme.changes(site::issuers(&self.cycle.site.config));
         match WorkerProcess::start(&self.cycle, &self.addresses, self.respawned, acme) {
             Ok(mut worker) => {
-                operators::tell_watchers(&self.desk, &mut worker);
+                operators::brief(&self.desk, &mut worker);
                 self.cycle.log.notice(format_args!("start worker process {}", worker.pid()));
                 self.workers.push(worker);
             }

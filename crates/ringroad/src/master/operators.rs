@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 
 use super::process::{Stage, WorkerProcess};
 use super::reload::replacement_reasons;
-use super::{Cycle, Master};
+use super::{Cycle, Master, Phase};
 use crate::admin::desk::{Desk, Watching};
 use crate::admin::{Call, answer, pack, refuse};
 use crate::control::message::ToWorker;
 use crate::explain::{Explained, Query, explain};
+use crate::log::Log;
 use crate::places::Request;
 use crate::site::{self, Files, Filter, Question};
 
@@ -29,6 +30,15 @@ impl Master {
                 // As a reload, this reads all files again.
                 Call::Diff => answer(&socket, &differences(&self.cycle, &self.request)),
                 Call::Explain(query) => self.explain(&query, socket),
+                Call::Drain(_) if self.phase == Phase::Ending || self.quit_at.is_some() => {
+                    refuse(&socket, "the server is about to end");
+                }
+                Call::Drain(is_drained) => {
+                    drain(&mut self.desk, is_drained, &self.cycle.log, &socket);
+                    self.workers
+                        .iter_mut()
+                        .for_each(|worker| worker.tell(&ToWorker::Drain(is_drained), Vec::new()));
+                }
             }
         }
     }
@@ -58,9 +68,24 @@ impl Master {
     }
 }
 
-/// Makes a worker that starts show requests to those that watch.
-pub(super) fn tell_watchers(desk: &Desk, worker: &mut WorkerProcess) {
+/// Tells a worker that starts what operators have asked for: to see requests, and to have clients sent elsewhere.
+pub(super) fn brief(desk: &Desk, worker: &mut WorkerProcess) {
     desk.watchers().iter().for_each(|watching| tell(worker, watching));
+    if desk.is_drained {
+        worker.tell(&ToWorker::Drain(true), Vec::new());
+    }
+}
+
+/// Notes whether clients are sent elsewhere, and answers whether they were before.
+pub(super) fn drain(desk: &mut Desk, is_drained: bool, log: &Log, socket: &OwnedFd) {
+    let was_drained = std::mem::replace(&mut desk.is_drained, is_drained);
+    if was_drained != is_drained {
+        log.notice(match is_drained {
+            true => "drained by an operator: readiness checks fail, connections end with their next response",
+            false => "no longer drained: readiness checks pass",
+        });
+    }
+    answer(socket, &json!({ "ok": true, "was_drained": was_drained }));
 }
 
 /// The worker gets a copy of the socket; the filter was read before.

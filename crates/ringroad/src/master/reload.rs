@@ -12,7 +12,7 @@
 
 use std::time::Instant;
 
-use super::operators::tell_watchers;
+use super::operators::brief;
 use super::process::{ANSWER_TIME, Stage, WorkerProcess};
 use super::{Cycle, Master, Phase, announce, write_pid_file};
 use crate::control::message::{Bundle, ToWorker};
@@ -81,7 +81,7 @@ impl Master {
         let acme = self.acme.changes(site::issuers(&cycle.site.config));
         match WorkerProcess::start(&cycle, &self.addresses, self.respawned, acme) {
             Ok(mut worker) => {
-                tell_watchers(&self.desk, &mut worker);
+                brief(&self.desk, &mut worker);
                 self.cycle.log.notice(format_args!("start worker process {}", worker.pid()));
                 self.pending = Some(Pending { worker: worker.pid(), cycle, give_up_at: None });
                 self.workers.push(worker);

@@ -12,13 +12,13 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::acme::Acme;
 use super::daemon::Readiness;
-use super::operators::{admit, differences, explained};
+use super::operators::{admit, differences, drain, explained};
 use super::reload::tell_changes;
 use super::upkeep::Upkeep;
 use super::{Cycle, announce, greet, tell_method, tell_retired, write_pid_file};
 use crate::admin::desk::Desk;
 use crate::admin::feed::Feed;
-use crate::admin::{Call, answer, complete};
+use crate::admin::{Call, answer, complete, refuse};
 use crate::control::acme::AcmeChange;
 use crate::listen::error_text;
 use crate::places::Request;
@@ -177,6 +177,11 @@ impl Single {
                     if let Some((text, question)) = explained(&self.cycle, &self.request, &query, &socket) {
                         complete(&self.worker, socket, text, question);
                     }
+                }
+                Call::Drain(_) if self.quit_at.is_some() => refuse(&socket, "the server is about to end"),
+                Call::Drain(is_drained) => {
+                    drain(&mut self.desk, is_drained, &self.cycle.log, &socket);
+                    self.worker.drain(is_drained);
                 }
             }
         }

@@ -364,6 +364,11 @@ impl Worker {
         self.0.leave();
     }
 
+    /// The same for an operator, who may take it back.
+    pub(crate) fn drain(&self, is_drained: bool) {
+        self.0.drain(is_drained);
+    }
+
     /// Watches finished requests that pass the filter; nothing where too many do so.
     pub(crate) fn watch(&self, filter: Filter) -> Option<Arc<Watcher>> {
         self.0.watch(filter)

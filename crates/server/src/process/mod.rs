@@ -300,7 +300,12 @@ impl Worker {
 
     /// Sends clients elsewhere: connections end with their next response, and checks of readiness fail.
     pub fn leave(&self) {
-        self.shared.set_leaving(true);
+        self.shared.set_leaving();
+    }
+
+    /// The same until it is taken back, for an operator.
+    pub fn drain(&self, is_drained: bool) {
+        self.shared.set_drained(is_drained);
     }
 
     /// Watches finished requests that pass the filter; nothing where too many do so. [`Worker::events`] becomes readable with

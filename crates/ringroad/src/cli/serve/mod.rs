@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use self::public::Public;
 use super::options::Given;
-use super::{print, print_error};
+use super::output::{print, print_error};
 use crate::listen::{bind_remedy, error_text};
 use crate::log::Log;
 use crate::master::{self, Renew};

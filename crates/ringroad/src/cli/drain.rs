@@ -1,0 +1,31 @@
+//! `ringroad drain` and `ringroad undrain`: a running server sends its clients elsewhere, or no more.
+
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use super::ask::{ask, socket_path};
+use super::options::Given;
+use super::output::{print, print_error};
+
+/// Tells the server, and prints what holds now.
+pub(super) fn run(given: &Given, is_drained: bool) -> ExitCode {
+    let name = if is_drained { "drain" } else { "undrain" };
+    match socket_path(given).and_then(|path| ask(&path, &json!({ "command": name }))) {
+        Ok((_, answer)) => {
+            print(match (is_drained, answer["was_drained"].as_bool()) {
+                (true, Some(true)) => "the server was drained already\n",
+                (true, _) => {
+                    "readiness checks fail, connections end with their next response; take it back by ringroad undrain\n"
+                }
+                (false, Some(false)) => "the server was not drained\n",
+                (false, _) => "readiness checks pass\n",
+            });
+            ExitCode::SUCCESS
+        }
+        Err(message) => {
+            print_error(format_args!("ringroad {name}: {message}\n"));
+            ExitCode::FAILURE
+        }
+    }
+}
