@@ -225,6 +225,8 @@ fn the_example_of_php_does_what_its_readme_says() {
     fs::write(&path, text.replace("127.0.0.1:9024", &listen)).expect("it is a copy");
     let Some(app) = programs::php_fpm(&path, &socket) else { return };
     let server = start(&setup, &conf);
+    // Until the directory of the cache is this server's, nothing is stored; a slow disk takes its time.
+    server.wait_for_log("entries known", Deadline::default());
     let first = get(&server, "/article/7", &[]);
     assert_eq!((first.status, first.field("X-Cache")), (200, Some("MISS")), "{}", app.output());
     let second = get(&server, "/article/7", &[]);

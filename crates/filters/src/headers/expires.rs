@@ -223,6 +223,8 @@ mod tests {
             let found = crate::testing::without_remedy(&found);
             assert_eq!(found, format!("\"expires\" directive {expected} in /conf/nginx.conf:2"));
         }
+        let found = error("http {\nexpires 30days; }");
+        assert!(found.ends_with("; did you mean \"30d\"?"), "{found}");
         let found = error("http {\nexpires $nobody; }");
         assert_eq!(found, "unknown \"nobody\" variable in /conf/nginx.conf:2");
     }

@@ -218,7 +218,6 @@ fn errors_of_addresses_name_the_remedy() {
         ("proxy_pass localhost:3000;", "; it must begin with \"http://\" or \"https://\""),
         ("fastcgi_pass http://127.0.0.1:9000;", "; write the address alone: \"127.0.0.1:9000\""),
         ("proxy_set_header Host $hots; proxy_pass http://a;", "; did you mean \"$host\"?"),
-        ("expires 30days;", "; did you mean \"30d\"?"),
         ("proxy_read_timeout 30sec;", "; did you mean \"30s\"?"),
         ("client_max_body_size 10 M;", "; it takes 1 argument, not 2; did you mean \"10M\"?"),
         (
