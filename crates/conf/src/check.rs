@@ -190,7 +190,6 @@ fn visit_rows<'a>(rows: &'a [Statement], kind: &Verdict, depth: usize, visitor: 
     }
 }
 
-/// The remark that an admitted statement deserves.
 /// The advice for arguments that are too many: they were probably one, with spaces.
 fn surplus(statement: &Statement, takes: Args) -> Option<String> {
     let max = usize::from(takes.range().1?);
@@ -212,6 +211,7 @@ fn surplus(statement: &Statement, takes: Args) -> Option<String> {
     })
 }
 
+/// The remark that an admitted statement deserves.
 fn notice(statement: &Statement, spec: &'static Spec) -> Option<Error> {
     let name = spec.name;
     let kind = match spec.state {

@@ -3,7 +3,7 @@
 //! [`Places`] are the paths that the command line decides, [`Request`] is all that the language needs to read a
 //! configuration: the main file or a text in its stead, `-g`, the places.
 
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// What relative paths in a configuration start from without `-p`; ends with a slash. This and the other defaults can be
@@ -65,6 +65,18 @@ impl Places {
 /// Makes a directory with those above it. Others may not write to it, whatever the umask: that of a daemon is 0.
 pub(crate) fn make_folder(path: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path)
+}
+
+/// The same for a directory below which another user has one: each that is new may be passed through, whatever the umask.
+pub(crate) fn make_passage(path: &Path) -> std::io::Result<()> {
+    let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+    let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
+    for path in missing.into_iter().rev() {
+        make_folder(path)?;
+        let mode = std::fs::metadata(path)?.permissions().mode() | 0o111;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+    }
+    Ok(())
 }
 
 /// A configuration to load.

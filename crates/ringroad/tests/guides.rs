@@ -96,12 +96,15 @@ fn run_page(page: &str) {
     symlink(BINARY, work.join("bin/ringroad")).expect("a link");
     let copied = Command::new("cp").arg("-r").arg(root().join("examples")).arg(&work).status();
     assert!(copied.is_ok_and(|status| status.success()), "the examples are copied");
+    // As with the usual umask, which the pages assume: the worker is another user.
+    let opened = Command::new("chmod").args(["-R", "u=rwX,go=rX"]).arg(work.join("examples")).status();
+    assert!(opened.is_ok_and(|status| status.success()), "they are ours");
     let text = fs::read_to_string(root().join(page)).expect("the page is there");
     let segments = segments(&text, &has);
     // Ports that are free now: the pages use fixed ones, which others may have.
     let free: BTreeMap<u16, TcpListener> =
         PORTS.map(|port| (port, TcpListener::bind("127.0.0.1:0").expect("a free port"))).collect();
-    let mut script = String::from("set -eu\nexport PATH=\"$PWD/bin:$PATH:/usr/sbin\"\n");
+    let mut script = String::from("set -eu\numask 022\nexport PATH=\"$PWD/bin:$PATH:/usr/sbin\"\n");
     for (number, segment) in segments.iter().enumerate() {
         let _infallible = writeln!(script, "{{\n{}}} >out.{number} 2>&1 </dev/null", segment.commands);
     }

@@ -192,6 +192,6 @@ fn a_terminal_shows_the_same_numbers() {
     let other = format!("http://{}/file", site.server.addr(0));
     let done = testkit::program::run(BINARY, &["stat", &other]);
     assert_eq!(done.status.code(), Some(1));
-    assert!(done.stderr.contains("the location has no \"dashboard\""), "{}", done.stderr);
+    assert!(done.stderr.contains("the location has no \"dashboard;\""), "{}", done.stderr);
     assert_eq!(testkit::program::run(BINARY, &["stat"]).status.code(), Some(2));
 }

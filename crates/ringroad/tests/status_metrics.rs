@@ -180,6 +180,11 @@ fn counts_under_load_are_what_was_sent() {
     assert_eq!(of(&format!("first_byte_seconds_count{peer}}}")), Some(all));
     assert_eq!(of(&format!("up{peer}}}")), Some(1.0));
     assert_eq!(of(&format!("active{peer}}}")), Some(0.0));
+    let of = |name: &str| found[&format!("ringroad_{name}")];
+    let (turns, entries) = (of("loop_turn_seconds_count"), of("engine_kernel_entries_total"));
+    // Several clients may be served in a turn, and each turn ends with a wait.
+    assert!(turns > 0.0 && entries > 0.0 && of("engine_operations_total") > 0.0, "{turns} {entries}");
+    assert!(of("loop_turn_seconds_sum") > 0.0);
     promtool(&page(&server));
 }
 

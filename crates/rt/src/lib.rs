@@ -46,6 +46,7 @@ pub use file::File;
 pub use net::{ConnectError, ConnectOptions, Listener, Socket};
 #[cfg(not(loom))]
 pub use offload::{offload, spawn_blocking};
+pub use reactor::LoopTurn;
 pub use remote::RemoteHandle;
 pub use runtime::{Counters, POLLS_PER_TURN, Runtime};
 pub use timer::{Elapsed, Sleep, Timer, sleep_until};
@@ -86,6 +87,14 @@ pub fn caps() -> Rc<io::engine::Caps> {
 /// The numbers of this thread's runtime and engine.
 pub fn counters() -> Counters {
     reactor::with_current(|reactor| Counters::of(reactor))
+}
+
+/// Has a function see each turn of this thread's loop from now on, unless one does already. It runs between all tasks, so it has
+/// to be short, and it may not use the engine.
+pub fn observe_turns<F: Fn(LoopTurn) + 'static>(observer: impl FnOnce() -> F) {
+    reactor::with_current(|reactor| {
+        reactor.observer.get_or_init(|| Box::new(observer()));
+    });
 }
 
 /// Gives this thread's idle memory back to the system; returns the bytes.

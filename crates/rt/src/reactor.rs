@@ -5,13 +5,13 @@
 //! an operation without it, so that a dropped `recv` or `accept` loses no data and no connection. The loop that turns the
 //! engine is in [`crate::runtime`].
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::future::Future;
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use io::engine::Caps;
 use io::{Completion, Engine, Fd, Op, Pool};
@@ -48,9 +48,23 @@ pub(crate) struct Reactor {
     /// See [`Reactor::turn_id`].
     turn_id: Cell<u64>,
     turns: Cell<u64>,
+    /// Sees each turn of the loop.
+    pub(crate) observer: OnceCell<Observer>,
     /// Memory for the completions of a turn.
     batch: RefCell<Vec<Completion>>,
 }
+
+/// A turn of the loop, as its observer sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct LoopTurn {
+    /// The time from the end of one wait for the engine to the beginning of the next: all other tasks waited for so long.
+    pub busy: Duration,
+    /// Numbers of the engine since its start.
+    pub engine: io::engine::Counters,
+}
+
+/// Is called in each turn.
+pub(crate) type Observer = Box<dyn Fn(LoopTurn)>;
 
 /// Completions of a turn that room is kept for: as many as a busy turn brings.
 const BATCH_KEPT: usize = 256;
@@ -99,6 +113,7 @@ impl Reactor {
                 closed: Cell::new(false),
                 turn_id: Cell::new(0),
                 turns: Cell::new(0),
+                observer: OnceCell::new(),
                 batch: RefCell::default(),
             });
             Rc::clone(current.insert(reactor))
@@ -109,6 +124,14 @@ impl Reactor {
     pub(crate) fn leave_thread() {
         let _ = CURRENT.try_with(|current| current.borrow_mut().take());
         Executor::leave_thread();
+    }
+
+    /// Shows the turn that ends now to the observer, where there is one: that costs a look at the clock.
+    pub(crate) fn show_turn(&self) {
+        if let Some(observer) = self.observer.get() {
+            let busy = Instant::now().saturating_duration_since(self.now.get());
+            observer(LoopTurn { busy, engine: self.engine.borrow().counters() });
+        }
     }
 
     /// A turn has ended, at this time.

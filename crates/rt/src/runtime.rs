@@ -147,6 +147,7 @@ fn turn(reactor: &Reactor) {
     let wait = how_long(reactor);
     let mut batch = reactor.take_batch();
     assert!(batch.is_empty(), "the completions of the last turn were filed");
+    reactor.show_turn();
     let turned = reactor.engine.borrow_mut().turn(wait, &mut batch);
     if let Err(errno) = turned {
         panic!("the engine of this thread has failed: {errno}");

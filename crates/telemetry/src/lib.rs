@@ -32,6 +32,7 @@ pub mod syslog;
 pub mod tally;
 pub mod time_zone;
 pub mod traffic;
+pub mod turns;
 pub mod watch;
 mod writer;
 

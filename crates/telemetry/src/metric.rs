@@ -285,6 +285,11 @@ impl<const N: usize> Cells<N> {
         cell.store(cell.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
     }
 
+    /// Sets the number of a series that has one, which was counted elsewhere.
+    pub fn set(&self, series: &Series, number: u64) {
+        self.0[series.first].store(number, Ordering::Relaxed);
+    }
+
     /// The number of one place now.
     pub fn get(&self, series: &Series, place: usize) -> u64 {
         self.0[series.first + place].load(Ordering::Relaxed)

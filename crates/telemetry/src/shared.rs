@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use crate::metric::Page;
 use crate::tally::{Tally, Totals};
 use crate::traffic::Registry;
+use crate::turns::{self, LoopNumbers};
 use crate::watch::Hub;
 
 /// Worker processes that died unexpectedly before this one, counted by its master.
@@ -33,6 +34,8 @@ pub struct Shared {
     is_drained: AtomicBool,
     /// One for each thread there has been.
     tallies: Mutex<Vec<Arc<Tally>>>,
+    /// The loop of each thread that is observed.
+    loops: Mutex<Vec<Arc<LoopNumbers>>>,
     /// Requests by server and location.
     pub traffic: Registry,
     /// Operators that watch requests.
@@ -87,6 +90,18 @@ impl Shared {
         let tally = Arc::new(Tally::default());
         self.tallies.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&tally));
         tally
+    }
+
+    /// The numbers of the loop of a thread.
+    pub fn new_loop(&self) -> Arc<LoopNumbers> {
+        let numbers = Arc::new(LoopNumbers::default());
+        self.loops.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&numbers));
+        numbers
+    }
+
+    /// Appends what the loops of all threads do.
+    pub fn write_loops(&self, page: &mut Page) {
+        turns::write(&self.loops.lock().unwrap_or_else(PoisonError::into_inner), page);
     }
 
     /// The sums over all threads.

@@ -3,7 +3,7 @@
 use http::request::{HeaderId, Method};
 use io::op::Source;
 use telemetry::metric::{Form, Label, Metric, Page};
-use telemetry::{tally, traffic};
+use telemetry::{tally, traffic, turns};
 
 use super::zones::StatusZones;
 use super::{Conf, limits, process};
@@ -41,6 +41,7 @@ pub fn metrics() -> Vec<Part> {
     vec![
         ("Server", [&BUILD, &GENERATION].into_iter().chain(process::METRICS.iter().copied()).collect()),
         ("Connections and requests", tally::METRICS.to_vec()),
+        ("Threads", turns::METRICS.to_vec()),
         ("Servers and locations", traffic::METRICS.to_vec()),
         ("Limits", limits::METRICS.to_vec()),
         ("Upstreams", peers::metrics::METRICS.to_vec()),
@@ -64,6 +65,7 @@ pub(super) fn run(_: &Conf, request: &mut Request) -> Step {
     page.number(&GENERATION, &[], request.generation.number);
     process::write(shared.started(), &mut page);
     shared.write_connections(&mut page);
+    shared.write_loops(&mut page);
     shared.traffic.write(http.of::<StatusZones>().all(), &mut page);
     limits::write(http, &mut page);
     peers::metrics::write(http.of::<Upstreams>().groups(), rt::now(), &mut page);

@@ -142,6 +142,13 @@ pub(super) fn configured(thread: &Rc<Thread>, before: Option<&Generation>) {
     let traffic = Traffic::begin(zones, before, &thread.shared.traffic);
     // It is set once for each configuration.
     let _ = generation.traffic.set(traffic);
+    rt::observe_turns(|| {
+        let numbers = thread.shared.new_loop();
+        move |turn| {
+            let engine = turn.engine;
+            numbers.note(turn.busy, [engine.kernel_entries, engine.submitted, engine.device_queued]);
+        }
+    });
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use rustix::fs::{Gid, Mode, Uid};
 use crate::control::message::Bundle;
 use crate::listen::{ListenAddr, Listeners, errno_text};
 use crate::log::{self, Level, Log};
-use crate::places::{Places, Request, make_folder};
+use crate::places::{Places, Request, make_passage};
 use crate::privilege::{self, Credentials};
 use crate::site::{self, Resources, Site};
 
@@ -187,7 +187,7 @@ fn make_folders(paths: &[PathBuf], user: &Credentials, prefix: &Path, log: &Log)
     for path in paths {
         // The default prefix of a server that was never installed is not there.
         if path.parent() == Some(prefix) {
-            let _ = make_folder(prefix);
+            let _ = make_passage(prefix);
         }
         let made = match rustix::fs::mkdir(path, Mode::RWXU) {
             Err(rustix::io::Errno::EXIST) => Ok(()),

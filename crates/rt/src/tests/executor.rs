@@ -5,7 +5,7 @@ use std::future::{pending, poll_fn};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use io::{Drained, Op, Wait};
 
@@ -250,7 +250,7 @@ fn the_end_drops_tasks_and_closes_what_they_had_open() {
         });
         settle().await;
     });
-    assert_eq!(runtime.shutdown(Instant::now() + std::time::Duration::from_secs(5)), Drained::Clean);
+    assert_eq!(runtime.shutdown(Instant::now() + Duration::from_secs(5)), Drained::Clean);
     assert_eq!(fake.cancelled().len(), 1);
     assert_eq!(Rc::strong_count(&left), 1);
     assert_eq!(std::io::Read::read(&mut far, &mut [0]).unwrap(), 0, "the peer sees the end");
@@ -343,5 +343,22 @@ fn a_waiter_that_goes_passes_its_turn_on() {
         settle().await;
         assert_eq!(gone.take(), Some(true));
         assert!(next.take().is_some());
+    });
+}
+
+/// The observer sees the time that a task has taken from all others, and what the engine was given.
+#[test]
+fn turns_are_shown_to_the_observer_of_the_thread() {
+    run(|_| async {
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        let copy = Rc::clone(&seen);
+        crate::observe_turns(|| move |turn: crate::LoopTurn| copy.borrow_mut().push(turn));
+        crate::observe_turns(|| |_| panic!("there is one already"));
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(2) {}
+        settle().await;
+        let seen = seen.borrow();
+        assert!(seen[0].busy >= Duration::from_millis(2), "{:?}", seen[0]);
+        assert!(seen.len() > 1 && seen.is_sorted_by_key(|turn| turn.engine.submitted));
     });
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use acme::url::Url;
 
 use super::quoted;
-use crate::places::make_folder;
+use crate::places::make_passage;
 
 /// Let's Encrypt.
 pub(super) const DEFAULT_DIRECTORY: &str = "https://acme-v02.api.letsencrypt.org/directory";
@@ -50,7 +50,7 @@ impl Public {
         let data =
             named("XDG_DATA_HOME").or_else(|| if is_root { Some(STATE_OF_ROOT.into()) } else { own() });
         let data = data.ok_or(std::io::ErrorKind::NotFound)?.join(STATE);
-        make_folder(&data)?;
+        make_passage(&data)?;
         // An account is one of an authority.
         let host =
             Url::parse(&self.directory).map_or_else(String::new, |url| format!("{}-{}", url.host, url.port));

@@ -1,0 +1,97 @@
+//! What the loop of each thread does: how long its turns take, and what they ask of the kernel.
+//!
+//! A thread serves all of its connections in turn. A turn that takes long, for a large page in `ssi` or a slow regular
+//! expression, is a wait for all others.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::histogram::{Distribution, Histogram};
+use crate::metric::{Cells, Metric, Page, Series};
+
+const TURN: Metric = Metric::histogram(
+    "loop_turn_seconds",
+    "Time from one wait of a thread for the kernel to the next: all its other connections wait for so long.",
+);
+
+const ENTRIES: Series = Series::first(Metric::counter(
+    "engine_kernel_entries_total",
+    "calls",
+    "System calls of the engines: waits, and operations that were submitted with or without a wait.",
+));
+
+const OPERATIONS: Series = ENTRIES.after(Metric::counter(
+    "engine_operations_total",
+    "operations",
+    "Operations given to the engines, for sockets and for files.",
+));
+
+const QUEUED: Series = OPERATIONS.after(Metric::counter(
+    "disk_queued_total",
+    "operations",
+    "Operations on files that waited because their device had its share of workers or of the ring.",
+));
+
+const CELLS: usize = QUEUED.end();
+
+/// All of them, in the order of the documents.
+pub const METRICS: &[&Metric] = &[&TURN, &ENTRIES.metric, &OPERATIONS.metric, &QUEUED.metric];
+
+/// The loop of one thread.
+#[derive(Debug, Default)]
+pub struct LoopNumbers {
+    turns: Histogram,
+    cells: Cells<CELLS>,
+}
+
+impl LoopNumbers {
+    /// Notes a turn, and what the engine has done since its start: entries of the kernel, operations, those that were queued.
+    pub fn note(&self, busy: Duration, engine: [u64; CELLS]) {
+        self.turns.add(busy);
+        for (series, number) in [&ENTRIES, &OPERATIONS, &QUEUED].into_iter().zip(engine) {
+            self.cells.set(series, number);
+        }
+    }
+}
+
+/// Appends the numbers of all threads.
+pub(crate) fn write(loops: &[Arc<LoopNumbers>], page: &mut Page) {
+    let (mut turns, mut sums) = (Distribution::default(), [0; CELLS]);
+    for numbers in loops {
+        numbers.turns.add_to(&mut turns);
+        numbers.cells.add_to(&mut sums);
+    }
+    page.head(&TURN);
+    page.times(&TURN, &[], &turns);
+    for series in [&ENTRIES, &OPERATIONS, &QUEUED] {
+        page.head(&series.metric);
+        page.numbers(&series.metric, &[], series.of(&sums));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metric::Form;
+    use crate::shared::Shared;
+
+    #[test]
+    fn threads_are_added_up_and_engines_count_from_their_start() {
+        let shared = Shared::default();
+        let (first, second) = (shared.new_loop(), shared.new_loop());
+        first.note(Duration::from_micros(5), [1, 2, 0]);
+        first.note(Duration::from_micros(500), [3, 9, 0]);
+        second.note(Duration::from_micros(5), [10, 20, 1]);
+        let mut page = Page::new(Form::Plain);
+        shared.write_loops(&mut page);
+        let text = page.finish();
+        for line in [
+            "ringroad_loop_turn_seconds_count 3",
+            "ringroad_engine_kernel_entries_total 13",
+            "ringroad_engine_operations_total 29",
+            "ringroad_disk_queued_total 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+    }
+}
