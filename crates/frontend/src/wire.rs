@@ -107,7 +107,7 @@ impl Wire {
         let _ = self.socket().set_reset_on_close();
     }
 
-    /// See [`Socket::set_zero_copy`].
+    /// See [`rt::net::Writer::set_zero_copy`].
     pub fn set_zero_copy(&mut self, threshold: Option<usize>) {
         self.socket_mut().writer.set_zero_copy(threshold);
     }

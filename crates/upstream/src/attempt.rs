@@ -269,13 +269,13 @@ async fn read_head(
                 Ok(HeadEvent::Head(head_len)) => {
                     let heading = complete(request, outgoing, head, &buf[..head_len as usize])?;
                     buf.advance(head_len as usize);
-                    let rest = (!buf.is_empty()).then(|| fitting(buf));
+                    let rest = (!buf.is_empty()).then_some(buf);
                     return Ok(Answer { heading, rest, is_full, decoder, keeps: true, sending: None });
                 }
                 Ok(HeadEvent::Written(len)) => {
                     let heading = written(request, &mut decoder, head);
                     buf.advance(len as usize);
-                    let rest = (!buf.is_empty()).then(|| fitting(buf));
+                    let rest = (!buf.is_empty()).then_some(buf);
                     return Ok(Answer { heading, rest, is_full, decoder, keeps: true, sending: None });
                 }
                 Err(error) => {
@@ -355,19 +355,6 @@ fn written(request: &Request, decoder: &mut Decoder, head: ReplyHead) -> Rc<Head
     }
     Rc::new(Heading::new(Source::Vec(decoder.take_written()), head))
 }
-
-/// The content of a buffer in one that is not much too large for it: a client that takes its time would hold all of it.
-fn fitting(buf: Buf) -> Buf {
-    if buf.len() > SMALL || buf.capacity() <= SMALL {
-        return buf;
-    }
-    let Some(mut small) = rt::pool().get(buf.len()) else { return buf };
-    small.append(&buf);
-    small
-}
-
-/// Bytes of the smallest buffers.
-const SMALL: usize = io::buf::CLASS_BYTES[0] as usize;
 
 /// A response without a head: all of it is body, which nginx passes on too.
 fn bare(request: &Request, decoder: Decoder, buf: Buf) -> Answer {

@@ -155,6 +155,12 @@ impl Live {
         &self.record
     }
 
+    /// The body leaves piece by piece, as fast as the client takes it: bytes that came with the header section wait in no more
+    /// memory than they need.
+    pub(super) fn shrink(&mut self) {
+        self.rest = self.rest.take().map(fitting);
+    }
+
     /// The received bytes, when they are the whole rest of the body.
     pub(super) fn take_whole(&mut self) -> Option<Option<Buf>> {
         if !self.decoder.ends_within(self.rest.as_deref().unwrap_or_default()) {
@@ -351,6 +357,19 @@ impl Drop for Live {
 /// Bytes of a request that are sent on after its response has ended, so that the connection can be kept: a new one costs
 /// about as much as some hundred KiB.
 const REST_MAX: u64 = 1 << 20;
+
+/// The content of a buffer in one that is not much too large for it: a client that takes its time would hold all of it.
+fn fitting(buf: Buf) -> Buf {
+    if buf.len() > SMALL || buf.capacity() <= SMALL {
+        return buf;
+    }
+    let Some(mut small) = rt::pool().get(buf.len()) else { return buf };
+    small.append(&buf);
+    small
+}
+
+/// Bytes of the smallest buffers.
+const SMALL: usize = io::buf::CLASS_BYTES[0] as usize;
 
 /// Sends the rest of a request whose response has ended, and then keeps the connection alive.
 async fn finish(link: Box<Link>, mut sending: Sending) {

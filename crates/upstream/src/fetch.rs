@@ -307,6 +307,7 @@ impl Attempt<'_> {
         live.go_on_sending(sending);
         let mut live = Box::new(live);
         if heading.head().status().code() == 101 || self.outgoing.encoded.protocol() == Protocol::Bytes {
+            live.shrink();
             return Ok(Done { heading, body: Here::Tunnel(live) });
         }
         if let Some(whole) = live.take_whole() {
@@ -317,7 +318,10 @@ impl Attempt<'_> {
         let waits = self.settings.buffering && !unbuffered && request.method != Method::Head;
         let left = match live.left().filter(|_| waits) {
             Some(left) if left <= self.settings.buffer_size => left as usize,
-            _ => return Ok(Done { heading, body: Here::Part(live) }),
+            _ => {
+                live.shrink();
+                return Ok(Done { heading, body: Here::Part(live) });
+            }
         };
         let buf = rt::pool().get(left).filter(|buf| buf.capacity() >= left);
         let Some(mut bytes) = buf else { return Ok(Done { heading, body: Here::Part(live) }) };
