@@ -346,13 +346,16 @@ fn a_peer_that_ends_or_never_answers_is_refused() {
     assert!(said.contains("nginx, 1 workers ended with status 1"), "{said}");
     // Its child would outlive it.
     let script = bench.dir.path().join("silent.sh");
-    std::fs::write(&script, "#!/bin/sh\ncase $1 in -V) ;; *) sleep 987 & sleep 987;; esac\n")
-        .expect("a script");
+    // A number of this run's own: others may be running.
+    let time = 1_000_000 + std::process::id();
+    let text = format!("#!/bin/sh\ncase $1 in -V) ;; *) sleep {time} & sleep {time};; esac\n");
+    std::fs::write(&script, text).expect("a script");
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("its mode");
     let said = bench.refused(&["http", "--instant", "--peer", &peer(&script.display().to_string())]);
     assert!(said.contains("did not respond within"), "{said}");
+    let words = format!("sleep\0{time}\0");
     let sleeping = std::fs::read_dir("/proc").expect("/proc").flatten().filter(|entry| {
-        std::fs::read(entry.path().join("cmdline")).is_ok_and(|line| line == b"sleep\x00987\0")
+        std::fs::read(entry.path().join("cmdline")).is_ok_and(|line| line == words.as_bytes())
     });
     assert_eq!(sleeping.count(), 0);
 }
