@@ -3,8 +3,10 @@
 
 mod common;
 
+use std::fs::Permissions;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 
 use common::tls::{Authority, BOTH, body, connect, files, get, one, status, text, to_end};
 use common::{BINARY, serve_with};
@@ -253,6 +255,8 @@ fn the_certificate_that_an_upstream_is_shown_depends_on_the_request() {
         let (certificate, key) = authority.issue(holder, ExtendedKeyUsagePurpose::ClientAuth);
         // Another file, as a renewal makes it.
         std::fs::write(file("new"), certificate + &key).expect("the directory is writable");
+        // The worker reads it, whatever the umask.
+        std::fs::set_permissions(file("new"), Permissions::from_mode(0o644)).expect("it is ours");
         std::fs::rename(file("new"), file(name)).expect("the same directory");
     };
     write("one.pem", "one");

@@ -2,7 +2,9 @@
 
 mod common;
 
+use std::fs::Permissions;
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 
 use common::tls::{Authority, BOTH, body, connect, files, get, one, status, text, to_end};
 use common::{BINARY, serve_with};
@@ -132,7 +134,10 @@ fn certificates_with_variables_are_those_of_the_name_in_the_hello() {
         let write = |name: &str, text: &str| {
             // Under another inode, as tools that renew certificates do it.
             let (path, new) = (server.path(&format!("conf/certs/{name}")), server.path("conf/certs/new"));
-            std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path)).expect("it is written");
+            std::fs::write(&new, text).expect("it is written");
+            // The worker reads it, whatever the umask.
+            std::fs::set_permissions(&new, Permissions::from_mode(0o644)).expect("it is ours");
+            std::fs::rename(&new, path).expect("the same directory");
         };
         write("a.test.pem", &renewed.0);
         write("a.test.key", &renewed.1);

@@ -99,8 +99,9 @@ fn sockets_of(own: Ipv4Addr) -> usize {
 
 #[test]
 fn a_connect_that_is_given_up_leaves_nothing_open() {
-    // An address that no other test uses tells our sockets from theirs.
-    let own = Ipv4Addr::new(127, 0, 0, 77);
+    // An address that no other test uses, nor another run, tells our sockets from theirs.
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    let own = Ipv4Addr::new(127, 64 + high, middle, low);
     on_each_net(|pair| {
         let (_listener, _filler, address) = silent();
         let options = ConnectOptions { bind: Some(SocketAddr::from((own, 0))), ..ConnectOptions::default() };
