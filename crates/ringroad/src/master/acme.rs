@@ -275,7 +275,8 @@ impl Acme {
         });
     }
 
-    /// Notices the end of the agent. Challenges that it left are over: returns them, to be removed from workers.
+    /// Notices the end of the agent; returns changes for workers. Challenges that it left are over. A certificate may be in its state
+    /// directory that it could not pass on any more, and the next agent takes those for known: workers get all that are there.
     pub(super) fn reap(&mut self, log: &Log) -> Vec<AcmeChange> {
         let Some(agent) = &mut self.agent else { return Vec::new() };
         let Some(status) = agent.child.try_wait().ok().flatten() else { return Vec::new() };
@@ -288,7 +289,9 @@ impl Acme {
         self.wait_to_start();
         let seconds = self.pause.as_secs();
         log.alert(format_args!("acme process {pid} {how}, the next one starts in {seconds} s"));
-        std::mem::take(&mut self.challenges).into_iter().map(AcmeChange::Remove).collect()
+        let over = std::mem::take(&mut self.challenges).into_iter().map(AcmeChange::Remove);
+        let kept = self.known(&self.issuers).into_iter().map(|(id, pem)| AcmeChange::Certificate { id, pem });
+        over.chain(kept).collect()
     }
 
     /// A number for a change without a waiting requester.
@@ -334,6 +337,35 @@ mod tests {
         assert_eq!(acme.check(&install), Err("too many challenges"));
         acme.remember(&AcmeChange::Remove(challenge));
         assert_eq!((acme.check(&install), acme.challenges.len()), (Ok(()), 0));
+    }
+
+    /// It was killed between the file and the message.
+    #[test]
+    fn workers_get_what_an_agent_had_kept_before_its_end() {
+        let path = std::env::temp_dir().join(format!("ringroad-agent-{}", std::process::id()));
+        let order = Order { names: vec!["a.example".to_owned()], ..Order::default() };
+        let issuer =
+            Issuer { orders: vec![order.clone()], state_path: Some(path.clone()), ..Issuer::new("one") };
+        let state = state::State::open(&path).expect("it can be made");
+        state.set_certificate(&order.digest(), b"chain and key").expect("it is written");
+        let challenge = Challenge::Http { token: "t".to_owned(), text: "t.x".to_owned() };
+        let expected = [
+            AcmeChange::Remove(challenge.clone()),
+            AcmeChange::Certificate { id: issuer.id_of(&order), pem: b"chain and key".to_vec() },
+        ];
+        let (channel, _theirs) = Channel::pair_within(FROM_AGENT).expect("two sockets");
+        let child = Command::new("true").spawn().expect("it is everywhere");
+        let agent = Some(Agent { child, channel, started: Instant::now() });
+        let mut acme = Acme { issuers: vec![issuer], challenges: vec![challenge], agent, ..Acme::default() };
+        let log = Log::echo_only();
+        let changes = loop {
+            match acme.reap(&log) {
+                changes if changes.is_empty() => std::thread::yield_now(),
+                changes => break changes,
+            }
+        };
+        assert_eq!(changes, expected);
+        std::fs::remove_dir_all(&path).expect("it was made here");
     }
 
     #[test]
