@@ -42,19 +42,8 @@ const BANNED: &[(&str, &str)] = &[
 ];
 
 /// Packages of which several versions are allowed, since two dependencies do not agree yet.
-const IN_SEVERAL_VERSIONS: &[&str] = &[
-    "alloc-no-stdlib",
-    "alloc-stdlib",
-    "bit-vec",
-    "brotli",
-    "brotli-decompressor",
-    "crypto-common",
-    "digest",
-    "getrandom",
-    "syn",
-    "untrusted",
-    "windows-sys",
-];
+const IN_SEVERAL_VERSIONS: &[&str] =
+    &["bit-vec", "crypto-common", "digest", "getrandom", "syn", "untrusted", "windows-sys"];
 
 /// Fails with the name of each package without an acceptable licence.
 pub(crate) fn check() -> Result<(), Failure> {
