@@ -34,6 +34,9 @@ const QUEUED: Series = OPERATIONS.after(Metric::counter(
 
 const CELLS: usize = QUEUED.end();
 
+/// What the engines count, in the order of [`LoopNumbers::note`].
+const OF_ENGINES: [&Series; CELLS] = [&ENTRIES, &OPERATIONS, &QUEUED];
+
 /// All of them, in the order of the documents.
 pub const METRICS: &[&Metric] = &[&TURN, &ENTRIES.metric, &OPERATIONS.metric, &QUEUED.metric];
 
@@ -48,7 +51,7 @@ impl LoopNumbers {
     /// Notes a turn, and what the engine has done since its start: entries of the kernel, operations, those that were queued.
     pub fn note(&self, busy: Duration, engine: [u64; CELLS]) {
         self.turns.add(busy);
-        for (series, number) in [&ENTRIES, &OPERATIONS, &QUEUED].into_iter().zip(engine) {
+        for (series, number) in OF_ENGINES.into_iter().zip(engine) {
             self.cells.set(series, number);
         }
     }
@@ -63,7 +66,7 @@ pub(crate) fn write(loops: &[Arc<LoopNumbers>], page: &mut Page) {
     }
     page.head(&TURN);
     page.times(&TURN, &[], &turns);
-    for series in [&ENTRIES, &OPERATIONS, &QUEUED] {
+    for series in OF_ENGINES {
         page.head(&series.metric);
         page.numbers(&series.metric, &[], series.of(&sums));
     }
