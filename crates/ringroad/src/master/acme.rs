@@ -49,6 +49,8 @@ const MESSAGES_MAX: usize = 1000;
 #[derive(Debug, Default)]
 pub(super) struct Acme {
     agent: Option<Agent>,
+    /// An agent has ended since workers were told of what the last one left.
+    has_ended: bool,
     /// The orders that the agent was started with.
     issuers: Vec<Issuer>,
     /// No agent is started before this.
@@ -106,8 +108,9 @@ impl Acme {
             .collect()
     }
 
-    /// Starts the agent if there are orders and none runs, and ends one without orders or with other ones.
-    pub(super) fn keep(&mut self, cycle: &Cycle) {
+    /// Starts the agent if there are orders and none runs, and ends one without orders or with other ones. Returns changes for
+    /// workers after the end of an agent.
+    pub(super) fn keep(&mut self, cycle: &Cycle) -> Vec<AcmeChange> {
         let wanted: Vec<Issuer> = site::issuers(&cycle.site.config)
             .iter()
             .filter(|issuer| !issuer.orders.is_empty())
@@ -118,9 +121,10 @@ impl Acme {
             self.issuers = wanted;
             (self.start_at, self.pause) = (None, Duration::ZERO);
         }
+        let changes = self.settle();
         self.start_at.take_if(|at| *at <= Instant::now());
         if self.issuers.is_empty() || self.agent.is_some() || self.start_at.is_some() {
-            return;
+            return changes;
         }
         match self.start(cycle) {
             Ok(agent) => {
@@ -132,6 +136,18 @@ impl Acme {
                 self.wait_to_start();
             }
         }
+        changes
+    }
+
+    /// Changes for workers once an agent is gone. Its challenges are over. It may have stored a certificate without telling of it,
+    /// and the next agent takes that for known: workers get all that are there.
+    fn settle(&mut self) -> Vec<AcmeChange> {
+        if !std::mem::take(&mut self.has_ended) {
+            return Vec::new();
+        }
+        let over = std::mem::take(&mut self.challenges).into_iter().map(AcmeChange::Remove);
+        let kept = self.known(&self.issuers).into_iter().map(|(id, pem)| AcmeChange::Certificate { id, pem });
+        over.chain(kept).collect()
     }
 
     fn start(&self, cycle: &Cycle) -> Result<Agent, String> {
@@ -173,6 +189,7 @@ impl Acme {
             let _ = agent.child.kill();
             // It is killed: this waits for the kernel alone.
             let _ = agent.child.wait();
+            self.has_ended = true;
         }
         self.waiting.clear();
     }
@@ -275,23 +292,20 @@ impl Acme {
         });
     }
 
-    /// Notices the end of the agent; returns changes for workers. Challenges that it left are over. A certificate may be in its state
-    /// directory that it could not pass on any more, and the next agent takes those for known: workers get all that are there.
-    pub(super) fn reap(&mut self, log: &Log) -> Vec<AcmeChange> {
-        let Some(agent) = &mut self.agent else { return Vec::new() };
-        let Some(status) = agent.child.try_wait().ok().flatten() else { return Vec::new() };
+    /// Notices the end of the agent.
+    pub(super) fn reap(&mut self, log: &Log) {
+        let Some(agent) = &mut self.agent else { return };
+        let Some(status) = agent.child.try_wait().ok().flatten() else { return };
         let (pid, how) = (agent.child.id(), describe(status));
         if agent.started.elapsed() >= LONG_LIFE {
             self.pause = Duration::ZERO;
         }
         self.agent = None;
+        self.has_ended = true;
         self.waiting.clear();
         self.wait_to_start();
         let seconds = self.pause.as_secs();
         log.alert(format_args!("acme process {pid} {how}, the next one starts in {seconds} s"));
-        let over = std::mem::take(&mut self.challenges).into_iter().map(AcmeChange::Remove);
-        let kept = self.known(&self.issuers).into_iter().map(|(id, pem)| AcmeChange::Certificate { id, pem });
-        over.chain(kept).collect()
     }
 
     /// A number for a change without a waiting requester.
@@ -358,14 +372,26 @@ mod tests {
         let agent = Some(Agent { child, channel, started: Instant::now() });
         let mut acme = Acme { issuers: vec![issuer], challenges: vec![challenge], agent, ..Acme::default() };
         let log = Log::echo_only();
-        let changes = loop {
-            match acme.reap(&log) {
-                changes if changes.is_empty() => std::thread::yield_now(),
-                changes => break changes,
-            }
-        };
-        assert_eq!(changes, expected);
+        assert!(acme.settle().is_empty(), "it still runs");
+        while acme.agent.is_some() {
+            acme.reap(&log);
+        }
+        assert_eq!(acme.settle(), expected);
+        assert!(acme.settle().is_empty(), "workers know");
         std::fs::remove_dir_all(&path).expect("it was made here");
+    }
+
+    /// The master ended it, for a malformed message, or because a new binary had come.
+    #[test]
+    fn challenges_of_an_agent_that_was_killed_are_over() {
+        let (channel, _theirs) = Channel::pair_within(FROM_AGENT).expect("two sockets");
+        let child = Command::new("sleep").arg("60").spawn().expect("it is everywhere");
+        let agent = Some(Agent { child, channel, started: Instant::now() });
+        let challenge = Challenge::Http { token: "t".to_owned(), text: "t.x".to_owned() };
+        let mut acme = Acme { challenges: vec![challenge.clone()], agent, ..Acme::default() };
+        acme.stop();
+        assert_eq!(acme.settle(), [AcmeChange::Remove(challenge)]);
+        assert!(acme.challenges.is_empty());
     }
 
     #[test]

@@ -279,10 +279,11 @@ impl Master {
             Phase::Ending => return acme.stop(),
             // That of the new binary orders certificates from now on.
             Phase::Running | Phase::Idle if new_binary.is_some() => return acme.stop(),
-            Phase::Running | Phase::Idle => acme.keep(cycle),
+            Phase::Running | Phase::Idle => {}
         }
         acme.hear(&cycle.log, |number, change| tell_all(workers, number, change));
-        for change in acme.reap(&cycle.log) {
+        acme.reap(&cycle.log);
+        for change in acme.keep(cycle) {
             let number = acme.next_number();
             tell_all(workers, number, &change);
         }

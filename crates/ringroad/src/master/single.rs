@@ -195,14 +195,12 @@ impl Single {
                 cycle.log.alert(format_args!("acme: {message}"));
             }
         };
-        acme.keep(cycle);
         acme.hear(&cycle.log, |_, change| {
             apply(change);
             Vec::new()
         });
-        for change in acme.reap(&cycle.log) {
-            apply(&change);
-        }
+        acme.reap(&cycle.log);
+        acme.keep(cycle).iter().for_each(apply);
     }
 
     /// The same words as the master's, as far as they apply.
