@@ -224,7 +224,8 @@ fn python_reconnects_without_a_failed_call() {
     python().iter().for_each(no_call_fails);
 }
 
-/// A worker that is killed takes the calls with it that are under way, and no others.
+/// A worker that is killed takes the calls with it that are under way. A client may give its next calls to the same connection until
+/// it has read of the end: two more for each of its threads are allowed.
 fn a_kill_ends_what_is_under_way(language: &Language) {
     let (_app, address) = language.serve();
     let (server, _) = start(&address, 1000);
@@ -239,7 +240,7 @@ fn a_kill_ends_what_is_under_way(language: &Language) {
     load.go_on();
     let [calls, _, failed] = load.finish();
     let failures = load.failures();
-    assert!(failed <= WORKERS as u64, "{failed} of {calls}: {failures:?}");
+    assert!(failed <= 3 * WORKERS as u64, "{failed} of {calls}: {failures:?}");
     assert!(failures.iter().all(|line| line.to_lowercase().contains("unavailable")), "{failures:?}");
 }
 
@@ -262,7 +263,7 @@ fn first_number(line: &str) -> usize {
 /// Load by ghz, on connections that end after 500 calls.
 ///
 /// ghz has an old grpc-go (1.34). It may choose a connection for a call whose end it has just read of, and it gives a
-/// call up when that happens twice. Such a call never left ghz: the server has no line for it.
+/// call up when that happens twice. The server may have had such a call once.
 #[test]
 fn ghz_has_a_response_to_each_call() {
     let home = std::env::var_os("HOME").unwrap_or_default();
@@ -288,5 +289,6 @@ fn ghz_has_a_response_to_each_call() {
     assert!(kept_back <= 30, "{said}");
     let log = server.wait_for_access_log(passed, Deadline::default());
     let of_200 = log.lines().filter(|line| line.contains("\" 200 ")).count();
-    assert_eq!((log.lines().count(), of_200), (passed, passed), "{said}");
+    assert_eq!(log.lines().count(), of_200, "{said}");
+    assert!((passed..=passed + kept_back).contains(&of_200), "{of_200} lines\n{said}");
 }
