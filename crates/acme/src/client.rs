@@ -391,7 +391,13 @@ impl<'a> Client<'a> {
             host.install(challenge)?;
         }
         for (_, name, ready) in &asked {
-            host.log(Level::Info, &format!("acme: the authority may verify \"{}\"", printable(name)));
+            host.log(
+                Level::Info,
+                &format!(
+                    "acme: the challenge for \"{}\" is ready, requesting its validation",
+                    printable(name)
+                ),
+            );
             self.post(ready, Some(&json!({})))?;
         }
         for (url, name, _) in &asked {

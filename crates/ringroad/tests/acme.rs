@@ -182,7 +182,7 @@ fn names_and_addresses_are_verified_in_handshakes() {
     let root = desk.root();
     wait_until_trusted(&desk.server, SECURE, "a.example", &root);
     desk.server.wait_for_log_count("issued a certificate for", 2, Deadline::default());
-    assert_eq!(count(&desk.server, "acme: the authority may verify"), 2);
+    assert_eq!(count(&desk.server, "is ready, requesting its validation"), 2);
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn the_end_of_the_agent_at_any_step_is_harmless() {
     const STEPS: [&str; 4] = [
         "acme: the account at issuer",
         "acme: ordering a certificate",
-        "acme: the authority may verify",
+        "is ready, requesting its validation",
         "acme: finalizing the order",
     ];
     let Some(mut desk) = Desk::new(1, &Manners::default()) else { return };

@@ -17,7 +17,7 @@ const TURN: Metric = Metric::histogram(
 const ENTRIES: Series = Series::first(Metric::counter(
     "engine_kernel_entries_total",
     "calls",
-    "System calls of the engines: waits, and operations that were submitted with or without a wait.",
+    "System calls by which engines submit operations, wait for completions, or do both. One call may submit several operations.",
 ));
 
 const OPERATIONS: Series = ENTRIES.after(Metric::counter(

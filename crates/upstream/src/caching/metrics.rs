@@ -195,13 +195,17 @@ const PURGE_WRITES: Row = own(
     Metric::counter(
         "cache_purge_writes_total",
         "writes",
-        "Writes to the purge log, each synchronised once for all purges that came while the one before was written.",
+        "Group commits of the purge log: one write and one fdatasync for all purges that arrived during the previous commit.",
     ),
     |numbers, out| store(numbers, out, |stats| [stats.purge_writes]),
 );
 
 const PURGES_KEPT: Row = own(
-    Metric::gauge("cache_purges_kept", "purges", "Purges in memory that may still match an older entry."),
+    Metric::gauge(
+        "cache_purges_kept",
+        "purges",
+        "Purges held in memory because older entries may still match them, like a ban list.",
+    ),
     |numbers, out| store(numbers, out, |stats| [stats.purges_kept]),
 );
 

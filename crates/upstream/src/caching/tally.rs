@@ -64,7 +64,7 @@ const UNSTORED: Series = UNAVAILABLE.after(
     Metric::counter(
         "cache_unstored_total",
         "responses",
-        "Responses that must not be stored by the rules of caching.md.",
+        "Responses that were not stored because the rules of caching.md forbid it, by reason.",
     )
     .labelled(&[
         ZONE,
