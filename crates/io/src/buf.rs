@@ -1,11 +1,10 @@
 //! Owned buffers with stable addresses, and the pool of one worker thread that recycles them.
 //!
-//! A [`Buf`] is page-aligned memory of one size class. The pool takes memory from the kernel in chunks of
-//! [`CHUNK_BYTES`]; each chunk holds buffers of one class and can be registered with a ring as one fixed
-//! buffer. Dropping a buffer gives it back to its pool; [`Pool::trim`] gives idle chunks back to the kernel.
-//! Chunks of large buffers come in twos that are a huge page where the kernel has one.
-//! A buffer may also be a chunk of shared memory, which module [`crate::shm`] recycles. Nothing here submits
-//! I/O.
+//! A [`Buf`] is page-aligned memory of one size class. The pool allocates memory from the kernel in chunks of
+//! [`CHUNK_BYTES`]; each chunk contains buffers of one class and can be registered with io_uring as one fixed buffer.
+//! Dropping a buffer returns it to its pool; [`Pool::trim`] returns idle chunks to the kernel.
+//! Chunks of large buffers are allocated in pairs that form a huge page if the kernel has one available. A buffer may
+//! also be a chunk of shared memory, which module [`crate::shm`] recycles. Nothing here submits I/O.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -21,39 +20,40 @@ use rustix::mm::{MapFlags, ProtFlags};
 use crate::shared_bytes::{RemoteFreeList, SharedBytes};
 use crate::shm;
 
-/// Bytes of the buffers of each class, ascending. The smallest holds a request head, the largest a chunk
-/// of a large file.
+/// Buffer size of each class in bytes, ascending. The smallest class holds the header section of a request, the largest
+/// a chunk of a large file.
 pub const CLASS_BYTES: [u32; 7] = [4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];
 
-/// Every buffer of a pool begins at a multiple of this, and its capacity is one: the alignment that reads and writes of
-/// files open with `O_DIRECT` need in memory on every device in use. Offset and length in the file are the caller's to
-/// align.
+/// Alignment in bytes of the address and capacity of every buffer of a pool. Reads and writes of files open with
+/// `O_DIRECT` need it in memory on every device in use. The caller aligns offset and length in the file.
 pub const ALIGNMENT: usize = 4096;
 
-/// Bytes that the pool takes from the kernel, registers with the ring and gives back at once.
+/// Size in bytes of a chunk: the unit in which the pool allocates memory from the kernel, registers it with io_uring
+/// and frees it.
 pub const CHUNK_BYTES: usize = 1 << 20;
 
-/// Chunks of the smallest pool: received bytes, header sections, and a reserve.
+/// Number of chunks of the smallest pool: received bytes, header sections, and a reserve.
 const CHUNKS_MIN: usize = 4;
 
-/// Classes below this one are for heads, those from it on for bodies. Each of the two groups has a quarter of the pool's
-/// chunks that the other one cannot take: requests that are held while their bodies wait for memory leave them some, and
-/// bodies leave requests some. At the limit a long head may still borrow an idle buffer of a body.
+/// First class for bodies; smaller classes are for header sections. A quarter of the pool's chunks is reserved for each
+/// of the two groups. Requests that wait for body memory thus cannot use up the memory for header sections, and bodies
+/// leave memory for new requests. At the limit, a long header section may still use an idle body buffer.
 const BODY_CLASS: usize = 2;
 
-/// See [`BODY_CLASS`].
+/// Divisor of the pool size that gives the reservation of each group, see [`BODY_CLASS`].
 const RESERVED_PART: usize = 4;
 
-/// Classes from this one on are for reads of large files. Contiguous memory is a single segment for the device: with
-/// pages of 4 KiB a disk delivered 3.3 GB/s where it delivered 8 with huge ones.
+/// First class for reads of large files. Contiguous memory is a single segment for the device: a disk delivered 3.3
+/// GB/s with pages of 4 KiB and 8 GB/s with huge pages.
 const LARGE_CLASS: usize = 3;
 
-/// Bytes of a huge page on the usual architectures, of which chunks of large buffers take halves. Where huge pages are
-/// larger, or not to be had, it is memory like any other.
+/// Size in bytes of a huge page on the usual architectures. A chunk of large buffers is half of such a page. Where huge
+/// pages are larger or unavailable, the same range consists of normal pages.
 const HUGE_BYTES: usize = 2 * CHUNK_BYTES;
 
 const _: () = assert!(CLASS_BYTES[CLASS_BYTES.len() - 1] as usize <= CHUNK_BYTES);
-// Chunks begin at a page, classes divide a chunk, and the smallest is a multiple of the alignment.
+// Chunks are page-aligned, the class sizes divide the chunk size, and the smallest class is a multiple of the
+// alignment.
 const _: () =
     assert!((CLASS_BYTES[0] as usize).is_multiple_of(ALIGNMENT) && CHUNK_BYTES.is_multiple_of(ALIGNMENT));
 
@@ -63,29 +63,29 @@ pub struct Pool(Rc<PoolState>);
 
 struct PoolState {
     chunks: RefCell<Vec<Option<Chunk>>>,
-    /// Free buffers of each class, last in first out so that warm memory is used again.
+    /// Free buffers of each class, last in, first out, so that memory still in the CPU cache is reused first.
     free: [RefCell<Vec<BufId>>; CLASS_BYTES.len()],
     chunks_max: usize,
     chunks_live: Cell<usize>,
-    /// Those of them that are cut for bodies.
+    /// Number of live chunks that are divided into body buffers.
     body_chunks: Cell<usize>,
     exhausted: Cell<u64>,
-    /// Those of the requests refused that were for heads.
+    /// Number of refused requests for header-section buffers; part of `exhausted`.
     heads_exhausted: Cell<u64>,
-    /// Buffers that other owners are done with.
+    /// Buffers that other threads have released.
     returned: Arc<RemoteFreeList>,
 }
 
 struct Chunk {
-    /// The whole memory, or half of the memory that it shares with its twin.
+    /// The memory of this chunk alone, or the huge page that it shares with a second chunk.
     mapping: Arc<Mapping>,
     offset: usize,
     class: u8,
-    /// Whether the ring of this thread knows the chunk as a fixed buffer of the same index.
+    /// Whether the chunk is registered with the thread's io_uring as the fixed buffer of the same index.
     registered: bool,
 }
 
-/// Place of a buffer: its chunk and its number in the chunk.
+/// Position of a buffer: the index of its chunk and its index within the chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BufId {
     chunk: u16,
@@ -95,17 +95,17 @@ pub(crate) struct BufId {
 /// The memory of a pool, and its refusals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCounters {
-    /// Bytes taken from the kernel now.
+    /// Bytes currently allocated from the kernel.
     pub bytes: u64,
-    /// Bytes of these that no buffer uses.
+    /// Bytes of `bytes` that no buffer in use occupies.
     pub idle_bytes: u64,
     /// Requests refused because the pool was at its limit, since start.
     pub exhausted: u64,
 }
 
 impl Pool {
-    /// A pool that takes at most `bytes_max` from the kernel, rounded down to whole chunks, at least
-    /// [`CHUNKS_MIN`].
+    /// Creates a pool that allocates at most `bytes_max` from the kernel, rounded down to a multiple of the chunk size,
+    /// at least [`CHUNKS_MIN`] chunks.
     pub fn new(bytes_max: usize) -> Pool {
         let chunks_max = (bytes_max / CHUNK_BYTES).clamp(CHUNKS_MIN, u16::MAX as usize);
         Pool(Rc::new(PoolState {
@@ -120,9 +120,10 @@ impl Pool {
         }))
     }
 
-    /// An empty buffer with room for at least `bytes`, of the largest class when `bytes` is above it; `None` when the
-    /// pool is at its limit or the kernel has no memory. At the limit a larger buffer than requested may be returned,
-    /// when one is idle. A quarter of the pool is left to heads, and one to bodies.
+    /// Returns an empty buffer with room for at least `bytes`, or a buffer of the largest class when `bytes` is larger.
+    /// Returns `None` when the pool is at its limit or the kernel has no memory. At the limit, the buffer may be larger
+    /// than requested if a larger one is idle. A quarter of the pool is reserved for header sections, and a quarter for
+    /// bodies.
     pub fn get(&self, bytes: usize) -> Option<Buf> {
         let (class, shared) = (class_of(bytes), &self.0);
         shared.take_back();
@@ -144,7 +145,7 @@ impl Pool {
         Some(Buf { memory, len: 0, capacity: CLASS_BYTES[class], home })
     }
 
-    /// Bytes that can still be lent, as idle buffers or as memory that was not taken from the kernel yet.
+    /// Returns the bytes that can still be lent: idle buffers plus memory not yet allocated from the kernel.
     pub fn spare_bytes(&self) -> u64 {
         let counters = self.counters();
         assert!(counters.idle_bytes <= counters.bytes, "a buffer is idle once");
@@ -152,12 +153,12 @@ impl Pool {
         self.bytes_max() - (counters.bytes - counters.idle_bytes)
     }
 
-    /// Requests for buffers of the classes for heads and received bytes that were refused, since start.
+    /// Returns the number of refused requests for buffers of the header-section classes since start.
     pub fn heads_exhausted(&self) -> u64 {
         self.0.heads_exhausted.get()
     }
 
-    /// Whether a buffer of this many bytes would come out of the quarter that is reserved for bodies, and leave no
+    /// Whether a buffer of this size would come out of the quarter that is reserved for bodies, so that it uses no
     /// memory that header sections could use.
     pub fn is_left_to_bodies(&self, bytes: usize) -> bool {
         let (class, shared) = (class_of(bytes), &self.0);
@@ -168,7 +169,7 @@ impl Pool {
         class >= BODY_CLASS && lent_bytes + CLASS_BYTES[class] as usize <= part_bytes
     }
 
-    /// Whether a buffer of this many bytes is one of those for bodies.
+    /// Whether a buffer of this size belongs to the classes for bodies.
     pub fn is_for_bodies(bytes: usize) -> bool {
         class_of(bytes) >= BODY_CLASS
     }
@@ -178,8 +179,8 @@ impl Pool {
         (self.0.chunks_max * CHUNK_BYTES) as u64
     }
 
-    /// Gives chunks without a used buffer back to the kernel; `unregister` is called for those that a ring knows and
-    /// returns whether the ring released it. Returns the bytes given back.
+    /// Returns chunks whose buffers are all idle to the kernel. Calls `unregister` for each chunk that is registered
+    /// with io_uring; the closure returns whether the registration was removed. Returns the number of bytes freed.
     pub fn trim(&self, mut unregister: impl FnMut(u16) -> bool) -> usize {
         let shared = &self.0;
         shared.take_back();
@@ -190,7 +191,7 @@ impl Pool {
                 == buffers_in_chunk(chunk.class as usize)
         };
         let places = chunks.iter().enumerate().filter_map(|(place, slot)| Some((place, slot.as_ref()?)));
-        // Half of a huge page would stay as long as the other half is used.
+        // Half of a huge page cannot be freed while the other half is in use.
         let used: Vec<_> = places
             .clone()
             .filter(|(place, chunk)| !is_idle(*place, chunk))
@@ -212,7 +213,7 @@ impl Pool {
             shared.chunks_live.set(shared.chunks_live.get() - 1);
             given_back += CHUNK_BYTES;
         }
-        // The remaining chunks have buffers in use. A chunk that is registered with a ring has its pages pinned.
+        // The remaining chunks have buffers in use. The pages of a registered chunk are pinned and cannot be freed.
         for (place, chunk) in chunks.iter().enumerate() {
             if let Some(chunk) = chunk.as_ref().filter(|chunk| !chunk.registered) {
                 chunk.release_pages(place, &shared.free[chunk.class as usize].borrow());
@@ -221,12 +222,12 @@ impl Pool {
         given_back
     }
 
-    /// Most chunks that the pool ever has, which bounds their indices.
+    /// Returns the maximum number of chunks, which bounds their indices.
     pub(crate) fn chunks_max(&self) -> usize {
         self.0.chunks_max
     }
 
-    /// The memory that the pool holds now.
+    /// Returns the memory use of the pool and its refusals.
     pub fn counters(&self) -> PoolCounters {
         self.0.take_back();
         let idle = |class: usize| self.0.free[class].borrow().len() as u64 * u64::from(CLASS_BYTES[class]);
@@ -238,28 +239,29 @@ impl Pool {
     }
 }
 
-/// The class of a buffer with room for this many bytes; the largest for more than it holds.
+/// Returns the smallest class with room for this many bytes, or the largest class if none has.
 fn class_of(bytes: usize) -> usize {
     CLASS_BYTES.iter().position(|&size| size as usize >= bytes).unwrap_or(CLASS_BYTES.len() - 1)
 }
 
 impl PoolState {
-    /// Adds the buffers that are no longer shared to the idle ones.
+    /// Moves buffers that are no longer shared to the free lists.
     fn take_back(&self) {
         self.returned.take(|class, id| self.free[class as usize].borrow_mut().push(id));
     }
 
-    /// A buffer out of idle memory of other classes.
+    /// Takes a buffer from idle memory of other classes.
     fn at_limit(&self, class: usize) -> Option<(usize, BufId)> {
         if let Some(id) = self.convert(class) {
             return Some((class, id));
         }
-        // The smallest ones are held for long, and would keep their chunk from being cut for another class.
+        // The smallest buffers are in use for long, and would keep their chunk from being divided for another class.
         let end = if class == 0 { BODY_CLASS } else { CLASS_BYTES.len() };
         (class + 1..end).find_map(|larger| Some((larger, self.free[larger].borrow_mut().pop()?)))
     }
 
-    /// Whether this many more chunks may be cut for this class. With `from` the other group loses them.
+    /// Whether `count` more chunks may be assigned to this class. With `from`, the chunk is taken from the class
+    /// `from`.
     fn may_cut(&self, count: usize, class: usize, from: Option<usize>) -> bool {
         let is_body = class >= BODY_CLASS;
         if from.is_some_and(|from| (from >= BODY_CLASS) == is_body) {
@@ -270,7 +272,7 @@ impl PoolState {
         taken + count <= self.chunks_max - self.chunks_max / RESERVED_PART
     }
 
-    /// Counts a chunk of this class, or no longer.
+    /// Counts a chunk of this class as added or removed.
     fn count(&self, class: usize, one_more: bool) {
         if class >= BODY_CLASS {
             let before = self.body_chunks.get();
@@ -279,8 +281,8 @@ impl PoolState {
         }
     }
 
-    /// Cuts a chunk of another class for this one, if all its buffers are idle. Its registration with a ring stays
-    /// valid, because that is about its memory.
+    /// Divides a chunk of another class for this class, if all its buffers are idle. Its io_uring registration stays
+    /// valid because it covers the memory of the chunk, not its buffers.
     fn convert(&self, class: usize) -> Option<BufId> {
         let mut chunks = self.chunks.borrow_mut();
         for (place, slot) in chunks.iter_mut().enumerate() {
@@ -303,15 +305,15 @@ impl PoolState {
         None
     }
 
-    /// Puts all buffers of a chunk but one on the free list and returns that one.
+    /// Puts all buffers of a chunk except the first on the free list and returns the first.
     fn cut(&self, place: usize, class: usize) -> BufId {
         let id = |index: usize| BufId { chunk: place as u16, index: index as u16 };
         self.free[class].borrow_mut().extend((1..buffers_in_chunk(class)).rev().map(id));
         id(0)
     }
 
-    /// Maps a chunk for `class`, or two if they make a huge page. All their buffers but one go on the free list, and
-    /// that one is returned.
+    /// Maps a chunk for `class`, or two chunks if they form a huge page. Puts all their buffers except one on the free
+    /// list, and returns that one.
     fn grow(&self, class: usize) -> Option<BufId> {
         let can_take =
             |count| self.chunks_live.get() + count <= self.chunks_max && self.may_cut(count, class, None);
@@ -330,7 +332,7 @@ impl PoolState {
         Some(self.put(Chunk::new(&mapping, 0, class)))
     }
 
-    /// Adds a chunk to the table, and returns one of its buffers.
+    /// Adds a chunk to the table and returns one of its buffers.
     fn put(&self, chunk: Chunk) -> BufId {
         let class = chunk.class as usize;
         let mut chunks = self.chunks.borrow_mut();
@@ -360,7 +362,7 @@ impl Chunk {
         unsafe { self.mapping.memory.add(self.offset) }
     }
 
-    /// Gives the pages of idle buffers back; the buffers read as zeroes then.
+    /// Returns the pages of idle buffers to the kernel; those buffers then read as zeroes.
     fn release_pages(&self, place: usize, free: &[BufId]) {
         let mut idle: Vec<u16> =
             free.iter().filter(|id| id.chunk as usize == place).map(|id| id.index).collect();
@@ -376,13 +378,13 @@ impl Chunk {
         }
     }
 
-    /// Distinguishes chunks of different mappings.
+    /// Start of the mapping, which distinguishes chunks of different mappings.
     fn page(&self) -> NonNull<u8> {
         self.mapping.memory
     }
 }
 
-/// Memory of whole pages, readable and writable, zeroed by the kernel before it is first seen.
+/// Memory mapping of complete pages, readable and writable, zeroed by the kernel before first use.
 pub(crate) struct Mapping {
     memory: NonNull<u8>,
     bytes: usize,
@@ -397,7 +399,7 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     const PROTECTION: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-    /// Memory of this process alone.
+    /// Maps private memory.
     fn anonymous(bytes: usize) -> Result<Mapping, Errno> {
         let (anywhere, private) = (std::ptr::null_mut(), MapFlags::PRIVATE);
         // SAFETY: a fresh private anonymous mapping aliases nothing.
@@ -405,10 +407,10 @@ impl Mapping {
         Ok(Mapping { memory: NonNull::new(memory.cast()).ok_or(Errno::FAULT)?, bytes })
     }
 
-    /// Memory of this process alone that may be a huge page. The kernel makes it one at the first write, if it has such
-    /// pages and they are enabled (Documentation/admin-guide/mm/transhuge.rst).
+    /// Maps private memory that may become a huge page. The kernel allocates one at the first write, if such pages are
+    /// available and enabled (Documentation/admin-guide/mm/transhuge.rst).
     fn huge() -> Result<Mapping, Errno> {
-        // Unmaps the parts before the first multiple of its size and after the end.
+        // Maps twice the size, then unmaps the ranges before the first aligned address and behind the huge page.
         let (start, all) = (Mapping::anonymous(2 * HUGE_BYTES)?, 2 * HUGE_BYTES);
         let before = start.memory.as_ptr().align_offset(HUGE_BYTES);
         let start = std::mem::ManuallyDrop::new(start).memory;
@@ -428,8 +430,8 @@ impl Mapping {
         Ok(Mapping { memory, bytes: HUGE_BYTES })
     }
 
-    /// The first bytes of a file in memory. The caller ensures that the file never gets shorter and is not written to
-    /// otherwise.
+    /// Maps the first bytes of a file. The caller ensures that the file is never truncated and not written to by other
+    /// means.
     pub(crate) fn of_file(file: BorrowedFd<'_>, bytes: usize) -> Result<Mapping, Errno> {
         let (anywhere, shared) = (std::ptr::null_mut(), MapFlags::SHARED);
         // SAFETY: the kernel picks a free range of addresses, so that the mapping aliases nothing.
@@ -437,12 +439,12 @@ impl Mapping {
         Ok(Mapping { memory: NonNull::new(memory.cast()).ok_or(Errno::FAULT)?, bytes })
     }
 
-    /// Bytes mapped.
+    /// Returns the size of the mapping in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Keeps huge pages out of a mapping that is not used yet.
+    /// Disables huge pages for a mapping that is not used yet.
     pub(crate) fn keep_pages_small(&self) -> Result<(), Errno> {
         let advice = rustix::mm::Advice::LinuxNoHugepage;
         // SAFETY: the range is our mapping, and this advice changes nothing that is read from it.
@@ -460,10 +462,11 @@ impl Drop for Mapping {
     }
 }
 
-/// An owned buffer: `len` bytes of content at a stable address, page-aligned unless [`Buf::advance`] has moved it.
+/// An owned buffer: `len` bytes of content at a stable address, page-aligned unless [`Buf::advance`] has moved its
+/// start.
 ///
-/// The memory behind it is initialised (the kernel maps zeroes), so all of the capacity may be written as a slice;
-/// bytes of an earlier user are never part of the content.
+/// The memory is initialised (the kernel maps zeroes), so the full capacity may be written as a slice. Bytes of an
+/// earlier user are never part of the content.
 pub struct Buf {
     memory: NonNull<u8>,
     len: u32,
@@ -471,30 +474,30 @@ pub struct Buf {
     home: MemoryOwner,
 }
 
-/// Where the memory of a buffer goes when it is dropped.
+/// The owner that receives the memory of a buffer when it is dropped.
 enum MemoryOwner {
     Pool {
         class: u8,
         id: BufId,
         pool: Rc<PoolState>,
     },
-    /// `None` while it is dropped only.
+    /// `None` only while the buffer is dropped or frozen.
     Memfd(Option<Box<shm::ShmChunk>>),
 }
 
 impl Buf {
-    /// An empty buffer over all of a shared chunk.
+    /// Returns an empty buffer over a complete chunk of shared memory.
     pub(crate) fn of_shared(chunk: Box<shm::ShmChunk>) -> Buf {
         let Mapping { memory, bytes } = *chunk.mapping();
         Buf { memory, len: 0, capacity: bytes as u32, home: MemoryOwner::Memfd(Some(chunk)) }
     }
 
-    /// Bytes that fit.
+    /// Returns the capacity in bytes.
     pub fn capacity(&self) -> usize {
         self.capacity as usize
     }
 
-    /// Makes the first `len` bytes the content.
+    /// Sets the content to the first `len` bytes.
     ///
     /// # Panics
     /// When `len` is above the capacity.
@@ -503,23 +506,23 @@ impl Buf {
         self.len = len as u32;
     }
 
-    /// The whole capacity, to be written before [`Buf::set_len`].
+    /// Returns the full capacity, to be written before [`Buf::set_len`].
     pub fn space(&mut self) -> &mut [u8] {
         // SAFETY: the memory is mapped, zeroed once by the kernel, of that length, and ours alone.
         unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.capacity()) }
     }
 
-    /// The space behind the content, to be written before [`Buf::set_len`].
+    /// Returns the space behind the content, to be written before [`Buf::set_len`].
     pub fn room(&mut self) -> &mut [u8] {
         let len = self.len as usize;
         &mut self.space()[len..]
     }
 
-    /// Takes `count` bytes off the front: neither they nor their memory belong to the buffer any more. The rest is not
-    /// moved, so that it begins at no particular address.
+    /// Removes `count` bytes from the front: the buffer's content and capacity shrink. The remaining bytes are not
+    /// moved, so their address is no longer aligned.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// When the content is shorter than `count`.
     pub fn advance(&mut self, count: usize) {
         assert!(count <= self.len as usize, "{count} bytes off a content of {}", self.len);
         // SAFETY: `count` is at most the length, which is within the memory.
@@ -528,7 +531,7 @@ impl Buf {
         self.capacity -= count as u32;
     }
 
-    /// Appends as much of `bytes` as fits and returns that number.
+    /// Appends as many of `bytes` as fit and returns their number.
     pub fn append(&mut self, bytes: &[u8]) -> usize {
         let len = self.len as usize;
         let taken = bytes.len().min(self.capacity() - len);
@@ -537,15 +540,15 @@ impl Buf {
         taken
     }
 
-    /// Index of the fixed buffer that a ring knows this memory by.
+    /// Returns the io_uring fixed-buffer index of this memory, if registered.
     pub(crate) fn fixed_index(&self) -> Option<u16> {
         let MemoryOwner::Pool { id, pool, .. } = &self.home else { return None };
         let chunks = pool.chunks.borrow();
         chunks[id.chunk as usize].as_ref().filter(|chunk| chunk.registered).map(|_| id.chunk)
     }
 
-    /// As [`Buf::fixed_index`]; asks `register` to make the memory's chunk known when it is not yet. Shared
-    /// memory is never registered: a registration would hold its pages when they are given up.
+    /// As [`Buf::fixed_index`]; calls `register` for a chunk that is not registered yet. Shared memory is never
+    /// registered: a registration would pin its pages after they are released.
     pub(crate) fn fixed_index_or(&self, register: impl FnOnce(u16, *mut u8, usize) -> bool) -> Option<u16> {
         let MemoryOwner::Pool { id, pool, .. } = &self.home else { return None };
         let mut chunks = pool.chunks.borrow_mut();
@@ -556,7 +559,7 @@ impl Buf {
         chunk.registered.then_some(id.chunk)
     }
 
-    /// Makes the content immutable, so that it can be shared. Content that is much smaller than its buffer is copied.
+    /// Makes the content immutable, so that it can be shared. Copies content that is much smaller than its buffer.
     pub fn freeze(mut self) -> SharedBytes {
         let is_sparse = self.len() * 2 < self.capacity();
         if is_sparse || matches!(self.home, MemoryOwner::Memfd(_)) {
@@ -570,21 +573,21 @@ impl Buf {
         let chunks = pool.chunks.borrow();
         let chunk = chunks[id.chunk as usize].as_ref().expect("a lent buffer's chunk is mapped");
         let (mapping, home) = (Arc::clone(&chunk.mapping), Arc::clone(&pool.returned));
-        // Counted from the content, which may begin after cut-off bytes (`advance`).
+        // Relative to the mapping, because the content may begin behind removed bytes (`advance`).
         let offset = self.memory.addr().get() - chunk.mapping.memory.addr().get();
         SharedBytes::of(SharedSlot { mapping, offset, len: self.len, class, id, home })
     }
 
-    /// Where the content starts, for the kernel.
+    /// Returns the address of the content, for the kernel.
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
         self.memory.as_ptr()
     }
 }
 
-/// The memory of an immutable buffer, until any thread returns it to its pool.
+/// Memory of an immutable buffer; any thread may return it to its pool.
 pub(crate) struct SharedSlot {
     mapping: Arc<Mapping>,
-    /// Where in the mapping it begins.
+    /// Offset in the mapping in bytes.
     offset: usize,
     len: u32,
     class: u8,
@@ -593,12 +596,13 @@ pub(crate) struct SharedSlot {
 }
 
 impl SharedSlot {
-    /// The content.
+    /// Returns the content.
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: `Buf::freeze` took the place out of a chunk of this mapping.
+        // SAFETY: `Buf::freeze` took the offset from a chunk of this mapping.
         let first = unsafe { self.mapping.memory.add(self.offset) };
-        // SAFETY: the memory is mapped and initialised for as long as the mapping is held. `freeze` gave up the only
-        // way to change it, and its pool does not lend it again before this is dropped and the slot returned.
+        // SAFETY: the memory is mapped and initialised for as long as the mapping is held. `freeze` consumed the only
+        // handle that could change it, and its pool does not lend it again before this is dropped and the slot
+        // returned.
         unsafe { std::slice::from_raw_parts(first.as_ptr(), self.len as usize) }
     }
 }
@@ -609,7 +613,7 @@ impl Drop for SharedSlot {
     }
 }
 
-// The size that it would have without shared memory.
+// The same size as without shared memory.
 const _: () = assert!(size_of::<Buf>() == 32);
 
 impl Drop for Buf {
@@ -690,7 +694,7 @@ mod tests {
         drop(large);
     }
 
-    /// Whichever class takes memory first, the others have some left.
+    /// Whichever group allocates first, memory remains for the other.
     #[test]
     fn neither_heads_nor_bodies_take_all() {
         let pool = Pool::new(8 << 20);
@@ -708,7 +712,7 @@ mod tests {
         assert_eq!(std::iter::from_fn(|| pool.get(1 << 20)).collect::<Vec<_>>().len(), 6);
     }
 
-    /// A device gets memory in one piece, and no half of a page is wasted.
+    /// A large read gets contiguous memory, and no half of a huge page is wasted.
     #[test]
     fn large_buffers_share_huge_pages() {
         let pool = Pool::new(8 << 20);

@@ -14,80 +14,80 @@ pub use crate::wake::{Wake, Waker};
 /// How long [`Engine::turn`] may wait for a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Not at all: there is other work.
+    /// Does not wait: the caller has other work.
     No,
     /// Until this time at the latest.
     Until(Instant),
-    /// Until something completes or the waker is used.
+    /// Until an operation completes or the waker is used.
     Forever,
 }
 
-/// The outcome of an engine's drain.
+/// The outcome of [`Engine::drain`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drained {
-    /// All have completed.
+    /// All operations have completed.
     Clean,
-    /// N have not; memory that the kernel may still write to was leaked, not freed.
+    /// Number of operations that have not completed; memory that the kernel may still write to was leaked, not freed.
     Leaked(usize),
 }
 
-/// One worker thread's engine. Not `Send`: a ring belongs to the thread that made it.
+/// The engine of one worker thread. Not `Send`: an io_uring instance belongs to the thread that created it.
 pub trait Engine {
-    /// Which backends are behind it.
+    /// Returns the capabilities of its backends.
     fn caps(&self) -> &Caps;
 
-    /// The buffers of this thread.
+    /// Returns the buffer pool of this thread.
     fn pool(&self) -> &Pool;
 
-    /// Takes an operation without blocking; the result comes from a later [`Engine::turn`], never from
-    /// here. `Err` gives the operation back when the table of operations is full.
+    /// Accepts an operation without blocking. A later [`Engine::turn`] returns the result, never this call. `Err`
+    /// returns the operation when the table of operations is full.
     ///
     /// A slot is not reused before [`Engine::turn`] has returned the terminal completion of its operation, or the
-    /// operation was abandoned. A caller that reads a whole batch before it submits finds at most one of its operations
-    /// at each slot.
+    /// operation was abandoned. A caller that processes a complete batch before it submits therefore has at most one
+    /// operation per slot.
     ///
-    /// A receive into the pool ([`crate::op::RecvInto`]) never ends with `ENOBUFS`: without a buffer the engine parks it
-    /// and starts it again once there is one.
+    /// A receive into the pool ([`crate::op::RecvInto`]) never fails with `ENOBUFS`: without a free buffer the engine
+    /// queues it and restarts it when a buffer is available.
     fn submit(&mut self, op: Op) -> Result<OpId, Op>;
 
-    /// Asks for an early end. The terminal completion still comes: `ECANCELED`, or what happened first.
-    /// Operations on files run to their end.
+    /// Requests an early end. The terminal completion still arrives: `ECANCELED`, or the result if the operation
+    /// completed before. Operations on files run to their end.
     fn cancel(&mut self, id: OpId);
 
-    /// As [`Engine::cancel`], and no completion of it is ever shown: the engine closes, frees or gives back the
-    /// results. For a caller that is gone.
+    /// As [`Engine::cancel`], but no completion of the operation is returned: the engine closes, frees or recycles its
+    /// results. For a caller that no longer exists.
     fn abandon(&mut self, id: OpId);
 
-    /// Submits, waits and collects in one kernel entry; appends to `batch`. An interrupted wait is no error. Every
-    /// completion of an operation whose name the caller has appears exactly once.
+    /// Submits, waits and collects completions in one kernel entry; appends them to `batch`. An interrupted wait is not
+    /// an error. Every completion of an operation that was not abandoned is returned exactly once.
     fn turn(&mut self, wait: Wait, batch: &mut Vec<Completion>) -> Result<(), Errno>;
 
-    /// Ends a wait of [`Engine::turn`] from any thread.
+    /// Wakes a wait in [`Engine::turn`] from any thread.
     fn waker(&self) -> Waker;
 
-    /// Cancels everything and waits until all operations have completed or `deadline` has come.
+    /// Cancels all operations and waits until they have completed or `deadline` has passed.
     fn drain(&mut self, deadline: Instant) -> Drained;
 
-    /// Numbers since start.
+    /// Returns the counters since start.
     fn counters(&self) -> Counters;
 
-    /// Gives idle memory back to the system; returns the bytes.
+    /// Returns idle memory to the system; returns the number of bytes.
     fn trim(&mut self) -> usize;
 
-    /// Something that the operator should hear of, each only once; to be called from time to time.
+    /// Returns a condition to report to the operator, each only once. Callers poll it from time to time.
     fn take_note(&mut self) -> Option<Note> {
         None
     }
 }
 
-/// Something that works less well than it could, for the error log.
+/// A degraded condition, for the error log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// Buffers for direct reads could not be registered, so the kernel looks their pages up at each read.
+    /// Buffers for direct reads could not be registered, so the kernel pins their pages at each read.
     BuffersUnregistered {
-        /// The kernel's error; `ENOMEM` is most often the limit on locked memory.
+        /// The kernel's error; for `ENOMEM` the usual cause is the limit on locked memory.
         errno: Errno,
-        /// Bytes that are registered all the same.
+        /// Bytes that are registered nevertheless.
         registered_bytes: usize,
     },
 }
@@ -110,7 +110,7 @@ pub enum NetKind {
     Epoll,
 }
 
-/// The capabilities of an engine, found by the probe; fixed for its life.
+/// The capabilities of an engine, determined by the probe; constant for its lifetime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caps {
     /// The network backend.
@@ -121,64 +121,65 @@ pub struct Caps {
     pub disk_libaio: bool,
     /// Number of thread pools.
     pub pools: u8,
-    /// Whether zero-copy sends can be had.
+    /// Whether zero-copy sends are available.
     pub send_zero_copy: bool,
-    /// Bytes of the buffers of [`crate::op::RecvInto::Pool`].
+    /// Size in bytes of the buffers of [`crate::op::RecvInto::Pool`].
     pub recv_buffer_bytes: u32,
 }
 
 impl Caps {
-    /// The best engine for buffered files that the server itself reads and writes, such as logs: libaio would block there.
+    /// Returns the best engine for buffered files that the server itself reads and writes, such as logs. Never libaio,
+    /// which blocks on buffered files.
     pub fn best_disk(&self) -> DiskVia {
         if self.disk_ring { DiskVia::Ring } else { self.best_pool() }
     }
 
-    /// The first thread pool, or blocking calls where there is none.
+    /// Returns the first thread pool, or blocking calls if no pool exists.
     pub fn best_pool(&self) -> DiskVia {
         if self.pools > 0 { DiskVia::Pool(0) } else { DiskVia::Sync }
     }
 }
 
-/// Files of one device that threads make at once. They wait for each other in the directory and in the journal, so that
-/// more threads only take turns.
+/// Maximum number of files of one device that threads create concurrently. Such calls contend for locks of the
+/// directory and the journal, so more threads only wait.
 pub const PUTS_MAX: usize = 4;
 
-/// Settings of one thread's engine. The defaults need no touching.
+/// Settings of one thread's engine. The defaults are suitable for most uses.
 #[derive(Clone)]
 pub struct EngineConfig {
     /// The network backend.
     pub net: NetKind,
-    /// Whether to make a ring for the disk when the network does not use one.
+    /// Whether to create an io_uring for the disk when the network backend does not use one.
     pub disk_ring: bool,
-    /// Whether to make a libaio context; its depth is `libaio_depth`.
+    /// Whether to create a libaio context; its depth is `libaio_depth`.
     pub disk_libaio: bool,
-    /// Entries of the submission queue; a power of two. 1024 covers a turn of many connections.
+    /// Entries of the submission queue; a power of two. 1024 covers an event-loop turn of many connections.
     pub ring_entries: u32,
-    /// Operations in flight at once; the completion queue is made to hold them. Follows
-    /// `worker_connections`.
+    /// Maximum number of operations in flight; the completion queue is sized for them. Follows `worker_connections`.
     pub ops_max: u32,
-    /// Buffers that wait in the ring for received bytes; a power of two up to 32768.
+    /// Number of receive buffers provided to io_uring; a power of two up to 32768.
     pub recv_buffers: u16,
-    /// Bytes of each of them: the size of a usual request head and some more.
+    /// Size of each receive buffer in bytes: the header section of a usual request and some more.
     pub recv_buffer_bytes: u32,
-    /// Most bytes that this thread's buffer pool takes from the kernel.
+    /// Maximum number of bytes that this thread's buffer pool allocates from the kernel.
     pub pool_bytes_max: usize,
-    /// Kernel workers of the ring for operations on files (`IORING_REGISTER_IOWQ_MAX_WORKERS`, bounded). A device may
-    /// hold a quarter of them, which limits its concurrent cold opens: a fast disk has queues for more than a few, and
-    /// further operations wait outside of the kernel.
+    /// Maximum number of kernel workers of the io_uring for operations on files (`IORING_REGISTER_IOWQ_MAX_WORKERS`,
+    /// bounded). A device may use one in `device_share` of them, which limits its concurrent opens of uncached paths. A
+    /// fast disk has queues for more than a few; further operations wait outside of the kernel.
     pub iowq_workers: u32,
-    /// Share of the kernel workers, or of a pool's threads, that one device may hold: one in this many.
+    /// Divisor that gives the share of kernel workers, or of a pool's threads, that one device may occupy.
     pub device_share: u32,
-    /// Requests in flight in libaio (`worker_aio_requests`).
+    /// Maximum number of requests in flight in libaio (`worker_aio_requests`).
     pub libaio_depth: u32,
-    /// Thread pools of the process, by the number that [`crate::DiskVia::Pool`] names.
+    /// Thread pools of the process; [`crate::DiskVia::Pool`] is an index into this list.
     pub pools: Vec<Arc<crate::disk::threads::ThreadPool>>,
-    /// Separate threads for [`crate::Op::Put`]; without them it takes the way of operations that a ring lacks.
+    /// Separate threads for [`crate::Op::Put`]; without them, `Put` is routed like other operations that io_uring does
+    /// not support.
     pub put_pool: Option<Arc<crate::disk::threads::ThreadPool>>,
-    /// Whether a read for a pool first tries resident pages (`preadv2` with `RWF_NOWAIT`), which saves the hop when it
-    /// succeeds and one cheap call when it does not.
+    /// Whether a read for a pool first tries resident pages (`preadv2` with `RWF_NOWAIT`). A hit saves the handover to
+    /// a thread; a miss costs one cheap call.
     pub pool_tries_resident: bool,
-    /// Faults to inject, for tests; nothing precedes the engine without them.
+    /// Faults to inject, for tests; without them, no fault layer is put in front of the engine.
     pub faults: Option<Arc<crate::fault::FaultPlan>>,
 }
 
@@ -204,24 +205,24 @@ impl Default for EngineConfig {
     }
 }
 
-/// Numbers of one engine since its start.
+/// Counters of one engine since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Operations taken.
+    /// Operations accepted.
     pub submitted: u64,
-    /// Terminal completions, those of abandoned operations included.
+    /// Terminal completions, including those of abandoned operations.
     pub completed: u64,
     /// Kernel entries made by `turn` and `submit`.
     pub kernel_entries: u64,
     /// Operations refused because the table was full.
     pub table_full: u64,
-    /// Times that no buffer was left for received bytes (ENOBUFS).
+    /// Number of times that no buffer was available for received bytes (`ENOBUFS`).
     pub recv_starved: u64,
     /// Operations that waited because their device already had its share of workers.
     pub device_queued: u64,
-    /// Completions that named no operation in flight: a defect or a kernel's.
+    /// Completions that match no operation in flight: a defect of this program or of the kernel.
     pub stray: u64,
 }
 
-/// How long a drain waits when nothing else is said: longer than any healthy disk needs.
+/// Default time limit of a drain: longer than any healthy disk needs.
 pub const DRAIN_DEFAULT: Duration = Duration::from_secs(5);

@@ -1,7 +1,7 @@
 //! Operations of an engine, and their completions.
 //!
-//! An [`Op`] owns everything that the kernel may touch while it runs; a [`Completion`] gives it back. The
-//! engine never borrows memory from its caller.
+//! An [`Op`] owns all memory and descriptors that the kernel may touch while the operation is in flight; its
+//! [`Completion`] returns them. The engine never borrows memory from its caller.
 
 use std::ffi::CString;
 use std::net::SocketAddr;
@@ -18,50 +18,51 @@ pub(crate) use crate::fd::WeakFd;
 pub(crate) use crate::segments::Ends;
 pub use crate::segments::{SEGMENTS_MAX, Segment, Segments, Source};
 
-/// Name of an operation in flight: a slot and its generation, so that a name that has been used up never
-/// means the slot's next operation.
+/// Identifier of an operation in flight: a slot and its generation. The generation changes with each use of the slot,
+/// so a stale identifier never matches a later operation in the same slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OpId {
-    /// Place in the engine's table; dense and small, so that callers can use it as an index.
+    /// Index in the engine's table; dense and small, so that callers can use it as an index too.
     pub slot: u32,
-    /// Counts the uses of the slot.
+    /// Number of uses of the slot.
     pub generation: u32,
 }
 
-/// The device that a file is on (`st_dev`), for the limits that keep a slow device from taking every
-/// kernel worker and pool thread.
+/// The device that a file is on (`st_dev`). Limits per device keep a slow device from occupying every kernel worker and
+/// pool thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DeviceId(pub u64);
 
-/// Which disk backend carries out an operation on a file or path.
+/// The disk backend that carries out an operation on a file or path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DiskVia {
     /// io_uring.
     Ring,
-    /// Linux native AIO; direct reads only, everything else goes to the first thread pool.
+    /// Linux native AIO: direct reads only; every other operation goes to the first thread pool.
     Libaio,
-    /// The thread pool of this number in [`crate::engine::EngineConfig::pools`].
+    /// The thread pool with this index in [`crate::engine::EngineConfig::pools`].
     Pool(u8),
     /// A blocking call on the worker thread.
     Sync,
 }
 
-/// Where received bytes go.
+/// The destination of received bytes.
 #[derive(Debug)]
 pub enum RecvInto {
-    /// Into this buffer, behind its content, up to its capacity. The buffer comes back with old and new content; the
-    /// result counts the new bytes.
+    /// Into this buffer, behind its content, up to its capacity. The completion returns the buffer with old and new
+    /// content; the result counts the new bytes only.
     Owned(Buf),
-    /// Into a buffer that the engine picks when there is data: a connection that waits costs no memory.
+    /// Into a buffer that the engine picks when data arrives: an idle connection holds no buffer.
     Pool,
-    /// As `Pool`, but a buffer of [`RECV_LARGE_BYTES`] where there is one: for peers that send bodies. A response of
-    /// some KiB then takes one receive.
+    /// As `Pool`, but with a buffer of [`RECV_LARGE_BYTES`] if one is available: for peers that send bodies. A response
+    /// of some KiB then needs a single receive.
     Large,
-    /// As `Pool`, again and again until it is cancelled or a completion without `more` comes.
+    /// As `Pool`, repeatedly (multishot) until the operation is cancelled or a completion without `more` arrives.
     Stream,
 }
 
-/// Bytes of the buffers of [`RecvInto::Large`]: a header section and a page of HTML. It is a class of the pool.
+/// Size in bytes of the buffers of [`RecvInto::Large`]: a header section and an HTML page. The size is a class of the
+/// buffer pool.
 pub const RECV_LARGE_BYTES: u32 = 16 << 10;
 
 /// How a file is opened.
@@ -73,11 +74,11 @@ pub struct OpenHow {
     pub mode: u32,
     /// `RESOLVE_*` flags of openat2(2).
     pub resolve: u64,
-    /// Whether each symbolic link of the path must have the same owner as its target; `ELOOP` where one has not. No
-    /// single call of the kernel does that, so a thread does it, whatever the backend.
+    /// Whether each symbolic link of the path must have the same owner as its target; otherwise the open fails with
+    /// `ELOOP`. No single system call checks that, so a thread opens the file, whatever the backend.
     pub same_owner: bool,
-    /// Whether the path is not expected in memory: a ring hands it to a kernel worker at once, without a first try
-    /// that would look up half of it in vain.
+    /// Whether the path is unlikely to be in the dentry cache. io_uring then passes the open to a kernel worker
+    /// immediately (`IOSQE_ASYNC`), without a first non-blocking attempt that would fail after half of the lookup.
     pub is_cold: bool,
 }
 
@@ -90,47 +91,50 @@ pub enum PeerAddr {
     Unix(PathBuf),
 }
 
-/// The event that poll waits for.
+/// The event that [`Op::Poll`] waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// Data, a connection or an end to read.
+    /// Data, a new connection or the end of the stream.
     Readable,
-    /// Room to write.
+    /// Space in the send buffer.
     Writable,
-    /// The end of the peer's bytes, or of the connection. Data does not end the wait and is left alone.
+    /// End of the peer's data, or of the connection. Data does not complete the wait and is not consumed.
     HangUp,
 }
 
-/// One operation. Closed on purpose: a match builds the submission entry, another makes the system call.
+/// An I/O operation. The enum is not extensible by callers: one match builds the submission entry, another makes the
+/// system call.
 #[derive(Debug)]
 pub enum Op {
-    /// Nothing; completes with 0.
+    /// No operation; completes with 0.
     Nop,
-    /// A connection from a listening socket, close-on-exec and non-blocking: [`Payload::Accepted`]. With
-    /// `multishot` again and again; only for a socket that no other thread accepts from.
+    /// Accepts a connection from a listening socket, close-on-exec and non-blocking: [`Payload::Accepted`]. With
+    /// `multishot`, accepts repeatedly; only for a socket that no other thread accepts from.
     Accept {
         /// The listening socket.
         listener: Fd,
-        /// Whether to continue after the first connection.
+        /// Whether to continue after the first connection (multishot).
         multishot: bool,
     },
-    /// Bytes from a socket: [`Payload::Buf`]; a result of 0 is the end of the stream.
+    /// Receives bytes from a socket: [`Payload::Buf`]; a result of 0 is the end of the stream.
     Recv {
         /// The connected socket.
         socket: Fd,
-        /// Where to.
+        /// The destination of the bytes.
         into: RecvInto,
     },
-    /// Bytes to a socket. Completes with the count, which may be short, and gives the segments back. With
-    /// `zero_copy` a first completion with `more` brings the count and the terminal one the segments.
+    /// Sends bytes to a socket. Completes with the number of bytes sent, which may be less than requested, and returns
+    /// the segments. With `zero_copy`, a first completion with `more` carries the count, and the terminal completion
+    /// returns the segments.
     Send {
         /// The connected socket.
         socket: Fd,
         /// The bytes.
         data: Segments,
-        /// Whether more follows at once (`MSG_MORE`).
+        /// Whether more data follows immediately (`MSG_MORE`).
         more: bool,
-        /// Whether the kernel may send from the buffers themselves; engines without that copy.
+        /// Whether the kernel may send from the buffers without copying them (zero-copy); engines without zero-copy
+        /// sends copy.
         zero_copy: bool,
     },
     /// Connects a socket; completes with 0.
@@ -147,14 +151,14 @@ pub enum Op {
         /// The event.
         interest: Interest,
     },
-    /// Closes; completes with 0.
+    /// Closes a descriptor; completes with 0.
     Close {
-        /// The descriptor, without another owner.
+        /// The descriptor, which has no other owner.
         fd: OwnedFd,
     },
     /// Opens a file: [`Payload::Opened`].
     Open {
-        /// The directory that a relative path starts from; the working directory without one.
+        /// The directory that a relative path starts from; `None` is the working directory.
         dir: Option<Fd>,
         /// The path.
         path: CString,
@@ -165,7 +169,7 @@ pub enum Op {
         /// The backend.
         via: DiskVia,
     },
-    /// Size, times and kind of a file: [`Payload::Stat`].
+    /// Returns size, times and kind of a file: [`Payload::Stat`].
     Stat {
         /// The file.
         target: StatTarget,
@@ -174,8 +178,8 @@ pub enum Op {
         /// The backend.
         via: DiskVia,
     },
-    /// Reads at most `len` bytes at `offset` into the start of the buffer, whose length becomes the count:
-    /// [`Payload::Buf`]. A result of 0 is the end of the file; a short one is legal anywhere.
+    /// Reads at most `len` bytes at `offset` into the start of the buffer and sets the buffer's length to the count:
+    /// [`Payload::Buf`]. A result of 0 is the end of the file. A count below `len` is legal at any offset.
     Read {
         /// The file.
         file: Fd,
@@ -185,13 +189,13 @@ pub enum Op {
         len: u32,
         /// The buffer.
         buf: Buf,
-        /// The device that counts the operation when it cannot be done at once.
+        /// The device that counts the operation when it cannot complete immediately.
         device: DeviceId,
         /// The backend.
         via: DiskVia,
     },
-    /// Writes the buffer's content at `offset`, or at the end of a file opened with `O_APPEND`; gives the
-    /// buffer back: [`Payload::Buf`].
+    /// Writes the buffer's content at `offset`, or at the end of a file opened with `O_APPEND`; returns the buffer:
+    /// [`Payload::Buf`].
     Write {
         /// The file.
         file: Fd,
@@ -204,8 +208,8 @@ pub enum Op {
         /// The backend.
         via: DiskVia,
     },
-    /// Moves at most `len` bytes from a file to a socket without passing through user space; completes
-    /// with the count, `EAGAIN` when the socket is full (wait with [`Op::Poll`]).
+    /// Moves at most `len` bytes from a file to a socket without passing through user space (sendfile). Completes with
+    /// the count, or with `EAGAIN` when the socket's send buffer is full (wait with [`Op::Poll`]).
     Sendfile {
         /// The connected socket.
         socket: Fd,
@@ -220,14 +224,14 @@ pub enum Op {
         /// `Sync` for bytes known to be resident, else a pool; the other backends use the first pool.
         via: DiskVia,
     },
-    /// The next entries of a directory, as many as the kernel puts into a buffer of `bytes_max`; continues where the
-    /// last such operation on the same open directory ended: [`Payload::Entries`]. Completes with their count, 0 is the
-    /// end. A ring has nothing like it, so it is a thread's work there.
+    /// Reads the next entries of a directory, as many as the kernel puts into a buffer of `bytes_max`:
+    /// [`Payload::Entries`]. Continues where the previous `ReadDir` on the same open directory ended. Completes with
+    /// the number of entries; 0 is the end. io_uring has no such operation, so a thread does it.
     ReadDir {
         /// The directory, open for reading.
         dir: Fd,
-        /// Bytes of names and their records at once, at least [`READ_DIR_BYTES_MIN`]; bounds how long a thread
-        /// is held.
+        /// Size of the buffer for names and their records in bytes, at least [`READ_DIR_BYTES_MIN`]; bounds the time
+        /// for which a thread is occupied.
         bytes_max: u32,
         /// The attributes to return of each entry.
         look: EntryLook,
@@ -236,22 +240,22 @@ pub enum Op {
         /// The backend.
         via: DiskVia,
     },
-    /// Looks at many names below a directory, links not followed: [`Payload::Stats`], one for each name in their order.
-    /// Completes with their count. A ring would take one operation for each, and hand it to a thread.
+    /// Calls stat on many names below a directory without following links: [`Payload::Stats`], one per name in the same
+    /// order. Completes with their number. io_uring would need one operation per name and would pass each to a kernel
+    /// worker.
     StatMany {
         /// The directory that the names are relative to.
         dir: Fd,
-        /// The names; how many there are bounds how long a thread is held.
+        /// The names; their number bounds the time for which a thread is occupied.
         names: Arc<[CString]>,
         /// The device that counts the operation.
         device: DeviceId,
         /// The backend.
         via: DiskVia,
     },
-    /// Writes the segments at `offset`, or at the end of a file opened with `O_APPEND`: bytes that are still shared are
-    /// written without a copy. Completes with the count, which may be short, and gives the segments back:
-    /// [`Payload::Segments`]. Not for files open with `O_DIRECT`, whose memory must be aligned, as that of a [`Buf`]
-    /// is.
+    /// Writes the segments at `offset`, or at the end of a file opened with `O_APPEND`, without copying bytes that
+    /// other owners share. Completes with the count, which may be less than requested, and returns the segments:
+    /// [`Payload::Segments`]. Not for files open with `O_DIRECT`, which need aligned memory such as that of a [`Buf`].
     WriteSegments {
         /// The file.
         file: Fd,
@@ -264,11 +268,11 @@ pub enum Op {
         /// The backend.
         via: DiskVia,
     },
-    /// Makes a whole file out of bytes, or finishes one, and gives it its name: several calls that follow one another, by
-    /// one thread. Completes with 0 and gives everything back: [`Payload::NewFile`]. Of a file that it began nothing is
-    /// left after an error.
+    /// Creates and writes a new file, or completes `NewFile::begun`, and gives it its final name: several system calls
+    /// in a row by one thread. Completes with 0 and returns all arguments: [`Payload::NewFile`]. After an error, a file
+    /// that this operation created is removed.
     Put {
-        /// The kind of the new file.
+        /// The arguments.
         new: Box<NewFile>,
         /// The device that counts the operation.
         device: DeviceId,
@@ -279,14 +283,14 @@ pub enum Op {
     Unlink {
         /// The path.
         path: CString,
-        /// Whether it is a directory (`AT_REMOVEDIR`).
+        /// Whether the path is a directory (`AT_REMOVEDIR`).
         folder: bool,
         /// The device that counts the operation.
         device: DeviceId,
         /// The backend.
         via: DiskVia,
     },
-    /// Renames a file or directory; an existing file of the new name is replaced.
+    /// Renames a file or directory and replaces an existing file with the new name.
     Rename {
         /// The old path.
         from: CString,
@@ -297,18 +301,18 @@ pub enum Op {
         /// The backend.
         via: DiskVia,
     },
-    /// Makes a directory.
+    /// Creates a directory.
     MkDir {
         /// The path.
         path: CString,
-        /// Permission bits, less the process's umask.
+        /// Permission bits, before the process's umask is applied.
         mode: u32,
         /// The device that counts the operation.
         device: DeviceId,
         /// The backend.
         via: DiskVia,
     },
-    /// Gives an open file a name, `EEXIST` where the name is taken: also one that has none yet (`O_TMPFILE`).
+    /// Gives an open file a name, also an unnamed file (`O_TMPFILE`); fails with `EEXIST` if the name is taken.
     Link {
         /// The file.
         file: Fd,
@@ -319,7 +323,7 @@ pub enum Op {
         /// The backend.
         via: DiskVia,
     },
-    /// Cuts a file, or makes it longer with a hole (ftruncate).
+    /// Truncates a file, or extends it with a hole (ftruncate).
     Truncate {
         /// The file, open for writing.
         file: Fd,
@@ -330,8 +334,8 @@ pub enum Op {
         /// The backend.
         via: DiskVia,
     },
-    /// Reserves disk space for a range of a file (fallocate), so that writing there cannot fail for lack of it.
-    /// `EOPNOTSUPP` where the file system cannot.
+    /// Reserves disk space for a range of a file (fallocate), so that later writes to the range cannot fail with
+    /// `ENOSPC`. Fails with `EOPNOTSUPP` if the file system does not support it.
     Allocate {
         /// The file, open for writing.
         file: Fd,
@@ -339,7 +343,7 @@ pub enum Op {
         offset: u64,
         /// Bytes.
         len: u64,
-        /// Whether the file's length stays as it is (`FALLOC_FL_KEEP_SIZE`).
+        /// Whether the file's length remains unchanged (`FALLOC_FL_KEEP_SIZE`).
         keep_size: bool,
         /// The device that counts the operation.
         device: DeviceId,
@@ -352,7 +356,7 @@ pub enum Op {
         file: Fd,
         /// Byte offset in the file.
         offset: u64,
-        /// Bytes; 0 for all up to the end.
+        /// Number of bytes; 0 means up to the end of the file.
         len: u32,
         /// The advice.
         advice: Advice,
@@ -361,17 +365,17 @@ pub enum Op {
         /// The backend.
         via: DiskVia,
     },
-    /// Space on the file system of a file: [`Payload::Space`]. A ring has nothing like it, so it is a thread's work
-    /// there.
+    /// Returns the free and total space of a file's file system: [`Payload::Space`]. io_uring has no such operation, so
+    /// a thread does it.
     Space {
-        /// A file or directory on it.
+        /// A file or directory on the file system.
         target: StatTarget,
         /// The device that counts the operation.
         device: DeviceId,
         /// The backend.
         via: DiskVia,
     },
-    /// Writes a file's data to the device (fdatasync).
+    /// Flushes a file's data to the device (fdatasync).
     Sync {
         /// The file.
         file: Fd,
@@ -383,9 +387,9 @@ pub enum Op {
 }
 
 impl Op {
-    /// Puts the memory that the caller lent into the completion with this result, where it lies: the only function that
-    /// returns the resources of an operation. A payload that is made elsewhere and moved in would be waited for
-    /// (decision 0015).
+    /// Writes the result and the memory lent by the caller directly into the completion: the only function that returns
+    /// the resources of an operation. It writes in place because moving a payload built elsewhere would stall on its
+    /// memory (decision 0015).
     #[inline]
     pub(crate) fn give_back(&mut self, result: Result<u32, Errno>, payload: &mut Payload) {
         match self {
@@ -418,7 +422,7 @@ impl Op {
             }
             Op::Put { new, .. } => Payload::NewFile(new),
             Op::Close { fd } => {
-                // Whatever close(2) returns the number is gone, but not when it was never called.
+                // close(2) releases the descriptor whatever it returns. A cancelled operation never called close.
                 if result != Err(Errno::CANCELED) {
                     let _closed = fd.into_raw_fd();
                 }
@@ -428,14 +432,14 @@ impl Op {
         }
     }
 
-    /// The payload of an operation that no backend has seen.
+    /// Returns the payload of an operation that was not passed to a backend.
     pub(crate) fn into_payload(mut self) -> Payload {
         let mut payload = Payload::None;
         self.give_back(Err(Errno::CANCELED), &mut payload);
         payload
     }
 
-    /// The requested disk backend and the device that counts; `None` for the network.
+    /// Returns the requested disk backend and the device that counts the operation; `None` for network operations.
     pub(crate) fn disk(&self) -> Option<(DiskVia, DeviceId)> {
         match self {
             Op::Open { via, device, .. }
@@ -466,7 +470,7 @@ impl Op {
         }
     }
 
-    /// The file that the operation reads or writes.
+    /// Returns the file that the operation reads or writes.
     pub(crate) fn moved_file(&self) -> Option<&Fd> {
         match self {
             Op::Read { file, .. } | Op::Write { file, .. } | Op::WriteSegments { file, .. } => Some(file),
@@ -474,7 +478,8 @@ impl Op {
         }
     }
 
-    /// Whether this is more than one call of the kernel, or a call that no ring has: work for a thread.
+    /// Whether the operation consists of several system calls, or of a call that io_uring does not support: a thread
+    /// executes it.
     pub(crate) fn needs_thread(&self) -> bool {
         match self {
             Op::Sendfile { .. } | Op::ReadDir { .. } | Op::StatMany { .. } => true,
@@ -485,32 +490,34 @@ impl Op {
     }
 }
 
-/// A file that [`Op::Put`] makes.
+/// The arguments of [`Op::Put`]: a file to create.
 #[derive(Debug)]
 pub struct NewFile {
-    /// Its name until it is whole.
+    /// Temporary path until the file is complete.
     pub temp: CString,
-    /// Its name then; an existing file of that name is replaced.
+    /// Final path; an existing file with that name is replaced.
     pub to: CString,
-    /// The file that has the first name, if it exists: else it is made, and must not be there.
+    /// The open file at `temp`, if it was created before. With `None`, [`Op::Put`] creates `temp`, which must not
+    /// exist.
     pub begun: Option<Fd>,
-    /// Permission bits of one that is made, less the process's umask.
+    /// Permission bits of a file that is created, before the umask is applied.
     pub mode: u32,
-    /// The bytes to write at its start.
+    /// Data to write at the start of the file.
     pub data: Vec<Segments>,
-    /// Whether that is to leave the page cache, where the file system can ([`Fd::set_uncached`]).
+    /// Whether the data leaves the page cache after the write, where the file system supports that
+    /// ([`Fd::set_uncached`]).
     pub uncached: bool,
 }
 
-/// Smallest buffer of [`Op::ReadDir`]: a record with the longest name takes about 280 bytes.
+/// Smallest buffer of [`Op::ReadDir`] in bytes: a record with the longest name needs about 280 bytes.
 pub const READ_DIR_BYTES_MIN: u32 = 1024;
 
-/// How a range of a file will be used.
+/// The expected use of a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// Not again soon: pages that are written to the device leave the page cache (`POSIX_FADV_DONTNEED`).
+    /// Not used again soon: pages that have been written to the device leave the page cache (`POSIX_FADV_DONTNEED`).
     DontNeed,
-    /// Soon: the kernel begins to read it (`POSIX_FADV_WILLNEED`).
+    /// Used soon: the kernel starts readahead (`POSIX_FADV_WILLNEED`).
     WillNeed,
 }
 
@@ -519,17 +526,17 @@ pub enum Advice {
 pub enum StatTarget {
     /// An open file.
     File(Fd),
-    /// A path, followed through symbolic links.
+    /// A path; symbolic links are followed.
     Path(CString),
 }
 
-/// The payload of a completion.
+/// The data and resources that a completion returns.
 #[derive(Debug, Default)]
 pub enum Payload {
-    /// Nothing.
+    /// No payload.
     #[default]
     None,
-    /// A received or read buffer, or the one that was written.
+    /// The buffer that was received into, read into or written from.
     Buf(Buf),
     /// The segments of a send or a write.
     Segments(Segments),
@@ -539,7 +546,7 @@ pub enum Payload {
     Accepted(OwnedFd),
     /// An open file.
     Opened(OwnedFd),
-    /// Facts about a file. Boxed as all that is large and rare: each completion has room for the largest of these.
+    /// Attributes of a file. Large and rare payloads are boxed: each completion has room for the largest variant.
     Stat(Box<Stat>),
     /// Entries of a directory.
     Entries(Vec<DirEntry>),
@@ -549,19 +556,19 @@ pub enum Payload {
     Space(Box<Space>),
 }
 
-/// The end of an operation, or one of several results of it.
+/// The end of an operation, or one of several results of a multishot operation.
 #[derive(Debug)]
 pub struct Completion {
-    /// Which operation.
+    /// The operation.
     pub id: OpId,
-    /// The count or 0, or what went wrong.
+    /// The count or 0, or the error.
     pub result: Result<u32, Errno>,
-    /// Whether further completions of the same operation follow. Each operation has exactly one
-    /// completion without it, its terminal one.
+    /// Whether further completions of the same operation follow. Each operation has exactly one completion with `more`
+    /// unset, its terminal completion.
     pub more: bool,
     /// The payload.
     pub payload: Payload,
 }
 
-// Both are moved from place to place on their way; larger fields are boxed.
+// Both are moved several times between queues and tables, so larger fields are boxed.
 const _: () = assert!(size_of::<Op>() <= 64 && size_of::<Completion>() <= 56);
