@@ -1,7 +1,8 @@
-//! [`Directory`]: the directory of one cache, and the only way to its disk. It makes paths and temporary names, opens,
-//! makes, writes, publishes and removes files, and knows whether this process owns it and whether the disk works.
+//! [`Directory`]: the directory of one cache, and the only access to its disk. It builds paths and temporary names. It
+//! opens, creates, writes, publishes and removes files. It also tracks whether this process owns the directory and
+//! whether the disk works.
 //!
-//! It knows no entries and no index. A simulated disk, or a store of another kind, takes its place.
+//! It has no knowledge of entries and of the index, so a simulated disk or another kind of store can replace it.
 
 use std::ffi::CString;
 use std::io::Write;
@@ -28,11 +29,11 @@ use crate::stats::Counter;
 
 /// The directory of a cache.
 pub(crate) struct Directory {
-    /// The zone, for messages.
+    /// Name of the zone, for messages.
     name: String,
-    /// The path as the kernel gets it, without a slash at its end.
+    /// Path as passed to the kernel, without a trailing slash.
     base: Vec<u8>,
-    /// Where files are written before they are entries.
+    /// Path of the staging directory.
     staging: Vec<u8>,
     device: DeviceId,
     /// The disk backend of the configuration.
@@ -47,19 +48,19 @@ pub(crate) struct Directory {
     is_stopping: AtomicBool,
     pub(crate) health: Health,
     pub(crate) errors: ErrorCounts,
-    /// Locks on the files of keys.
+    /// Locks on the files of keys, by key.
     pub(crate) locks: KeyLocks,
-    /// Wakes the manager: it is to stop, or room is short, or the disk has failed.
+    /// Wakes the manager: for a stop, when space is scarce, or after a disk failure.
     pub(crate) manager: Wakeup,
     notify: Notify,
-    /// Random: two processes never choose the same nonce or temporary name.
+    /// Random number, so that two processes never choose the same nonce or temporary name.
     seed: u64,
-    /// The start of all temporary paths of this process.
+    /// Common prefix of all temporary paths of this process.
     temp_start: Vec<u8>,
     count: AtomicU64,
 }
 
-/// Failed calls, counted.
+/// Counters of failed disk calls.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorCounts {
     pub(crate) reads: Counter,
@@ -67,38 +68,38 @@ pub(crate) struct ErrorCounts {
     pub(crate) pass_throughs: Counter,
 }
 
-/// Permissions of directories: the user of the workers alone, as in nginx.
+/// Permission bits of directories: only the user of the workers has access, as in nginx.
 const DIRECTORY_MODE: u32 = 0o700;
-/// Permissions of files, for the same reason.
+/// Permission bits of files, restricted for the same reason.
 const FILE_MODE: u32 = 0o600;
 
-/// The lock file.
+/// Name of the lock file.
 const LOCK_NAME: &str = "ringroad.lock";
-/// The directory of files that are being written.
+/// Name of the staging directory.
 const STAGING_NAME: &str = "ringroad.tmp";
 
-/// Digits of the largest number of a temporary name.
+/// Maximum number of digits in a temporary name.
 const DIGITS_MAX: usize = 20;
 
-/// Bytes of directory entries that one operation brings: some 800 names.
+/// Buffer size in bytes for reading a directory: some 800 names per operation.
 const DIR_READ_BYTES: u32 = 32 << 10;
 
-/// Flags to open the file of an entry for reading: the open must neither wait for a pipe of that name nor follow a
-/// link.
+/// Flags for opening the file of an entry for reading. The open must neither block on a FIFO with that name nor follow
+/// a symbolic link.
 pub(crate) const READ_FLAGS: OFlags =
     OFlags::from_bits_retain(OFlags::RDONLY.bits() | OFlags::NOFOLLOW.bits() | OFlags::NONBLOCK.bits());
 
 impl Directory {
-    /// Makes the directory and takes its lock. These calls may wait for the disk.
+    /// Creates the directory and takes its lock. These calls may wait for the disk.
     pub(crate) fn open(config: &Config, seed: u64) -> Result<Directory, OpenError> {
         let device = make_directory(&config.path)?;
         let staging = config.path.join(STAGING_NAME);
-        // If it cannot be made, the first write reports it and the cache passes through.
+        // If this fails, the first write reports it, and responses are passed through without being stored.
         let _ = make_directory(&staging);
         let lock_path = config.path.join(LOCK_NAME);
         let lock = match Lock::try_take(&c_path(lock_path.as_os_str().as_bytes())?) {
             Ok(lock) => lock,
-            // It can be read and not written: as if another process owned it.
+            // The directory is readable but not writable: treated as if another process owned it.
             Err(Errno::ROFS | Errno::ACCESS) => None,
             Err(errno) => return Err(OpenError::Lock { path: lock_path, errno }),
         };
@@ -128,12 +129,12 @@ impl Directory {
         })
     }
 
-    /// Its file system.
+    /// Returns the device of its file system.
     pub(crate) fn device(&self) -> DeviceId {
         self.device
     }
 
-    /// The configured disk backend, or the next best one that this thread has.
+    /// Returns the configured disk backend, or the next best one that this thread has.
     pub(crate) fn via(&self) -> DiskVia {
         let caps = rt::caps();
         let has = |via: DiskVia| match via {
@@ -146,19 +147,19 @@ impl Directory {
         choices.into_iter().find(|via| has(*via)).unwrap_or(DiskVia::Sync)
     }
 
-    /// A number that no other directory of this process has.
+    /// Returns a number that is unique among the directories of this process.
     pub(crate) fn id(&self) -> u64 {
         self.seed
     }
 
-    /// How its entries are spread over directories.
+    /// Returns the directory levels over which the entries are spread.
     pub(crate) fn levels(&self) -> Levels {
         self.levels
     }
 
-    /// A number for a new entry that no other has.
+    /// Returns a unique number for a new entry.
     pub(crate) fn nonce(&self) -> u64 {
-        // An odd factor keeps different numbers different.
+        // Multiplication by an odd factor maps different counts to different numbers.
         let count = self.count.fetch_add(1, Ordering::Relaxed);
         self.seed.wrapping_add(count.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
@@ -166,9 +167,9 @@ impl Directory {
 
 /// Paths.
 impl Directory {
-    /// The path of a key's file, and where its parent directories end.
+    /// Returns the path of a key's file, and the offsets at which its parent directories end.
     pub(crate) fn path_of(&self, key: &Key) -> (CString, Parents) {
-        // With the zero byte at its end, so that it is not moved when it gets that.
+        // Includes the terminating zero byte, so that adding it does not reallocate.
         let mut path = Vec::with_capacity(self.base.len() + self.levels.path_len() + 1);
         path.extend_from_slice(&self.base);
         let parents = self.levels.push_path(&mut path, key);
@@ -176,31 +177,31 @@ impl Directory {
         (checked(path), parents)
     }
 
-    /// The same below the directory.
+    /// Returns the path of a key's file relative to the directory.
     pub(crate) fn name_of(&self, key: &Key) -> CString {
         let mut path = Vec::with_capacity(48);
         self.levels.push_path(&mut path, key);
-        // It begins with a slash, as a path behind a directory does.
+        // Removes the leading slash of the first level.
         path.remove(0);
         checked(path)
     }
 
-    /// A path below the directory.
+    /// Returns the path of a name below the directory.
     pub(crate) fn path_in(&self, name: &[u8]) -> CString {
         checked([&self.base, &b"/"[..], name].concat())
     }
 
-    /// The path of the directory itself.
+    /// Returns the path of the directory itself.
     pub(crate) fn path(&self) -> CString {
         self.path_in(b".")
     }
 
-    /// The directory of files that are being written.
+    /// Returns the path of the staging directory.
     pub(crate) fn staging_path(&self) -> CString {
         checked(self.staging.clone())
     }
 
-    /// An unused temporary path.
+    /// Returns an unused temporary path.
     pub(crate) fn temp_path(&self) -> CString {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let mut path = Vec::with_capacity(self.temp_start.len() + DIGITS_MAX + 1);
@@ -209,8 +210,8 @@ impl Directory {
         checked(path)
     }
 
-    /// Whether a name below the staging directory is a temporary file of this cache that an earlier process has left:
-    /// other caches may use the same directory.
+    /// Whether a name in the staging directory is a temporary file that an earlier process of this cache has left
+    /// behind. Other caches may use the same staging directory.
     pub(crate) fn is_leftover(&self, name: &[u8]) -> bool {
         let ours = &self.temp_start[self.staging.len() + 1..];
         name.starts_with(temp_family(&self.base).as_bytes()) && !name.starts_with(ours)
@@ -230,17 +231,17 @@ impl Directory {
         self.open_file(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW).await
     }
 
-    /// The next entries of a directory; none at its end.
+    /// Returns the next entries of a directory; an empty list at its end.
     pub(crate) async fn read_dir(&self, dir: &File) -> Result<Vec<DirEntry>, Errno> {
         dir.read_dir(DIR_READ_BYTES, EntryLook::Kind, self.device, self.via()).await
     }
 
-    /// Makes a file, or opens it to read and write.
+    /// Creates a file, or opens it for reading and writing.
     pub(crate) async fn create(&self, path: CString, create: Create) -> Result<File, Errno> {
         File::create(path, create, FILE_MODE, self.device, self.via()).await
     }
 
-    /// Makes a directory; one that is there is fine.
+    /// Creates a directory; an existing directory is not an error.
     pub(crate) async fn make_dir(&self, path: CString) -> Result<(), Errno> {
         match file::mkdir(path, DIRECTORY_MODE, self.device, self.via()).await {
             Err(Errno::EXIST) => Ok(()),
@@ -256,12 +257,13 @@ impl Directory {
         Ok(())
     }
 
-    /// The same for a buffer.
+    /// Writes all of `buf` at `offset`.
     pub(crate) async fn write_buf(&self, file: &File, offset: u64, buf: Buf) -> Result<(), Errno> {
         file.write_at(offset, buf, self.device, self.via()).await.0.map(drop)
     }
 
-    /// Makes a whole file, or finishes `begun`, and gives it the name `to` in one operation. Missing parents are made.
+    /// Creates a complete file, or completes `begun`, and renames it to `to` in one operation. Creates missing parent
+    /// directories.
     pub(crate) async fn publish(
         &self,
         to: (CString, Parents),
@@ -281,7 +283,7 @@ impl Directory {
     }
 
     async fn make_parents(&self, path: &CString, parents: Parents) -> Result<(), Errno> {
-        // The write reports a failure.
+        // The following write reports the failure.
         let _ = self.make_dir(self.staging_path()).await;
         for &end in parents.ends() {
             let parent = CString::new(&path.as_bytes()[..end]).map_err(|_| Errno::INVAL)?;
@@ -290,7 +292,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Gives a file another name, in the place of the file that has it.
+    /// Renames a file and replaces an existing file with the new name.
     pub(crate) async fn rename(&self, from: CString, to: CString) -> Result<(), Errno> {
         file::rename(from, to, self.device, self.via()).await
     }
@@ -300,24 +302,24 @@ impl Directory {
         file::unlink(path, self.device, self.via()).await
     }
 
-    /// Brings a file to the device.
+    /// Flushes the data of a file to the device (fdatasync).
     pub(crate) async fn sync(&self, file: &File) -> Result<(), Errno> {
         file.sync(self.device, self.via()).await
     }
 
-    /// Brings the names in the directory to the device.
+    /// Flushes the directory, so that renames and new names in it are durable.
     pub(crate) async fn sync_names(&self) -> Result<(), Errno> {
         self.sync(&self.open_dir(self.path()).await?).await
     }
 
-    /// Brings everything on its file system to the device, removals too.
+    /// Flushes its complete file system to the device (syncfs), including removals.
     pub(crate) async fn sync_all(&self) -> Result<(), Errno> {
         let directory = self.open_dir(self.path()).await?;
         let fd = rustix::io::fcntl_dupfd_cloexec(&directory, 0)?;
         rt::spawn_blocking(move || rustix::fs::syncfs(fd)).await.unwrap_or(Err(Errno::IO))
     }
 
-    /// Space on its file system.
+    /// Returns the free and total space of its file system.
     pub(crate) async fn space(&self) -> Result<Space, Errno> {
         file::space(self.path(), self.device, self.via()).await
     }
@@ -335,23 +337,23 @@ impl Directory {
 
 /// The state of the disk.
 impl Directory {
-    /// Notifies the operator.
+    /// Passes a note to the operator.
     pub(crate) fn note(&self, note: impl FnOnce(String) -> Note) {
         (self.notify.0)(note(self.name.clone()));
     }
 
-    /// A write, rename or removal failed.
+    /// Records a failed write, rename or removal.
     pub(crate) fn write_failed(&self, doing: &'static str, errno: Errno) {
         self.errors.writes.count();
         if self.health.write_failed(errno, now_ms()) {
             self.errors.pass_throughs.count();
             self.note(|name| Note::PassThrough { name, doing, errno });
-            // The manager plans a trial.
+            // The manager schedules a trial write.
             self.manager.wake();
         }
     }
 
-    /// A read failed.
+    /// Records a failed read.
     pub(crate) fn read_failed(&self, doing: &'static str, errno: Errno) -> StoreError {
         self.errors.reads.count();
         if self.health.read_failed(errno, now_ms()) {
@@ -361,7 +363,8 @@ impl Directory {
         StoreError::Disk { doing, errno }
     }
 
-    /// Opening a file failed: for lack of descriptors, or as a read.
+    /// Records a failure to open a file: a lack of descriptors is not a disk failure, any other error counts as a
+    /// failed read.
     pub(crate) fn open_failed(&self, errno: Errno) -> StoreError {
         let doing = "opening an entry";
         match fault_of(errno) {
@@ -370,14 +373,14 @@ impl Directory {
         }
     }
 
-    /// A read succeeded.
+    /// Records a successful read.
     pub(crate) fn read_worked(&self) {
         if self.health.read_worked() {
             self.note(|name| Note::Recovered { name });
         }
     }
 
-    /// Whether this process may write now.
+    /// Whether this process may start a write now.
     pub(crate) fn may_write(&self) -> Result<(), Refused> {
         if self.is_stopping() {
             return Err(Refused::Stopping);
@@ -386,7 +389,7 @@ impl Directory {
         if self.health.can_write() { Ok(()) } else { Err(Refused::PassThrough) }
     }
 
-    /// Whether an entry that is complete may still come: not once another process may own the directory.
+    /// Whether a complete entry may still be published: not once another process may own the directory.
     pub(crate) fn may_finish(&self) -> Result<(), Refused> {
         if self.is_owner() { Ok(()) } else { Err(Refused::NotOwner) }
     }
@@ -394,7 +397,7 @@ impl Directory {
 
 /// Ownership.
 impl Directory {
-    /// Whether this process fills, evicts and purges.
+    /// Whether this process owns the directory: only the owner fills, evicts and purges.
     pub(crate) fn is_owner(&self) -> bool {
         self.is_owner.load(Ordering::Acquire)
     }
@@ -410,7 +413,7 @@ impl Directory {
         self.manager.wake();
     }
 
-    /// Takes the lock when its holder is gone; returns whether this process has it now.
+    /// Takes the lock if its holder has exited; returns whether this process has the lock.
     pub(crate) fn try_lock(&self) -> bool {
         let mut lock = self.lock_guard();
         if lock.is_none() {
@@ -419,18 +422,18 @@ impl Directory {
         lock.is_some()
     }
 
-    /// From here on this process may write.
+    /// Begins ownership: from now on this process may write.
     pub(crate) fn begin_owning(&self) {
         assert!(self.lock_guard().is_some(), "the owner has the lock");
         self.is_owner.store(true, Ordering::Release);
     }
 
-    /// From here on nothing new is written or removed.
+    /// Ends ownership: from now on nothing new is written or removed.
     pub(crate) fn end_owning(&self) {
         self.is_owner.store(false, Ordering::Release);
     }
 
-    /// Gives the directory to another process.
+    /// Releases the lock, so that another process can own the directory.
     pub(crate) fn unlock(&self) {
         assert!(!self.is_owner(), "nothing is written without the lock");
         let lock = self.lock_guard().take();
@@ -442,17 +445,17 @@ impl Directory {
     }
 }
 
-/// The time of day in milliseconds since 1970: the clock of entries on disk.
+/// Returns the time of day in milliseconds since 1970: the clock of entries on disk.
 pub(crate) fn now_ms() -> u64 {
     rt::wall().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
 }
 
-/// The time of day in seconds since 1970, as the index has it.
+/// Returns the time of day in seconds since 1970, the unit of the index.
 pub(crate) fn now_s() -> u32 {
     (now_ms() / 1000) as u32
 }
 
-/// The start of all temporary names of a cache, whichever process made them.
+/// Returns the common prefix of all temporary names of a cache, independent of the process.
 fn temp_family(base: &[u8]) -> String {
     let digits = Key::of(base).hex();
     format!("{}-", String::from_utf8_lossy(&digits[..16]))
@@ -470,18 +473,19 @@ fn c_path(path: &[u8]) -> Result<CString, OpenError> {
     CString::new(path).map_err(|_| OpenError::Path(PathBuf::from(std::ffi::OsStr::from_bytes(path))))
 }
 
-/// Paths consist of the configured directories, checked by [`Directory::open`], and of digits.
+/// Converts a path to a C string. Paths consist of the configured directories, checked by [`Directory::open`], and of
+/// digits.
 fn checked(path: Vec<u8>) -> CString {
     CString::new(path).expect("the directories of a cache have no zero byte")
 }
 
-/// Makes a directory if it is missing and returns its device.
+/// Creates a directory if it is missing, and returns its device.
 fn make_directory(path: &Path) -> Result<DeviceId, OpenError> {
     let name = c_path(path.as_os_str().as_bytes())?;
     let failed = |errno| OpenError::Directory { path: path.to_owned(), errno };
     match rustix::fs::mkdirat(CWD, &name, Mode::from_raw_mode(DIRECTORY_MODE)) {
         Ok(()) | Err(Errno::EXIST) => {}
-        // A directory that is there can be on a file system that is read only.
+        // An existing directory may be on a read-only file system.
         Err(Errno::ROFS | Errno::ACCESS) => {}
         Err(errno) => return Err(failed(errno)),
     }

@@ -1,4 +1,4 @@
-//! Fills: [`Fill`] becomes an entry when it is committed, and leaves nothing behind when it is dropped.
+//! Fills: a [`Fill`] becomes an entry when it is committed, and leaves no files when it is dropped.
 //!
 //! ```text
 //!   begin: room is reserved                         write: bytes gather to chunks
@@ -6,12 +6,13 @@
 //!     streamed: more of them -- a temporary file -- chunks, some in flight -- commit: table, header, rename
 //!               parts of an entry -- the entry's own file -- each chunk, then its record
 //! ```
-//! The header is written last, so a file that is not complete has none. For parts an entry without content is made first,
-//! and all fills that have a part of it add to that one. The checksum of a chunk is made once, from the bytes that came.
+//! The header is written last, so an incomplete file has no header. For parts of a response, an entry without content
+//! is created first, and all fills of its parts add to it. The checksum of a chunk is computed once, from the received
+//! bytes.
 //!
-//! [`gather`] joins pieces to chunks, [`chunk_writer`] writes chunks, [`publish`] gives a complete file its name.
-//! [`refresh`] changes an existing entry, [`backlog`] limits fills that wait for the disk, [`order`] knows the newest
-//! response to a key.
+//! [`gather`] joins pieces to chunks, [`chunk_writer`] writes chunks, and [`publish`] gives a complete file its final
+//! name. [`refresh`] changes an existing entry, [`backlog`] limits the number of fills that wait for the disk, and
+//! [`order`] tracks the newest response for a key.
 
 pub(crate) mod backlog;
 pub(crate) mod chunk_writer;
@@ -49,65 +50,66 @@ use crate::lookup::{Lookup, Selector};
 use crate::purge::settling::Asked;
 use crate::purge::{Fate, Subject};
 
-/// The part of a cache that makes entries.
+/// Creates the entries of a cache.
 pub(crate) struct Fills {
     entries: Arc<Entries>,
     lookup: Arc<Lookup>,
-    /// Chunks that fills add to entries, and keys whose first part is being stored.
+    /// Locks of keys to which fills add chunks, or whose first part is being stored.
     extending: KeyLocks,
-    /// Keys whose entries are files named by a variant.
+    /// Locks of keys while a variant chooses its file name.
     variants: KeyLocks,
-    /// Entries that are complete and wait for the disk.
+    /// Complete entries that wait for the disk.
     pub(crate) backlog: Backlog,
 }
 
-/// An entry that is being written, or parts that are added to one. Belongs to the thread that began it. It may be dropped
-/// at any time, also while one of its calls is awaited: then there is an entry or there is nothing.
+/// An entry that is being written, or parts that are being added to an entry. It belongs to the thread that began it.
+/// It may be dropped at any time, even while one of its calls is awaited: then either a complete entry exists or none.
 ///
-/// Bytes are gathered into chunks, and a body of a few chunks is written with its head at the commit. The caller keeps the
-/// bytes that have not reached the file ([`FillReader::on_disk`]) as long as readers need them. That is never more than
-/// [`Fill::BEHIND_BYTES_MAX`].
+/// Bytes are gathered into chunks; a body of a few chunks is written together with its header at the commit. The caller
+/// retains the bytes that are not in the file yet ([`FillReader::on_disk`]) as long as readers need them. Their number
+/// never exceeds [`Fill::BEHIND_BYTES_MAX`].
 pub struct Fill {
     fills: Arc<Fills>,
     new: New,
-    /// The present or next position of the bytes.
+    /// Offset in the body of the next expected byte.
     next: u64,
     gather: Option<Gather>,
     state: State,
-    /// Where its file is made, when that is not inside of the cache.
+    /// Staging directory of the file, unless it is the one inside of the cache.
     staging: Option<StagingDir>,
-    /// Space on the disk that no entry has yet.
+    /// Reserved disk space that is not assigned to an entry yet.
     reserved: SpaceReservation,
-    /// A write was dropped on its way or has failed: bytes may be missing.
+    /// Whether a write was dropped or has failed, so that bytes may be missing.
     is_broken: bool,
     is_done: bool,
 }
 
-/// Where chunks go that are complete.
+/// Destination of complete chunks.
 enum State {
-    /// Nowhere until the commit, or until there are too many.
+    /// Memory until the commit, or until the body exceeds the limit.
     Buffered(Vec<Gather>),
-    /// To a file: a temporary one, or without one that of the entry that they are a part of.
+    /// A file: a temporary file, or (without `temp`) the file of the entry that the parts belong to.
     Streamed { writer: ChunkWriter, temp: Option<TempFile> },
 }
 
-/// Bytes of a body that is written as a whole: bytes that slow clients have not taken stay in memory with their requests.
+/// Maximum size in bytes of a body that is written in one operation; while slow clients have not received it, its bytes
+/// stay in memory with their requests.
 const BUFFERED_BYTES_MAX: u64 = 2 * CHUNK_BYTES;
 
 const _: () = assert!(BUFFERED_BYTES_MAX <= Fill::BEHIND_BYTES_MAX);
 
 impl Fill {
-    /// Most bytes that were given to [`Fill::write`] and cannot be read from the file yet.
+    /// Maximum number of bytes that were passed to [`Fill::write`] and cannot be read from the file yet.
     pub const BEHIND_BYTES_MAX: u64 = (WRITES_MAX as u64 + 2) * CHUNK_BYTES;
 
-    /// Adds bytes of the body at `offset`, which is where the last piece ended or, in a partial entry, anywhere; bytes of
-    /// a chunk that does not come whole are not stored then. Waits only when writes are behind. After an error, and after a
-    /// call that was dropped, the fill is over and can only be dropped.
+    /// Adds bytes of the body at `offset`. The offset must be the end of the last piece, except in a partial entry,
+    /// where any offset is allowed; incomplete chunks are not stored then. Waits only when too many writes are in
+    /// flight. After an error, or after a call that was dropped, the fill has failed and can only be dropped.
     pub async fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FillError> {
         self.write_shared(offset, &SharedBytes::copy(bytes)).await
     }
 
-    /// The same for bytes that others share, which are not copied.
+    /// As [`Fill::write`], for shared bytes, which are not copied.
     pub async fn write_shared(&mut self, offset: u64, piece: &SharedBytes) -> Result<(), FillError> {
         let end = offset + piece.len() as u64;
         if self.new.meta.length.is_some_and(|length| end > length) || end > crate::format::LENGTH_MAX {
@@ -133,11 +135,11 @@ impl Fill {
         Ok(())
     }
 
-    /// Adds bytes to a chunk and writes it when it is whole.
+    /// Adds bytes to a chunk, and writes the chunk when it is complete.
     async fn gather(&mut self, at: u64, piece: SharedBytes) -> Result<(), FillError> {
         let (index, is_start) = (at / CHUNK_BYTES, at.is_multiple_of(CHUNK_BYTES));
         if self.gather.as_ref().is_none_or(|gather| gather.index != index) {
-            // The rest of a chunk without its start could not be verified later, so it is not stored.
+            // A chunk without its start could not be verified later, so its remaining bytes are not stored.
             if !is_start {
                 return Ok(());
             }
@@ -167,7 +169,7 @@ impl Fill {
             if is_buffered(&self.new) {
                 chunks.push(last);
             } else {
-                // There is more than one chunk after all.
+                // The body has more than one chunk.
                 Box::pin(self.open()).await?;
                 self.flush(last).await?;
             }
@@ -175,7 +177,7 @@ impl Fill {
         if is_scarce()
             && let State::Streamed { writer, .. } = &self.state
         {
-            // Its chunks in flight are memory that comes back.
+            // Chunks in flight return their memory when they are written.
             writer.settle().await;
         }
         if is_scarce() {
@@ -185,7 +187,7 @@ impl Fill {
         Ok(())
     }
 
-    /// Makes the temporary file of a large entry, or the entry that parts are added to.
+    /// Creates the temporary file of a large entry, or the entry that parts are added to.
     async fn open(&mut self) -> Result<(), FillError> {
         let (text, meta) = (&self.new.text, &self.new.meta);
         let used = used_bytes(text, &self.new.head, meta);
@@ -197,7 +199,7 @@ impl Fill {
         let dir = &self.entries().dir;
         let temp = TempFile::create_in(dir, staging).await.map_err(|r| self.refuse(r))?;
         if dir.is_uncached() {
-            // Chunks leave the page cache as they get to the disk.
+            // Chunks leave the page cache as soon as they are on the disk.
             temp.file().set_uncached();
         }
         let nonce = dir.nonce();
@@ -210,7 +212,7 @@ impl Fill {
         Ok(())
     }
 
-    /// Publishes an entry without content.
+    /// Publishes an entry without content, to which the fill adds its parts.
     async fn open_parts(&mut self, temp: TempFile, layout: Layout, nonce: u64) -> Result<(), FillError> {
         self.check_purged()?;
         let length = self.new.meta.length.ok_or(FillError::Empty)?;
@@ -227,21 +229,21 @@ impl Fill {
         Ok(())
     }
 
-    /// Starts the write of a chunk.
+    /// Starts writing a chunk.
     async fn flush(&mut self, gather: Gather) -> Result<(), FillError> {
         let is_part = matches!(self.state, State::Streamed { temp: None, .. });
         if self.new.meta.length.is_none() || is_part {
             self.grow(blocks_of(gather.len)).await?;
         }
-        // The entry that parts belong to is there, and grows by each chunk.
+        // The entry of the parts is already published, so its size grows with each chunk.
         let room = is_part.then(|| self.reserved.take());
-        // Chunks are flushed when there is a file.
+        // Chunks are flushed only after the file was created.
         let State::Streamed { writer, .. } = &mut self.state else { return Ok(()) };
         let started = writer.write(gather, room).await;
         started.map_err(|refused| self.refuse(refused))
     }
 
-    /// Reserves this many blocks more.
+    /// Reserves `more` additional blocks.
     async fn grow(&mut self, more: u64) -> Result<(), FillError> {
         let entries = &self.fills.entries;
         entries
@@ -250,7 +252,7 @@ impl Fill {
             .map_err(|refused| entries.counters.refuse(refused).into())
     }
 
-    /// Reserves this many blocks in all.
+    /// Extends the reservation to `blocks` in total.
     async fn grow_to(&mut self, blocks: u64) -> Result<(), FillError> {
         self.grow(blocks.saturating_sub(self.reserved.count())).await
     }
@@ -263,7 +265,8 @@ impl Fill {
         &self.fills.entries
     }
 
-    /// Reads the bytes that have been written so far, on any thread; it outlives the fill. `None` while there is no file.
+    /// Returns a reader of the bytes that were written so far, usable on any thread and after the end of the fill.
+    /// `None` while no file exists.
     pub fn reader(&self) -> Option<FillReader> {
         let State::Streamed { writer, .. } = &self.state else { return None };
         Some(FillReader {
@@ -273,14 +276,14 @@ impl Fill {
         })
     }
 
-    /// Makes it an entry, in place of an earlier one. The body is at its end now. Dropped on the way it has become an entry,
-    /// becomes one in a task of this thread, or leaves nothing.
+    /// Publishes the fill as an entry, replacing an earlier one. The body must be complete. If this call is dropped,
+    /// the entry was published, is published by a task of this thread, or leaves no files.
     pub async fn commit(mut self) -> Result<(), FillError> {
         let length = self.new.meta.length.unwrap_or(self.next);
         if self.is_broken || (!self.new.is_partial && length != self.next) {
             return Err(FillError::Incomplete { got: self.next, wanted: length });
         }
-        // From here on only the disk is waited for.
+        // From here on, only the disk can delay the commit.
         let backlog = self.fills.backlog.enter();
         // The last chunk of a body of unknown length.
         if matches!(self.state, State::Streamed { .. }) {
@@ -315,7 +318,7 @@ impl Fill {
         if fate == Some(Fate::Gone) { Err(FillError::Purged) } else { Ok(()) }
     }
 
-    /// All of a file in one write.
+    /// Writes a complete file in one operation.
     async fn commit_buffered(
         &mut self,
         mut chunks: Vec<Gather>,
@@ -349,7 +352,7 @@ impl Fill {
         self.publish_bytes(data, layout.file_bytes(length), backlog).await
     }
 
-    /// All of a file that is `total` bytes long, none of them on the disk.
+    /// Writes and publishes a file of `total` bytes, none of which are on the disk yet.
     async fn publish_bytes(
         &mut self,
         data: Vec<Segments>,
@@ -373,7 +376,7 @@ impl Fill {
         self.publish(CompletedFile::File(temp, None), Some(backlog)).await.map(drop)
     }
 
-    /// The table, then the header.
+    /// Writes the table of checksums, then the header, and publishes the file.
     async fn commit_streamed(
         &mut self,
         writer: ChunkWriter,
@@ -397,7 +400,7 @@ impl Fill {
         self.publish(CompletedFile::File(temp, None), Some(backlog)).await.map(drop)
     }
 
-    /// Waits for the chunks of an entry that is there.
+    /// Waits until the chunks of an already published entry are written.
     async fn commit_parts(&mut self, writer: ChunkWriter) -> Result<(), FillError> {
         let finished = writer.finish().await;
         self.state = State::Streamed { writer, temp: None };
@@ -409,7 +412,7 @@ impl Fill {
         Ok(())
     }
 
-    /// Saves the first reader of an entry the verification of chunks that were just written.
+    /// Records the checksums of the new chunks, so that the first reader of the entry need not verify them.
     fn remember(&self, nonce: u64, length: u64, records: &[(u64, u32)]) {
         let chunks = Chunks::new(nonce, length);
         chunks.begin_epoch(self.entries().epoch());
@@ -417,14 +420,14 @@ impl Fill {
         self.entries().recent.put(Arc::new(chunks));
     }
 
-    /// Gives the file its name; returns the key of the file and its version.
+    /// Publishes the file; returns its key and its version.
     async fn publish(
         &mut self,
         file: CompletedFile,
         backlog: Option<BacklogGuard>,
     ) -> Result<(Key, u32), FillError> {
         let (fills, new) = (Arc::clone(&self.fills), &self.new);
-        // Of several variants that come at once one lies at the primary key, and the others know of it.
+        // Of several concurrent variants, one is stored at the primary key, and the others find it there.
         let variants = match new.meta.vary.is_empty() {
             true => None,
             false => Some(fills.variants.lock(&new.key).await),
@@ -439,14 +442,14 @@ impl Fill {
             variants,
             backlog,
         };
-        // From here on it goes its way without this fill.
+        // From here on, the publication continues even if this fill is dropped.
         self.is_done = publication.backlog.is_some();
         let published = publish(&fills.entries, publication).await;
         self.is_done &= published.is_ok();
         published.map(|version| (key, version)).map_err(|refused| self.refuse(refused))
     }
 
-    /// The key of the file: the primary key, unless another variant lies there.
+    /// Returns the key of the file: the primary key, unless another variant is stored there.
     async fn file_key(&self) -> Key {
         let (key, meta) = (self.new.key, &self.new.meta);
         if meta.vary.is_empty() {
@@ -454,7 +457,7 @@ impl Fill {
         }
         match Box::pin(self.fills.lookup.variant_at(&key, &self.new.text)).await {
             Some(first) if first.vary == meta.vary && first.variant != meta.variant => {
-                // Before its file is there.
+                // Recorded before its file exists.
                 self.entries().settling.add_variant(&key);
                 key.variant(&meta.variant)
             }
@@ -477,7 +480,7 @@ impl Drop for Fill {
     }
 }
 
-/// Whether all of it is written at the commit.
+/// Whether the complete entry is written at the commit.
 fn is_buffered(new: &New) -> bool {
     !new.is_partial && new.meta.length.is_some_and(|length| length <= BUFFERED_BYTES_MAX)
 }
@@ -493,7 +496,7 @@ impl Fills {
         }
     }
 
-    /// Begins an entry: reserves its bytes and its place.
+    /// Begins an entry: reserves its disk space and its slot in the index.
     pub(crate) async fn begin(
         self: &Arc<Fills>,
         new: New,
@@ -502,8 +505,9 @@ impl Fills {
         self.begin_new(new, staging).await.map_err(|refused| self.entries.counters.refuse(refused))
     }
 
-    /// Begins to store parts of a response, or adds to the entry that another fill has begun or stored meanwhile, if
-    /// `joins` finds that both have the same bytes. `selector` finds the one for the request that the parts are for.
+    /// Begins to store parts of a response. If another fill has begun or stored an entry for the key, and `joins`
+    /// returns that both have the same bytes, the parts are added to that entry. `selector` selects the variant for the
+    /// request of the parts.
     pub(crate) async fn begin_parts(
         self: &Arc<Fills>,
         new: New,
@@ -511,12 +515,12 @@ impl Fills {
         selector: Selector<'_>,
         joins: impl Fn(&Hit) -> bool,
     ) -> Result<Fill, Refused> {
-        // One after the other, so that the second finds the entry that the first has begun.
+        // Serialised, so that the second call finds the entry that the first has begun.
         let _lock = self.extending.lock(&new.key).await;
         let found = self.lookup.find_uncounted(&new.key, &new.text, selector).await;
         if let Some(hit) = found.filter(joins) {
             match self.extend(&hit).await {
-                // Just removed.
+                // The entry was just removed.
                 Err(Refused::Gone) => {}
                 extended => return extended,
             }
@@ -551,7 +555,7 @@ impl Fills {
         Ok(fill)
     }
 
-    /// Begins to add parts to a partial entry; others may do so at the same time.
+    /// Begins to add parts to a partial entry; several fills may do so concurrently.
     pub(crate) async fn extend(self: &Arc<Fills>, hit: &Hit) -> Result<Fill, Refused> {
         self.extend_entry(hit).await.map_err(|refused| self.entries.counters.refuse(refused))
     }
@@ -573,7 +577,7 @@ impl Fills {
             meta: Arc::clone(&hit.meta),
             head: Arc::default(),
             is_partial: true,
-            // Purges that came since have taken the entry out of the index, which its chunks notice.
+            // A later purge has removed the entry from the index, which its chunks detect.
             asked: Asked::before(header.sequence),
             ticket: None,
         };
@@ -597,13 +601,14 @@ pub struct FillReader {
 }
 
 impl FillReader {
-    /// Where the readable bytes of the body end. They begin with the first chunk that was written whole, which is the start
-    /// of the body unless a part of it is written.
+    /// Returns the end of the readable bytes of the body. They begin with the first chunk that was written completely:
+    /// the start of the body, except in a fill of parts.
     pub fn on_disk(&self) -> u64 {
         self.progress.on_disk()
     }
 
-    /// The body so far as this thread's file. Of a part nothing is content but the bytes up to [`FillReader::on_disk`].
+    /// Returns the body written so far, as a file of this thread. In a fill of parts, only the bytes up to
+    /// [`FillReader::on_disk`] are content.
     pub fn located(&self) -> Result<Located, StoreError> {
         let doing = "sharing a file under way";
         let fd = self.progress.share().map_err(|errno| StoreError::Disk { doing, errno })?;

@@ -1,9 +1,11 @@
-//! Purges: by key, by prefix or pattern, by tag, or of everything. Purges are numbered, and each object has the number
-//! that was current when it was stored. An object older than a purge that matches it is removed, or stale.
+//! Purges: by key, by prefix or pattern, by tag, or of everything. Purges have sequence numbers, and each object has
+//! the number that was current when it was stored. An object that is older than a matching purge is removed, or becomes
+//! stale.
 //!
-//! A purge takes the same work however many objects it hits. It is written to a log before it is confirmed ([`encode`],
-//! [`Log`]), so that it holds after a crash too; its entries are deleted later, as they are found. This file does no
-//! I/O: [`log`] brings purges to the disk, [`settling`] decides which may be forgotten.
+//! The cost of a purge does not depend on the number of matching objects. It is written to a log before it is confirmed
+//! ([`encode`], [`Log`]), so that it is effective after a crash too. The purged entries are deleted later, when they
+//! are found. This file does no I/O: [`log`] writes purges to the disk, [`settling`] decides which purges may be
+//! forgotten.
 
 pub(crate) mod log;
 pub(crate) mod settling;
@@ -20,16 +22,17 @@ use crate::key::{Key, KeyMap};
 pub enum Scope {
     /// The object of a key with all its variants.
     Key(KeyBytes),
-    /// Keys that fit a pattern: `*` stands for any text, also none. Without one in it, the whole key.
+    /// Keys that match a pattern: `*` stands for any text, including none. A pattern without `*` must match the
+    /// complete key.
     Pattern(Box<[u8]>),
-    /// Objects with this tag in their response.
+    /// Objects whose response has this tag.
     Tag(Box<[u8]>),
     /// Everything.
     All,
 }
 
 impl Scope {
-    /// Its text in a record of the log.
+    /// Returns the text of the scope in a log record.
     fn text(&self) -> &[u8] {
         match self {
             Scope::Key(key) => key,
@@ -42,56 +45,56 @@ impl Scope {
 /// The effect on a purged object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fate {
-    /// It is stale: revalidated before use, and kept for the case that no upstream responds.
+    /// The object becomes stale: it is revalidated before use, and retained in case no upstream responds.
     Stale,
-    /// It is never used again.
+    /// The object is never used again.
     Gone,
 }
 
 /// One purge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Purge {
-    /// The purge.
+    /// The objects to purge.
     pub scope: Scope,
-    /// How.
+    /// The effect.
     pub fate: Fate,
-    /// Objects with a smaller number are meant.
+    /// Sequence number; the purge applies to objects with a smaller number.
     pub sequence: u64,
 }
 
 /// The attributes of an object that purges match.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
-    /// The key by which the object and all its variants are purged.
+    /// The key by which the object is purged with all its variants.
     pub primary: &'a KeyBytes,
     /// The text of the key.
     pub key: &'a [u8],
-    /// Its tags, each behind a blank.
+    /// Its tags, each preceded by a space.
     pub tags: &'a [u8],
-    /// Its number.
+    /// Its sequence number.
     pub sequence: u64,
 }
 
-/// The purges that some object may still be older than.
+/// The purges that may apply to stored objects.
 #[derive(Debug, Default)]
 pub struct Purges {
-    /// The number of the last one.
+    /// Sequence number of the last purge.
     sequence: u64,
     all: Numbers,
     names: Names,
     patterns: Vec<(Box<[u8]>, Numbers)>,
 }
 
-/// The last soft and the last hard purge of a name; 0 for none.
+/// Sequence numbers of the last soft and the last hard purge of a name; 0 for none.
 type Numbers = [u64; 2];
 
-/// Keys and tags in shards: a purge adds to one of them, and a rewrite of the log reads one at a time. Neither may take
-/// longer because others are kept.
+/// Purged keys and tags in shards. A purge adds to one shard, and a rewrite of the log reads one shard at a time, so
+/// the duration of neither depends on the number of purges.
 #[derive(Debug)]
 struct Names {
     shards: Box<[Shard]>,
     hasher: RandomState,
-    /// How many keys and how many tags.
+    /// Number of keys and number of tags.
     counts: [usize; 2],
 }
 
@@ -101,7 +104,7 @@ struct Shard {
     tags: HashMap<Box<[u8]>, Numbers>,
 }
 
-/// Shards of the names: with a million of them one has some 4000, which are read in less than a millisecond.
+/// Number of shards: with a million names, a shard has some 4000 names, which are read in less than a millisecond.
 const SHARDS: usize = 256;
 
 impl Default for Names {
@@ -112,7 +115,7 @@ impl Default for Names {
 }
 
 impl Names {
-    /// A key is a digest, so any byte of it selects the shard.
+    /// Returns the shard of a key. A key is a digest, so any of its bytes can select the shard.
     fn shard_of_key(key: &KeyBytes) -> usize {
         usize::from(key[0]) % SHARDS
     }
@@ -134,20 +137,20 @@ impl Names {
         keys + tags
     }
 
-    /// The numbers of a key; `None` when it is not kept and there is no room.
+    /// Returns the numbers of a key, which is added if necessary; `None` when there is no room for it.
     fn key_mut(&mut self, key: &KeyBytes) -> Option<&mut Numbers> {
         let room = NAMES_MAX - self.len();
         entered(room, &mut self.counts[0], self.shards[Names::shard_of_key(key)].keys.entry(Key(*key)))
     }
 
-    /// The same for a tag.
+    /// As `key_mut`, for a tag.
     fn tag_mut(&mut self, tag: &[u8]) -> Option<&mut Numbers> {
         let (shard, room) = (self.shard_of_tag(tag), NAMES_MAX - self.len());
         entered(room, &mut self.counts[1], self.shards[shard].tags.entry(tag.into()))
     }
 }
 
-/// The numbers of a name in its table, which counts it if it is new.
+/// Returns the numbers of a name in its table; adds and counts a new name.
 fn entered<'a, N>(room: usize, count: &mut usize, entry: Entry<'a, N, Numbers>) -> Option<&'a mut Numbers> {
     match entry {
         Entry::Occupied(known) => Some(known.into_mut()),
@@ -159,21 +162,22 @@ fn entered<'a, N>(room: usize, count: &mut usize, entry: Entry<'a, N, Numbers>) 
     }
 }
 
-/// Patterns that are kept at once: each lookup tries all of them. With more of them the oldest are made into one that
-/// fits everything, which purges too much and never too little.
+/// Maximum number of stored patterns: each lookup tries all of them. When it is exceeded, the oldest patterns are
+/// merged into one that matches everything, which purges too much but never too little.
 pub const PATTERNS_MAX: usize = 256;
 
-/// Keys and tags that are kept at once, about 64 bytes each; above it a purge applies to everything. A name is removed
-/// when no object with it is stored, so that this limits the purges of a few minutes.
+/// Maximum number of stored keys and tags, about 64 bytes each; above it, a purge applies to everything. A name is
+/// removed when no object with it is stored, so this limits the purges of a few minutes.
 pub const NAMES_MAX: usize = 1 << 22;
 
 impl Purges {
-    /// The number of objects that are stored now.
+    /// Returns the sequence number of objects that are stored now.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// The next purge: its number is logged before it is confirmed. It holds from here on.
+    /// Adds a purge and returns it with its sequence number. It is effective immediately; the caller logs it before it
+    /// is confirmed.
     pub fn add(&mut self, scope: Scope, fate: Fate) -> Purge {
         let purge = Purge { scope, fate, sequence: self.sequence + 1 };
         self.apply(&purge);
@@ -181,7 +185,7 @@ impl Purges {
         purge
     }
 
-    /// Follows a purge of the log.
+    /// Applies a purge read from the log.
     pub fn apply(&mut self, purge: &Purge) {
         let Purge { scope, fate, sequence } = purge;
         self.sequence = self.sequence.max(*sequence);
@@ -189,7 +193,8 @@ impl Purges {
             Scope::All => None,
             Scope::Key(key) => self.names.key_mut(key),
             Scope::Tag(tag) => self.names.tag_mut(tag),
-            // It fits no key, as keys are not empty: it carries only a number ([`Purges::part`]).
+            // An empty pattern matches no key, as keys are not empty: the record carries only a sequence number
+            // ([`Purges::part`]).
             Scope::Pattern(pattern) if pattern.is_empty() => return,
             Scope::Pattern(pattern) => Some(self.pattern(pattern)),
         };
@@ -213,9 +218,9 @@ impl Purges {
         &mut self.patterns[place].1
     }
 
-    /// The effect of purges on an object; `None` when no purge has hit it.
+    /// Returns the effect of the purges on an object; `None` when no purge matches it.
     pub fn fate(&self, subject: &Subject<'_>) -> Option<Fate> {
-        // Most objects are younger than every purge.
+        // Most objects are newer than every purge.
         if subject.sequence >= self.sequence {
             return None;
         }
@@ -231,16 +236,16 @@ impl Purges {
         [Fate::Gone, Fate::Stale].into_iter().find(|fate| hit[*fate as usize] > subject.sequence)
     }
 
-    /// Parts of [`Purges::part`] and [`Purges::forget_part`].
+    /// Number of ranges for [`Purges::part`] and [`Purges::forget_part`].
     pub const PARTS: usize = SHARDS + 1;
 
-    /// Forgets the purges up to this number: no object is older than them any more. With `keeps_soft` some objects are
-    /// that soft ones have hit.
+    /// Forgets the purges up to this number, which no stored object is older than. With `keeps_soft`, soft purges are
+    /// retained because they still apply to stored objects.
     pub fn forget(&mut self, sequence: u64, keeps_soft: bool) {
         (0..Purges::PARTS).for_each(|part| self.forget_part(part, sequence, keeps_soft));
     }
 
-    /// The same for one part of the names, so that each call takes a bounded time.
+    /// As [`Purges::forget`] for one range of the names, so that each call takes a bounded time.
     pub fn forget_part(&mut self, part: usize, sequence: u64, keeps_soft: bool) {
         let keep = |purged: &mut Numbers| {
             let is_over = |fate: Fate| !(keeps_soft && fate == Fate::Stale);
@@ -267,7 +272,7 @@ impl Purges {
         }
     }
 
-    /// Forgets the purges of a key up to this number: nothing is stored under it that is older.
+    /// Forgets the purges of a key up to this number, if no older object is stored under the key.
     pub fn forget_key(&mut self, key: &KeyBytes, sequence: u64) {
         let Entry::Occupied(known) = self.names.shards[Names::shard_of_key(key)].keys.entry(Key(*key)) else {
             return;
@@ -279,24 +284,24 @@ impl Purges {
         }
     }
 
-    /// Whether a purge may have hit an object with this key, whatever its text, its tags and its number are.
+    /// Whether a purge may match an object with this key, whatever its text, its tags and its number.
     pub fn may_hit(&self, key: &KeyBytes) -> bool {
         let [_, tags] = self.names.counts;
         self.all != [0; 2] || !self.patterns.is_empty() || tags > 0 || self.names.key(key).is_some()
     }
 
-    /// Purges that are kept.
+    /// Returns the number of stored purges.
     pub fn len(&self) -> usize {
         self.names.len() + self.patterns.len() + usize::from(self.all != [0; 2])
     }
 
-    /// Whether none is kept.
+    /// Whether no purge is stored.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A part of the purges, for a rewritten log. The last part also has the last number, even when no purge is left:
-    /// it must never go back.
+    /// Returns one range of the purges, for a rewritten log. The last range also contains the last sequence number,
+    /// even when no purge is left: the number must never decrease.
     pub fn part(&self, part: usize) -> Vec<Purge> {
         let mut list = Vec::new();
         let mut add = |scope: Scope, purged: &Numbers| {
@@ -320,15 +325,15 @@ impl Purges {
     }
 }
 
-/// Takes the later of two purges, for each fate.
+/// Takes the later purge of each fate.
 fn raise(numbers: &mut Numbers, others: &Numbers) {
     for (number, other) in numbers.iter_mut().zip(others) {
         *number = (*number).max(*other);
     }
 }
 
-/// Whether a text fits a pattern with `*` in it. The work is bounded by their lengths: each star takes the first
-/// position where the text after it fits, and never another.
+/// Whether a text matches a pattern with `*`. The cost is bounded by both lengths: each star is matched at the first
+/// position where the following text fits, without backtracking.
 fn fits(pattern: &[u8], text: &[u8]) -> bool {
     let mut parts = pattern.split(|byte| *byte == b'*');
     let first = parts.next().unwrap_or_default();
@@ -341,13 +346,13 @@ fn fits(pattern: &[u8], text: &[u8]) -> bool {
     rest.ends_with(last)
 }
 
-/// Longest pattern or tag.
+/// Maximum length of a pattern or tag in bytes.
 pub const TEXT_MAX: usize = 4096;
 
 /// Bytes of a record before its text: length, checksum, number, kind and fate.
 const RECORD_HEAD: usize = 4 + 4 + 8 + 2;
 
-/// Appends a purge as a record of the log; the text of one that is too long is `false`.
+/// Appends a purge as a log record; returns `false` if its text is too long.
 ///
 /// ```text
 ///   length of what follows the checksum u32 | crc32c of it u32 | number u64 | kind u8 | fate u8 | text
@@ -375,17 +380,17 @@ pub fn encode(purge: &Purge, checksum: fn(&[u8]) -> u32, out: &mut Vec<u8>) -> b
     true
 }
 
-/// The records of a log, up to the first that is not whole: that one was never confirmed.
+/// The records of a log up to the first incomplete one, which was never confirmed.
 #[derive(Debug)]
 pub struct Log<'a> {
     rest: &'a [u8],
     checksum: fn(&[u8]) -> u32,
-    /// Bytes of whole records so far: the bytes after them must be cut off before the log continues.
+    /// Bytes of complete records so far. The bytes after them must be truncated before the log continues.
     pub good: usize,
 }
 
 impl<'a> Log<'a> {
-    /// A log that was read.
+    /// Creates an iterator over the bytes of a log.
     pub fn new(bytes: &'a [u8], checksum: fn(&[u8]) -> u32) -> Log<'a> {
         Log { rest: bytes, checksum, good: 0 }
     }
@@ -403,12 +408,12 @@ impl Iterator for Log<'_> {
             return None;
         }
         let (head, text) = record.split_at(RECORD_HEAD - 8);
-        // No such record is ever written, and it could not be written again.
+        // Such a record is never written, and it could not be written again.
         if text.len() > TEXT_MAX {
             return None;
         }
         let sequence = u64::from_le_bytes(head[..8].try_into().ok()?);
-        // The number that would follow it does not exist.
+        // The following sequence number would not exist.
         if sequence == u64::MAX {
             return None;
         }
@@ -581,7 +586,7 @@ mod tests {
     }
 
     proptest! {
-        /// A log that ends anywhere gives back the whole records before that place, and nothing else.
+        /// A log that is truncated at any position returns the complete records before it, and nothing else.
         #[test]
         fn a_log_that_is_torn(purges in prop::collection::vec(some_purge(), 0..8), cut in any::<prop::sample::Index>()) {
             let (mut bytes, mut ends) = (Vec::new(), vec![0]);
@@ -597,7 +602,7 @@ mod tests {
             prop_assert_eq!(log.good, ends[whole]);
         }
 
-        /// The room behind the last record has zeroes: they end the log.
+        /// The preallocated space behind the last record is zeroed; zeroes end the log.
         #[test]
         fn zeroes_end_a_log(purges in prop::collection::vec(some_purge(), 0..8), zeroes in 0usize..100) {
             let mut bytes = Vec::new();
@@ -609,7 +614,7 @@ mod tests {
             prop_assert_eq!(log.good, whole);
         }
 
-        /// Only this server writes it, but disks can corrupt it.
+        /// Only this server writes the log, but disks can corrupt it.
         #[test]
         fn garbage_is_no_purge(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let mut log = Log::new(&bytes, sum);
@@ -617,7 +622,7 @@ mod tests {
             prop_assert!(log.good <= bytes.len() && (count > 0) == (log.good > 0));
         }
 
-        /// The kept purges have the same effect as all purges ever made.
+        /// The stored purges have the same effect as all purges ever made.
         #[test]
         fn the_list_is_as_good_as_the_history(scopes in prop::collection::vec((0u8..3, any::<bool>()), 0..12)) {
             let mut purges = Purges::default();

@@ -1,12 +1,13 @@
-//! The io_uring backend: one ring of one thread for sockets and files.
+//! The io_uring backend: one io_uring instance ("ring") per thread for sockets and files.
 //!
-//! [`Uring::start`] stages operations, [`Uring::turn`] is the one kernel entry of a turn: it submits the staged
-//! entries, waits, and collects. `complete.rs` interprets completions, `entry.rs` builds entries, the queues and system
-//! calls are in `ring.rs`, set-up and refusals in `setup.rs`. Buffers for received bytes are in `recv.rs`, memory of
-//! operations in `in_flight.rs`, ends that the kernel does not report in `doubt.rs`.
+//! [`Uring::start`] stages operations. [`Uring::turn`] makes the single kernel entry of an event-loop turn: it submits
+//! the staged entries, waits, and collects completions. `complete.rs` interprets completions and `entry.rs` builds
+//! submission entries. The queues and system calls are in `ring.rs`, set-up and its errors in `setup.rs`, buffers for
+//! received bytes in `recv.rs`. Memory of operations in flight is in `in_flight.rs`; `doubt.rs` finds ends of streams
+//! that the kernel does not report.
 //!
-//! Nothing here frees memory that the kernel may still write to: closing a ring does not wait for its operations, so an
-//! owner that could not drain leaks the table of slots, and this type leaks the rest.
+//! Nothing here frees memory that the kernel may still write to. Closing a ring does not wait for its operations. So an
+//! owner that could not drain the ring leaks the table of slots, and this type leaks its own memory.
 
 mod complete;
 mod doubt;
@@ -40,12 +41,12 @@ use crate::engine::{EngineConfig, Note, Wait};
 use crate::op::{Completion, Fd, Op, OpId, RECV_LARGE_BYTES, RecvInto};
 use crate::slot::Slots;
 
-/// Entries of the completion queue that room is kept for: as many as a busy turn brings.
+/// Completion-queue entries for which `trim` keeps memory: the number of completions of a busy turn.
 const BATCH_KEPT: usize = 256;
 
-/// Completions without an operation that may be in the queue: failed cancellations and the doorbell.
+/// Completion-queue entries for completions without an operation: failed cancellations and the doorbell.
 const COMPLETIONS_SPARE: u32 = 256;
-/// The smallest completion queue. Multishot operations fill it without being submitted again.
+/// Smallest size of the completion queue. Multishot operations add completions without being submitted again.
 const COMPLETIONS_MIN: u32 = 4096;
 
 /// The purpose of a ring.
@@ -58,7 +59,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// The operations that its ring allows.
+    /// Returns the opcodes that a ring with this role allows.
     fn opcodes(self) -> impl Iterator<Item = &'static u8> {
         let network: &[u8] = if self == Role::NetAndDisk { &entry::NETWORK } else { &[] };
         let zero_copy: &[u8] = if self == Role::NetAndDisk { &entry::ZERO_COPY } else { &[] };
@@ -66,59 +67,59 @@ impl Role {
     }
 }
 
-/// Features that tests remove from a ring.
+/// Limits that tests impose on a ring.
 #[derive(Clone, Copy, Debug, Default)]
 struct Limits {
-    /// Setup flags that the kernel is taken not to know.
+    /// Setup flags that are treated as unknown to the kernel.
     denied: u32,
-    /// Places in the completion queue.
+    /// Entries of the completion queue.
     completions: Option<u32>,
 }
 
-/// Whether buffers are registered with the ring.
+/// State of the registration of buffers with the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BufferRegistration {
-    /// Chunk by chunk, when a direct read first uses one; this many bytes are.
+    /// Each chunk is registered when a direct read first uses it; `bytes` are registered so far.
     Lazy { bytes: usize },
-    /// No more: the kernel has refused.
+    /// The kernel has refused a registration, so no further chunks are registered.
     Refused,
 }
 
-/// Numbers of one ring since its start.
+/// Counters of one ring since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RingCounters {
     /// Entries into the kernel.
     pub(crate) kernel_entries: u64,
-    /// Receives that found no buffer.
+    /// Receives that failed because no buffer was available.
     pub(crate) recv_starved: u64,
-    /// Multishot operations that were started again after the kernel had ended them.
+    /// Multishot operations that were restarted after the kernel had ended them.
     pub(crate) rearmed: u64,
-    /// Zero-copy sends that went by copying.
+    /// Zero-copy sends that were refused and repeated with a copy.
     pub(crate) zero_copy_refused: u64,
-    /// Checks whether sockets have ended.
+    /// Checks whether sockets have reached the end of the stream.
     pub(crate) looks: u64,
 }
 
 /// One ring of one thread.
 pub(crate) struct Uring {
-    /// First, so that it is dropped before the memory that it knows.
+    /// The first field, so that it is dropped before the memory that is registered with it.
     ring: Ring,
     recv: Option<RecvRing>,
-    /// The large ones.
+    /// Receive buffers of [`RECV_LARGE_BYTES`].
     recv_large: Option<RecvRing>,
     flights: InFlightTable,
     pool: Pool,
-    /// Entries for which the queue had no place, in order.
+    /// Entries for which the submission queue had no space, in order.
     backlog: VecDeque<Entry>,
     /// Receives that wait for buffers, in order.
     starved: VecDeque<OpId>,
-    /// Operations that end as cancelled without the kernel, at the next turn.
+    /// Operations that are cancelled without the kernel at the next turn.
     early: Vec<OpId>,
-    /// Streams with received bytes, perhaps with an end that was not reported.
+    /// Streams with received bytes whose end may not have been reported.
     doubts: Doubts,
-    /// Operations that the kernel was moving when they were cancelled; the cancellation is repeated.
+    /// Operations that were cancelled while the kernel was moving them between queues; the cancellation is repeated.
     recancel: Vec<OpId>,
-    /// Completions being handled; kept for its memory.
+    /// Completions being handled; a field so that its memory is reused.
     batch: Vec<Cqe>,
     registration: BufferRegistration,
     note: Option<Note>,
@@ -126,18 +127,18 @@ pub(crate) struct Uring {
     doorbell_armed: bool,
     rung: bool,
     zero_copy: bool,
-    /// Whether the kernel knows every operation that is submitted here, but for those that it need not know.
+    /// Whether the kernel supports every opcode that is submitted here, except the optional ones.
     knows_opcodes: bool,
-    /// Whether the kernel can cut files by the ring.
+    /// Whether the kernel supports ftruncate through io_uring.
     truncates: bool,
     counters: RingCounters,
 }
 
 impl Uring {
-    /// A ring of the calling thread, which alone may use it.
+    /// Creates a ring for the calling thread, which alone may use it.
     ///
     /// # Errors
-    /// When the kernel refuses it, with the likely cause; for lack of memory after a second.
+    /// When the kernel refuses it, with the likely cause. Out-of-memory errors are retried for a second.
     pub(crate) fn new(config: &EngineConfig, pool: &Pool, role: Role) -> Result<Uring, SetupError> {
         setup::patiently(|| Uring::with_limits(config, pool, role, Limits::default()))
     }
@@ -149,8 +150,8 @@ impl Uring {
         limits: Limits,
     ) -> Result<Uring, SetupError> {
         assert!(config.ops_max <= SLOTS_MAX, "slots are numbered with 24 bits");
-        // One terminal completion for each operation and one for each buffer that a multishot receive may
-        // fill: more cannot be pending, so the queue does not overflow.
+        // One terminal completion per operation, plus one for each buffer that a multishot receive may fill. No more
+        // completions can be pending, so the queue does not overflow.
         let completions = config.ops_max + u32::from(config.recv_buffers) + COMPLETIONS_SPARE;
         let completions = limits.completions.unwrap_or(completions.max(COMPLETIONS_MIN)).next_power_of_two();
         let ladder = match role {
@@ -208,27 +209,27 @@ impl Uring {
         })
     }
 
-    /// Whether the kernel knows zero-copy sends.
+    /// Whether the kernel supports zero-copy sends.
     pub(crate) fn send_zero_copy(&self) -> bool {
         self.zero_copy
     }
 
-    /// Whether the kernel has no operation of a ring for this.
+    /// Whether io_uring on this kernel has no opcode for this operation.
     pub(crate) fn lacks(&self, op: &Op) -> bool {
         op.needs_thread() || matches!(op, Op::Truncate { .. }) && !self.truncates
     }
 
-    /// How the ring was set up.
+    /// Returns the mode in which the ring was set up.
     pub(crate) fn mode(&self) -> Mode {
         self.ring.mode()
     }
 
-    /// Whether the kernel knows every operation that is submitted here, zero copy aside.
+    /// Whether the kernel supports every opcode that is submitted here, except zero-copy sends and ftruncate.
     pub(crate) fn knows_opcodes(&self) -> bool {
         self.knows_opcodes
     }
 
-    /// Registers the memory behind a buffer, to find out whether that can be had.
+    /// Registers the memory of a buffer, to find out whether registration is possible.
     ///
     /// # Errors
     /// The kernel's error.
@@ -240,7 +241,8 @@ impl Uring {
         }
     }
 
-    /// Stages the operation in the slot. It completes in a later turn; one that is known to fail goes to `done` now.
+    /// Stages the operation in the slot. It completes in a later turn; an operation that fails immediately is added to
+    /// `done`.
     pub(crate) fn start(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
         let op = slots.op(id);
         debug_assert!(!self.lacks(op), "what a ring lacks is sent elsewhere");
@@ -260,15 +262,15 @@ impl Uring {
         }
     }
 
-    /// Asks for an early end of an operation on a socket or of a poll. Operations on files run to their
-    /// end: the kernel could not stop them anyway once they are at the device.
+    /// Requests an early end of a poll or of an operation on a socket. Operations on files run to their end, because
+    /// the kernel cannot stop them once the device has them.
     pub(crate) fn cancel(&mut self, id: OpId, slots: &mut Slots) {
         let Some(op) = slots.get(id).and_then(|slot| slot.op.as_ref()) else { return };
         let cancellable = match op {
             Op::Accept { .. } | Op::Recv { .. } | Op::Send { .. } | Op::Connect { .. } | Op::Poll { .. } => {
                 true
             }
-            // Work on files, and operations that complete at once.
+            // Operations on files, and operations that complete immediately.
             _ => false,
         };
         let Some(flight) = self.flights.get(id).filter(|flight| cancellable && !flight.cancelled) else {
@@ -281,24 +283,24 @@ impl Uring {
                 self.early.push(id);
             }
             Phase::Kernel => self.push(entry::cancel(id)),
-            // The bytes were sent or the notification is on its way.
+            // Either the bytes were sent or the notification will arrive.
             Phase::Notice | Phase::Copying | Phase::Idle => {}
         }
     }
 
-    /// Asks for an early end of everything that [`Uring::cancel`] can end: the first step of a drain. The
-    /// owner then turns until its table is empty or its deadline has come.
+    /// Requests an early end of everything that [`Uring::cancel`] can end: the first step of a drain. The owner then
+    /// calls `turn` until its table is empty or its deadline has passed.
     pub(crate) fn cancel_all(&mut self, slots: &mut Slots) {
         for id in slots.in_flight() {
             self.cancel(id, slots);
         }
     }
 
-    /// Submits, waits according to `wait` and collects, in one kernel entry or, when there is no work for the kernel,
-    /// in none. With something in `done` already there is no wait.
+    /// Submits, waits according to `wait` and collects completions. Makes one kernel entry, or none if the kernel has
+    /// no work. Does not wait if `done` already has completions.
     ///
     /// # Errors
-    /// Only after a defect, such as a use from another thread; interruptions are no error.
+    /// Only after a defect, such as a use from another thread. An interrupted wait is not an error.
     pub(crate) fn turn(
         &mut self,
         wait: Wait,
@@ -320,7 +322,7 @@ impl Uring {
         entered
     }
 
-    /// Submits staged entries and collects, without waiting: for a ring whose descriptor is in an epoll set.
+    /// Submits staged entries and collects completions without waiting: for a ring whose descriptor is in an epoll set.
     ///
     /// # Errors
     /// As [`Uring::turn`].
@@ -328,13 +330,13 @@ impl Uring {
         self.turn(Wait::No, slots, done)
     }
 
-    /// Whether the kernel has not yet taken all that is staged, because memory was short or a signal came.
-    /// An owner that waits elsewhere must come back soon.
+    /// Whether the kernel has not consumed all staged entries yet, because of a memory shortage or a signal. An owner
+    /// that waits in epoll must call again soon.
     pub(crate) fn has_staged(&mut self) -> bool {
         self.ring.staged() > 0 || !self.backlog.is_empty()
     }
 
-    /// The ring's descriptor: readable when there is something to collect.
+    /// Returns the ring's descriptor, which is readable when completions are available.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.ring.as_fd()
     }
@@ -350,24 +352,24 @@ impl Uring {
         std::mem::take(&mut self.rung)
     }
 
-    /// Something that the operator should hear of; each only once.
+    /// Returns a condition to report to the operator, each only once.
     pub(crate) fn take_note(&mut self) -> Option<Note> {
         self.note.take()
     }
 
-    /// Gives idle memory back to the system; returns the bytes.
+    /// Returns idle memory to the system; returns the number of bytes.
     pub(crate) fn trim(&mut self) -> usize {
         self.batch.shrink_to(BATCH_KEPT);
         let (pool, ring) = (&self.pool, &self.ring);
         pool.trim(|place| ring.fix_buffer(place, None).is_ok()) + self.flights.trim()
     }
 
-    /// Numbers since start.
+    /// Returns the counters since start.
     pub(crate) fn counters(&self) -> RingCounters {
         RingCounters { kernel_entries: self.ring.entries, ..self.counters }
     }
 
-    /// Builds the entry of an operation and puts it into the queue.
+    /// Builds the submission entry of an operation and enqueues it.
     fn stage(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
         let Some(op) = slots.get(id).and_then(|slot| slot.op.as_mut()) else { return };
         if let Err(errno) = self.stage_op(id, op) {
@@ -390,15 +392,15 @@ impl Uring {
         Ok(())
     }
 
-    /// The place of an operation's buffer in the ring's table: for direct reads and writes and for
-    /// zero-copy sends, where it saves the kernel the look-up of the pages.
+    /// Returns the index of an operation's buffer in the ring's table of fixed buffers. Direct reads and writes and
+    /// zero-copy sends use it, to save the kernel the lookup of the pages.
     fn fixed_place(&mut self, op: &Op, copying: bool) -> Option<u16> {
         match op {
             Op::Read { file, buf, .. } | Op::Write { file, buf, .. } if file.is_direct() => self.fix(buf),
             Op::Send { data, zero_copy: true, .. } if !copying => {
                 let mut parts = data.parts();
                 let buf = parts.next()?.buf()?;
-                // With several segments the message has a header, and that takes no fixed buffer.
+                // Several segments need a message header (sendmsg), which supports no fixed buffer.
                 if parts.next().is_none() { self.fix(buf) } else { None }
             }
             _ => None,
@@ -421,14 +423,14 @@ impl Uring {
         place
     }
 
-    /// Puts an entry into the queue, or behind those that wait for a place in it.
+    /// Adds an entry to the submission queue, or to the backlog if the queue is full or entries already wait.
     fn push(&mut self, entry: Entry) {
         if !self.backlog.is_empty() || !self.ring.push_or_submit(&entry) {
             self.backlog.push_back(entry);
         }
     }
 
-    /// Stages all that waits for a turn.
+    /// Stages everything that was deferred to the next turn.
     fn prepare(&mut self, slots: &mut Slots, done: &mut Vec<Completion>) {
         for id in std::mem::take(&mut self.early) {
             self.finish(id, Err(Errno::CANCELED), slots, done);
@@ -453,9 +455,9 @@ impl Uring {
         self.feed(slots, done);
     }
 
-    /// Puts fresh buffers where received bytes have taken some, and starts receives that waited for them
-    /// again: all of them when there is a buffer for each, else, once half of the buffers are back, as
-    /// many as there are. Fewer would only fail again.
+    /// Replaces receive buffers that received bytes have used, and restarts receives that wait for buffers. Restarts
+    /// all of them if there is a buffer for each. Otherwise waits until half of the buffers are available and restarts
+    /// as many receives; with fewer buffers they would only fail again.
     fn feed(&mut self, slots: &mut Slots, done: &mut Vec<Completion>) {
         let Some(recv) = self.recv.as_mut() else { return };
         for ring in [&mut *recv].into_iter().chain(&mut self.recv_large) {
@@ -483,8 +485,8 @@ impl Uring {
             return Ok(());
         }
         match self.ring.enter(staged, wait_for, true, timeout) {
-            // The time is up; a signal came; completions must be collected first; memory is short. The next turn
-            // continues where the kernel stopped.
+            // Timeout, signal, completions to be collected first, or a memory shortage. The next turn continues where
+            // the kernel stopped.
             Ok(_) | Err(Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN) => Ok(()),
             Err(errno) => Err(errno),
         }
@@ -504,7 +506,7 @@ impl Uring {
         self.feed(slots, done);
     }
 
-    /// Ends an operation that returns only a result and its own memory.
+    /// Completes an operation that returns only a result and its own memory.
     fn finish(
         &mut self,
         id: OpId,
@@ -523,7 +525,7 @@ impl Uring {
 impl Drop for Uring {
     fn drop(&mut self) {
         if self.flights.live() > 0 {
-            // The kernel may still read and write here after the ring is closed.
+            // The kernel may still access this memory after the ring is closed.
             std::mem::forget(std::mem::replace(&mut self.flights, InFlightTable::new()));
             std::mem::forget((self.recv.take(), self.recv_large.take()));
         }

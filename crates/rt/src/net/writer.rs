@@ -20,7 +20,7 @@ use crate::reactor::{self, Reactor};
 pub struct Writer {
     reactor: Rc<Reactor>,
     fd: Fd,
-    /// Sends of at least this many bytes are made without a copy.
+    /// Minimum size in bytes of a send that is made without a copy.
     zero_copy_from: Option<usize>,
     state: WriterState,
     sent: Cell<u64>,
@@ -39,48 +39,48 @@ pub struct Writer {
 ///   an error, or what is given up half-way: Torn
 /// ```
 enum WriterState {
-    /// Nothing is on its way.
+    /// No operation is in flight.
     Ready,
-    /// The engine sends; this many bytes at most, with `more` to follow.
+    /// The engine sends at most `len` bytes; with `more`, further data follows.
     Sending { wait: OpHandle, len: usize, more: bool },
-    /// A send without a copy was short: its bytes are needed again.
+    /// A zero-copy send was short; its segments are needed to send the remaining bytes.
     Returning { wait: OpHandle, result: Result<u32, Errno>, more: bool },
-    /// The socket is full.
+    /// The socket's send buffer is full.
     Blocked { wait: OpHandle, data: Segments, more: bool },
-    /// Bytes of a file are moved; where the socket was full its room is waited for first.
+    /// Bytes of a file are being sent. If the socket is full, the writer first waits for space.
     Moving { wait: OpHandle, is_full: bool },
     /// A task waits until the socket accepts bytes.
     Awaiting { wait: OpHandle },
-    /// How many bytes have reached the peer is unknown, so nothing may follow them.
+    /// The number of bytes that have reached the peer is unknown, so nothing more may be sent.
     Torn,
 }
 
-/// A part of a file that is moved without passing through user space.
+/// A range of a file that is sent without passing through user space (sendfile).
 #[derive(Clone, Copy)]
 pub struct FilePart<'f> {
     /// The file.
     pub file: &'f File,
-    /// The first byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// How many bytes at most.
+    /// Maximum number of bytes.
     pub len: u32,
     /// The device that the file is on.
     pub device: DeviceId,
-    /// The engine that moves them.
+    /// The disk backend that sends them.
     pub via: DiskVia,
 }
 
-/// A send in flight; made by [`Writer::send`]. Dropping it gives the operation up.
+/// A send in flight, created by [`Writer::send`]. Dropping it abandons the operation.
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct Sending<'w> {
     writer: &'w mut Writer,
-    /// The result if there is nothing to send, or sending has ended.
+    /// The result, if there is nothing to send or sending has ended.
     early: Option<(Result<(), Errno>, Segments)>,
 }
 
 impl Writer {
-    /// A second writer beside that of the connection's [`crate::Socket`], for code that sends while other code holds
-    /// the first. Only one of the two may have bytes in flight.
+    /// Creates a second writer beside that of the connection's [`crate::Socket`], for code that sends while other code
+    /// holds the first. Only one of the two may have bytes in flight.
     pub fn aside(socket: &Fd) -> Writer {
         Writer::new(&reactor::current(), socket.clone())
     }
@@ -95,9 +95,9 @@ impl Writer {
         }
     }
 
-    /// Sends all of `data`; `more` announces that further bytes follow at once. The segments come back to have their
-    /// vectors used again, unless the kernel still sends from them. After an error, and after a send that was dropped
-    /// half-way, further sends fail with `ECONNABORTED`.
+    /// Sends all of `data`; `more` announces that further bytes follow immediately. Returns the segments, so that their
+    /// vectors can be reused, unless the kernel still sends from them. After an error, and after a send that was
+    /// dropped before it completed, further sends fail with `ECONNABORTED`.
     pub fn send(&mut self, data: Segments, more: bool) -> Sending<'_> {
         let early = match self.state {
             WriterState::Ready if data.is_empty() => Some((Ok(()), data)),
@@ -110,7 +110,7 @@ impl Writer {
         Sending { writer: self, early }
     }
 
-    /// Hands bytes to the engine, if there are any.
+    /// Submits a send to the engine.
     fn start(&mut self, data: Segments, more: bool) {
         let len = data.len();
         assert!(len > 0, "a send has bytes");
@@ -119,7 +119,7 @@ impl Writer {
         self.state = WriterState::Sending { wait: self.reactor.start(op, UNLIMITED), len, more };
     }
 
-    /// Goes through the states until all is sent or there is something to wait for.
+    /// Advances the state until all bytes are sent or the task has to wait.
     fn poll_sent(&mut self, context: &mut Context<'_>) -> Poll<(Result<(), Errno>, Segments)> {
         loop {
             match &mut self.state {
@@ -166,7 +166,7 @@ impl Writer {
         }
     }
 
-    /// Follows the end of an operation. A short count is legal anywhere: an engine may stop at a full socket or
+    /// Handles the completion of a send. A short count is legal at any time: an engine may stop at a full socket or
     /// between segments.
     fn count(
         &mut self,
@@ -207,8 +207,8 @@ impl Writer {
         (Err(errno), data)
     }
 
-    /// As [`Writer::send`] without a future: sends all of `data`, and is polled again, with the same arguments, until
-    /// it is ready. `data` is empty meanwhile and then has the segments back.
+    /// As [`Writer::send`] without a future: sends all of `data`, and must be polled again with the same arguments
+    /// until it is ready. `data` is empty until then; at the end it has the segments again.
     pub fn poll_send(
         &mut self,
         context: &mut Context<'_>,
@@ -226,8 +226,9 @@ impl Writer {
         Poll::Ready(result)
     }
 
-    /// Moves a part of a file to the socket without passing through user space; waits while the socket is full, and
-    /// returns how many bytes went, which may be fewer. 0 is the end of the file. Polled as [`Writer::poll_send`].
+    /// Sends a range of a file without passing through user space (sendfile), and waits while the socket is full.
+    /// Returns the number of bytes sent, which may be less than requested; 0 is the end of the file. Polled as
+    /// [`Writer::poll_send`].
     pub fn poll_sendfile(
         &mut self,
         context: &mut Context<'_>,
@@ -265,7 +266,7 @@ impl Writer {
         }
     }
 
-    /// Waits until the socket takes bytes. Polled as [`Writer::poll_send`].
+    /// Waits until the socket accepts bytes. Polled as [`Writer::poll_send`].
     pub fn poll_writable(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Errno>> {
         loop {
             let wait = match self.state {
@@ -284,13 +285,13 @@ impl Writer {
         }
     }
 
-    /// Waits for the engine to report that the socket takes bytes.
+    /// Waits for the engine to report that the socket accepts bytes.
     fn start_to_poll(&self) -> OpHandle {
         let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Writable };
         self.reactor.start(op, UNLIMITED)
     }
 
-    /// The terminal result of an operation.
+    /// Returns the terminal result of an operation.
     fn poll_last(&self, context: &mut Context<'_>, wait: OpHandle) -> Poll<Result<u32, Errno>> {
         loop {
             let outcome = ready!(self.reactor.poll_wait(wait, context));
@@ -300,8 +301,8 @@ impl Writer {
         }
     }
 
-    /// Gives up a send that was polled and is not ready. How many of its bytes have reached the peer is unknown, so
-    /// nothing may follow them.
+    /// Abandons a send that was polled and is not ready. The number of bytes that have reached the peer is unknown, so
+    /// nothing more may be sent.
     pub fn give_up(&mut self) {
         let (wait, then) = match self.state {
             WriterState::Sending { wait, .. }
@@ -327,9 +328,9 @@ impl Writer {
         poll_fn(|context| writer.0.poll_writable(context)).await
     }
 
-    /// Sends by a call of this thread the bytes that the socket accepts at once; the others stay in `data`. For callers
-    /// that also make the next call directly: the engine sends many responses with one entry into the kernel, but one
-    /// that is half sent by a call would wait for it.
+    /// Sends the bytes that the socket accepts immediately, by a system call of this thread; the remaining bytes stay
+    /// in `data`. For callers that also make the next system call directly. The engine sends many responses with one
+    /// kernel entry, but a response that was half sent by a call would wait for that entry.
     pub fn send_now(&mut self, data: &mut Segments, more: bool) -> Result<(), Errno> {
         if !matches!(self.state, WriterState::Ready) {
             return Err(Errno::CONNABORTED);
@@ -356,7 +357,8 @@ impl Writer {
         }
     }
 
-    /// As [`Writer::sendfile`], by a call of this thread for bytes that are in memory; `EAGAIN` where the socket is full.
+    /// As [`Writer::sendfile`], by a system call of this thread, for bytes that are resident; `EAGAIN` when the socket
+    /// is full.
     pub fn sendfile_now(&mut self, file: &File, offset: u64, len: u32) -> Result<u32, Errno> {
         if !matches!(self.state, WriterState::Ready) {
             return Err(Errno::CONNABORTED);
@@ -377,8 +379,8 @@ impl Writer {
         }
     }
 
-    /// Sends of at least `threshold` bytes are made without a copy where the engine can; `None`, the
-    /// default, copies always. It pays on a real network card only.
+    /// Sends at least `threshold` bytes without a copy where the engine supports it; `None`, the default, always
+    /// copies. Zero-copy sends pay off on a real network card only.
     pub fn set_zero_copy(&mut self, threshold: Option<usize>) {
         self.zero_copy_from = threshold;
     }
@@ -388,19 +390,20 @@ impl Writer {
         !self.reactor.caps.send_zero_copy || self.zero_copy_from.is_none_or(|threshold| len < threshold)
     }
 
-    /// Bytes that were passed to the kernel.
+    /// Returns the number of bytes passed to the kernel.
     pub fn sent(&self) -> u64 {
         self.sent.get()
     }
 
-    /// A number that grows as the peer takes bytes: the bytes acknowledged by TCP, else the bytes sent less those
-    /// queued in the kernel. One system call; meant for when a timer has fired. 0 if the kernel reports neither.
+    /// Returns a number that grows as the peer receives bytes: the bytes acknowledged by TCP, or the bytes sent less
+    /// those queued in the kernel; 0 if the kernel reports neither. Makes one system call; meant for use after a timer
+    /// has expired.
     pub fn progress(&self) -> u64 {
         progress(&self.fd, self.sent.get())
     }
 
-    /// Ends the stream towards the peer. A plain system call: through the ring it would take a kernel thread. An error
-    /// means that the connection is gone, which the reader will report.
+    /// Ends the stream towards the peer, shutdown(SHUT_WR). A plain system call, because io_uring would use a kernel
+    /// worker for it. An error means that the connection is closed, which the reader will report.
     pub fn shutdown(&self) {
         let _ = rustix::net::shutdown(self.fd(), Shutdown::Write);
     }
@@ -417,7 +420,7 @@ pub async fn send_aside(socket: &Fd, data: Segments) -> Result<(), Errno> {
     writer.send(data, false).await.0
 }
 
-/// As [`Writer::progress`], of any socket: what still queues is taken from `sent`.
+/// As [`Writer::progress`], for any socket: subtracts the bytes still queued from `sent`.
 pub fn progress(socket: &Fd, sent: u64) -> u64 {
     let fd = socket.as_fd();
     io::sys::tcp_bytes_acked(fd).unwrap_or_else(|_| {
@@ -426,14 +429,14 @@ pub fn progress(socket: &Fd, sent: u64) -> u64 {
     })
 }
 
-/// Bytes that the peer has not acknowledged; 0 if the kernel does not report it.
+/// Returns the bytes that the peer has not acknowledged; 0 if the kernel does not report them.
 pub fn unacknowledged(socket: &Fd) -> u64 {
     io::sys::send_queue_bytes(socket.as_fd()).map_or(0, u64::from)
 }
 
-/// Bytes that a socket takes without waiting for its peer. A third of the free memory of its send buffer: packets to a
-/// peer with a small window take more than twice their bytes, and a longer send would wait and hold its buffer. 0 where
-/// the kernel does not report it.
+/// Returns the number of bytes that a socket accepts without waiting for its peer: a third of the free memory of its
+/// send buffer. Packets to a peer with a small window occupy more than twice their bytes; a longer send would wait and
+/// occupy its buffer. 0 if the kernel does not report it.
 pub fn room(socket: &Fd) -> u64 {
     let free = io::sys::send_buffer(socket.as_fd()).map_or(0, |(size, used)| size.saturating_sub(used));
     u64::from(free / 3)
