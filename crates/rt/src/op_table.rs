@@ -1,7 +1,7 @@
-//! Operations in flight in the runtime: the waiting task of each, and its results.
+//! Operations in flight in the runtime: the waiting task of each operation, and its results.
 //!
-//! A *wait* is the runtime's record of one operation. It has a separate name, because an operation may have to queue
-//! for a slot of the engine before it gets an [`io::OpId`].
+//! A *wait* is the runtime's record of one operation. It has a separate identifier, because an operation may be queued
+//! until the engine has a free slot and it gets an [`io::OpId`].
 //!
 //! ```text
 //!            room                 terminal completion         results taken
@@ -9,11 +9,11 @@
 //!     |                 |  abandoned: the engine is told, nothing is shown      ^
 //!     +-----------------+------------------------------------------------------+
 //! ```
-//! This is the table alone; [`crate::reactor`] submits the operations.
+//! This module contains only the table; [`crate::reactor`] submits the operations.
 //!
-//! Results that no task has taken yet lie together ([`Outcomes`]), and not with the operation that they belong to: a place is
-//! used again as soon as its result is taken, the last one first. So the results of a turn for many connections go through a
-//! few lines of memory that stay in the cache.
+//! Results that no task has taken yet are stored in a common array ([`Outcomes`]), not in the record of their
+//! operation. A cell is reused as soon as its result is taken, last in, first out. So the results of a turn with many
+//! connections use a few cache lines that stay in the CPU cache.
 
 use std::collections::VecDeque;
 
@@ -21,24 +21,24 @@ use io::{Completion, Errno, Fd, Op, OpId, Payload};
 
 use crate::executor::Waiter;
 
-/// Names a wait; one that has ended never means another.
+/// Identifier of a wait; the generation prevents a stale identifier from matching a later wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OpHandle {
     index: u32,
     generation: u32,
 }
 
-/// Results that an ordinary operation may bring before it is stopped: all.
+/// Limit for ordinary operations, whose number of stored results is not limited.
 pub(crate) const UNLIMITED: u32 = u32::MAX;
 
-/// All waits of a runtime, and the operations that the engine had no room for.
+/// All waits of a runtime, and the operations for which the engine had no free slot.
 #[derive(Default)]
 pub(crate) struct OpTable {
     waits: Vec<OpState>,
     free: Vec<u32>,
-    /// Of waits that are made: above those of waits that were given back.
+    /// Generation of new records: above those of records that were freed.
     first_generation: u32,
-    /// The wait of each of the engine's slots. By the contract a slot has one operation at a time.
+    /// Index of the wait of each slot of the engine. By the contract, a slot has one operation at a time.
     by_slot: Vec<u32>,
     outcomes: Outcomes,
     pub(crate) backlog: VecDeque<(OpHandle, Op)>,
@@ -47,20 +47,20 @@ pub(crate) struct OpTable {
     pub(crate) stray: u64,
 }
 
-/// One wait. It lies in one line of the processor's cache, which it has to itself: of many connections none is in the
-/// cache when its turn comes, and each line is fetched for it alone.
+/// A wait, aligned to a CPU cache line. With many connections, the record of an operation is not in the CPU cache when
+/// it completes, so each completion loads this line; it must need only one.
 #[derive(Default)]
 #[repr(align(64))]
 pub(crate) struct OpState {
     generation: u32,
     pub(crate) stage: Stage,
     owner: Owner,
-    /// Closed through the engine with the last result, where the results are not taken.
+    /// Descriptor to close through the engine after the last result, if the results are dropped.
     closes: Option<Fd>,
     pub(crate) waiter: Waiter,
-    /// Results not taken yet.
+    /// Results that the task has not taken yet.
     pub(crate) results: Results,
-    /// Further results that may be stored here before the operation is cancelled.
+    /// Number of further results that may be stored before the operation is cancelled.
     room: u32,
     pub(crate) cancelled: bool,
 }
@@ -72,25 +72,25 @@ pub(crate) enum Stage {
     /// Not in use.
     #[default]
     Free,
-    /// The engine had no room yet.
+    /// Queued, because the engine had no free slot.
     Queued,
-    /// The engine has it.
+    /// Submitted to the engine.
     Flying(OpId),
-    /// The terminal completion has come; its results may still lie here.
+    /// The terminal completion has arrived; its results may not have been taken yet.
     Ended,
 }
 
-/// The use of the results.
+/// The receiver of the results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Owner {
-    /// A task takes them.
+    /// A task takes the results.
     #[default]
     Somebody,
-    /// They are dropped.
+    /// The results are dropped.
     Nobody,
 }
 
-/// The runtime's next step after a completion has been filed.
+/// The next steps of the runtime after a completion was recorded.
 #[derive(Default)]
 pub(crate) struct Filed {
     pub(crate) wake: Waiter,
@@ -99,7 +99,7 @@ pub(crate) struct Filed {
 }
 
 impl OpTable {
-    /// A new wait without an operation of the engine.
+    /// Adds a wait that has no operation in the engine yet.
     pub(crate) fn insert(&mut self, limit: u32) -> OpHandle {
         let index = self.free.pop().unwrap_or_else(|| {
             self.waits.push(OpState { generation: self.first_generation, ..OpState::default() });
@@ -114,7 +114,7 @@ impl OpTable {
         OpHandle { index, generation: wait.generation }
     }
 
-    /// Gives back the memory of waits at the end that are not in use.
+    /// Frees the memory of unused waits at the end of the table.
     pub(crate) fn trim(&mut self) {
         while let Some(wait) = self.waits.pop_if(|wait| wait.stage == Stage::Free) {
             self.first_generation = self.first_generation.max(wait.generation.wrapping_add(1));
@@ -127,7 +127,7 @@ impl OpTable {
         self.outcomes.trim();
     }
 
-    /// The next result of a wait, which the last one frees.
+    /// Returns the next result of a wait; the last result frees the wait.
     pub(crate) fn take(&mut self, id: OpHandle) -> Option<Outcome> {
         let wait = self.waits.get_mut(id.index as usize).filter(|wait| wait.generation == id.generation)?;
         let outcome = self.outcomes.pop(&mut wait.results)?;
@@ -139,7 +139,7 @@ impl OpTable {
         Some(outcome)
     }
 
-    /// Ends a wait whose operation is not in the engine.
+    /// Ends a queued wait as cancelled.
     pub(crate) fn end(&mut self, id: OpHandle) {
         let wait = &mut self.waits[id.index as usize];
         assert_eq!(wait.stage, Stage::Queued, "the engine ends what it has");
@@ -148,7 +148,7 @@ impl OpTable {
         self.outcomes.push(&mut wait.results, cancelled);
     }
 
-    /// Drops the results of a wait from now on. With the last one a descriptor may close.
+    /// Drops the results of a wait from now on. After the last result, `closes` is closed.
     pub(crate) fn leave(&mut self, id: OpHandle, closes: Option<Fd>) {
         let wait = &mut self.waits[id.index as usize];
         assert_eq!(wait.owner, Owner::Somebody, "an operation is left once");
@@ -156,7 +156,7 @@ impl OpTable {
         self.outcomes.clear(&mut wait.results);
     }
 
-    /// Whether operations without a taker are still on their way: descriptors that are being closed.
+    /// Whether operations whose results are dropped are still in flight: descriptors that are being closed.
     pub(crate) fn closing(&self) -> bool {
         self.waits.iter().any(|wait| wait.owner == Owner::Nobody)
     }
@@ -165,7 +165,7 @@ impl OpTable {
         self.waits.get_mut(id.index as usize).filter(|wait| wait.generation == id.generation)
     }
 
-    /// Frees a wait and its results; its name is invalid from here on.
+    /// Frees a wait and its results; its identifier is invalid from now on.
     pub(crate) fn release(&mut self, id: OpHandle) {
         let wait = &mut self.waits[id.index as usize];
         assert!(wait.stage != Stage::Free, "a record is released once");
@@ -178,7 +178,7 @@ impl OpTable {
         self.live -= 1;
     }
 
-    /// The engine has taken the operation of this wait.
+    /// Records the engine's identifier of a submitted operation.
     pub(crate) fn bind(&mut self, id: OpHandle, op: OpId) {
         let slot = op.slot as usize;
         if slot >= self.by_slot.len() {
@@ -193,14 +193,14 @@ impl OpTable {
         self.waits[id.index as usize].stage = Stage::Flying(op);
     }
 
-    /// The wait of an operation that the engine has.
+    /// Returns the wait of an operation that is in the engine.
     pub(crate) fn known(&self, op: OpId) -> Option<OpHandle> {
         let index = *self.by_slot.get(op.slot as usize)?;
         let wait = self.waits.get(index as usize).filter(|wait| wait.stage == Stage::Flying(op))?;
         Some(OpHandle { index, generation: wait.generation })
     }
 
-    /// Files a completion with the wait that it belongs to.
+    /// Stores a completion in its wait.
     pub(crate) fn file(&mut self, completion: Completion) -> Filed {
         let Completion { id: op, result, more, payload } = completion;
         let Some(id) = self.known(op) else {
@@ -213,7 +213,7 @@ impl OpTable {
             self.outcomes.push(&mut wait.results, Outcome { result, more, payload });
             wait.room = wait.room.saturating_sub(1);
             filed.wake = std::mem::take(&mut wait.waiter);
-            // Back-pressure: the peer waits in the kernel's buffers until a task has taken these.
+            // Backpressure: further data stays in the kernel's buffers until a task has taken these results.
             if more && wait.room == 0 && !wait.cancelled {
                 wait.cancelled = true;
                 filed.cancel = Some(op);
@@ -239,7 +239,7 @@ pub(crate) struct Outcome {
     pub(crate) payload: Payload,
 }
 
-/// End of a line, and of the places that are free.
+/// End of a list of results, and of the free list.
 const NONE: u32 = u32::MAX;
 
 /// The results of all operations of a runtime.
@@ -249,13 +249,13 @@ pub(crate) struct Outcomes {
 }
 
 struct OutcomeCell {
-    /// `None` in a place that is free.
+    /// `None` in a free cell.
     outcome: Option<Outcome>,
-    /// The next result of the same operation, or the next free place.
+    /// The next result of the same operation, or the next free cell.
     next: u32,
 }
 
-/// The results of one operation, in the order in which they came.
+/// The results of one operation, in the order of arrival.
 #[derive(Debug)]
 pub(crate) struct Results {
     first: u32,
@@ -281,7 +281,7 @@ impl Default for Outcomes {
 }
 
 impl Outcomes {
-    /// Adds a result behind the others.
+    /// Appends a result to a list.
     pub(crate) fn push(&mut self, results: &mut Results, outcome: Outcome) {
         let place = OutcomeCell { outcome: Some(outcome), next: NONE };
         let index = if self.free == NONE {
@@ -306,7 +306,7 @@ impl Outcomes {
         results.last = index;
     }
 
-    /// Takes the first result.
+    /// Removes and returns the first result of a list.
     pub(crate) fn pop(&mut self, results: &mut Results) -> Option<Outcome> {
         let place = self.places.get_mut(results.first as usize)?;
         let free = std::mem::replace(&mut self.free, results.first);
@@ -316,14 +316,14 @@ impl Outcomes {
         outcome
     }
 
-    /// Gives back the memory of places where none is in use.
+    /// Frees the memory of the cells if none is in use.
     pub(crate) fn trim(&mut self) {
         if self.places.iter().all(|place| place.outcome.is_none()) {
             *self = Outcomes::default();
         }
     }
 
-    /// Drops all results.
+    /// Drops all results of a list.
     pub(crate) fn clear(&mut self, results: &mut Results) {
         while self.pop(results).is_some() {}
     }
@@ -342,7 +342,7 @@ mod tests {
         let mut all = Outcomes::default();
         let mut lines = [Results::default(), Results::default(), Results::default()];
         let mut next = [(0, 0); 3];
-        // Of three lines one grows, one stays at one result, one is emptied now and then.
+        // Of three lists, one grows, one keeps one result, and one is emptied from time to time.
         for round in 0..100 {
             for (line, (pushed, popped)) in lines.iter_mut().zip(&mut next) {
                 all.push(line, outcome(*pushed));

@@ -1,9 +1,9 @@
 //! State that all handles of a runtime share: the engine of the thread, its operations in flight, its timers and
 //! buffers.
 //!
-//! [`OpFuture`] is the future over an operation; dropping it abandons the operation. Sockets and listeners hold
-//! an operation without it, so that a dropped `recv` or `accept` loses no data and no connection. The loop that turns the
-//! engine is in [`crate::runtime`].
+//! [`OpFuture`] is the future of an operation; dropping it abandons the operation. Sockets and listeners hold an
+//! operation without an `OpFuture`, so that a dropped `recv` or `accept` loses no data and no connection. The event
+//! loop that calls the engine is in [`crate::runtime`].
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::Future;
@@ -30,67 +30,68 @@ pub(crate) struct Reactor {
     pub(crate) timers: RefCell<Timers>,
     pub(crate) executor: Rc<Executor>,
     pub(crate) now: Cell<Instant>,
-    /// Time of day of this turn, once it was needed.
+    /// Time of day in this event-loop turn, once it was read.
     wall: Cell<Option<SystemTime>>,
     pub(crate) pool: Pool,
     pub(crate) caps: Rc<Caps>,
-    /// Whether buffers are scarce in this turn, once computed.
+    /// Whether buffers are scarce in this event-loop turn, once computed.
     pub(crate) scarce: Cell<Option<bool>>,
-    /// Signalled when buffers for received bytes have run out, and how often that has been.
+    /// Signalled when no buffer for received bytes is available. `shortages` counts those events.
     pub(crate) shortage: Event,
     shortages: Cell<u64>,
-    /// Tasks that wait for a buffer to read into.
+    /// Tasks that wait for a read buffer.
     pub(crate) buffer_waiters: BufferQueue,
-    /// Descriptors that are closed with the next turn.
+    /// Descriptors to be closed in the next turn.
     pub(crate) to_close: RefCell<Vec<Fd>>,
-    /// Set at the end: operations end at once, descriptors close where they are dropped.
+    /// Set at the end of the runtime: operations end immediately, and descriptors are closed where they are dropped.
     pub(crate) closed: Cell<bool>,
     /// See [`Reactor::turn_id`].
     turn_id: Cell<u64>,
     turns: Cell<u64>,
-    /// Sees each turn of the loop.
+    /// Callback for each turn of the event loop.
     pub(crate) observer: OnceCell<Observer>,
     /// Memory for the completions of a turn.
     batch: RefCell<Vec<Completion>>,
 }
 
-/// A turn of the loop, as its observer sees it.
+/// Figures of an event-loop turn, for its observer.
 #[derive(Clone, Copy, Debug)]
 pub struct LoopTurn {
-    /// The time from the end of one wait for the engine to the beginning of the next: all other tasks waited for so long.
+    /// Time from the end of one wait for the engine to the start of the next: the longest delay of a task that became
+    /// ready in the meantime.
     pub busy: Duration,
-    /// Numbers of the engine since its start.
+    /// Counters of the engine since its start.
     pub engine: io::engine::Counters,
 }
 
-/// Is called in each turn.
+/// Callback that is called in each turn.
 pub(crate) type Observer = Box<dyn Fn(LoopTurn)>;
 
-/// Completions of a turn that room is kept for: as many as a busy turn brings.
+/// Completions for which `trim_tables` keeps memory: the number of a busy turn.
 const BATCH_KEPT: usize = 256;
 
 thread_local! {
     static CURRENT: RefCell<Option<Rc<Reactor>>> = const { RefCell::new(None) };
 }
 
-/// The reactor of this thread.
+/// Returns the reactor of this thread.
 ///
 /// # Panics
-/// Without a limit.
+/// When the thread has no runtime.
 pub(crate) fn current() -> Rc<Reactor> {
     with_current(Rc::clone)
 }
 
-/// Looks at the reactor of this thread.
+/// Calls a function with the reactor of this thread.
 pub(crate) fn with_current<T>(look: impl FnOnce(&Rc<Reactor>) -> T) -> T {
     CURRENT.with(|current| look(current.borrow().as_ref().expect("this thread has a runtime")))
 }
 
 impl Reactor {
-    /// Makes the reactor of this thread.
+    /// Creates the reactor of this thread.
     ///
     /// # Panics
-    /// When the thread has one already.
+    /// When the thread has a reactor already.
     pub(crate) fn new(engine: Box<dyn Engine>) -> Rc<Reactor> {
         let now = Instant::now();
         CURRENT.with(|current| {
@@ -120,13 +121,14 @@ impl Reactor {
         })
     }
 
-    /// The thread has no reactor any more. The thread's storage may be gone when a runtime lives in another thread local.
+    /// Removes the reactor from the thread. If a runtime is stored in another thread local, this thread local may
+    /// already have been destroyed.
     pub(crate) fn leave_thread() {
         let _ = CURRENT.try_with(|current| current.borrow_mut().take());
         Executor::leave_thread();
     }
 
-    /// Shows the turn that ends now to the observer, where there is one: that costs a look at the clock.
+    /// Passes the turn that ends now to the observer, if one is set. This costs reading the clock.
     pub(crate) fn show_turn(&self) {
         if let Some(observer) = self.observer.get() {
             let busy = Instant::now().saturating_duration_since(self.now.get());
@@ -134,7 +136,7 @@ impl Reactor {
         }
     }
 
-    /// A turn has ended, at this time.
+    /// Begins a new turn at this time.
     pub(crate) fn begin_turn(&self, now: Instant) {
         assert!(now >= self.now.get(), "time does not go back");
         self.turns.set(self.turns.get() + 1);
@@ -149,23 +151,23 @@ impl Reactor {
         }
     }
 
-    /// Number of the present turn. A result with the same number is newer than every request that tasks serve now, so
-    /// it is as good as another call.
+    /// Returns the number of the current turn. A result with the same number was obtained after every request that
+    /// tasks serve now was received, so repeating the call gives no newer information.
     pub(crate) fn turn_id(&self) -> u64 {
         self.turn_id.get()
     }
 
-    /// Bytes were received: earlier results may be outdated.
+    /// Records that bytes were received: earlier results may be outdated.
     pub(crate) fn note_received(&self) {
         self.turn_id.set(self.turn_id.get() + 1);
     }
 
-    /// Turns of the engine since start.
+    /// Returns the number of event-loop turns since start.
     pub(crate) fn turns(&self) -> u64 {
         self.turns.get()
     }
 
-    /// The memory for the completions of a turn, which [`Reactor::keep_batch`] takes back.
+    /// Returns the memory for the completions of a turn; [`Reactor::keep_batch`] takes it back.
     pub(crate) fn take_batch(&self) -> Vec<Completion> {
         self.batch.take()
     }
@@ -175,7 +177,7 @@ impl Reactor {
         self.batch.replace(batch);
     }
 
-    /// Gives back the memory of tables and lists that were longer.
+    /// Frees unused memory of tables and lists.
     pub(crate) fn trim_tables(&self) {
         self.executor.trim();
         self.ops.borrow_mut().trim();
@@ -187,7 +189,7 @@ impl Reactor {
         self.executor.wake(waiter);
     }
 
-    /// Time of day, read once in a turn.
+    /// Returns the time of day, which is read once per turn.
     pub(crate) fn wall(&self) -> SystemTime {
         self.wall.get().unwrap_or_else(|| {
             let wall = SystemTime::now();
@@ -203,7 +205,7 @@ impl Reactor {
         self.timers.borrow_mut().reuse(woken);
     }
 
-    /// Files a completion and handles its consequences.
+    /// Records a completion and handles its consequences.
     pub(crate) fn file(&self, completion: Completion) {
         let Filed { wake, cancel, close } = self.ops.borrow_mut().file(completion);
         if let Some(id) = cancel {
@@ -215,7 +217,7 @@ impl Reactor {
         self.wake(wake);
     }
 
-    /// Submits an operation, or queues it when the engine is full. After `limit` untaken results it is cancelled.
+    /// Submits an operation, or queues it when the engine is full. Cancels it once `limit` results wait for the task.
     pub(crate) fn start(&self, op: Op, limit: u32) -> OpHandle {
         let mut ops = self.ops.borrow_mut();
         let id = ops.insert(limit);
@@ -237,12 +239,12 @@ impl Reactor {
         id
     }
 
-    /// Submits the operations that queued for room in the engine, in order, as far as there is room.
+    /// Submits the queued operations in order, as long as the engine has free slots.
     pub(crate) fn submit_backlog(&self) {
         let mut ops = self.ops.borrow_mut();
         while let Some((id, op)) = ops.backlog.pop_front() {
             if ops.get(id).is_none() {
-                // Its future was dropped while it queued.
+                // Its future was dropped while it was queued.
                 continue;
             }
             match self.engine.borrow_mut().submit(op) {
@@ -255,13 +257,13 @@ impl Reactor {
         }
     }
 
-    /// Drops the operations that still queue, at the end of the runtime; descriptors close with them.
+    /// Drops the operations that are still queued, at the end of the runtime, and closes their descriptors.
     pub(crate) fn drop_backlog(&self) {
         let dropped = std::mem::take(&mut self.ops.borrow_mut().backlog);
         drop(dropped);
     }
 
-    /// The next result of a wait; after one without `more` the wait is gone.
+    /// Returns the next result of a wait. A result without `more` frees the wait.
     pub(crate) fn poll_wait(&self, id: OpHandle, context: &mut Context<'_>) -> Poll<Outcome> {
         let mut ops = self.ops.borrow_mut();
         if let Some(outcome) = ops.take(id) {
@@ -272,12 +274,12 @@ impl Reactor {
         Poll::Pending
     }
 
-    /// The next result of a wait if it is there.
+    /// Returns the next result of a wait if one has arrived.
     pub(crate) fn try_wait(&self, id: OpHandle) -> Option<Outcome> {
         self.ops.borrow_mut().take(id)
     }
 
-    /// Whether a result of a wait is there.
+    /// Whether a wait has a result that was not taken yet.
     pub(crate) fn has_result(&self, id: OpHandle) -> bool {
         self.ops.borrow_mut().get(id).is_some_and(|wait| !wait.results.is_empty())
     }
@@ -300,7 +302,7 @@ impl Reactor {
         }
     }
 
-    /// Gives an operation up: its further results are dropped.
+    /// Abandons an operation: its further results are dropped.
     pub(crate) fn abandon(&self, id: OpHandle) {
         let mut ops = self.ops.borrow_mut();
         let Some(wait) = ops.get(id) else { return };
@@ -310,7 +312,7 @@ impl Reactor {
         ops.release(id);
     }
 
-    /// Lets an operation run to its end and drops its results.
+    /// Lets an operation run to its end, and drops its results.
     pub(crate) fn detach(&self, id: OpHandle) {
         let mut ops = self.ops.borrow_mut();
         let Some(wait) = ops.get(id) else { return };
@@ -320,8 +322,8 @@ impl Reactor {
         }
     }
 
-    /// Cancels an operation and closes its descriptor when it has ended. A descriptor that is closed under a pending
-    /// receive neither completes it nor notifies the peer (liburing issue 932), hence the order.
+    /// Cancels an operation, and closes its descriptor after the operation has ended. Closing a descriptor during a
+    /// pending receive neither completes the receive nor notifies the peer (liburing issue 932), hence the order.
     pub(crate) fn close_after(&self, id: OpHandle, fd: Fd) {
         self.cancel(id);
         let mut ops = self.ops.borrow_mut();
@@ -339,21 +341,20 @@ impl Reactor {
         }
     }
 
-    /// Closes a descriptor through the engine with its next turn, without waiting for it. Until then other parts of the
-    /// dropped value may still hold it.
+    /// Closes a descriptor through the engine in its next turn, without waiting for the close. Until then, other fields
+    /// of the dropped value may still hold it.
     pub(crate) fn close(&self, fd: Fd) {
         if !self.closed.get() {
             self.to_close.borrow_mut().push(fd);
         }
     }
 
-    /// Takes back a descriptor that was to be closed with the next turn.
+    /// Removes a descriptor from the list of those to close in the next turn.
     pub(crate) fn keep(&self, fd: &Fd) {
         self.to_close.borrow_mut().retain(|other| other.as_raw_fd() != fd.as_raw_fd());
     }
 
-    /// Submits the closes that have gathered. When an operation still holds a descriptor, it is closed with
-    /// that operation's end.
+    /// Submits the pending closes. A descriptor that an operation still holds is closed when that operation ends.
     pub(crate) fn submit_closes(&self) {
         let mut closes = self.to_close.take();
         for fd in closes.drain(..).filter_map(|fd| fd.into_owned().ok()) {
@@ -365,7 +366,7 @@ impl Reactor {
     }
 }
 
-/// An operation that is abandoned when this is dropped.
+/// The future of an operation, which is abandoned when the future is dropped.
 pub(crate) struct OpFuture {
     reactor: Rc<Reactor>,
     wait: Option<OpHandle>,
@@ -376,7 +377,7 @@ impl OpFuture {
         OpFuture { reactor: Rc::clone(reactor), wait: Some(reactor.start(op, UNLIMITED)) }
     }
 
-    /// The next result; not to be called after one without `more`.
+    /// Returns the next result; must not be called after a result without `more`.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
         let wait = self.wait.expect("nothing is asked for after the terminal result");
         let outcome = ready!(self.reactor.poll_wait(wait, context));
@@ -386,14 +387,14 @@ impl OpFuture {
         Poll::Ready(outcome)
     }
 
-    /// The terminal result, whatever came before it.
+    /// Returns a future of the terminal result, ignoring earlier results.
     pub(crate) fn last(self) -> LastResult {
         LastResult(self)
     }
 }
 
-/// See [`OpFuture::last`]. Polled as it is: nearly every operation is awaited by this, and each state machine around
-/// another one is looked through at every poll.
+/// See [`OpFuture::last`]. A hand-written future: nearly every operation is awaited through it, and each nested `async`
+/// state machine costs time at every poll.
 pub(crate) struct LastResult(OpFuture);
 
 impl Future for LastResult {

@@ -1,47 +1,47 @@
-//! The program's allocator: the C library's, before which each thread that serves keeps blocks that it has given back.
+//! The program's allocator: a cache of freed blocks per worker thread in front of the C library's allocator.
 //!
-//! The C library keeps seven blocks of a size for a thread, and none above 1032 bytes. Requests come in turns of dozens.
-//! All of them take blocks of the same sizes and later give them back, and their futures are of several KiB: most blocks
-//! went the long way, where neighbours are merged and taken apart again.
+//! The C library's own thread cache has seven blocks per size and none above 1032 bytes. Requests are handled in
+//! event-loop turns of dozens. All of them allocate blocks of the same sizes and free them later, and their futures
+//! have several KiB. Without this cache, most blocks took the slow path, which merges and splits neighbouring blocks.
 //!
 //! ```text
 //!   alloc   --> list of the class --(is empty)--> C library
 //!   dealloc --> list of the class --(is full)---> C library
 //! ```
-//! A block always has the size of its class, so that any thread may free a block of another thread. Its class follows
-//! from its [`Layout`]: there is no header. Threads that have not called [`enable`] have no lists.
+//! A block always has the size of its class, so any thread may free a block of another thread. The class follows from
+//! the [`Layout`], so blocks have no header. Threads that have not called [`enable`] have no lists.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ptr;
 
-/// The allocator; see the module's text. For `#[global_allocator]`.
+/// The allocator, for `#[global_allocator]`; see the module documentation.
 pub struct ThreadCachingAlloc;
 
-/// Longest block that is kept: futures of requests are shorter, and longer blocks are buffers.
+/// Maximum size in bytes of a cached block: futures of requests are smaller, and larger blocks are buffers.
 const BYTES_MAX: usize = 4096;
 
-/// Most bytes of one class that one thread keeps: 32 blocks of 4 KiB. With all lists full it is 8 MiB, which the thread
-/// has had in use at one time.
+/// Maximum number of bytes of one class that one thread caches: 32 blocks of 4 KiB. All lists together hold at most 8
+/// MiB, which the thread has had in use at one time.
 const KEPT_BYTES_MAX: usize = 128 << 10;
 
-/// ThreadCachingAlloc of one class that are kept at most: what four turns of 64 requests give back.
+/// Maximum number of cached blocks of one class: as many as four turns of 64 requests free.
 const KEPT_MAX: usize = 256;
 
-/// Longest block of the classes that are 16 bytes apart, as the C library's are.
+/// Largest block in bytes of the classes that are 16 bytes apart, as the C library's are.
 const SMALL_MAX: usize = 1032;
 
-/// Classes are this many bytes apart up to [`SMALL_MAX`], and 8 bytes off its multiples: with the 8 that the C library
-/// has for itself a block fills its chunk.
+/// Distance in bytes between classes up to [`SMALL_MAX`]. Their sizes are 8 bytes above a multiple of 16: with the 8
+/// bytes of the C library's own header, a block fills its chunk.
 const SMALL_STEP: usize = 16;
 
-/// Above they are this many bytes apart.
+/// Distance in bytes between classes above [`SMALL_MAX`].
 const LARGE_STEP: usize = 256;
 
-/// Classes up to [`SMALL_MAX`]; the first of them is not used, since it would have room for 8 bytes.
+/// Number of classes up to [`SMALL_MAX`]. The first class is not used, since its blocks would have 8 bytes.
 const SMALL_CLASSES: usize = SMALL_MAX / SMALL_STEP + 1;
 
-/// All classes.
+/// Number of all classes.
 const CLASSES: usize = SMALL_CLASSES + (BYTES_MAX - SMALL_MAX).div_ceil(LARGE_STEP);
 
 /// The alignment of the C library's blocks.
@@ -51,7 +51,7 @@ const _: () = assert!(class_of(SMALL_MAX) == SMALL_CLASSES - 1 && class_of(SMALL
 const _: () = assert!(class_of(BYTES_MAX) == CLASSES - 1 && bytes_of(CLASSES - 1) >= BYTES_MAX);
 const _: () = assert!(class_of(1) == 1 && bytes_of(1) >= ALIGN_MAX);
 
-/// Has this thread keep blocks from now on.
+/// Enables the cache of this thread.
 pub fn enable() {
     KEPT.with(|kept| {
         for (class, list) in kept.iter().enumerate() {
@@ -60,13 +60,13 @@ pub fn enable() {
     });
 }
 
-/// Frees the blocks that this thread keeps; returns the bytes. It keeps further blocks afterwards.
+/// Frees the blocks that this thread caches; returns the number of bytes. The cache stays enabled.
 pub fn trim() -> usize {
     KEPT.with(|kept| kept.iter().enumerate().map(|(class, list)| list.empty(class)).sum())
 }
 
-/// Has the C library give whole free pages back to the system, of all threads' blocks (malloc_trim(3), glibc only). It
-/// looks at all free blocks, so it is for a time when much was freed.
+/// Makes the C library return completely free pages of all threads to the system (malloc_trim(3), glibc only). It scans
+/// all free blocks, so it is meant for use after many blocks were freed.
 pub fn release_pages() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the call takes no pointers, and moves or frees no block that is in use.
@@ -75,7 +75,7 @@ pub fn release_pages() {
     }
 }
 
-/// Frees the blocks that this thread has kept, and keeps no more.
+/// Disables the cache of this thread and frees its blocks.
 pub fn disable() {
     KEPT.with(|kept| kept.iter().for_each(|list| list.count_max.set(0)));
     trim();
@@ -86,7 +86,7 @@ thread_local! {
     static KEPT: [List; CLASSES] = const { [const { List::new() }; CLASSES] };
 }
 
-/// ThreadCachingAlloc of one class, each of which begins with the address of the next.
+/// The cached blocks of one class as a linked list: each block begins with the address of the next.
 struct List {
     first: Cell<*mut u8>,
     count: Cell<usize>,
@@ -98,7 +98,7 @@ impl List {
         List { first: Cell::new(ptr::null_mut()), count: Cell::new(0), count_max: Cell::new(0) }
     }
 
-    /// A block, or null.
+    /// Removes and returns a block, or null if the list is empty.
     fn take(&self) -> *mut u8 {
         let block = self.first.get();
         if !block.is_null() {
@@ -110,22 +110,22 @@ impl List {
         block
     }
 
-    /// Takes a block in, unless it is full.
+    /// Adds a block; returns `false` if the list is full.
     ///
     /// # Safety
-    /// It is a block of this list's class that is no longer used.
+    /// `block` is a block of this list's class that is no longer used.
     unsafe fn put(&self, block: *mut u8) -> bool {
         if self.count.get() >= self.count_max.get() {
             return false;
         }
-        // SAFETY: it has no owner, has room for an address by its class, and is aligned to 16 bytes.
+        // SAFETY: the block has no owner, its class has room for an address, and it is aligned to 16 bytes.
         unsafe { block.cast::<*mut u8>().write(self.first.get()) };
         self.first.set(block);
         self.count.set(self.count.get() + 1);
         true
     }
 
-    /// Gives all blocks back; returns their bytes.
+    /// Frees all blocks of the list; returns their bytes.
     fn empty(&self, class: usize) -> usize {
         let bytes = self.count.get() * bytes_of(class);
         loop {
@@ -139,7 +139,7 @@ impl List {
     }
 }
 
-/// The class of blocks that have room for this many bytes, at most [`BYTES_MAX`].
+/// Returns the class of blocks with room for this many bytes, at most [`BYTES_MAX`].
 const fn class_of(bytes: usize) -> usize {
     match bytes {
         0..ALIGN_MAX => 1,
@@ -148,7 +148,7 @@ const fn class_of(bytes: usize) -> usize {
     }
 }
 
-/// How long the blocks of a class are.
+/// Returns the block size of a class in bytes.
 const fn bytes_of(class: usize) -> usize {
     match class {
         0..SMALL_CLASSES => class * SMALL_STEP + SMALL_STEP / 2,
@@ -156,7 +156,7 @@ const fn bytes_of(class: usize) -> usize {
     }
 }
 
-/// The class of a layout; none where no list has blocks for it.
+/// Returns the class of a layout; `None` if no class fits it.
 const fn listed(layout: Layout) -> Option<usize> {
     if layout.size() > BYTES_MAX || layout.align() > ALIGN_MAX {
         return None;
@@ -164,14 +164,14 @@ const fn listed(layout: Layout) -> Option<usize> {
     Some(class_of(layout.size()))
 }
 
-/// The layout of a block of a class for the C library.
+/// Returns the layout that blocks of a class have in the C library's allocator.
 const fn layout_of(class: usize) -> Layout {
-    // SAFETY: the alignment is a power of two, and the size far from the largest that there may be.
+    // SAFETY: the alignment is a power of two, and the size is far below the limit of a layout.
     unsafe { Layout::from_size_align_unchecked(bytes_of(class), ALIGN_MAX) }
 }
 
-// SAFETY: a block of a class is at least as long as every layout of that class and aligned for it; it is from `System` by
-// the class's own layout, and given back by the same. It is in one list or with one owner: `take` unlinks the returned
+// SAFETY: a block of a class is at least as long as every layout of that class and aligned for it. It is allocated and
+// freed through `System` by the class's own layout. It is in one list or with one owner: `take` unlinks the returned
 // block, and `put` gets a block from its owner. Nothing here panics or allocates.
 unsafe impl GlobalAlloc for ThreadCachingAlloc {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -206,7 +206,7 @@ unsafe impl GlobalAlloc for ThreadCachingAlloc {
             // SAFETY: a block without a class is from `System` by this layout.
             return unsafe { System.dealloc(block, layout) };
         };
-        // SAFETY: the caller has the block by this layout and gives it up, so it is one of this class.
+        // SAFETY: the caller allocated the block with this layout and gives it up, so it is one of this class.
         if !KEPT.with(|kept| unsafe { kept[class].put(block) }) {
             // SAFETY: a block of a class is from `System` by the layout of the class.
             unsafe { System.dealloc(block, layout_of(class)) };
@@ -225,9 +225,9 @@ unsafe impl GlobalAlloc for ThreadCachingAlloc {
         // SAFETY: the caller guarantees that the new size is not zero.
         let moved = unsafe { self.alloc(wanted) };
         if !moved.is_null() {
-            // SAFETY: both have room for the shorter of both lengths, and the new one has no other owner.
+            // SAFETY: both blocks have room for the shorter of both lengths, and the new one has no other owner.
             unsafe { ptr::copy_nonoverlapping(block, moved, layout.size().min(size)) };
-            // SAFETY: the caller gives it up.
+            // SAFETY: the caller gives up the old block.
             unsafe { self.dealloc(block, layout) };
         }
         moved
@@ -255,7 +255,7 @@ mod tests {
         assert!(listed(layout(BYTES_MAX, 16)).is_some());
     }
 
-    /// A block of a test, with the bytes written to it.
+    /// A block of a test, filled with a byte value.
     struct Held {
         block: *mut u8,
         layout: Layout,
@@ -277,14 +277,14 @@ mod tests {
         }
 
         fn check(&self, len: usize) {
-            // SAFETY: as long, and written.
+            // SAFETY: the block has at least `len` bytes, and they were written.
             let bytes = unsafe { std::slice::from_raw_parts(self.block, len) };
             assert!(bytes.iter().all(|&byte| byte == self.mark), "another's bytes are in a block");
         }
 
         fn resize(&mut self, size: usize) {
             let kept = self.layout.size().min(size);
-            // SAFETY: it is by this layout, and the size is not zero.
+            // SAFETY: the block was allocated with this layout, and the size is not zero.
             self.block = unsafe { ThreadCachingAlloc.realloc(self.block, self.layout, size) };
             self.layout = Layout::from_size_align(size, 8).expect("a layout");
             self.check(kept);
@@ -294,12 +294,12 @@ mod tests {
 
         fn end(self) {
             self.check(self.layout.size());
-            // SAFETY: it is by this layout, and not used any more.
+            // SAFETY: the block was allocated with this layout, and is not used any more.
             unsafe { ThreadCachingAlloc.dealloc(self.block, self.layout) };
         }
     }
 
-    /// Sizes of all kinds, by a generator that always says the same.
+    /// Sizes of all kinds, from a deterministic generator.
     fn sizes() -> impl Iterator<Item = usize> {
         let mut state = 1u32;
         std::iter::repeat_with(move || {

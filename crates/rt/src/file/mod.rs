@@ -1,8 +1,8 @@
-//! Files: open, look at, read, write; and, in [`paths`], operations on paths.
+//! Files: open, stat, read and write; operations on paths are in [`paths`].
 //!
-//! Each operation names its backend and the device that counts it, because locations of one server use
-//! different ones. A short read is legal anywhere and is the caller's to continue; `EINTR`, `EAGAIN` and `ENOMEM`
-//! are not results but reasons to ask again, and are dealt with here.
+//! Each operation names its backend and the device that counts it, because locations of one server use different ones.
+//! A short read is legal at any offset, and the caller continues it. `EINTR`, `EAGAIN` and `ENOMEM` are not returned as
+//! results: the operation is retried here.
 
 mod lock;
 mod paths;
@@ -29,45 +29,45 @@ pub use lock::Lock;
 pub use paths::{mkdir, rename, rmdir, space, stat_cached, stat_now, stat_path, unlink};
 pub use seen::stat_of_turn;
 
-/// Tries of a disk operation that fails with `EAGAIN` or `ENOMEM`. The kernel has no memory for the page cache when a
-/// control group is at its limit and all its pages are being read or written. With the growing pauses this is about a
-/// second, longer than any queue of a working disk.
+/// Maximum number of retries of a disk operation that fails with `EAGAIN` or `ENOMEM`. The kernel has no memory for the
+/// page cache when a cgroup is at its limit and all its pages are under I/O. With the growing pauses, the retries last
+/// about a second, longer than any queue of a working disk.
 pub const RETRIES_MAX: u32 = 12;
 
-/// The first pause before a disk operation is tried again, doubled each time up to [`PAUSE_MAX`].
+/// First pause before a retry of a disk operation; doubled each time up to [`PAUSE_MAX`].
 const PAUSE_FIRST: Duration = Duration::from_millis(1);
 
-/// The longest pause before a disk operation is tried again.
+/// Longest pause before a retry of a disk operation.
 const PAUSE_MAX: Duration = Duration::from_millis(128);
 
-/// An open file. Clones share it; it is closed through the engine with the last one, without waiting.
+/// An open file. Clones share it. Dropping the last clone closes it through the engine, without waiting.
 #[derive(Clone)]
 pub struct File(Rc<Opened>);
 
 /// What [`File::create`] does with an existing file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Create {
-    /// `EEXIST`: the file is new.
+    /// Fails with `EEXIST`: the file must be new.
     New,
-    /// It is opened as it is.
+    /// Opens the existing file unchanged.
     Keep,
-    /// It is opened and emptied.
+    /// Opens the existing file and truncates it to length 0.
     Empty,
-    /// The path is a directory, and the new file on its file system has no name until [`File::link`] gives it one: when
-    /// its last descriptor goes before, or the process ends, it is gone (`O_TMPFILE`, open(2)). `EOPNOTSUPP` where the
-    /// file system cannot.
+    /// The path is a directory; the new file on its file system has no name until [`File::link`] gives it one. Until
+    /// then, the kernel removes it when its last descriptor is closed or the process ends (`O_TMPFILE`, open(2)). Fails
+    /// with `EOPNOTSUPP` if the file system does not support it.
     Unnamed,
 }
 
 struct Opened {
     reactor: Rc<Reactor>,
     fd: Fd,
-    /// The bytes that were found in the page cache last, and when.
+    /// The byte range that the last probe found in the page cache, and the time of the probe.
     seen: Cell<Option<(u64, u64, Instant)>>,
 }
 
 impl File {
-    /// Opens a file. `EINTR`, and `EAGAIN` of a path that changed under `RESOLVE_BENEATH`, cause a retry.
+    /// Opens a file. Retries after `EINTR`, and after `EAGAIN` of a path that changed under `RESOLVE_BENEATH`.
     pub fn open(
         dir: Option<&Fd>,
         path: CString,
@@ -77,7 +77,7 @@ impl File {
     ) -> impl Future<Output = Result<File, Errno>> + use<> {
         let reactor = reactor::current();
         let flags = OFlags::from_bits_retain(how.flags as u32);
-        // Begun here, so that the awaited future holds the operation's name and none of its memory.
+        // Started here, so that the awaited future holds only the handle of the operation and none of its memory.
         let opening = OpFuture::new(&reactor, Op::Open { dir: dir.cloned(), path, how, device, via }).last();
         async move {
             match payload_of(opening.await)? {
@@ -87,8 +87,8 @@ impl File {
         }
     }
 
-    /// Makes a file, or opens the one that is there, to read and write it; `mode` are the permission bits of a new
-    /// one, less the process's umask.
+    /// Creates a file, or opens an existing one, for reading and writing. `mode` is the permission bits of a new file,
+    /// before the umask is applied.
     pub async fn create(
         path: CString,
         create: Create,
@@ -103,13 +103,14 @@ impl File {
             Create::Unnamed => OFlags::TMPFILE,
         };
         let flags = (flags | OFlags::RDWR | OFlags::CLOEXEC).bits() as i32;
-        // No try in memory first: making a file never ends there.
+        // Without a first non-blocking attempt, because creating a file always needs a kernel worker.
         let how = OpenHow { flags, mode, is_cold: true, ..OpenHow::default() };
         File::open(None, path, how, device, via).await
     }
 
-    /// Opens a file now if all of its path is in the kernel's lookup cache, which needs no disk; `EAGAIN` if not
-    /// (`RESOLVE_CACHED`, Linux 5.12; openat2(2)). For local file systems: others may ask a server.
+    /// Opens a file immediately if its complete path is in the kernel's lookup cache, so that no disk access is needed;
+    /// otherwise fails with `EAGAIN` (`RESOLVE_CACHED`, Linux 5.12; openat2(2)). For local file systems only: others
+    /// may query a server.
     pub fn open_cached(dir: Option<BorrowedFd<'_>>, path: &CStr, how: OpenHow) -> Result<File, Errno> {
         let flags = OFlags::from_bits_retain(how.flags as u32) | OFlags::CLOEXEC;
         let resolve = ResolveFlags::from_bits_retain(how.resolve) | ResolveFlags::CACHED;
@@ -118,12 +119,12 @@ impl File {
         Ok(File::new(Fd::from(fd).opened_with(flags)))
     }
 
-    /// Whether the file has no other owner.
+    /// Whether this is the only handle of the file.
     pub fn is_sole(&self) -> bool {
         Rc::strong_count(&self.0) == 1
     }
 
-    /// A file that other code has opened, or still holds.
+    /// Wraps a descriptor that other code has opened or still uses.
     pub fn new(fd: impl Into<Fd>) -> File {
         File::from_fd(&reactor::current(), fd.into())
     }
@@ -132,34 +133,35 @@ impl File {
         File(Rc::new(Opened { reactor: Rc::clone(reactor), fd, seen: Cell::new(None) }))
     }
 
-    /// The descriptor.
+    /// Returns the descriptor.
     pub fn fd(&self) -> &Fd {
         &self.0.fd
     }
 
-    /// End of the resident bytes from `offset` on at the last probe, and its time.
+    /// Returns the end of the resident bytes from `offset` as found by the last probe, and the time of the probe.
     pub fn seen_resident(&self, offset: u64) -> Option<(u64, Instant)> {
         self.0.seen.get().and_then(|(start, end, at)| (start..end).contains(&offset).then_some((end, at)))
     }
 
-    /// Records for all owners of the file that these bytes are in the page cache.
+    /// Records that these bytes are in the page cache, for all owners of the file.
     pub fn note_resident(&self, range: Range<u64>) {
         self.0.seen.set(Some((range.start, range.end, crate::now())));
     }
 
-    /// Size, times and kind, through a backend.
+    /// Returns size, times and kind, through a backend.
     pub async fn stat(&self, device: DeviceId, via: DiskVia) -> Result<Stat, Errno> {
         let target = StatTarget::File(self.fd().clone());
         stat(&self.0.reactor, Op::Stat { target, device, via }).await
     }
 
-    /// Size, times and kind, now: blocks where the file system asks another machine (FUSE, NFS).
+    /// Returns size, times and kind by a system call on this thread, which blocks on file systems that query another
+    /// machine or process (FUSE, NFS).
     pub fn stat_inline(&self) -> Result<Stat, Errno> {
         facts(self.as_fd())
     }
 
-    /// Reads from the page cache without waiting, up to `len` bytes at `offset`, behind the content of `buf`; `EAGAIN`
-    /// when the first byte is not (`RWF_NOWAIT`, preadv2(2)).
+    /// Reads up to `len` bytes at `offset` from the page cache without waiting, and appends them to `buf`; fails with
+    /// `EAGAIN` if the first byte is not resident (`RWF_NOWAIT`, preadv2(2)).
     pub fn read_resident(&self, offset: u64, len: u32, buf: &mut Buf) -> Result<u32, Errno> {
         let start = buf.len();
         let len = (len as usize).min(buf.capacity() - start);
@@ -170,8 +172,8 @@ impl File {
         Ok(count as u32)
     }
 
-    /// Reads up to `len` bytes at `offset` into the start of `buf`; 0 is the end of the file. The buffer
-    /// comes back with an error too, unless the engine lost it.
+    /// Reads up to `len` bytes at `offset` into the start of `buf`; 0 is the end of the file. Also returns the buffer
+    /// after an error, unless the engine lost it.
     pub async fn read_at(
         &self,
         offset: u64,
@@ -202,7 +204,7 @@ impl File {
     }
 
     /// Writes all of `buf` at `offset`, or at the end of a file opened with `O_APPEND`, and returns the count. After an
-    /// error it is unknown how much was written.
+    /// error, the number of bytes written is unknown.
     pub async fn write_at(
         &self,
         offset: u64,
@@ -239,10 +241,10 @@ impl File {
         }
     }
 
-    /// Writes all of `data` at `offset`, or at the end of a file opened with `O_APPEND`, and returns the count; the
-    /// bytes may be shared with other threads ([`io::op::Source::Shared`]) and are not copied. The segments come back
-    /// for their vectors to be used again, unless the engine lost them. After an error it is unknown how much was
-    /// written. A file open with `O_DIRECT` needs aligned memory: a [`Buf`], and [`File::write_at`].
+    /// Writes all of `data` at `offset`, or at the end of a file opened with `O_APPEND`, and returns the count. The
+    /// bytes may be shared with other threads ([`io::op::Source::Shared`]) and are not copied. Returns the segments for
+    /// reuse of their vectors, unless the engine lost them. After an error, the number of bytes written is unknown. A
+    /// file open with `O_DIRECT` needs aligned memory: a [`Buf`], and [`File::write_at`].
     pub async fn write_segments_at(
         &self,
         offset: u64,
@@ -272,9 +274,9 @@ impl File {
         (Ok(written), Some(data))
     }
 
-    /// Writes a whole file, or finishes one that was begun, and gives it its name, replacing an older file: one
-    /// operation in all. The bytes come back, unless the engine lost them. After an error nothing is left of a file
-    /// that it created.
+    /// Creates and writes a file, or completes one that was begun, and renames it to its final name, replacing an older
+    /// file: one operation in total. Returns the arguments, unless the engine lost them. After an error, a file that it
+    /// created is removed.
     pub async fn put(
         mut new: Box<NewFile>,
         device: DeviceId,
@@ -292,19 +294,20 @@ impl File {
         }
     }
 
-    /// Makes reads and writes of the file leave the page cache, if kernel and file system can (`RWF_DONTCACHE`, Linux
-    /// 6.14). Elsewhere nothing changes, and [`File::advise`] can be asked afterwards.
+    /// Makes reads and writes of the file bypass retention in the page cache: their pages are dropped after the I/O, if
+    /// kernel and file system support it (`RWF_DONTCACHE`, Linux 6.14). Otherwise it has no effect, and the caller can
+    /// use [`File::advise`] after the I/O.
     pub fn set_uncached(&self) {
         self.fd().set_uncached();
     }
 
-    /// Cuts the file, or makes it longer with a hole.
+    /// Truncates the file, or extends it with a hole.
     pub async fn truncate(&self, len: u64, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
         self.repeat(|file| Op::Truncate { file, len, device, via }).await.map(drop)
     }
 
-    /// Reserves disk space for a range, so that writing there cannot fail for lack of it; with `keep_size` without a
-    /// change of the file's length. `EOPNOTSUPP` where the file system cannot.
+    /// Reserves disk space for a range, so that later writes to it cannot fail with `ENOSPC`; with `keep_size`, the
+    /// file's length does not change. Fails with `EOPNOTSUPP` if the file system does not support it.
     pub async fn allocate(
         &self,
         offset: u64,
@@ -316,8 +319,8 @@ impl File {
         self.repeat(|file| Op::Allocate { file, offset, len, keep_size, device, via }).await.map(drop)
     }
 
-    /// Announces to the kernel how a range will be used; a `len` of 0 is all up to the end. `DontNeed` frees only pages
-    /// that are on the device already ([`File::sync`]).
+    /// Announces to the kernel how a range will be used; a `len` of 0 means up to the end of the file. `DontNeed` frees
+    /// only pages that are already on the device ([`File::sync`]).
     pub async fn advise(
         &self,
         offset: u64,
@@ -329,18 +332,18 @@ impl File {
         self.repeat(|file| Op::Advise { file, offset, len, advice, device, via }).await.map(drop)
     }
 
-    /// Gives the file a name, also one that has none yet ([`Create::Unnamed`]); `EEXIST` where the name is taken.
+    /// Gives the file a name, also an unnamed file ([`Create::Unnamed`]); fails with `EEXIST` if the name is taken.
     pub async fn link(&self, to: CString, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
         self.repeat(|file| Op::Link { file, to: to.clone(), device, via }).await.map(drop)
     }
 
-    /// Space on the file system that the file is on.
+    /// Returns the free and total space of the file's file system.
     pub async fn space(&self, device: DeviceId, via: DiskVia) -> Result<Space, Errno> {
         let target = StatTarget::File(self.fd().clone());
         paths::space_of(&self.0.reactor, Op::Space { target, device, via }).await
     }
 
-    /// Carries out an operation, and retries it when the kernel requires it.
+    /// Submits an operation, and retries it after temporary errors.
     async fn repeat(&self, op: impl Fn(Fd) -> Op) -> Result<Payload, Errno> {
         let mut retries = Retries::default();
         loop {
@@ -351,7 +354,7 @@ impl File {
         }
     }
 
-    /// The next entries of a directory, as many as fit into `bytes_max`; none at its end.
+    /// Returns the next entries of a directory, as many as fit into `bytes_max`; an empty list at its end.
     pub async fn read_dir(
         &self,
         bytes_max: u32,
@@ -365,7 +368,7 @@ impl File {
         }
     }
 
-    /// Looks at many names below a directory, links not followed.
+    /// Calls stat on many names below a directory without following links.
     pub async fn stat_many(
         &self,
         names: Arc<[CString]>,
@@ -378,7 +381,8 @@ impl File {
         }
     }
 
-    /// Closes the file and waits for that, when it has no other owner: for callers that need its number again.
+    /// Closes the file, if this is its only handle, and waits for the close: for callers that need the descriptor
+    /// number again.
     pub async fn close(self) {
         if let Some((reactor, fd)) = self.take()
             && let Ok(fd) = fd.into_owned()
@@ -387,17 +391,17 @@ impl File {
         }
     }
 
-    /// Releases a descriptor that other code holds and still uses: there is nothing to close.
+    /// Drops the handle without closing the descriptor, which other code owns and still uses.
     pub fn leave(self) {
         drop(self.take());
     }
 
-    /// The bare descriptor, for a thread that continues with it; nothing where others share the file.
+    /// Returns the raw descriptor, for a thread that continues with it; `None` if the file has other handles.
     pub fn into_fd(self) -> Option<OwnedFd> {
         self.take()?.1.into_owned().ok()
     }
 
-    /// The descriptor, which is not closed by this any more; nothing where others share the file.
+    /// Returns the descriptor without closing it; `None` if the file has other handles.
     fn take(self) -> Option<(Rc<Reactor>, Fd)> {
         let opened = Rc::try_unwrap(self.0).ok()?;
         let (reactor, fd) = (Rc::clone(&opened.reactor), opened.fd.clone());
@@ -406,7 +410,7 @@ impl File {
         Some((reactor, fd))
     }
 
-    /// Brings written bytes to the device (fdatasync).
+    /// Flushes written data to the device (fdatasync).
     pub async fn sync(&self, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
         self.repeat(|file| Op::Sync { file, device, via }).await.map(drop)
     }
@@ -435,26 +439,26 @@ async fn stat(reactor: &Rc<Reactor>, op: Op) -> Result<Stat, Errno> {
     }
 }
 
-/// What a successful operation has brought.
+/// Returns the payload of a successful operation.
 fn payload_of(outcome: Outcome) -> Result<Payload, Errno> {
     outcome.result.map(|_| outcome.payload)
 }
 
-/// Decides whether a disk operation is tried again, and waits before it is.
+/// Decides whether a disk operation is retried, and waits before the retry.
 #[derive(Default)]
 struct Retries {
     count: u32,
 }
 
 impl Retries {
-    /// The first retry comes at once: `EAGAIN` is mostly a queue that was full for a moment.
+    /// The first retry after `EAGAIN` is immediate: mostly, a queue was full for a moment.
     async fn again(&mut self, errno: Errno) -> bool {
         if !matches!(errno, Errno::INTR | Errno::AGAIN | Errno::NOMEM) || self.count >= RETRIES_MAX {
             return false;
         }
         if errno == Errno::NOMEM || (errno == Errno::AGAIN && self.count > 0) {
             let pause = PAUSE_MAX.min(PAUSE_FIRST * (1 << self.count.saturating_sub(1)));
-            // Boxed: otherwise every read pays for the state of a pause.
+            // Boxed, because otherwise the future of every read would contain the state of a pause.
             Box::pin(sleep_until(crate::now() + pause)).await;
         }
         self.count += 1;

@@ -6,8 +6,8 @@
 //!                   v
 //!                Polling --readable--> Idle
 //! ```
-//! The operation belongs to the reader, not to the future of `recv`: a `recv` that is dropped, because a
-//! timer won, loses nothing.
+//! The operation belongs to the reader, not to the future of `recv`: a `recv` that is dropped because a timer fired
+//! first loses no data.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -21,8 +21,8 @@ use crate::op_table::Outcome;
 use crate::op_table::{OpHandle, UNLIMITED};
 use crate::reactor::Reactor;
 
-/// Buffers of received bytes that wait for the connection's task before the peer is made to wait. A
-/// pipelining client fills one or two; a flood must not take the thread's buffers.
+/// Maximum number of received buffers that wait for the connection's task before receiving stops. A pipelining client
+/// fills one or two; a flood must not use up the thread's buffers.
 pub const QUEUE_DEFAULT: u32 = 4;
 
 /// The receiving side of a [`crate::Socket`].
@@ -31,42 +31,42 @@ pub struct Reader {
     fd: Fd,
     state: ReaderState,
     end: bool,
-    /// A result that [`Reader::news`] has received, which the next `recv` returns. Boxed, because few connections ever
-    /// have one.
+    /// A result that [`Reader::news`] has received and that the next `recv` returns. Boxed, because few connections
+    /// ever have one.
     kept: Option<Box<Result<Buf, Errno>>>,
-    /// Whether the descriptor is closed with the reader.
+    /// Whether dropping the reader closes the descriptor.
     closes: bool,
     multishot: bool,
-    /// Whether single receives take large buffers.
+    /// Whether single-shot receives use large buffers.
     large: bool,
     queue: u32,
 }
 
-/// The operation that the reader waits for.
+/// The operation in flight.
 #[derive(Clone, Copy, Debug)]
 enum ReaderState {
-    /// Nothing.
+    /// No operation.
     Idle,
-    /// Bytes.
+    /// A receive.
     Armed(OpHandle),
-    /// Readiness, where the engine said that the receive would block.
+    /// A poll for readiness, after the engine reported `EAGAIN`.
     Polling(OpHandle),
 }
 
-/// The destination of the next bytes when no receive is armed.
+/// The destination of the next bytes when no receive is in flight.
 enum Target {
     Multishot,
     Once,
-    /// The buffer is here unless a receive has it.
+    /// `None` while a receive has the buffer.
     Into(Option<Buf>),
 }
 
 /// The result of [`Reader::recv_behind`].
 #[derive(Debug)]
 pub enum Behind {
-    /// The buffer with more content.
+    /// The buffer with the received bytes appended.
     Grown(Buf),
-    /// The unchanged buffer, and bytes that had come before the request.
+    /// The unchanged buffer, and bytes that had arrived before the call.
     Apart(Buf, Buf),
     /// The end of the stream.
     End,
@@ -87,8 +87,8 @@ impl Reader {
         }
     }
 
-    /// The next bytes, in a buffer that the engine picked; `None` at the end of the stream. One receive
-    /// stays armed and fills a queue of a few buffers. Dropping the future loses no bytes.
+    /// Returns the next bytes in a buffer that the engine picked; `None` at the end of the stream. One multishot
+    /// receive stays in flight and fills a queue of a few buffers. Dropping the future loses no bytes.
     pub async fn recv(&mut self) -> Result<Option<Buf>, Errno> {
         poll_fn(|context| self.poll_recv(context)).await
     }
@@ -99,7 +99,7 @@ impl Reader {
         self.poll(context, &mut target)
     }
 
-    /// Bytes that have already arrived, without another receive.
+    /// Returns bytes that have already been received, without starting another receive.
     pub fn try_recv(&mut self) -> Option<Result<Option<Buf>, Errno>> {
         if let Some(kept) = self.kept.take() {
             return Some((*kept).map(Some));
@@ -109,9 +109,9 @@ impl Reader {
         self.handle(outcome)
     }
 
-    /// Waits until `recv` has a result: bytes, the end, an error. It consumes nothing. For an idle connection, whose
-    /// peer should send nothing: after any of these the connection cannot be reused. Dropping the future leaves the
-    /// receive armed, for [`Reader::is_quiet`].
+    /// Waits until `recv` has a result: bytes, the end of the stream, or an error. It consumes nothing. For an idle
+    /// connection, whose peer should send nothing: after any of these results, the connection cannot be reused.
+    /// Dropping the future leaves the receive in flight, for [`Reader::is_quiet`].
     pub async fn news(&mut self) {
         if self.kept.is_none() && !self.end {
             match poll_fn(|context| self.poll_recv(context)).await {
@@ -122,14 +122,15 @@ impl Reader {
         }
     }
 
-    /// Whether there are no untaken bytes, no end and no error. With an armed receive, as after a dropped
-    /// [`Reader::news`], this needs no system call and is as of the start of this turn; else a system call checks it.
+    /// Whether the connection has no unread bytes, no end of stream and no error. With a receive in flight, as after a
+    /// dropped [`Reader::news`], this needs no system call and reflects the start of this turn. Otherwise a system call
+    /// checks it.
     pub fn is_quiet(&mut self) -> bool {
         if self.end || self.kept.is_some() {
             return false;
         }
         if let ReaderState::Armed(wait) = self.state {
-            // A receive may have ended without telling anything, as one that was interrupted.
+            // A receive may have ended without a result for the caller, such as an interrupted one.
             while let Some(outcome) = self.reactor.try_wait(wait) {
                 let kept = match self.handle(outcome) {
                     None if matches!(self.state, ReaderState::Armed(_)) => continue,
@@ -149,16 +150,16 @@ impl Reader {
         }
     }
 
-    /// The next bytes in `buf`, for bodies: one receive for each call, into memory of the caller's size. Bytes that
-    /// have already arrived come first, in their buffer instead of `buf`. `None` at the end of the stream. Dropping the
-    /// future loses no bytes.
+    /// Receives the next bytes into `buf`, for bodies: one receive per call, into memory of the caller's size. Bytes
+    /// that have already been received are returned first, in their own buffer instead of `buf`. Returns `None` at the
+    /// end of the stream. Dropping the future loses no bytes.
     pub async fn recv_into(&mut self, buf: Buf) -> Result<Option<Buf>, Errno> {
         let mut target = Target::Into(Some(buf));
         poll_fn(|context| self.poll(context, &mut target)).await
     }
 
     /// As [`Reader::recv_into`], behind the present content of `buf`. A dropped future may lose the buffer with its
-    /// content, so only a caller that then gives up the connection may drop it.
+    /// content, so a caller that drops it must close the connection.
     pub async fn recv_behind(&mut self, buf: Buf) -> Result<Behind, Errno> {
         let mut target = Target::Into(Some(buf));
         poll_fn(|context| {
@@ -176,8 +177,8 @@ impl Reader {
         .await
     }
 
-    /// Received bytes, by a call of this thread; none where a receive is in flight or the call would have to wait. For
-    /// callers that know that bytes have arrived.
+    /// Returns received bytes by a system call on this thread; `None` if a receive is in flight or the call would
+    /// block. For callers that have been notified that bytes have arrived.
     pub fn recv_now(&mut self) -> Option<Result<Option<Buf>, Errno>> {
         if !matches!(self.state, ReaderState::Idle) || self.end || self.kept.is_some() {
             return None;
@@ -187,7 +188,8 @@ impl Reader {
         Some(received.map(|count| (count > 0).then_some(buf)))
     }
 
-    /// As [`Reader::recv_now`], behind what `buf` holds already: how many bytes came, 0 at the end of the stream.
+    /// As [`Reader::recv_now`], behind the present content of `buf`. Returns the number of bytes; 0 at the end of the
+    /// stream.
     pub fn recv_behind_now(&mut self, buf: &mut Buf) -> Option<Result<usize, Errno>> {
         if !matches!(self.state, ReaderState::Idle) || self.end || self.kept.is_some() {
             return None;
@@ -206,31 +208,32 @@ impl Reader {
         }
     }
 
-    /// Stops an armed receive until the next `recv`: bytes of the peer wait in the kernel meanwhile and take no buffer.
+    /// Cancels a receive in flight until the next `recv`: bytes of the peer stay in the kernel's receive buffer and
+    /// occupy no buffer of the pool.
     pub fn disarm(&mut self) {
         if let ReaderState::Armed(wait) = self.state {
             self.reactor.cancel(wait);
         }
     }
 
-    /// Leaves the close to the last owner of the descriptor, who makes the call on this thread; where an operation is
-    /// still in flight, nothing changes.
+    /// Leaves closing to the last owner of the descriptor, which makes the system call on this thread. Has no effect if
+    /// an operation is still in flight.
     pub(super) fn close_directly(&mut self) {
         self.closes = !matches!(self.state, ReaderState::Idle);
     }
 
-    /// Whether one receive stays armed (the default) or each `recv` asks once: cheaper for a connection
-    /// that brings one request and is closed.
+    /// Sets whether a multishot receive stays in flight (the default) or each `recv` submits a single-shot receive,
+    /// which is cheaper for a connection that serves one request and is closed.
     pub fn set_multishot(&mut self, multishot: bool) {
         self.multishot = multishot;
     }
 
-    /// Whether a receive that asks once takes a large buffer where the engine has one: for a peer that sends bodies.
+    /// Sets whether a single-shot receive uses a large buffer where the engine has one: for a peer that sends bodies.
     pub fn set_large(&mut self, large: bool) {
         self.large = large;
     }
 
-    /// Moves through the states until there is a result or an operation to wait for.
+    /// Advances the state until a result is available or an operation has to be waited for.
     fn poll(&mut self, context: &mut Context<'_>, target: &mut Target) -> Poll<Result<Option<Buf>, Errno>> {
         if let Some(kept) = self.kept.take() {
             return Poll::Ready((*kept).map(Some));
@@ -244,11 +247,11 @@ impl Reader {
                 ReaderState::Idle => self.arm(target),
                 ReaderState::Armed(wait) => {
                     if matches!(target, Target::Into(Some(_))) && !self.reactor.has_result(wait) {
-                        // The bulk buffer waits until the armed receive has ended.
+                        // The caller's buffer is used after the multishot receive has ended.
                         self.reactor.cancel(wait);
                     }
                     let mut outcome = ready!(self.reactor.poll_wait(wait, context));
-                    // A receive that brought nothing gives the caller's buffer back.
+                    // A receive without bytes returns the caller's buffer.
                     if let (Err(_), Target::Into(held @ None), Payload::Buf(_)) =
                         (outcome.result, &mut *target, &outcome.payload)
                         && let Payload::Buf(buf) = std::mem::replace(&mut outcome.payload, Payload::None)
@@ -289,7 +292,7 @@ impl Reader {
         self.state = ReaderState::Armed(self.reactor.start(Op::Recv { socket, into }, limit));
     }
 
-    /// Takes one result of the armed receive; `None` when it is no result for the caller.
+    /// Handles one result of the receive; returns `None` when it is no result for the caller.
     fn handle(&mut self, outcome: Outcome) -> Option<Result<Option<Buf>, Errno>> {
         if !outcome.more {
             self.state = ReaderState::Idle;
@@ -301,7 +304,7 @@ impl Reader {
             }
             (Ok(_), Payload::Buf(buf)) => Some(Ok(Some(buf))),
             (Ok(_), _) => Some(Err(Errno::IO)),
-            // The runtime stopped the receive because its queue was full, or for a bulk buffer.
+            // The runtime cancelled the receive because its queue was full, or to use the caller's buffer.
             (Err(Errno::INTR | Errno::CANCELED), _) => None,
             (Err(Errno::AGAIN), _) => {
                 let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Readable };
@@ -312,7 +315,7 @@ impl Reader {
         }
     }
 
-    /// Ends the armed operation and drops its results.
+    /// Cancels the operation in flight and drops its results.
     pub(super) async fn stop(&mut self) {
         while let ReaderState::Armed(wait) | ReaderState::Polling(wait) = self.state {
             self.reactor.cancel(wait);
@@ -330,8 +333,8 @@ impl Reader {
 }
 
 impl Drop for Reader {
-    /// Closes the descriptor: the reader knows which operation has to end before. The other side of the
-    /// socket is gone by the time that this is acted on.
+    /// Closes the descriptor. The reader does this because it holds the operation that has to end before. The writing
+    /// half of the socket is dropped before the close is carried out.
     fn drop(&mut self) {
         match self.state {
             _ if !self.closes => {}
@@ -343,7 +346,7 @@ impl Drop for Reader {
     }
 }
 
-/// Whether a receive on this socket would have to wait: neither bytes nor an end nor an error are in the kernel.
+/// Whether a receive on this socket would block: the kernel has neither bytes nor an end of stream nor an error.
 pub fn is_silent(socket: &Fd) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     let mut space = [0; 1];
