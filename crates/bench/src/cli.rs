@@ -1,6 +1,8 @@
-//! The command line of `ringroad bench`: options that every command has, and the table of scenarios.
+//! The command line of `ringroad bench`: the options that all commands share, and the commands from the table of
+//! scenarios.
 //!
-//! Wrong use gets one line and exit status 2; nothing is made or started before all options are understood.
+//! A usage error prints one line and exits with status 2. No file is created and no process started before all options
+//! are parsed.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -18,19 +20,19 @@ use crate::report;
 use crate::report::model::{FORMAT, Report, Section};
 use crate::scenario::{Prepared, SCENARIOS};
 
-/// The one command that is no scenario: the generator of load alone.
+/// The only command that is not a scenario: the load generator.
 const LOAD: &str = "load";
 
-/// Options of every scenario, and of `all`.
+/// Options of every scenario and of `all`.
 #[derive(Args, Clone, Debug)]
 struct Common {
-    /// Everything in at most five minutes on two processors: an impression, no result
+    /// Run everything in at most five minutes on two processors: a first impression, not a result
     #[arg(long, global = true, conflicts_with = "full")]
     quick: bool,
-    /// All that can be varied, in every combination: hours
+    /// Run every combination of the parameters; takes hours
     #[arg(long, global = true)]
     full: bool,
-    /// A fraction of a second for each figure: shows that everything runs
+    /// Measure each figure for a fraction of a second: only shows that everything runs
     #[arg(long, global = true, hide = true)]
     instant: bool,
     /// Repetitions of each figure [default: 3; 1 with --quick, 5 with --full]
@@ -39,27 +41,28 @@ struct Common {
     /// Seconds of each measurement [default: by scenario]
     #[arg(long, global = true, value_name = "S", value_parser = seconds)]
     seconds: Option<f64>,
-    /// Directory for the files of the run, on the disk that is to be measured
+    /// Directory for the files of the run, on the disk to be measured
     #[arg(long, global = true, value_name = "DIR", default_value = "/var/tmp")]
     work: PathBuf,
     /// Do not remove the files of the run
     #[arg(long, global = true)]
     keep: bool,
-    /// Where the report goes: DIR/report.html, .md and .json
+    /// Directory for the report: report.html, report.md and report.json
     #[arg(long, global = true, value_name = "DIR", default_value = "ringroad-bench")]
     out: PathBuf,
-    /// Another build of this program to measure [default: this one]
+    /// Another ringroad program to measure [default: this program]
     #[arg(long, global = true, value_name = "PATH")]
     ringroad: Option<PathBuf>,
-    /// A peer that is not in PATH, or another build of it: nginx=/opt/nginx/sbin/nginx, or nginx=none to leave it out
+    /// Path of a peer that is not in PATH or of another version of it, e.g. nginx=/opt/nginx/sbin/nginx; nginx=none
+    /// skips it
     #[arg(long, global = true, value_name = "NAME=PATH", value_parser = peer)]
     peer: Vec<(String, PathBuf)>,
-    /// Stay in this machine's network, also where its congestion control (bbr) paces loopback
+    /// Stay in the host's network namespace even if its congestion control (bbr) paces loopback traffic
     #[arg(long, global = true)]
     host_network: bool,
 }
 
-/// A length that ends: above zero and an hour at most.
+/// Parses a duration in seconds, above 0 and at most 3600.
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if seconds > 0.0 && seconds <= 3600.0 => Ok(seconds),
@@ -67,13 +70,13 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A peer's name and where its program is.
+/// Parses `NAME=PATH`: the name of a peer and the path of its program.
 fn peer(text: &str) -> Result<(String, PathBuf), String> {
     let (name, path) = text.split_once('=').ok_or("NAME=PATH, such as nginx=/opt/nginx/sbin/nginx")?;
     Ok((name.to_owned(), PathBuf::from(path)))
 }
 
-/// Reads the arguments and does what they ask for.
+/// Parses the arguments and runs the command.
 pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
     let words = std::iter::once(OsString::from("ringroad bench")).chain(args.iter().cloned());
     let matches = match command().try_get_matches_from(words) {
@@ -98,13 +101,13 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
     }
     let prepared = prepare(name, own)?;
     let command = args.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    // Both have to come before the first thread.
+    // Blocking signals and entering a namespace must happen before the first thread is started.
     signals::block();
     let congestion_control = namespace::enter(common.host_network)?;
     measure(&common, command, prepared, &congestion_control)
 }
 
-/// All commands with all options, for the parser and for help.
+/// Builds the clap command with all subcommands and options, for the parser and for the help.
 fn command() -> Command {
     let all = Command::new("all").about("Every scenario, one after the other");
     let scenarios =
@@ -122,7 +125,7 @@ fn command() -> Command {
         .subcommands(report::command::commands())
 }
 
-/// The scenarios that a command means, with their options.
+/// Returns the scenarios that a command runs, with their parsed options.
 fn prepare(name: &str, own: &ArgMatches) -> Result<Vec<(&'static str, Prepared)>, Failure> {
     SCENARIOS
         .iter()
@@ -130,7 +133,7 @@ fn prepare(name: &str, own: &ArgMatches) -> Result<Vec<(&'static str, Prepared)>
         .map(|scenario| {
             let bare;
             let matches = if name == "all" {
-                // `all` has none of a scenario's own options: each is as it is when it is not written.
+                // `all` accepts no options of single scenarios: each scenario gets its defaults.
                 bare = (scenario.augment)(Command::new(scenario.name)).get_matches_from([scenario.name]);
                 &bare
             } else {
@@ -141,8 +144,8 @@ fn prepare(name: &str, own: &ArgMatches) -> Result<Vec<(&'static str, Prepared)>
         .collect()
 }
 
-/// Runs the scenarios in order. The JSON file has the results of each before the next one begins, so that a run that is
-/// interrupted, or whose machine goes down, keeps what it has.
+/// Runs the scenarios in order. The JSON file is written after each scenario, so that an interrupted run or a crash of
+/// the machine loses at most the current one.
 fn measure(
     common: &Common,
     command: Vec<String>,
@@ -164,11 +167,11 @@ fn measure(
         let begun = Instant::now();
         match bench.check_interrupted().and_then(|()| scenario(&bench)) {
             Ok(section) => {
-                // The time on this machine, from which budgets follow.
+                // The progress line shows the elapsed time on this machine, from which time budgets follow.
                 bench.progress(format_args!("{name} took {:.0} s", begun.elapsed().as_secs_f64()));
                 report.sections.push(section);
             }
-            // Alone it is the whole result: one line, and no report of nothing.
+            // A single scenario that fails is reported in one line, without an empty report.
             Err(failure) if asked_for == 1 => {
                 bench.progress.end();
                 return Err(failure);
@@ -191,7 +194,7 @@ fn measure(
         report::save(&report, &common.out)?;
     }
     bench.progress.end();
-    // Files of the measurement are gone before the report is made of it.
+    // The files of the measurement are removed before the report is written.
     drop(bench);
     if !report.sections.is_empty() {
         report::write(&report, &common.out)?;
@@ -199,7 +202,7 @@ fn measure(
     end.and_then(|()| complete(&report))
 }
 
-/// A failure that names the scenarios without results.
+/// Returns an error that names the scenarios without results.
 fn complete(report: &Report) -> Result<(), Failure> {
     let failed = report.sections.iter().filter(|section| section.failed.is_some());
     let names: Vec<String> = failed.map(|section| section.scenario.clone()).collect();
@@ -207,7 +210,7 @@ fn complete(report: &Report) -> Result<(), Failure> {
 }
 
 impl Common {
-    /// What all scenarios share: the directory of the run, the scale, the peers, the length of a measurement.
+    /// Creates the state that all scenarios share: working directory, scale, peers and measurement length.
     fn bench(&self, prepared: &[(&'static str, Prepared)]) -> Result<Bench, Failure> {
         let scale = match (self.instant, self.quick, self.full) {
             (true, ..) => Scale::Instant,
@@ -231,7 +234,8 @@ impl Common {
         })
     }
 
-    /// Seconds that each scenario takes on two processors, roughly: what a normal run takes, with fewer repetitions or more.
+    /// Returns the approximate duration in seconds of each scenario on two processors: that of a normal run, scaled by
+    /// the number of repetitions.
     fn expected(&self, scale: Scale, prepared: &[(&'static str, Prepared)]) -> Vec<f64> {
         let factor = match scale {
             Scale::Instant => 0.02,
@@ -274,7 +278,7 @@ mod tests {
         }
     }
 
-    /// Runs made-up scenarios in a directory of its own; returns the end and the report, if there is one.
+    /// Runs fake scenarios in a separate directory; returns the outcome and the report, if one was written.
     fn run_made_up(
         name: &str,
         scenarios: Vec<(&'static str, Prepared)>,

@@ -1,4 +1,4 @@
-//! What every scenario of one run shares: how long it may take, where its files go, what the machine has.
+//! State that all scenarios of a run share: scale, working directory, peers and progress display.
 
 use std::cell::RefCell;
 use std::io::{IsTerminal, Write};
@@ -8,38 +8,38 @@ use std::time::{Duration, Instant};
 use crate::failure::Failure;
 use crate::method::workspace::Workspace;
 
-/// How much is measured. Scenarios choose their sizes, lengths and repetitions by it.
+/// How much is measured. Scenarios choose their sizes, durations and repetitions by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Scale {
-    /// A fraction of a second for each figure: shows that everything runs, measures nothing. For tests.
+    /// A fraction of a second for each figure: for tests, which only show that everything runs.
     Instant,
     /// All scenarios together in five minutes on two processors.
     Quick,
-    /// All scenarios together in forty minutes: what a report is made of.
+    /// All scenarios together in forty minutes: the scale of published reports.
     Normal,
-    /// The product of all that a scenario can vary. No limit.
+    /// Every combination of the parameters of each scenario, without a time limit.
     Full,
 }
 
-/// One run of the suite.
+/// State of one run of the benchmark suite.
 pub(crate) struct Bench {
     pub(crate) scale: Scale,
-    /// For lines of progress.
+    /// Display of progress on standard error.
     pub(crate) progress: Progress,
-    /// The directory that everything is made in; removed at the end unless it is to be kept.
+    /// The directory for all files of the run; removed at the end unless `--keep` is set.
     pub(crate) workspace: Workspace,
-    /// This program, or another build of it to measure.
+    /// Path of the ringroad program to measure.
     pub(crate) ringroad: PathBuf,
-    /// Peers where the user knows better than `PATH`.
+    /// Paths of peers from the command line, which take precedence over `PATH`.
     pub(crate) peer_paths: Vec<(String, PathBuf)>,
-    /// Repetitions of each figure when the user set them.
+    /// Repetitions of each figure if set on the command line.
     pub(crate) repetitions: Option<u32>,
-    /// Length of each measurement when the user set it.
+    /// Length of each measurement if set on the command line.
     pub(crate) seconds: Option<f64>,
 }
 
 impl Bench {
-    /// Repetitions of each figure: at least three where the result is for keeping.
+    /// Returns the number of repetitions of each figure: at least three for results that are published.
     pub(crate) fn repetitions(&self) -> u32 {
         self.repetitions.unwrap_or(match self.scale {
             Scale::Instant | Scale::Quick => 1,
@@ -48,7 +48,7 @@ impl Bench {
         })
     }
 
-    /// Length of one measurement; `normal` is what a kept result needs.
+    /// Returns the length of one measurement; `normal` is the length that a published result needs.
     pub(crate) fn length(&self, normal: Duration) -> Duration {
         if let Some(seconds) = self.seconds {
             return Duration::from_secs_f64(seconds);
@@ -60,64 +60,64 @@ impl Bench {
         }
     }
 
-    /// Whether this process may drop caches, make control groups and limit disks.
+    /// Whether this process may drop caches, create cgroups and limit disks.
     pub(crate) fn is_root(&self) -> bool {
         rustix::process::geteuid().is_root()
     }
 
-    /// A line about what is being done, for who watches. Results go into the report.
+    /// Shows the current step to the user on standard error. Results go into the report instead.
     pub(crate) fn progress(&self, text: std::fmt::Arguments<'_>) {
         if self.scale != Scale::Instant {
             self.progress.show(&text.to_string());
         }
     }
 
-    /// Ends a scenario between two measurements when the user asked for the end.
+    /// Returns [`Failure::Interrupted`] if the user has interrupted the run; called between two measurements.
     pub(crate) fn check_interrupted(&self) -> Result<(), Failure> {
         if self.workspace.is_interrupted() { Err(Failure::Interrupted) } else { Ok(()) }
     }
 }
 
-/// What the one line of a terminal has room for: a longer one would not be written over.
+/// Maximum length of the progress line in columns: a line that wraps could not be overwritten.
 const LINE_MAX: usize = 79;
 
-/// How far a run has come. On a terminal it is one line with the time left, which the next one replaces; elsewhere there is
-/// a line for each step.
+/// Progress of a run. On a terminal it is one line with the remaining time, overwritten at each step; otherwise each
+/// step is logged on a separate line.
 pub(crate) struct Progress {
     started: Instant,
     is_terminal: bool,
     parts: RefCell<Parts>,
 }
 
-/// The scenarios of a run.
+/// Progress through the scenarios of a run.
 struct Parts {
-    /// How long each is expected to take, in seconds. What counts is their ratio: the ones that are over say how long the
-    /// others take on this machine.
+    /// Expected duration of each scenario in seconds. Only the ratios matter: the completed scenarios calibrate the
+    /// estimate for the remaining ones on this machine.
     expected: Vec<f64>,
-    /// Those that are over.
+    /// Number of completed scenarios.
     done: usize,
-    /// When the present one began.
+    /// Start of the current scenario.
     begun: Instant,
-    /// The step that was shown last.
+    /// The step shown last.
     step: String,
 }
 
 impl Progress {
-    /// Of scenarios that are expected to take so many seconds.
+    /// Creates the progress display for scenarios with these expected durations in seconds.
     pub(crate) fn new(expected: Vec<f64>) -> Progress {
         let started = Instant::now();
         let parts = RefCell::new(Parts { expected, done: 0, begun: started, step: String::new() });
         Progress { started, is_terminal: std::io::stderr().is_terminal(), parts }
     }
 
-    /// A scenario is over.
+    /// Records that the current scenario has completed.
     pub(crate) fn advance(&self) {
         let mut parts = self.parts.borrow_mut();
         parts.done += 1;
         parts.begun = Instant::now();
     }
 
-    /// Another measurement of the same step: on a terminal the time left goes on.
+    /// Refreshes the remaining time on a terminal before another measurement of the same step.
     pub(crate) fn tick(&self) {
         let step = self.parts.borrow().step.clone();
         if self.is_terminal && !step.is_empty() {
@@ -139,7 +139,7 @@ impl Progress {
         let _ = std::io::stderr().flush();
     }
 
-    /// Ends the line of a terminal, before something else is written.
+    /// Ends the progress line on a terminal, before other output is written.
     pub(crate) fn end(&self) {
         self.parts.borrow_mut().step.clear();
         if self.is_terminal {
@@ -148,12 +148,12 @@ impl Progress {
     }
 }
 
-/// The time left, in words.
+/// Returns the remaining time as text.
 fn left(parts: &Parts, started: Instant, now: Instant) -> String {
     let sum = |of: &[f64]| of.iter().sum::<f64>();
     let (done, rest) = parts.expected.split_at(parts.done.min(parts.expected.len()));
     let Some((present, later)) = rest.split_first() else { return String::new() };
-    // By what this run took so far, where a scenario is over.
+    // Scaled by the elapsed time of the completed scenarios.
     let factor = match sum(done) {
         0.0 => 1.0,
         expected => (parts.begun - started).as_secs_f64() / expected,
@@ -174,7 +174,7 @@ mod tests {
         let mut parts =
             Parts { expected: vec![60.0, 120.0, 60.0], done: 0, begun: started, step: String::new() };
         assert_eq!(left(&parts, started, at(10)), "4 min left");
-        // Twice as long as expected: the others will take twice as long, too.
+        // The first scenario took twice as long as expected, so the estimate for the others doubles.
         (parts.done, parts.begun) = (1, at(120));
         assert_eq!(left(&parts, started, at(120)), "6 min left");
         (parts.done, parts.begun) = (2, at(360));

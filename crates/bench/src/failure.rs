@@ -1,29 +1,29 @@
-//! Why a measurement was not made, as one line that says what to do about it.
+//! Why a measurement failed, as one line that tells the user what to do about it.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What ends a command of the suite with exit status 2. Whatever was made until then is removed.
+/// Reason why a command of the suite ends with exit status 1 or 2.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Not what the usage says; the text names the argument.
+    /// A usage error; the text names the argument.
     Usage(String),
-    /// A file or directory that cannot be read, made or written.
+    /// A file or directory that cannot be read, created or written.
     File { path: PathBuf, doing: &'static str, error: io::Error },
-    /// The directory's file system has less room than the run needs.
+    /// The directory's file system has less free space than the run needs.
     Space { path: PathBuf, needed_bytes: u64, free_bytes: u64 },
-    /// A program that was started ended, or never responded; `said` is the end of what it wrote.
+    /// A started program that exited or never responded; `said` is the end of its output.
     Program { name: String, problem: String, said: String },
-    /// Something the kernel refused: which call or setting, and its errno.
+    /// A kernel error: the system call or setting, and its errno.
     Kernel { doing: String, error: io::Error },
-    /// What only root may do, and the option that does without.
+    /// An action that requires root, and the option that avoids it.
     Root { doing: &'static str },
-    /// Scenarios without results in a run whose other results stand in the report.
+    /// Scenarios without results in a run whose other results are in the report.
     Parts { names: Vec<String>, of: usize },
-    /// Stopped by the user (SIGINT, SIGTERM).
+    /// Interrupted by the user (SIGINT, SIGTERM).
     Interrupted,
-    /// Anything else that is clear in one line.
+    /// Any other failure that one line explains.
     Other(String),
 }
 
@@ -58,18 +58,18 @@ impl fmt::Display for Failure {
 }
 
 impl Failure {
-    /// What the error of something done with a file becomes.
+    /// Returns a converter from the I/O error of a file operation to a [`Failure`].
     pub(crate) fn file(doing: &'static str, path: &Path) -> impl Fn(io::Error) -> Failure + Copy {
         move |error| Failure::File { path: path.to_owned(), doing, error }
     }
 
-    /// What an error of the kernel becomes.
+    /// Returns a converter from a kernel error to a [`Failure`].
     pub(crate) fn kernel<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Failure {
-        // Made when there is an error: the engine's turns are on the way of every request.
+        // The text is only built on an error: the engine's turns are in the hot path of every request.
         move |error| Failure::Kernel { doing: doing.into(), error: error.into() }
     }
 
-    /// The exit status: 1 where results were written and some are missing, 2 where there are none.
+    /// Returns the exit status: 1 if some results are missing, 2 if all are.
     pub(crate) fn status(&self) -> u8 {
         match self {
             Failure::Parts { .. } => 1,
@@ -80,7 +80,7 @@ impl Failure {
 
 impl std::error::Error for Failure {}
 
-/// One line of what clap says in several.
+/// Converts clap's message of several lines to a [`Failure`] of one line.
 pub(crate) fn usage(error: &clap::Error) -> Failure {
     let text = error.to_string();
     let mut lines = text.lines();

@@ -1,15 +1,15 @@
 //! `ringroad bench`: measures I/O engines, this server and its peers, and writes one report.
 //!
-//! * [`cli`]: the command line, and the one line that wrong use gets.
+//! * [`cli`]: the command line, and the one-line message of a usage error.
 //! * [`scenario`]: the measurements, a module for each command of the suite, in one table.
-//! * [`load`]: the generator of HTTP load, also a command of its own.
-//! * [`method`]: how scenarios measure: rounds, medians, pinning, memory limits, processor time, disturbances.
-//! * [`peers`]: servers and tools that are found on the machine, started and ended.
-//! * [`report`]: results as data, and the files made of them.
+//! * [`load`]: the HTTP load generator, which is also a separate command.
+//! * [`method`]: measurement methods: rounds, medians, pinning, memory limits, CPU time, disturbances.
+//! * [`peers`]: detection, start and stop of the servers and tools that are installed on the machine.
+//! * [`report`]: results as data, and the report files.
 //!
-//! Nothing here is needed to serve. Calls that block are allowed: a measurement has the machine for itself.
+//! Serving does not need this crate. Blocking calls are allowed: nothing else runs during a measurement.
 #![forbid(unsafe_code)]
-// A command-line tool: standard output is what it is for.
+// This is a command-line tool: it prints to standard output.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod cli;
@@ -24,7 +24,7 @@ mod scenario;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Runs what the arguments (those behind `ringroad bench`) ask for.
+/// Runs the command that the arguments after `ringroad bench` select.
 pub fn run(args: Vec<OsString>) -> ExitCode {
     let outcome = match args.first() {
         Some(first) if first == method::enter::COMMAND => method::enter::run(args),

@@ -1,4 +1,4 @@
-//! `ringroad bench load`: the generator from the command line.
+//! The command `ringroad bench load`: the load generator on the command line.
 
 use std::fs;
 use std::io::{IsTerminal, Write};
@@ -21,73 +21,74 @@ use crate::method::signals;
 /// Options of `bench load`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LoadOptions {
-    /// URLs, asked for in turn; {0-99} in one is a random number, {0..99} counts
+    /// URLs, requested in turn; {0-99} in a URL is a random number, {0..99} counts
     #[arg(value_name = "URL")]
     url: Vec<String>,
-    /// File of further URLs, one on a line; behind each may stand status=, length=, crc32c= of its response
+    /// File with further URLs, one per line, each optionally followed by status=, length=, crc32c= of its response
     #[arg(long, value_name = "FILE")]
     urls: Option<PathBuf>,
-    /// Connections of all threads together
+    /// Number of connections of all threads together
     #[arg(short, long, value_name = "N", default_value_t = 100, value_parser = value_parser!(u32).range(1..=1_000_000))]
     connections: u32,
-    /// Processors to use, a pinned thread on each: 0,2-3 [default: all that are allowed]
+    /// Processors to use, one pinned thread on each: 0,2-3 [default: all allowed processors]
     #[arg(long, value_name = "LIST", value_parser = cpus)]
     cpus: Option<Cpus>,
-    /// The engine of the connections [default: io_uring where it can be had]
+    /// I/O engine of the connections [default: io_uring where available]
     #[arg(long, value_enum)]
     engine: Option<EngineName>,
-    /// Open loop: requests a second, whatever the server does; latencies count from when each was due
+    /// Open loop: requests per second, independent of the server's speed; latency counts from the time each request was
+    /// due
     #[arg(long, value_name = "R", value_parser = rate)]
     rate: Option<f64>,
-    /// Microseconds within which requests of an open loop go out together, by which a latency may be too long
-    /// [default: 400 from 50000 requests a second and thread on, else 0]
+    /// Time in microseconds within which due requests of an open loop are sent together; latencies may be too long by
+    /// as much [default: 400 from 50000 requests per second and thread, else 0]
     #[arg(long, value_name = "US", value_parser = value_parser!(u64).range(..=GRAIN_US_MAX))]
     grain: Option<u64>,
-    /// Requests under way at once on each connection
+    /// Requests in flight on each connection
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u16).range(1..=i64::from(PIPELINE_MAX)))]
     pipeline: u16,
-    /// A connection for each request
+    /// Open a new connection for each request
     #[arg(long, conflicts_with = "pipeline")]
     close: bool,
-    /// Seconds of load before anything is counted [default: 1]
+    /// Seconds of load before counting starts [default: 1]
     #[arg(long, value_name = "S", value_parser = warm_up)]
     warm_up: Option<f64>,
-    /// Ends after so many requests; no warm-up
+    /// End after this number of requests; no warm-up
     #[arg(long, value_name = "N", conflicts_with_all = ["warm_up", "seconds"], value_parser = value_parser!(u64).range(1..))]
     requests: Option<u64>,
-    /// Seconds to wait for a connection, and for a response
+    /// Timeout in seconds for a connection and for a response
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = timeout)]
     timeout: f64,
     /// Method of the requests
     #[arg(short = 'X', long, value_name = "NAME", default_value = "GET", value_parser = method)]
     method: String,
-    /// A further field line (again for each)
+    /// Additional header field (may be repeated)
     #[arg(short = 'H', long, value_name = "NAME: VALUE", value_parser = header)]
     header: Vec<String>,
-    /// File that is the body of each request
+    /// File with the body of each request
     #[arg(long, value_name = "FILE")]
     body: Option<PathBuf>,
-    /// The status that responses must have [default: 200 to 399]
+    /// Status code that responses must have [default: 200 to 399]
     #[arg(long, value_name = "CODE", value_parser = value_parser!(u16).range(100..=999))]
     expect_status: Option<u16>,
-    /// Bytes of body that responses must have
+    /// Length in bytes that response bodies must have
     #[arg(long, value_name = "BYTES")]
     expect_length: Option<u64>,
-    /// CRC-32C that bodies must have, in hexadecimal
+    /// CRC-32C that response bodies must have, in hexadecimal
     #[arg(long, value_name = "HEX", value_parser = checksum)]
     expect_crc32c: Option<u32>,
-    /// Random numbers follow from it
+    /// Seed of the random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// The outcome as JSON
+    /// Print the outcome as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Longest grain: a tenth of a second, so that a load ends when it should and what is late is found.
+/// Maximum grain in microseconds, 0.1 s: a longer one would delay the end of a load and the detection of timeouts.
 const GRAIN_US_MAX: u64 = 100_000;
 
-/// The engines by their names on the command line.
+/// The engines, by their names on the command line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum EngineName {
     #[value(name = "uring", alias = "io_uring")]
@@ -104,11 +105,11 @@ impl From<EngineName> for NetKind {
     }
 }
 
-/// Numbers of processors, as clap takes them for one value.
+/// A list of processor numbers, as one value for clap.
 #[derive(Clone, Debug)]
 struct Cpus(Vec<usize>);
 
-/// Numbers and ranges of processors, as taskset(1) takes them.
+/// Parses numbers and ranges of processors, in the syntax of taskset(1).
 fn cpus(text: &str) -> Result<Cpus, String> {
     let mut list = Vec::new();
     for part in text.split(',') {
@@ -123,45 +124,45 @@ fn cpus(text: &str) -> Result<Cpus, String> {
     Ok(Cpus(list))
 }
 
-/// A number within bounds; "NaN" is none.
+/// Parses a number within bounds; rejects NaN.
 fn between(text: &str, low: f64, high: f64) -> Option<f64> {
     text.parse::<f64>().ok().filter(|number| (low..=high).contains(number))
 }
 
-/// A load slower than one request in a quarter of an hour would not be visible.
+/// Parses a rate. Below 0.001 per second, one request in a quarter of an hour, a load would not be visible.
 fn rate(text: &str) -> Result<f64, String> {
     between(text, 0.001, 1e9).ok_or_else(|| "requests a second, from 0.001 to 1e9".to_owned())
 }
 
-/// None at all is allowed: then what a server has to learn is measured, too.
+/// Parses the duration of the warm-up. With 0, the server's own warm-up is measured too.
 fn warm_up(text: &str) -> Result<f64, String> {
     between(text, 0.0, 3600.0).ok_or_else(|| "seconds, from 0 to 3600".to_owned())
 }
 
-/// Zero would fail every request.
+/// Parses a timeout. With 0, every request would fail.
 fn timeout(text: &str) -> Result<f64, String> {
     between(text, 0.001, 3600.0).ok_or_else(|| "seconds, from 0.001 to 3600".to_owned())
 }
 
-/// Only what can stand in a request line, so that no request is anything but one request.
+/// Parses a method: only characters that cannot break the request line, so that each request stays one request.
 fn method(text: &str) -> Result<String, String> {
     let is_token = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     if is_token { Ok(text.to_owned()) } else { Err("letters, as in GET".to_owned()) }
 }
 
-/// One field line. Its name may be anything that servers are to be tried with.
+/// Parses one field line. Any field name is accepted, so that servers can be tested with unusual ones.
 fn header(text: &str) -> Result<String, String> {
     let is_line = text.split_once(':').is_some_and(|(name, _)| !name.trim().is_empty());
     let is_clean = !text.bytes().any(|byte| byte < b' ' && byte != b'\t');
     if is_line && is_clean { Ok(text.to_owned()) } else { Err("NAME: VALUE on one line".to_owned()) }
 }
 
-/// As checksums are printed by this program.
+/// Parses a CRC-32C in the notation that this program prints.
 fn checksum(text: &str) -> Result<u32, String> {
     parse_crc32c(text).ok_or_else(|| "eight hexadecimal digits".to_owned())
 }
 
-/// Carries out what the command line asks for.
+/// Runs the load that the command line describes.
 pub(crate) fn run(matches: &ArgMatches, seconds: Option<f64>) -> Result<(), Failure> {
     let options = LoadOptions::from_arg_matches(matches).map_err(|error| crate::failure::usage(&error))?;
     let plan = options.plan(seconds)?;
@@ -171,7 +172,7 @@ pub(crate) fn run(matches: &ArgMatches, seconds: Option<f64>) -> Result<(), Fail
             show_second(second);
         }
     };
-    // A signal ends the load; the counts until then are printed.
+    // A signal ends the load early; the counts so far are printed.
     signals::watch(Arc::clone(&plan.stop));
     let outcome = run_watched(&plan, &mut watch)?;
     let text = if options.json { json(&to_json(&plan, &outcome))? } else { to_text(&plan, &outcome) };
@@ -179,19 +180,19 @@ pub(crate) fn run(matches: &ArgMatches, seconds: Option<f64>) -> Result<(), Fail
     Ok(())
 }
 
-/// With the end of line that a terminal wants.
+/// Serializes data as JSON, with the final newline that a terminal needs.
 fn json(data: &impl Serialize) -> Result<String, Failure> {
     let text = serde_json::to_string_pretty(data).map_err(|error| Failure::Other(error.to_string()))?;
     Ok(text + "\n")
 }
 
-/// A closed pipe is no failure of the measurement.
+/// Prints to standard output; a closed pipe does not fail the measurement.
 fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
 impl LoadOptions {
-    /// The plan that the options describe; `seconds` is an option of all commands.
+    /// Returns the plan that the options describe; `seconds` is an option shared by all commands.
     fn plan(&self, seconds: Option<f64>) -> Result<Plan, Failure> {
         if self.grain.is_some() && self.rate.is_none() {
             return Err(Failure::Usage("--grain is of an open loop: set its --rate, too".to_owned()));
@@ -228,7 +229,7 @@ impl LoadOptions {
     }
 }
 
-/// The content of a file, or a line that names the file and the problem.
+/// Reads a file; an error names the file and the problem.
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     fs::read(path).map_err(Failure::file("read", path))
 }

@@ -1,11 +1,11 @@
-//! One connection of a load: its state, what is under way on it, and the bytes that wait to be sent.
+//! One connection of a load: its state, its operations and requests in flight, and the bytes queued for sending.
 //!
 //! ```text
 //!   Closed --connect--> Connecting --done--> Open --a response says close--> Closing --end--> Closed
 //!      ^                    |                  |
 //!      +------ failed, the end, too late ------+
 //! ```
-//! What happens at each step is the worker's business ([`super::worker`]).
+//! The steps of a connection are in the worker ([`super::worker`]).
 
 use std::collections::VecDeque;
 
@@ -16,63 +16,63 @@ use super::reader::Reader;
 
 /// One connection.
 pub(crate) struct Link {
-    /// How far it has come.
+    /// State of the connection.
     pub(crate) state: State,
-    /// Shared with the operations under way, which keep it open until they end.
+    /// The socket, shared with the operations in flight, which keep it open until they complete.
     pub(crate) socket: Option<Fd>,
-    /// Operations under way.
+    /// The connect operation in flight.
     pub(crate) connect: Option<OpId>,
-    /// The receive that stays armed.
+    /// The multishot receive, which stays armed.
     pub(crate) recv: Option<OpId>,
-    /// The one send at a time: further bytes wait in `out`.
+    /// The send in flight, one at a time: further bytes are queued in `out`.
     pub(crate) send: Option<OpId>,
-    /// Requests that were written or wait to be, in order.
+    /// Requests sent or queued for sending, in order.
     pub(crate) pending: VecDeque<Pending>,
-    /// Bytes that wait for the send under way to end.
+    /// Bytes queued until the send in flight completes.
     pub(crate) out: Vec<u8>,
-    /// The vector that is not being sent now.
+    /// The second buffer, swapped with `out` while the other one is being sent.
     pub(crate) spare: Vec<u8>,
-    /// Where it stands in the response that is coming.
+    /// Parser state of the response being received.
     pub(crate) reader: Reader,
-    /// Number of its server.
+    /// Index of the server that the connection belongs to.
     pub(crate) origin: u16,
-    /// Whether it stands in the queue of those that have nothing to do.
+    /// Whether the connection is in the queue of idle connections.
     pub(crate) is_queued: bool,
-    /// Its TLS, where it speaks that.
+    /// TLS session, if the connection uses TLS.
     pub(crate) tls: Option<Box<Session>>,
 }
 
-/// Where a connection stands. Times are when it came there, or may leave.
+/// State of a connection. The time is that of the transition into the state, or the earliest time of the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Not there; not to be begun before this time.
+    /// Closed; reconnects at `retry_at` at the earliest.
     Closed {
         retry_at: u64,
     },
     Connecting {
         since: u64,
     },
-    /// Made.
+    /// Established.
     Open,
-    /// The server announced that it closes; bytes that it still sends are ignored.
+    /// The server announced the close (`Connection: close`); bytes that it still sends are discarded.
     Closing {
         since: u64,
     },
 }
 
-/// A request under way.
+/// A request in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending {
-    /// When it should have been sent.
+    /// Time when the request was due.
     pub(crate) due: u64,
-    /// When it was.
+    /// Time when it was actually sent.
     pub(crate) sent: u64,
-    /// Number of what is asked for, which knows what the response must be.
+    /// Index of the target, which has the expectations of the response.
     pub(crate) target: u32,
 }
 
 impl Link {
-    /// A connection that is still to be made, for `depth` requests at once.
+    /// Returns a closed connection for up to `depth` requests in flight.
     pub(crate) fn new(origin: usize, depth: usize) -> Link {
         Link {
             state: State::Closed { retry_at: 0 },
@@ -90,7 +90,7 @@ impl Link {
         }
     }
 
-    /// Forgets everything about the connection that was; what its operations still own is not here any more.
+    /// Resets the state for a new connection. Buffers that operations in flight own are not touched.
     pub(crate) fn reset(&mut self, retry_at: u64) {
         self.state = State::Closed { retry_at };
         (self.connect, self.recv, self.send) = (None, None, None);
@@ -100,16 +100,16 @@ impl Link {
         self.tls = None;
     }
 
-    /// Whether its handshake is still under way.
+    /// Whether the TLS handshake is in progress.
     pub(crate) fn is_handshaking(&self) -> bool {
         self.tls.as_ref().is_some_and(|session| session.is_handshaking())
     }
 
-    /// Bytes for the server: what waits, sealed where the connection speaks TLS. Empty where there is nothing to send.
+    /// Returns the queued bytes for the server, encrypted if the connection uses TLS. Empty if nothing is to be sent.
     pub(crate) fn outgoing(&mut self) -> Result<Vec<u8>, TlsError> {
         let Some(session) = &mut self.tls else {
             if self.out.is_empty() {
-                // Its memory stays for the next request.
+                // The allocated memory is retained for the next request.
                 return Ok(Vec::new());
             }
             return Ok(std::mem::replace(&mut self.out, std::mem::take(&mut self.spare)));

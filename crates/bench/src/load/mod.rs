@@ -1,10 +1,10 @@
-//! The generator of HTTP load: `ringroad bench load`, and what the scenarios measure servers with.
+//! The HTTP load generator: `ringroad bench load`, and the client of the scenarios.
 //!
-//! It also sends messages to servers that send them back, and makes connections that servers end ([`plan::Answers`]).
+//! It can also send messages to echo servers, and open connections that the server closes ([`plan::Answers`]).
 //!
-//! [`run`] carries out a [`Plan`] and returns an [`Outcome`]. Each thread has an engine of its own ([`worker`]),
-//! its share of the connections ([`link`]) and of the requests ([`request`], [`schedule`]); returns are told apart by
-//! [`reader`]. URLs and their patterns are read by [`target`], the command line by [`command`].
+//! [`run`] executes a [`Plan`] and returns an [`Outcome`]. Each thread has a separate engine ([`worker`]), its share of
+//! the connections ([`link`]) and of the requests ([`request`], [`schedule`]); [`reader`] parses the responses.
+//! [`target`] parses URLs and their patterns, [`command`] the command line.
 
 pub(crate) mod command;
 mod link;
@@ -19,7 +19,7 @@ mod show;
 mod target;
 mod worker;
 
-// What scenarios use.
+// The interface for scenarios.
 pub(crate) use outcome::{Outcome, Tally};
 pub(crate) use plan::{Answers, Expect, Length, Pace, Plan, Reuse};
 pub(crate) use run::run;

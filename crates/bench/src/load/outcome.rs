@@ -1,4 +1,4 @@
-//! What a load came to.
+//! The result of a load: counts, latencies and resource usage.
 
 use std::fmt;
 
@@ -8,125 +8,126 @@ use serde::Serialize;
 use super::plan::Pace;
 use crate::failure::Failure;
 
-/// The share of its processor above which a thread of the generator is taken to have had no time left.
+/// Share of its processor's time above which a generator thread is considered saturated.
 const BUSY_SHARE: f64 = 0.95;
-/// The share of a set rate below which it is taken not to have been kept.
+/// Share of the configured rate below which the rate is considered missed.
 const RATE_SHARE: f64 = 0.99;
 
-/// Everything that was counted, after the warm-up.
+/// The counts of a load, without the warm-up.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
-    /// The engine that the connections were on: `io_uring` or `epoll`.
+    /// Name of the I/O engine of the connections: `io_uring` or `epoll`.
     pub(crate) engine: &'static str,
-    /// Length of what was counted.
+    /// Length of the counted period in seconds.
     pub(crate) seconds: f64,
-    /// Everything that was counted after the warm-up.
+    /// Counts and latencies after the warm-up.
     pub(crate) tally: Tally,
-    /// What each thread of the generator spent meanwhile.
+    /// Resource usage of each generator thread in the same period.
     pub(crate) threads: Vec<ThreadUse>,
-    /// Whether a rate was set, which decides what a latency counts from.
+    /// Open or closed loop, which decides where a latency starts.
     pub(crate) pace: Pace,
-    /// The load second by second, without the warm-up.
+    /// The counts for each second, without the warm-up.
     pub(crate) series: Vec<Second>,
 }
 
-/// Counts of responses and of what failed.
+/// Counts of responses and of failures.
 #[derive(Clone, Debug)]
 pub(crate) struct Tally {
-    /// Complete responses, those with a wrong status or content too.
+    /// Complete responses, including those with a wrong status or content.
     pub(crate) answers: u64,
-    /// Bytes received: heads, framing and bodies.
+    /// Bytes received: header sections, framing and bodies.
     pub(crate) bytes: u64,
     /// Bytes of bodies, without framing.
     pub(crate) body_bytes: u64,
     /// Bytes sent.
     pub(crate) sent_bytes: u64,
-    /// Connections that were made; those that the load began with are not among them.
+    /// Connections established after the start of the load; the initial connections are not counted.
     pub(crate) connections: u64,
-    /// Requests without a right response, by kind.
+    /// Requests without a correct response, by kind of failure.
     pub(crate) errors: Errors,
-    /// Responses by status.
+    /// Number of responses by status.
     pub(crate) statuses: Statuses,
-    /// Nanoseconds from when a request was to be sent until its response was complete. In a closed loop that is when the
-    /// request was written, or its connection begun; in an open one when it was due. A request that timed out counts
-    /// with the time that it had waited.
+    /// Nanoseconds until the response was complete. In a closed loop they count from the time when the request was
+    /// written or its connection begun, in an open loop from the time when the request was due. A timed-out request
+    /// counts with the time until its timeout.
     pub(crate) latency: Histogram<u64>,
-    /// Nanoseconds from when a request was written. In an open loop this leaves out what it waited for before: what
-    /// generators show that wait for one response before they send the next request.
+    /// Nanoseconds from the time when a request was written until its response was complete. In an open loop this omits
+    /// the wait before sending: load generators that wait for each response before the next request show this figure.
     pub(crate) service: Histogram<u64>,
 }
 
-/// Responses by status code. An array, so that counting one is an addition.
+/// Number of responses by status code, as an array so that counting is one addition.
 #[derive(Clone, Debug)]
 pub(crate) struct Statuses([u64; 1000]);
 
-/// What failed, by kind. The first five never became a response; the last two are responses that are wrong.
+/// Failures by kind. The first five kinds never became a response; the last two are wrong responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Errors {
-    /// A connection that could not be made.
+    /// Connections that could not be established.
     pub(crate) connect: u64,
-    /// A connection that ended, by a reset or orderly, before the first byte of a response or within its head.
+    /// Connections reset or closed before the first byte of a response or within its header section.
     pub(crate) reset: u64,
-    /// No complete response in time. In an open loop also what was due and could not be sent until the end.
+    /// Responses that were not complete within the timeout. In an open loop also requests that were due and could not
+    /// be sent before the end.
     pub(crate) timeout: u64,
     /// A body that ended before its length or last chunk.
     pub(crate) short_body: u64,
-    /// Bytes that are no response of HTTP/1.
+    /// Bytes that are not an HTTP/1 response.
     pub(crate) parse: u64,
-    /// A status other than the expected.
+    /// Responses with an unexpected status.
     pub(crate) bad_status: u64,
-    /// A body of another length or checksum than expected.
+    /// Bodies with an unexpected length or checksum.
     pub(crate) bad_check: u64,
 }
 
-/// What one thread of the generator spent.
+/// Resource usage of one generator thread.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct ThreadUse {
-    /// The processor that it was pinned to.
+    /// The processor that the thread was pinned to.
     pub(crate) cpu: Option<usize>,
-    /// Processor time, its own and the kernel's for it.
+    /// User and system CPU time in seconds.
     pub(crate) cpu_seconds: f64,
-    /// Time that it could have run and had no processor (`/proc/thread-self/schedstat`).
+    /// Time in seconds that the thread was runnable and waited for a processor (`/proc/thread-self/schedstat`).
     pub(crate) delayed_seconds: f64,
-    /// Times that its engine entered the kernel.
+    /// Number of times that its engine entered the kernel.
     pub(crate) kernel_entries: u64,
 }
 
-/// One second of a load, of all threads together.
+/// The counts of one second of a load, of all threads together.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Second {
-    /// Its end, in seconds since the warm-up.
+    /// End of the second, in seconds after the warm-up.
     pub(crate) at: f64,
-    /// Responses that came, wrong ones included.
+    /// Responses received, including wrong ones.
     pub(crate) answers: u64,
-    /// Bytes received, heads included.
+    /// Bytes received, including header sections.
     pub(crate) bytes: u64,
     /// Requests that failed.
     pub(crate) errors: u64,
-    /// Of its latencies.
+    /// Median latency in microseconds.
     pub(crate) p50_us: f64,
-    /// 99 of 100 responses took no longer.
+    /// 99th percentile of the latency in microseconds.
     pub(crate) p99_us: f64,
-    /// The longest.
+    /// Maximum latency in microseconds.
     pub(crate) max_us: f64,
-    /// Whether it belongs to the warm-up.
+    /// Whether the second belongs to the warm-up.
     pub(crate) is_warm_up: bool,
 }
 
-/// What kept a load from being faster.
+/// Limiting factor of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Bottleneck {
-    /// The rate that was set, and both kept it.
+    /// The configured rate: the generator and the server both achieved it.
     Rate,
     /// The server, or the network.
     Server,
-    /// A thread of the generator had no processor time left: the server may be faster than this.
+    /// The generator: one of its threads was saturated, so the server may be faster than measured.
     Generator,
 }
 
 impl Bottleneck {
-    /// In tables.
+    /// Returns the name for tables.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Bottleneck::Rate => "rate",
@@ -137,18 +138,18 @@ impl Bottleneck {
 }
 
 impl Outcome {
-    /// Complete responses a second.
+    /// Returns the number of complete responses per second.
     pub(crate) fn answers_per_second(&self) -> f64 {
         self.tally.answers as f64 / self.seconds
     }
 
-    /// Responses that were as expected, a second.
+    /// Returns the number of correct responses per second.
     pub(crate) fn good_per_second(&self) -> f64 {
         let errors = &self.tally.errors;
         (self.tally.answers - errors.bad_status - errors.bad_check) as f64 / self.seconds
     }
 
-    /// Fails where a request has failed.
+    /// Returns an error if any request has failed.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         let (answers, errors) = (self.tally.answers, self.tally.errors);
         match errors.total() {
@@ -157,43 +158,43 @@ impl Outcome {
         }
     }
 
-    /// Bytes of bodies a second.
+    /// Returns the bytes of bodies per second.
     pub(crate) fn body_bytes_per_second(&self) -> f64 {
         self.tally.body_bytes as f64 / self.seconds
     }
 
-    /// The generator's processor time for each response, in microseconds.
+    /// Returns the generator's CPU time per response, in microseconds.
     pub(crate) fn cpu_us_per_answer(&self) -> f64 {
         self.cpu_seconds() * 1e6 / self.tally.answers.max(1) as f64
     }
 
-    /// The generator's processor time, of all its threads.
+    /// Returns the generator's CPU time in seconds, of all its threads.
     pub(crate) fn cpu_seconds(&self) -> f64 {
         self.threads.iter().map(|thread| thread.cpu_seconds).sum()
     }
 
-    /// Times that the generator entered the kernel.
+    /// Returns how often the generator entered the kernel.
     pub(crate) fn kernel_entries(&self) -> u64 {
         self.threads.iter().map(|thread| thread.kernel_entries).sum()
     }
 
-    /// Times that the generator entered the kernel for each response.
+    /// Returns how often the generator entered the kernel per response.
     pub(crate) fn kernel_entries_per_answer(&self) -> f64 {
         self.kernel_entries() as f64 / self.tally.answers.max(1) as f64
     }
 
-    /// A percentile (0 to 100) of the latencies, in microseconds; 0 where there is none.
+    /// Returns a percentile (0 to 100) of the latency in microseconds; 0 without latencies.
     pub(crate) fn latency_us(&self, percentile: f64) -> f64 {
         self.tally.latency.value_at_percentile(percentile) as f64 / 1e3
     }
 
-    /// The share of its processor that the busiest thread used or waited for.
+    /// Returns the share of its processor's time that the busiest thread used or waited for.
     pub(crate) fn busiest_share(&self) -> f64 {
         let shares = self.threads.iter().map(|thread| thread.cpu_seconds + thread.delayed_seconds);
         shares.fold(0.0, f64::max) / self.seconds
     }
 
-    /// What kept the load from being faster.
+    /// Returns the limiting factor of the load.
     pub(crate) fn bottleneck(&self) -> Bottleneck {
         match self.pace {
             Pace::Open { rate } if self.answers_per_second() >= rate * RATE_SHARE => Bottleneck::Rate,
@@ -204,7 +205,7 @@ impl Outcome {
 }
 
 impl Tally {
-    /// Nothing yet.
+    /// Creates empty counts.
     pub(crate) fn new() -> Tally {
         Tally {
             answers: 0,
@@ -219,7 +220,7 @@ impl Tally {
         }
     }
 
-    /// Adds what another one has counted, of another thread or of another second.
+    /// Adds the counts of another thread or another second.
     pub(crate) fn add(&mut self, other: &Tally) {
         self.answers += other.answers;
         self.bytes += other.bytes;
@@ -235,7 +236,7 @@ impl Tally {
         }
     }
 
-    /// Forgets everything and keeps its memory.
+    /// Resets all counts and retains the allocated memory.
     pub(crate) fn clear(&mut self) {
         (self.answers, self.bytes, self.body_bytes) = (0, 0, 0);
         (self.sent_bytes, self.connections) = (0, 0);
@@ -247,19 +248,19 @@ impl Tally {
 }
 
 impl Statuses {
-    /// Counts a response. The parser refused statuses without three digits before.
+    /// Counts a response. The parser has already rejected statuses without three digits.
     pub(crate) fn count(&mut self, status: u16) {
         self.0[usize::from(status).min(999)] += 1;
     }
 
-    /// Those that were seen, with how often.
+    /// Returns the received statuses with their counts.
     pub(crate) fn seen(&self) -> impl Iterator<Item = (u16, u64)> {
         self.0.iter().enumerate().filter(|(_, count)| **count > 0).map(|(code, count)| (code as u16, *count))
     }
 }
 
 impl Errors {
-    /// Each kind with its count.
+    /// Returns each kind with its count.
     pub(crate) fn by_kind(&self) -> [(&'static str, u64); 7] {
         [
             ("connect", self.connect),
@@ -272,7 +273,7 @@ impl Errors {
         ]
     }
 
-    /// Failures of all kinds.
+    /// Returns the number of failures of all kinds.
     pub(crate) fn total(&self) -> u64 {
         self.by_kind().iter().map(|(_, count)| count).sum()
     }
@@ -299,7 +300,8 @@ impl fmt::Display for Errors {
     }
 }
 
-/// Nanoseconds up to an hour, with three significant digits. Its memory is all there from the start.
+/// Creates a histogram of nanoseconds up to one hour, with three significant digits. Its memory is allocated at the
+/// start.
 pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("the bounds are in order")
 }

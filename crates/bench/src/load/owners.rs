@@ -1,4 +1,4 @@
-//! Who asked for an operation of an engine.
+//! The owner of each operation in an engine.
 
 use io::OpId;
 
@@ -6,12 +6,12 @@ use io::OpId;
 pub(crate) struct Owners<T>(Vec<Option<(u32, T)>>);
 
 impl<T: Copy> Owners<T> {
-    /// Of no operation.
+    /// Creates an empty table.
     pub(crate) fn new() -> Owners<T> {
         Owners(Vec::new())
     }
 
-    /// Notes whose an operation is; the slot's former one is forgotten.
+    /// Stores the owner of an operation; replaces the former owner of the slot.
     pub(crate) fn set(&mut self, id: OpId, owner: T) {
         let slot = id.slot as usize;
         if slot >= self.0.len() {
@@ -20,7 +20,7 @@ impl<T: Copy> Owners<T> {
         self.0[slot] = Some((id.generation, owner));
     }
 
-    /// The owner. An operation that ended or was abandoned has none.
+    /// Returns the owner. An operation that has completed or was abandoned has none.
     pub(crate) fn of(&self, id: OpId) -> Option<T> {
         let (generation, owner) = (*self.0.get(id.slot as usize)?)?;
         (generation == id.generation).then_some(owner)

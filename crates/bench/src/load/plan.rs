@@ -1,4 +1,4 @@
-//! What a load is: which requests, over how many connections, how fast, for how long.
+//! The plan of a load: its requests, connections, rate and duration.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -8,56 +8,56 @@ use io::engine::NetKind;
 
 use super::target::Target;
 
-/// One load. [`Plan::new`] has the defaults; the fields are changed one by one.
+/// The plan of one load. [`Plan::new`] sets the defaults; callers then change single fields.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// The requested URLs, one after the other and then again; each may be a pattern.
+    /// The URLs to request, in turn and repeatedly; each may be a pattern.
     pub(crate) targets: Vec<Target>,
-    /// `GET` unless it is changed. `HEAD` is known to have no body in the response.
+    /// Request method, `GET` by default. With `HEAD`, responses are parsed without a body.
     pub(crate) method: String,
     /// Further field lines, each without its line end: `Accept-Encoding: gzip`.
     pub(crate) headers: Vec<String>,
-    /// The body of each request; with one there is a `Content-Length`.
+    /// The body of each request; if not empty, `Content-Length` is sent.
     pub(crate) body: Vec<u8>,
-    /// The engine of the connections; the best one of this machine where none is given.
+    /// I/O engine of the connections; if `None`, the best one available.
     pub(crate) engine: Option<NetKind>,
-    /// Connections of all threads together.
+    /// Number of connections of all threads together.
     pub(crate) connections: u32,
-    /// A thread is pinned to each of these processors. None at all: one thread for each that this process may use.
+    /// Processors, each with one pinned thread. If empty: all processors that this process may use.
     pub(crate) cpus: Vec<usize>,
     /// When requests are sent.
     pub(crate) pace: Pace,
-    /// How many requests a connection is for.
+    /// Number of requests per connection.
     pub(crate) reuse: Reuse,
-    /// Load before anything is counted. Nothing with [`Length::Requests`].
+    /// Duration of the load before counting starts. Ignored with [`Length::Requests`].
     pub(crate) warm_up: Duration,
-    /// When it ends.
+    /// When the load ends.
     pub(crate) length: Length,
-    /// The longest wait for a connection, and for a response after its request was sent.
+    /// Timeout for a connection, and for a response after its request was sent.
     pub(crate) timeout: Duration,
-    /// What a response is.
+    /// Kind of responses.
     pub(crate) answers: Answers,
-    /// What every response must be; targets may say more for theirs.
+    /// Expectations of every response; targets may have stricter ones.
     pub(crate) expect: Expect,
-    /// Random numbers follow from it: the same seed makes the same requests.
+    /// Seed of the random numbers: the same seed yields the same requests.
     pub(crate) seed: u64,
-    /// Ends the load early once it is set; the counts until then are the outcome.
+    /// Flag that ends the load early; the counts so far are the outcome.
     pub(crate) stop: Arc<AtomicBool>,
-    /// Size of each buffer for received bytes. Only what is received is ever touched of one.
+    /// Size in bytes of each receive buffer. Only the memory that received bytes fill is ever touched.
     pub(crate) receive_bytes: u32,
-    /// In an open loop: requests of one thread that are due within this time are sent together; zero for each alone. Where
-    /// nothing is said, [`GRAIN`] from [`GRAIN_FROM`] requests a second of one thread on, and zero below.
+    /// In an open loop, requests of one thread that are due within this time are sent together; zero sends each
+    /// separately. If `None`: [`GRAIN`] from [`GRAIN_FROM`] requests per second and thread, zero below.
     pub(crate) grain: Option<Duration>,
-    /// What handshakes are made with, where connections speak TLS.
+    /// TLS client settings, if the connections use TLS.
     pub(crate) tls: Option<tls::Client>,
 }
 
-/// What a response is, and so what is sent.
+/// Kind of a response, which decides what is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answers {
-    /// A message of HTTP/1 to a request of it.
+    /// An HTTP/1 response to an HTTP/1 request.
     Http,
-    /// So many bytes to the body of the plan, which is sent alone: of a server that sends back what it receives.
+    /// This number of bytes in reply to the plan's body, which is sent without a header section: for echo servers.
     Bytes(u64),
     /// The end of the connection, on which nothing is sent.
     End,
@@ -66,61 +66,63 @@ pub(crate) enum Answers {
 /// When requests are sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Pace {
-    /// The next one as soon as the one before is answered: as fast as the server can.
+    /// Closed loop: the next request follows immediately after the previous response, so the server sets the pace.
     Closed,
-    /// So many in a second, evenly, whatever the server does. The latency counts from the time that a request was due,
-    /// so that one that had to wait for a response before it is not called fast.
+    /// Open loop: a fixed rate, evenly spaced, independent of the server. Latency counts from the time when a request
+    /// was due, so a request that was delayed by a slow response before it does not look fast.
     Open {
-        /// Requests a second of all threads together.
+        /// Requests per second of all threads together.
         rate: f64,
     },
 }
 
-/// What connections are used for.
+/// How connections are reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reuse {
-    /// Kept, with this many requests under way at once on each (1: no pipelining).
+    /// Keep-alive connections, each with this number of requests in flight (1: no pipelining).
     KeepAlive {
-        /// At least 1, at most [`PIPELINE_MAX`].
+        /// Number of requests in flight, from 1 to [`PIPELINE_MAX`].
         depth: u16,
     },
-    /// One request (`Connection: close`), then another connection. The latency includes the connecting.
+    /// One request per connection (`Connection: close`). The latency includes the connect.
     PerRequest,
 }
 
-/// Most requests under way on a connection: servers stop reading before that.
+/// Maximum number of requests in flight on a connection: servers stop reading before that.
 pub(crate) const PIPELINE_MAX: u16 = 1024;
 
-/// See [`Plan::grain`]. A wake-up of the generator, and of the server by it, costs a virtual machine several microseconds,
-/// as much as a request: this leaves 2 500 of them a second, and 0.8 ms at most by which a latency is too long.
+/// Default of [`Plan::grain`]. On a virtual machine, waking the generator, and through it the server, costs several
+/// microseconds, as much as a request. This grain leaves 2 500 wake-ups per second; a latency is at most 0.8 ms too
+/// long.
 pub(crate) const GRAIN: Duration = Duration::from_micros(400);
 
-/// See [`Plan::grain`]: slower threads have time to spare for a wake-up of each request and each response.
+/// Rate per thread from which [`GRAIN`] applies: slower threads have enough CPU time to wake up for each request and
+/// each response.
 pub(crate) const GRAIN_FROM: f64 = 50_000.0;
 
-/// When it ends.
+/// When the load ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Length {
-    /// After this time, the warm-up not included.
+    /// After this duration, without the warm-up.
     Time(Duration),
-    /// After so many requests, failed ones included. With patterns that count ([`Target`]) each number comes exactly
-    /// so often.
+    /// After this number of requests, including failed ones. With counting patterns ([`Target`]), each number is
+    /// requested equally often.
     Requests(u64),
 }
 
-/// What a response must be; a response that is not is counted as an error.
+/// Expectations of a response; a response that does not meet them is counted as an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Expect {
-    /// This status; 200 to 399 where nothing is said.
+    /// Expected status; if `None`, 200 to 399.
     pub(crate) status: Option<u16>,
-    /// So many bytes of body, chunked coding taken off.
+    /// Expected length of the body in bytes, after removal of the chunked coding.
     pub(crate) length: Option<u64>,
-    /// CRC-32C of the body.
+    /// Expected CRC-32C of the body.
     pub(crate) crc32c: Option<u32>,
 }
 
 impl Expect {
-    /// These, and what `self` leaves open from `general`.
+    /// Returns these expectations, completed with those of `general` where unset.
     pub(crate) fn or(self, general: Expect) -> Expect {
         Expect {
             status: self.status.or(general.status),
@@ -131,7 +133,8 @@ impl Expect {
 }
 
 impl Plan {
-    /// `GET` for these targets, closed loop, 100 keep-alive connections, ten seconds after one of warm-up.
+    /// Creates a plan of `GET` requests for these targets: closed loop, 100 keep-alive connections, ten seconds after
+    /// one second of warm-up.
     pub(crate) fn new(targets: Vec<Target>) -> Plan {
         Plan {
             targets,

@@ -1,7 +1,8 @@
-//! Responses out of received bytes: where each ends, its status, and the length and checksum of its body.
+//! Parser of received bytes into responses: the end of each response, its status, and the length and checksum of its
+//! body.
 //!
-//! No I/O. Heads go through [`http::reply`]; but a head that is byte for byte the one before it, as those of a steady
-//! load are for a second at a time, is only compared with it.
+//! No I/O. [`http::reply`] parses heads. A head that is identical to the previous one is only compared with it; under a
+//! steady load heads are identical for a second at a time.
 
 use http::connection::reply_keeps_alive;
 use http::framing::{ChunkedDecoder, Event, ReplyFraming};
@@ -10,48 +11,48 @@ use http::request::Method;
 
 use super::plan::Answers;
 
-/// Longest head that is taken for one. Servers refuse to write more than this much.
+/// Maximum size of a head in bytes. Servers refuse to write longer ones.
 const HEAD_BYTES_MAX: u32 = 64 << 10;
 
 /// A complete response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
-    /// Of its status line.
+    /// Status code.
     pub(crate) status: u16,
-    /// Bytes of its body, without framing.
+    /// Length of the body in bytes, without framing.
     pub(crate) body_bytes: u64,
-    /// CRC-32C of its body; 0 where no target expects one.
+    /// CRC-32C of the body; 0 if no target expects a checksum.
     pub(crate) crc32c: u32,
-    /// Whether the connection goes on after it.
+    /// Whether the connection stays open after the response.
     pub(crate) is_kept: bool,
 }
 
-/// A response without a head, to which its body is added.
+/// The start value of a response without a head; the body's length and checksum are added to it.
 const HEADLESS: Answer = Answer { status: 200, body_bytes: 0, crc32c: 0, is_kept: true };
 
-/// Why the bytes of a connection became no response.
+/// Why the bytes received on a connection are not a complete response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Broken {
-    /// The connection ended before the end of a head.
+    /// The connection ended within a head.
     Ended,
-    /// It ended before the end of a body.
+    /// The connection ended within a body.
     ShortBody,
-    /// Not a response of HTTP/1.
+    /// The bytes are not an HTTP/1 response.
     Parse,
 }
 
-/// What the responses of all connections of a thread share.
+/// Parser state that all connections of a thread share.
 pub(crate) struct Heads {
     method: Method,
     answers: Answers,
     has_checksum: bool,
     head: ReplyHead,
-    /// The last head, and what it said.
+    /// The previous head and its parsed meaning.
     last: Vec<u8>,
     last_said: Said,
 }
 
-/// What matters of a head.
+/// The relevant facts of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Said {
     status: u16,
@@ -61,7 +62,8 @@ struct Said {
 }
 
 impl Heads {
-    /// For responses to requests of this method. Checksums are only made where they are wanted.
+    /// Creates the state for responses to requests with this method. Checksums are computed only if `has_checksum` is
+    /// set.
     pub(crate) fn new(method: &str, answers: Answers, has_checksum: bool) -> Heads {
         Heads {
             method: Method::of(method.as_bytes()),
@@ -73,7 +75,7 @@ impl Heads {
         }
     }
 
-    /// The head at the start of `input`: its meaning and its length; `None` while it is not complete.
+    /// Parses the head at the start of `input`; returns its meaning and length, or `None` while it is incomplete.
     fn read(&mut self, input: &[u8]) -> Result<Option<(Said, usize)>, Broken> {
         if !self.last.is_empty() && input.starts_with(&self.last) {
             return Ok(Some((self.last_said, self.last.len())));
@@ -85,7 +87,8 @@ impl Heads {
             Ok(ReplyProgress::Incomplete) => return Ok(None),
             Ok(ReplyProgress::Http09) | Err(_) => return Err(Broken::Parse),
         };
-        // Kept also where it is new with each response: that is a copy of some hundred bytes that are in the cache.
+        // Stored even if each response has a different head: copying a few hundred bytes that are in the CPU cache is
+        // cheap.
         self.last.clear();
         self.last.extend_from_slice(&input[..head_len]);
         self.last_said = Said {
@@ -98,43 +101,43 @@ impl Heads {
     }
 }
 
-/// Where a connection stands in its responses.
+/// Parser state of one connection.
 pub(crate) struct Reader {
     place: Position,
-    /// The beginning of a head whose end has not come yet.
+    /// The beginning of an incomplete head.
     partial: Vec<u8>,
     answer: Answer,
 }
 
-/// The next part of a response that a connection receives.
+/// Position of the parser within the response being received.
 enum Position {
-    /// At or in a head.
+    /// Before or within a head.
     Head,
-    /// In a body with so many bytes to come.
+    /// Within a body with this number of remaining bytes.
     Length(u64),
     Chunked(ChunkedDecoder),
     UntilClose,
 }
 
 impl Reader {
-    /// At the beginning of the first head.
+    /// Creates a parser that expects the first head.
     pub(crate) fn new() -> Reader {
         let answer = Answer { status: 0, body_bytes: 0, crc32c: 0, is_kept: false };
         Reader { place: Position::Head, partial: Vec::new(), answer }
     }
 
-    /// Forgets what has come: a new connection begins.
+    /// Resets the state for a new connection.
     pub(crate) fn restart(&mut self) {
         self.place = Position::Head;
         self.partial.clear();
     }
 
-    /// Whether a part of a response has come.
+    /// Whether a response has been received partially.
     pub(crate) fn is_within_answer(&self) -> bool {
         !matches!(self.place, Position::Head) || !self.partial.is_empty()
     }
 
-    /// Takes bytes from the front of `input`, up to the end of the next response, which it returns, or all of them.
+    /// Consumes bytes from the front of `input`, up to the end of the next response, which is returned, or all of them.
     pub(crate) fn read(&mut self, heads: &mut Heads, input: &mut &[u8]) -> Result<Option<Answer>, Broken> {
         while !input.is_empty() {
             let is_complete = match self.place {
@@ -149,7 +152,8 @@ impl Reader {
         Ok(None)
     }
 
-    /// The end of the connection: a response that was to end so, or what is missing. Nothing between two responses.
+    /// Handles the end of the connection: returns the response that ends with it, or why it is incomplete. Returns
+    /// `None` between two responses.
     pub(crate) fn end(&mut self, heads: &Heads) -> Result<Option<Answer>, Broken> {
         if heads.answers == Answers::End {
             return Ok(Some(Answer { is_kept: false, ..HEADLESS }));
@@ -162,8 +166,8 @@ impl Reader {
         }
     }
 
-    /// Whether the response is complete with its head. A head that arrives in pieces is collected, which the ordinary one
-    /// never is.
+    /// Parses a head; returns whether the response is complete without a body. A head that arrives in pieces is
+    /// collected in `partial`, which is rare.
     fn read_head(&mut self, heads: &mut Heads, input: &mut &[u8]) -> Result<bool, Broken> {
         match heads.answers {
             Answers::Http => {}
@@ -190,7 +194,7 @@ impl Reader {
         };
         self.partial.clear();
         *input = &input[head_len - had..];
-        // The final response follows (RFC 9110 section 15.2).
+        // An interim response; the final response follows (RFC 9110 section 15.2).
         if said.is_interim {
             return Ok(false);
         }
@@ -207,7 +211,7 @@ impl Reader {
         Ok(false)
     }
 
-    /// Whether the body is complete now.
+    /// Consumes bytes of the body; returns whether the body is complete.
     fn read_body(&mut self, has_checksum: bool, input: &mut &[u8]) -> Result<bool, Broken> {
         let (body, consumed, is_complete) = match &mut self.place {
             Position::Head => return Ok(false),
@@ -239,10 +243,11 @@ impl Reader {
 mod tests {
     use super::*;
 
-    /// What the end of a connection brings.
+    /// Result of [`Reader::end`].
     type AtEnd = Result<Option<Answer>, Broken>;
 
-    /// All responses in `text`, arriving in pieces of `piece` bytes, and what its end brings.
+    /// Parses all responses in `text`, which arrives in pieces of `piece` bytes; returns them and the result at its
+    /// end.
     fn read(method: &str, text: &str, piece: usize) -> Result<(Vec<Answer>, AtEnd), Broken> {
         read_as(Answers::Http, method, text, piece)
     }

@@ -1,4 +1,4 @@
-//! Requests as bytes: each thread's share of what a plan asks for.
+//! Encoded requests: each thread's share of the requests of a plan.
 
 use std::io::Write;
 
@@ -7,39 +7,39 @@ use io::op::PeerAddr;
 use super::plan::{Answers, Expect, Plan, Reuse};
 use super::target::{Order, Piece, Target};
 
-/// The requests of one thread.
+/// Generator of the requests of one thread.
 pub(crate) struct Requests {
     origins: Vec<TargetServer>,
     expects: Vec<Expect>,
-    /// This thread and how many there are: it takes every so many-th request.
+    /// Number of this thread, and the number of threads: with N threads, each makes every Nth request.
     thread: u64,
     threads: u64,
     random: Random,
 }
 
-/// A server, and what is asked of it in turn.
+/// A server and the requests to send to it in turn.
 struct TargetServer {
     peer: PeerAddr,
     templates: Vec<Template>,
-    /// Requests of this thread so far.
+    /// Number of requests that this thread has made so far.
     made: u64,
 }
 
-/// The bytes of a request around its numbers.
+/// The encoded bytes of a request, with its variable numbers between them.
 struct Template {
     parts: Vec<Part>,
-    /// Where its expectations stand.
+    /// Index of the target, which has the expectations.
     target: u32,
 }
 
-/// A piece of a request: nothing is formatted that does not change.
+/// A piece of a request: only its numbers are formatted for each request.
 enum Part {
     Bytes(Vec<u8>),
     Number { first: u64, count: u64, width: usize, order: Order },
 }
 
 impl Requests {
-    /// The share of a thread among so many; each has random numbers of its own.
+    /// Creates the share of thread number `thread` of `threads`; each thread has a separate random sequence.
     pub(crate) fn new(plan: &Plan, thread: usize, threads: usize) -> Requests {
         let mut origins: Vec<TargetServer> = Vec::new();
         for (index, target) in plan.targets.iter().enumerate() {
@@ -64,25 +64,25 @@ impl Requests {
         }
     }
 
-    /// How many servers there are; connections are dealt out to them in turn.
+    /// Returns the number of servers; connections are distributed over them round-robin.
     pub(crate) fn origins(&self) -> usize {
         self.origins.len()
     }
 
-    /// The address of a server.
+    /// Returns the address of a server.
     pub(crate) fn peer(&self, origin: usize) -> &PeerAddr {
         &self.origins[origin].peer
     }
 
-    /// What the responses of a target must be.
+    /// Returns the expectations of a target's responses.
     pub(crate) fn expect(&self, target: u32) -> &Expect {
         &self.expects[target as usize]
     }
 
-    /// Appends the next request for a server; returns its target.
+    /// Appends the next request for a server to `out`; returns its target.
     pub(crate) fn push(&mut self, origin: usize, out: &mut Vec<u8>) -> u32 {
         let origin = &mut self.origins[origin];
-        // Threads take every so many-th request, so that together they leave none out and make none twice.
+        // With N threads, each makes every Nth request, so that together they make every request exactly once.
         let number = origin.made * self.threads + self.thread;
         origin.made += 1;
         let among = origin.templates.len() as u64;
@@ -105,7 +105,7 @@ impl Requests {
     }
 }
 
-/// The fixed bytes of a target's requests, with its numbers between them.
+/// Encodes the fixed bytes of a target's requests, with its numbers between them.
 fn parts(plan: &Plan, target: &Target) -> Vec<Part> {
     if plan.answers != Answers::Http {
         return vec![Part::Bytes(plan.body.clone())];
@@ -122,7 +122,7 @@ fn parts(plan: &Plan, target: &Target) -> Vec<Part> {
         }
     }
     bytes.extend_from_slice(b" HTTP/1.1\r\n");
-    // What the user writes replaces what would stand there.
+    // A header field that the user sets replaces the default one.
     let is_set = |name: &str| {
         let mut names = plan.headers.iter().filter_map(|line| line.split_once(':'));
         names.any(|(set, _)| set.trim().eq_ignore_ascii_case(name))
@@ -149,7 +149,7 @@ fn parts(plan: &Plan, target: &Target) -> Vec<Part> {
     parts
 }
 
-/// A number in decimal, with zeros before it up to the width.
+/// Appends a number in decimal, with leading zeros up to the width.
 fn push_number(value: u64, width: usize, out: &mut Vec<u8>) {
     if width > 0 {
         let written = write!(out, "{value:0width$}");
@@ -163,7 +163,7 @@ fn push_number(value: u64, width: usize, out: &mut Vec<u8>) {
 struct Random(u64);
 
 impl Random {
-    /// A number below `count`, each as likely but for a part in 2^64 / `count` (Lemire's multiplication).
+    /// Returns a number below `count`, uniformly distributed up to a bias of `count` / 2^64 (Lemire's multiplication).
     fn below(&mut self, count: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

@@ -1,4 +1,4 @@
-//! Carries out a plan: starts the threads, collects what they count once a second, and puts the outcome together.
+//! Executes a plan: starts the threads, collects their counts once a second, and computes the outcome.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,20 +17,20 @@ use super::worker::{Observer, Window, Worker};
 use crate::failure::Failure;
 use crate::method::pin;
 
-/// Descriptors beside those of connections: engines, standard streams, files of the program.
+/// File descriptors beside those of connections: engines, standard streams, files of the program.
 const DESCRIPTORS_SPARE: u64 = 200;
-/// How long after the end of a second its counts are collected, so that all threads have told them.
+/// Delay after the end of a second before its counts are collected, so that all threads have reported them.
 const COLLECT_AFTER: Duration = Duration::from_millis(40);
 
-/// Carries out a load.
+/// Executes a load.
 ///
 /// # Errors
-/// When the plan makes no sense, when no connection can be made at all, or when nothing was answered.
+/// Fails if the plan is invalid, if no connection can be established, or if no response was received.
 pub(crate) fn run(plan: &Plan) -> Result<Outcome, Failure> {
     run_watched(plan, &mut |_| ())
 }
 
-/// As [`run`], and tells of each second when it is over.
+/// Like [`run`]; also calls `watch` after each second.
 pub(crate) fn run_watched(plan: &Plan, watch: &mut dyn FnMut(&Second)) -> Result<Outcome, Failure> {
     check(plan)?;
     let net = engine_for(plan)?;
@@ -51,7 +51,7 @@ pub(crate) fn run_watched(plan: &Plan, watch: &mut dyn FnMut(&Second)) -> Result
         drop(told);
         let (total, series, uses) = (Tally::new(), Vec::new(), Vec::new());
         let outcome = Collector { plan, slots, news, watch, total, series, uses }.lead(workers, net);
-        // Where one thread has failed the others must not go on alone.
+        // After a failure of one thread the others must not continue.
         aborted.store(true, Ordering::Relaxed);
         outcome
     })?;
@@ -65,7 +65,7 @@ pub(crate) fn run_watched(plan: &Plan, watch: &mut dyn FnMut(&Second)) -> Result
     Ok(outcome)
 }
 
-/// What only a plan made by hand can get wrong is as clear as what the command line can.
+/// Checks a plan that code has built, with messages as clear as those of the command line.
 fn check(plan: &Plan) -> Result<(), Failure> {
     let wrong = |what: &str| Err(Failure::Usage(what.to_owned()));
     if plan.targets.is_empty() {
@@ -87,7 +87,8 @@ fn check(plan: &Plan) -> Result<(), Failure> {
     }
 }
 
-/// The engine that the plan names, or the best that can be had; the reason where the named one cannot.
+/// Returns the engine that the plan names, or the best available one; fails with the reason if the named engine is not
+/// available.
 fn engine_for(plan: &Plan) -> Result<NetKind, Failure> {
     let probe = Probe::run();
     match (plan.engine, probe.uring_refusal()) {
@@ -99,7 +100,7 @@ fn engine_for(plan: &Plan) -> Result<NetKind, Failure> {
     }
 }
 
-/// Allows this process as many descriptors as the connections need.
+/// Raises the limit of open file descriptors to the number that the connections need.
 fn raise_descriptors(connections: u64) -> Result<(), Failure> {
     let needed = connections + DESCRIPTORS_SPARE;
     match crate::method::raise_descriptors(needed) {
@@ -110,11 +111,11 @@ fn raise_descriptors(connections: u64) -> Result<(), Failure> {
     }
 }
 
-/// Counts of a thread that the collector has not taken yet.
+/// Counts of a thread, until the collector takes them.
 #[derive(Default)]
 struct Slot(Mutex<Option<Box<Counted>>>);
 
-/// A thread adds to them once a second, and the collector takes them shortly after: the lock is never contended.
+/// The thread adds to them once a second, and the collector takes them shortly after: the lock is never contended.
 struct Counted {
     warm_up: Tally,
     counted: Tally,
@@ -126,28 +127,28 @@ impl Slot {
     }
 }
 
-/// What a thread tells.
+/// A message from a thread to the collector.
 enum News {
-    /// It has its connections.
+    /// The connections of the thread are established.
     Ready,
-    /// It has ended, or could not begin.
+    /// The thread has ended, or could not start.
     Ended(Result<Use, Failure>),
 }
 
-/// What a thread spent while it counted.
+/// Resource usage of a thread during the counted period.
 #[derive(Clone, Copy, Debug, Default)]
 struct Use {
     thread: ThreadUse,
     seconds: f64,
 }
 
-/// A thread that waits for the word to begin.
+/// A thread that waits for the start signal.
 struct StartedThread<'scope> {
     go: Sender<Window>,
     thread: ScopedJoinHandle<'scope, ()>,
 }
 
-/// What a thread is started with.
+/// The arguments of a thread.
 struct Crew<'a> {
     plan: &'a Plan,
     net: NetKind,
@@ -170,22 +171,24 @@ impl<'a> Crew<'a> {
         let name = format!("load-{}", self.share.0);
         let thread = std::thread::Builder::new().name(name).spawn_scoped(scope, move || {
             let ended = self.work(&told, &window);
-            // The collector has gone when another thread has failed.
+            // The collector has already returned if another thread has failed.
             let _ = told.send(News::Ended(ended));
         });
         thread.map_err(Failure::kernel("start a thread"))
     }
 
-    /// The life of a thread: pinned first, so that its memory is made where it runs; then connections, then the load.
+    /// Runs a thread. It is pinned first, so that its memory is local to its processor; then it connects and runs the
+    /// load.
     fn work(&self, told: &Sender<News>, window: &Receiver<Window>) -> Result<Use, Failure> {
         pin::this_thread(self.cpu)?;
-        // Requests are due to the microsecond; by default the kernel wakes a thread up to 50 us late.
+        // Requests are scheduled to the microsecond; with the default timer slack the kernel wakes a thread up to 50 us
+        // late.
         let _refused = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         let mut worker = Worker::new(self.plan, self.net, self.share)?;
         *self.slot.lock() = Some(Box::new(Counted { warm_up: Tally::new(), counted: Tally::new() }));
         worker.connect()?;
         let _ = told.send(News::Ready);
-        // Without a word from there the load does not take place.
+        // The collector has returned without starting the load.
         let Ok(window) = window.recv() else { return Ok(Use::default()) };
         let mut watcher = Watcher { crew: self, begun: None, used: Use::default() };
         worker.run(window, &mut watcher)?;
@@ -193,7 +196,7 @@ impl<'a> Crew<'a> {
     }
 }
 
-/// Passes a thread's counts on, and measures what it spends between its two boundaries.
+/// Passes a thread's counts on, and measures its resource usage between the two boundaries of the counted period.
 struct Watcher<'a> {
     crew: &'a Crew<'a>,
     begun: Option<(Instant, ThreadUse)>,
@@ -208,7 +211,7 @@ impl Observer for Watcher<'_> {
     }
 
     fn boundary(&mut self, engine: &dyn Engine) {
-        // Read by the thread itself, between two of its turns: it excludes time outside of the load.
+        // Measured by the thread itself, between two of its turns, so that time outside the load is excluded.
         let now = (Instant::now(), thread_use(engine));
         let Some((since, before)) = self.begun else {
             self.begun = Some(now);
@@ -231,9 +234,9 @@ impl Observer for Watcher<'_> {
     }
 }
 
-/// What this thread has spent since it began.
+/// Returns the resource usage of this thread since its start.
 fn thread_use(engine: &dyn Engine) -> ThreadUse {
-    // The kernel has this clock on every machine, so that it cannot be missing.
+    // The clock exists on every machine, so the call cannot fail.
     let cpu = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
     let cpu_seconds = cpu.map_or(0.0, |cpu| cpu.tv_sec() as f64 + cpu.tv_nsec() as f64 / 1e9);
     // "ran, waited for a processor, time slices", in nanoseconds (kernel: Documentation/scheduler/sched-stats).
@@ -247,7 +250,7 @@ fn thread_use(engine: &dyn Engine) -> ThreadUse {
     }
 }
 
-/// Leads the threads through a load and adds up what they count.
+/// Coordinates the threads of a load and adds up their counts.
 struct Collector<'a> {
     plan: &'a Plan,
     slots: &'a [Slot],
@@ -259,7 +262,7 @@ struct Collector<'a> {
 }
 
 impl Collector<'_> {
-    /// Waits until all threads have their connections, gives them the word, and follows them to the end.
+    /// Waits until all threads have connected, starts them, and collects their counts until they have ended.
     fn lead(mut self, workers: Vec<StartedThread<'_>>, net: NetKind) -> Result<Outcome, Failure> {
         for _ in &workers {
             match self.news.recv() {
@@ -273,7 +276,7 @@ impl Collector<'_> {
             Length::Time(length) => (self.plan.warm_up, Some(start + self.plan.warm_up + length)),
             Length::Requests(_) => (Duration::ZERO, None),
         };
-        // All threads begin at the same time, whichever was ready first.
+        // All threads start at the same time, independent of the order in which they became ready.
         let window = Window { start, counted_from: start + warm_up, end };
         let mut threads = Vec::with_capacity(workers.len());
         for StartedThread { go, thread } in workers {
@@ -315,7 +318,7 @@ impl Collector<'_> {
         Ok(())
     }
 
-    /// Adds up what was counted in the second that ended then.
+    /// Adds up the counts of the second that ended at `until`.
     fn collect(&mut self, window: Window, until: Instant) {
         let (mut warm_up, mut counted) = (Tally::new(), Tally::new());
         for slot in self.slots {
@@ -326,7 +329,7 @@ impl Collector<'_> {
                 slot.counted.clear();
             }
         }
-        // Counts of the warm-up are shown while it lasts and go no further.
+        // Counts of the warm-up are displayed during the warm-up and not added to the total.
         self.total.add(&counted);
         let is_warm_up = until <= window.counted_from;
         let tally = if is_warm_up { &warm_up } else { &counted };
@@ -350,8 +353,8 @@ impl Collector<'_> {
         }
     }
 
-    /// What rates are formed with: the time that was planned, where responses are counted by when they were due, else the
-    /// time that it took.
+    /// Returns the period that rates are computed with: the planned time in an open loop, where responses are counted
+    /// by their due time, else the elapsed time.
     fn seconds(&self, window: Window) -> f64 {
         let took = self.uses.iter().map(|used| used.seconds).fold(0.0, f64::max);
         match (self.plan.pace, window.end) {
@@ -363,12 +366,13 @@ impl Collector<'_> {
     }
 }
 
-/// As many seconds as the warm-up has, without the one that is begun.
+/// Returns the duration of the warm-up in complete seconds.
 fn whole_seconds(window: Window) -> Duration {
     Duration::from_secs((window.counted_from - window.start).as_secs())
 }
 
-/// A thread that ends without a word has a defect of ours, which its panic has told already.
+/// Returns the failure for a thread that ended without a message. Its panic, a bug in this program, has been printed
+/// already.
 fn died() -> Failure {
     Failure::Other("a thread of the load generator has ended before its time".to_owned())
 }

@@ -1,35 +1,35 @@
-//! When the requests of one thread are due.
+//! The schedule of the requests of one thread.
 //!
-//! Times are nanoseconds on the thread's own clock.
+//! Times are nanoseconds on the thread's clock.
 
 use std::collections::VecDeque;
 
 use super::plan::Pace;
 
-/// When requests are due, and how many are left.
+/// The due times of requests, and the number of remaining requests.
 pub(crate) struct Schedule {
     pace: Timing,
-    /// Requests that may still be made; none when there is no such limit.
+    /// Number of remaining requests; `None` without a limit.
     left: Option<u64>,
-    /// Nothing is due from this time on.
+    /// Time from which no request is due.
     end: u64,
-    /// A closed loop asks once, however late its thread comes to run.
+    /// Whether the first request of a closed loop is outstanding: it is made even if the thread starts late.
     owes_one: bool,
-    /// When those were due that lost their connection before they were answered, by no fault of their own.
+    /// Due times of requests whose connection was closed before their response, through no fault of their own.
     given_back: VecDeque<u64>,
 }
 
 /// What makes a request due.
 enum Timing {
-    /// At once.
+    /// Immediately.
     Closed,
-    /// Evenly: the next is number `next` from `start` on.
+    /// Evenly spaced: request number `next` after `start` is the next one.
     Open { start: u64, interval: f64, next: u64 },
 }
 
 impl Schedule {
-    /// The share of thread number `thread` of `threads`, from `start` until `end`, at most `requests` of all threads
-    /// together.
+    /// Creates the schedule of thread number `thread` of `threads`, from `start` until `end`, for its share of at most
+    /// `requests`.
     pub(crate) fn new(
         pace: Pace,
         (thread, threads): (usize, usize),
@@ -40,7 +40,7 @@ impl Schedule {
         let timing = match pace {
             Pace::Closed => Timing::Closed,
             Pace::Open { rate } => {
-                // Threads take turns, so that all of them together are even too.
+                // The threads are offset against each other, so that their requests together are evenly spaced.
                 let between = 1e9 / rate;
                 let start = start + (between * thread as f64) as u64;
                 Timing::Open { start, interval: between * threads as f64, next: 0 }
@@ -51,7 +51,7 @@ impl Schedule {
         Schedule { pace: timing, left, end, owes_one, given_back: VecDeque::new() }
     }
 
-    /// Takes a request that is due by `now`: returns when it was.
+    /// Takes a request that is due by `now`; returns its due time.
     pub(crate) fn take(&mut self, now: u64) -> Option<u64> {
         if let Some(due) = self.given_back.pop_front() {
             return Some(due);
@@ -67,26 +67,26 @@ impl Schedule {
         Some(due)
     }
 
-    /// When the next request is due: at once in a closed loop. Never, when there is none left, or it would be due after
-    /// the end and is not the first one of a closed loop.
+    /// Returns when the next request is due: immediately in a closed loop. Returns `None` if none is remaining, or if
+    /// the next one would be due after the end, except the first request of a closed loop.
     pub(crate) fn next_due(&self, now: u64) -> Option<u64> {
         if self.left == Some(0) {
             return None;
         }
         let due = match self.pace {
             Timing::Closed => now,
-            // Multiplied, not added up: the rate holds over any length.
+            // Multiplied instead of accumulated, so that the rate stays exact over any length.
             Timing::Open { start, interval, next } => start + (interval * next as f64) as u64,
         };
         (due < self.end || self.owes_one).then_some(due)
     }
 
-    /// Puts a request back whose connection ended before its turn.
+    /// Puts back a request whose connection ended before its response.
     pub(crate) fn give_back(&mut self, due: u64) {
         self.given_back.push_back(due);
     }
 
-    /// Whether nothing will be due any more, and nothing is.
+    /// Whether no request is due, now or later.
     pub(crate) fn is_over(&self, now: u64) -> bool {
         self.next_due(now).is_none() && self.given_back.is_empty()
     }

@@ -1,4 +1,4 @@
-//! The outcome of a load as text and as data, and the line for each second of one.
+//! The outcome of a load as text and as JSON, and the progress line of each second.
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
@@ -6,15 +6,15 @@ use serde_json::{Value, json};
 use super::outcome::{Bottleneck, Outcome, Second};
 use super::plan::{Pace, Plan, Reuse};
 
-/// Bytes of the unit that amounts of data are shown in.
+/// Bytes per unit in which data volumes are displayed.
 const MIB: f64 = 1048576.0;
-/// URLs that are shown; a list may have thousands.
+/// Maximum number of URLs displayed; a list may have thousands.
 const TARGETS_SHOWN: usize = 3;
 
-/// One line for each second.
+/// Prints the line of one second.
 pub(super) fn show_second(second: &Second) {
     let what = if second.is_warm_up { "warm-up".to_owned() } else { format!("{:5.0} s", second.at) };
-    // Only where there are some: they are not to be overlooked among zeros.
+    // Printed only if there are errors, so that they stand out.
     let errors = if second.errors > 0 { format!(", {} errors", second.errors) } else { String::new() };
     eprintln!(
         "{what}  {:>9} answers  {:>8.1} MiB  p50 {}  p99 {}  max {}{errors}",
@@ -26,7 +26,7 @@ pub(super) fn show_second(second: &Second) {
     );
 }
 
-/// A time in the unit that fits it, with about three digits.
+/// A time in microseconds, displayed in a suitable unit with about three digits.
 struct Micros(f64);
 
 impl std::fmt::Display for Micros {
@@ -40,10 +40,10 @@ impl std::fmt::Display for Micros {
     }
 }
 
-/// Percentiles that are shown.
+/// The displayed percentiles.
 const PERCENTILES: [f64; 6] = [50.0, 75.0, 90.0, 99.0, 99.9, 99.99];
 
-/// The outcome for a reader, a few lines.
+/// Formats the outcome as text of a few lines.
 pub(super) fn to_text(plan: &Plan, outcome: &Outcome) -> String {
     let tally = &outcome.tally;
     let targets: Vec<&str> =
@@ -83,7 +83,7 @@ pub(super) fn to_text(plan: &Plan, outcome: &Outcome) -> String {
     lines.iter().map(|(name, value)| format!("{name:<11} {value}\n")).collect()
 }
 
-/// How the server was loaded, in one line.
+/// Describes the load in one line.
 fn load(plan: &Plan, outcome: &Outcome) -> String {
     let reuse = match plan.reuse {
         Reuse::PerRequest => "a connection per request".to_owned(),
@@ -105,7 +105,7 @@ fn load(plan: &Plan, outcome: &Outcome) -> String {
     )
 }
 
-/// What stood in the way, and what to do about it.
+/// Describes the limiting factor, and what to do about it.
 fn bottleneck(found: Bottleneck) -> &'static str {
     match found {
         Bottleneck::Rate => "none: the rate that was set was kept",
@@ -114,7 +114,7 @@ fn bottleneck(found: Bottleneck) -> &'static str {
     }
 }
 
-/// A distribution of times as data, in microseconds.
+/// Returns a latency distribution as JSON, in microseconds.
 fn times(histogram: &Histogram<u64>) -> Value {
     let at = |percentile: f64| histogram.value_at_percentile(percentile) as f64 / 1e3;
     let percentiles: Vec<Value> =
@@ -122,12 +122,12 @@ fn times(histogram: &Histogram<u64>) -> Value {
     json!({ "mean": histogram.mean() / 1e3, "max": histogram.max() as f64 / 1e3, "percentiles": percentiles })
 }
 
-/// The outcome as data; times of requests in microseconds.
+/// Returns the outcome as JSON; times of requests in microseconds.
 pub(super) fn to_json(plan: &Plan, outcome: &Outcome) -> Value {
     let tally = &outcome.tally;
     let statuses: serde_json::Map<String, Value> =
         tally.statuses.seen().map(|(status, count)| (status.to_string(), json!(count))).collect();
-    // Rates are there beside their counts, so that no reader has to know what they are formed with.
+    // Rates are included beside their counts, so that a reader need not know how they are computed.
     json!({
         "targets": plan.targets.iter().map(|target| &target.text).collect::<Vec<_>>(),
         "engine": outcome.engine,
@@ -145,7 +145,7 @@ pub(super) fn to_json(plan: &Plan, outcome: &Outcome) -> Value {
         "sent_bytes": tally.sent_bytes,
         "connections_made": tally.connections,
         "latency_us": times(&tally.latency),
-        // In a closed loop it is the same, and nothing is kept twice.
+        // In a closed loop it equals the latency, so it is omitted.
         "service_us": match plan.pace { Pace::Closed => Value::Null, Pace::Open { .. } => times(&tally.service) },
         "generator": {
             "threads": outcome.threads,

@@ -1,8 +1,8 @@
-//! URLs that are asked for: literal ones, and patterns with numbers.
+//! The URLs of a load: literal ones, and patterns with numbers.
 //!
-//! A number stands in braces. `{0-24999}` is a random one of these, each as likely as any other; `{0..24999}` counts
-//! from the first to the last and starts again. Leading zeros of the first number say how wide all are written:
-//! `{000-999}`. A brace that is part of a URL is written `%7B`. An address of a unix socket is written as nginx does:
+//! Numbers are written in braces. `{0-24999}` is a random number of the range, uniformly distributed; `{0..24999}`
+//! counts from the first to the last number and then restarts. Leading zeros of the first number set the width of all:
+//! `{000-999}`. A literal brace in a URL is written `%7B`. Unix sockets are written as in nginx:
 //! `http://unix:/run/server.sock:/path`.
 
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -13,38 +13,38 @@ use io::op::PeerAddr;
 use super::plan::Expect;
 use crate::failure::Failure;
 
-/// A URL or a pattern of URLs, read and resolved.
+/// A URL or a pattern of URLs, parsed and resolved.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
-    /// As it was written.
+    /// The URL or pattern in its original notation.
     pub(crate) text: String,
     pub(crate) peer: PeerAddr,
-    /// What `Host` says.
+    /// Value of the `Host` header field.
     pub(crate) host: String,
-    /// The path and query in pieces.
+    /// The path and query, split into pieces.
     pub(crate) pieces: Vec<Piece>,
-    /// What its responses must be, beyond what the plan says of all.
+    /// Expectations of its responses, in addition to those of the plan.
     pub(crate) expect: Expect,
 }
 
-/// A part of a path.
+/// A piece of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
     Literal(String),
     Number { first: u64, count: u64, width: usize, order: Order },
 }
 
-/// Which number of a range comes next.
+/// Order of the numbers of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// Any, each as likely.
+    /// Uniformly random.
     Random,
-    /// The next.
+    /// Ascending.
     Counting,
 }
 
 impl Target {
-    /// Reads a URL or pattern and looks its host up.
+    /// Parses a URL or pattern and resolves its host name.
     pub(crate) fn parse(text: &str) -> Result<Target, Failure> {
         let wrong = |why: &str| Failure::Usage(format!("URL \"{text}\": {why}"));
         let rest = match text.split_once("://") {
@@ -56,7 +56,7 @@ impl Target {
         if text.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
             return Err(wrong("white space and control bytes have to be escaped (%20)"));
         }
-        // A fragment is the client's own (RFC 9110 section 4.2.5).
+        // A fragment is not sent to the server (RFC 9110 section 4.2.5).
         let rest = rest.split_once('#').map_or(rest, |(rest, _)| rest);
         let (peer, host, path) = match rest.strip_prefix("unix:") {
             Some(rest) => {
@@ -74,8 +74,8 @@ impl Target {
         Ok(Target { text: text.to_owned(), peer, host, pieces, expect: Expect::default() })
     }
 
-    /// Reads a list: a URL on each line, after it what its responses must be (`status=200 length=4096 crc32c=c1d04330`);
-    /// empty lines and those that begin with `#` say nothing.
+    /// Parses a list: each line has a URL, followed by the expectations of its response
+    /// (`status=200 length=4096 crc32c=c1d04330`). Empty lines and lines that begin with `#` are ignored.
     pub(crate) fn parse_list(text: &str) -> Result<Vec<Target>, Failure> {
         let mut targets = Vec::new();
         for (index, line) in text.lines().enumerate() {
@@ -97,7 +97,7 @@ impl Target {
     }
 }
 
-/// `name=value` of a list's line.
+/// Parses one `name=value` of a line in a list.
 fn expectation(word: &str, expect: &mut Expect) -> Option<()> {
     let (name, value) = word.split_once('=')?;
     match name {
@@ -109,14 +109,14 @@ fn expectation(word: &str, expect: &mut Expect) -> Option<()> {
     Some(())
 }
 
-/// A checksum in hexadecimal, with or without `0x`.
+/// Parses a checksum in hexadecimal, with or without `0x`.
 pub(crate) fn parse_crc32c(text: &str) -> Option<u32> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     let is_plain = (1..=8).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_plain { u32::from_str_radix(digits, 16).ok() } else { None }
 }
 
-/// The address of `host`, `host:port` or `[v6]:port`; the first one where the name has several.
+/// Resolves `host`, `host:port` or `[v6]:port`; returns the first address if the name has several.
 fn resolve(authority: &str) -> Result<SocketAddr, String> {
     if authority.is_empty() {
         return Err("there is no host in it".to_owned());
@@ -140,7 +140,7 @@ fn resolve(authority: &str) -> Result<SocketAddr, String> {
     found.next().ok_or_else(|| "the host has no address".to_owned())
 }
 
-/// Literal parts and numbers of a path.
+/// Splits a path into literal pieces and numbers.
 fn pieces(path: &str) -> Result<Vec<Piece>, String> {
     let mut pieces = Vec::new();
     let mut rest = path;
@@ -162,7 +162,7 @@ fn pieces(path: &str) -> Result<Vec<Piece>, String> {
     Ok(pieces)
 }
 
-/// The range between braces. Two dots come first: a counting range has no other sign.
+/// Parses the range between braces. `..` is tried before `-`, because only a counting range contains it.
 fn number(text: &str) -> Result<Piece, String> {
     let wrong = || format!("{{{text}}} is neither {{FIRST-LAST}} (random) nor {{FIRST..LAST}} (counting)");
     let (order, bounds) = match text.split_once("..") {

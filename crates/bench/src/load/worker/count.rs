@@ -1,11 +1,11 @@
-//! The counts of requests that have ended, and which requests count.
+//! Counting of requests: which requests count, and with which result.
 
 use super::Worker;
 use crate::load::link::Pending;
 use crate::load::plan::Pace;
 use crate::load::reader::Answer;
 
-/// How a request failed.
+/// Why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failed {
     Connect,
@@ -16,12 +16,13 @@ pub(super) enum Failed {
 }
 
 impl Worker<'_> {
-    /// Whether a request that was due then is counted: in an open loop a late response to one of the warm-up is not.
+    /// Whether a request with this due time is counted: in an open loop a late response to a request of the warm-up is
+    /// not.
     fn counts(&self, due: u64) -> bool {
         self.plan.pace == Pace::Closed || due >= self.counted_from || self.now < self.counted_from
     }
 
-    /// Counts a response, and whether it is what was expected.
+    /// Counts a response, and whether it meets the expectations.
     pub(super) fn count(&mut self, pending: Pending, answer: Answer) {
         if !self.counts(pending.due) {
             return;
@@ -31,13 +32,13 @@ impl Worker<'_> {
         tally.answers += 1;
         tally.body_bytes += answer.body_bytes;
         tally.statuses.count(answer.status);
-        // Wrong responses count too: how long a server takes to say 503 is a finding.
+        // Wrong responses count too: the latency of a 503 is a valid result.
         tally.latency.saturating_record(self.now - pending.due.min(self.now));
         if self.plan.pace != Pace::Closed {
             tally.service.saturating_record(self.now - pending.sent);
         }
         let expect = self.requests.expect(pending.target);
-        // A wrong status has another body as a rule, so that the content is not looked at any more.
+        // A response with a wrong status usually has a different body, so its content is not checked.
         let is_expected = match expect.status {
             Some(status) => answer.status == status,
             None => (200..400).contains(&answer.status),
@@ -51,7 +52,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Counts a request that was due then and will have no response.
+    /// Counts a failed request by its due time.
     pub(super) fn count_failed(&mut self, failed: Failed, due: u64) {
         if !self.counts(due) {
             return;
@@ -65,14 +66,14 @@ impl Worker<'_> {
             Failed::Parse => errors.parse += 1,
             Failed::Timeout => {
                 errors.timeout += 1;
-                // Leaving the slowest out would make a stalled server look fast.
+                // Omitting the slowest requests would make a stalled server look fast.
                 self.tally.latency.saturating_record(self.now - due);
             }
         }
     }
 
-    /// In an open loop every request that was due has an outcome: one without a response at the end of the timeout is late by
-    /// as much as it has waited.
+    /// In an open loop, counts every request that was due: one without a response at the end of the timeout counts with
+    /// the time until then.
     pub(super) fn count_unanswered(&mut self) {
         if self.plan.pace == Pace::Closed {
             return;

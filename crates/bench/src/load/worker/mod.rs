@@ -1,10 +1,10 @@
-//! One thread of a load: its connections on an engine, and what became of their requests.
+//! One thread of a load: its connections on an engine, and the results of their requests.
 //!
-//! The engine's contract is used directly: a request is one send and its share of a receive that stays armed, so that
-//! many connections are served by one entry into the kernel. There are no tasks and no timers: times are looked at
-//! once a turn, and what is late is found by looking through the connections now and then.
+//! The engine's interface is used directly, without tasks or timers. A request is one send and its share of a multishot
+//! receive, so that one entry into the kernel serves many connections. The clock is read once per turn, and timeouts
+//! are found by a periodic sweep over all connections.
 //!
-//! This file says when something is to be done; [`steps`] is what happens on a connection, [`count`] what is counted.
+//! This file decides when something is done; [`steps`] has the steps of a connection, [`count`] the counting.
 
 mod count;
 mod steps;
@@ -30,56 +30,56 @@ use crate::failure::Failure;
 use crate::method::pause;
 use count::Failed;
 
-/// How often connections are looked through for what is late, in nanoseconds.
+/// Interval in nanoseconds between two sweeps for timeouts.
 const SWEEP: u64 = 20_000_000;
-/// How long a server may take to close a connection after it said so.
+/// Time in nanoseconds that a server has to close a connection after it announced the close.
 const CLOSING_MAX: u64 = 1_000_000_000;
-/// Operations beside those of connections: closes, and what is abandoned and has not ended yet.
+/// Number of operations beside those of connections: closes, and abandoned operations that have not completed.
 const OPS_SPARE: u32 = 256;
 
 /// One thread's share of a load.
 pub(crate) struct Worker<'a> {
     plan: &'a Plan,
-    /// Number of this thread, and how many there are.
+    /// Number of this thread, and the number of threads.
     share: (usize, usize),
     engine: Box<dyn Engine>,
-    /// Whose operation is in each place of the engine's table.
+    /// The connection and role of the operation in each slot of the engine's table.
     owners: Owners<(u32, Role)>,
     links: Vec<Link>,
-    /// The requests to make.
+    /// Generator of the requests.
     requests: Requests,
     heads: Heads,
-    /// When it is.
+    /// Due times of the requests.
     schedule: Schedule,
-    /// In an open loop: connections that can take a request, the longest idle one first.
+    /// In an open loop: connections with room for a request, the one that has been idle longest first.
     idle: VecDeque<u32>,
-    /// Requests that have been begun and have not ended.
+    /// Number of requests that have been started and have no outcome yet.
     under_way: u64,
-    /// Time zero of all times here.
+    /// Origin of all times here.
     clock: Instant,
-    /// When the last turn ended.
+    /// Time of the end of the last turn.
     now: u64,
-    /// When the last wait did.
+    /// Time of the end of the last wait.
     woken: u64,
-    /// Requests that are due within this time are sent together; 0 where each request has its own time.
+    /// Time in nanoseconds within which due requests are sent together; 0 if each is sent separately.
     grain: u64,
-    /// Requests that are due earlier belong to the warm-up.
+    /// Requests with an earlier due time belong to the warm-up.
     counted_from: u64,
     /// Counts since the last report.
     tally: Tally,
-    /// Whether a request has ended since counting began.
+    /// Whether a request has ended since counting started.
     has_outcome: bool,
-    /// Whether there has been a connection at all.
+    /// Whether any connection has been established so far.
     has_connected: bool,
-    /// What ends the load at once.
+    /// Failure that ends the load immediately.
     failure: Option<Failure>,
     /// Completions of the last turn.
     batch: Vec<Completion>,
-    /// Plaintext of the records that were received last.
+    /// Plaintext of the last received TLS records.
     plain: Vec<u8>,
 }
 
-/// What an operation does for its connection.
+/// Kind of an operation of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Connect,
@@ -87,7 +87,7 @@ enum Role {
     Send,
 }
 
-/// When a load begins, when it begins to count, and when it ends.
+/// Start of a load, start of counting, and end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     pub(crate) start: Instant,
@@ -95,25 +95,25 @@ pub(crate) struct Window {
     pub(crate) end: Option<Instant>,
 }
 
-/// When a worker tells of its progress next.
+/// Time of a worker's next progress report.
 struct Reporting {
     is_warm_up: bool,
     next: u64,
     counted_from: u64,
 }
 
-/// What hears of the progress of a worker: at the end of the warm-up, once a second, and at the end.
+/// Receiver of a worker's progress: at the end of the warm-up, once a second, and at the end.
 pub(crate) trait Observer {
-    /// The counts since the last call; they are cleared afterwards.
+    /// Receives the counts since the last call; they are cleared afterwards.
     fn counted(&mut self, tally: &Tally, is_warm_up: bool);
-    /// The warm-up is over, or the load is.
+    /// Called at the end of the warm-up and at the end of the load.
     fn boundary(&mut self, engine: &dyn Engine);
-    /// Whether the load is to end now.
+    /// Whether the load must end now.
     fn is_stopped(&self) -> bool;
 }
 
 impl<'a> Worker<'a> {
-    /// Makes the engine of this thread, number `share.0` of `share.1`.
+    /// Creates thread number `share.0` of `share.1`, with its engine.
     pub(crate) fn new(plan: &'a Plan, net: NetKind, share: (usize, usize)) -> Result<Worker<'a>, Failure> {
         let connections = (plan.connections as usize).saturating_sub(share.0).div_ceil(share.1);
         let config = EngineConfig {
@@ -136,7 +136,7 @@ impl<'a> Worker<'a> {
             share,
             engine,
             owners: Owners::new(),
-            // Connections of all threads are dealt out to the servers in turn.
+            // Connections of all threads are distributed over the servers round-robin.
             links: (0..connections)
                 .map(|one| Link::new((one * share.1 + share.0) % origins, depth))
                 .collect(),
@@ -159,8 +159,8 @@ impl<'a> Worker<'a> {
         })
     }
 
-    /// Makes the keep-alive connections, so that the load begins with all of them. One that the server does not take
-    /// now is tried again later; only where it takes none at all is that a failure.
+    /// Establishes the keep-alive connections, so that the load starts with all of them. A refused connection is
+    /// retried later; only if all are refused the load fails.
     pub(crate) fn connect(&mut self) -> Result<(), Failure> {
         if self.plan.reuse == Reuse::PerRequest {
             return Ok(());
@@ -179,7 +179,7 @@ impl<'a> Worker<'a> {
         self.failure.take().map_or(Ok(()), Err)
     }
 
-    /// Runs the load. Afterwards the connections are closed.
+    /// Runs the load; closes the connections at the end.
     pub(crate) fn run(&mut self, window: Window, watch: &mut dyn Observer) -> Result<(), Failure> {
         let at = |time: Instant| time.saturating_duration_since(self.clock).as_nanos() as u64;
         let (start, counted_from) = (at(window.start), at(window.counted_from));
@@ -213,7 +213,7 @@ impl<'a> Worker<'a> {
             if self.is_done(end) {
                 break;
             }
-            // Behind the end there are only responses to wait for.
+            // After the end of the load only outstanding responses are awaited.
             let next_look = if self.now < end { next_sweep.min(end) } else { next_sweep };
             self.pause(next_look)?;
         }
@@ -225,7 +225,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Tells of what was counted, once a second and at the end of the warm-up.
+    /// Reports the counts, once a second and at the end of the warm-up.
     fn report(&mut self, progress: &mut Reporting, watch: &mut dyn Observer) {
         if self.now < progress.next {
             return;
@@ -244,7 +244,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Waits until there is something to do, until `latest` at most.
+    /// Waits for the next event or due request, until `latest` at most.
     fn pause(&mut self, latest: u64) -> Result<(), Failure> {
         let due = self.wake_at(latest);
         let tick = self.woken + self.grain;
@@ -253,9 +253,9 @@ impl<'a> Worker<'a> {
             self.woken = self.now;
             return Ok(());
         }
-        // The next request is due within the grain: it goes out with all that are due by the end of it. Meanwhile responses
-        // gather, so that nothing wakes this thread. They are counted from when each was due, so that a latency may be
-        // as much as the grain too long, and is never too short.
+        // The next request is due within the grain: it is sent together with all requests that are due by the end of
+        // the grain. Responses accumulate until then, so that they do not wake this thread. Each latency counts from
+        // its due time, so it may be too long by up to the grain, and never too short.
         self.turn(Wait::No)?;
         self.complete_batch();
         let left = tick.saturating_sub(self.now);
@@ -267,7 +267,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// When there will be something to do even if nothing comes.
+    /// Returns the time of the next action if no completion arrives.
     fn wake_at(&self, latest: u64) -> u64 {
         if self.idle.is_empty() {
             return latest.max(self.now);
@@ -275,9 +275,9 @@ impl<'a> Worker<'a> {
         self.schedule.next_due(self.now).map_or(latest, |due| due.min(latest)).max(self.now)
     }
 
-    /// Whether the load is over. A closed loop stops at its end, or with its first outcome if that comes later: on a busy
-    /// machine a thread may not have run at all in a short time. An open loop, and one of a number of requests, waits for
-    /// the outstanding responses. Either waits as long as a response may take.
+    /// Whether the load is over. A closed loop stops at its end, or at its first outcome if that is later: on a busy
+    /// machine a thread may not have run at all within a brief load. An open loop, or a load of a number of requests,
+    /// waits for the outstanding responses. Either waits at most for the timeout of a response.
     fn is_done(&self, end: u64) -> bool {
         let is_past_patience = self.now >= end.saturating_add(nanos(self.plan.timeout));
         match (self.plan.pace, self.plan.length) {
@@ -287,7 +287,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Waits for completions, until `latest` at most. They share the time of the turn: they were there when it ended.
+    /// Waits for completions, until `latest` at most. All of them get the time at which the turn ended.
     fn wait(&mut self, latest: u64) -> Result<(), Failure> {
         self.turn(Wait::Until(self.clock + Duration::from_nanos(latest)))
     }
@@ -299,7 +299,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Does what follows from the completions of the last turn.
+    /// Handles the completions of the last turn.
     fn complete_batch(&mut self) {
         let mut batch = std::mem::take(&mut self.batch);
         for completion in batch.drain(..) {
@@ -312,10 +312,10 @@ impl<'a> Worker<'a> {
         self.now = nanos(self.clock.elapsed());
     }
 
-    /// Starts an operation of a connection.
+    /// Submits an operation of a connection.
     fn submit(&mut self, index: usize, role: Role, op: Op) -> Option<OpId> {
         let Ok(id) = self.engine.submit(op) else {
-            // The table has room for all operations of all connections.
+            // Cannot happen: the table has slots for all operations of all connections.
             self.failure = Some(Failure::Other("the engine has no room for an operation".to_owned()));
             return None;
         };
@@ -323,7 +323,7 @@ impl<'a> Worker<'a> {
         Some(id)
     }
 
-    /// Gives a connection that can take requests what is due, or a place in the queue for what will be.
+    /// Gives due requests to a connection with room, or puts the connection into the queue of idle connections.
     fn offer(&mut self, index: usize) {
         if let Pace::Open { .. } = self.plan.pace {
             if self.has_room(index) && !self.links[index].is_queued {
@@ -339,7 +339,7 @@ impl<'a> Worker<'a> {
         self.flush(index);
     }
 
-    /// Whether a connection can take another request.
+    /// Whether a connection has room for another request.
     fn has_room(&self, index: usize) -> bool {
         let link = &self.links[index];
         match self.plan.reuse {
@@ -353,7 +353,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// In an open loop: gives what is due to connections that can take it.
+    /// In an open loop: gives due requests to idle connections.
     fn dispatch(&mut self) {
         while let Some(&index) = self.idle.front() {
             let index = index as usize;
@@ -368,7 +368,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Writes a request for a connection, and begins the connection where each request has its own.
+    /// Encodes a request for a connection, and opens the connection if each request has a separate one.
     fn begin(&mut self, index: usize, due: u64) {
         let link = &mut self.links[index];
         let target = self.requests.push(usize::from(link.origin), &mut link.out);
@@ -379,7 +379,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Looks for connections that are late, or may be tried again.
+    /// Finds connections that have timed out or may be retried.
     fn sweep(&mut self) {
         let timeout = nanos(self.plan.timeout);
         for index in 0..self.links.len() {
@@ -405,10 +405,10 @@ impl<'a> Worker<'a> {
 /// A second in nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 
-/// Requests of one of so many threads that are due within this time are sent together.
+/// Returns the time in nanoseconds within which due requests of one of `threads` threads are sent together.
 fn grain(plan: &Plan, threads: usize) -> u64 {
     match (plan.pace, plan.reuse, plan.grain) {
-        // A connection for each request takes several turns, which would wait for one another.
+        // Opening a connection for each request needs several turns, each of which the grain would delay.
         (_, Reuse::PerRequest, _) | (Pace::Closed, ..) => 0,
         (.., Some(grain)) => nanos(grain),
         (Pace::Open { rate }, ..) if rate / threads as f64 >= GRAIN_FROM => nanos(GRAIN),

@@ -1,7 +1,7 @@
-//! What happens on a connection: it is made, requests go out, responses come in, it ends.
+//! The steps of a connection: connect, send requests, receive responses, close.
 //!
-//! The second half of [`Worker`]: the first one, in the module above, says when anything is to be done at all; what
-//! becomes of a request is counted in [`super::count`].
+//! The module above contains the other half of [`Worker`], which decides when a step is due; [`super::count`] counts
+//! the results.
 
 use std::os::fd::OwnedFd;
 
@@ -16,16 +16,16 @@ use crate::load::link::State;
 use crate::load::plan::Reuse;
 use crate::load::reader::{Answer, Broken};
 
-/// Pause before a connection that could not be made is tried again.
+/// Time in nanoseconds before a failed connection is retried.
 const RETRY: u64 = 10_000_000;
 impl Worker<'_> {
-    /// Hands a completion to the connection that its operation belongs to.
+    /// Passes a completion to the connection of its operation.
     pub(super) fn complete(&mut self, completion: Completion) {
         let id = completion.id;
         let Some((link, role)) = self.owners.of(id) else { return };
         let index = link as usize;
         let link = &mut self.links[index];
-        // An operation that was abandoned within this batch may have more completions in it.
+        // The batch may contain further completions of an operation that was abandoned while handling the batch.
         match role {
             Role::Connect if link.connect == Some(id) => {
                 link.connect = None;
@@ -37,15 +37,15 @@ impl Worker<'_> {
         }
     }
 
-    /// Sends what waits, unless a send is under way.
+    /// Sends the queued bytes, unless a send is in flight.
     pub(super) fn flush(&mut self, index: usize) {
         let link = &mut self.links[index];
         if link.send.is_some() || link.state != State::Open {
             return;
         }
         let Some(socket) = link.socket.clone() else { return };
-        // The vector goes into the kernel with the send and comes back with its completion: two of them take turns for
-        // the life of the connection.
+        // The vector is moved into the send and returned with its completion: two vectors alternate for the life of the
+        // connection.
         let Ok(bytes) = link.outgoing() else { return self.fail(index, Failed::Reset) };
         if bytes.is_empty() {
             return;
@@ -56,7 +56,7 @@ impl Worker<'_> {
         self.links[index].send = self.submit(index, Role::Send, op);
     }
 
-    /// The end of a send: the rest of it, or what has come to wait meanwhile, goes next.
+    /// Handles the completion of a send: sends the remaining bytes, or those queued since.
     fn sent(&mut self, index: usize, completion: Completion) {
         let link = &mut self.links[index];
         link.send = None;
@@ -66,7 +66,7 @@ impl Worker<'_> {
             }
             return;
         };
-        // A short send is ordinary where much waits to be read by the server.
+        // A partial send is normal if the server reads slowly.
         self.tally.sent_bytes += u64::from(count);
         data.advance(count as usize);
         if data.is_empty() {
@@ -81,7 +81,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Begins to connect; what waits to be sent goes out once that is done.
+    /// Starts to connect; the queued bytes are sent once the connection is established.
     pub(super) fn begin_connect(&mut self, index: usize) {
         let peer = self.requests.peer(usize::from(self.links[index].origin)).clone();
         let socket = match socket_for(&peer) {
@@ -93,17 +93,17 @@ impl Worker<'_> {
         self.links[index].connect = self.submit(index, Role::Connect, Op::Connect { socket, peer });
     }
 
-    /// A connection is made: from now on its receive is armed until it ends.
+    /// Handles the completion of a connect: arms the receive, which stays armed until the connection ends.
     fn connected(&mut self, index: usize, result: Result<u32, Errno>) {
         if let Err(errno) = result {
             return self.connect_failed(index, errno);
         }
         self.has_connected = true;
-        // Counted when it is made: one that was refused is among the errors.
+        // Only established connections are counted; refused ones count as errors.
         self.tally.connections += 1;
         if let Some(client) = &self.plan.tls {
             let origin = self.links[index].origin.to_string();
-            // The first step makes the hello.
+            // The first step generates the ClientHello.
             let begun = client.session(&origin, "bench").and_then(|mut session| {
                 session.read(&mut [], &mut |_| {})?;
                 Ok(session)
@@ -122,7 +122,7 @@ impl Worker<'_> {
         self.offer(index);
     }
 
-    /// A connection could not be made. Before the first connection that ends the load: the address is wrong, or
+    /// Handles a failed connect. If no connection has been established before, the load fails: the address is wrong, or
     /// nothing listens there.
     pub(super) fn connect_failed(&mut self, index: usize, errno: Errno) {
         if !self.has_connected {
@@ -133,7 +133,8 @@ impl Worker<'_> {
             self.failure = Some(Failure::Kernel { doing: format!("connect to {peer}"), error: errno.into() });
         }
         if self.links[index].pending.is_empty() {
-            // A request that waits for a connection fails with it, so that a load ends where nothing listens any more.
+            // A request that waits for a connection fails with it, so that the load ends even if nothing listens any
+            // more.
             if let Some(due) = self.schedule.take(self.now) {
                 self.count_failed(Failed::Connect, due);
             } else {
@@ -145,7 +146,7 @@ impl Worker<'_> {
         self.close(index, self.now + RETRY);
     }
 
-    /// Bytes, the end, or an error of what a server sends.
+    /// Handles received bytes, the end of the stream, or an error.
     fn received(&mut self, index: usize, completion: Completion) {
         let is_last = !completion.more;
         if is_last {
@@ -154,7 +155,7 @@ impl Worker<'_> {
         match (completion.result, completion.payload) {
             (Ok(1..), Payload::Buf(mut bytes)) => {
                 self.tally.bytes += bytes.len() as u64;
-                // Bytes after the last response belong to no request.
+                // Bytes after the last response belong to no request and are discarded.
                 if self.links[index].state == State::Open {
                     match self.links[index].tls.is_some() {
                         false => self.read(index, &bytes),
@@ -173,7 +174,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Opens records, and reads what was in them. A handshake that ends by them lets the requests go that wait for it.
+    /// Decrypts records and parses their content. Sends queued requests when the handshake has completed.
     fn read_sealed(&mut self, index: usize, bytes: &mut [u8]) {
         let mut plain = std::mem::take(&mut self.plain);
         plain.clear();
@@ -192,7 +193,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Takes received bytes apart into responses, and asks for as much as has been answered.
+    /// Parses received bytes into responses, and sends a new request for each of them.
     fn read(&mut self, index: usize, bytes: &[u8]) {
         let mut input = bytes;
         while !input.is_empty() {
@@ -212,10 +213,10 @@ impl Worker<'_> {
         self.offer(index);
     }
 
-    /// Counts a response; tells whether the connection goes on.
+    /// Counts a response; returns whether the connection stays open.
     fn answered(&mut self, index: usize, answer: Answer) -> bool {
         let Some(pending) = self.links[index].pending.pop_front() else {
-            // No request was sent.
+            // The server sent a response without a request.
             self.fail(index, Failed::Parse);
             return false;
         };
@@ -228,13 +229,14 @@ impl Worker<'_> {
         if answer.is_kept {
             self.close_and_go_on(index);
         } else {
-            // The end that the server has announced: waiting for it leaves the port with the server.
+            // The server has announced the close: the generator waits for it, so that TIME_WAIT is on the server's
+            // side.
             self.links[index].state = State::Closing { since: self.now };
         }
         false
     }
 
-    /// The orderly end of what a server sends.
+    /// Handles the orderly end of a server's stream.
     fn ended(&mut self, index: usize) {
         let link = &mut self.links[index];
         if link.state == State::Open {
@@ -251,14 +253,14 @@ impl Worker<'_> {
         self.close_and_go_on(index);
     }
 
-    /// Fails the request that is to be answered next and begins a new connection; those behind it get another chance.
+    /// Fails the oldest request in flight and opens a new connection; the requests behind it are retried.
     pub(super) fn fail(&mut self, index: usize, failed: Failed) {
         self.fail_first(index, failed);
         self.give_back(index);
         self.close_and_go_on(index);
     }
 
-    /// Fails the request that is to be answered next; where there is none, the connection itself counts.
+    /// Fails the oldest request in flight; without one, the failure counts for the connection.
     fn fail_first(&mut self, index: usize, failed: Failed) {
         match self.links[index].pending.pop_front() {
             Some(pending) => {
@@ -269,7 +271,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Has requests that their connection cannot serve any more made again: a server may end a connection after any
+    /// Reschedules requests that their connection cannot serve any more: a server may close a connection after any
     /// response (RFC 9112 section 9.3.2).
     fn give_back(&mut self, index: usize) {
         while let Some(pending) = self.links[index].pending.pop_front() {
@@ -278,13 +280,13 @@ impl Worker<'_> {
         }
     }
 
-    /// Closes a connection and begins the next one in its place.
+    /// Closes a connection and opens the next one in the same slot.
     pub(super) fn close_and_go_on(&mut self, index: usize) {
         self.close(index, self.now);
         self.revive(index);
     }
 
-    /// Begins anew with a connection that is closed.
+    /// Reopens a closed connection.
     pub(super) fn revive(&mut self, index: usize) {
         match self.plan.reuse {
             Reuse::PerRequest => self.offer(index),
@@ -293,18 +295,18 @@ impl Worker<'_> {
         }
     }
 
-    /// Closes a connection, whatever is under way on it, and leaves it closed until then.
+    /// Closes a connection, including its operations in flight, and keeps it closed until `retry_at`.
     fn close(&mut self, index: usize, retry_at: u64) {
         let link = &mut self.links[index];
         self.under_way -= link.pending.len() as u64;
         let operations = [link.connect.take(), link.recv.take(), link.send.take()];
         let socket = link.socket.take();
         link.reset(retry_at);
-        // No completion of these is shown any more, and the engine gives back what they bring.
+        // The engine reports no further completions of these operations, and recovers their buffers.
         for id in operations.into_iter().flatten() {
             self.engine.abandon(id);
         }
-        // One that an abandoned operation still holds is closed with that.
+        // A socket that an abandoned operation still references is closed when the operation completes.
         if let Some(Ok(fd)) = socket.map(io::Fd::into_owned) {
             let _closed_here_when_refused = self.engine.submit(Op::Close { fd });
         }
@@ -321,7 +323,7 @@ impl From<Broken> for Failed {
     }
 }
 
-/// A socket for a connection to `peer`, without the delay of small segments.
+/// Creates a socket for a connection to `peer`, with TCP_NODELAY.
 fn socket_for(peer: &PeerAddr) -> Result<OwnedFd, Errno> {
     let family = match peer {
         PeerAddr::Inet(address) if address.is_ipv4() => AddressFamily::INET,

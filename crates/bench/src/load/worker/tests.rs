@@ -1,4 +1,4 @@
-//! A request of a load that goes on allocates nothing, in whatever way it is made.
+//! Tests that a request of a steady load allocates no memory on any engine, except the list of its send.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use crate::load::outcome::Tally;
 use crate::load::plan::{Length, Pace, Plan, Reuse};
 use crate::load::target::Target;
 
-/// Adds up what a worker counts, and how often it had entered the kernel at its last boundary.
+/// Adds up the counts of a worker; also has the number of kernel entries at its last boundary.
 struct Counter(Tally, u64);
 
 impl Observer for Counter {
@@ -30,7 +30,7 @@ impl Observer for Counter {
     }
 }
 
-/// Responds to every request of a connection, one after the other, with a head that is never twice the same.
+/// Responds to every request of a connection in order, with a different head each time.
 fn serve(mut stream: TcpStream) {
     let mut received = Vec::new();
     let mut piece = [0; 4096];
@@ -62,7 +62,7 @@ fn server() -> String {
     format!("http://{address}/file-{{000-999}}")
 }
 
-/// The engines that this machine has.
+/// Returns the engines that this machine supports.
 fn engines() -> Vec<NetKind> {
     let uring = Probe::run().uring_refusal().is_none().then_some(NetKind::Uring);
     [NetKind::Epoll].into_iter().chain(uring).collect()
@@ -89,10 +89,11 @@ fn what_is_due_within_a_grain_goes_out_together_and_counts_from_when_it_was_due(
         worker.run(Window { start, counted_from: start, end: None }, &mut counter).unwrap();
         let Counter(tally, entries) = counter;
         assert_eq!((tally.answers, tally.errors.total()), (REQUESTS, 0));
-        // A request waits half of the grain in the middle, and its response is seen at the end of one at the latest.
+        // On average a request waits for half of the grain, and its response is seen at the end of a grain at the
+        // latest.
         let median = Duration::from_nanos(tally.latency.value_at_quantile(0.5));
         assert!(median >= GRAIN / 3, "{median:?} on {net:?}");
-        // Each response has its own entry where nothing is put together; epoll sends within `submit`.
+        // Without grouping, each response would need one kernel entry; epoll also sends within `submit`.
         let sends = if net == NetKind::Epoll { 2 * REQUESTS } else { 0 };
         let waits = (entries - connected).saturating_sub(sends);
         assert!(waits < REQUESTS / 4, "{waits} entries for {REQUESTS} requests on {net:?}");
@@ -114,11 +115,11 @@ fn a_request_allocates_the_list_of_its_send() {
             worker.connect().unwrap();
             let mut counter = Counter(Tally::new(), 0);
             let now = || Window { start: Instant::now(), counted_from: Instant::now(), end: None };
-            // Until every table, queue and buffer has its size.
+            // A first run, until every table, queue and buffer has its final size.
             worker.run(now(), &mut counter).unwrap();
             let counted = allocation_counter::measure(|| worker.run(now(), &mut counter).unwrap());
             assert_eq!((counter.0.answers, counter.0.errors.total()), (2000, 0));
-            // Else not one in a hundred requests: the engine's own tables may still grow once.
+            // Otherwise fewer than one allocation in a hundred requests: the engine's tables may still grow once.
             let count = counted.count_total;
             assert!(count <= 1000 + 10, "{count} allocations in 1000 requests, {net:?}, {depth} at once");
         }
@@ -131,9 +132,9 @@ fn a_load_that_is_too_short_ends_with_its_first_answer() {
     let url = format!("http://{}/", listener.local_addr().unwrap());
     std::thread::spawn(move || {
         let Ok((mut stream, _)) = listener.accept() else { return };
-        // A response ahead of its request is none.
+        // A response before its request would be an error.
         let _ = stream.read(&mut [0; 4096]);
-        // Longer than the load, as a busy machine may be.
+        // The delay is longer than the load, as on a busy machine.
         let late = rustix::time::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         let _ = rustix::thread::nanosleep(&late);
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
