@@ -67,7 +67,7 @@ fn draw(mut pieces: Vec<Piece>, count: usize, random: &mut Random) -> Vec<Piece>
     (0..count).map_while(take).collect()
 }
 
-/// Every run of comment lines in the sources of the product.
+/// Every run of comment lines in the sources of the product, with the line of code below, as a reader sees it.
 fn comments(files: &[SourceFile]) -> Vec<Piece> {
     let patterns = Patterns::new();
     let mut found = Vec::new();
@@ -78,7 +78,11 @@ fn comments(files: &[SourceFile]) -> Vec<Piece> {
             if line.starts_with("//") && run.len() < COMMENT_LINES_MAX {
                 run.push(line);
             } else {
-                push(&mut found, format!("{}:{index}", file.path), &run.join("\n"));
+                let (words, is_comment) = (run.join("\n"), !run.is_empty());
+                run.push(line);
+                if is_comment && words.split_whitespace().count() >= WORDS_MIN {
+                    found.push((format!("{}:{index}", file.path), run.join("\n")));
+                }
                 run.clear();
             }
         }
@@ -106,8 +110,11 @@ fn paragraphs(files: &[SourceFile]) -> Vec<Piece> {
 
 /// Texts that reach the error log.
 fn log_messages(files: &[SourceFile]) -> Vec<Piece> {
-    let call = pattern(r#"\.(log|error|warn|info|notice|alert|crit|emerg|report)\([^";]*"([^"]+)""#);
-    matches(files, &call, |captures| captures[2].to_owned(), "crates/")
+    let call =
+        pattern(r#"(?s)\.(log|error|warn|info|notice|alert|crit|emerg|report)\([^";]*"((?:[^"\\]|\\.)+)""#);
+    let joint = pattern(r"\\\n\s*");
+    let text = |literal: &str| joint.replace_all(literal, "").replace("\\\"", "\"");
+    matches(files, &call, |captures| text(&captures[2]), "crates/")
 }
 
 /// Rows of the tables of counters, in the sources and on their page.
