@@ -1,8 +1,8 @@
-//! The system calls behind the two queues: a ring with any flags, and a context of libaio.
+//! The system calls behind the two queues: io_uring with any flags, and a libaio context.
 //!
-//! The `io-uring` crate lays the queues of a ring out. It is entered here, since the crate forgets a registered ring
-//! descriptor. The memory that entries and requests name belongs to [`super::places::Places`]: its owner keeps it until
-//! the kernel has completed them, or leaks it.
+//! The `io-uring` crate sets up the queues of a ring. The io_uring_enter(2) call is made here, since the crate does not
+//! use a registered ring descriptor. The memory that entries and requests refer to belongs to
+//! [`super::places::Places`]. Its owner keeps that memory until the kernel has completed the operations, or leaks it.
 
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, RawFd};
@@ -21,17 +21,17 @@ const ENTER_GETEVENTS: u32 = 1 << 0;
 const ENTER_SQ_WAKEUP: u32 = 1 << 1;
 const ENTER_EXT_ARG: u32 = 1 << 3;
 const ENTER_REGISTERED_RING: u32 = 1 << 4;
-/// Since 6.15: an idle ring does not show as a processor that waits for I/O.
+/// Since 6.15: waiting in an idle ring is not accounted as iowait.
 const ENTER_NO_IOWAIT: u32 = 1 << 7;
 /// Register operations of io_uring_register(2) that the crate lacks.
 const REGISTER_RING_FDS: u32 = 20;
 const UNREGISTER_RING_FDS: u32 = 21;
-/// How long a kernel thread that takes entries keeps polling when idle, milliseconds.
+/// Time in milliseconds for which the SQPOLL kernel thread keeps polling when idle.
 const POLLER_IDLE_MS: u32 = 1000;
 /// `IOCB_CMD_PREAD` and `IOCB_CMD_PWRITE` of linux/aio_abi.h.
 const COMMAND_PREAD: u16 = 0;
 const COMMAND_PWRITE: u16 = 1;
-/// `AIO_RING_MAGIC`: the shared ring has the layout that is known here.
+/// `AIO_RING_MAGIC`: marks the layout of the shared ring that this code supports.
 const AIO_RING_MAGIC: u32 = 0xa10a_10a1;
 
 /// A method of the crate's builder that sets one flag.
@@ -63,22 +63,22 @@ struct RingFdUpdate {
     data: u64,
 }
 
-/// A ring of this thread.
+/// An io_uring instance of this thread.
 pub(crate) struct Ring {
     ring: IoUring,
-    /// The descriptor to enter with: the registered index, or the descriptor itself.
+    /// Descriptor for io_uring_enter(2): the registered index, or the descriptor itself.
     enter_fd: i32,
-    /// Flags of every entry into the kernel.
+    /// Flags of every io_uring_enter(2) call.
     enter_flags: u32,
-    /// Entries into the kernel so far.
+    /// Number of kernel entries so far.
     pub(crate) entries: u64,
 }
 
 impl Ring {
-    /// A ring with exactly the flags of `setup`.
+    /// Creates a ring with exactly the flags of `setup`.
     pub(crate) fn new(setup: &RingSetup) -> Result<Ring, SetupError> {
         let polled = setup.flags & flags::SQPOLL != 0;
-        // A kernel thread completes entries before it releases their slots in the queue.
+        // The SQPOLL thread completes entries before it frees their slots in the submission queue.
         let entries = setup.entries.saturating_mul(if polled { 2 } else { 1 });
         let mut builder = IoUring::builder();
         builder.dontfork().setup_submit_all().setup_cqsize(entries.saturating_mul(2)).setup_clamp();
@@ -101,7 +101,8 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Enters by an index of this task's own table. A kernel without it, or a full table, costs only that.
+    /// Registers the ring descriptor in the table of this task. If the kernel does not support it or the table is full,
+    /// the ring works without.
     fn register_ring_fd(&mut self) {
         let fd = self.ring.as_raw_fd();
         let mut update = RingFdUpdate { offset: u32::MAX, reserved: 0, data: fd as u64 };
@@ -115,7 +116,8 @@ impl Ring {
         }
     }
 
-    /// Makes memory known to the ring as fixed buffers 0, 1 and so on. It stays mapped for as long as the ring lives.
+    /// Registers memory with the ring as fixed buffers 0, 1 and so on. The memory stays mapped for as long as the ring
+    /// exists.
     pub(crate) fn register_buffers<'a>(&self, bufs: impl Iterator<Item = &'a mut Buf>) -> Result<(), Errno> {
         let piece = |buf: &mut Buf| libc::iovec {
             iov_base: buf.space().as_mut_ptr().cast(),
@@ -127,12 +129,12 @@ impl Ring {
         registered.map_err(|error| errno(&error))
     }
 
-    /// Makes the descriptors known to the ring as 0, 1 and so on. It holds the files open from then on.
+    /// Registers the descriptors with the ring as files 0, 1 and so on. From then on, the ring keeps the files open.
     pub(crate) fn register_files(&self, files: &[RawFd]) -> Result<(), Errno> {
         self.ring.submitter().register_files(files).map_err(|error| errno(&error))
     }
 
-    /// Stages entries and tells the kernel at once; returns how many had a place.
+    /// Stages entries and publishes them in one step; returns how many fitted into the queue.
     pub(crate) fn push_each(&mut self, entries: impl Iterator<Item = squeue::Entry>) -> u32 {
         let mut queue = self.ring.submission();
         let mut count = 0;
@@ -146,17 +148,17 @@ impl Ring {
         count
     }
 
-    /// Entries staged and not yet taken by the kernel; the kernel's own position decides, not a count.
+    /// Returns the number of staged entries that the kernel has not consumed, from the kernel's own queue position.
     pub(crate) fn staged(&mut self) -> u32 {
         self.ring.submission().len() as u32
     }
 
-    /// Whether the completion queue has something to collect.
+    /// Whether the completion queue is not empty.
     pub(crate) fn has_completions(&mut self) -> bool {
         !self.ring.completion().is_empty()
     }
 
-    /// Wakes the kernel thread that takes entries, where it sleeps.
+    /// Wakes the SQPOLL kernel thread if it sleeps.
     pub(crate) fn wake_poller(&mut self) -> Result<(), Errno> {
         if !self.ring.submission().need_wakeup() {
             return Ok(());
@@ -164,8 +166,8 @@ impl Ring {
         self.call(0, 0, ENTER_SQ_WAKEUP, None).map(drop)
     }
 
-    /// Submits `count` staged entries. With `wait_for` completions to wait for, or with `collect`, runs the deferred
-    /// work of the kernel. Returns how many entries the kernel took.
+    /// Submits `count` staged entries. If `wait_for` is above 0 or `collect` is set, the call also runs the kernel's
+    /// deferred work. Returns how many entries the kernel consumed.
     pub(crate) fn enter(
         &mut self,
         count: u32,
@@ -199,13 +201,13 @@ impl Ring {
             (std::ptr::from_ref(&argument), size_of::<WaitArg>())
         };
         let (fd, call) = (self.enter_fd, libc::SYS_io_uring_enter);
-        // SAFETY: the argument and the time it points to live until the call returns; the memory that staged entries
-        // name is kept by `Places`.
+        // SAFETY: the argument and the time it points to live until the call returns; `Places` keeps the memory that
+        // staged entries refer to.
         let taken = unsafe { libc::syscall(call, fd, count, wait_for, flags, pointer, bytes) };
         check(taken).map(|taken| taken as u32)
     }
 
-    /// The completions; the kernel learns that their slots are free when the iterator is dropped.
+    /// Returns the completions; their queue entries are freed when the iterator is dropped.
     pub(crate) fn completions(&mut self) -> impl Iterator<Item = cqueue::Entry> {
         self.ring.completion()
     }
@@ -216,7 +218,7 @@ impl Drop for Ring {
         if self.enter_flags & ENTER_REGISTERED_RING == 0 {
             return;
         }
-        // The task's own table would keep the ring alive until the thread ends.
+        // The table of the task would keep the ring alive until the thread ends.
         let update = RingFdUpdate { offset: self.enter_fd as u32, reserved: 0, data: 0 };
         let (fd, argument) = (self.ring.as_raw_fd(), std::ptr::from_ref(&update));
         // SAFETY: UNREGISTER_RING_FDS reads one io_uring_rsrc_update, which `argument` points to.
@@ -246,7 +248,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// A read or a write of at most `len` bytes with the start of `buf`; its completion has `data`.
+    /// Returns a read or a write of at most `len` bytes at the start of `buf`; its completion has `data`.
     pub(crate) fn new(write: bool, file: RawFd, offset: u64, buf: &mut Buf, len: u32, data: u64) -> Request {
         Request {
             data,
@@ -254,7 +256,7 @@ impl Request {
             file: file as u32,
             bytes: u64::from(len).min(buf.capacity() as u64),
             buffer: buf.space().as_mut_ptr() as u64,
-            // An offset beyond the signed range is the kernel's to refuse.
+            // The kernel refuses an offset beyond the signed range.
             offset: offset as i64,
             ..Request::default()
         }
@@ -271,7 +273,7 @@ pub(crate) struct Event {
     result2: i64,
 }
 
-/// `struct aio_ring` of Linux `fs/aio.c`, without the events that follow it.
+/// `struct aio_ring` of Linux `fs/aio.c`, without the events behind it.
 #[repr(C)]
 struct Header {
     id: u32,
@@ -286,19 +288,19 @@ struct Header {
 
 const _: () = assert!(size_of::<Request>() == 64 && size_of::<Event>() == 32 && size_of::<Header>() == 32);
 
-/// A context of libaio.
+/// A libaio context.
 pub(crate) struct Context {
-    /// The context's name in the kernel is the address of its ring.
+    /// Address of the ring, which is also the kernel's identifier of the context.
     ring: NonNull<Header>,
-    /// Calls into the kernel.
+    /// Number of system calls.
     pub(crate) kernel_entries: u64,
 }
 
 impl Context {
-    /// A context for `depth` requests in flight, counted against `fs.aio-max-nr` by the kernel.
+    /// Creates a context for `depth` requests in flight, which the kernel counts against `fs.aio-max-nr`.
     pub(crate) fn new(depth: u32) -> Result<Context, Errno> {
         let mut context: libc::c_ulong = 0;
-        // SAFETY: io_setup(2) writes the context's name to the place given, which is one `c_ulong`.
+        // SAFETY: io_setup(2) writes the identifier of the context to the given address, which is one `c_ulong`.
         let result = unsafe { libc::syscall(libc::SYS_io_setup, depth, &raw mut context) };
         check(result)?;
         let ring = NonNull::new(context as *mut Header).ok_or(Errno::INVAL)?;
@@ -312,17 +314,17 @@ impl Context {
         }
     }
 
-    /// Gives requests to the kernel; returns how many it took.
+    /// Submits requests to the kernel; returns how many it accepted.
     pub(crate) fn submit(&mut self, pointers: &mut [*mut Request]) -> Result<usize, Errno> {
         self.kernel_entries += 1;
         let (context, count, pointers) = (self.name(), pointers.len(), pointers.as_mut_ptr());
-        // SAFETY: the pointers name live requests, which the kernel copies before the call returns; `Places` keeps the
-        // memory that those name.
+        // SAFETY: the pointers refer to live requests, which the kernel copies before the call returns; `Places` keeps
+        // the memory that the requests refer to.
         let result = unsafe { libc::syscall(libc::SYS_io_submit, context, count, pointers) };
         check(result).map(|taken| taken as usize)
     }
 
-    /// Waits until there are `min` completions and appends at most `max` to `events`, as io_getevents(2) does.
+    /// Waits for `min` completions and appends at most `max` to `events` (io_getevents(2)).
     pub(crate) fn wait(&mut self, min: usize, max: usize, events: &mut Vec<Event>) -> Result<(), Errno> {
         self.kernel_entries += 1;
         events.reserve(max);
@@ -341,15 +343,15 @@ impl Context {
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: io_setup mapped the ring at this address and it stays until io_destroy, in `drop`; the two words that
-        // the kernel changes are atomics.
+        // SAFETY: io_setup mapped the ring at this address, and it stays mapped until io_destroy, in `drop`; the two
+        // words that the kernel changes are atomics.
         unsafe { self.ring.as_ref() }
     }
 
-    /// The next completion, without a call into the kernel.
+    /// Returns the next completion without a system call.
     pub(crate) fn next_event(&mut self) -> Option<Event> {
         let header = self.header();
-        // The head is ours: what io_getevents takes is taken in this thread too.
+        // Only this thread changes the head: io_getevents is called on this thread too.
         let head = header.head.load(Ordering::Relaxed);
         if head == header.tail.load(Ordering::Acquire) {
             return None;
@@ -357,9 +359,9 @@ impl Context {
         let next = (head + 1) % header.events;
         // SAFETY: the events follow the header in the same mapping.
         let events = unsafe { self.ring.as_ptr().add(1) }.cast::<Event>();
-        // SAFETY: the kernel keeps head below the number of events, for all of which the mapping has room.
+        // SAFETY: the kernel keeps head below the number of events, and the mapping has room for all of them.
         let place = unsafe { events.add(head as usize) };
-        // SAFETY: the place lies in the mapping, and the acquire load above saw it filled.
+        // SAFETY: the event is inside of the mapping, and the acquire load above shows that it is filled.
         let event = unsafe { place.read() };
         self.header().head.store(next, Ordering::Release);
         Some(event)
@@ -369,12 +371,12 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         let context = self.name();
-        // SAFETY: the context is ours and is not used again. The call waits for requests in flight.
+        // SAFETY: the context belongs to this value and is not used again. The call waits for requests in flight.
         unsafe { libc::syscall(libc::SYS_io_destroy, context) };
     }
 }
 
-/// The result of a raw system call by libc's convention.
+/// Converts the result of a raw system call (libc's convention).
 fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
     if result >= 0 { Ok(result) } else { Err(errno(&std::io::Error::last_os_error())) }
 }

@@ -1,7 +1,7 @@
-//! The kernel's queues with as little around them as can be: the reference for the cost of an engine, and the rate of a
-//! device at a depth. Not for servers: nothing here can wait for two things at once.
+//! The kernel's queues with minimal code around them: the reference for the cost of an engine, and for the rate of a
+//! device at a given queue depth. Not for servers: nothing here can wait for two events at the same time.
 //!
-//! A [`Queue`] owns the files, and a buffer for each transfer in flight, so no caller can free memory that the kernel
+//! A [`Queue`] owns the files and one buffer per transfer in flight, so that no caller can free memory that the kernel
 //! uses. [`RingQueue`] is io_uring with any set-up flags, [`AioQueue`] is libaio. The order of calls is
 //! [`Queue::push`], [`Queue::submit`], [`Queue::wait`].
 
@@ -24,32 +24,32 @@ pub use self::ring::RingQueue;
 pub mod flags {
     pub use io::setup_flags::{COOP_TASKRUN, DEFER_TASKRUN, NO_SQARRAY, SINGLE_ISSUER, TASKRUN_FLAG};
 
-    /// The device is polled instead of interrupting.
+    /// The kernel polls the device instead of using interrupts.
     pub const IOPOLL: u32 = 1 << 0;
-    /// A kernel thread takes the entries.
+    /// A kernel thread polls the submission queue.
     pub const SQPOLL: u32 = 1 << 1;
 }
 
-/// How a bare ring is made.
+/// Settings of a bare ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingSetup {
-    /// Bits of [`flags`]. All of them have these functions: a kernel without one refuses the ring.
+    /// Bits of [`flags`]. A kernel that does not support one of them refuses the ring.
     pub flags: u32,
-    /// Places in the submission queue; the completion queue has twice as many.
+    /// Entries of the submission queue; the completion queue has twice as many.
     pub entries: u32,
-    /// Whether the ring is entered by a number of the thread's own table (`IORING_REGISTER_RING_FDS`), which saves
-    /// looking the descriptor up.
+    /// Whether io_uring_enter(2) uses a registered ring descriptor (`IORING_REGISTER_RING_FDS`), which saves the
+    /// descriptor lookup.
     pub registered_fd: bool,
-    /// With [`flags::SQPOLL`]: the processor of the kernel thread that takes entries.
+    /// The CPU of the [`flags::SQPOLL`] kernel thread.
     pub poller_cpu: Option<u32>,
-    /// Whether each buffer is known to the ring (`READ_FIXED`), which saves the look-up of its pages.
+    /// Whether each buffer is registered with the ring (`READ_FIXED`), which saves the lookup of its pages.
     pub registered_buffers: bool,
-    /// Whether files are known to the ring, which saves counting their users at each transfer.
+    /// Whether files are registered with the ring, which saves reference counting at each transfer.
     pub registered_files: bool,
 }
 
 impl RingSetup {
-    /// A ring without any flag, with `entries` places in the submission queue.
+    /// Returns settings without any flag, with `entries` submission entries.
     pub fn plain(entries: u32) -> RingSetup {
         RingSetup {
             flags: 0,
@@ -61,86 +61,86 @@ impl RingSetup {
         }
     }
 
-    /// As this server's own rings are made, on a kernel that knows everything.
+    /// Returns the settings of this server's own rings on a kernel that supports all flags.
     pub fn as_engine(entries: u32) -> RingSetup {
         RingSetup { flags: io::setup_flags::ENGINE, registered_fd: true, ..RingSetup::plain(entries) }
     }
 }
 
-/// The operations of a queue.
+/// The files, buffers and depth of a queue.
 #[derive(Debug)]
 pub struct Load {
-    /// The files, by their number in [`Transfer::file`].
+    /// The files; [`Transfer::file`] is an index into this list.
     pub files: Vec<OwnedFd>,
-    /// Transfers in flight at once, at least 1.
+    /// Maximum number of transfers in flight, at least 1.
     pub depth: u32,
-    /// Bytes of each transfer's buffer, at most [`BLOCK_BYTES_MAX`].
+    /// Size in bytes of each transfer's buffer, at most [`BLOCK_BYTES_MAX`].
     pub block_bytes: u32,
 }
 
-/// Largest buffer of a transfer.
+/// Maximum size in bytes of a transfer's buffer.
 pub const BLOCK_BYTES_MAX: u32 = 1 << 20;
 
 /// One read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// Whether the buffer is written to the file, else it is read from it.
+    /// Whether the buffer is written to the file; otherwise it is read from the file.
     pub write: bool,
-    /// The file's number in [`Load::files`].
+    /// Index of the file in [`Load::files`].
     pub file: u32,
     /// Byte offset in the file.
     pub offset: u64,
-    /// Bytes, at most [`Load::block_bytes`].
+    /// Number of bytes, at most [`Load::block_bytes`].
     pub len: u32,
 }
 
-/// The end of a transfer.
+/// The completion of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// The result of [`Queue::push`].
+    /// The index that [`Queue::push`] returned.
     pub place: u32,
-    /// Bytes, or the error.
+    /// Number of bytes, or the error.
     pub result: Result<u32, Errno>,
 }
 
-/// Transfers that the kernel carries out beside each other.
+/// A queue of transfers that the kernel carries out concurrently.
 pub trait Queue {
-    /// Takes a transfer; returns its index, a number below the depth that nothing else in flight has, or `None` when as
-    /// many are in flight as the depth allows.
+    /// Adds a transfer; returns its index below the depth, which no other transfer in flight has. Returns `None` when
+    /// as many transfers are in flight as the depth allows.
     ///
     /// # Panics
-    /// When the file's number or the length is not among those of the [`Load`].
+    /// When the index of the file or the length exceeds the limits of the [`Load`].
     fn push(&mut self, transfer: Transfer) -> Option<u32>;
 
-    /// Gives the pushed operations to the kernel.
+    /// Submits the added transfers to the kernel.
     ///
     /// # Errors
-    /// The kernel's error; a refusal of one transfer is the result of that transfer.
+    /// The kernel's error; the failure of a single transfer is the result of that transfer.
     fn submit(&mut self) -> Result<(), Errno>;
 
-    /// Appends completions to `done`, and waits until there are `min` more in it.
+    /// Appends completions to `done`, and waits until at least `min` were added.
     ///
     /// # Errors
     /// The kernel's error.
     fn wait(&mut self, min: u32, done: &mut Vec<Done>) -> Result<(), Errno>;
 
-    /// The bytes that a finished transfer has read; none of one in flight.
+    /// Returns the bytes that a completed transfer has read; empty for a transfer in flight.
     fn content(&self, place: u32) -> &[u8];
 
-    /// System calls so far.
+    /// Returns the number of system calls so far.
     fn kernel_entries(&self) -> u64;
 }
 
-/// A queue cannot be had.
+/// The reason why a queue cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueError {
     /// io_uring_setup(2) refused.
     Ring(io::SetupError),
-    /// The buffers or files could not be registered; `ENOMEM` is most often the limit on locked memory.
+    /// The buffers or files could not be registered; for `ENOMEM` the usual cause is the limit on locked memory.
     Register(Errno),
     /// io_setup(2) refused; `EAGAIN` means that `fs.aio-max-nr` is reached.
     Aio(Errno),
-    /// No memory for the buffers.
+    /// There is no memory for the buffers.
     Memory,
 }
 
@@ -166,7 +166,7 @@ mod tests {
 
     const BLOCK: u32 = 4096;
 
-    /// A file without a name that holds `blocks` blocks, each full of its number.
+    /// Creates an unnamed file of `blocks` blocks, each filled with its number.
     fn file(blocks: u8) -> OwnedFd {
         let file = rustix::fs::memfd_create(c"bare", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         for block in 0..blocks {
@@ -180,8 +180,8 @@ mod tests {
         Load { files: vec![file(8)], depth: 4, block_bytes: BLOCK }
     }
 
-    /// Reads all blocks at the full depth, writes one, and reads past the end. `polls` says that a thread of the kernel
-    /// takes entries: if it is faster, no other thread ever enters the kernel.
+    /// Reads all blocks at the full depth, writes one, and reads past the end. `polls` is set with SQPOLL: if the
+    /// kernel thread is faster, no other thread ever enters the kernel.
     fn exercise(queue: &mut dyn Queue, polls: bool) {
         let at = |write, block: u64| Transfer { write, file: 0, offset: block * 4096, len: BLOCK };
         let (mut done, mut next, mut seen) = (Vec::new(), 0, 0);
@@ -207,7 +207,7 @@ mod tests {
             assert_eq!(done.pop().map(|done| done.result), Some(Ok(bytes)));
         }
         assert!((polls || queue.kernel_entries() > 0) && done.is_empty());
-        // Transfers in flight when the queue is dropped must not be a fault.
+        // Dropping the queue with transfers in flight must not be a fault.
         queue.push(at(false, 0)).unwrap();
         queue.submit().unwrap();
     }

@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 
-/// Whether the sockets that the process was started with have their owner.
+/// Whether the inherited listening sockets have been taken over.
 static HAS_ADOPTED: AtomicBool = AtomicBool::new(false);
 
-/// Takes over listening sockets that this process was started with, by the numbers that its environment names. Each
-/// number gets its socket or the reason why it is none; it gets `EALREADY` when the process has called this before.
+/// Takes ownership of the listening sockets that this process inherited, by the descriptor numbers that its environment
+/// names. Returns for each number the socket, or the reason why it is not a usable listening socket. The reason is
+/// `EALREADY` when the process has called this function before.
 ///
 /// Call it before the process opens a listening socket.
 pub fn adopt_listeners(numbers: &[RawFd]) -> Vec<(RawFd, Result<OwnedFd, Errno>)> {
@@ -29,7 +30,8 @@ pub fn adopt_listeners(numbers: &[RawFd]) -> Vec<(RawFd, Result<OwnedFd, Errno>)
     adopted
 }
 
-/// Whether a number is that of a socket that listens (socket(7), `SO_ACCEPTCONN`); the standard streams never are.
+/// Checks that a number is the descriptor of a listening socket (socket(7), `SO_ACCEPTCONN`); the standard streams
+/// never are.
 fn check_listens(number: RawFd) -> Result<(), Errno> {
     if number <= libc::STDERR_FILENO {
         return Err(Errno::BADF);
@@ -47,7 +49,7 @@ fn check_listens(number: RawFd) -> Result<(), Errno> {
     }
 }
 
-/// Blocks all signals in the calling thread, so that they reach the thread that is there to handle them.
+/// Blocks all signals in the calling thread, so that the kernel delivers them to the thread that handles signals.
 pub fn block_signals() -> Result<(), Errno> {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigfillset(3) writes a whole set to the given place.
@@ -62,17 +64,17 @@ pub fn block_signals() -> Result<(), Errno> {
 pub struct TcpInfo {
     /// Smoothed round-trip time, microseconds.
     pub rtt_us: u32,
-    /// Its variation, microseconds.
+    /// Variation of the round-trip time, microseconds.
     pub rttvar_us: u32,
     /// Congestion window, segments.
     pub snd_cwnd: u32,
-    /// Window that is offered to the peer, bytes.
+    /// Window that is advertised to the peer, bytes.
     pub rcv_space: u32,
     /// Bytes that the peer has acknowledged.
     pub bytes_acked: u64,
 }
 
-/// Asks for [`TcpInfo`]; an error on sockets of other families.
+/// Queries [`TcpInfo`]; fails on sockets of other families.
 pub fn tcp_info(socket: BorrowedFd<'_>) -> Result<TcpInfo, Errno> {
     // `struct tcp_info` of linux/tcp.h up to and with `tcpi_bytes_acked`, which is at byte 120 since Linux
     // 4.1; the C library's own structure ends before it.
@@ -107,12 +109,12 @@ pub fn tcp_info(socket: BorrowedFd<'_>) -> Result<TcpInfo, Errno> {
     })
 }
 
-/// Bytes that the peer of a TCP socket has acknowledged; an error on sockets of other families.
+/// Returns the bytes that the peer of a TCP socket has acknowledged; fails on sockets of other families.
 pub fn tcp_bytes_acked(socket: BorrowedFd<'_>) -> Result<u64, Errno> {
     tcp_info(socket).map(|info| info.bytes_acked)
 }
 
-/// Bytes that were sent to a socket and still queue in the kernel (`SIOCOUTQ`, tcp(7) and unix(7)).
+/// Returns the bytes that were sent to a socket and are still queued in the kernel (`SIOCOUTQ`, tcp(7) and unix(7)).
 pub fn send_queue_bytes(socket: BorrowedFd<'_>) -> Result<u32, Errno> {
     let mut queued: libc::c_int = 0;
     // SAFETY: this ioctl writes one integer to the given place, which outlives the call. SIOCOUTQ and
@@ -121,8 +123,8 @@ pub fn send_queue_bytes(socket: BorrowedFd<'_>) -> Result<u32, Errno> {
     if failed == 0 { Ok(queued.max(0) as u32) } else { Err(last_error()) }
 }
 
-/// Memory that a socket's send buffer has, and how much of it is in use: more than the bytes that queue there, since each
-/// packet takes some beside its bytes (`SO_MEMINFO`, Linux 4.12).
+/// Returns the size of a socket's send buffer and the memory in use. The memory in use exceeds the queued bytes, since
+/// each packet needs memory beside its data (`SO_MEMINFO`, Linux 4.12).
 pub fn send_buffer(socket: BorrowedFd<'_>) -> Result<(u32, u32), Errno> {
     // The numbers of linux/sock_diag.h: SK_MEMINFO_WMEM_ALLOC, SK_MEMINFO_SNDBUF, SK_MEMINFO_WMEM_QUEUED.
     const ALLOCATED: usize = 2;
@@ -140,20 +142,20 @@ pub fn send_buffer(socket: BorrowedFd<'_>) -> Result<(u32, u32), Errno> {
     Ok((numbers[SIZE], numbers[ALLOCATED].max(numbers[QUEUED])))
 }
 
-/// Wakes a waiting accept only when a connection has data, or when `seconds` have passed (0: no such wait), by
-/// `TCP_DEFER_ACCEPT` of tcp(7). An error on sockets of other families.
+/// Makes accept return a connection only when it has data or after `seconds` (0 disables this), by `TCP_DEFER_ACCEPT`
+/// of tcp(7). Fails on sockets of other families.
 pub fn set_defer_accept(listener: BorrowedFd<'_>, seconds: u32) -> Result<(), Errno> {
     set_tcp_number(listener, libc::TCP_DEFER_ACCEPT, seconds)
 }
 
-/// Most waiting connections that had data in their SYN (`TCP_FASTOPEN` of tcp(7), RFC 7413); 0 disables it.
-/// `net.ipv4.tcp_fastopen` decides whether the system accepts such data.
+/// Sets the maximum number of pending connections that carried data in their SYN (`TCP_FASTOPEN` of tcp(7), RFC 7413);
+/// 0 disables it. `net.ipv4.tcp_fastopen` decides whether the system accepts such data.
 pub fn set_fastopen(listener: BorrowedFd<'_>, queue: u32) -> Result<(), Errno> {
     set_tcp_number(listener, libc::TCP_FASTOPEN, queue)
 }
 
-/// Lets a socket be bound to an address of another machine, such as a client's, and receive data for it
-/// (`IP_TRANSPARENT` of ip(7), `IPV6_TRANSPARENT`). It needs `CAP_NET_RAW` or `CAP_NET_ADMIN`, else `EPERM`.
+/// Allows a socket to be bound to an address of another machine, such as a client's, and to receive data for it
+/// (`IP_TRANSPARENT` of ip(7), `IPV6_TRANSPARENT`). Without `CAP_NET_RAW` or `CAP_NET_ADMIN`, fails with `EPERM`.
 pub fn set_transparent(socket: BorrowedFd<'_>, ipv6: bool) -> Result<(), Errno> {
     match ipv6 {
         true => set_number(socket, libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 1),
@@ -161,18 +163,19 @@ pub fn set_transparent(socket: BorrowedFd<'_>, ipv6: bool) -> Result<(), Errno> 
     }
 }
 
-/// Has a bind to port 0 take its port when the socket is connected (`IP_BIND_ADDRESS_NO_PORT` of ip(7), which holds
-/// for IPv6 too): one port then serves connections to different peers, and an address does not run out of them.
+/// Delays the choice of the port of a bind to port 0 until the socket is connected (`IP_BIND_ADDRESS_NO_PORT` of ip(7),
+/// also effective for IPv6). One local port then serves connections to different peers, so that an address does not run
+/// out of ports.
 pub fn set_bind_address_no_port(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     set_number(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
-/// Sets one of the options of tcp(7) that are an integer.
+/// Sets an integer option of tcp(7).
 fn set_tcp_number(socket: BorrowedFd<'_>, option: libc::c_int, value: u32) -> Result<(), Errno> {
     set_number(socket, libc::IPPROTO_TCP, option, value)
 }
 
-/// Sets an option of setsockopt(2) that is an integer.
+/// Sets an integer option of setsockopt(2).
 fn set_number(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
@@ -186,26 +189,26 @@ fn set_number(
     if failed == 0 { Ok(()) } else { Err(last_error()) }
 }
 
-/// The resident pages of a range of a file.
+/// Page cache counts of a range of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct CacheStat {
-    /// Pages in the cache, those included that are still being read.
+    /// Pages in the page cache, including those that are still being read.
     pub cached: u64,
-    /// Pages that wait to be written.
+    /// Dirty pages.
     pub dirty: u64,
-    /// Pages being written.
+    /// Pages under writeback.
     pub writeback: u64,
-    /// Pages that were there once.
+    /// Pages that were evicted.
     pub evicted: u64,
-    /// Pages that were there a short time ago.
+    /// Pages that were evicted recently.
     pub recently_evicted: u64,
 }
 
-/// Counts the cached pages of a range (cachestat(2), Linux 6.5). EPERM since 6.14 for a file that the caller
-/// neither owns nor may write.
+/// Counts the cached pages of a range (cachestat(2), Linux 6.5). Fails with `EPERM` since 6.14 for a file that the
+/// caller neither owns nor may write.
 pub fn cachestat(file: impl AsFd, offset: u64, len: u64) -> Result<CacheStat, Errno> {
-    // The number is the same on all architectures; the C library's headers do not have it everywhere.
+    // The number is the same on all architectures; not all C library headers define it.
     const SYS_CACHESTAT: libc::c_long = 451;
     let range = [offset, len];
     let mut found = CacheStat::default();
@@ -216,10 +219,10 @@ pub fn cachestat(file: impl AsFd, offset: u64, len: u64) -> Result<CacheStat, Er
     if failed == 0 { Ok(found) } else { Err(last_error()) }
 }
 
-/// Starts the kernel's read of `len` bytes of a file into the page cache, if the first of them are missing, as far
-/// ahead as for a reader of all of them; returns whether they are resident. It neither waits nor copies: this is a read
-/// that must not wait (`RWF_NOWAIT`, preadv2(2)) to the address 0, where no memory is. Linux starts the reading before
-/// it finds out that it would have to wait (since 5.10; mm/filemap.c, `filemap_get_pages`).
+/// Starts the kernel's read of `len` bytes of a file into the page cache if the first page is missing; returns whether
+/// the first page is resident. The kernel reads as far ahead as for a reader of all `len` bytes. The call neither waits
+/// nor copies: it is a read with `RWF_NOWAIT` (preadv2(2)) to address 0, which is never mapped. Linux starts the read
+/// before it finds out that it would have to wait (since 5.10; mm/filemap.c, `filemap_get_pages`).
 pub(crate) fn begin_reading(file: impl AsFd, offset: u64, len: u64) -> Result<bool, Errno> {
     let len = usize::try_from(len).unwrap_or(usize::MAX);
     let nowhere = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: len };
@@ -230,14 +233,14 @@ pub(crate) fn begin_reading(file: impl AsFd, offset: u64, len: u64) -> Result<bo
     // EFAULT.
     let count = unsafe { libc::preadv2(file, &raw const nowhere, 1, offset, libc::RWF_NOWAIT) };
     match if count < 0 { last_error() } else { Errno::FAULT } {
-        // The bytes were there to be copied; at the end of the file there is nothing to copy.
+        // The bytes were resident; at the end of the file, nothing has to be copied.
         Errno::FAULT => Ok(true),
         Errno::AGAIN | Errno::INTR => Ok(false),
         errno => Err(errno),
     }
 }
 
-/// The state of sockets, without waiting (poll(2)): fills in `revents`.
+/// Fills in `revents` with the state of the sockets, without waiting (poll(2)).
 pub(crate) fn poll_now(sockets: &mut [libc::pollfd]) -> Result<(), Errno> {
     let count = sockets.len() as libc::nfds_t;
     loop {
@@ -264,7 +267,7 @@ mod tests {
 
     use super::*;
 
-    /// The counterpart of [`set_number`], to check its effect.
+    /// Reads an option, to check the effect of [`set_number`].
     fn number(socket: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int) -> libc::c_int {
         let mut value: libc::c_int = -1;
         let mut len = size_of_val(&value) as libc::socklen_t;
@@ -280,7 +283,7 @@ mod tests {
         let (listens, connected) = (TcpListener::bind("127.0.0.1:0").unwrap(), UnixStream::pair().unwrap().0);
         let file = std::fs::File::open("/dev/null").unwrap();
         let numbers = [OwnedFd::from(listens), connected.into(), file.into()];
-        // Given up here, as by an exec: the numbers stay open and have no owner.
+        // Released here, as by an exec: the descriptors stay open and have no owner.
         let [listens, connected, file] = numbers.map(std::os::fd::IntoRawFd::into_raw_fd);
         let adopted = adopt_listeners(&[listens, connected, file, 2, -1, listens, 1 << 20]);
         let outcomes: Vec<Option<Errno>> = adopted.iter().map(|(_, fd)| fd.as_ref().err().copied()).collect();
@@ -316,7 +319,7 @@ mod tests {
         listener.set_nonblocking(true).unwrap();
         set_defer_accept(listener.as_fd(), 30).unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        // The handshake is done for the client, and without the option this would give its connection.
+        // The handshake is complete for the client; without the option, accept would return its connection.
         assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
         client.write_all(b"x").unwrap();
         // On loopback the byte has arrived when the write returns.
@@ -346,7 +349,7 @@ mod tests {
         let before = tcp_bytes_acked(near.as_fd()).unwrap();
         near.write_all(&[7; 1000]).unwrap();
         far.read_exact(&mut [0; 1000]).unwrap();
-        // The answer is acknowledged with the data that it comes with, or before.
+        // The response is acknowledged with the data that follows, or before.
         far.write_all(b"x").unwrap();
         near.read_exact(&mut [0]).unwrap();
         assert_eq!(tcp_bytes_acked(near.as_fd()).unwrap() - before, 1000);

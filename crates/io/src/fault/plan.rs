@@ -1,6 +1,6 @@
-//! The plan of faults, and its text form.
+//! The fault plan, and its text form.
 //!
-//! A plan is a list of rules, one to a line or parted by `;`. `#` starts a remark.
+//! A plan is a list of rules, one per line or separated by `;`. `#` starts a comment.
 //!
 //! ```text
 //! rule      = operation SP fault *( SP condition )
@@ -8,25 +8,25 @@
 //!           | "write" | "sendfile" | "readdir" | "unlink" | "rename" | "mkdir" | "link" | "truncate"
 //!           | "allocate" | "advise" | "space" | "sync" | "any"
 //! fault     = "short"                    ; half of the bytes, at least one
-//!           | "error=" errno             ; the call is not made, as EINTR, EAGAIN, EIO; ENOBUFS of a receive into
-//!                                        ; the pool parks it until the next turn, as an engine without buffers
+//!           | "error=" errno             ; fails without a system call, with EINTR, EAGAIN, EIO, ...; ENOBUFS of a
+//!                                        ; receive into the pool delays it to the next turn, as a lack of buffers does
 //!           | "end"                      ; a multishot operation ends at this completion
-//!           | "delay=" number ("ms"|"s") ; the completion comes that much later
-//!           | "lost"                     ; the completion never comes; a drain leaks
-//! condition = "path=" prefix             ; of the path that is opened, looked at or changed (of a rename either
-//!                                        ; of its two), or of the open file that is read, written or changed; a
-//!                                        ; prefix that ends with "/" is that folder and what is in it
-//!           | "while=" path              ; only while there is something at this path: a switch for a run
-//!           | "after=" number            ; so many operations that the rule is about are spared first
-//!           | "every=" number            ; of the others each so-many-th
-//!           | "first=" number            ; only so many, then no more
+//!           | "delay=" number ("ms"|"s") ; the completion is delayed by this time
+//!           | "lost"                     ; the completion never arrives; a drain leaks the operation
+//! condition = "path=" prefix             ; prefix of the path that is opened, stat'ed or changed (either path of a
+//!                                        ; rename), or of the path of the open file that is read, written or
+//!                                        ; changed; with a "/" at its end: the directory and everything below it
+//!           | "while=" path              ; only while a file exists at this path: a switch during a run
+//!           | "after=" number            ; skips this number of matching operations first
+//!           | "every=" number            ; then applies to every Nth matching operation
+//!           | "first=" number            ; applies this number of times, then never again
 //!           | "probability=" fraction    ; 0 to 1
-//!           | "seed=" number             ; of the probability, so that a run can be repeated
+//!           | "seed=" number             ; seed of the probability, so that a run can be repeated
 //! ```
 //!
 //! `read short every=3`, `open delay=500ms path=/slow/`, `write error=ENOSPC path=/cache/ while=/tmp/full` and
-//! `accept error=EMFILE first=2` are rules. Of several that fire for an operation the first counts. Each engine
-//! counts for itself, and counts nothing while a switch is off.
+//! `accept error=EMFILE first=2` are rules. If several rules fire for an operation, the first applies. Each engine counts
+//! separately, and does not count while a `while` path does not exist.
 
 use std::fmt;
 use std::str::FromStr;
@@ -40,15 +40,15 @@ pub struct FaultPlan {
     pub(super) rules: Vec<Rule>,
 }
 
-/// One fault and when it strikes.
+/// A fault and its conditions.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Rule {
-    /// The operation; all without one.
+    /// The operation; `None` matches all.
     pub(super) operation: Option<OpKind>,
     pub(super) fault: Fault,
     /// Prefix of the file's path.
     pub(super) path: Option<String>,
-    /// The rule holds only while there is something at this path.
+    /// Path of the switch file: the rule is active only while it exists.
     pub(super) switch: Option<String>,
     pub(super) after: u64,
     pub(super) every: u64,
@@ -60,15 +60,15 @@ pub(super) struct Rule {
 /// The fault of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// Only half of the bytes.
+    /// Only half of the bytes are transferred.
     Short,
-    /// The call fails without being made.
+    /// The operation fails without a system call.
     Error(Errno),
     /// A multishot operation ends.
     End,
-    /// The completion is late.
+    /// The completion is delayed.
     Delay(Duration),
-    /// The completion does not come.
+    /// The completion never arrives.
     Lost,
 }
 
@@ -123,7 +123,7 @@ const OPERATIONS: [(&str, Option<OpKind>); 22] = [
     ("any", None),
 ];
 
-/// The errors that calls of an engine end with, by name.
+/// The errors that a rule can name.
 const ERRORS: [(&str, Errno); 23] = [
     ("EACCES", Errno::ACCESS),
     ("EAGAIN", Errno::AGAIN),
@@ -153,7 +153,7 @@ const ERRORS: [(&str, Errno); 23] = [
 /// An error in the text of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultParseError {
-    /// The rule, counted from 1.
+    /// Number of the rule, 1-based.
     pub rule: usize,
     /// The error.
     pub kind: FaultParseErrorKind,
@@ -162,17 +162,17 @@ pub struct FaultParseError {
 /// An error in a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FaultParseErrorKind {
-    /// The first word is no operation.
+    /// The first word is not an operation.
     UnknownOperation(String),
-    /// The second word is no fault.
+    /// The second word is not a fault.
     UnknownFault(String),
-    /// There is no second word.
+    /// The rule has no second word.
     MissingFault,
-    /// The error has no name that is known here.
+    /// The name of the error is unknown.
     UnknownErrno(String),
-    /// A further word is no condition.
+    /// A further word is not a condition.
     UnknownCondition(String),
-    /// A number, time or fraction cannot be read or is out of range.
+    /// A number, time or fraction cannot be parsed or is out of range.
     BadValue(String),
 }
 
@@ -193,10 +193,10 @@ impl fmt::Display for FaultParseError {
 impl std::error::Error for FaultParseError {}
 
 impl FaultPlan {
-    /// Reads the rules of `text`.
+    /// Parses the rules of `text`.
     ///
     /// # Errors
-    /// The first rule that is not of the form at the top of this module.
+    /// The first rule that does not match the grammar at the top of this module.
     pub fn parse(text: &str) -> Result<FaultPlan, FaultParseError> {
         let lines = text.lines().map(|line| line.split('#').next().unwrap_or(""));
         let rules = lines.flat_map(|line| line.split(';')).map(str::trim).filter(|rule| !rule.is_empty());
@@ -208,13 +208,13 @@ impl FaultPlan {
 }
 
 impl Rule {
-    /// A rule without a condition.
+    /// Returns a rule without conditions.
     fn new(operation: Option<OpKind>, fault: Fault) -> Rule {
         let (every, probability, seed) = (1, 1.0, 1);
         Rule { operation, fault, path: None, switch: None, after: 0, every, first: None, probability, seed }
     }
 
-    /// Whether the rule is about an operation on files of these names, now.
+    /// Whether the rule applies to an operation on files with these names, now.
     fn is_about(&self, kind: OpKind, names: &[String]) -> bool {
         self.operation.is_none_or(|wanted| wanted == kind)
             && self.path.as_deref().is_none_or(|prefix| names.iter().any(|name| is_below(name, prefix)))
@@ -283,7 +283,7 @@ fn number<N: FromStr>(word: &str, value: &str) -> Result<N, FaultParseErrorKind>
     value.parse().map_err(|_| FaultParseErrorKind::BadValue(word.to_owned()))
 }
 
-/// One rule at work in one engine: its count so far.
+/// A rule with its state in one engine.
 #[derive(Debug)]
 pub(super) struct RuleState {
     pub(super) rule: Rule,
@@ -294,12 +294,12 @@ pub(super) struct RuleState {
 
 impl RuleState {
     pub(super) fn new(rule: Rule) -> RuleState {
-        // A generator of this kind never leaves zero.
+        // A generator of this kind with state 0 returns only zeroes.
         let random = rule.seed.max(1);
         RuleState { rule, seen: 0, struck: 0, random }
     }
 
-    /// Whether the rule is about this operation, on files of these names, and strikes now.
+    /// Whether the rule matches this operation on files with these names, and its fault is due.
     pub(super) fn strikes(&mut self, kind: OpKind, names: &[String]) -> bool {
         let rule = &self.rule;
         if !rule.is_about(kind, names) {
@@ -314,12 +314,12 @@ impl RuleState {
         strikes
     }
 
-    /// A number from 0 to 1 (xorshift64, Marsaglia 2003).
+    /// Returns a pseudo-random number from 0 to 1 (xorshift64, Marsaglia 2003).
     fn draw(&mut self) -> f64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        // A double holds the upper 53 bits.
+        // A double has a 53-bit mantissa.
         (self.random >> 11) as f64 / (1u64 << 53) as f64
     }
 }

@@ -1,13 +1,14 @@
-//! Where bytes of a file are: in the page cache, on their way to it, or on the device. The result decides between
-//! `sendfile` on the worker thread and a read by a disk engine.
+//! Probes the page cache: bytes of a file are resident, being read, or missing. The result decides between `sendfile`
+//! on the worker thread and a read by a disk engine.
 //!
-//! [`is_resident`] never waits for a device. It is a snapshot: the kernel may drop a page right after the check, which
-//! costs one wait and no wrong byte. Only [`read_cached`] reads content.
+//! [`is_resident`] never waits for a device. The result is a snapshot: the kernel may evict a page right after the
+//! check, which costs one blocking read but never yields wrong bytes. Only [`read_cached`] reads content.
 //!
-//! Two calls together give the result. A read of one byte with `RWF_NOWAIT` (preadv2(2), Linux 4.14) fails with EAGAIN
-//! where a page is missing or still being read. The kernel may start to read the missing page (6.18 does, that page alone),
-//! and a fast device may even bring it before the call ends. cachestat(2) (Linux 6.5) counts the pages of a range at once,
-//! but counts pages that are still being read too. Short ranges need reads alone.
+//! The probe combines two system calls. A read of one byte with `RWF_NOWAIT` (preadv2(2), Linux 4.14) fails with
+//! `EAGAIN` if the page is missing or still being read. The kernel may start to read the missing page (6.18 reads that
+//! page alone), and a fast device may even complete the read before the call returns. cachestat(2) (Linux 6.5) counts
+//! the cached pages of a range in one call, but includes pages that are still being read. For short ranges, reads alone
+//! are enough.
 
 use std::io::IoSliceMut;
 use std::ops::Range;
@@ -18,58 +19,58 @@ use rustix::io::{Errno, ReadWriteFlags};
 use crate::op::Fd;
 use crate::sys;
 
-/// Set when the kernel does not know cachestat(2). A refusal with EPERM is about one file and not kept: since
-/// 6.14 (and in the stable kernels of that time) the caller must own the file or be allowed to write it,
-/// which an unprivileged server seldom is.
+/// Set when the kernel does not support cachestat(2). A failure with `EPERM` concerns one file and is not recorded:
+/// since 6.14 (and in the stable kernels of that time), the caller must own the file or have write permission, which an
+/// unprivileged server seldom has.
 static NO_CACHESTAT: AtomicBool = AtomicBool::new(false);
 
-/// Pages that are probed one by one; more of them are counted by the kernel (cachestat(2)).
+/// Maximum number of pages that are probed one by one; longer ranges are counted by cachestat(2).
 const SINGLE_PAGES_MAX: u64 = 3;
 
-/// Distance in pages between two probes where the kernel does not count: half of the smallest usual read-ahead, so that
-/// a hole of that size is found.
+/// Distance in pages between two probes where cachestat(2) is unavailable: half of the smallest usual readahead, so
+/// that a hole of that size is found.
 const SPACING_PAGES: u64 = 8;
 
-/// Most pages that are probed for one range; longer ranges are probed in wider steps. One probe is a system call that
-/// copies a byte; the chunk in question has a hundred thousand bytes to send.
+/// Maximum number of probed pages of one range; longer ranges are probed in wider steps. One probe is a system call
+/// that copies a byte, while the range has a hundred thousand bytes to send.
 const LOOKS_MAX: u64 = 16;
 
-/// Side effects that a probe may have.
+/// Side effects that a probe is allowed to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeOptions {
-    /// Whether the file is on a disk of this machine, so that the pages may be counted before one was probed: the count
-    /// starts no read.
+    /// Whether the file is on a local disk, so that the pages may be counted before the first page was probed: the
+    /// count starts no read.
     pub is_local: bool,
-    /// Bytes that the kernel starts to read when a probe finds the first page missing.
+    /// Number of bytes that the kernel starts to read when a probe finds the first page missing.
     pub ahead: u64,
 }
 
 impl ProbeOptions {
-    /// For any file: pages are probed one after the other, and no other page is read.
+    /// For any file: pages are probed one by one, and no other page is read.
     pub const CAREFUL: ProbeOptions = ProbeOptions { is_local: false, ahead: 1 };
 }
 
-/// Whether all pages of `len` bytes at `offset`, which must lie inside the file, are in the page cache. If the file
-/// system cannot tell without waiting (FUSE, NFS), and for files open with `O_DIRECT`, the result is no.
+/// Whether all pages of `len` bytes at `offset`, which must lie inside the file, are in the page cache. Returns `false`
+/// if the file system cannot tell without waiting (FUSE, NFS), and for files open with `O_DIRECT`.
 pub fn is_resident(file: &Fd, offset: u64, len: u64) -> bool {
     residency(file, offset, len, ProbeOptions::CAREFUL) == Residency::Resident
 }
 
-/// Where bytes of a file are.
+/// The page cache state of a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Residency {
-    /// All in the page cache.
+    /// All pages are in the page cache.
     Resident,
-    /// Not yet there at this place, and on their way as far as is known.
+    /// At least one page is not in the page cache, and as far as known is being read.
     InFlight {
-        /// Byte offset of a page that is not there.
+        /// Byte offset of a page that is not in the page cache.
         at: u64,
     },
-    /// Not all of them, or unknown.
+    /// Not all pages are in the page cache, or the state is unknown.
     Missing,
 }
 
-/// Where `len` bytes at `offset`, which must lie inside the file, are: see [`is_resident`].
+/// Returns the page cache state of `len` bytes at `offset`, which must lie inside the file; see [`is_resident`].
 pub fn residency(file: &Fd, offset: u64, len: u64, options: ProbeOptions) -> Residency {
     let count = if NO_CACHESTAT.load(Ordering::Relaxed) { None } else { Some(cached_pages as Count) };
     let answer = probe(file, offset, len, count, options);
@@ -82,9 +83,9 @@ pub fn residency(file: &Fd, offset: u64, len: u64, options: ProbeOptions) -> Res
     answer.unwrap_or(Residency::Missing)
 }
 
-/// Whether all pages of `len` bytes at `offset`, which must lie inside the file, are in the page cache or on their way
-/// there; `None` where that may not be counted. Unlike [`residency`] it reads nothing, wherever the pages are; a remote
-/// file may have such pages of a process with the right to count.
+/// Whether all pages of `len` bytes at `offset`, which must lie inside the file, are in the page cache or being read;
+/// `None` if counting is not permitted. Unlike [`residency`], it never starts a read. Pages of a remote file may be
+/// counted too if the process is permitted to count them.
 pub fn are_counted(file: &Fd, offset: u64, len: u64) -> Option<bool> {
     if NO_CACHESTAT.load(Ordering::Relaxed) {
         return None;
@@ -94,16 +95,16 @@ pub fn are_counted(file: &Fd, offset: u64, len: u64) -> Option<bool> {
     cached_pages(file, offset, len).ok().map(|cached| cached >= pages)
 }
 
-/// Starts the kernel's read of a range whose start is not in the page cache; returns whether it is. Does not wait. Only
-/// for callers that know, by [`is_resident`] or otherwise, that not all of it is resident: a page that is resident, or
-/// being read, hides those behind it.
+/// Starts the kernel's read of a range if its first page is not in the page cache; returns whether the first page is
+/// resident. Does not wait. Only for callers that know that part of the range is missing, by [`is_resident`] or
+/// otherwise. A first page that is resident or being read hides missing pages behind it.
 pub fn begin_reading(file: &Fd, offset: u64, len: u64) -> bool {
     sys::begin_reading(file, offset, len) == Ok(true)
 }
 
-/// How many of `len` bytes at `offset` come before the first missing page, resident or being read. The range must lie
-/// inside the file, and a part of it is missing. 0 where the first one is missing, or where this is unknown. Reads
-/// nothing.
+/// Returns how many of `len` bytes at `offset` precede the first page that is neither resident nor being read. The
+/// range must lie inside the file, and at least one page must be missing. Returns 0 if the first page is missing, or if
+/// the state is unknown. Starts no read.
 pub fn cached_start(file: &Fd, offset: u64, len: u64) -> u64 {
     if len == 0 || NO_CACHESTAT.load(Ordering::Relaxed) {
         return 0;
@@ -118,14 +119,14 @@ pub fn cached_start(file: &Fd, offset: u64, len: u64) -> u64 {
     start
 }
 
-/// The first missing page, by a binary search with counts of ranges.
+/// Returns the first missing page, by a binary search with counts of ranges.
 fn first_hole(
     pages: Range<u64>,
     mut are_there: impl FnMut(u64, u64) -> Result<bool, Errno>,
 ) -> Result<u64, Errno> {
     let Range { start: mut there, mut end } = pages;
     assert!(there < end, "one page is missing");
-    // One before `end` is missing, and none before `there`.
+    // A page before `end` is missing, and no page before `there` is.
     while end - there > 1 {
         let middle = there.midpoint(end);
         match are_there(there, middle - there)? {
@@ -136,15 +137,15 @@ fn first_hole(
     Ok(there)
 }
 
-/// `RWF_DONTCACHE` (Linux 6.14); a kernel or file system without it returns EOPNOTSUPP.
+/// `RWF_DONTCACHE` (Linux 6.14); without support, the kernel or file system returns `EOPNOTSUPP`.
 pub(crate) const UNCACHED: ReadWriteFlags = ReadWriteFlags::from_bits_retain(libc::RWF_DONTCACHE as u32);
 
-/// Reads from the page cache without waiting; `EAGAIN` where the first byte is not, without waiting for the device
-/// (`RWF_NOWAIT`, preadv2(2)). Not for files open with `O_DIRECT`, which would wait.
+/// Reads from the page cache without waiting for the device; fails with `EAGAIN` if the first byte is not resident
+/// (`RWF_NOWAIT`, preadv2(2)). Not for files open with `O_DIRECT`, whose reads would wait.
 pub fn read_cached(file: &Fd, offset: u64, space: &mut [u8]) -> Result<usize, Errno> {
     let parts = &mut [IoSliceMut::new(space)];
     if file.is_uncached() {
-        // A failed try starts a read-ahead, which must not stay either.
+        // A failed attempt starts a readahead, whose pages must be dropped too.
         match rustix::io::preadv2(file, parts, offset, ReadWriteFlags::NOWAIT | UNCACHED) {
             Err(Errno::OPNOTSUPP) => {}
             result => return result,
@@ -160,7 +161,7 @@ fn cached_pages(file: &Fd, offset: u64, len: u64) -> Result<u64, Errno> {
     sys::cachestat(file, offset, len).map(|found| found.cached)
 }
 
-/// The result, or ENOSYS when `count` is missing.
+/// Returns the page cache state, or `ENOSYS` if `count` is unsupported.
 fn probe(
     file: &Fd,
     offset: u64,
@@ -171,7 +172,7 @@ fn probe(
     if len == 0 {
         return Ok(Residency::Resident);
     }
-    // Nothing of it is read through the page cache, so probes of it have no meaning.
+    // Direct reads do not use the page cache, so probing it is pointless.
     if file.is_direct() {
         return Ok(Residency::Missing);
     }
@@ -183,14 +184,14 @@ fn probe(
     if early.is_some_and(|counted| counted < pages) {
         return Ok(Residency::Missing);
     }
-    // The first page decides whether a file that is not local can be probed. It is probed before the count, because the
-    // count checks permissions, for which NFS asks its server.
+    // Probing the first page shows whether a file that is not local can be probed. It precedes the count, because the
+    // count checks permissions, for which NFS queries its server.
     match sys::begin_reading(file, first * page_bytes, options.ahead.max(1)) {
         Ok(true) => {}
         Ok(false) => return Ok(Residency::InFlight { at: first * page_bytes }),
         Err(Errno::OPNOTSUPP) if is_in_memory(file) => {
-            // A file in memory (tmpfs, memfd) has no `RWF_NOWAIT`; missing pages were swapped out, or are holes and
-            // cost nothing. Where the kernel does not count either, it counts as memory.
+            // A file in memory (tmpfs, memfd) does not support `RWF_NOWAIT`. Missing pages were swapped out, or are
+            // holes, which cost no read. Without cachestat(2), the file is treated as resident.
             let is_whole = counted(file, offset, len, count)?.is_none_or(|counted| counted >= pages);
             return Ok(if is_whole { Residency::Resident } else { Residency::Missing });
         }
@@ -198,7 +199,7 @@ fn probe(
     }
     let looks = match (is_long, early) {
         (false, _) => pages,
-        // All are there, or on their way: a device brings the middle and the end of a range last.
+        // All pages are cached or being read: a device reads the middle and the end of a range last.
         (true, Some(_)) => SINGLE_PAGES_MAX,
         (true, None) => match if options.is_local { None } else { counted(file, offset, len, count)? } {
             Some(counted) if counted < pages => return Ok(Residency::Missing),
@@ -211,7 +212,7 @@ fn probe(
     Ok(missing.map_or(Residency::Resident, |at| Residency::InFlight { at }))
 }
 
-/// How many of the pages are cached, if the kernel reports it; ENOSYS where it knows no such question.
+/// Returns the number of cached pages, if the kernel reports it; `ENOSYS` if the kernel does not support the call.
 fn counted(file: &Fd, offset: u64, len: u64, count: Option<Count>) -> Result<Option<u64>, Errno> {
     match count.map(|count| count(file, offset, len)) {
         Some(Err(Errno::NOSYS)) => Err(Errno::NOSYS),
@@ -219,7 +220,7 @@ fn counted(file: &Fd, offset: u64, len: u64, count: Option<Count>) -> Result<Opt
     }
 }
 
-/// Whether the page at this place can be read now. The end of the file needs no page.
+/// Whether the page at this offset can be read without waiting. Also true at the end of the file.
 fn is_page_there(file: &Fd, at: u64) -> Result<bool, Errno> {
     let mut byte = [0];
     let read = rustix::io::preadv2(file, &mut [IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT);
@@ -230,8 +231,8 @@ fn is_page_there(file: &Fd, at: u64) -> Result<bool, Errno> {
     }
 }
 
-/// Whether a file lives in memory. Only tmpfs and hugetlbfs know seals, and unlike statfs(2) the question
-/// never leaves the kernel.
+/// Whether a file is stored in memory. Only tmpfs and hugetlbfs support seals, and unlike statfs(2), the check never
+/// queries a server.
 fn is_in_memory(file: &Fd) -> bool {
     rustix::fs::fcntl_get_seals(file).is_ok()
 }
@@ -249,10 +250,10 @@ mod tests {
 
     const BYTES: usize = 300_000;
 
-    /// How often the kernel is asked to drop a file before the test gives up.
+    /// Maximum number of attempts to evict a file before the test fails.
     const EVICTIONS_MAX: u32 = 10_000;
 
-    /// A file that is gone after the test.
+    /// A file that is removed after the test.
     struct Scratch(PathBuf, Fd);
 
     impl Scratch {
@@ -264,18 +265,18 @@ mod tests {
             Scratch(path, OwnedFd::from(file).into())
         }
 
-        /// Drops the file from the page cache; whether the file system has one that can be dropped from.
+        /// Evicts the file from the page cache; returns whether the file system supports that.
         fn evict(&self) -> bool {
             if is_in_memory(&self.1) {
                 eprintln!("skipped: {} is on tmpfs, which keeps everything", self.0.display());
                 return false;
             }
-            // The kernel leaves out pages that are being read, as by the question before this one, or that another task
-            // holds at the moment; so the request is repeated until cachestat(2) counts none.
+            // The kernel skips pages that are being read, such as those of the probe before, and pages that another
+            // task uses at the moment. So the request is repeated until cachestat(2) counts none.
             for _ in 0..EVICTIONS_MAX {
                 rustix::fs::fsync(&self.1).unwrap();
                 rustix::fs::fadvise(&self.1, 0, None, Advice::DontNeed).unwrap();
-                // Where there is no count, the first time has to do.
+                // Without cachestat(2), a single attempt has to be enough.
                 let left = sys::cachestat(&self.1, 0, BYTES as u64).map_or(0, |found| found.cached);
                 if left == 0 {
                     return true;
@@ -314,8 +315,8 @@ mod tests {
         }
     }
 
-    /// Probes bytes of which a part is missing. The kernel may start to read a page that is probed, and a fast device may bring it
-    /// before the call ends. So "resident" is wrong only if pages are missing that no probe has brought.
+    /// Probes a range with missing pages. The kernel may start to read a probed page, and a fast device may complete
+    /// the read before the call returns. So "resident" is wrong only if pages are missing that no probe has read.
     fn assert_missing(file: &Fd, offset: u64, len: u64, count: Option<Count>) {
         let page_bytes = rustix::param::page_size() as u64;
         let pages = (offset + len - 1) / page_bytes - offset / page_bytes + 1;
@@ -358,7 +359,7 @@ mod tests {
         let file = Scratch::new("resident-evicted");
         for count in WAYS {
             for (offset, len) in [(0, 1), (0, BYTES as u64), (4096 * 3, 8192), (299_999, 1)] {
-                // Anew each time, because a probe may start a read of its range.
+                // Repeated each time, because a probe may start a read of its range.
                 if !file.evict() {
                     return;
                 }
@@ -371,7 +372,7 @@ mod tests {
     #[test]
     fn a_hole_in_the_middle_is_found() {
         let file = Scratch::new("resident-hole");
-        // Without readahead each read brings its own page alone.
+        // Without readahead, each read reads its own page only.
         rustix::fs::fadvise(&file.1, 0, None, Advice::Random).unwrap();
         for count in WAYS {
             for (offset, len, answer) in
@@ -438,7 +439,7 @@ mod tests {
         let file = Scratch::new("resident-nosys");
         let missing: Count = |_, _, _| Err(Errno::NOSYS);
         assert_eq!(probe(&file.1, 0, BYTES as u64, Some(missing), ProbeOptions::CAREFUL), Err(Errno::NOSYS));
-        // The flag is the whole process's, so that other tests see it too; the answers stay the same.
+        // The flag is global to the process, so other tests see it too; their results stay the same.
         NO_CACHESTAT.store(true, Ordering::Relaxed);
         assert!(is_resident(&file.1, 0, BYTES as u64));
         NO_CACHESTAT.store(false, Ordering::Relaxed);
@@ -450,7 +451,7 @@ mod tests {
         let written = File::options().write(true).open(&file.0).unwrap();
         assert!(!is_resident(&OwnedFd::from(written).into(), 0, 1));
         let flags = OFlags::RDONLY | OFlags::DIRECT;
-        // Not all file systems have direct reads.
+        // Not all file systems support direct reads.
         if let Ok(direct) = rustix::fs::open(&file.0, flags, Mode::empty()) {
             assert!(is_in_memory(&file.1) || !is_resident(&direct.into(), 0, 1));
         }

@@ -1,8 +1,9 @@
-//! One ring as the kernel sees it: the queues, the entry into the kernel, the registrations.
+//! A single io_uring instance: its queues, the entry into the kernel, and the registrations.
 //!
-//! The `io-uring` crate lays the queues out and maps them. The kernel is entered here for two reasons. A ring with
-//! `DEFER_TASKRUN` completes nothing unless it is entered with `GETEVENTS`, which the crate's `submit()` leaves out,
-//! and the crate forgets a registered ring descriptor. `entry.rs` builds the entries, `mod.rs` decides when to enter.
+//! The `io-uring` crate sets up and maps the queues. The io_uring_enter(2) call is made here for two reasons. A ring
+//! with `DEFER_TASKRUN` completes nothing unless it is entered with `GETEVENTS`, which the crate's `submit()` omits.
+//! And the crate does not use a registered ring descriptor. `entry.rs` builds the entries, `mod.rs` decides when to
+//! enter.
 
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -18,24 +19,26 @@ use super::setup::{Mode, SetupError, Stage};
 const ENTER_GETEVENTS: u32 = 1 << 0;
 const ENTER_EXT_ARG: u32 = 1 << 3;
 const ENTER_REGISTERED_RING: u32 = 1 << 4;
-/// Since 6.15: an idle ring does not show as a CPU that waits for I/O.
+/// Since 6.15: waiting in an idle ring is not accounted as iowait.
 const ENTER_NO_IOWAIT: u32 = 1 << 7;
-/// Register operations that the crate lacks or gets wrong, io_uring_register(2).
+/// Register operations of io_uring_register(2) that the crate lacks or implements incorrectly.
 const REGISTER_RING_FDS: u32 = 20;
 const UNREGISTER_RING_FDS: u32 = 21;
 const REGISTER_BUFFERS_UPDATE: u8 = 16;
 #[cfg(test)]
 const REGISTER_IOWQ_MAX_WORKERS: u8 = 19;
-/// Registrations that are made after the start of a ring: fixed buffers come and go, and its end gives the index back.
+/// Registrations that are allowed after a ring was locked: updates of fixed buffers, and the release of the registered
+/// ring descriptor at the end.
 #[cfg(not(test))]
 const REGISTRATIONS: [u8; 2] = [REGISTER_BUFFERS_UPDATE, UNREGISTER_RING_FDS as u8];
-/// Tests also ask how many workers a ring may have.
+/// Tests also query the maximum number of workers.
 #[cfg(test)]
 const REGISTRATIONS: [u8; 3] =
     [REGISTER_BUFFERS_UPDATE, UNREGISTER_RING_FDS as u8, REGISTER_IOWQ_MAX_WORKERS];
-/// Kernel workers for operations that may never end. Sockets and pipes are polled, so hardly any exist.
+/// Maximum number of kernel workers for operations without a time bound. Sockets and pipes are polled instead, so
+/// hardly any such workers exist.
 const UNBOUNDED_WORKERS: u32 = 8;
-/// Fixed buffers that a table may have (`IORING_MAX_REG_BUFFERS`).
+/// Maximum size of a table of fixed buffers (`IORING_MAX_REG_BUFFERS`).
 const FIXED_BUFFERS_MAX: u32 = 1 << 14;
 
 /// `struct io_uring_getevents_arg`.
@@ -60,9 +63,9 @@ const _: () = assert!(size_of::<WaitArg>() == 24 && size_of::<RingFdUpdate>() ==
 /// One entry of the completion queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cqe {
-    /// The flags that the ring was entered with.
+    /// User data of the submission entry.
     pub(crate) user_data: u64,
-    /// The result as the kernel gives it: negative means an error number.
+    /// The result as returned by the kernel: negative values are error numbers.
     pub(crate) result: i32,
     /// `IORING_CQE_F_*`.
     pub(crate) flags: u32,
@@ -74,24 +77,24 @@ impl From<cqueue::Entry> for Cqe {
     }
 }
 
-/// A ring of this thread.
+/// An io_uring instance of this thread.
 pub(crate) struct Ring {
     ring: IoUring,
-    /// The descriptor to enter with: the registered index, or the descriptor itself.
+    /// Descriptor for io_uring_enter(2): the registered index, or the descriptor itself.
     enter_fd: i32,
-    /// Flags of every entry into the kernel.
+    /// Flags of every io_uring_enter(2) call.
     enter_flags: u32,
     mode: Mode,
-    /// Entries into the kernel so far.
+    /// Number of kernel entries so far.
     pub(crate) entries: u64,
-    /// Places in the table of fixed buffers, 0 without a table.
+    /// Size of the table of fixed buffers; 0 without a table.
     fixed_table: u32,
 }
 
 impl Ring {
-    /// A ring with the first flags of `ladder` that can be had, `entries` places in the submission queue and
-    /// `completions` in the other; `denied` are flags to treat as unknown to the kernel, for tests. It takes entries
-    /// once it has been locked, see [`Ring::lock`].
+    /// Creates a ring with the first flags of `ladder` that the kernel accepts, `entries` submission entries and
+    /// `completions` completion entries. `denied` are flags to treat as unknown to the kernel, for tests. The ring
+    /// accepts entries once it has been locked, see [`Ring::lock`].
     pub(crate) fn new(
         ladder: &[u32],
         entries: u32,
@@ -105,7 +108,7 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Finds out whether the kernel knows how to wait without it being taken for a wait for a disk.
+    /// Finds out whether the kernel supports waits that are not accounted as iowait.
     fn choose_wait(&mut self) {
         self.enter_flags |= ENTER_NO_IOWAIT;
         if self.enter(0, 0, false, None) == Err(Errno::INVAL) {
@@ -114,14 +117,14 @@ impl Ring {
         self.entries = 0;
     }
 
-    /// Enables the ring and restricts it to `opcodes`: no code in this process can make it do more, and calls that a
-    /// seccomp filter forbids cannot be made through the ring. Only the registrations that follow a start remain; the
+    /// Enables the ring and restricts it to `opcodes`: no code in this process can make it do more, and it cannot be
+    /// used for calls that a seccomp filter forbids. Only the registrations in `REGISTRATIONS` remain allowed; the
     /// kernel refuses all others with `EACCES`. io_uring_register(2), `IORING_REGISTER_RESTRICTIONS`, since 5.10.
     pub(crate) fn lock<'a>(&mut self, opcodes: impl Iterator<Item = &'a u8>) -> Result<(), SetupError> {
         let failed = |error: std::io::Error| SetupError::new(Stage::Restrictions, errno(&error));
         let flags = Restriction::sqe_flags_allowed(super::entry::FLAGS.bits());
         let known = self.known();
-        // A number that the kernel does not know at all is an error to it.
+        // The kernel refuses a restriction with an unknown opcode.
         let opcodes = opcodes.copied().filter(|&code| known.is_supported(code)).map(Restriction::sqe_op);
         let registrations = REGISTRATIONS.into_iter().map(Restriction::register_op);
         let mut allowed: Vec<Restriction> = opcodes.chain(registrations).chain([flags]).collect();
@@ -132,8 +135,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Enters by an index of this task's own table, which saves looking the descriptor up. A kernel
-    /// without it, or a full table, costs only that.
+    /// Registers the ring descriptor in the table of this task, which saves the descriptor lookup at each entry. If the
+    /// kernel does not support it or the table is full, the ring works without.
     fn register_ring_fd(&mut self) {
         let fd = self.ring.as_raw_fd();
         let mut update = RingFdUpdate { offset: u32::MAX, reserved: 0, data: fd as u64 };
@@ -147,12 +150,12 @@ impl Ring {
         }
     }
 
-    /// How the ring was set up.
+    /// Returns the mode in which the ring was set up.
     pub(crate) fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// The opcodes that the kernel knows; none when it does not report it.
+    /// Returns the opcodes that the kernel supports; none when it does not report them.
     pub(crate) fn known(&self) -> Probe {
         let mut probe = Probe::new();
         match self.ring.submitter().register_probe(&mut probe) {
@@ -161,13 +164,13 @@ impl Ring {
         }
     }
 
-    /// Limits the kernel's worker threads of this ring.
+    /// Limits the number of kernel workers of this ring.
     pub(crate) fn limit_workers(&self, bounded: u32) -> Result<(), SetupError> {
         let limited = self.ring.submitter().register_iowq_max_workers(&mut [bounded, UNBOUNDED_WORKERS]);
         limited.map_err(|error| SetupError::new(Stage::Workers, errno(&error)))
     }
 
-    /// Makes an empty table of fixed buffers with at most `places`; returns how many there are.
+    /// Creates an empty table of at most `places` fixed buffers; returns its size.
     pub(crate) fn fixed_table(&mut self, places: u32) -> Result<u32, Errno> {
         assert_eq!(self.fixed_table, 0, "a ring has one table of fixed buffers");
         let places = places.min(FIXED_BUFFERS_MAX);
@@ -176,8 +179,8 @@ impl Ring {
         Ok(places)
     }
 
-    /// Puts memory into the table of fixed buffers, or takes it out when `memory` is `None`. The caller
-    /// keeps the memory mapped until it has been taken out or the ring is gone.
+    /// Registers memory in the table of fixed buffers, or removes it when `memory` is `None`. The caller keeps the
+    /// memory mapped until it is removed or the ring is closed.
     pub(crate) fn fix_buffer(&self, place: u16, memory: Option<(*mut u8, usize)>) -> Result<(), Errno> {
         if u32::from(place) >= self.fixed_table {
             return Err(Errno::NXIO);
@@ -185,14 +188,14 @@ impl Ring {
         let (base, len) = memory.unwrap_or((std::ptr::null_mut(), 0));
         let pieces = [libc::iovec { iov_base: base.cast(), iov_len: len }];
         let submitter = self.ring.submitter();
-        // SAFETY: the memory is a chunk of the pool; the pool unmaps a chunk only after it was taken out of this table,
+        // SAFETY: the memory is a chunk of the pool; the pool unmaps a chunk only after it was removed from this table,
         // and the pool outlives the ring because the ring's owner holds it.
         let updated = unsafe { submitter.register_buffers_update(u32::from(place), &pieces, None) };
         updated.map_err(|error| errno(&error))
     }
 
-    /// Gives the kernel a ring of provided buffers as `group`. The caller keeps `memory` mapped for as
-    /// long as this ring lives.
+    /// Registers a ring of provided buffers as `group`. The caller keeps `memory` mapped for as long as this ring
+    /// exists.
     pub(crate) fn provide(&self, memory: *mut u8, entries: u16, group: u16) -> Result<(), SetupError> {
         let submitter = self.ring.submitter();
         // SAFETY: `memory` is a page-aligned mapping of `entries` entries that outlives this ring: the
@@ -201,7 +204,8 @@ impl Ring {
         registered.map_err(|error| SetupError::new(Stage::BufferRing, errno(&error)))
     }
 
-    /// Stages an entry; a full queue is submitted first, without collecting. `false` when the kernel takes nothing now.
+    /// Stages an entry; if the queue is full, submits it first without collecting completions. Returns `false` when the
+    /// kernel accepts no entries now.
     pub(crate) fn push_or_submit(&mut self, entry: &squeue::Entry) -> bool {
         if self.push(entry) {
             return true;
@@ -210,8 +214,8 @@ impl Ring {
         self.enter(staged, 0, false, None).is_ok_and(|taken| taken > 0) && self.push(entry)
     }
 
-    /// Stages an entry; `false` when the queue is full. Its memory belongs to an operation's slot or scratch and stays
-    /// there until its terminal completion.
+    /// Stages an entry; returns `false` when the queue is full. Memory that the entry refers to belongs to an
+    /// operation's slot or scratch memory and stays valid until the terminal completion.
     #[inline(always)]
     pub(crate) fn push(&mut self, entry: &squeue::Entry) -> bool {
         let mut queue = self.ring.submission();
@@ -221,24 +225,24 @@ impl Ring {
         pushed.is_ok()
     }
 
-    /// Entries staged and not yet taken by the kernel; the kernel's own position decides, not a count.
+    /// Returns the number of staged entries that the kernel has not consumed, from the kernel's own queue position.
     pub(crate) fn staged(&mut self) -> u32 {
         self.ring.submission().len() as u32
     }
 
-    /// Whether the completion queue has something to collect.
+    /// Whether the completion queue is not empty.
     pub(crate) fn has_completions(&mut self) -> bool {
         !self.ring.completion().is_empty()
     }
 
-    /// Whether the kernel has work to do for this ring that it does only inside of `GETEVENTS`.
+    /// Whether the kernel has pending work for this ring that it does only in a call with `GETEVENTS`.
     pub(crate) fn needs_entry(&mut self) -> bool {
         let queue = self.ring.submission();
         !self.mode.taskrun_flag || queue.taskrun() || queue.cq_overflow()
     }
 
-    /// Submits `count` staged entries. With `wait_for` completions to wait for, or with `collect`, runs the deferred
-    /// work of the kernel. Returns how many entries the kernel took.
+    /// Submits `count` staged entries. If `wait_for` is above 0 or `collect` is set, the call also runs the kernel's
+    /// deferred work. Returns how many entries the kernel consumed.
     pub(crate) fn enter(
         &mut self,
         count: u32,
@@ -277,33 +281,33 @@ impl Ring {
         }
     }
 
-    /// Copies all completions to `out` and releases their slots to the kernel at once.
+    /// Copies all completions to `out` and frees their queue entries immediately.
     pub(crate) fn collect(&mut self, out: &mut Vec<Cqe>) {
         out.extend(self.ring.completion().map(Cqe::from));
     }
 
-    /// Completions that the queue can hold.
+    /// Returns the size of the completion queue.
     #[cfg(test)]
     pub(crate) fn completions_max(&self) -> u32 {
         self.ring.params().cq_entries()
     }
 
-    /// A registration that a locked ring refuses.
+    /// Makes a registration that a locked ring refuses.
     #[cfg(test)]
     pub(crate) fn register_files(&self, files: &[i32]) -> Result<(), Errno> {
         self.ring.submitter().register_files(files).map_err(|error| errno(&error))
     }
 
-    /// Kernel workers that the ring may have: for operations that end, and for those that may not.
+    /// Returns the maximum numbers of bounded and unbounded kernel workers.
     #[cfg(test)]
     pub(crate) fn workers_max(&self) -> [u32; 2] {
-        // Zeroes change nothing; io_uring_register(2) returns the present values.
+        // Zeroes change nothing; io_uring_register(2) returns the current values.
         let mut limits = [0, 0];
         self.ring.submitter().register_iowq_max_workers(&mut limits).expect("the limits can be read");
         limits
     }
 
-    /// The descriptor, to be watched by an epoll set.
+    /// Returns the descriptor, to be watched by an epoll set.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the ring owns this descriptor and lives as long as the borrow.
         unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
@@ -315,7 +319,7 @@ impl Drop for Ring {
         if self.enter_flags & ENTER_REGISTERED_RING == 0 {
             return;
         }
-        // The task's own table would keep the ring alive until the thread ends.
+        // The table of the task would keep the ring alive until the thread ends.
         let update = RingFdUpdate { offset: self.enter_fd as u32, reserved: 0, data: 0 };
         let (fd, argument) = (self.ring.as_raw_fd(), std::ptr::from_ref(&update));
         // SAFETY: UNREGISTER_RING_FDS reads one io_uring_rsrc_update, which `argument` points to.
@@ -323,13 +327,13 @@ impl Drop for Ring {
     }
 }
 
-/// Takes over a descriptor that a completion has brought.
+/// Takes ownership of a descriptor that a completion returned.
 pub(crate) fn adopt(fd: u32) -> OwnedFd {
     // SAFETY: the kernel made this descriptor for one accept or open, whose result is taken once.
     unsafe { OwnedFd::from_raw_fd(fd as i32) }
 }
 
-/// The error number behind a call of the standard library or the crate.
+/// Returns the error number of an error of the standard library or the crate.
 pub(crate) fn errno(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
@@ -349,7 +353,7 @@ mod tests {
 
     #[test]
     fn a_ring_is_entered_by_its_registered_index_and_gives_it_back() {
-        // A task has sixteen such places: rings that keep theirs would soon leave none.
+        // The table of a task has sixteen entries: rings that did not release theirs would soon use them up.
         for round in 0..40 {
             let Some(mut ring) = ring(&LADDER) else { return };
             assert_ne!(ring.enter_flags & ENTER_REGISTERED_RING, 0, "round {round}");
@@ -366,7 +370,8 @@ mod tests {
 
     #[test]
     fn no_kernel_thread_polls_for_a_ring() {
-        // With a thread that polls, the kernel refuses most steps: then none works where a plain ring does.
+        // With SQPOLL, the kernel refuses most flags of the ladder, so that no ring could be created where a plain one
+        // can.
         let plain = IoUring::<squeue::Entry>::builder().setup_coop_taskrun().build(8);
         let mut rings = 0;
         for flags in LADDER.into_iter().chain(POLLED_LADDER) {
