@@ -16,24 +16,24 @@ use crate::note::Note;
 pub struct Config {
     /// Name of the zone, for logs.
     pub name: String,
-    /// The directory; made when it does not exist, its parents are not.
+    /// The directory. It is created if it is missing, but its parents are not.
     pub path: PathBuf,
     /// `levels`.
     pub levels: Levels,
     /// `store`.
     pub engine: EngineKind,
-    /// `max_size` in bytes; no limit without one.
+    /// `max_size` in bytes; `None` is no limit.
     pub max_size: Option<u64>,
     /// `min_free` in bytes; 0 is no limit.
     pub min_free: u64,
-    /// `inactive`: an entry that was not used for so long goes.
+    /// `inactive`: an entry that was not requested for this time is removed.
     pub inactive: Duration,
-    /// `use_temp_path`: whether entries are written in the directory that [`crate::Store::begin_in`] is given before they are
-    /// whole. Else it is one inside of the cache, from where a rename always leads to their places.
+    /// `use_temp_path`: whether incomplete entries are written in the staging directory that [`crate::Store::begin_in`]
+    /// receives. Otherwise they are written in one inside of the cache, from where a rename is always possible.
     pub use_temp_path: bool,
     /// `keys_zone` in bytes, for the index.
     pub keys_zone: u64,
-    /// `memory` in bytes, for hot small entries; 0 has no such tier.
+    /// `memory` in bytes, for frequently requested small entries; 0 disables the memory tier.
     pub memory: u64,
     /// `loader_files`, `loader_sleep`, `loader_threshold`.
     pub loader: Pace,
@@ -43,49 +43,50 @@ pub struct Config {
     pub purger: bool,
     /// `purger_files`, `purger_sleep`, `purger_threshold`.
     pub purger_pace: Pace,
-    /// `verify`: how long a chunk that was compared with its checksum is sent without another comparison; `None` is as long
-    /// as the process runs. The time is divided into epochs of this length, and a comparison holds until its epoch ends.
+    /// `verify`: time for which a chunk with a verified checksum is sent without another verification; `None` is the
+    /// lifetime of the process. The time is divided into epochs of this length, and a verification is valid until its
+    /// epoch ends.
     pub verify: Option<Duration>,
-    /// `scrub`: the time in which the whole cache is read and compared, again and again; `None` never does.
+    /// `scrub`: duration of one pass that reads and verifies the complete cache; passes repeat. `None` disables it.
     pub scrub: Option<Duration>,
-    /// The disk backend; where a thread does not have it, the next best one.
+    /// The disk backend; a thread without it uses the next best one.
     pub via: DiskVia,
-    /// Whether small entries are read bypassing the page cache and large ones written so, where file system and kernel
-    /// can. How large ones are read is the sender's.
+    /// Whether small entries are read, and large entries written, bypassing the page cache, where file system and
+    /// kernel support it. The sender decides how large entries are read.
     pub direct: bool,
-    /// Whether calls that need no disk (an open and a read of resident bytes) are made on the thread: for local file
-    /// systems only, because others may ask another machine.
+    /// Whether calls that need no disk (open of a cached path and read of resident bytes) are made on the worker
+    /// thread: for local file systems only, because others may query another machine.
     pub calls_directly: bool,
     /// Receives reports about a degraded cache. Must not block.
     pub notify: Notify,
 }
 
-/// The rate of background work: it sleeps after this many files, or this long.
+/// The rate of background work: it sleeps after `files` files or after `threshold`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Files at a time; also bounds the requests in flight at once.
+    /// Number of files per round; also bounds the requests in flight.
     pub files: u32,
     /// The pause between two rounds.
     pub sleep: Duration,
-    /// The longest that a round takes.
+    /// Maximum duration of a round.
     pub threshold: Duration,
 }
 
 impl Pace {
-    /// nginx's defaults; of a `files`, `sleep` or `threshold` that is not written out where another one is.
+    /// nginx's defaults: used for `files`, `sleep` or `threshold` that are not set while another of the three is.
     pub const NGINX: Pace =
         Pace { files: 100, sleep: Duration::from_millis(50), threshold: Duration::from_millis(200) };
 
-    /// No pauses: requests in flight are bounded, and that keeps the disk free for others. The default, where nginx
-    /// would check 2000 files a second and need minutes instead of seconds.
+    /// No pauses: the bound on requests in flight keeps the disk available for others. This is the default; with
+    /// nginx's values, checking 2000 files a second, loading would take minutes instead of seconds.
     pub const UNPACED: Pace =
         Pace { files: u32::MAX, sleep: Duration::ZERO, threshold: Duration::from_secs(3600) };
 }
 
-/// Which engine keeps the entries.
+/// The engine that stores the entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EngineKind {
-    /// A file for each entry, in nginx's layout of directories.
+    /// One file per entry, in nginx's layout of directories.
     #[default]
     Files,
     /// A few large files; not supported yet.
@@ -93,7 +94,7 @@ pub enum EngineKind {
 }
 
 impl EngineKind {
-    /// Why this engine cannot be had, for the line of the configuration that asks for it.
+    /// Returns the reason why this engine is unavailable, for the error of the configuration line that selects it.
     pub fn refusal(self) -> Option<&'static str> {
         match self {
             EngineKind::Files => None,
@@ -109,7 +110,7 @@ impl EngineKind {
 pub struct Notify(pub Arc<dyn Fn(Note) + Send + Sync>);
 
 impl Notify {
-    /// None.
+    /// Returns a receiver that ignores all notes.
     pub fn nobody() -> Notify {
         Notify(Arc::new(|_| ()))
     }
@@ -121,35 +122,36 @@ impl fmt::Debug for Config {
     }
 }
 
-/// How an entry is read for one request: the engine settings of its location.
+/// The way an entry is read for one request: the engine settings of its location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// The disk backend.
     pub via: DiskVia,
     /// Files of at least this many bytes are read bypassing the page cache (`directio`).
     pub direct_from: Option<u64>,
-    /// The disk backend that reads those.
+    /// The disk backend for reads that bypass the page cache.
     pub direct_via: DiskVia,
-    /// Whether a body leaves by sendfile(2) once it was compared: then it is not read together with its head.
+    /// Whether a verified body is sent by sendfile(2): then it is not read together with its header section.
     pub sends_files: bool,
-    /// Whether the bytes can be sent at once, so that they hold memory only as long as the read takes.
+    /// Whether the client can receive the bytes immediately, so that they occupy memory only for the duration of the
+    /// read.
     pub has_room: bool,
     /// See [`Config::calls_directly`].
     pub calls_directly: bool,
 }
 
 impl Access {
-    /// Whether a file that takes this many bytes is read bypassing the page cache.
+    /// Whether a file of this size is read bypassing the page cache.
     pub(crate) fn is_direct(&self, bytes: u64) -> bool {
         self.direct_from.is_some_and(|from| bytes >= from)
     }
 }
 
-/// Default of [`Config::verify`]: a comparison an hour costs little, and bits do not rot often.
+/// Default of [`Config::verify`]: one verification per hour costs little, and bit rot is rare.
 pub const VERIFY: Duration = Duration::from_secs(3600);
 
 impl Config {
-    /// Settings of a cache in `path` with nginx's defaults.
+    /// Returns the settings of a cache in `path` with nginx's defaults.
     pub fn new(name: &str, path: PathBuf) -> Config {
         Config {
             name: name.to_owned(),
@@ -175,7 +177,7 @@ impl Config {
         }
     }
 
-    /// Whether a store that was opened with these settings does for `other` too, as after a reload.
+    /// Whether a store that was opened with these settings can also be used for `other`, for example after a reload.
     pub fn is_same(&self, other: &Config) -> bool {
         let values = |config: &Config| {
             (
@@ -197,7 +199,7 @@ impl Config {
             && values(self) == values(other)
     }
 
-    /// Most entries that the index holds.
+    /// Returns the maximum number of entries in the index.
     pub fn entries_max(&self) -> u64 {
         (self.keys_zone / OBJECT_BYTES).max(1)
     }

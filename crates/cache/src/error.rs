@@ -1,4 +1,4 @@
-//! Why something could not be had from a cache: [`OpenError`], [`StoreError`], [`Refused`], [`FillError`].
+//! Errors of a cache: [`OpenError`], [`StoreError`], [`Refused`], [`FillError`].
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,23 +7,23 @@ use io::Errno;
 
 use crate::format::Damage;
 
-/// Why a cache cannot be opened.
+/// The reason why a cache cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenError {
     /// The engine is not supported.
     Engine(&'static str),
-    /// The directory cannot be made or opened.
+    /// The directory cannot be created or opened.
     Directory {
-        /// Which one.
+        /// The path of the directory.
         path: PathBuf,
         /// The system's error.
         errno: Errno,
     },
-    /// The path cannot be given to the system: it has a zero byte.
+    /// The path contains a zero byte, so it cannot be passed to the system.
     Path(PathBuf),
-    /// The lock file cannot be made.
+    /// The lock file cannot be created.
     Lock {
-        /// Which one.
+        /// The path of the lock file.
         path: PathBuf,
         /// The system's error.
         errno: Errno,
@@ -49,7 +49,7 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// Why a lookup, a purge or a read of an entry failed. For a lookup it means the same as a miss.
+/// The reason why a lookup, a purge or a read of an entry failed. For a lookup, the effect is that of a miss.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreError {
     /// The disk failed.
@@ -59,15 +59,15 @@ pub enum StoreError {
         /// The system's error.
         errno: Errno,
     },
-    /// The disk has failed before; it is tried again after a while.
+    /// The disk has failed before; it is retried after a while.
     PassThrough,
-    /// No buffer could be had.
+    /// No buffer was available.
     NoMemory,
     /// The entry is damaged; it has been dropped.
     Damaged(Damage),
     /// These bytes of the entry are not stored.
     Missing {
-        /// The first byte that is missing.
+        /// Offset of the first missing byte.
         at: u64,
     },
     /// Another process owns the directory.
@@ -93,43 +93,43 @@ impl fmt::Display for StoreError {
 
 impl std::error::Error for StoreError {}
 
-/// Why a response is not stored. It is passed on all the same.
+/// The reason why a response is not stored. It is passed to the client nevertheless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refused {
     /// Another process owns the directory.
     NotOwner,
-    /// The disk has failed and is left alone for a while.
+    /// The disk has failed and is not used for a while.
     PassThrough,
-    /// `max_size` leaves no room, and not enough could be evicted at once.
+    /// `max_size` leaves no space, and not enough could be evicted immediately.
     NoRoom,
-    /// It would take more than a quarter of `max_size`.
+    /// The entry would occupy more than a quarter of `max_size`.
     TooLarge,
-    /// `min_free` leaves no room.
+    /// `min_free` leaves no space.
     DiskFull,
     /// The admission filter has not seen the key often enough.
     NotAdmitted,
     /// Another task is changing the entry.
     Busy,
-    /// Key text, head or tags are above their limits, or the total length of a partial entry is missing.
+    /// Key text, header section or tags exceed their limits, or the total length of a partial entry is unknown.
     Unstorable,
-    /// The new head does not fit where the old one is.
+    /// The new header section does not fit into the space of the old one.
     HeadTooLong,
-    /// The entry that was to be changed is gone.
+    /// The entry that was to be changed has been removed.
     Gone,
-    /// No buffer could be had.
+    /// No buffer was available.
     NoMemory,
-    /// The disk failed now.
+    /// A disk operation has just failed.
     Disk(Errno),
     /// The cache is being stopped.
     Stopping,
-    /// More entries wait for the disk than it takes.
+    /// More complete entries wait for the disk than allowed.
     Behind,
-    /// The response to a later request is complete.
+    /// The response to a later request is already complete.
     Older,
 }
 
 impl Refused {
-    /// All reasons in the order of [`Refused::index`], by name.
+    /// Names of all reasons, in the order of [`Refused::index`].
     pub const NAMES: [&'static str; 15] = [
         "not_owner",
         "pass_through",
@@ -148,7 +148,7 @@ impl Refused {
         "older",
     ];
 
-    /// Place in [`Refused::NAMES`], for counters.
+    /// Returns the index in [`Refused::NAMES`], for counters.
     pub fn index(self) -> usize {
         match self {
             Refused::NotOwner => 0,
@@ -169,7 +169,7 @@ impl Refused {
         }
     }
 
-    /// The reason in a word, for logs and variables.
+    /// Returns the name of the reason, for logs and variables.
     pub fn name(self) -> &'static str {
         Refused::NAMES[self.index()]
     }
@@ -181,23 +181,23 @@ impl fmt::Display for Refused {
     }
 }
 
-/// Why a fill did not become an entry.
+/// The reason why a fill did not become an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FillError {
-    /// It was refused while it was written.
+    /// It was refused while it was being written.
     Refused(Refused),
-    /// The body is shorter than it was said to be.
+    /// The body is shorter than announced.
     Incomplete {
-        /// Bytes that came.
+        /// Number of bytes received.
         got: u64,
-        /// Bytes that were announced.
+        /// Number of bytes announced.
         wanted: u64,
     },
-    /// The body is longer than it was said to be, or a piece lies outside of it.
+    /// The body is longer than announced, or a piece is outside of it.
     TooLong,
-    /// None of the pieces made a whole chunk, so there is nothing to keep.
+    /// No chunk was completed, so there is nothing to store.
     Empty,
-    /// A purge that names it came while it was filled.
+    /// A matching purge was added during the fill.
     Purged,
 }
 

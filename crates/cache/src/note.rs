@@ -1,14 +1,14 @@
-//! Reports for the operator, each made once: [`Note`].
+//! Reports for the operator, each sent once: [`Note`].
 
 use std::fmt;
 use std::path::PathBuf;
 
 use io::Errno;
 
-/// Something about a cache for the error log.
+/// An event of a cache for the error log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// The disk fails; misses pass through and are not stored until it works again.
+    /// The disk fails; responses are passed through without being stored until it works again.
     PassThrough {
         /// The zone.
         name: String,
@@ -22,19 +22,19 @@ pub enum Note {
         /// The zone.
         name: String,
     },
-    /// Another process fills the directory; this one reads only.
+    /// Another process owns the directory and fills it; this process only reads.
     NotOwner {
         /// The zone.
         name: String,
         /// The directory.
         path: PathBuf,
     },
-    /// The directory is this process's own now.
+    /// This process has become the owner of the directory.
     Owner {
         /// The zone.
         name: String,
     },
-    /// The directory that entries are written in first fails; for a while they are written inside of the cache.
+    /// The staging directory fails; for a while entries are staged inside of the cache.
     TempElsewhere {
         /// The zone.
         name: String,
@@ -54,41 +54,41 @@ pub enum Note {
         /// The fault.
         damage: crate::format::Damage,
     },
-    /// Directories could not be read during the search for entries; they are tried again.
+    /// Directories could not be read while entries were loaded; they are retried.
     Unreadable {
         /// The zone.
         name: String,
-        /// One of them.
+        /// The path of one of them.
         path: PathBuf,
-        /// The system's error for that one.
+        /// The system's error for that path.
         errno: Errno,
-        /// How many.
+        /// Number of unreadable directories.
         folders: u64,
     },
-    /// All entries are known.
+    /// Loading has completed: all entries are in the index.
     Loaded {
         /// The zone.
         name: String,
-        /// How many.
+        /// Number of entries.
         entries: u64,
-        /// How long it took in milliseconds.
+        /// Duration in milliseconds.
         time_ms: u64,
-        /// Whether a snapshot made it unnecessary to look at every directory.
+        /// Whether a snapshot made it unnecessary to read every directory.
         from_snapshot: bool,
     },
     /// The sizes of all entries are known.
     Measured {
         /// The zone.
         name: String,
-        /// Their bytes on the disk.
+        /// Disk space of the entries in bytes.
         bytes: u64,
-        /// How long it took since the start in milliseconds.
+        /// Time since the start in milliseconds.
         time_ms: u64,
     },
 }
 
 impl Note {
-    /// Whether something went wrong; the others are for information.
+    /// Whether this is an error; otherwise it is for information.
     pub fn is_error(&self) -> bool {
         matches!(
             self,

@@ -3,7 +3,7 @@
 //! ```text
 //!   Store --> Manager --> Fills --> Lookup --> Entries --> index, memory tier, space, purges --> Directory --> disk
 //! ```
-//! Each part names only those behind it.
+//! Each component refers only to those on its right.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -36,7 +36,7 @@ use crate::purge::settling::Asked;
 use crate::purge::{Fate, Scope, Subject};
 use crate::stats::Stats;
 
-/// One cache. Every call that is async is made on a thread with a runtime.
+/// One cache. All async functions must be called on a thread with a runtime.
 pub struct Store {
     config: Config,
     entries: Arc<Entries>,
@@ -47,14 +47,14 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens a cache: makes its directory, takes its lock and reads its purges. These calls may wait for the disk, so it is
-    /// for a start, or for [`rt::offload`]; the rest is [`Store::run`]'s.
+    /// Opens a cache: creates its directory, takes its lock and reads its purges. These calls may block on the disk, so
+    /// this is for a start or for [`rt::offload`]. [`Store::run`] does everything else.
     pub fn open(config: Config) -> Result<Arc<Store>, OpenError> {
         if let Some(refusal) = config.engine.refusal() {
             return Err(OpenError::Engine(refusal));
         }
         let mut random = [0; 24];
-        // The call fails only where the kernel has no such call, and then nothing secret is lost.
+        // The call fails only on kernels without getrandom(2); then the seed is predictable.
         let _ = rustix::rand::getrandom(&mut random, GetRandomFlags::empty());
         let word = |at: usize| u64::from_le_bytes(random[at..at + 8].try_into().expect("eight bytes"));
         let seed = [word(0), word(8)];
@@ -75,8 +75,8 @@ impl Store {
         Ok(Arc::new(Store { config, entries, lookup, fills, orders: Arc::default() }))
     }
 
-    /// Owns the directory as soon as it can, loads the index and keeps the cache within its limits, until [`Store::stop`].
-    /// Runs once, on one thread.
+    /// Takes ownership of the directory as soon as possible, loads the index and keeps the cache within its limits,
+    /// until [`Store::stop`]. Runs once, on one thread.
     pub async fn run(&self) {
         let manager = Manager {
             config: self.config.clone(),
@@ -87,18 +87,18 @@ impl Store {
         manager.run().await;
     }
 
-    /// Ends [`Store::run`], which saves the index first and gives the directory to another process. Fills in flight are
-    /// refused from here on; lookups continue.
+    /// Ends [`Store::run`], which saves the index first and then releases the directory to another process. Fills in
+    /// flight are refused from here on; lookups continue.
     pub fn stop(&self) {
         self.entries.dir.stop();
     }
 
-    /// Its settings.
+    /// Returns its settings.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Its numbers.
+    /// Returns its statistics.
     pub fn stats(&self) -> Stats {
         let (entries, dir) = (&self.entries, &self.entries.dir);
         Stats {
@@ -120,22 +120,22 @@ impl Store {
         }
     }
 
-    /// The file system that entries are on.
+    /// Returns the device of the file system with the entries.
     pub fn device(&self) -> DeviceId {
         self.entries.dir.device()
     }
 
-    /// Whether this process fills, evicts and purges.
+    /// Whether this process owns the directory: it fills, evicts and purges.
     pub fn is_owner(&self) -> bool {
         self.entries.dir.is_owner()
     }
 
-    /// Whether all entries on disk are known.
+    /// Whether all entries on disk are in the index.
     pub fn is_loaded(&self) -> bool {
         self.entries.is_loaded()
     }
 
-    /// Whether their sizes are known too, which come later.
+    /// Whether the sizes of all entries are known too; that takes longer.
     pub fn is_measured(&self) -> bool {
         self.entries.is_measured()
     }
@@ -143,7 +143,8 @@ impl Store {
 
 /// Lookups.
 impl Store {
-    /// The entry for a request, memory first. A miss is `None`, also where the entry is damaged or for another variant.
+    /// Returns the entry for a request, from memory if possible. A miss is `None`, also when the entry is damaged or of
+    /// another variant.
     pub async fn find(
         &self,
         key: &Key,
@@ -153,7 +154,7 @@ impl Store {
         self.lookup.find(key, text, selector, self.lookup.access()).await
     }
 
-    /// As [`Store::find`], read with the settings of a request's location.
+    /// As [`Store::find`], with the engine settings of a request's location.
     pub async fn find_by(
         &self,
         key: &Key,
@@ -164,12 +165,12 @@ impl Store {
         self.lookup.find(key, text, selector, access).await
     }
 
-    /// Whether anything is stored under a key, whichever variant. It counts as a use of the entry, and as no lookup.
+    /// Whether an entry of any variant is stored under a key. Counts as a use of the entry, but not as a lookup.
     pub async fn holds(&self, key: &Key, text: &[u8]) -> Result<bool, StoreError> {
         self.lookup.holds(key, text).await
     }
 
-    /// Counts a request for a key without an entry, and returns the number of them (`proxy_cache_min_uses`).
+    /// Counts a request for a key without an entry, and returns the number of such requests (`proxy_cache_min_uses`).
     pub fn count_use(&self, key: &Key) -> u32 {
         u32::from(self.entries.index.count_use(&key.0, now_s()))
     }
@@ -177,28 +178,29 @@ impl Store {
 
 /// Fills.
 impl Store {
-    /// The place of a fetch that begins now among all fetches of its key, for [`crate::New::ticket`].
+    /// Returns the position of a fetch that begins now among all fetches of its key, for [`crate::New::ticket`].
     pub fn ticket(&self, key: &Key) -> Ticket {
         self.orders.take(*key)
     }
 
-    /// A question that goes to an upstream now, for [`crate::New::asked`].
+    /// Registers a request that is sent to an upstream now, for [`crate::New::asked`].
     pub fn ask(&self) -> Arc<Asked> {
         self.entries.ask()
     }
 
-    /// Begins an entry: reserves its bytes and its place.
+    /// Begins an entry: reserves its disk space and its slot in the index.
     pub async fn begin(&self, new: New) -> Result<Fill, Refused> {
         self.fills.begin(new, None).await
     }
 
-    /// The same, with a directory for files that are not complete yet, where the cache has [`Config::use_temp_path`].
+    /// As [`Store::begin`], with a staging directory, which is used if the cache has [`Config::use_temp_path`].
     pub async fn begin_in(&self, new: New, staging: &Path) -> Result<Fill, Refused> {
         self.fills.begin(new, self.staging(staging)).await
     }
 
-    /// Begins to store parts of a response, or adds to the entry that another fill has begun or stored meanwhile, if
-    /// `joins` finds that both have the same bytes. `selector` finds the one for the request that the parts are for.
+    /// Begins to store parts of a response. If another fill has begun or stored an entry for the key, and `joins`
+    /// returns that both have the same bytes, the parts are added to that entry. `selector` selects the variant for the
+    /// request of the parts.
     pub async fn begin_parts(
         &self,
         new: New,
@@ -209,13 +211,13 @@ impl Store {
         self.fills.begin_parts(new, self.staging(staging), selector, joins).await
     }
 
-    /// Begins to add parts to a partial entry; others may do so at the same time.
+    /// Begins to add parts to a partial entry; several fills may do so concurrently.
     pub async fn extend(&self, hit: &Hit) -> Result<Fill, Refused> {
         self.fills.extend(hit).await
     }
 
-    /// Gives an entry new facts and a new head, after a 304. Its key, length, variant and tags stay as they are. A purge
-    /// since its lookup holds for it too.
+    /// Gives an entry new metadata and a new header section, after a 304. Its key, length, variant and tags do not
+    /// change. A purge since its lookup applies to it too.
     pub async fn refresh(&self, hit: &Hit, meta: Meta, head: &[u8]) -> Result<(), Refused> {
         let refreshed = refresh(&self.entries, hit, meta, head).await;
         refreshed.map_err(|refused| self.entries.counters.refuse(refused))
@@ -229,12 +231,12 @@ impl Store {
 
 /// Purges and removals.
 impl Store {
-    /// Purges. Returns when the purge holds after a crash too. The entries that it has hit are deleted as they are found.
+    /// Purges. Returns when the purge is durable. The matching entries are deleted when they are found.
     pub async fn purge(&self, scope: Scope, fate: Fate) -> Result<(), StoreError> {
         self.purge_together(vec![scope], fate).await
     }
 
-    /// Purges several scopes; one write to the log brings them to the device.
+    /// Purges several scopes with one write to the log.
     pub async fn purge_together(&self, scopes: Vec<Scope>, fate: Fate) -> Result<(), StoreError> {
         let key_of = |scope: &Scope| match scope {
             Scope::Key(key) => Some(Key(*key)),
@@ -249,26 +251,26 @@ impl Store {
         Ok(())
     }
 
-    /// Responses to requests up to now do not become entries: a request has changed their resource. An entry that was
-    /// about to take its place has it when this returns.
+    /// Prevents responses to earlier requests from becoming entries, because a request has changed their resource.
+    /// Waits for an entry that is just being published.
     pub async fn outdate(&self, key: &Key) {
         self.orders.outdate(key);
         drop(self.entries.dir.locks.lock(key).await);
     }
 
-    /// A number that grows with every purge.
+    /// Returns the sequence number of the last purge.
     pub fn sequence(&self) -> u64 {
         self.entries.sequence()
     }
 
-    /// The fate of a response that has not taken its place yet, as that of an entry.
+    /// Returns the effect of purges on a response that is not an entry yet, as if it were one.
     pub fn fate(&self, key: &Key, text: &[u8], tags: &[u8], sequence: u64) -> Option<Fate> {
         let subject = Subject { primary: &key.0, key: text, tags, sequence };
         self.entries.purges.set().fate(&subject)
     }
 
-    /// Gives up about this many bytes of the file system to others that write there. A bounded number of the entries
-    /// that are worth least goes. Returns whether any went.
+    /// Evicts a bounded number of the least valuable entries, to free about this many bytes of the file system for
+    /// other writers. Returns whether an entry was evicted.
     pub async fn give_room(&self, bytes: u64) -> bool {
         self.entries.give_room(bytes).await
     }

@@ -1,4 +1,4 @@
-//! The header of an entry and the texts behind it: [`Header`], read and written as a slot.
+//! The header of an entry and the texts behind it: [`Header`], encoded as a slot.
 //!
 //! ```text
 //!   0 magic and version   8 B     28 status              2 B      72 length               8 B
@@ -21,31 +21,32 @@ use crate::format::crc32c;
 use crate::key::Key;
 use crate::meta::{HEAD_BYTES_MAX, Meta, TAGS_BYTES_MAX, TEXT_BYTES_MAX};
 
-/// The first bytes of an entry; the last one is the version of the format.
+/// The first bytes of an entry; the last byte is the version of the format.
 const MAGIC: [u8; 8] = *b"rrcache\x01";
 
-/// Bytes before the texts.
+/// Bytes of the header before the texts.
 pub(crate) const FIXED_BYTES: usize = 160;
 
-/// Bytes that do not change while the entry exists, so that a torn slot still has them.
+/// Bytes that never change while the entry exists, so that they are valid even in a torn slot.
 const STABLE_BYTES: usize = 16;
 
-/// Stands for a date that is not there.
+/// Value of an absent date.
 const NO_DATE: i64 = i64::MIN;
 
-/// Texts behind the header.
+/// Number of texts behind the header.
 const TEXTS: usize = 6;
 
-/// Longest text that is not limited elsewhere: variant, Vary, entity tag.
+/// Maximum length in bytes of texts without another limit: variant, Vary, entity tag.
 pub(crate) const SHORT_TEXT_MAX: usize = 16 << 10;
 
-/// How the parts of the file lie.
+/// Positions of the sections of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
-    /// Bytes from the start of slot A to the start of slot B; all of the slot in a small entry, which has no B.
+    /// Bytes from the start of slot A to the start of slot B; in a small entry, which has no slot B, the size of the
+    /// slot.
     pub(crate) room: u32,
     pub(crate) is_small: bool,
-    /// Whether it was begun with parts; they may be all by now.
+    /// Whether the entry was begun as a partial one; all parts may have been stored since.
     pub(crate) is_partial: bool,
     pub(crate) table: u64,
     pub(crate) body: u64,
@@ -54,11 +55,11 @@ pub(crate) struct Layout {
 const LAYOUT_SMALL: u32 = 1;
 const LAYOUT_PARTIAL: u32 = 2;
 
-/// Records that fit between the slots and a body of unknown length.
+/// Number of records that fit between the slots and a body of unknown length.
 const RECORDS_UNKNOWN: u64 = ALIGN / RECORD_BYTES;
 
 impl Layout {
-    /// The layout of a small entry with a slot of `used` bytes.
+    /// Returns the layout of a small entry with a slot of `used` bytes.
     pub(crate) fn small(used: usize, length: u64) -> Layout {
         let room = (used as u64).next_multiple_of(8);
         let body = room + chunks_of(length) * RECORD_BYTES;
@@ -67,9 +68,9 @@ impl Layout {
         layout
     }
 
-    /// The layout of a large entry. Slots have a quarter to spare for the fields that a 304 brings, and share no sector:
-    /// writing one leaves the other intact, even if the write is torn. With a usual head both and the table are one
-    /// block.
+    /// Returns the layout of a large entry. Slots have a quarter of spare space for header fields that a 304 adds. They
+    /// share no sector: writing one leaves the other intact, even if the write is torn. With usual header sections,
+    /// both slots and the table fit into one block.
     pub(crate) fn large(used: usize, length: Option<u64>, is_partial: bool) -> Layout {
         let room = (used as u64 + used as u64 / 4 + 256).next_multiple_of(SECTOR_BYTES);
         let records = length.map_or(RECORDS_UNKNOWN, chunks_of);
@@ -79,7 +80,7 @@ impl Layout {
         Layout { room: room as u32, is_small: false, is_partial, table, body }
     }
 
-    /// The layout once the length is known: a table that does not fit before the body goes behind it.
+    /// Returns the layout once the length is known: a table that does not fit before the body is put behind it.
     pub(crate) fn settle(self, length: u64) -> Layout {
         if self.table + chunks_of(length) * RECORD_BYTES <= self.body {
             return self;
@@ -88,7 +89,7 @@ impl Layout {
         Layout { table: (self.body + length).next_multiple_of(ALIGN), ..self }
     }
 
-    /// Bytes of the file when all of the body is there.
+    /// Returns the size of the file with a complete body.
     pub(crate) fn file_bytes(&self, length: u64) -> u64 {
         let body = self.body + length;
         body.max(self.table + chunks_of(length) * RECORD_BYTES)
@@ -99,7 +100,7 @@ impl Layout {
         small | if self.is_partial { LAYOUT_PARTIAL } else { 0 }
     }
 
-    /// Whether the parts lie as the functions above lay them, so that none overlaps another.
+    /// Whether the positions are those that the functions above compute, so that no sections overlap.
     fn is_sound(&self, used: u64, length: u64) -> bool {
         let table_end = self.table.saturating_add(chunks_of(length) * RECORD_BYTES);
         let room = u64::from(self.room);
@@ -121,12 +122,12 @@ impl Layout {
     }
 }
 
-/// A header with the places of its texts in the bytes that it was read from.
+/// A decoded header, with the positions of its texts in the encoded bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) layout: Layout,
     pub(crate) generation: u32,
-    /// Whether this was slot B.
+    /// Whether it was decoded from slot B.
     pub(crate) is_second: bool,
     pub(crate) nonce: u64,
     pub(crate) sequence: u64,
@@ -138,13 +139,13 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Where the body lies in the file.
+    /// Returns the range of the body in the file.
     pub(crate) fn body_range(&self) -> Range<u64> {
         self.layout.body..self.layout.body + self.length
     }
 }
 
-/// The rest of [`encode`]'s input, beside the facts and texts.
+/// Input of [`encode`] besides the metadata and the texts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity {
     pub(crate) layout: Layout,
@@ -155,14 +156,14 @@ pub(crate) struct Identity {
     pub(crate) primary: Key,
 }
 
-/// Bytes of a slot with these texts.
+/// Returns the size of a slot with these texts.
 pub(crate) fn used_bytes(text: &[u8], head: &[u8], meta: &Meta) -> usize {
     let lens =
         [text.len(), meta.variant.len(), meta.vary.len(), head.len(), meta.tags.len(), meta.etag.len()];
     FIXED_BYTES + lens.iter().sum::<usize>()
 }
 
-/// Whether texts are short enough to be stored.
+/// Whether the texts are short enough to be stored.
 pub(crate) fn is_storable(text: &[u8], head: &[u8], meta: &Meta) -> bool {
     let short = [&meta.variant, &meta.vary, &meta.etag].iter().all(|text| text.len() <= SHORT_TEXT_MAX);
     short
@@ -172,7 +173,7 @@ pub(crate) fn is_storable(text: &[u8], head: &[u8], meta: &Meta) -> bool {
         && meta.length.is_none_or(|length| length <= LENGTH_MAX)
 }
 
-/// Appends a slot.
+/// Appends an encoded slot.
 pub(crate) fn encode(identity: &Identity, text: &[u8], head: &[u8], meta: &Meta, out: &mut Vec<u8>) {
     let start = out.len();
     let used = used_bytes(text, head, meta) as u32;
@@ -211,21 +212,21 @@ pub(crate) fn encode(identity: &Identity, text: &[u8], head: &[u8], meta: &Meta,
     out[start + 16..start + 20].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// The checksum of a slot: of all its bytes except its own.
+/// Returns the checksum of a slot: of all its bytes except the checksum field.
 fn checksum(slot: &[u8]) -> u32 {
     crc32c::append(crc32c::of(&slot[..STABLE_BYTES]), &slot[STABLE_BYTES + 4..])
 }
 
-/// Why a header cannot be read.
+/// The reason why a header cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unread {
     /// The bytes end too early: this many from the start of the file are needed.
     More(usize),
-    /// It never will be.
+    /// The header is damaged.
     Damaged(Damage),
 }
 
-/// Reads the header from the first bytes of a file.
+/// Decodes the header from the first bytes of a file.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Header, Unread> {
     if bytes.len() < STABLE_BYTES {
         return Err(Unread::More(FIXED_BYTES));
@@ -238,7 +239,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Header, Unread> {
         return slot(bytes, 0);
     }
     let room = room as usize;
-    // Slot B may have the newer head; it is as long as A at most.
+    // Slot B may have the newer header; it is at most as long as slot A.
     if !(room as u64).is_multiple_of(SECTOR_BYTES) || room == 0 || room > room_max() {
         return Err(Unread::Damaged(Damage::Layout));
     }
@@ -250,24 +251,24 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Header, Unread> {
         (Ok(first), Ok(second)) if is_newer(second.generation, first.generation) => Ok(second),
         (Ok(first), _) => Ok(first),
         (Err(_), Ok(second)) => Ok(second),
-        // Both slots are all there, so that no more bytes can help.
+        // Both slots are complete, so more bytes cannot help.
         (Err(Unread::More(_)), Err(_)) => Err(Unread::Damaged(Damage::Header)),
         (Err(first), Err(_)) => Err(first),
     }
 }
 
-/// Largest room of a slot: all texts at their limits.
+/// Returns the maximum size of a slot: all texts at their limits.
 fn room_max() -> usize {
     let used = FIXED_BYTES + TEXT_BYTES_MAX + HEAD_BYTES_MAX + TAGS_BYTES_MAX + 3 * SHORT_TEXT_MAX;
     Layout::large(used, None, false).room as usize
 }
 
-/// Whether a generation comes after another; they may wrap.
+/// Whether generation `one` is newer than `other`; generations may wrap.
 fn is_newer(one: u32, other: u32) -> bool {
     (one.wrapping_sub(other) as i32) > 0
 }
 
-/// Reads the slot that starts at `start`.
+/// Decodes the slot that starts at `start`.
 fn slot(file: &[u8], start: usize) -> Result<Header, Unread> {
     let damaged = |damage| Err(Unread::Damaged(damage));
     let bytes = &file[start..];
@@ -317,7 +318,7 @@ fn slot(file: &[u8], start: usize) -> Result<Header, Unread> {
     })
 }
 
-/// The fields of a slot whose texts are at `texts`.
+/// Decodes the metadata of a slot whose texts are at `texts`.
 fn meta(bytes: &[u8], length: u64, texts: [Range<usize>; TEXTS]) -> Meta {
     let [_, variant, vary, _, tags, etag] = texts;
     let last_modified = date(bytes, 112);
@@ -338,7 +339,7 @@ fn meta(bytes: &[u8], length: u64, texts: [Range<usize>; TEXTS]) -> Meta {
     }
 }
 
-/// Where the texts of a slot of `used` bytes lie; `None` when they do not fill it.
+/// Returns the positions of the texts in a slot of `used` bytes; `None` when they do not fill it exactly.
 fn texts(bytes: &[u8], used: usize) -> Option<[Range<usize>; TEXTS]> {
     let mut texts = [const { 0..0 }; TEXTS];
     let mut start = FIXED_BYTES;
@@ -394,7 +395,7 @@ mod tests {
         Identity { layout, generation, nonce: 99, sequence: 5, length: 200_000, primary }
     }
 
-    /// Both slots and the start of the table of a large entry.
+    /// Returns both slots and the start of the table of a large entry.
     fn large(first: Option<u32>, second: Option<u32>) -> Vec<u8> {
         let used = used_bytes(b"the key", b"the head", &meta());
         let layout = Layout::large(used, Some(200_000), false);
@@ -459,7 +460,7 @@ mod tests {
         assert_eq!(Layout::large(1000, Some(16 << 20), false).body, 8192, "one read of a usual prefix");
     }
 
-    /// Found by the fuzz target `entry_header`: the sum passed the largest number.
+    /// Found by the fuzz target `entry_header`: the sum overflowed.
     #[test]
     fn a_body_at_the_end_of_all_numbers_is_damage() {
         let used = used_bytes(b"the key", b"the head", &meta());
@@ -479,7 +480,7 @@ mod tests {
             file[place] = value;
             match decode(&file[..len.min(file.len())]) {
                 Ok(header) => prop_assert!(!changed && *header.meta == meta()),
-                // A room that was changed may be said to end behind the file, which its reader finds out.
+                // A changed `room` field may point behind the end of the file, which the reader of the file detects.
                 Err(Unread::More(wanted)) => {
                     prop_assert!(wanted > len.min(file.len()) && (len < file.len() || changed));
                 }

@@ -1,4 +1,4 @@
-//! The format of an entry's file. Pure: bytes in, facts out. All numbers are little-endian.
+//! The format of an entry's file: encoding and decoding without I/O. All numbers are little-endian.
 //!
 //! ```text
 //!  small: a body of at most one chunk          large
@@ -16,13 +16,13 @@
 //!                                                     | unknown and grew too much   |
 //!                                                     +-----------------------------+
 //! ```
-//! * A **slot** counts when its CRC32C is right; of two the one with the higher generation. A new head is written to the
-//!   slot that does not count, so a torn write leaves the old one. The first 16 bytes tell where slot B is, and are the
-//!   same whenever a slot is written again, so a slot A that is torn does not hide slot B.
-//! * A **record** is the CRC32C of a chunk and a mark, which is the CRC32C of the entry's nonce, the chunk's number and
-//!   the first half. A chunk is present if, and only if, its record's mark is right: zeroes, a record of another place
-//!   or of an earlier file are no record. A record is written after its chunk, and when a machine dies between, or the
-//!   record reaches the disk first, the chunk does not agree with it, which the first read finds out.
+//! * A **slot** is valid when its CRC32C is correct; of two valid slots, the one with the higher generation is used. A
+//!   new header is written to the unused slot, so a torn write leaves the old one intact. The first 16 bytes contain
+//!   the position of slot B. They never change when a slot is rewritten, so a torn slot A does not hide slot B.
+//! * A **record** is the CRC32C of a chunk and a mark. The mark is the CRC32C of the entry's nonce, the chunk's index
+//!   and the first half. A chunk is present if, and only if, its record's mark is correct: zeroes, a record of another
+//!   position or of an earlier file are not valid. A record is written after its chunk. If the machine crashes in
+//!   between, or the record reaches the disk first, the chunk does not match its checksum; the first read detects that.
 //!
 //! [`header`] reads and writes slots, [`crc32c`] records.
 
@@ -31,24 +31,25 @@ pub(crate) mod header;
 
 use std::fmt;
 
-/// Bytes of a body that share a checksum and are present together. The last chunk of a body may be shorter.
+/// Size in bytes of a chunk: the unit of a body that has one checksum and is present or missing as a unit. The last
+/// chunk of a body may be shorter.
 pub const CHUNK_BYTES: u64 = 64 << 10;
 
-/// Bytes that a disk writes completely or not at all.
+/// Bytes that a disk writes atomically.
 pub(crate) const SECTOR_BYTES: u64 = 512;
 
 /// Alignment of offsets for direct I/O.
 pub(crate) const ALIGN: u64 = 4096;
 
-/// Longest body: far above the limit of file systems, and low enough for sums not to overflow.
+/// Maximum length of a body in bytes: far above the limit of file systems, and low enough for sums not to overflow.
 pub(crate) const LENGTH_MAX: u64 = 1 << 56;
 
-/// Chunks of a body.
+/// Returns the number of chunks of a body.
 pub(crate) fn chunks_of(length: u64) -> u64 {
     length.div_ceil(CHUNK_BYTES)
 }
 
-/// Bytes of a chunk of a body.
+/// Returns the length of a chunk of a body in bytes.
 pub(crate) fn chunk_len(index: u64, length: u64) -> u64 {
     assert!(index * CHUNK_BYTES <= length, "chunk {index} of {length} bytes");
     (length - index * CHUNK_BYTES).min(CHUNK_BYTES)
@@ -57,24 +58,24 @@ pub(crate) fn chunk_len(index: u64, length: u64) -> u64 {
 /// A fault of an entry's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
-    /// It ends before its header does.
+    /// The file ends before its header does.
     Short,
-    /// It does not begin as an entry does, or has another version.
+    /// The file does not begin with the magic number of this version.
     Magic,
-    /// No copy of the header agrees with its checksum.
+    /// No slot of the header matches its checksum.
     Header,
-    /// Lengths or places in the header contradict each other or the file.
+    /// Lengths or positions in the header contradict each other or the file.
     Layout,
-    /// It holds another key.
+    /// The file belongs to another key.
     Key,
-    /// A chunk of the body does not agree with its checksum.
+    /// A chunk of the body does not match its checksum.
     Chunk {
-        /// Which one, counted from 0.
+        /// Index of the chunk, 0-based.
         index: u64,
     },
-    /// A chunk of the body has no valid record, and the entry is marked as complete; or the chunk ends early.
+    /// A chunk of the body has no valid record although the entry is marked as complete, or the chunk ends early.
     Truncated {
-        /// Which one, counted from 0.
+        /// Index of the chunk, 0-based.
         index: u64,
     },
 }

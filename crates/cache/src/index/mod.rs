@@ -1,8 +1,8 @@
-//! The in-memory index of a cache: a few words for each object on its disk, in shards with a lock each that is held for
-//! some ten nanoseconds.
+//! The in-memory index of a cache: a few words for each object on the disk. It is divided into shards; the lock of a
+//! shard is held for some ten nanoseconds.
 //!
-//! The index contains a missing object only for a short time: an object leaves the index before its file is deleted.
-//! Until loading has reached it, it may lack an object that exists (the store checks the disk then).
+//! An object leaves the index before its file is deleted, so the index lists a missing file only for a short time.
+//! Until loading has completed, it may lack an object that exists (the store checks the disk then).
 
 pub(crate) mod memory;
 pub(crate) mod s3fifo;
@@ -14,30 +14,31 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use self::s3fifo::{KeyBytes, S3Fifo, Short, Taken};
 pub use self::space::{SpaceReservation, Used};
 
-/// Bytes of index memory that an object takes at most, with its share of buckets and ghosts.
+/// Maximum number of bytes of index memory per object, including its share of buckets and ghosts.
 pub const OBJECT_BYTES: u64 = 64;
 
-/// Shards: far more than threads, so that two of them rarely meet.
+/// Number of shards: far more than threads, so that two threads rarely contend for a lock.
 const SHARDS: usize = 64;
 
-/// Disk space is counted in blocks of this size: what file systems give at least.
+/// Block size in bytes for counting disk space: the smallest allocation unit of usual file systems.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// State of an object that needs no disk.
+/// State of an object that is known without disk access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// Blocks of its file, so that a small one is read at once; 0 for a key that has none yet. A guess, and never 0, as
-    /// long as it is not measured.
+    /// Blocks of its file, so that a small file is read in one operation; 0 for a key without a file. An estimate that
+    /// is never 0 until the file is measured.
     pub blocks: u32,
     /// Whether its size is known.
     pub measured: bool,
-    /// Distinguishes this object from the next one under the same key.
+    /// Distinguishes this object from a later one under the same key.
     pub version: u32,
-    /// The epoch ([`crate::Config::verify`]) in which it was last compared with its checksums, or written; 0 for never.
+    /// The epoch ([`crate::Config::verify`]) in which its checksums were last verified, or in which it was written; 0
+    /// for never.
     pub verified: u16,
     /// Whether it was requested since it was found or written.
     pub asked: bool,
-    /// How often the key was requested before it got a file (`proxy_cache_min_uses`).
+    /// Number of requests for the key before it got a file (`proxy_cache_min_uses`).
     pub uses: u8,
     /// The time of its last request, in seconds of the store's clock.
     pub accessed_s: u32,
@@ -48,7 +49,7 @@ struct Facts {
     accessed_s: u32,
     version: u32,
     verified: u16,
-    /// [`ASKED`] and [`MEASURED`]: one byte for both, as there is one of these for each object.
+    /// The flags [`ASKED`] and [`MEASURED`] in one byte, because every object has such a field.
     marks: u8,
     uses: u8,
 }
@@ -70,61 +71,61 @@ impl Facts {
 /// An object whose file will be deleted.
 #[derive(Debug)]
 pub struct Victim {
-    /// Its name.
+    /// Its key.
     pub key: KeyBytes,
     /// Blocks of its file.
     pub blocks: SpaceReservation,
 }
 
-/// Why an object was put into the index.
+/// The way in which an object got into the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// It was written: its checksums were made from its bytes.
+    /// The object was written: its checksums were computed from its bytes.
     Written {
-        /// The epoch in which it was.
+        /// The epoch in which it was written.
         epoch: u16,
     },
-    /// It was found on the disk.
+    /// The object was found on the disk.
     Found,
-    /// Its name was found on the disk; its size is a guess until [`Index::measure`].
+    /// The name of its file was found on the disk; its size is an estimate until [`Index::measure`].
     Named,
 }
 
 /// The index of one cache.
 pub struct Index {
     shards: Box<[Mutex<S3Fifo<Facts>>]>,
-    /// Blocks of all files, and of others that are not in here.
+    /// Blocks of all files, including some that are not in the index.
     used: Used,
     version: AtomicU64,
-    /// Where eviction looks next.
+    /// The shard where the next eviction starts.
     next: AtomicU64,
 }
 
 impl Index {
-    /// An index that takes at most `bytes` (`keys_zone`) and counts the blocks of its files in `used`. `seed` is not to be
-    /// known to clients.
+    /// Creates an index that uses at most `bytes` of memory (`keys_zone`) and counts the blocks of its files in `used`.
+    /// `seed` must be secret to clients.
     pub fn new(bytes: u64, seed: [u64; 2], used: Used) -> Index {
         let per_shard = (bytes / OBJECT_BYTES / SHARDS as u64).max(1) as usize;
         let shards = (0..SHARDS).map(|_| Mutex::new(S3Fifo::new(per_shard, seed))).collect();
         Index { shards, used, version: AtomicU64::new(1), next: AtomicU64::new(0) }
     }
 
-    /// The version of the latest object: later insertions have a higher one.
+    /// Returns the version of the latest object: later insertions have a higher one.
     pub fn version(&self) -> u32 {
         (self.version.load(Ordering::Relaxed) as u32).wrapping_sub(1)
     }
 
-    /// Objects, including keys without a file.
+    /// Returns the number of objects, including keys without a file.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| lock(shard).len()).sum()
     }
 
-    /// Whether nothing is known.
+    /// Whether the index has no objects.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// State of a requested object.
+    /// Returns the state of a requested object and counts the request.
     pub fn touch(&self, key: &KeyBytes, now_s: u32) -> Option<Known> {
         let mut shard = self.shard(key);
         let (facts, blocks) = shard.touch(key)?;
@@ -134,12 +135,13 @@ impl Index {
         Some(known)
     }
 
-    /// State of an object, without counting a use.
+    /// Returns the state of an object, without counting a request.
     pub fn peek(&self, key: &KeyBytes) -> Option<Known> {
         self.shard(key).get(key).map(|(facts, blocks)| facts.known(blocks))
     }
 
-    /// Counts a request for a key without a file; how often by now. Where there is no room to count, it was once.
+    /// Counts a request for a key without a file; returns the number of requests so far. Returns 1 when the index is
+    /// full and cannot count it.
     pub fn count_use(&self, key: &KeyBytes, now_s: u32) -> u8 {
         let mut shard = self.shard(key);
         if let Some((facts, _)) = shard.touch(key) {
@@ -148,7 +150,7 @@ impl Index {
             return facts.uses;
         }
         if shard.is_full() {
-            // The one that goes may have a file, which is not this function's to delete.
+            // Inserting would evict an object that may have a file, which this function must not delete.
             return 1;
         }
         let facts = Facts { accessed_s: now_s, uses: 1, ..Facts::default() };
@@ -156,8 +158,8 @@ impl Index {
         1
     }
 
-    /// Whether an object that comes while the disk is full may push another one out: its key was requested before, not
-    /// too long ago. It is remembered that it was now.
+    /// Whether a new object may evict another one while the disk is full: its key was requested before, not too long
+    /// ago. Records that the key is requested now.
     pub fn admits(&self, key: &KeyBytes) -> bool {
         let mut shard = self.shard(key);
         let known = shard.remembers(key) || shard.get(key).is_some_and(|(facts, _)| facts.uses > 1);
@@ -167,8 +169,8 @@ impl Index {
         known
     }
 
-    /// Inserts an object, replacing an earlier one of the key and its file. Returns its version, and the object that
-    /// was evicted because the index is full.
+    /// Inserts an object, replacing an earlier object of the key and its file. Returns its version, and the object that
+    /// was evicted if the index was full.
     pub fn insert(
         &self,
         key: &KeyBytes,
@@ -191,7 +193,7 @@ impl Index {
             Ok(replaced) => replaced,
             Err(facts) => {
                 victim = shard.evict(Short::Places);
-                // It has room for at least one, which has just gone.
+                // The index has room for at least one object, as one was just evicted.
                 shard.insert(*key, weight, facts).unwrap_or_default()
             }
         };
@@ -201,8 +203,8 @@ impl Index {
         (version, victim.and_then(|taken| self.victim_of(taken)))
     }
 
-    /// As [`Index::insert`] of an object that loading has found: one that was written meanwhile stays, and so does
-    /// `false`.
+    /// As [`Index::insert`], for an object that loading has found. If an object of the key was written since, keeps
+    /// that one and returns `false`.
     pub fn insert_found(&self, key: &KeyBytes, blocks: u32, accessed_s: u32) -> (bool, Option<Victim>) {
         if self.peek(key).is_some_and(|known| known.blocks > 0) {
             return (false, None);
@@ -212,7 +214,7 @@ impl Index {
         (true, victim)
     }
 
-    /// Records that the file has this many blocks more; `false` when the object was replaced meanwhile.
+    /// Records that the file has grown by `more` blocks; returns `false` if the object was replaced.
     pub fn grow(&self, key: &KeyBytes, version: u32, more: SpaceReservation) -> bool {
         let mut shard = self.shard(key);
         let Some((&facts, old)) = shard.get(key).filter(|(facts, _)| facts.version == version) else {
@@ -223,7 +225,8 @@ impl Index {
         true
     }
 
-    /// Notes the size of an object that was only named so far; of any other it is known already.
+    /// Records the size of an object that was only listed by name so far. The size of any other object is known
+    /// already.
     pub fn measure(&self, key: &KeyBytes, blocks: u32) {
         let mut shard = self.shard(key);
         let Some((&facts, old)) =
@@ -237,14 +240,14 @@ impl Index {
         drop(self.used.release_of(u64::from(old)));
     }
 
-    /// Notes that an object agreed with its checksums in this epoch.
+    /// Records that the object's checksums were verified in this epoch.
     pub fn set_verified(&self, key: &KeyBytes, version: u32, epoch: u16) {
         if let Some(facts) = self.shard(key).get_mut(key).filter(|facts| facts.version == version) {
             facts.verified = epoch;
         }
     }
 
-    /// Takes out the object of this version, or of whichever there is; its file is to be deleted.
+    /// Removes the object of this version, or of any version; the caller deletes its file.
     pub fn remove(&self, key: &KeyBytes, version: Option<u32>) -> Option<Victim> {
         let mut shard = self.shard(key);
         if let Some(version) = version
@@ -257,8 +260,8 @@ impl Index {
         self.victim_of(taken)
     }
 
-    /// Evicts the least valuable objects, until this many blocks are free or this many objects were evicted. Shards
-    /// take turns.
+    /// Evicts the least valuable objects until this many blocks are free or this many objects were evicted. Cycles
+    /// through the shards.
     pub fn evict(&self, blocks: u64, objects_max: usize, victims: &mut Vec<Victim>) -> u64 {
         let (mut freed, mut looked, mut idle) = (0, 0, 0);
         while freed < blocks && looked < objects_max && idle < SHARDS {
@@ -275,8 +278,8 @@ impl Index {
         freed
     }
 
-    /// Takes out objects without a request since `before_s`, among some behind a cursor; returns the position to
-    /// continue at, `None` at the end.
+    /// Removes objects without a request since `before_s`, from a limited number of objects behind a cursor. Returns
+    /// the position to continue at; `None` at the end.
     pub fn expire(
         &self,
         cursor: Cursor,
@@ -291,7 +294,7 @@ impl Index {
             }
         });
         for (key, version) in old {
-            // It may have been requested since: one look again, under the lock.
+            // It may have been requested since, so it is checked again under the lock.
             if self.peek(&key).is_some_and(|known| known.accessed_s < before_s) {
                 victims.extend(self.remove(&key, Some(version)));
             }
@@ -299,7 +302,7 @@ impl Index {
         next
     }
 
-    /// Looks at some objects behind a cursor, under the lock of one shard.
+    /// Visits some objects behind a cursor, under the lock of one shard.
     pub fn scan(
         &self,
         cursor: Cursor,
@@ -325,12 +328,12 @@ impl Index {
     }
 
     fn shard(&self, key: &KeyBytes) -> MutexGuard<'_, S3Fifo<Facts>> {
-        // The last byte: directories are named by it too, but nothing else here is.
+        // The last byte of the key; it also selects the directory, but nothing else in the index depends on it.
         lock(&self.shards[usize::from(key[15]) % SHARDS])
     }
 }
 
-/// Where a walk through the index has come to.
+/// Position of a scan of the index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
     shard: usize,
@@ -338,7 +341,7 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// The start of a random part of the index.
+    /// Returns the start of a random shard.
     pub(crate) fn anywhere(random: u64) -> Cursor {
         Cursor { shard: (random % SHARDS as u64) as usize, place: 0 }
     }
@@ -375,7 +378,7 @@ mod tests {
         Index::new(objects * OBJECT_BYTES, [3, 5], Used::default())
     }
 
-    /// Blocks that the scan finds, which the sum has to agree with.
+    /// Returns the sum of blocks that a scan finds, which must equal the count.
     fn counted(index: &Index) -> u64 {
         let (mut sum, mut cursor) = (0, Some(Cursor::default()));
         while let Some(at) = cursor {

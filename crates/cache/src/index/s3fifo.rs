@@ -1,25 +1,25 @@
-//! Which objects stay when there is no room for all: S3-FIFO (Yang and others, SOSP 2023) over a slab.
+//! Cache replacement: S3-FIFO (Yang and others, SOSP 2023) over a slab.
 //!
 //! ```text
-//!            asked for again while it was there, or known from before
-//!   new --> small (a tenth) ----------------------------------------> main --> out
+//!            requested again while in the small queue, or known from before
+//!   new --> small (a tenth) ----------------------------------------> main --> evicted
 //!               |                                                      ^  |
-//!               +--> out, its fingerprint to the ghosts                +--+ asked for since
+//!               +--> evicted, its fingerprint to the ghosts            +--+ requested since
 //! ```
 //! A hit sets two bits and moves nothing. The same structure orders objects on disk ([`crate::index`]) and in memory
-//! ([`crate::index::memory`]); they differ in the meaning of a weight and in the value of a key.
+//! ([`crate::index::memory`]), with different meanings of weights and values.
 
-/// Name of an object: a digest, so its bits are as good as random, but not secret.
+/// Key of an object: a digest, so its bits are as good as random, but not secret.
 pub(crate) type KeyBytes = [u8; 16];
 
 /// Objects of one shard.
 #[derive(Debug)]
 pub(crate) struct S3Fifo<V> {
     nodes: Vec<Node<V>>,
-    /// The first node of each bucket of keys.
+    /// Index of the first node of each bucket of keys.
     buckets: Vec<u32>,
     seed: [u64; 2],
-    /// The first node that is not in use, chained as buckets are.
+    /// Index of the first unused node; unused nodes are chained like those of buckets.
     free: u32,
     small: Queue,
     main: Queue,
@@ -31,12 +31,12 @@ pub(crate) struct S3Fifo<V> {
 struct Node<V> {
     key: KeyBytes,
     weight: u32,
-    /// The next node of the bucket, or the next that is not in use.
+    /// The next node of the bucket, or the next unused node.
     chain: u32,
     newer: u32,
     older: u32,
     place: Place,
-    /// How often it was requested recently, at most [`FREQUENCY_MAX`].
+    /// Number of recent requests, at most [`FREQUENCY_MAX`].
     frequency: u8,
     value: V,
 }
@@ -48,20 +48,21 @@ enum Place {
     Main,
 }
 
-/// No node.
+/// Index that stands for no node.
 const NONE: u32 = u32::MAX;
 
-/// Two bits, as published: a higher limit would keep formerly popular objects for too long.
+/// Maximum of the request counter: two bits, as published. A higher limit would retain formerly popular objects for too
+/// long.
 const FREQUENCY_MAX: u8 = 3;
 
-/// An object with more requests than this while it is in the small queue moves to main.
+/// An object with more requests than this in the small queue moves to the main queue.
 const PROMOTED_ABOVE: u8 = 1;
 
-/// The small queue gets one part in this many.
+/// The small queue gets one part in this many of the total weight.
 const SMALL_PART: u64 = 10;
 
-/// Objects that one eviction looks at. Each step moves an object or lowers its count, so the search ends. When all
-/// objects are popular it takes long, and the lock of a shard is held meanwhile.
+/// Maximum number of objects that one eviction examines. Each step moves an object or lowers its counter, so the search
+/// ends. When all objects are popular it takes long, and it holds the lock of a shard.
 const LOOKS_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -72,16 +73,16 @@ struct Queue {
     count: usize,
 }
 
-/// The exhausted resource.
+/// The exhausted resource that requires an eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Short {
-    /// The unit of weights: bytes of disk or memory.
+    /// The weight: bytes of disk or memory.
     Weight,
-    /// Places for objects. Those without weight take them too.
+    /// The number of nodes. Objects with weight 0 use nodes too.
     Places,
 }
 
-/// The removed object.
+/// A removed object.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Taken<V> {
     pub(crate) key: KeyBytes,
@@ -90,16 +91,17 @@ pub(crate) struct Taken<V> {
 }
 
 impl<V: Default> S3Fifo<V> {
-    /// Room for this many objects. Memory is reserved, and used as objects arrive.
+    /// Creates an empty structure for `nodes_max` objects. Address space is reserved; memory is used as objects are
+    /// added.
     pub(crate) fn new(nodes_max: usize, seed: [u64; 2]) -> S3Fifo<V> {
         let nodes_max = nodes_max.clamp(1, NONE as usize - 1);
         let mut nodes = Vec::new();
-        // Where this much cannot be reserved at once, it is allocated with the objects.
+        // If the reservation fails, memory is allocated as objects are added.
         let _ = nodes.try_reserve_exact(nodes_max);
         S3Fifo {
             nodes,
             buckets: vec![NONE_STORED; nodes_max.next_power_of_two()],
-            // An even factor would lose bits.
+            // Multiplication by an even factor would lose bits.
             seed: [seed[0] | 1, seed[1] | 1],
             free: NONE,
             small: Queue::empty(),
@@ -109,34 +111,34 @@ impl<V: Default> S3Fifo<V> {
         }
     }
 
-    /// Objects here.
+    /// Returns the number of objects.
     pub(crate) fn len(&self) -> usize {
         self.small.count + self.main.count
     }
 
-    /// Their weights together.
+    /// Returns the sum of the weights.
     pub(crate) fn weight(&self) -> u64 {
         self.small.weight + self.main.weight
     }
 
-    /// Whether there is room for another object.
+    /// Whether all nodes are in use.
     pub(crate) fn is_full(&self) -> bool {
         self.len() >= self.nodes_max
     }
 
-    /// The value of a key, and the object's weight.
+    /// Returns the value and the weight of an object.
     pub(crate) fn get(&self, key: &KeyBytes) -> Option<(&V, u32)> {
         let node = self.node(self.find(key)?);
         Some((&node.value, node.weight))
     }
 
-    /// As [`S3Fifo::get`], to change it; the access does not count as a request.
+    /// As [`S3Fifo::get`], for changes of the value; does not count a request.
     pub(crate) fn get_mut(&mut self, key: &KeyBytes) -> Option<&mut V> {
         let place = self.find(key)?;
         Some(&mut self.nodes[place as usize].value)
     }
 
-    /// As [`S3Fifo::get`], for a request.
+    /// As [`S3Fifo::get`]; counts a request.
     pub(crate) fn touch(&mut self, key: &KeyBytes) -> Option<(&mut V, u32)> {
         let place = self.find(key)?;
         let node = &mut self.nodes[place as usize];
@@ -145,19 +147,19 @@ impl<V: Default> S3Fifo<V> {
         Some((&mut node.value, node.weight))
     }
 
-    /// Whether the key was here not long ago, or was remembered.
+    /// Whether the key was evicted recently, or was recorded by [`S3Fifo::remember`].
     pub(crate) fn remembers(&self, key: &KeyBytes) -> bool {
         self.ghosts.has(self.hash(key))
     }
 
-    /// Remembers a key that gets no place yet.
+    /// Records a key that is not inserted yet.
     pub(crate) fn remember(&mut self, key: &KeyBytes) {
         let hash = self.hash(key);
         self.ghosts.insert(hash);
     }
 
-    /// Inserts an object, or replaces an earlier one, which is returned. `Err` when there is no room: something has to
-    /// be evicted first.
+    /// Inserts an object, or replaces and returns an earlier one. Fails if no node is free: an object has to be evicted
+    /// first.
     pub(crate) fn insert(&mut self, key: KeyBytes, weight: u32, value: V) -> Result<Option<Taken<V>>, V> {
         if let Some(place) = self.find(&key) {
             let node = &mut self.nodes[place as usize];
@@ -194,13 +196,13 @@ impl<V: Default> S3Fifo<V> {
         Ok(None)
     }
 
-    /// Takes an object out.
+    /// Removes and returns an object.
     pub(crate) fn remove(&mut self, key: &KeyBytes) -> Option<Taken<V>> {
         let place = self.find(key)?;
         Some(self.take(place))
     }
 
-    /// Takes out the least valuable object, of the kind that is short; `None` when nothing is here.
+    /// Evicts the least valuable object for the resource that is exhausted; `None` when there is no object.
     pub(crate) fn evict(&mut self, short: Short) -> Option<Taken<V>> {
         for _ in 0..LOOKS_MAX {
             if self.small_is_next(short) {
@@ -220,12 +222,12 @@ impl<V: Default> S3Fifo<V> {
                 self.move_to(place, Place::Main);
             }
         }
-        // All objects seen were requested recently: the oldest has to go all the same.
+        // All examined objects were requested recently: the oldest is evicted nevertheless.
         if self.small_is_next(short) { Some(self.evict_small()) } else { Some(self.take(self.main.oldest)) }
     }
 
-    /// Looks at the next `count` objects behind `cursor`, in no order that means anything; returns the position to
-    /// continue at, 0 at the end. Objects that come and go meanwhile may be missed.
+    /// Visits the next `count` objects behind `cursor`, in no meaningful order. Returns the position to continue at; 0
+    /// at the end. Objects that are inserted or removed during the scan may be missed.
     pub(crate) fn scan(
         &self,
         cursor: usize,
@@ -286,7 +288,7 @@ impl<V: Default> S3Fifo<V> {
         (at != NONE).then_some(at)
     }
 
-    /// Clients choose the text that a key is the digest of; with secret factors they cannot fill a bucket.
+    /// Clients choose the text that is hashed to a key; the secret factors prevent them from filling a single bucket.
     fn hash(&self, key: &KeyBytes) -> u64 {
         let (low, high) = key.split_at(8);
         let part = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("a half of sixteen bytes"));
@@ -362,8 +364,8 @@ impl Queue {
     }
 }
 
-/// Buckets hold one more than a node's number, so that fresh memory of the kernel, which is zero, means none and need
-/// not be written at the start.
+/// Buckets store the index of a node plus one. Fresh memory from the kernel is zero, so it means no node and need not
+/// be initialised at the start.
 const NONE_STORED: u32 = 0;
 
 fn stored(place: u32) -> u32 {
@@ -374,20 +376,20 @@ fn unstored(number: u32) -> u32 {
     number.wrapping_sub(1)
 }
 
-/// Spreads a hash over its upper half (the golden ratio).
+/// Multiplier that spreads a hash over its upper half (golden ratio).
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Fingerprints of keys that went, or that came for the first time: as many as there is room, older ones are written
-/// over. One is taken for another once in 2^32 / [`WAYS`] looks.
+/// Fingerprints of keys that were evicted or requested once, in sets; new fingerprints overwrite the oldest of a set. A
+/// lookup matches a wrong fingerprint once in 2^32 / [`WAYS`] lookups.
 #[derive(Debug)]
 struct Ghosts {
-    /// Fingerprint above, the time of its coming below; 0 is none.
+    /// Fingerprint in the upper half, insertion time in the lower half; 0 is empty.
     sets: Vec<[u64; WAYS]>,
-    /// Counts those that came.
+    /// Number of insertions so far.
     time: u32,
 }
 
-/// Fingerprints of a set.
+/// Number of fingerprints per set.
 const WAYS: usize = 4;
 
 impl Ghosts {
@@ -427,7 +429,7 @@ mod tests {
     use super::*;
 
     fn key(number: u32) -> KeyBytes {
-        // As a digest would: neighbours have nothing in common.
+        // Like a digest: neighbouring numbers have unrelated keys.
         let spread = u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
         spread.to_le_bytes()
     }
@@ -457,7 +459,7 @@ mod tests {
                 fifo.touch(&key(number)).expect("it is there");
             }
         }
-        // Ten times as many pass that are asked for once.
+        // Ten times as many objects that are requested once pass through.
         for number in 1000..2000 {
             if fifo.is_full() {
                 fifo.evict(Short::Places).expect("there is something");
@@ -522,14 +524,14 @@ mod tests {
         assert_eq!(fifo.insert(key(2), 1, 9), Err(9), "there is no room");
     }
 
-    /// A value of 12 bytes keeps the index at 64 bytes for an object with bucket and ghost.
+    /// A value of 12 bytes keeps the index at 64 bytes per object, with bucket and ghost.
     #[test]
     fn a_node_is_small() {
         assert!(size_of::<Node<[u32; 3]>>() <= 52);
     }
 
     proptest! {
-        /// Whatever happens in whatever order: the same objects as a map has, and sums that fit.
+        /// After any sequence of steps, the structure has the same objects as a map, and correct sums.
         #[test]
         fn holds_what_a_map_holds(steps in prop::collection::vec((0u32..40, 0u8..5, 1u32..9), 0..400)) {
             let mut fifo = S3Fifo::new(16, [7, 11]);

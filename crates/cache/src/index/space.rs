@@ -1,34 +1,34 @@
-//! Room on the disk: the bytes reserved before they are written, within `max_size` and `min_free`.
+//! Disk space: bytes are reserved before they are written, within `max_size` and `min_free`.
 //!
 //! ```text
-//!   reserved for a fill ──▶ the entry's ──▶ of a file that is being removed ──▶ free again
+//!   reserved for a fill ──▶ used by the entry ──▶ its file is being removed ──▶ free again
 //! ```
-//! All of them are one number ([`Used`]), which a change of state leaves alone, so that no reader sees a smaller sum in
-//! between. A reservation fails rather than exceeding a limit: both limits hold at all times.
+//! All states are counted in one number ([`Used`]). A change of state does not change it, so no reader sees a smaller
+//! sum in between. A reservation fails rather than exceeding a limit: both limits are kept at all times.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::BLOCK_BYTES;
 
-/// The manager keeps one part in this many of `max_size` free, so that a fill rarely waits for a removal.
+/// Divisor of `max_size` for the space that the manager keeps free, so that a fill rarely waits for a removal.
 const MARGIN_PART: u64 = 64;
 
-/// The largest margin: some seconds of a fast fill.
+/// Maximum number of blocks kept free: some seconds of a fast fill.
 const MARGIN_BLOCKS_MAX: u64 = (1 << 30) / BLOCK_BYTES;
 
-/// Blocks in use, of entries, fills and files that are being removed.
+/// Number of blocks in use, by entries, fills and files that are being removed.
 #[derive(Clone, Debug, Default)]
 pub struct Used(Arc<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
     all: AtomicU64,
-    /// Those that are [`SpaceReservation`] now, and no entry's.
+    /// Blocks that belong to a [`SpaceReservation`] now, not to an entry.
     held: AtomicU64,
 }
 
-/// Blocks that are in use until this is dropped.
+/// Blocks that are counted as in use until this is dropped.
 #[derive(Debug)]
 #[must_use = "they count as free once this is dropped"]
 pub struct SpaceReservation {
@@ -37,18 +37,18 @@ pub struct SpaceReservation {
 }
 
 impl Used {
-    /// How many.
+    /// Returns the number of blocks in use.
     pub fn get(&self) -> u64 {
         self.0.all.load(Ordering::Acquire)
     }
 
-    /// Blocks that were not counted yet, whatever the limit.
+    /// Counts blocks that were not counted yet, ignoring the limit.
     pub fn adopt(&self, count: u64) -> SpaceReservation {
         self.0.all.fetch_add(count, Ordering::AcqRel);
         self.release_of(count)
     }
 
-    /// Adds N, if the sum stays within `max`; otherwise how many are too many.
+    /// Reserves `count` blocks if the sum stays within `max`; otherwise returns by how many it would exceed it.
     fn reserve(&self, count: u64, max: u64) -> Result<SpaceReservation, u64> {
         let within = |all: u64| Some(all + count).filter(|sum| *sum <= max);
         match self.0.all.fetch_update(Ordering::AcqRel, Ordering::Acquire, within) {
@@ -57,7 +57,7 @@ impl Used {
         }
     }
 
-    /// Blocks of an entry, which are in this number already.
+    /// Returns a reservation for blocks of an entry, which are already counted.
     pub(crate) fn release_of(&self, count: u64) -> SpaceReservation {
         self.0.held.fetch_add(count, Ordering::Relaxed);
         SpaceReservation { used: self.clone(), count }
@@ -65,23 +65,23 @@ impl Used {
 }
 
 impl SpaceReservation {
-    /// How many.
+    /// Returns the number of blocks.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Adds others to these.
+    /// Adds the blocks of another reservation.
     pub(crate) fn join(&mut self, mut others: SpaceReservation) {
         assert!(Arc::ptr_eq(&self.used.0, &others.used.0), "space of one cache");
         self.count += std::mem::take(&mut others.count);
     }
 
-    /// All of these; none stay.
+    /// Moves all blocks to a new reservation.
     pub(crate) fn take(&mut self) -> SpaceReservation {
         SpaceReservation { used: self.used.clone(), count: std::mem::take(&mut self.count) }
     }
 
-    /// Leaves them in use: they are an entry's.
+    /// Transfers the blocks to an entry: they stay in use.
     pub(crate) fn commit(mut self) {
         let count = std::mem::take(&mut self.count);
         let held = self.used.0.held.fetch_sub(count, Ordering::Relaxed);
@@ -97,39 +97,39 @@ impl Drop for SpaceReservation {
     }
 }
 
-/// Room on the disk of one cache, in blocks of [`BLOCK_BYTES`].
+/// Disk space of one cache, in blocks of [`BLOCK_BYTES`].
 #[derive(Debug)]
 pub(crate) struct Space {
     max: u64,
     min_free: u64,
     used: Used,
     removing: AtomicU64,
-    /// Free blocks of the file system when it was last asked.
+    /// Free blocks of the file system at the last query.
     free: AtomicU64,
-    /// Whether entries may use more than is known, up to `max_size`.
+    /// Whether the sizes of present entries are still unknown, so that they may use any amount up to `max_size`.
     is_unmeasured: AtomicBool,
-    /// Reserved since the last check of the file system: the part that may have been given away.
+    /// Blocks reserved since the last query of the file system, which may have been written since.
     spent: AtomicU64,
 }
 
-/// Why there is no room.
+/// The reason why there is no space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoRoom {
-    /// `max_size`: this many blocks are missing.
+    /// `max_size` is exceeded by this many blocks.
     Size(u64),
-    /// `min_free`: this many blocks are missing.
+    /// `min_free` is violated by this many blocks.
     Free(u64),
-    /// `max_size`, while the size of the present entries is unknown: removing entries would not help.
+    /// `max_size` applies, but the sizes of the present entries are unknown: evicting entries would not help.
     Unmeasured,
 }
 
-/// Blocks that this many bytes take.
+/// Returns the number of blocks that this many bytes occupy.
 pub(crate) fn blocks_of(bytes: u64) -> u64 {
     bytes.div_ceil(BLOCK_BYTES)
 }
 
 impl Space {
-    /// Limits in bytes.
+    /// Creates the space accounting; limits are in bytes.
     pub(crate) fn new(max_size: Option<u64>, min_free: u64, used: Used) -> Space {
         Space {
             max: max_size.map_or(u64::MAX, |bytes| bytes / BLOCK_BYTES),
@@ -142,32 +142,32 @@ impl Space {
         }
     }
 
-    /// Blocks that may be in use at most.
+    /// Returns the maximum number of blocks in use.
     pub(crate) fn max(&self) -> u64 {
         self.max
     }
 
-    /// Whether `min_free` is kept.
+    /// Whether `min_free` is set.
     pub(crate) fn has_min_free(&self) -> bool {
         self.min_free > 0
     }
 
-    /// The sizes of all entries are known: the unknown sizes could be anything up to the limit until then.
+    /// Records that the sizes of all entries are known. Until then, they could be anything up to the limit.
     pub(crate) fn loaded(&self) {
         self.is_unmeasured.store(false, Ordering::Release);
     }
 
-    /// Blocks in use.
+    /// Returns the number of blocks in use.
     pub(crate) fn used(&self) -> u64 {
         self.used.get()
     }
 
-    /// Blocks of a file that was there before.
+    /// Counts the blocks of an existing file.
     pub(crate) fn adopt(&self, count: u64) -> SpaceReservation {
         self.used.adopt(count)
     }
 
-    /// An empty reservation, to which a fill adds the space that it needs.
+    /// Returns an empty reservation, to which a fill adds the space that it needs.
     pub(crate) fn none(&self) -> SpaceReservation {
         self.used.release_of(0)
     }
@@ -178,7 +178,8 @@ impl Space {
             return Err(NoRoom::Unmeasured);
         }
         let blocks = self.used.reserve(count, self.max).map_err(NoRoom::Size)?;
-        // Counted first and checked then: two concurrent ones may both fail, but never both succeed wrongly.
+        // Counted first and checked afterwards: two concurrent reservations may both fail, but never both exceed the
+        // limit.
         let spent = self.spent.fetch_add(count, Ordering::AcqRel);
         if let Some(lacking) = self.short_of_free(spent + count) {
             self.spent.fetch_sub(count, Ordering::AcqRel);
@@ -188,7 +189,7 @@ impl Space {
         Ok(blocks)
     }
 
-    /// Blocks that the file system lacks after giving away this many.
+    /// Returns the number of blocks that the file system lacks if this many are used.
     fn short_of_free(&self, blocks: u64) -> Option<NoRoom> {
         if self.min_free == 0 {
             return None;
@@ -197,7 +198,7 @@ impl Space {
         (short > 0).then_some(NoRoom::Free(short))
     }
 
-    /// Blocks that have to go so that fills have the margin, and `more` with them.
+    /// Returns the number of blocks to evict so that fills have the margin, plus `more`.
     pub(crate) fn above_watermark(&self, more: u64) -> u64 {
         let margin = |limit: u64| (limit / MARGIN_PART).min(MARGIN_BLOCKS_MAX);
         // Entries that are being removed count as removed.
@@ -221,12 +222,12 @@ impl Space {
         self.spent.store(held.saturating_sub(self.removing.load(Ordering::Relaxed)), Ordering::Relaxed);
     }
 
-    /// Begins to remove the file of an entry that the index does not know any more.
+    /// Records that the file of an entry, which is no longer in the index, is being removed.
     pub(crate) fn removing(&self, blocks: &SpaceReservation) {
         self.removing.fetch_add(blocks.count, Ordering::AcqRel);
     }
 
-    /// It is removed.
+    /// Records that the file is removed.
     pub(crate) fn removed(&self, blocks: &mut SpaceReservation) {
         let gone = blocks.take();
         let removing = self.removing.fetch_sub(gone.count, Ordering::AcqRel);

@@ -1,5 +1,5 @@
-//! The result of a lookup: [`Hit`], with a body in memory or [`Located`] in a file. [`Check`] makes it out of what was found
-//! (in memory, open, or just read) if that matches the request: key text, variant, purges.
+//! The result of a lookup: [`Hit`], with a body in memory or [`Located`] in a file. [`Check`] makes a hit from an entry
+//! (in memory, open, or just read) if it matches the request: key text, variant, purges.
 
 use std::fmt;
 use std::ops::Range;
@@ -23,29 +23,28 @@ use crate::lookup::reader::Reader;
 use crate::meta::Meta;
 use crate::purge::Fate;
 
-/// An entry. Belongs to the thread that looked it up.
+/// A found entry. It belongs to the thread that looked it up.
 pub struct Hit {
-    /// The facts.
+    /// The metadata.
     pub meta: Arc<Meta>,
-    /// Whether a soft purge has made it stale: it is revalidated before use, and kept for the case that no upstream
-    /// responds.
+    /// Whether a soft purge has made it stale: it is revalidated before use, and retained in case no upstream responds.
     pub is_purged_soft: bool,
-    /// Whether it came from the memory tier.
+    /// Whether it was found in the memory tier.
     pub is_from_memory: bool,
-    /// The engine that has read it, and whether bypassing the page cache; `None` from the memory tier.
+    /// The engine that has read it, and whether the read bypassed the page cache; `None` from the memory tier.
     pub read_by: Option<(DiskVia, bool)>,
     pub(crate) key: Key,
     pub(crate) version: u32,
-    /// The number of the last purge when it was looked up.
+    /// Sequence number of the last purge at the time of the lookup.
     pub(crate) sequence: u64,
     pub(crate) header: Arc<Header>,
     pub(crate) image: Source,
     pub(crate) body: Placed,
 }
 
-/// Where a body is.
+/// The location of a body.
 pub(crate) enum Placed {
-    /// In the image that the head is in too.
+    /// In the image in memory, with the header section.
     Image(Range<usize>),
     /// In the file.
     File(Located),
@@ -53,31 +52,31 @@ pub(crate) enum Placed {
 
 /// The body of a hit.
 pub enum Body {
-    /// Bytes in memory, verified: those from `start` to `end` of `source`.
+    /// Verified bytes in memory: the range from `start` to `end` of `source`.
     Bytes {
-        /// Their owner.
+        /// The owner of the bytes.
         source: Source,
-        /// Where they start.
+        /// Offset of the first byte.
         start: usize,
-        /// Where they end.
+        /// Offset behind the last byte.
         end: usize,
     },
-    /// A part of a file.
+    /// A range of a file.
     File(Located),
 }
 
 impl Hit {
-    /// The name of this entry: the primary key, or that of a variant.
+    /// Returns the key of the entry's file: the primary key, or that of a variant.
     pub fn key(&self) -> Key {
         self.key
     }
 
-    /// The stored head.
+    /// Returns the stored header section.
     pub fn head(&self) -> &[u8] {
         &self.image.bytes()[self.header.head.clone()]
     }
 
-    /// The body's bytes when they are in memory.
+    /// Returns the bytes of the body if they are in memory.
     pub fn bytes(&self) -> Option<&[u8]> {
         match &self.body {
             Placed::Image(range) => Some(&self.image.bytes()[range.clone()]),
@@ -85,7 +84,7 @@ impl Hit {
         }
     }
 
-    /// Where the body is when it is in a file.
+    /// Returns the location of the body if it is in a file.
     pub fn located(&self) -> Option<&Located> {
         match &self.body {
             Placed::Image(_) => None,
@@ -93,7 +92,7 @@ impl Hit {
         }
     }
 
-    /// Bytes of the whole body.
+    /// Returns the length of the complete body in bytes.
     pub fn length(&self) -> u64 {
         match &self.body {
             Placed::Image(range) => range.len() as u64,
@@ -101,7 +100,7 @@ impl Hit {
         }
     }
 
-    /// The body.
+    /// Returns the body.
     pub fn into_body(self) -> Body {
         match self.body {
             Placed::Image(range) => Body::Bytes { source: self.image, start: range.start, end: range.end },
@@ -110,7 +109,7 @@ impl Hit {
     }
 }
 
-/// A body in a file: its bytes start at `offset`, and only those of chunks that are present are content.
+/// A body in a file. It starts at `offset`; only the bytes of present chunks are content.
 #[derive(Clone)]
 pub struct Located {
     /// The file, open for reading.
@@ -119,31 +118,31 @@ pub struct Located {
     pub device: DeviceId,
     /// The backend that the cache is configured with.
     pub via: DiskVia,
-    /// Where the body starts in the file: a multiple of 4096.
+    /// Offset of the body in the file: a multiple of 4096.
     pub offset: u64,
-    /// Bytes of the whole body.
+    /// Length of the complete body in bytes.
     pub length: u64,
     pub(crate) key: Key,
     pub(crate) version: u32,
-    /// `None` of a fill in flight: the file has the bytes that came.
+    /// `None` for a fill in flight: the file has the bytes received so far.
     pub(crate) chunks: Option<Arc<Chunks>>,
     pub(crate) entries: Arc<Entries>,
 }
 
 impl Located {
-    /// Whether all chunks of a range are there.
+    /// Whether all chunks of a range are stored.
     pub fn is_present(&self, range: &Range<u64>) -> bool {
         self.missing(range).is_none()
     }
 
-    /// The first hole in a range, in whole chunks (it may begin before the range and end behind it): the range to fetch
-    /// so that it can be stored.
+    /// Returns the first missing part of a range, extended to complete chunks (it may begin before the range and end
+    /// behind it): the range to fetch so that it can be stored.
     pub fn missing(&self, range: &Range<u64>) -> Option<Range<u64>> {
         self.chunks.as_ref()?.missing(range)
     }
 
-    /// Whether all chunks of a range were compared with their checksums lately ([`crate::Config::verify`]), so that any
-    /// mover may send them. Others have to go through [`Located::read`].
+    /// Whether the checksums of all chunks of a range were verified recently ([`crate::Config::verify`]), so that the
+    /// range may be sent by sendfile or any other means. Other ranges must be read by [`Located::read`].
     pub fn is_verified(&self, range: &Range<u64>) -> bool {
         self.chunks.as_ref().is_none_or(|chunks| chunks.all_verified(range))
     }
@@ -153,12 +152,13 @@ impl Located {
         self.entries.dir.calls_directly()
     }
 
-    /// Reads a range with this many reads in flight, and verifies each chunk that was not verified before.
+    /// Returns a reader of a range with `window` reads in flight, which verifies each chunk that was not verified
+    /// before.
     pub fn read(&self, range: Range<u64>, window: usize) -> Reader {
         Reader::new(self.clone(), range, window)
     }
 
-    /// A mover that was given this file has failed to read it, or found it shorter than it has to be.
+    /// Reports that sending from this file failed, or that the file is shorter than its header says.
     pub fn failed(&self, errno: Option<io::Errno>, at: u64) -> StoreError {
         match errno {
             Some(errno) => self.entries.dir.read_failed("reading an entry", errno),
@@ -166,7 +166,7 @@ impl Located {
         }
     }
 
-    /// Drops the entry.
+    /// Reports damage and drops the entry.
     pub(crate) fn damaged(&self, damage: Damage) -> StoreError {
         if self.chunks.is_some() {
             self.entries.drop_damaged(&self.key, Some(self.version), damage);
@@ -194,13 +194,13 @@ impl fmt::Debug for Hit {
 /// The result of a check.
 pub(crate) enum Checked {
     Entry(Hit),
-    /// There is no entry, or no longer.
+    /// No entry exists, or it was purged.
     Nothing,
-    /// It holds another text that has the same digest.
+    /// The file has another key text with the same digest.
     KeyCollision,
 }
 
-/// One lookup: the key, and its state in the index.
+/// The check of one lookup: the key, and its state in the index.
 #[derive(Clone, Copy)]
 pub(crate) struct Check<'a> {
     pub(crate) entries: &'a Arc<Entries>,
@@ -208,11 +208,11 @@ pub(crate) struct Check<'a> {
     pub(crate) known: Option<Known>,
 }
 
-/// A purge has hit it.
+/// Marks an entry that a purge has removed.
 struct Purged;
 
 impl Check<'_> {
-    /// An entry of the memory tier.
+    /// Checks an entry of the memory tier.
     pub(crate) fn image(self, image: &Arc<Image>) -> Option<Hit> {
         let header = &image.header;
         if image.bytes[header.text.clone()] != *self.key.text {
@@ -226,7 +226,7 @@ impl Check<'_> {
         Some(Hit { is_purged_soft, is_from_memory: true, ..hit })
     }
 
-    /// A large entry whose file was opened and whose header was read recently.
+    /// Checks a large entry with an open file whose header was read recently.
     pub(crate) fn cached_header(self, plan: ReadPlan, file: File, read: &CachedHeader) -> Checked {
         let (header, key) = (&read.header, self.key);
         if header.primary != *key.primary || read.image[header.text.clone()] != *key.text {
@@ -241,7 +241,7 @@ impl Check<'_> {
         Checked::Entry(Hit { is_purged_soft, read_by: Some(read_by), ..hit })
     }
 
-    /// A file that was read.
+    /// Checks a file that was read.
     pub(crate) fn file(self, plan: ReadPlan, file: File, read: Read) -> Checked {
         let Read { buf, header, chunks, seen } = read;
         let (entries, key) = (self.entries, self.key);
@@ -256,7 +256,7 @@ impl Check<'_> {
             return Checked::KeyCollision;
         }
         let Ok(is_purged_soft) = self.outlived(&header) else { return Checked::Nothing };
-        // A file that bypasses the page cache against its plan is for this one reader.
+        // A file that bypasses the page cache contrary to its plan is used by this reader only.
         let is_as_planned = file.fd().is_direct() == plan.direct;
         let may_keep = version.is_some() && plan.calls_directly && is_as_planned && !header.layout.is_partial;
         let version = version.unwrap_or_else(|| entries.adopt(key.key, &header, chunks.as_deref()));
@@ -265,8 +265,8 @@ impl Check<'_> {
         let mut cached = None;
         let (image, body) = match chunks {
             Some(chunks) => {
-                // The buffer goes back, only the bytes that the header names stay: requests that wait for a buffer to
-                // read the body must not hold others.
+                // The buffer is returned to the pool, and only the bytes of the header are copied: requests that wait
+                // for a buffer to read the body must not hold another one.
                 let read = CachedHeader::new(&buf, &header, &chunks, seen);
                 let image = Source::Shared(Arc::clone(&read.image));
                 cached = seen.and(Some(read));
@@ -282,7 +282,7 @@ impl Check<'_> {
         Checked::Entry(Hit { is_purged_soft, read_by: Some(read_by), ..hit })
     }
 
-    /// The entry, not yet with the way that it was found.
+    /// Returns the hit, without the fields that say how it was found.
     fn hit(self, version: u32, header: &Arc<Header>, image: Source, body: Placed) -> Hit {
         Hit {
             meta: Arc::clone(&header.meta),
@@ -298,7 +298,7 @@ impl Check<'_> {
         }
     }
 
-    /// Whether an entry has outlived all purges; if so, whether a soft one has hit it. One that has not is removed.
+    /// Whether a soft purge applies to the entry. Removes the entry and fails if a hard purge applies.
     fn outlived(self, header: &Header) -> Result<bool, Purged> {
         let fate = self.entries.fate(header, self.key.text);
         if fate == Some(Fate::Gone) {
@@ -311,7 +311,7 @@ impl Check<'_> {
         Ok(fate.is_some())
     }
 
-    /// Where the body of a large entry is.
+    /// Returns the location of the body of a large entry.
     fn located(self, plan: ReadPlan, file: File, header: &Header, chunks: Arc<Chunks>) -> Located {
         assert!(header.layout.body.is_multiple_of(ALIGN), "a large body begins at a block");
         let epoch = self.entries.epoch();

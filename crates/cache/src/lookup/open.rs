@@ -1,6 +1,6 @@
-//! How the file of an entry is opened and read: [`ReadPlan`] decides it, without a call to the disk, and [`Opener`] opens by
-//! it and reads cached pages at once. A path in the kernel's lookup cache is opened on the calling thread if that has worked
-//! recently; the engine does the rest.
+//! Opening and reading the file of an entry. [`ReadPlan`] decides how, without a call to the disk. [`Opener`] opens the
+//! file according to the plan, and reads cached pages immediately. A path in the kernel's lookup cache is opened on the
+//! calling thread if that has worked recently; otherwise the engine opens it.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::index::{BLOCK_BYTES, Known};
 use crate::key::Key;
 use crate::lookup::open_files::{self, OpenFile};
 
-/// The requested entry.
+/// The key of the requested entry.
 #[derive(Clone, Copy)]
 pub(crate) struct LookupKey<'a> {
     /// The key of the file.
@@ -26,39 +26,40 @@ pub(crate) struct LookupKey<'a> {
     pub(crate) access: Access,
 }
 
-/// How one file is opened and read.
+/// The way one file is opened and read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadPlan {
-    /// Distinguishes the file from others: see [`PageCacheAdmission`].
+    /// Identifies the file for [`PageCacheAdmission`].
     pub(crate) name: u64,
-    /// The backend of the open.
+    /// The backend of opens.
     pub(crate) opens: DiskVia,
     /// The backend of reads.
     pub(crate) reads: DiskVia,
     /// The backend of reads that bypass the page cache.
     pub(crate) reads_direct: DiskVia,
-    /// Whether it is to be read bypassing the page cache. The file system may not be able to: the open file knows.
+    /// Whether it is to be read bypassing the page cache. The file system may not support that: the open file has the
+    /// actual state.
     pub(crate) direct: bool,
     /// Whether it bypasses the page cache unless it is resident: it was requested before, and may have been evicted
     /// from the page cache.
     pub(crate) bypass_page_cache: bool,
-    /// Whether cached names and pages are opened and read on the calling thread.
+    /// Whether cached paths and pages are opened and read on the calling thread.
     pub(crate) calls_directly: bool,
-    /// Bytes of the first read.
+    /// Extent of the first read.
     pub(crate) first: FirstRead,
 }
 
-/// Extent of the first read of a file.
+/// The extent of the first read of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FirstRead {
-    /// All of a file of this many bytes.
+    /// The complete file, of this many bytes.
     Whole(u64),
     /// Two slots and the first records of the table.
     Prefix,
 }
 
 impl FirstRead {
-    /// Bytes to ask for.
+    /// Returns the number of bytes to request.
     pub(crate) fn bytes(self) -> u64 {
         match self {
             FirstRead::Whole(bytes) => bytes,
@@ -67,24 +68,25 @@ impl FirstRead {
     }
 }
 
-/// A file that is known to be small is read at once; this is one chunk with a usual header.
+/// Maximum number of blocks of a small file, which is read in one operation: one chunk with a usual header.
 const SMALL_BLOCKS_MAX: u32 = 18;
 
-/// Larger files up to this one are read at once too where the response can leave at once: one read of 160 KiB is less work
-/// for the disk than three.
+/// Maximum number of blocks of a larger file that is also read in one operation if the response can be sent
+/// immediately: one read of 160 KiB is less work for the disk than three.
 const WHOLE_BLOCKS_MAX: u32 = 40;
 
-/// Bytes of the largest file that is read at once.
+/// Maximum size in bytes of a file that is read in one operation.
 pub const WHOLE_BYTES_MAX: u64 = WHOLE_BLOCKS_MAX as u64 * BLOCK_BYTES;
 
-/// See [`FirstRead::Prefix`]: two slots for heads of some 2000 bytes each, and the records of 16 MiB.
+/// Bytes of [`FirstRead::Prefix`]: two slots with header sections of some 2000 bytes each, and the records of 16 MiB.
 pub(crate) const PREFIX_BYTES: u64 = 8 << 10;
 
-/// A table of this many blocks fits into one read with the bytes before it, wherever direct reads may start.
+/// Maximum number of blocks of a file whose table fits into one read with the preceding bytes, whatever the alignment
+/// of direct reads.
 const DIRECT_BLOCKS_MAX: u32 = 1 << 20;
 
 impl ReadPlan {
-    /// The plan for the file of an entry.
+    /// Returns the plan for the file of an entry.
     pub(crate) fn new(
         key: &Key,
         access: Access,
@@ -93,7 +95,7 @@ impl ReadPlan {
     ) -> ReadPlan {
         let known = known.filter(|known| known.measured);
         let blocks = known.map(|known| known.blocks).filter(|&blocks| blocks <= DIRECT_BLOCKS_MAX);
-        // The header of an entry that is not known yet is read as any file; its sender decides how its body is.
+        // The header of an unknown entry is read through the page cache; its sender decides how the body is read.
         let direct = blocks.is_some_and(|blocks| access.is_direct(u64::from(blocks) * BLOCK_BYTES));
         let is_whole = |blocks: u32| {
             blocks <= SMALL_BLOCKS_MAX
@@ -112,13 +114,13 @@ impl ReadPlan {
         ReadPlan { name, opens, reads, reads_direct, direct, bypass_page_cache, calls_directly, first }
     }
 
-    /// The backend of reads of an open file.
+    /// Returns the backend for reads of an open file.
     pub(crate) fn reads_of(&self, file: &File) -> DiskVia {
         if file.fd().is_direct() { self.reads_direct } else { self.reads }
     }
 }
 
-/// Half of a key identifies its file, nearly always.
+/// Returns half of the key, which identifies the file with negligible collisions.
 fn name_of(key: &Key) -> u64 {
     let (_, half) = key.0.split_at(size_of::<Key>() / 2);
     u64::from_le_bytes(half.try_into().expect("a half of sixteen bytes"))
@@ -127,16 +129,16 @@ fn name_of(key: &Key) -> u64 {
 /// Opens the files of one cache.
 pub(crate) struct Opener {
     dir: Arc<Directory>,
-    /// Whether paths of entries lately were in the kernel's lookup cache.
+    /// Whether recent paths of entries were in the kernel's lookup cache.
     names: TryPredictor,
-    /// Whether entries lately were in the page cache.
+    /// Whether recent entries were in the page cache.
     data: TryPredictor,
-    /// Whether entries that were not in the page cache, and were let in, stay there.
+    /// Whether entries that were admitted to the page cache are retained there.
     admission: PageCacheAdmission,
 }
 
-/// One in this many entries that are not resident is admitted to the page cache, where admitted entries are retained:
-/// this makes one read in eight a little slower, and soon all entries are resident.
+/// One in this many non-resident entries is admitted to the page cache if admitted entries are retained. It makes one
+/// read in eight a little slower, and soon all entries are resident.
 const ADMITTED_ONE_IN_MIN: u32 = 8;
 
 impl Opener {
@@ -149,20 +151,21 @@ impl Opener {
         }
     }
 
-    /// How the file of an entry is to be opened and read.
+    /// Returns the plan for opening and reading the file of an entry.
     pub(crate) fn plan(&self, key: &Key, access: Access, known: Option<Known>) -> ReadPlan {
         ReadPlan::new(key, access, known, &self.admission)
     }
 
-    /// Lets the rest of a file bypass the page cache, if this reader may decide it.
+    /// Makes the remaining reads of a file bypass the page cache, if this is its only reader.
     pub(crate) fn bypass(&self, file: &File, plan: ReadPlan) {
         if plan.bypass_page_cache && file.is_sole() && !file.fd().is_direct() {
-            // A file system without O_DIRECT continues with the page cache.
+            // A file system without O_DIRECT continues to use the page cache.
             let _ = file.fd().set_direct(OFlags::NONBLOCK);
         }
     }
 
-    /// The open file of an entry, if it is kept open and its bytes are in memory, or are read past that anyhow.
+    /// Returns the open file of an entry, if it is kept open, and its bytes are resident or the plan does not need them
+    /// resident.
     pub(crate) fn open_file(&self, key: &Key, known: Option<Known>, plan: ReadPlan) -> Option<OpenFile> {
         let known = known.filter(|known| plan.calls_directly && known.measured)?;
         let open = open_files::find((self.dir.id(), *key), known.version, plan.direct)?;
@@ -176,7 +179,7 @@ impl Opener {
         is_resident.then_some(open)
     }
 
-    /// Opens the file of a key to be read.
+    /// Opens the file of a key for reading.
     pub(crate) async fn open(&self, key: &Key, plan: ReadPlan) -> Result<File, Errno> {
         let (dir, path) = (&self.dir, || self.dir.path_of(key).0);
         let mut flags = READ_FLAGS;
@@ -188,7 +191,7 @@ impl Opener {
             how.is_cold = true;
             if self.names.is_worth_trying() {
                 let opened = File::open_cached(None, &path(), how);
-                // Not in memory, or the kernel or file system cannot tell.
+                // The path is not cached, or the kernel or file system cannot tell.
                 let missed = matches!(opened, Err(Errno::AGAIN | Errno::INVAL | Errno::NOSYS));
                 self.names.note(!missed);
                 if !missed {
@@ -197,7 +200,7 @@ impl Opener {
             }
         }
         match File::open(None, path(), how, dir.device(), plan.opens).await {
-            // A file system without direct I/O.
+            // The file system does not support direct I/O.
             Err(Errno::INVAL) if flags.contains(OFlags::DIRECT) => {
                 how.flags = (flags - OFlags::DIRECT).bits() as i32;
                 Box::pin(File::open(None, path(), how, dir.device(), plan.opens)).await
@@ -206,7 +209,7 @@ impl Opener {
         }
     }
 
-    /// The start of a file, if that is in memory; the empty buffer comes back if it is not, or is taken not to be.
+    /// Returns the start of a file if it is resident; returns the empty buffer if it is not, or is predicted not to be.
     pub(crate) fn read_resident(
         &self,
         file: &File,

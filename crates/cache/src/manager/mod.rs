@@ -1,5 +1,5 @@
-//! [`Manager`]: the work of a cache that no request asks for. It becomes the owner of the directory, loads the index and
-//! saves it. It enforces the limits, drops unused entries, tests a failed disk, and carries out purges.
+//! [`Manager`]: the background work of a cache. It becomes the owner of the directory, loads the index and saves it. It
+//! enforces the limits, removes inactive entries, tests a failed disk, and carries out purges.
 //!
 //! ```text
 //!   not owner --lock--> loading --> managing: room, inactive, trial, purger, snapshot --stop--> saved, unlocked
@@ -30,36 +30,37 @@ use crate::manager::scrub::Scrub;
 use crate::manager::snapshot::{save_snapshot, set_aside};
 use crate::note::Note;
 
-/// How often the free space of the file system is read if `min_free` is set; between, reservations count.
+/// Interval of queries of the file system's free space if `min_free` is set; reservations are counted in between.
 const FREE_EVERY: Duration = Duration::from_secs(1);
 
-/// Shortest and longest interval of scans of the index for inactive entries.
+/// Minimum and maximum interval of scans of the index for inactive entries.
 const INACTIVE_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
-/// How often the index is saved while the cache is in use.
+/// Interval of saves of the index while the cache is in use.
 const SNAPSHOT_EVERY: Duration = Duration::from_secs(300);
 
-/// Purges above which they are worked off without `purger=on`, at least and at most. Between, one for every
-/// [`ENTRIES_PER_PURGE`] entries: all of those are read for it, so that the work for one purge stays the same.
+/// Minimum and maximum number of purges above which a sweep is started without `purger=on`. Between the two, the limit
+/// is one purge per [`ENTRIES_PER_PURGE`] entries: a sweep reads all entries, so that the work per purge stays the
+/// same.
 const PURGES_MANY: (usize, usize) = (1 << 10, 1 << 16);
 
 /// See [`PURGES_MANY`].
 const ENTRIES_PER_PURGE: usize = 16;
 
-/// Interval of checks of purges that wait for a fetch to end.
+/// Interval of checks of purges that wait for the end of a fetch.
 const SETTLE_EVERY: Duration = Duration::from_secs(1);
 
-/// The longest that a stop waits for publications and removals in flight.
+/// Maximum time for which a stop waits for publications and removals in flight.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
-/// When something is due next.
+/// Times at which the periodic tasks are due.
 struct Due {
     free: Instant,
     inactive: Instant,
     snapshot: Instant,
-    /// The last purge that was worked off.
+    /// Sequence number of the last purge that a sweep has covered.
     purged: u64,
-    /// Purges that were kept then all the same.
+    /// Number of purges that were still stored after that sweep.
     kept: usize,
     /// Directories that could not be read so far.
     unread: Option<UnreadDirectories>,
@@ -74,7 +75,8 @@ pub(crate) struct Manager {
 }
 
 impl Manager {
-    /// Owns the directory as soon as it can, loads the index and keeps the cache within its limits, until the stop.
+    /// Takes ownership of the directory as soon as possible, loads the index and keeps the cache within its limits,
+    /// until the stop.
     pub(crate) async fn run(self) {
         let dir = &self.entries.dir;
         if !dir.is_owner() {
@@ -82,7 +84,7 @@ impl Manager {
         }
         let loads = !dir.is_stopping();
         let unread = if loads { load(&self.entries, self.config.loader).await } else { None };
-        // Beside: entries are removed while the scrub reads or pauses.
+        // Concurrently: entries are removed while the scrub reads or pauses.
         rt::select(self.keep_in_order(unread), Box::pin(self.scrub())).await;
         if dir.is_owner() {
             self.finish().await;
@@ -96,7 +98,7 @@ impl Manager {
         }
     }
 
-    /// Does everything that is due, until the stop.
+    /// Runs all due tasks until the stop.
     async fn keep_in_order(&self, unread: Option<UnreadDirectories>) {
         let (dir, now) = (&self.entries.dir, rt::now());
         let mut due =
@@ -109,7 +111,7 @@ impl Manager {
         }
     }
 
-    /// Waits until the process that owns the directory is gone, and takes over from it.
+    /// Waits until the process that owns the directory has exited, and takes over from it.
     async fn wait_to_own(&self) {
         let dir = &self.entries.dir;
         loop {
@@ -122,7 +124,7 @@ impl Manager {
             }
             rt::select(dir.manager.woken(), rt::sleep_until(rt::now() + NAP)).await;
         }
-        // The other process has changed the files that this one had seen.
+        // The other process has changed the files that are in this index.
         self.forget_all();
         self.entries.purges.follow().await;
         let owned = Arc::clone(dir);
@@ -195,7 +197,7 @@ impl Manager {
         }
     }
 
-    /// Writes a small file and removes it: the disk that has failed may work again.
+    /// Writes a small file and removes it, to test whether a failed disk works again.
     async fn try_disk(&self) {
         let dir = &self.entries.dir;
         let Ok(temp) = TempFile::create(dir).await else { return };
@@ -212,7 +214,7 @@ impl Manager {
 
     async fn ask_free(&self) {
         let (dir, space) = (&self.entries.dir, &self.entries.space);
-        // A number that cannot be had is taken to be as before.
+        // If the query fails, the last value remains.
         if space.has_min_free()
             && let Ok(free) = dir.space().await
         {
@@ -220,7 +222,7 @@ impl Manager {
         }
     }
 
-    /// Evicts until there is room for further fills, with a limited number of removals in flight.
+    /// Evicts until there is space for further fills, with a limited number of removals in flight.
     async fn make_room(&self) {
         let pace = Paced::new(self.config.manager);
         loop {
@@ -238,7 +240,7 @@ impl Manager {
         }
     }
 
-    /// Removes entries without a request in `inactive`.
+    /// Removes entries that were not requested for `inactive`.
     async fn drop_inactive(&self) {
         let entries = &self.entries;
         let before_s = now_s().saturating_sub(self.config.inactive.as_secs() as u32);
@@ -257,21 +259,22 @@ impl Manager {
             if entries.dir.is_stopping() {
                 return;
             }
-            // Others have their turn between two locks.
+            // Other tasks run between two locks.
             rt::yield_now().await;
         }
     }
 
-    /// Works purges off where there are many, or `purger=on` is written.
+    /// Starts a sweep of the purges if there are many, or with `purger=on`.
     async fn forget_purges(&self, due: &mut Due) {
         let entries = &self.entries;
         let kept = entries.purges.set().len();
-        // Entries of older questions may still come.
+        // Responses to requests before these purges may still be stored.
         let sequence = entries.sequence().min(entries.settling.settled());
         let (least, most) = PURGES_MANY;
         let many = (entries.index.len() / ENTRIES_PER_PURGE).clamp(least, most);
         let is_wanted = self.config.purger || kept.saturating_sub(due.kept) > many;
-        // An unknown entry is not checked, so a purge is needed while directories are unread.
+        // A sweep does not check entries that are not in the index, so purges are retained while directories are
+        // unread.
         if kept > 0 && is_wanted && sequence > due.purged && entries.is_loaded() {
             let pace = if self.config.purger { self.config.purger_pace } else { self.config.manager };
             work_off_purges(&self.lookup, sequence, pace).await;
@@ -279,22 +282,22 @@ impl Manager {
         }
     }
 
-    /// Ends the work on the directory, saves the index and lets another process have it.
+    /// Ends the work on the directory, saves the index and releases the directory to another process.
     async fn finish(&self) {
         let (entries, dir) = (&self.entries, &self.entries.dir);
         let deadline = rt::now() + STOP_MAX;
-        // Entries that clients have had as stored, and only the disk has not.
+        // Complete entries that are not on the disk yet.
         while !self.backlog.is_empty() && rt::now() < deadline {
             rt::sleep_until(rt::now() + Duration::from_millis(1)).await;
         }
         dir.end_owning();
-        // Work that had begun before may still change an entry.
+        // Work that began earlier may still change an entry.
         debug_assert!(!dir.is_owner() && dir.is_stopping());
         while !entries.is_quiet() && rt::now() < deadline {
             rt::sleep_until(rt::now() + Duration::from_millis(1)).await;
         }
         if entries.is_measured() && dir.health.can_write() {
-            // Where it cannot be saved, the next start walks.
+            // Without a snapshot, the next start reads all directories.
             let _ = save_snapshot(entries, entries.is_quiet()).await;
         }
         dir.unlock();

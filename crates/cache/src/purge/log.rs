@@ -1,17 +1,20 @@
-//! Purges on disk: [`PurgeLog`], which is written before a purge is confirmed, and read before anything else at a start.
+//! Purges on disk: [`PurgeLog`]. It is written before a purge is confirmed, and it is the first file that is read at a
+//! start.
 //!
 //! ```text
-//!   purge -- its number, and its record in the group --+--> waits for its group --> confirmed
-//!                                                      |         ^
-//!                  one task: takes the group, one write, one fdatasync; meanwhile the next group gathers
-//!
-//!   rewriting (manager): records are gathered beside from here on -- what is kept, in parts -- file system synchronised --
-//!                        the records from beside -- fdatasync -- rename
+//!   purge: number, record added to the group --+--> waits for its group --> confirmed
+//!                                              |         ^
+//!                 one task: takes the group, one write, one fdatasync; during that time the next group gathers
+//! >
+//!   rewriting (manager): from here on, records are also gathered aside -- stored purges written, shard by shard --
+//!                        file system synchronised -- the records gathered aside -- fdatasync -- rename
 //! ```
-//! The log is a file of records ([`crate::purge::encode`]) with zeroes behind them. Each group is written behind the last
-//! one that was whole, so that one which was torn is written over. The file stays open from one group to the next. A group
-//! is taken after the tasks that were ready have run, so that clients who purge again at once are in it. The work for a purge
-//! does not depend on how many are kept: a log of twice its last length is written to a new file, while purges continue.
+//! The log is a file of records ([`crate::purge::encode`]) followed by zeroes. Each group is written behind the last
+//! complete record, so that a torn group is overwritten. The file stays open between groups. A group is taken after the
+//! ready tasks have run, so that it includes the next purges of clients that purge again immediately.
+//!
+//! The cost of a purge does not depend on the number of stored purges: a log that has doubled its length is written to
+//! a new file while purges continue.
 
 use std::ffi::{CStr, CString};
 use std::future::poll_fn;
@@ -37,59 +40,59 @@ use crate::key::Key;
 use crate::purge::{Fate, Log, Purges, Scope, TEXT_MAX, encode};
 use crate::stats::Counter;
 
-/// The log in the cache's directory.
+/// Name of the log in the cache's directory.
 pub(crate) const LOG_NAME: &str = "ringroad.purges";
 
-/// A shorter log is never rewritten: purges wait for a rewrite's end, and it brings all that is dirty on the file system to
-/// the device. A start reads this much in a tenth of a second.
+/// Size in bytes below which the log is never rewritten. Purges wait for the end of a rewrite, which flushes all dirty
+/// data of the file system to the device. A start reads this size in a tenth of a second.
 const REWRITE_BYTES: u64 = 8 << 20;
 
-/// Longest log that is read: [`crate::purge::NAMES_MAX`] tags of usual length, several times over.
+/// Maximum number of bytes of the log that are read: several times [`crate::purge::NAMES_MAX`] tags of usual length.
 const LOG_BYTES_MAX: u64 = 1 << 30;
 
-/// Zeroes that are written behind a group when it needs room: a write into a file that does not grow is on the device in
-/// a fraction of the time. Some thousands of records.
+/// Number of zero bytes that are written behind a group when the file has to grow. Flushing a write that does not
+/// extend the file takes a fraction of the time. The space is enough for some thousands of records.
 const ROOM_BYTES: usize = 256 << 10;
 
-/// Bytes of a write during the rewrite of the log.
+/// Number of bytes per write during a rewrite of the log.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// A recently changed log may change again with the same times, which may be as coarse as a tick of the kernel's clock.
+/// Age below which a change of the log may be invisible: file times may be as coarse as a tick of the kernel's clock.
 const TICK: Duration = Duration::from_millis(100);
 
 /// The purges of a cache and their log.
 pub(crate) struct PurgeLog {
     dir: Arc<Directory>,
     set: RwLock<Purges>,
-    /// Purges that were confirmed, and groups of them that were written.
+    /// Number of confirmed purges, and of written groups.
     pub(crate) confirmed: Counter,
     pub(crate) writes: Counter,
-    /// Bytes of whole records.
+    /// Number of bytes of complete records.
     good: AtomicU64,
-    /// Above this many bytes it is rewritten.
+    /// Size in bytes above which the log is rewritten.
     rewrite_at: AtomicU64,
-    /// Whether its name is on the device.
+    /// Whether the file name of the log is durable.
     is_named: AtomicBool,
     group: Mutex<Group>,
-    /// The log as the last group left it, for whichever thread writes the next one.
+    /// The open log file after the last group, for the thread that writes the next group.
     file: Mutex<Option<OwnedFd>>,
-    /// The log as a process saw it that does not own it.
+    /// State of the log file as last read by a process that does not own it.
     seen: Mutex<Option<Seen>>,
 }
 
-/// Purges that are written next, together.
+/// Purges that are written next, in one group.
 #[derive(Debug, Default)]
 struct Group {
     records: Vec<u8>,
     count: u64,
     batch: Arc<Batch>,
-    /// Whether a task writes.
+    /// Whether a task is writing groups.
     is_written: bool,
-    /// Records written since the rewrite of the log began.
+    /// Records written since a rewrite of the log began.
     beside: Option<Vec<u8>>,
 }
 
-/// How those that wait for one group hear of it.
+/// Passes the result of a group to the waiting tasks.
 #[derive(Debug, Default)]
 struct Batch(Mutex<BatchState>);
 
@@ -128,10 +131,11 @@ impl Batch {
     }
 }
 
-/// The task that writes groups. Dropped on the way, as when its thread ends, it fails those that wait.
+/// The task that writes groups. When it is dropped before its end, for example because its thread exits, it fails the
+/// waiting purges.
 struct Writer {
     log: Arc<PurgeLog>,
-    /// Those that wait for the group that is being written.
+    /// Waiting purges of the group that is being written.
     batch: Option<Arc<Batch>>,
     is_done: bool,
 }
@@ -151,10 +155,10 @@ impl Drop for Writer {
     }
 }
 
-/// The operation, for messages.
+/// Name of the operation, for messages.
 const WRITING: &str = "writing a purge";
 
-/// Size, change and number of the log's file.
+/// Size, change time and inode of the log file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     size: u64,
@@ -168,7 +172,7 @@ impl From<Stat> for Seen {
     }
 }
 
-/// Reads the log at a start; returns its bytes. These calls wait for the disk.
+/// Reads the log at a start; returns its bytes. These calls block on the disk.
 fn read(directory: &Path) -> Result<Vec<u8>, OpenError> {
     let path = directory.join(LOG_NAME);
     let failed = |errno| OpenError::Directory { path: path.clone(), errno };
@@ -176,7 +180,7 @@ fn read(directory: &Path) -> Result<Vec<u8>, OpenError> {
     let file = match rustix::fs::open(path.as_os_str().as_bytes(), flags, rustix::fs::Mode::empty()) {
         Ok(file) => file,
         Err(Errno::NOENT) => return Ok(Vec::new()),
-        // A cache with an unreadable purge log must not be used: purged entries could come back.
+        // A cache with an unreadable purge log must not be used: purged entries would be valid again.
         Err(errno) => return Err(failed(errno)),
     };
     let size = rustix::fs::fstat(&file).map_err(failed)?.st_size as u64;
@@ -194,7 +198,7 @@ fn read(directory: &Path) -> Result<Vec<u8>, OpenError> {
     Ok(bytes)
 }
 
-/// Follows all whole records; returns their bytes.
+/// Applies all complete records; returns their bytes.
 fn apply(purges: &mut Purges, bytes: &[u8]) -> u64 {
     let mut log = Log::new(bytes, crc32c::of);
     for purge in log.by_ref() {
@@ -204,7 +208,7 @@ fn apply(purges: &mut Purges, bytes: &[u8]) -> u64 {
 }
 
 impl PurgeLog {
-    /// Reads the log at a start. These calls wait for the disk.
+    /// Reads the log at a start. These calls block on the disk.
     pub(crate) fn open(path: &Path, dir: &Arc<Directory>) -> Result<PurgeLog, OpenError> {
         let mut purges = Purges::default();
         let good = apply(&mut purges, &read(path)?);
@@ -222,22 +226,23 @@ impl PurgeLog {
         })
     }
 
-    /// The purges that are kept.
+    /// Returns the stored purges.
     pub(crate) fn set(&self) -> RwLockReadGuard<'_, Purges> {
         self.set.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, to forget some.
+    /// Returns the stored purges for changes.
     pub(crate) fn set_mut(&self) -> RwLockWriteGuard<'_, Purges> {
         self.set.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is to be rewritten.
+    /// Whether the log should be rewritten.
     pub(crate) fn is_long(&self) -> bool {
         self.good.load(Ordering::Relaxed) > self.rewrite_at.load(Ordering::Relaxed)
     }
 
-    /// Purges. Returns when all of these hold after a crash too, with the number of the first. The others follow it.
+    /// Adds purges. Returns when all of them are durable, with the number of the first; the numbers of the others
+    /// follow.
     pub(crate) async fn add(self: &Arc<PurgeLog>, scopes: Vec<Scope>, fate: Fate) -> Result<u64, StoreError> {
         if !self.dir.is_owner() {
             return Err(StoreError::NotOwner);
@@ -250,9 +255,9 @@ impl PurgeLog {
         Ok(number)
     }
 
-    /// Gives purges their numbers and adds their records to the group that is written next.
+    /// Numbers purges and adds their records to the group that is written next.
     fn gather(self: &Arc<PurgeLog>, scopes: Vec<Scope>, fate: Fate) -> (u64, Arc<Batch>) {
-        // One lock for both, so that numbers come in the order of the log.
+        // One lock for both, so that the order of the numbers is the order in the log.
         let mut group = self.group();
         let mut purges = self.set_mut();
         let number = purges.sequence() + 1;
@@ -277,7 +282,7 @@ impl PurgeLog {
         self.group.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The open file of the log, which is taken.
+    /// Takes the open log file.
     fn take_file(&self) -> Option<File> {
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner).take();
         file.map(File::new)
@@ -287,11 +292,11 @@ impl PurgeLog {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds records to the log and brings them to the device.
+    /// Appends records to the log and flushes them to the device.
     async fn append(&self, mut records: Vec<u8>) -> Result<(), Errno> {
         let dir = &self.dir;
         let good = self.good.load(Ordering::Relaxed);
-        // It may have been removed, or another one may have its name by now.
+        // The open file may have been removed, or another file may have its name now.
         let is_named = |file: &File| file.stat_inline().is_ok_and(|stat| stat.links > 0);
         let file = match self.take_file().filter(is_named) {
             Some(file) => file,
@@ -299,7 +304,7 @@ impl PurgeLog {
         };
         let size = file.stat_inline()?.size;
         if size < good {
-            // It was cut or removed by hand: all that is kept is written again, these records with it.
+            // The file was truncated or removed by hand: all stored purges are written again, including these records.
             return self.write_anew().await;
         }
         let end = good + records.len() as u64;
@@ -319,13 +324,13 @@ impl PurgeLog {
         Ok(())
     }
 
-    /// Rewrites the log while purges continue: forgotten purges leave the disk.
+    /// Rewrites the log while purges continue: forgotten purges are removed from the disk.
     pub(crate) async fn rewrite(&self) {
         self.group().beside = Some(Vec::new());
         let result = self.write_beside().await;
         self.group().beside = None;
         if let Err(errno) = result {
-            // Not at once again.
+            // Delays the next attempt.
             self.rewrite_at.store(2 * self.good.load(Ordering::Relaxed), Ordering::Relaxed);
             self.dir.write_failed(WRITING, errno);
         }
@@ -335,7 +340,7 @@ impl PurgeLog {
         let beside = self.dir.temp_path();
         let written = async {
             let (file, len) = self.write_kept(&beside).await?;
-            // A purge that is forgotten must not be outlived by its file where the power fails.
+            // The removal of a purged file must be durable before its purge is forgotten, in case of a power failure.
             self.dir.sync_all().await?;
             self.dir.sync(&file).await?;
             // No group is written from here on.
@@ -350,21 +355,21 @@ impl PurgeLog {
         result
     }
 
-    /// The same for the task that writes groups, in the place of a log that has been lost.
+    /// Writes all stored purges to a new log, in place of a lost one; for the task that writes groups.
     async fn write_anew(&self) -> Result<(), Errno> {
         let beside = self.dir.temp_path();
         let (file, len) = Box::pin(self.write_kept(&beside)).await?;
         self.replace(&file, len, Vec::new(), &beside).await
     }
 
-    /// Writes all purges that are kept to a new file; returns it and its length.
+    /// Writes all stored purges to a new file; returns the file and its length.
     async fn write_kept(&self, path: &CStr) -> Result<(File, u64), Errno> {
         let file = self.dir.create(path.to_owned(), Create::New).await?;
         let (mut at, mut text) = (0, Vec::new());
         for part in 0..Purges::PARTS {
-            // A lock for each part: lookups and purges continue in between.
+            // Locks one shard at a time: lookups and purges continue in between.
             for purge in self.set().part(part) {
-                // One that is too long was never taken.
+                // `encode` fails only for texts that are too long, and `add` rejects those.
                 encode(&purge, crc32c::of, &mut text);
             }
             if text.len() >= PIECE_BYTES || part + 1 == Purges::PARTS {
@@ -378,25 +383,26 @@ impl PurgeLog {
         Ok((file, at))
     }
 
-    /// Puts a new log in the place of the old one, with these records at its end.
+    /// Replaces the log by a new one, with these records at its end.
     async fn replace(&self, file: &File, len: u64, since: Vec<u8>, path: &CStr) -> Result<(), Errno> {
         let dir = &self.dir;
         let end = len + since.len() as u64;
         dir.write(file, len, since.into()).await?;
         dir.sync(file).await?;
         dir.rename(path.to_owned(), self.path()).await?;
-        // The old file would keep its room on the disk until the next purge.
+        // The open old file would occupy disk space until the next purge.
         drop(self.take_file());
         self.good.store(end, Ordering::Relaxed);
         self.rewrite_at.store((2 * end).max(REWRITE_BYTES), Ordering::Relaxed);
-        // Without this a crash could bring the old log back, which lacks later purges.
+        // Until the rename is durable, a crash could restore the old log, which lacks later purges.
         self.is_named.store(false, Ordering::Relaxed);
         dir.sync_names().await?;
         self.is_named.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Follows the purges of the process that owns the directory. The look at the log is a call that finds it in memory.
+    /// Applies the purges of the process that owns the directory. The check for changes of the log is a stat without
+    /// disk access.
     pub(crate) async fn follow(&self) {
         let dir = &self.dir;
         let Ok(stat) = file::stat_now(&self.path()) else { return };
@@ -406,7 +412,7 @@ impl PurgeLog {
         }
         let Ok(file) = dir.open_file(self.path(), OFlags::RDONLY).await else { return };
         let Ok(stat) = file.stat_inline() else { return };
-        // The same file has grown behind the part that was read.
+        // The same file has grown behind the range that was read.
         let is_same = seen.is_some_and(|seen| seen.inode == stat.inode);
         let from = if is_same { self.good.load(Ordering::Relaxed) } else { 0 };
         let to = stat.size.min(LOG_BYTES_MAX);
@@ -415,7 +421,7 @@ impl PurgeLog {
         debug_assert!(good <= to.max(from), "no record lies behind the end");
         self.good.store(good, Ordering::Relaxed);
         let changed = UNIX_EPOCH + Duration::new(stat.changed.0.max(0) as u64, stat.changed.1);
-        // A log that may change without a sign of it is read again the next time.
+        // If the log may still change with the same times, the next call reads it again.
         let is_settled = rt::wall().duration_since(changed).is_ok_and(|age| age >= TICK);
         let seen = Seen { size: if is_settled { stat.size } else { u64::MAX }, ..stat.into() };
         *self.seen() = Some(seen);
@@ -427,7 +433,7 @@ impl PurgeLog {
 }
 
 impl Writer {
-    /// Writes one group after the other, until none has come meanwhile.
+    /// Writes group after group until no new group has gathered.
     async fn write_groups(mut self) {
         let log = Arc::clone(&self.log);
         let dir = &log.dir;
@@ -448,12 +454,12 @@ impl Writer {
                 batch.finish(result);
             }
             dir.manager.wake();
-            // Those that were woken may purge again now.
+            // Woken tasks may purge again before the next group is taken.
             rt::step_aside().await;
         }
     }
 
-    /// The records of the next group; without one the task has ended, and the next purge begins another.
+    /// Takes the records of the next group. Without records, the task has ended, and the next purge starts another one.
     fn take_group(&mut self) -> Option<(Vec<u8>, u64)> {
         let mut group = self.log.group();
         let group = &mut *group;
@@ -471,7 +477,7 @@ impl Writer {
     }
 }
 
-/// The lock on the log: a key that no text is known to have.
+/// Returns the lock key of the log: a key that no known text maps to.
 fn log_key() -> Key {
     Key([0; 16])
 }

@@ -1,13 +1,13 @@
-//! When a purge may be forgotten: once no object that it matches is stored, nor may be stored by a fill with an earlier
-//! request.
+//! Decides when a purge may be forgotten: once no matching object is stored, and none can be stored by a fill whose
+//! upstream request was sent before the purge.
 //!
 //! ```text
-//!   purge of a key --entry in the index--> its file is removed --+--> no older question is open, no variant --> forgotten
+//!   purge of a key --entry in the index--> its file is removed --+--> no older request in flight, no variant --> forgotten
 //!                  \-------------------------- none -------------+           `--> pending, or kept for the sweep
-//!   tags, patterns, variants, what a start has found in the log --many of them--> sweep: every entry is read --> forgotten
+//!   tags, patterns, variants, purges read at a start --many of them--> sweep: every entry is read --> forgotten
 //! ```
-//! A key costs nothing once it is settled. The other purges are forgotten by a sweep, which begins when there are as many as
-//! make it worth its reads.
+//! A purge of a key is forgotten as soon as it is settled. The other purges are forgotten by a sweep, which starts when
+//! there are enough purges to justify its reads.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -17,29 +17,29 @@ use std::time::Duration;
 
 use crate::key::{Key, KeyMap};
 
-/// A request to an upstream: the number of the last purge when it was sent. The stored response has this number. Later
-/// purges are remembered until it is dropped.
+/// A request to an upstream with the sequence number of the last purge when it was sent. The stored response gets this
+/// number. Later purges are retained until this value is dropped.
 #[derive(Debug)]
 pub struct Asked {
     number: u64,
-    /// `None` of a number that nothing new is stored with.
+    /// `None` for a number with which no new entry is stored.
     open: Option<Arc<Questions>>,
 }
 
-/// Questions that are open.
+/// The upstream requests in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Questions {
-    /// How many of each number.
+    /// Number of requests in flight for each sequence number.
     open: Mutex<BTreeMap<u64, usize>>,
 }
 
 impl Asked {
-    /// The number of an entry that is there already.
+    /// Returns a value with the number of an existing entry.
     pub(crate) fn before(number: u64) -> Arc<Asked> {
         Arc::new(Asked { number, open: None })
     }
 
-    /// The number of the last purge at the time of the question.
+    /// Returns the sequence number of the last purge when the request was sent.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -61,13 +61,13 @@ impl Drop for Asked {
 impl Questions {
     fn ask(self: &Arc<Questions>, number: impl FnOnce() -> u64) -> Arc<Asked> {
         let mut open = self.open();
-        // Read under the lock: a purge that comes now is not forgotten before this question is known.
+        // The number is read under the lock: a concurrent purge cannot be forgotten before this request is registered.
         let number = number();
         *open.entry(number).or_default() += 1;
         Arc::new(Asked { number, open: Some(Arc::clone(self)) })
     }
 
-    /// Purges up to this number are younger than no open question.
+    /// Returns the highest purge number for which all requests in flight were sent after the purge.
     fn settled(&self) -> u64 {
         self.open().keys().next().copied().unwrap_or(u64::MAX)
     }
@@ -77,10 +77,11 @@ impl Questions {
     }
 }
 
-/// Bits of [`Families`]: 128 KiB. With a million keys that have variants most purges wait for the sweep.
+/// Number of bits of [`Families`]: 128 KiB. With a million keys that have variants, most purges wait for the sweep.
 const FAMILY_BITS: usize = 1 << 20;
 
-/// Keys that have variants in files of other names: a bit for each, which several keys may share.
+/// Keys that have variants in files with other names: one bit per key, which several keys may share (a Bloom filter
+/// with one hash).
 #[derive(Debug)]
 struct Families(Box<[AtomicU64]>);
 
@@ -102,27 +103,27 @@ impl Families {
     }
 }
 
-/// The longest that a sweep waits for removals; after it the purges are kept until the next one.
+/// Maximum time for which a sweep waits for removals; afterwards, the purges are retained until the next sweep.
 const REMOVAL_MAX: Duration = Duration::from_secs(30);
 
-/// Files that are being removed.
+/// Files that are being removed, by key.
 #[derive(Debug, Default)]
 struct Removing {
-    /// How many removals of a key are in flight, and the purge that they settle, or 0.
+    /// Number of removals of a key in flight, and the purge that they settle, or 0.
     under_way: KeyMap<(u32, u64)>,
-    /// Files that could not be removed: the index does not know them, and the next start will.
+    /// Files that could not be removed: they are not in the index now, but the next start will add them.
     left: KeyMap<()>,
 }
 
-/// State of purges that may be forgotten.
+/// State that decides which purges may be forgotten.
 #[derive(Debug)]
 pub(crate) struct Settling {
     questions: Arc<Questions>,
     families: Families,
     removing: Mutex<Removing>,
-    /// Purges of keys that an open question is older than, in the order in which they came.
+    /// Purges of keys that were added while an older request was in flight, in the order of their numbers.
     pending: Mutex<VecDeque<(Key, u64)>>,
-    /// Whether every entry was checked, so that all variants are among the families.
+    /// Whether every entry was checked, so that all variants are recorded in `families`.
     is_surveyed: AtomicBool,
 }
 
@@ -140,48 +141,48 @@ impl Default for Settling {
 }
 
 impl Settling {
-    /// A new question; `number` is the last purge by then.
+    /// Registers an upstream request; `number` returns the last purge at this time.
     pub(crate) fn ask(&self, number: impl FnOnce() -> u64) -> Arc<Asked> {
         self.questions.ask(number)
     }
 
-    /// An entry lies at another name than its primary key.
+    /// Records that an entry is stored under another name than its primary key.
     pub(crate) fn add_variant(&self, primary: &Key) {
         self.families.add(primary);
     }
 
-    /// Every entry was checked.
+    /// Records that every entry was checked.
     pub(crate) fn surveyed(&self) {
         self.is_surveyed.store(true, Ordering::Release);
     }
 
-    /// Whether entries of this key may lie at other names.
+    /// Whether entries of this key may be stored under other names.
     pub(crate) fn may_have_variants(&self, key: &Key) -> bool {
         self.families.may_have(key)
     }
 
-    /// Whether this purge of a key could be forgotten if nothing is stored under the key.
+    /// Whether this purge of a key could be forgotten, provided that nothing is stored under the key.
     pub(crate) fn may_forget(&self, key: &Key, purge: u64) -> bool {
         let is_surveyed = self.is_surveyed.load(Ordering::Acquire);
         is_surveyed && !self.families.may_have(key) && self.is_removed(key, purge)
     }
 
-    /// Keeps a purge of a key until no older question is open.
+    /// Retains a purge of a key until no older request is in flight.
     pub(crate) fn postpone(&self, key: &Key, purge: u64) {
         self.pending().push_back((*key, purge));
     }
 
-    /// Purges up to this number are younger than no open question.
+    /// Returns the highest purge number for which all requests in flight were sent after the purge.
     pub(crate) fn settled(&self) -> u64 {
         self.questions.settled()
     }
 
-    /// The file of a key is about to be removed.
+    /// Records that the file of a key is about to be removed.
     pub(crate) fn begin_removal(&self, key: &Key) {
         self.removing().under_way.entry(*key).or_default().0 += 1;
     }
 
-    /// It was removed, or could not be; returns the purge that this settles.
+    /// Records the result of a removal; returns the purge that this settles.
     pub(crate) fn end_removal(&self, key: &Key, is_gone: bool) -> Option<u64> {
         let mut removing = self.removing();
         match is_gone {
@@ -199,7 +200,7 @@ impl Settling {
         Some(purge).filter(|purge| is_gone && *purge > 0)
     }
 
-    /// Whether the file of a key is gone for certain. A removal in flight settles this purge later.
+    /// Whether the file of a key is certainly removed. If a removal is in flight, it settles this purge later.
     pub(crate) fn is_removed(&self, key: &Key, purge: u64) -> bool {
         let mut removing = self.removing();
         if let Some((_, later)) = removing.under_way.get_mut(key) {
@@ -209,7 +210,7 @@ impl Settling {
         !removing.left.contains_key(key)
     }
 
-    /// Waits for the removals in flight; returns whether all files are gone that were to be removed.
+    /// Waits for the removals in flight; returns whether all files were removed.
     pub(crate) async fn all_removed(&self) -> bool {
         let mut keys: Vec<Key> = self.removing().under_way.keys().copied().collect();
         let deadline = rt::now() + REMOVAL_MAX;
@@ -229,7 +230,7 @@ impl Settling {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first pending purge that no open question is older than.
+    /// Removes and returns the first pending purge, if no older request is in flight.
     pub(crate) fn next_pending(&self) -> Option<(Key, u64)> {
         let settled = self.settled();
         let mut pending = self.pending();
@@ -237,7 +238,7 @@ impl Settling {
         pending.pop_front()
     }
 
-    /// Whether a purge waits for the end of a question.
+    /// Whether a purge waits for the end of an upstream request.
     pub(crate) fn is_pending(&self) -> bool {
         !self.pending().is_empty()
     }
