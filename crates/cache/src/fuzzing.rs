@@ -9,8 +9,8 @@ use crate::purge::{Fate, Log, Purge, Purges, Scope, Subject, encode};
 /// The header of an entry: decodes raw bytes, and the same bytes behind a valid start and with a valid checksum.
 ///
 /// # Panics
-/// When a property does not hold: a header that was read is written and read back the same, a header cut short asks for
-/// more bytes than there are, and texts lie inside the bytes.
+/// When a property does not hold: a decoded header can be encoded and decoded again without a change, decoding a
+/// truncated header requests more bytes than there are, and texts lie inside the bytes.
 pub fn entry_header(bytes: &[u8]) {
     check_header(bytes);
     let mut file = bytes.to_vec();
@@ -18,14 +18,14 @@ pub fn entry_header(bytes: &[u8]) {
     let room = u32::from_le_bytes([file[8], file[9], file[10], file[11]]) as usize;
     repair(&mut file, 0);
     check_header(&file);
-    // A second slot, at the offset that the first one names.
+    // A second slot, at the offset that the first slot specifies.
     if room.is_multiple_of(512) && room + header::FIXED_BYTES <= file.len() {
         repair(&mut file, room);
         check_header(&file);
     }
 }
 
-/// Gives the slot at `start` the magic bytes and the checksum of its content, which random changes would never find.
+/// Gives the slot at `start` the magic number and the checksum of its content, which random changes would never find.
 fn repair(file: &mut [u8], start: usize) {
     let slot = &mut file[start..];
     slot[..8].copy_from_slice(b"rrcache\x01");
@@ -53,7 +53,7 @@ fn check_read(header: &Header, bytes: &[u8]) {
     let identity = Identity { layout, generation, nonce, sequence, length, primary };
     let mut slot = Vec::new();
     header::encode(&identity, text, head, &header.meta, &mut slot);
-    // Slot A is read alone if it is small; a large entry needs room for both.
+    // A small entry has slot A only; a large entry needs room for both slots.
     slot.resize(slot.len().max(if layout.is_small { 0 } else { 2 * layout.room as usize }), 0);
     let again = header::decode(&slot).expect("a header that was written can be read");
     assert_eq!((&slot[again.text.clone()], &slot[again.head.clone()]), (text, head));
@@ -67,13 +67,13 @@ fn check_read(header: &Header, bytes: &[u8]) {
 /// The purge log: reads raw bytes, and records cut out of the bytes and encoded.
 ///
 /// # Panics
-/// When a property does not hold: a record is written as the same bytes, a log cut short holds the first of the same
+/// When a property does not hold: a record is encoded to the same bytes, a truncated log contains the first of the same
 /// purges, and applied purges can be listed again.
 pub fn purge_log(bytes: &[u8]) {
     check_log(bytes);
     let mut log = Vec::new();
     for record in bytes.split(|&byte| byte == 0xff) {
-        // A valid checksum over bytes of the fuzzer's choice.
+        // A valid checksum over bytes chosen by the fuzzer.
         log.extend_from_slice(&(record.len() as u32).to_le_bytes());
         log.extend_from_slice(&crc32c::of(record).to_le_bytes());
         log.extend_from_slice(record);
@@ -82,7 +82,7 @@ pub fn purge_log(bytes: &[u8]) {
     check_log(&log[..log.len() / 2]);
 }
 
-/// An object that the purge is about, older than it.
+/// Returns an object that the purge matches and that is older than it.
 fn subject(purge: &Purge) -> Subject<'_> {
     const NONE: &KeyBytes = &[0; 16];
     let (primary, key, tags): (&KeyBytes, &[u8], &[u8]) = match &purge.scope {
@@ -108,7 +108,7 @@ fn check_log(bytes: &[u8]) {
     assert!(applied.len() <= purges.len());
     assert!(purges.iter().all(|purge| purge.sequence <= applied.sequence()));
     applied.add(Scope::All, Fate::Stale);
-    // The content of a rewritten log: the same purges.
+    // The content of a rewritten log must have the same purges.
     let mut again = Purges::default();
     (0..Purges::PARTS).flat_map(|part| applied.part(part)).for_each(|purge| again.apply(&purge));
     assert_eq!(again.sequence(), applied.sequence());

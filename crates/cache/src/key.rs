@@ -1,4 +1,4 @@
-//! Names of entries: [`Key`], the MD5 of a key's text as nginx computes it, and where its file is ([`Levels`]).
+//! Names of entries: [`Key`], the MD5 of the key text as nginx computes it, and the path of its file ([`Levels`]).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -6,23 +6,23 @@ use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
 use md5::{Digest, Md5};
 
-/// Name of an entry: the MD5 of the key's text, or of a primary key and a variant. Every entry holds the text, and
-/// every lookup compares it, which distinguishes two texts with one MD5.
+/// Name of an entry: the MD5 of the key text, or of a primary key and a variant. Every entry contains its key text, and
+/// every lookup compares it, so two texts with the same MD5 are distinguished.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key(pub [u8; 16]);
 
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // Keys have one length, which need not be hashed.
+        // Keys have a fixed length, which need not be hashed.
         state.write(&self.0);
     }
 }
 
-/// Values by key.
+/// A map from keys to values.
 pub type KeyMap<V> = HashMap<Key, V, KeyHash>;
 
-/// Hashes keys. They are digests, so their bits are spread already; but clients can search for texts whose digests
-/// share some bits. So they are folded with secret numbers.
+/// Hash function for keys. Keys are digests, so their bits are already spread, but clients can search for texts whose
+/// digests share some bits. So the bits are mixed with secret numbers.
 #[derive(Clone, Debug)]
 pub struct KeyHash {
     seed: u64,
@@ -66,23 +66,23 @@ impl Hasher for KeyHasher {
     }
 }
 
-/// Characters of a key as it is written in file names.
+/// Number of characters of a key in file names.
 pub const HEX_LEN: usize = 32;
 
 impl Key {
-    /// The key of a key's text (the value of `proxy_cache_key`).
+    /// Returns the key of a key text (the value of `proxy_cache_key`).
     pub fn of(text: &[u8]) -> Key {
         Key(Md5::digest(text).into())
     }
 
-    /// The key of one variant (RFC 9111, section 4.1) of the resource that `self` names. `variant` is the selector's
-    /// value for the request.
+    /// Returns the key of one variant (RFC 9111, section 4.1) of the resource with the key `self`. `variant` is the
+    /// selector's value for the request.
     #[must_use]
     pub fn variant(&self, variant: &[u8]) -> Key {
         Key(Md5::new().chain_update(self.0).chain_update(variant).finalize().into())
     }
 
-    /// The key in lower-case hexadecimal digits.
+    /// Returns the key in lower-case hexadecimal digits.
     pub fn hex(&self) -> [u8; HEX_LEN] {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut hex = [0; HEX_LEN];
@@ -93,7 +93,7 @@ impl Key {
         hex
     }
 
-    /// The key of a file's name; `None` for any other name.
+    /// Parses the key in a file name; `None` for any other name.
     pub fn from_hex(hex: &[u8]) -> Option<Key> {
         let hex: &[u8; HEX_LEN] = hex.try_into().ok()?;
         let mut key = [0; 16];
@@ -110,7 +110,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Upper-case digits are refused: a file that differs in them alone would be a second name for one key.
+/// Rejects upper-case digits, because a file name with them would be a second name for the same key.
 fn digit(byte: u8) -> Option<u8> {
     match byte {
         b'0'..=b'9' => Some(byte - b'0'),
@@ -119,8 +119,8 @@ fn digit(byte: u8) -> Option<u8> {
     }
 }
 
-/// How many digits name each level of directories, as nginx's `levels=`: up to three levels of one or two digits, taken
-/// from the end of the name.
+/// Number of digits in the names of each directory level, as nginx's `levels=`: up to three levels of one or two
+/// digits, taken from the end of the file name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Levels {
     digits: [u8; Levels::DEPTH_MAX],
@@ -128,10 +128,11 @@ pub struct Levels {
 }
 
 impl Levels {
-    /// Most levels.
+    /// Maximum number of levels.
     pub const DEPTH_MAX: usize = 3;
 
-    /// Levels with these numbers of digits; `None` when there are too many or one is neither 1 nor 2.
+    /// Returns levels with these numbers of digits; `None` when there are too many levels, or a number is neither 1 nor
+    /// 2.
     pub fn new(digits: &[u8]) -> Option<Levels> {
         if digits.len() > Levels::DEPTH_MAX || digits.iter().any(|&count| !(1..=2).contains(&count)) {
             return None;
@@ -141,18 +142,19 @@ impl Levels {
         Some(levels)
     }
 
-    /// Digits of each level.
+    /// Returns the number of digits of each level.
     pub fn digits(&self) -> &[u8] {
         &self.digits[..usize::from(self.depth)]
     }
 
-    /// Bytes of the path that [`Levels::push_path`] appends.
+    /// Returns the length of the path that [`Levels::push_path`] appends.
     pub(crate) fn path_len(&self) -> usize {
         let directories = self.digits().iter().map(|&count| 1 + usize::from(count));
         directories.sum::<usize>() + 1 + HEX_LEN
     }
 
-    /// Appends the path of a key's file below the cache's directory, and returns where each of its directories ends in `path`.
+    /// Appends the path of a key's file below the cache's directory, and returns the offset in `path` at which each
+    /// parent directory ends.
     pub(crate) fn push_path(&self, path: &mut Vec<u8>, key: &Key) -> Parents {
         let hex = key.hex();
         let mut directories = Parents::default();
@@ -170,7 +172,7 @@ impl Levels {
     }
 }
 
-/// Where the directories of an entry's path end in it, the outermost first.
+/// Offsets at which the parent directories end in an entry's path, the outermost first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Parents {
     ends: [usize; Levels::DEPTH_MAX],
@@ -178,7 +180,7 @@ pub(crate) struct Parents {
 }
 
 impl Parents {
-    /// The ends.
+    /// Returns the offsets.
     pub(crate) fn ends(&self) -> &[usize] {
         &self.ends[..usize::from(self.count)]
     }
@@ -190,7 +192,7 @@ mod tests {
 
     #[test]
     fn paths_are_nginx_paths() {
-        // The example of nginx's documentation of proxy_cache_path, levels=1:2.
+        // The example in nginx's documentation of proxy_cache_path, levels=1:2.
         let key = Key::from_hex(b"b7f54b2df7773722d382f4809d65029c").unwrap();
         let mut path = b"/data/nginx/cache".to_vec();
         let directories = Levels::new(&[1, 2]).unwrap().push_path(&mut path, &key);

@@ -1,16 +1,16 @@
-//! The cache store: responses of upstreams, kept on disk and in memory.
+//! The cache store: stores upstream responses on disk and in memory.
 //!
-//! A [`Store`] is shared by the threads of a process. [`Store::find`] returns a [`Hit`], [`Store::begin`] a [`Fill`]
-//! that becomes an entry at its commit, [`Store::extend`] adds parts to one, [`Store::refresh`] gives it a new head.
-//! Whether a response may be stored or used is the caller's: here are no HTTP and no freshness. All disk
-//! work goes through the engine of the calling thread; no call blocks it.
+//! A [`Store`] is shared by the threads of a process. [`Store::find`] returns a [`Hit`]. [`Store::begin`] returns a
+//! [`Fill`], which becomes an entry at its commit. [`Store::extend`] adds parts to an entry, [`Store::refresh`] gives
+//! it a new header section. The caller decides whether a response may be stored or used: this crate contains no HTTP
+//! and no freshness rules. All disk work goes through the engine of the calling thread; no call blocks it.
 //!
-//! The parts, each of which names only those below it: `store` (the facade), `manager` (background work), `fill` (new
-//! entries), `lookup` (hits), `entries` (the entries and their removal), [`purge`], [`index`] (with the memory tier and the
-//! space on the disk), `disk` (the directory), `format` (bytes of a file).
+//! The modules, each of which depends only on those after it: `store` (the facade), `manager` (background work), `fill`
+//! (new entries), `lookup` (hits), `entries` (the entries and their removal), [`purge`], [`index`] (with the memory
+//! tier and the disk space), `disk` (the directory), `format` (bytes of a file).
 //!
-//! Bytes on disk are trusted only as far as their checksums reach: an entry that is torn, truncated, full of zeroes or
-//! foreign is a miss. The format is drawn in `format`.
+//! Bytes on disk are used only if their checksums are correct: an entry that is torn, truncated, zeroed or of another
+//! origin is a miss. The format is shown in `format`.
 
 #![forbid(unsafe_code)]
 

@@ -1,51 +1,51 @@
-//! Numbers of a cache: [`Stats`] for readers, [`Counters`] for the code that counts.
+//! Statistics of a cache: [`Stats`] for readers, [`Counters`] for the code that counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::Refused;
 
-/// Numbers of one cache since its start, and its present content.
+/// Counters of one cache since its start, and its present content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Entries known.
+    /// Number of entries in the index.
     pub entries: u64,
-    /// Most entries that can be known (`keys_zone`).
+    /// Maximum number of entries in the index (`keys_zone`).
     pub entries_max: u64,
     /// Bytes on disk of entries and of fills in flight.
     pub bytes: u64,
     /// Bytes in the memory tier.
     pub memory_bytes: u64,
-    /// Whether all entries on disk are known.
+    /// Whether all entries on disk are in the index.
     pub is_loaded: bool,
-    /// Whether their sizes are known too.
+    /// Whether the sizes of all entries are known.
     pub is_measured: bool,
     /// Whether this process owns the directory.
     pub is_owner: bool,
-    /// Whether the disk is left alone for a while.
+    /// Whether the disk is not used for a while after failures.
     pub is_pass_through: bool,
-    /// Entries found in memory.
+    /// Lookups that found an entry in memory.
     pub hits_memory: u64,
-    /// Entries found on disk.
+    /// Lookups that found an entry on disk.
     pub hits_disk: u64,
-    /// Lookups that found nothing.
+    /// Lookups that found no entry.
     pub misses: u64,
     /// Fills begun.
     pub fills: u64,
     /// Fills that became entries.
     pub commits: u64,
-    /// Fills that did not.
+    /// Fills that did not become entries.
     pub aborts: u64,
-    /// Entries removed to make room on the disk or in the index.
+    /// Entries evicted for space on the disk or in the index.
     pub evicted: u64,
-    /// Entries removed as inactive.
+    /// Entries removed because they were inactive.
     pub inactive: u64,
     /// Entries that a purge removed.
     pub purged: u64,
     /// Purges that were carried out.
     pub purges: u64,
-    /// Writes to the purge log, each of which was synchronised for all purges in it.
+    /// Writes to the purge log; each is flushed once for all purges in it.
     pub purge_writes: u64,
-    /// Purges that some entry may still be older than.
+    /// Purges that are stored because some entry may be older.
     pub purges_kept: u64,
     /// Entries dropped because they were damaged.
     pub damaged: u64,
@@ -53,7 +53,7 @@ pub struct Stats {
     pub read_errors: u64,
     /// Writes, renames and removals that failed.
     pub write_errors: u64,
-    /// Times that the cache began to pass through.
+    /// Number of times that the cache began to pass responses through without storing them.
     pub pass_throughs: u64,
     /// Chunks with a verified checksum.
     pub verified_chunks: u64,
@@ -61,7 +61,7 @@ pub struct Stats {
     pub refused: [u64; Refused::NAMES.len()],
 }
 
-/// Where they are counted; any thread may.
+/// The counters, incremented by any thread.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) hits_memory: Counter,
@@ -78,7 +78,7 @@ pub(crate) struct Counters {
     pub(crate) refused: [Counter; Refused::NAMES.len()],
 }
 
-/// One number that only grows.
+/// A counter that only grows.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -93,7 +93,7 @@ impl Counter {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// The number.
+    /// Returns the value.
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -106,7 +106,7 @@ impl Counters {
         refused
     }
 
-    /// The counted part of the numbers.
+    /// Returns the statistics that are counted here; the other fields are 0.
     pub(crate) fn stats(&self) -> Stats {
         let mut refused = [0; Refused::NAMES.len()];
         refused.iter_mut().zip(&self.refused).for_each(|(to, from)| *to = from.get());

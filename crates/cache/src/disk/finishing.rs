@@ -1,4 +1,4 @@
-//! [`Finishing`]: a change of the disk that is not left half-done when its caller is dropped.
+//! [`Finishing`]: a change of the disk that completes even if its caller is dropped.
 
 use std::future::Future;
 use std::pin::Pin;

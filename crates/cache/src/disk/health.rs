@@ -1,4 +1,4 @@
-//! Whether the disk works: after failures the cache passes through for a while, and tries again.
+//! The state of the disk: after failures, the cache passes responses through for a while, and tries again.
 //!
 //! ```text
 //!            a write fails, or reads fail in a row
@@ -7,45 +7,45 @@
 //!      |                     time is up               v   | it fails again: twice as long
 //!      +------- it works ------------------------- on trial
 //! ```
-//! On trial the manager writes and removes a small file; reads are their own trial.
+//! During a trial, the manager writes and removes a small file; reads are their own trial.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use io::Errno;
 
-/// The first time that the disk is left alone; doubled with each failed trial.
+/// First pause without disk access, in ms; doubled with each failed trial.
 const PAUSE_FIRST_MS: u64 = 1000;
 
-/// The longest time that it is left alone.
+/// Maximum pause without disk access, in ms.
 const PAUSE_MAX_MS: u64 = 30_000;
 
-/// How long a staging directory that has failed is left alone.
+/// Time in ms for which a staging directory is not used after a failure.
 const STAGING_PAUSE_MS: u64 = 30_000;
 
-/// Reads that fail in a row before reading is given up for a while: one bad sector is one entry's fault.
+/// Number of consecutive failed reads after which reading is suspended: one bad sector affects one entry only.
 const READ_ERRORS_MAX: u32 = 3;
 
-/// The state of the disk. Times are milliseconds of the caller's clock.
+/// The state of the disk. Times are in ms of the caller's clock.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     writes: Direction,
     reads: Direction,
     read_errors: AtomicU32,
-    /// A staging directory outside of the cache is left alone until then; 0 when it works.
+    /// Time until which a staging directory outside of the cache is not used; 0 when it works.
     staging_until_ms: AtomicU64,
 }
 
-/// Reading or writing.
+/// The state of reading or writing.
 #[derive(Debug, Default)]
 struct Direction {
-    /// Left alone until then; 0 when it works.
+    /// Time until which the disk is not used; 0 when it works.
     until_ms: AtomicU64,
     pause_ms: AtomicU64,
 }
 
 impl Direction {
-    /// It failed; returns whether it was thought to work.
+    /// Records a failure; returns whether the disk worked until now.
     fn fail(&self, now_ms: u64) -> bool {
         let pause = match self.pause_ms.load(Ordering::Relaxed) {
             0 => PAUSE_FIRST_MS,
@@ -61,7 +61,7 @@ impl Direction {
         self.until_ms.swap(now_ms + pause, Ordering::Relaxed) == 0
     }
 
-    /// It works; returns whether it did not before.
+    /// Records a success; returns whether the disk had failed before.
     fn recover(&self) -> bool {
         if self.until_ms.load(Ordering::Relaxed) == 0 {
             return false;
@@ -71,16 +71,16 @@ impl Direction {
     }
 }
 
-/// The meaning of a failed call.
+/// The cause of a failed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The disk, the file system or the directory.
+    /// A fault of the disk, the file system or the directory.
     Disk,
-    /// This process, for a moment: no descriptors or memory.
+    /// A temporary shortage of descriptors or memory in this process.
     Process,
 }
 
-/// The cause of an error.
+/// Returns the cause of an error.
 pub(crate) fn fault_of(errno: Errno) -> Fault {
     match errno {
         Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::INTR | Errno::CANCELED => {
@@ -96,7 +96,7 @@ impl Health {
         self.writes.until_ms.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether entries may be read: also once the time is up, which is the trial.
+    /// Whether entries may be read: also after the pause, when the read is the trial.
     pub(crate) fn can_read(&self, now_ms: u64) -> bool {
         self.reads.until_ms.load(Ordering::Relaxed) <= now_ms
     }
@@ -107,17 +107,17 @@ impl Health {
         until != 0 && until <= now_ms
     }
 
-    /// A write failed; returns whether it is news.
+    /// Records a failed write; returns whether this changed the state.
     pub(crate) fn write_failed(&self, errno: Errno, now_ms: u64) -> bool {
         fault_of(errno) == Fault::Disk && self.writes.fail(now_ms)
     }
 
-    /// A trial succeeded; returns whether it is news.
+    /// Records a successful trial; returns whether this changed the state.
     pub(crate) fn write_worked(&self) -> bool {
         self.writes.recover()
     }
 
-    /// A read failed; returns whether it is news.
+    /// Records a failed read; returns whether this changed the state.
     pub(crate) fn read_failed(&self, errno: Errno, now_ms: u64) -> bool {
         if fault_of(errno) == Fault::Process {
             return false;
@@ -126,7 +126,7 @@ impl Health {
         count >= READ_ERRORS_MAX && self.reads.fail(now_ms)
     }
 
-    /// A read succeeded; returns whether it is news.
+    /// Records a successful read; returns whether this changed the state.
     pub(crate) fn read_worked(&self) -> bool {
         if self.read_errors.load(Ordering::Relaxed) != 0 {
             self.read_errors.store(0, Ordering::Relaxed);
@@ -134,22 +134,22 @@ impl Health {
         self.reads.recover()
     }
 
-    /// Whether files may be made in a staging directory outside of the cache.
+    /// Whether files may be created in a staging directory outside of the cache.
     pub(crate) fn staging_works(&self, now_ms: u64) -> bool {
         self.staging_until_ms.load(Ordering::Relaxed) <= now_ms
     }
 
-    /// A staging directory failed; returns whether it was thought to work.
+    /// Records a failure of a staging directory; returns whether it worked until now.
     pub(crate) fn staging_failed(&self, now_ms: u64) -> bool {
         self.staging_until_ms.swap(now_ms + STAGING_PAUSE_MS, Ordering::Relaxed) == 0
     }
 
-    /// A file of a staging directory has come into the cache.
+    /// Records that a file of a staging directory was moved into the cache.
     pub(crate) fn staging_worked(&self) {
         self.staging_until_ms.store(0, Ordering::Relaxed);
     }
 
-    /// How long from `now_ms` until a trial is due.
+    /// Returns the time from `now_ms` until a trial is due.
     pub(crate) fn trial_in(&self, now_ms: u64) -> Option<Duration> {
         let until = self.writes.until_ms.load(Ordering::Relaxed);
         (until != 0).then(|| Duration::from_millis(until.saturating_sub(now_ms)))

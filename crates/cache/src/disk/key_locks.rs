@@ -1,7 +1,7 @@
-//! Locks for changes of the file of a key: one holder at a time, over all threads.
+//! Locks for changes of the file of a key: one holder at a time, across all threads.
 //!
-//! A commit renames a file into place and an eviction removes one. Without an order between them a removal could hit the
-//! file that has just come. Readers need no lock: their open files remain valid.
+//! A commit renames a file to its final name, and an eviction removes it. Without serialisation, a removal could delete
+//! the new file. Readers need no lock: their open files remain valid.
 
 use std::collections::hash_map::Entry;
 use std::future::poll_fn;
@@ -10,7 +10,7 @@ use std::task::{Poll, Waker};
 
 use crate::key::{Key, KeyMap};
 
-/// KeyLocks in use.
+/// The locks in use, with the wakers of waiting tasks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyLocks(Arc<Mutex<KeyMap<Vec<Waker>>>>);
 
@@ -22,7 +22,7 @@ pub(crate) struct KeyLock {
 }
 
 impl KeyLocks {
-    /// The lock if it is free.
+    /// Takes the lock if it is free.
     pub(crate) fn try_lock(&self, key: &Key) -> Option<KeyLock> {
         match self.map().entry(*key) {
             Entry::Occupied(_) => None,
@@ -33,7 +33,7 @@ impl KeyLocks {
         }
     }
 
-    /// Waits for the lock; its holder needs it for a call or two of the file system.
+    /// Waits for the lock; the holder releases it after a few file system calls.
     pub(crate) async fn lock(&self, key: &Key) -> KeyLock {
         poll_fn(|context| match self.map().entry(*key) {
             Entry::Occupied(mut taken) => {
@@ -60,7 +60,7 @@ impl KeyLocks {
 
 impl Drop for KeyLock {
     fn drop(&mut self) {
-        // All are woken and race: there are seldom two.
+        // All waiting tasks are woken and race for the lock: there are seldom two.
         let waiting = self.locks.map().remove(&self.key);
         debug_assert!(waiting.is_some(), "a lock is given back once");
         waiting.into_iter().flatten().for_each(Waker::wake);

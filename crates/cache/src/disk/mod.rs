@@ -1,5 +1,5 @@
-//! The disk below a cache: its directory ([`directory`]), files that are no entries yet ([`staging`]), reads ([`read`]),
-//! the state of the disk ([`health`]), locks of keys ([`key_locks`]). This module knows no entries.
+//! The disk of a cache: its directory ([`directory`]), incomplete files ([`staging`]), reads ([`read`]), the state of
+//! the disk ([`health`]), locks of keys ([`key_locks`]). This module does not depend on entries.
 
 pub(crate) mod directory;
 pub(crate) mod finishing;

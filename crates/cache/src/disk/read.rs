@@ -1,4 +1,4 @@
-//! Reads of a file in a cache's directory, continued when they end early, into buffers of the thread.
+//! Reads of files in a cache's directory, continued after short reads, into buffers of the thread.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use rt::{Either, File};
 
 use crate::format::{ALIGN, Damage};
 
-/// Why a file could not be read as an entry.
+/// The reason why a file could not be read as an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadError {
     Disk(Errno),
@@ -16,10 +16,10 @@ pub(crate) enum ReadError {
     Damaged(Damage),
 }
 
-/// Bytes that fit into the largest buffer.
+/// Size of the largest buffer in bytes.
 const BUF_BYTES_MAX: u64 = 1 << 20;
 
-/// Reads up to `bytes` from the start of a file, as much as one read brings.
+/// Reads up to `bytes` from the start of a file, in one read.
 pub(crate) async fn read_prefix(
     file: &File,
     bytes: u64,
@@ -29,7 +29,7 @@ pub(crate) async fn read_prefix(
     read_some(file, 0, bytes, device, via).await
 }
 
-/// One read of up to `bytes` at `at`; empty at the end of the file.
+/// Reads up to `bytes` at `at` in one read; the buffer is empty at the end of the file.
 pub(crate) async fn read_some(
     file: &File,
     at: u64,
@@ -40,7 +40,7 @@ pub(crate) async fn read_some(
     read_into(buffer(bytes).await?, file, at, bytes, device, via).await
 }
 
-/// As [`read_some`], into a buffer that [`buffer`] has given for this many bytes.
+/// As [`read_some`], into a buffer that [`buffer`] has returned for this many bytes.
 pub(crate) async fn read_into(
     buf: Buf,
     file: &File,
@@ -58,7 +58,8 @@ pub(crate) async fn read_into(
 }
 
 /// Continues to read behind the content of `buf`, which starts at the start of the file, until `end` or the end of the
-/// file. A short read is legal anywhere: that of a cache file's head is what made this server.
+/// file. A short read is legal at any offset. (A short read of a cache file's header was the reason for writing this
+/// server.)
 pub(crate) async fn extend_to(
     file: &File,
     buf: Buf,
@@ -68,7 +69,7 @@ pub(crate) async fn extend_to(
 ) -> Result<Buf, ReadError> {
     let mut buf = buf;
     if end > BUF_BYTES_MAX {
-        // No header with this many texts is written.
+        // A header with this many bytes of texts is never written.
         return Err(ReadError::Damaged(Damage::Layout));
     }
     if (buf.capacity() as u64) < end && is_short_of(end) {
@@ -83,8 +84,8 @@ pub(crate) async fn extend_to(
     go_on(file, buf, 0, end, device, via).await
 }
 
-/// Continues a read after the bytes in `buf`, which starts at `start` and has room for `wanted` bytes, until it has these
-/// or the file ends.
+/// Continues a read after the bytes in `buf`, which starts at `start` and has room for `wanted` bytes, until it has
+/// these bytes or the file ends.
 async fn go_on(
     file: &File,
     buf: Buf,
@@ -96,7 +97,7 @@ async fn go_on(
     let mut buf = buf;
     let mut may_start_over = true;
     while (buf.len() as u64) < wanted {
-        // Where direct reads may start; the bytes from there on are read again.
+        // A direct read must start at a multiple of the block size, so the bytes from there are read again.
         let done = buf.len() as u64 / ALIGN * ALIGN;
         let bytes = (wanted - done).next_multiple_of(ALIGN);
         if std::mem::take(&mut may_start_over) && is_short_of(bytes) {
@@ -119,11 +120,11 @@ async fn go_on(
     Ok(buf)
 }
 
-/// Reads at `at`, after a read from the block's start has brought nothing new: either the file ends here, or the read
-/// was cut at the same byte as the one before, which a read from that byte on cannot be.
+/// Reads at `at`, after a read from the start of the block has returned no new bytes. Either the file ends here, or the
+/// read was short at the same byte as the one before, which cannot happen to a read that starts at that byte.
 async fn read_rest(file: &File, at: u64, end: u64, device: DeviceId, via: DiskVia) -> Result<Buf, ReadError> {
     match read_some(file, at, end - at, device, via).await {
-        // Open for direct reads, which start at blocks alone: then it is taken for the end.
+        // A direct read cannot start at this offset: then this is treated as the end.
         Err(ReadError::Disk(Errno::INVAL)) => {
             let mut nothing = rt::pool().get(0).ok_or(ReadError::NoMemory)?;
             nothing.set_len(0);
@@ -133,22 +134,21 @@ async fn read_rest(file: &File, at: u64, end: u64, device: DeviceId, via: DiskVi
     }
 }
 
-/// How long a read waits in line for a buffer: the default of bodies of files that wait in the same queue
-/// (`send_timeout`).
+/// Time limit for waiting for a buffer: the default (`send_timeout`) of file bodies, which wait in the same queue.
 const BUFFER_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// The part of the pool that is left to requests that come in, the bodies of which are read next.
+/// Divisor for the part of the pool that is reserved for incoming requests, whose bodies are read next.
 const SPARED_PART: u64 = 4;
 
-/// Whether a buffer of this many bytes is not available at once. A holder of a buffer must not wait for another: two
-/// such holders would wait for each other.
+/// Whether a buffer of this size is not available immediately. A task that holds a buffer must not wait for another:
+/// two such tasks could wait for each other.
 fn is_short_of(bytes: u64) -> bool {
     let pool = rt::pool();
     pool.spare_bytes() < bytes + pool.bytes_max() / SPARED_PART
 }
 
-/// An empty buffer of the thread's pool, for this many bytes or for the largest class. A stored response must not be
-/// missed because many are being sent at once.
+/// Returns an empty buffer of the thread's pool, for this many bytes or of the largest class. Waits if necessary: a
+/// stored response must not become a miss because many responses are being sent.
 pub(crate) async fn buffer(bytes: u64) -> Result<Buf, ReadError> {
     let bytes = bytes.min(BUF_BYTES_MAX) as usize;
     let spared = rt::pool().bytes_max() / SPARED_PART;
@@ -161,7 +161,7 @@ pub(crate) async fn buffer(bytes: u64) -> Result<Buf, ReadError> {
     }
 }
 
-/// Reads `wanted` bytes at `at`, in as many reads as it takes; fewer only at the end of the file.
+/// Reads `wanted` bytes at `at`, in as many reads as necessary; returns fewer only at the end of the file.
 pub(crate) async fn read_whole(
     file: &File,
     at: u64,
@@ -169,7 +169,7 @@ pub(crate) async fn read_whole(
     device: DeviceId,
     via: DiskVia,
 ) -> Result<Buf, ReadError> {
-    // Whole blocks, so that a file that is open for direct I/O can be read; the excess is cut off.
+    // Reads complete blocks, so that a file open for direct I/O can be read; the excess is removed.
     let buf = read_some(file, at, wanted.next_multiple_of(ALIGN), device, via).await?;
     if buf.len() as u64 >= wanted {
         return Ok(buf);
@@ -178,7 +178,7 @@ pub(crate) async fn read_whole(
     Box::pin(go_on(file, buf, at, wanted, device, via)).await
 }
 
-/// The bytes of a file between these offsets, as far as it has them.
+/// Reads the bytes of a file between these offsets, up to the end of the file.
 pub(crate) async fn read_all(
     file: &File,
     from: u64,

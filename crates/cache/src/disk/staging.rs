@@ -1,9 +1,9 @@
-//! Files that are no entries yet: [`TempFile`], in the cache's own staging directory or in another one
+//! Files that are not entries yet: [`TempFile`], in the cache's own staging directory or in another one
 //! (`use_temp_path=on`).
 //!
-//! A file in another directory has no name (`O_TMPFILE` of open(2)), so that nothing is left of it when the process
-//! dies. Once complete it gets one in the cache's directory, or is copied there where the two are not on one file
-//! system. A failing staging directory does not count as a failure of the cache's disk: for a while files are created
+//! A file in another directory has no name (`O_TMPFILE` of open(2)), so that the kernel removes it when the process
+//! exits. Once complete, it is linked into the cache's directory, or copied there if the two are on different file
+//! systems. A failing staging directory does not count as a failure of the cache's disk: for a while, files are created
 //! inside the cache, and one note is logged.
 
 use std::ffi::{CStr, CString, OsString};
@@ -21,27 +21,27 @@ use crate::error::Refused;
 use crate::key::Parents;
 use crate::note::Note;
 
-/// A directory for files that are not complete yet, other than the cache's own.
+/// A directory for incomplete files, other than the cache's own.
 pub(crate) type StagingDir = Arc<CStr>;
 
-/// Bytes that are copied at once: a buffer of the pool.
+/// Number of bytes per copy step: a buffer of the pool.
 const COPY_BYTES: u64 = 256 << 10;
 
-/// Permissions of a staging directory and of the files in it, as those of the cache.
+/// Permission bits of a staging directory and of the files in it, the same as in the cache.
 const MODES: (u32, u32) = (0o700, 0o600);
 
-/// A file that is no entry yet; removed when it is dropped.
+/// A file that is not an entry yet; dropping this removes it.
 pub(crate) struct TempFile {
     dir: Arc<Directory>,
     file: File,
-    /// `None` once it has another name, and for one that has none yet.
+    /// Temporary path; `None` for an unnamed file, and after the rename.
     path: Option<CString>,
-    /// Where it is, when that is not inside of the cache: it has no name then.
+    /// The staging directory outside of the cache; then the file is unnamed.
     staging: Option<StagingDir>,
 }
 
 impl TempFile {
-    /// Makes one in this staging directory, where that works, else inside of the cache.
+    /// Creates a file in this staging directory, or inside of the cache if that fails.
     pub(crate) async fn create_in(
         dir: &Arc<Directory>,
         staging: Option<&StagingDir>,
@@ -58,9 +58,9 @@ impl TempFile {
         TempFile::create(dir).await
     }
 
-    /// Makes one inside of the cache, and the cache's staging directory when that was removed by hand.
+    /// Creates a file inside of the cache, and the cache's staging directory if it was removed by hand.
     pub(crate) async fn create(dir: &Arc<Directory>) -> Result<TempFile, Refused> {
-        // A caller that is dropped must not leave the name of a file that is made a moment later.
+        // If the caller is dropped while the file is being created, the file must still be removed.
         Finishing::new(TempFile::make(Arc::clone(dir))).await
     }
 
@@ -68,7 +68,7 @@ impl TempFile {
         let path = dir.temp_path();
         let mut made = dir.create(path.clone(), Create::New).await;
         if made.as_ref().err() == Some(&Errno::NOENT) {
-            // The second try reports a failure.
+            // The second attempt reports a failure.
             let _ = dir.make_dir(dir.staging_path()).await;
             made = dir.create(path.clone(), Create::New).await;
         }
@@ -89,12 +89,12 @@ impl TempFile {
         &self.file
     }
 
-    /// Whether it is outside of the cache.
+    /// Whether the file is outside of the cache.
     pub(crate) fn is_outside(&self) -> bool {
         self.staging.is_some()
     }
 
-    /// The directory that it is in, when that is not inside of the cache.
+    /// Returns the staging directory of the file, if it is outside of the cache.
     pub(crate) fn staging(&self) -> Option<&StagingDir> {
         self.staging.as_ref()
     }
@@ -104,7 +104,7 @@ impl TempFile {
         self.dir.write(&self.file, offset, data).await.map_err(|errno| self.failed(errno))
     }
 
-    /// The same for a buffer.
+    /// Writes all of `buf` at `offset`.
     pub(crate) async fn write_buf(&self, offset: u64, buf: Buf) -> Result<(), Refused> {
         self.dir.write_buf(&self.file, offset, buf).await.map_err(|errno| self.failed(errno))
     }
@@ -113,7 +113,7 @@ impl TempFile {
         write_failed(&self.dir, self.staging.as_ref(), errno)
     }
 
-    /// Writes `start` at its start and gives it the name of an entry.
+    /// Writes `start` at the start of the file and renames it to the name of an entry.
     pub(crate) async fn publish(
         mut self,
         to: (CString, Parents),
@@ -127,7 +127,7 @@ impl TempFile {
         Ok(())
     }
 
-    /// Moves a complete file into the cache's own directory, under a temporary name.
+    /// Moves a complete file into the cache's own staging directory, under a temporary name.
     pub(crate) async fn move_into_cache(self) -> Result<TempFile, Refused> {
         let Some(staging) = self.staging.clone() else { return Ok(self) };
         let dir = Arc::clone(&self.dir);
@@ -153,7 +153,7 @@ impl TempFile {
         self.file.link(path.to_owned(), self.dir.device(), self.dir.via()).await
     }
 
-    /// Copies it from another file system. Chunks that a partial entry lacks stay holes.
+    /// Copies the file from another file system. Missing chunks of a partial entry remain holes.
     async fn copy(&self, staging: &StagingDir) -> Result<TempFile, Refused> {
         let (dir, via) = (&self.dir, self.dir.via());
         let failed = |errno| {
@@ -175,7 +175,7 @@ impl TempFile {
             };
             buf.set_len(count as usize);
             let end = at + u64::from(count);
-            // The last piece gives the file its length.
+            // The last range is always written, because it sets the length of the file.
             let is_hole = end < len && buf.iter().all(|&byte| byte == 0);
             if !is_hole {
                 copy.write_buf(at, buf).await?;
@@ -199,7 +199,7 @@ impl Drop for TempFile {
     }
 }
 
-/// Writing the file of an entry failed, in this staging directory or inside of the cache.
+/// Records that writing the file of an entry failed, in this staging directory or inside of the cache.
 pub(crate) fn write_failed(dir: &Directory, staging: Option<&StagingDir>, errno: Errno) -> Refused {
     let doing = "writing an entry";
     match staging {
@@ -209,7 +209,7 @@ pub(crate) fn write_failed(dir: &Directory, staging: Option<&StagingDir>, errno:
     Refused::Disk(errno)
 }
 
-/// A call on a file of this staging directory failed.
+/// Records that a call on a file of this staging directory failed.
 fn staging_failed(dir: &Directory, staging: &StagingDir, doing: &'static str, errno: Errno) {
     dir.errors.writes.count();
     if dir.health.staging_failed(now_ms()) {
@@ -218,7 +218,7 @@ fn staging_failed(dir: &Directory, staging: &StagingDir, doing: &'static str, er
     }
 }
 
-/// A file without a name in a directory, which is made if missing.
+/// Creates an unnamed file in a directory, which is created if it is missing.
 async fn unnamed(staging: &StagingDir, via: DiskVia) -> Result<File, Errno> {
     let path = || CString::from(&**staging);
     let (device, (dir_mode, mode)) = (DeviceId::default(), MODES);
@@ -226,7 +226,7 @@ async fn unnamed(staging: &StagingDir, via: DiskVia) -> Result<File, Errno> {
     if made.as_ref().err() != Some(&Errno::NOENT) {
         return made;
     }
-    // The result is that of the second try.
+    // The second attempt returns the result.
     let _ = rt::file::mkdir(path(), dir_mode, device, via).await;
     File::create(path(), Create::Unnamed, mode, device, via).await
 }

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-/// Any thread wakes; one task waits. A wake before the wait is not lost.
+/// A wake-up from any thread for one waiting task. A wake-up before the wait is not lost.
 #[derive(Debug, Default)]
 pub(crate) struct Wakeup(Mutex<Pending>);
 
@@ -15,7 +15,7 @@ struct Pending {
 }
 
 impl Wakeup {
-    /// The waiter continues, or does not wait next time.
+    /// Wakes the waiting task, or makes its next wait return immediately.
     pub(crate) fn wake(&self) {
         let mut pending = self.pending();
         pending.is_woken = true;
@@ -26,7 +26,7 @@ impl Wakeup {
         }
     }
 
-    /// Waits for a wake since the last one that was waited for.
+    /// Waits for a wake-up since the last wait.
     pub(crate) async fn woken(&self) {
         poll_fn(|context| {
             let mut pending = self.pending();

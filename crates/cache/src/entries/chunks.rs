@@ -1,5 +1,5 @@
-//! Which chunks of a large entry are stored, and which of those were verified against their checksums: [`Chunks`],
-//! shared by all readers of the entry, and [`RecentChunks`], which keeps them from one lookup to the next.
+//! The state of a large entry's chunks: which are stored, and which were verified. [`Chunks`] is shared by all readers
+//! of the entry; [`RecentChunks`] caches it between lookups.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::format::{CHUNK_BYTES, chunks_of};
 /// The chunks of one entry.
 #[derive(Debug)]
 pub(crate) struct Chunks {
-    /// Distinguishes this entry from a later one of the key.
+    /// Distinguishes this entry from a later one of the same key.
     pub(crate) nonce: u64,
     length: u64,
     checksums: Box<[AtomicU32]>,
@@ -23,7 +23,7 @@ pub(crate) struct Chunks {
 }
 
 impl Chunks {
-    /// An entry of which nothing is there yet.
+    /// Creates the state of an entry without any chunk.
     pub(crate) fn new(nonce: u64, length: u64) -> Chunks {
         let count = chunks_of(length) as usize;
         let checksums = (0..count).map(|_| AtomicU32::new(0)).collect();
@@ -31,7 +31,7 @@ impl Chunks {
         Chunks { nonce, length, checksums, present, verified, epoch: AtomicU16::new(0) }
     }
 
-    /// The same chunks, none of them compared yet.
+    /// Returns a copy in which no chunk is verified.
     pub(crate) fn unverified(&self, epoch: u16) -> Chunks {
         let copy = Chunks::new(self.nonce, self.length);
         for index in 0..self.count() {
@@ -45,22 +45,22 @@ impl Chunks {
         copy
     }
 
-    /// Forgets the comparisons of an earlier epoch.
+    /// Discards the verifications of an earlier epoch.
     pub(crate) fn begin_epoch(&self, epoch: u16) {
         if self.epoch.load(Ordering::Acquire) != epoch {
-            // Before the epoch is changed: a reader that sees the new one sees no old bit. Two threads may do this at
-            // once; a bit that is lost costs a comparison.
+            // Cleared before the epoch is changed: a reader that sees the new epoch sees no old bit. Two threads may do
+            // this concurrently; a lost bit costs one verification.
             self.verified.clear();
             self.epoch.store(epoch, Ordering::Release);
         }
     }
 
-    /// The epoch in which chunks were compared.
+    /// Returns the epoch in which chunks were verified.
     pub(crate) fn epoch(&self) -> u16 {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Takes over the records from chunk `first` on.
+    /// Adds the records of the chunks from `first` on.
     pub(crate) fn take_records(&self, first: u64, records: &[u8]) {
         let records = records.chunks_exact(RECORD_BYTES as usize);
         for (index, record) in (first..self.count()).zip(records) {
@@ -71,7 +71,7 @@ impl Chunks {
         }
     }
 
-    /// A chunk is there, and agrees with its checksum as it was made from it.
+    /// Adds a stored chunk, which counts as verified because its checksum was computed from it.
     pub(crate) fn add(&self, index: u64, crc: u32) {
         let Some(place) = self.checksums.get(index as usize) else { return };
         place.store(crc, Ordering::Relaxed);
@@ -79,40 +79,40 @@ impl Chunks {
         self.present.set(index);
     }
 
-    /// Number of chunks of the whole body.
+    /// Returns the number of chunks of the complete body.
     pub(crate) fn count(&self) -> u64 {
         self.checksums.len() as u64
     }
 
-    /// The checksum of a chunk that is there.
+    /// Returns the checksum of a stored chunk.
     pub(crate) fn checksum(&self, index: u64) -> Option<u32> {
         // The bit is set after the checksum was stored.
         self.present.has(index).then(|| self.checksums[index as usize].load(Ordering::Relaxed))
     }
 
-    /// Whether a chunk was compared with its checksum.
+    /// Whether a chunk was verified.
     pub(crate) fn is_verified(&self, index: u64) -> bool {
         self.verified.has(index)
     }
 
-    /// Notes that a chunk agreed with its checksum; returns whether it was the last of all.
+    /// Records that a chunk was verified; returns whether it was the last one of the entry.
     pub(crate) fn set_verified(&self, index: u64) -> bool {
         self.verified.set(index) && self.verified.is_full()
     }
 
-    /// Takes the word of the index for all that are there.
+    /// Marks all stored chunks as verified, as recorded in the index.
     pub(crate) fn set_all_verified(&self) {
         (0..self.count()).filter(|&index| self.present.has(index)).for_each(|index| {
             self.verified.set(index);
         });
     }
 
-    /// The first chunk without a valid record.
+    /// Returns the first chunk without a valid record.
     pub(crate) fn first_absent(&self) -> Option<u64> {
         (0..self.count()).find(|&index| !self.present.has(index))
     }
 
-    /// The chunks that a range of bytes touches.
+    /// Returns the chunks that a byte range overlaps.
     fn touched(&self, range: &Range<u64>) -> Range<u64> {
         let end = range.end.min(self.length);
         if range.start >= end {
@@ -121,7 +121,7 @@ impl Chunks {
         range.start / CHUNK_BYTES..end.div_ceil(CHUNK_BYTES)
     }
 
-    /// The first hole in a range, in whole chunks.
+    /// Returns the first missing part of a range, extended to complete chunks.
     pub(crate) fn missing(&self, range: &Range<u64>) -> Option<Range<u64>> {
         let touched = self.touched(range);
         let first = touched.clone().find(|&index| !self.present.has(index))?;
@@ -130,12 +130,12 @@ impl Chunks {
         Some(first * CHUNK_BYTES..(end * CHUNK_BYTES).min(self.length))
     }
 
-    /// Whether all of a range was compared.
+    /// Whether all chunks of a range were verified.
     pub(crate) fn all_verified(&self, range: &Range<u64>) -> bool {
         self.touched(range).all(|index| self.verified.has(index))
     }
 
-    /// Bytes that are there.
+    /// Returns the number of stored bytes.
     pub(crate) fn present_bytes(&self) -> u64 {
         let last = self.count().saturating_sub(1);
         let short = if self.count() > 0 && self.present.has(last) {
@@ -149,7 +149,7 @@ impl Chunks {
     }
 }
 
-/// A bit for each chunk, set by any thread.
+/// One bit per chunk, set by any thread.
 #[derive(Debug)]
 struct Bits {
     words: Box<[AtomicU64]>,
@@ -167,7 +167,7 @@ impl Bits {
         word.is_some_and(|word| word.load(Ordering::Acquire) & (1 << (index % 64)) != 0)
     }
 
-    /// Returns whether it was not set before.
+    /// Sets a bit; returns whether it was not set before.
     fn set(&self, index: u64) -> bool {
         assert!(index < self.count, "chunk {index} of {}", self.count);
         let bit = 1 << (index % 64);
@@ -187,13 +187,14 @@ impl Bits {
     }
 }
 
-/// Entries with remembered chunks: reading a table again costs a read, comparing a chunk again a pass over it.
+/// Maximum number of entries with cached chunks: reading a table again costs a read, verifying a chunk again costs a
+/// pass over it.
 const RECENT_ENTRIES_MAX: usize = 4096;
 
-/// Chunks of all remembered entries; each takes about four bytes. 4 MiB in all.
+/// Maximum number of cached chunks of all entries; each needs about four bytes. 4 MiB in total.
 const RECENT_CHUNKS_MAX: u64 = 1 << 20;
 
-/// The chunks of entries that were used lately, the oldest first.
+/// The chunks of recently used entries, the oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct RecentChunks(Mutex<Remembered>);
 
@@ -205,12 +206,12 @@ struct Remembered {
 }
 
 impl RecentChunks {
-    /// The remembered chunks of the entry with this nonce.
+    /// Returns the cached chunks of the entry with this nonce.
     pub(crate) fn get(&self, nonce: u64, length: u64) -> Option<Arc<Chunks>> {
         self.state().entries.get(&nonce).filter(|chunks| chunks.length == length).map(Arc::clone)
     }
 
-    /// Remembers an entry, unless another reader was first: all share one.
+    /// Caches the chunks of an entry, unless another reader has done that; returns the shared ones.
     pub(crate) fn put(&self, chunks: Arc<Chunks>) -> Arc<Chunks> {
         let mut state = self.state();
         if let Some(known) = state.entries.get(&chunks.nonce).filter(|known| known.length == chunks.length) {

@@ -1,8 +1,8 @@
-//! [`Entries`]: the entries of a cache and every way in which one leaves. The index, the memory tier, the space on the
-//! disk and the purges agree here.
+//! [`Entries`]: the entries of a cache, and all functions that remove them. This module keeps the index, the memory
+//! tier, the disk space and the purges consistent.
 //!
-//! Lookups, fills and the manager stand above and share it. `removal` takes entries out, `room` makes room for new ones,
-//! [`chunks`] knows the chunks of large entries.
+//! Lookups, fills and the manager use it. `removal` removes entries, `room` reserves space for new ones, [`chunks`] has
+//! the state of large entries' chunks.
 
 pub(crate) mod chunks;
 pub(crate) mod removal;
@@ -34,31 +34,31 @@ pub(crate) struct Entries {
     pub(crate) recent: RecentChunks,
     pub(crate) space: Space,
     pub(crate) purges: Arc<PurgeLog>,
-    /// Which purges may be forgotten.
+    /// Decides which purges may be forgotten.
     pub(crate) settling: Settling,
     pub(crate) counters: Counters,
     pub(crate) is_loaded: AtomicBool,
     pub(crate) is_measured: AtomicBool,
     /// Length of an epoch ([`crate::Config::verify`]).
     verify: Option<Duration>,
-    /// When the first epoch began: set at its first use.
+    /// Start of the first epoch: set at its first use.
     began: OnceLock<Instant>,
-    /// Removals in flight.
+    /// Number of removals in flight.
     removals: AtomicUsize,
 }
 
-/// A small entry in memory: its file as it is, and the header that was read from it.
+/// A small entry in memory: the bytes of its file, and its decoded header.
 #[derive(Debug)]
 pub(crate) struct Image {
     pub(crate) bytes: Arc<[u8]>,
     pub(crate) header: Arc<Header>,
 }
 
-/// Damaged entries that are named in the log in a minute; all are counted.
+/// Maximum number of damaged entries that are logged per minute; all are counted.
 const DAMAGE_NOTES_MAX: u64 = 10;
 
 impl Entries {
-    /// No entries yet: a walk, a snapshot or lookups find them.
+    /// Creates an empty set: a walk, a snapshot or lookups add entries.
     pub(crate) fn new(
         dir: Arc<Directory>,
         index: Index,
@@ -84,18 +84,18 @@ impl Entries {
         }
     }
 
-    /// Whether all entries on disk are known.
+    /// Whether all entries on disk are in the index.
     pub(crate) fn is_loaded(&self) -> bool {
         self.is_loaded.load(Ordering::Acquire)
     }
 
-    /// Whether their sizes are known too, which come later.
+    /// Whether the sizes of all entries are known too; that takes longer.
     pub(crate) fn is_measured(&self) -> bool {
         self.is_measured.load(Ordering::Acquire)
     }
 
-    /// The number of the current epoch of [`crate::Config::verify`]; never 0. After 65 535 epochs the numbers restart,
-    /// which is seven years by default.
+    /// Returns the number of the current epoch of [`crate::Config::verify`]; never 0. The numbers restart after 65 535
+    /// epochs, which is seven years by default.
     pub(crate) fn epoch(&self) -> u16 {
         let Some(length) = self.verify else { return 1 };
         let now = rt::now();
@@ -103,12 +103,12 @@ impl Entries {
         1 + (passed.as_millis() / length.as_millis().max(1) % u128::from(u16::MAX)) as u16
     }
 
-    /// The number of the last purge.
+    /// Returns the sequence number of the last purge.
     pub(crate) fn sequence(&self) -> u64 {
         self.purges.set().sequence()
     }
 
-    /// The effect of purges on an entry.
+    /// Returns the effect of purges on an entry.
     pub(crate) fn fate(&self, header: &Header, text: &[u8]) -> Option<Fate> {
         self.purges.set().fate(&Subject {
             primary: &header.primary.0,
@@ -118,27 +118,27 @@ impl Entries {
         })
     }
 
-    /// A question that goes to an upstream now.
+    /// Registers a request that is sent to an upstream now.
     pub(crate) fn ask(&self) -> Arc<Asked> {
         self.settling.ask(|| self.sequence())
     }
 
-    /// Takes out the entry that a purge of a key has hit, and forgets the purge when that is all that it names.
+    /// Removes the entry of a key purge, and forgets the purge if no other object can match it.
     pub(crate) fn carry_out(self: &Arc<Entries>, key: &Key, purge: u64) {
         if let Some(known) = self.index.peek(&key.0).filter(|known| known.blocks > 0) {
-            // Its variants go as they are found.
+            // Its variants are removed when they are found.
             self.forget_purged(key, known.version);
         }
         self.settle(key, purge);
     }
 
-    /// Forgets a purge of a key where nothing is stored that it names.
+    /// Forgets a purge of a key if no matching object is stored.
     pub(crate) fn settle(&self, key: &Key, purge: u64) {
         let is_known = self.dir.is_owner() && self.is_loaded();
         if !is_known || !self.settling.may_forget(key, purge) {
             return;
         }
-        // In this order: an entry of an older question is in the index once the question is not open any more.
+        // In this order: the entry of an older request is in the index before that request is no longer in flight.
         let is_settled = purge <= self.settling.settled();
         let is_stored = self.index.peek(&key.0).is_some_and(|known| known.blocks > 0);
         if is_settled && !is_stored {
@@ -148,7 +148,7 @@ impl Entries {
         }
     }
 
-    /// Enters a file that a lookup has found into the index; returns its version.
+    /// Adds to the index a cache file that a lookup found on disk; returns the version of the index entry.
     pub(crate) fn adopt(self: &Arc<Entries>, key: &Key, header: &Header, chunks: Option<&Chunks>) -> u32 {
         let bytes = match chunks {
             Some(chunks) => header.layout.body + chunks.present_bytes(),
@@ -159,7 +159,7 @@ impl Entries {
         self.index.peek(&key.0).map_or(0, |known| known.version)
     }
 
-    /// Drops a damaged entry, and reports it at a limited rate.
+    /// Removes a damaged entry, and reports it at a limited rate.
     pub(crate) fn drop_damaged(self: &Arc<Entries>, key: &Key, version: Option<u32>, damage: Damage) {
         static MINUTE: AtomicU64 = AtomicU64::new(0);
         static NOTES: AtomicU64 = AtomicU64::new(0);
@@ -181,12 +181,12 @@ impl Entries {
         }
     }
 
-    /// Whether no removal is in flight and no key is locked: nothing changes on the disk.
+    /// Whether no removal is in flight and no key is locked, so that nothing changes on the disk.
     pub(crate) fn is_quiet(&self) -> bool {
         self.dir.locks.is_empty() && self.removals.load(Ordering::Acquire) == 0
     }
 
-    /// Nothing, to which a fill adds the space that it needs.
+    /// Returns an empty reservation, to which a fill adds the space that it needs.
     pub(crate) fn no_space(&self) -> SpaceReservation {
         self.space.none()
     }

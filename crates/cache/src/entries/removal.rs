@@ -1,7 +1,7 @@
-//! Removes entries: from the index first, so that no lookup finds them, then the file by the engine.
+//! Removes entries: first from the index, so that no lookup finds them, then the file through the engine.
 //!
-//! Each removal is a separate task with the key's lock, and the manager limits those in flight: deleting a million
-//! files must not delay reads.
+//! Each removal is a separate task that holds the key's lock, and the manager limits the number in flight: deleting a
+//! million files must not delay reads.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,10 +12,11 @@ use crate::entries::Entries;
 use crate::index::Victim;
 use crate::key::Key;
 
-/// Removals in flight that eviction adds to; above, the manager waits. A file system does one at a time in a directory.
+/// Maximum number of removals in flight caused by eviction; above it, the manager waits. A file system does one at a
+/// time per directory.
 pub(crate) const REMOVALS_MAX: usize = 16;
 
-/// Counts a removal until it is done, or its task dropped.
+/// Counts a removal until it is done or its task is dropped.
 struct Removal {
     entries: Arc<Entries>,
     victim: Victim,
@@ -54,14 +55,14 @@ impl Entries {
         self.index.remove(&key.0, Some(version));
     }
 
-    /// Removes an entry that a purge has hit.
+    /// Removes an entry that a purge applies to.
     pub(crate) fn forget_purged(self: &Arc<Entries>, key: &Key, version: u32) {
         if self.remove_entry(key, version) {
             self.counters.purged.count();
         }
     }
 
-    /// Removes the file of an entry that a purge has hit and the index does not know.
+    /// Removes the file of an entry that a purge applies to and that is not in the index.
     pub(crate) fn remove_purged_file(self: &Arc<Entries>, key: &Key) {
         if self.dir.is_owner() {
             self.counters.purged.count();
@@ -69,7 +70,7 @@ impl Entries {
         }
     }
 
-    /// Removes an entry, unless it is another one by now. Only the owner removes files.
+    /// Removes an entry, unless it was replaced. Only the owner removes files.
     pub(crate) fn remove_entry(self: &Arc<Entries>, key: &Key, version: u32) -> bool {
         self.memory.remove(&key.0);
         if !self.dir.is_owner() {
@@ -81,7 +82,7 @@ impl Entries {
         found
     }
 
-    /// Removes the file of the entry whose place in a full index went to another one.
+    /// Removes the file of the entry that was evicted from a full index.
     pub(crate) fn remove_evicted(self: &Arc<Entries>, victim: Option<Victim>) {
         self.counters.evicted.add(u64::from(victim.is_some()));
         self.remove_victims(victim);
@@ -97,12 +98,12 @@ impl Entries {
         }
     }
 
-    /// Removes a file that the index does not know.
+    /// Removes a file that is not in the index.
     pub(crate) fn remove_file(self: &Arc<Entries>, key: &Key) {
         self.remove_victims([Victim { key: key.0, blocks: self.space.none() }]);
     }
 
-    /// Removes the files of some entries and waits for that: for a fill that needs their room.
+    /// Removes the files of some entries and waits for that: for a fill that needs their space.
     pub(crate) async fn remove_and_wait(self: &Arc<Entries>, victims: Vec<Victim>) {
         let gauge = rt::local::WaitGroup::new();
         for victim in victims {
@@ -116,7 +117,7 @@ impl Entries {
         gauge.none_left().await;
     }
 
-    /// Removes a file, unless another entry was published meanwhile; returns whether it is gone.
+    /// Removes a file, unless another entry was published since; returns whether the removal is settled.
     async fn remove_now(self: &Arc<Entries>, key: &Key) -> bool {
         let _lock = self.dir.locks.lock(key).await;
         if self.index.peek(&key.0).is_some_and(|known| known.blocks > 0) {

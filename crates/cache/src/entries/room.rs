@@ -1,4 +1,4 @@
-//! Room for new entries: space is reserved before bytes are written, and entries are evicted for it.
+//! Space for new entries: it is reserved before bytes are written, and entries are evicted for it.
 
 use std::sync::Arc;
 
@@ -8,18 +8,19 @@ use crate::index::space::{NoRoom, blocks_of};
 use crate::index::{SpaceReservation, Victim};
 use crate::key::Key;
 
-/// Entries that one fill removes to get its room; a fill that needs more is passed through unstored, and the manager
-/// removes more.
+/// Maximum number of entries that one fill evicts. A fill that needs more is passed through without being stored, and
+/// the manager evicts more.
 const EVICTED_MAX: usize = 32;
 
-/// How often a fill removes entries before it gives up: others may take the room that it made.
+/// Number of attempts of a fill to evict entries: others may take the freed space.
 const TRIES: usize = 3;
 
-/// Entries that are removed at once for files that are no entries.
+/// Maximum number of entries that are evicted in one call for other files on the file system.
 const GIVEN_MAX: usize = 32;
 
 impl Entries {
-    /// Reserves blocks for an entry of this key. When the cache is nearly full, a key at its first request evicts nothing.
+    /// Reserves blocks for an entry of this key. When the cache is nearly full, the first request for a key evicts
+    /// nothing.
     pub(crate) async fn reserve(
         self: &Arc<Entries>,
         key: &Key,
@@ -40,7 +41,7 @@ impl Entries {
         Ok(reserved)
     }
 
-    /// Reserves this many more as well, and removes entries for them when there is no room.
+    /// Adds `more` blocks to a reservation, and evicts entries if there is no space.
     pub(crate) async fn grow(
         self: &Arc<Entries>,
         reserved: &mut SpaceReservation,
@@ -59,7 +60,7 @@ impl Entries {
                 Err(NoRoom::Size(short)) => (short, Refused::NoRoom),
                 Err(NoRoom::Free(short)) => (short, Refused::DiskFull),
             };
-            // The manager makes room for the next fills.
+            // The manager frees space for the next fills.
             self.dir.manager.wake();
             let victims = self.evict(short, EVICTED_MAX);
             if victims.is_empty() {
@@ -79,8 +80,8 @@ impl Entries {
         victims
     }
 
-    /// Gives up about this many bytes of the file system to others that write there. A bounded number of the entries
-    /// that are worth least goes. Returns whether any went.
+    /// Evicts a bounded number of the least valuable entries, to free about this many bytes of the file system for
+    /// other writers. Returns whether an entry was evicted.
     pub(crate) async fn give_room(self: &Arc<Entries>, bytes: u64) -> bool {
         if !self.dir.is_owner() || self.dir.is_stopping() {
             return false;

@@ -1,13 +1,13 @@
-//! Limits complete entries that wait for the disk, which may be slower than the upstreams: [`Backlog`] admits no more
-//! fills than the disk can take.
+//! Limits the number of complete entries that wait for the disk, which may be slower than the upstreams: [`Backlog`]
+//! admits no more fills than the disk can write.
 //!
 //! ```text
-//!   begin --fewer than MOST wait--> fill --its readers have all--> waits for the disk --> entry
+//!   begin --fewer than MOST wait--> fill --all bytes passed to readers--> waits for the disk --> entry
 //!     |
-//!     +--as many wait--> until one has got there; --PATIENCE is over--> refused, and so is at once who comes then,
-//!                                                                       until the disk has taken something
+//!     +--MOST wait--> until one is written; --after PATIENCE--> refused, and so are later fills immediately,
+//!                                                               until the disk has written an entry
 //! ```
-//! Readers do not wait for the disk. So without this limit fills could start as fast as the upstream responds, and
+//! Readers do not wait for the disk. Without this limit, fills could start as fast as the upstream responds, and
 //! waiting entries would use up memory or descriptors.
 
 use std::collections::VecDeque;
@@ -20,30 +20,30 @@ use rt::Either;
 
 use crate::error::Refused;
 
-/// Waiting entries above which no further fill begins: more than a disk processes at the same time, and few enough that
-/// they are still in the processor's caches, and within a thread's buffers.
+/// Maximum number of waiting entries; with more, no further fill begins. The limit is above the number that a disk
+/// processes concurrently, and low enough that the entries are still in the CPU caches and fit into a thread's buffers.
 pub(crate) const MOST: usize = 64;
 
-/// How long a fill waits for a disk that takes nothing: longer than a journal takes to be written, and no longer than a
-/// client should wait for a response that needs no cache.
+/// Time limit for a fill to wait for a disk without progress. It is longer than the write of a journal, and no longer
+/// than a client should wait for a response that does not need the cache.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Those that wait for the disk, of all threads.
+/// The entries of all threads that wait for the disk.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Backlog(Arc<Mutex<Waiting>>);
 
 #[derive(Debug, Default)]
 struct Waiting {
     count: usize,
-    /// Fills that wait to begin. The waker of a fill that was dropped may be among them; the next entry that is done
-    /// wakes another.
+    /// Wakers of fills that wait to begin. A waker may belong to a fill that was dropped; the next finished entry wakes
+    /// another one.
     waiting: VecDeque<Waker>,
-    /// A fill has timed out here, and nothing was written since.
+    /// A fill has timed out here, and no entry was written since.
     is_stuck: bool,
 }
 
 impl Waiting {
-    /// Whether a fill may begin; `None` while that is not known.
+    /// Whether a fill may begin; `None` means that it has to wait.
     fn room(&self) -> Option<Result<(), Refused>> {
         match self.count < MOST {
             true => Some(Ok(())),
@@ -52,7 +52,7 @@ impl Waiting {
     }
 }
 
-/// One entry that waits, until this is dropped.
+/// A waiting entry, counted until this is dropped.
 #[derive(Debug)]
 pub(crate) struct BacklogGuard(Backlog);
 
@@ -63,7 +63,7 @@ impl Backlog {
             return room;
         }
         let room = poll_fn(|context| {
-            // Checked and waited for under one lock: else the end that it waits for may pass between.
+            // Checked and registered under one lock; otherwise the wake-up could be lost in between.
             let mut state = self.waiting();
             match state.room() {
                 Some(room) => Poll::Ready(room),
@@ -87,13 +87,13 @@ impl Backlog {
         }
     }
 
-    /// Counts an entry that is whole and not on the disk yet.
+    /// Counts a complete entry that is not on the disk yet.
     pub(crate) fn enter(&self) -> BacklogGuard {
         self.waiting().count += 1;
         BacklogGuard(self.clone())
     }
 
-    /// Whether none waits.
+    /// Whether no entry waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting().count == 0
     }

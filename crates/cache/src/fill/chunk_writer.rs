@@ -1,5 +1,5 @@
-//! Writes chunks to a file: [`ChunkWriter`], with a limited number in flight, and [`Progress`], which other threads
-//! see.
+//! Writes chunks to a file: [`ChunkWriter`], with a limited number of writes in flight, and [`Progress`], which other
+//! threads read.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,18 +24,19 @@ use crate::format::header::Layout;
 use crate::index::SpaceReservation;
 use crate::key::Key;
 
-/// Chunks of one fill in flight: the kernel writes one at a time to a file, so that another one waits for it is enough.
+/// Maximum number of writes in flight per fill. The kernel executes one write to a file at a time, so one waiting write
+/// is enough.
 pub(crate) const WRITES_MAX: usize = 2;
 
-/// The entry of the chunks.
+/// The entry that the chunks belong to.
 pub(crate) enum Kind {
-    /// Those of a new entry, perhaps in another directory than the cache's: their records come at the commit.
+    /// A new entry, possibly in a staging directory outside of the cache; the records are written at the commit.
     New { staging: Option<StagingDir> },
-    /// Those of an entry that is there: each has its record written behind it. Several may add to one entry.
+    /// An existing entry: the record of each chunk is written after the chunk. Several fills may add to one entry.
     Parts { key: Key, version: u32, chunks: Arc<Chunks>, locks: KeyLocks },
 }
 
-/// Chunks on their way to a file. Dropped, those in flight still get there.
+/// Writes the chunks of a file. Writes in flight complete even if this is dropped.
 pub(crate) struct ChunkWriter {
     shared: Rc<Shared>,
 }
@@ -48,32 +49,32 @@ struct Shared {
     kind: Kind,
     progress: Arc<Progress>,
     failed: Cell<Option<Refused>>,
-    /// Chunks in flight.
+    /// Indices of the chunks in flight.
     flying: RefCell<BTreeSet<u64>>,
-    /// One of them has landed.
+    /// Signalled when a write has completed.
     landed: Event,
-    /// Checksums and lengths of the chunks that are in the file.
+    /// Checksums and lengths of the chunks in the file.
     written: RefCell<BTreeMap<u64, (u32, u64)>>,
-    /// The first chunk that is not, and bytes up to there: counted from the first one that was put, before which a part has
-    /// nothing.
+    /// Index of the first chunk that is not in the file, and the end of the contiguous bytes before it. They start at
+    /// the first chunk that was passed to the writer; in a fill of parts, no bytes precede it.
     prefix: Cell<Option<(u64, u64)>>,
 }
 
-/// How far a fill has come; any thread may look.
+/// Progress of a fill, readable by any thread.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    /// The file, while it has readers; `None` where it could not be opened twice.
+    /// The file, for readers; `None` if the descriptor could not be duplicated.
     fd: Option<OwnedFd>,
     on_disk: AtomicU64,
 }
 
 impl Progress {
-    /// The end of the readable bytes. It begins with the first chunk that was put.
+    /// Returns the end of the readable bytes, which begin at the first chunk that was passed to the writer.
     pub(crate) fn on_disk(&self) -> u64 {
         self.on_disk.load(Ordering::Acquire)
     }
 
-    /// The file for another thread.
+    /// Returns a duplicate of the descriptor for another thread.
     pub(crate) fn share(&self) -> Result<OwnedFd, Errno> {
         let fd = self.fd.as_ref().ok_or(Errno::MFILE)?;
         rustix::io::fcntl_dupfd_cloexec(fd, 0)
@@ -117,8 +118,8 @@ impl ChunkWriter {
         &self.shared.progress
     }
 
-    /// Starts the write of a chunk. Waits while [`WRITES_MAX`] are in flight, or while the oldest is this many chunks
-    /// behind, because readers of the file wait for that one. `room` is the space by which an existing entry grows.
+    /// Starts writing a chunk. Waits while [`WRITES_MAX`] writes are in flight, or while the oldest write is that many
+    /// chunks behind, because readers of the file wait for it. `room` is the space by which an existing entry grows.
     pub(crate) async fn write(
         &mut self,
         chunk: Gather,
@@ -148,14 +149,14 @@ impl ChunkWriter {
         self.shared.failed.get().map_or(Ok(()), Err)
     }
 
-    /// Waits until no chunk is in flight.
+    /// Waits until no write is in flight.
     pub(crate) async fn settle(&self) {
         while !self.shared.flying.borrow().is_empty() {
             self.shared.landed.wait().await;
         }
     }
 
-    /// The entry that parts were to be added to, when it has none.
+    /// Returns the entry that parts were to be added to, if it has no chunks.
     pub(crate) fn empty_entry(&self) -> Option<(Key, u32)> {
         match &self.shared.kind {
             Kind::Parts { key, version, chunks, .. } if chunks.present_bytes() == 0 => Some((*key, *version)),
@@ -163,7 +164,7 @@ impl ChunkWriter {
         }
     }
 
-    /// Waits for all chunks and returns their checksums in order.
+    /// Waits for all writes and returns the checksums in the order of the chunks.
     pub(crate) async fn finish(&self) -> Result<Vec<(u64, u32)>, Refused> {
         self.settle().await;
         self.check()?;
@@ -183,7 +184,7 @@ impl Shared {
     async fn write(&self, chunk: Gather, room: Option<SpaceReservation>) {
         let Gather { index, data, len, crc } = chunk;
         let dir = &self.entries.dir;
-        // One fill writes a chunk at a time. The one that waited has nothing to add.
+        // Only one fill writes a chunk at a time. A fill that waited for it need not write it again.
         let _lock = match &self.kind {
             Kind::New { .. } => None,
             Kind::Parts { key, chunks, locks, .. } => {
@@ -207,12 +208,12 @@ impl Shared {
                 return self.fail(errno);
             }
             chunks.add(index, crc);
-            // A rewritten one has its space.
+            // A chunk that replaces an earlier one needs no additional space.
             if is_new
                 && let Some(room) = room
                 && !self.entries.index.grow(&key.0, *version, room)
             {
-                // The entry is gone.
+                // The entry was removed.
                 self.failed.set(Some(Refused::Gone));
             }
         }
@@ -225,7 +226,7 @@ impl Shared {
         self.advance();
     }
 
-    /// Advances the end of the readable bytes over all chunks that follow it without a hole.
+    /// Advances the end of the readable bytes over all chunks that follow without a gap.
     fn advance(&self) {
         let Some((mut next, mut bytes)) = self.prefix.get() else { return };
         let written = self.written.borrow();

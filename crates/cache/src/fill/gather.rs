@@ -1,4 +1,4 @@
-//! [`Gather`]: the bytes of one chunk as they come, with their checksum.
+//! [`Gather`]: the received bytes of one chunk, with their checksum.
 
 use io::op::Source;
 use io::{Segments, SharedBytes};
@@ -6,7 +6,7 @@ use io::{Segments, SharedBytes};
 use crate::format::CHUNK_BYTES;
 use crate::format::crc32c;
 
-/// Bytes of one chunk from its start, as the pieces that they came in.
+/// Bytes of one chunk from its start, as the pieces in which they were received.
 pub(crate) struct Gather {
     pub(crate) index: u64,
     pub(crate) data: Segments,
@@ -14,7 +14,7 @@ pub(crate) struct Gather {
     pub(crate) crc: u32,
 }
 
-/// Pieces of a chunk that are written as they came.
+/// Maximum number of pieces of a chunk that are written without being joined.
 const PIECES_MAX: usize = io::op::SEGMENTS_MAX - 1;
 
 impl Gather {
@@ -22,7 +22,7 @@ impl Gather {
         Gather { index, data: Segments::new(), len: 0, crc: 0 }
     }
 
-    /// Adds a piece; `false` where there is no memory to join the many pieces before it.
+    /// Adds a piece; returns `false` if the pieces have to be joined and no buffer is available.
     pub(crate) fn push(&mut self, piece: SharedBytes) -> bool {
         if self.data.parts().count() == PIECES_MAX && !self.join() {
             return false;
@@ -34,7 +34,7 @@ impl Gather {
         true
     }
 
-    /// Copies the pieces into one buffer: an upstream sends as little at once as it likes.
+    /// Copies the pieces into one buffer: an upstream may send very small pieces.
     fn join(&mut self) -> bool {
         let Some(mut buf) = rt::pool().get(CHUNK_BYTES as usize) else { return false };
         self.data.parts().for_each(|part| _ = buf.append(part.bytes()));
@@ -45,11 +45,11 @@ impl Gather {
     }
 }
 
-/// One part in this many of a thread's buffers is never used by chunks that wait to be written: where the disk is
-/// slower than the upstreams, bytes are passed on unstored, and readers need buffers then too.
+/// Divisor for the part of a thread's buffers that waiting chunks never use. When the disk is slower than the
+/// upstreams, responses are passed through without being stored, and readers still need buffers.
 const SPARED_PART: u64 = 16;
 
-/// Whether the buffers that are left are not for chunks that wait to be written.
+/// Whether the remaining buffers are reserved, so that waiting chunks must not use them.
 pub(crate) fn is_scarce() -> bool {
     let pool = rt::pool();
     pool.spare_bytes() < pool.bytes_max() / SPARED_PART

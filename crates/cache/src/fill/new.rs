@@ -1,4 +1,4 @@
-//! [`New`]: the parts that a new entry is made of.
+//! [`New`]: the input for a new entry.
 
 use std::sync::Arc;
 
@@ -12,17 +12,18 @@ use crate::purge::settling::Asked;
 pub struct New {
     /// The primary key.
     pub key: Key,
-    /// Its text.
+    /// The key text.
     pub text: Vec<u8>,
-    /// The facts; `length` when it is known.
+    /// The metadata; `length` if it is known.
     pub meta: Arc<Meta>,
-    /// The response head as it is to be stored; the store does not look into it.
+    /// The header section of the response as it is to be stored; the store does not interpret it.
     pub head: Arc<[u8]>,
-    /// Whether only parts of the body will arrive (status 206): needs `meta.length`, and bytes that are missing at the
-    /// commit stay missing. Without it a commit with less than `meta.length` is refused.
+    /// Whether only parts of the body will be received (status 206): requires `meta.length`, and bytes missing at the
+    /// commit stay missing. Otherwise a commit with fewer bytes than `meta.length` is refused.
     pub is_partial: bool,
-    /// The question to the upstream ([`crate::Store::ask`]): a purge since then hits the entry too.
+    /// The request to the upstream ([`crate::Store::ask`]): purges since then apply to the entry too.
     pub asked: Arc<Asked>,
-    /// The order of the response among others to the same key: an older one is refused. Without it the last one stays.
+    /// The position of the response among others for the same key: an older one is refused. Without a ticket, the last
+    /// response replaces the others.
     pub ticket: Option<Arc<Ticket>>,
 }

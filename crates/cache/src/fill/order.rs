@@ -1,8 +1,8 @@
-//! Which response to a key is the newest. Fetches of one key overlap, and the first one may end last: its response must
-//! not take the place of a newer one.
+//! The order of responses for a key. Fetches of one key overlap, and the first one may end last: its response must not
+//! replace a newer one.
 //!
-//! Main type: [`Ticket`], which a caller takes before it asks the upstream and gives along with the response
-//! ([`crate::New::ticket`]).
+//! Main type: [`Ticket`], which a caller takes before it sends the request to the upstream, and passes on with the
+//! response ([`crate::New::ticket`]).
 
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,15 +20,16 @@ pub(crate) struct Orders {
 /// State of a key while a fetch of it is in flight.
 #[derive(Debug, Default)]
 struct Record {
-    /// Tickets that are held.
+    /// Number of tickets in use.
     held: usize,
     /// The number of the newest complete response of each variant.
     complete: Vec<(Vec<u8>, u64)>,
-    /// Responses with a smaller number were requested before another request changed their resource.
+    /// Responses with a smaller number are outdated: they were requested before another request changed their resource.
     changed: u64,
 }
 
-/// The place of one fetch in the order of all fetches of its key. The order is kept while a ticket of the key is held.
+/// The position of one fetch among all fetches of its key. The order is recorded as long as any ticket of the key
+/// exists.
 #[derive(Debug)]
 pub struct Ticket {
     orders: Arc<Orders>,
@@ -37,7 +38,7 @@ pub struct Ticket {
 }
 
 impl Orders {
-    /// A ticket for a fetch that begins now.
+    /// Returns a ticket for a fetch that begins now.
     pub(crate) fn take(self: &Arc<Orders>, key: Key) -> Ticket {
         let mut records = self.records();
         records.entry(key).or_default().held += 1;
@@ -46,7 +47,8 @@ impl Orders {
         Ticket { orders: Arc::clone(self), key, number }
     }
 
-    /// Responses requested up to now are not published: a request has changed its subject.
+    /// Prevents the publication of all responses that were requested up to now, because a request has changed their
+    /// resource.
     pub(crate) fn outdate(&self, key: &Key) {
         if let Some(record) = self.records().get_mut(key) {
             record.changed = self.next.load(Ordering::Relaxed);
@@ -59,7 +61,7 @@ impl Orders {
 }
 
 impl Ticket {
-    /// Notes that all of the response has come. `variant` is [`crate::Meta::variant`].
+    /// Records that the complete response was received. `variant` is [`crate::Meta::variant`].
     pub fn complete(&self, variant: &[u8]) {
         let mut records = self.orders.records();
         let Some(record) = records.get_mut(&self.key) else { return };
@@ -69,8 +71,8 @@ impl Ticket {
         }
     }
 
-    /// Whether no later response for the same name is complete, and no request has changed its resource: an empty variant
-    /// is that of all requests.
+    /// Whether no later response for the same variant is complete, and no request has changed the resource. An empty
+    /// variant matches all requests.
     pub fn is_newest(&self, variant: &[u8]) -> bool {
         let records = self.orders.records();
         let Some(record) = records.get(&self.key) else { return true };
@@ -81,7 +83,7 @@ impl Ticket {
             })
     }
 
-    /// Whether it was taken after another one.
+    /// Whether this ticket was taken after `other`.
     pub fn is_after(&self, other: &Ticket) -> bool {
         self.number > other.number
     }
@@ -117,7 +119,7 @@ mod tests {
         assert!(orders.take(Key::of(b"other")).is_newest(b"de"));
         orders.outdate(&key);
         assert!(!second.is_newest(b"de") && orders.take(key).is_newest(b"de"), "changed meanwhile");
-        // The order of a key is forgotten with its last fetch.
+        // The order of a key is dropped with its last ticket.
         drop((first, second));
         orders.outdate(&key);
         assert!(orders.records().is_empty());

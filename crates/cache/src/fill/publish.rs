@@ -1,7 +1,7 @@
-//! Gives a [`CompletedFile`] its name: the rename is one operation with the last write, and the index follows.
+//! Publishes a [`CompletedFile`]: the last write and the rename are one operation, and the index is updated afterwards.
 //!
-//! [`publish`] may be dropped at any time. Before its first poll nothing happens; after it the work continues in a task
-//! of the thread, so that no file gets a name without its entry in the index.
+//! The future of [`publish`] may be dropped at any time. Before its first poll, nothing happens. After it, the work
+//! continues in a task of the thread, so that no file gets its final name without an entry in the index.
 
 use std::ffi::CString;
 use std::sync::Arc;
@@ -22,16 +22,16 @@ use crate::key::{Key, Parents};
 use crate::meta::Meta;
 use crate::purge::settling::Asked;
 
-/// An entry that is complete but for its name.
+/// A complete entry without its final name.
 pub(crate) enum CompletedFile {
-    /// All of its bytes, none of them on the disk.
+    /// All bytes of the file, none of them on the disk.
     Bytes(Vec<Segments>),
-    /// A file, and its start if that is not written yet.
+    /// A file, and its first bytes if they are not written yet.
     File(TempFile, Option<Segments>),
 }
 
 impl CompletedFile {
-    /// Gives it its name, and makes the directories on the way where they are missing.
+    /// Renames the file to its final name, and creates missing parent directories.
     async fn publish(self, dir: &Directory, to: (CString, Parents)) -> Result<(), Errno> {
         match self {
             CompletedFile::Bytes(data) => dir.publish(to, dir.temp_path(), None, data).await,
@@ -40,31 +40,31 @@ impl CompletedFile {
     }
 }
 
-/// A complete entry and the place that it is to take.
+/// A complete entry and the conditions for its publication.
 pub(crate) struct Publication {
     pub(crate) file: CompletedFile,
     /// The key of its file.
     pub(crate) key: Key,
     pub(crate) reserved: SpaceReservation,
     pub(crate) condition: Condition,
-    /// Its question stays open until it is published.
+    /// Registered until the entry is published.
     pub(crate) asked: Arc<Asked>,
-    /// Held where the key was chosen among those of several variants.
+    /// Held if the key was chosen among those of several variants.
     pub(crate) variants: Option<KeyLock>,
-    /// Of a fill's commit, until the disk has it.
+    /// For a fill's commit: counts the entry until it is on the disk.
     pub(crate) backlog: Option<BacklogGuard>,
 }
 
-/// Must hold when an entry takes its place.
+/// A condition that must be met when an entry is published.
 pub(crate) enum Condition {
-    /// The entry in that place has this version.
+    /// The present entry of the key has this version.
     Version(u32),
-    /// No newer response to the same key is complete.
+    /// No newer response for the same key is complete.
     Newest(Option<Arc<Ticket>>, Arc<Meta>),
 }
 
 impl Condition {
-    /// The condition of a new response.
+    /// Returns the condition of a new response.
     pub(crate) fn newest(new: &New) -> Condition {
         Condition::Newest(new.ticket.clone(), Arc::clone(&new.meta))
     }
@@ -81,7 +81,8 @@ impl Condition {
     }
 }
 
-/// Makes a complete file the entry of a key: the rename and the index are one step for all others. Returns the new version.
+/// Publishes a complete file as the entry of a key: other tasks see the rename and the change of the index as one step.
+/// Returns the new version.
 pub(crate) fn publish(entries: &Arc<Entries>, publication: Publication) -> Finishing<Result<u32, Refused>> {
     Finishing::new(publish_now(Arc::clone(entries), publication))
 }
@@ -90,13 +91,13 @@ async fn publish_now(entries: Arc<Entries>, publication: Publication) -> Result<
     let Publication { mut file, key, reserved, condition, asked, variants, backlog } = publication;
     assert!(reserved.count() > 0, "an entry takes a block at least");
     let dir = &entries.dir;
-    // Before others wait for this key: it may be a copy of all of it.
+    // Before the lock of the key is taken, because this may copy the complete file.
     if let CompletedFile::File(temp, start) = file {
         let temp = if temp.is_outside() { Box::pin(temp.move_into_cache()).await? } else { temp };
         file = CompletedFile::File(temp, start);
     }
     let lock = dir.locks.lock(&key).await;
-    // Under the lock: no other response takes the place between the look and the rename.
+    // Under the lock: no other response can be published between the check and the rename.
     condition.check(&entries, &key)?;
     dir.may_finish()?;
     if let Err(errno) = file.publish(dir, dir.path_of(&key)).await {

@@ -1,7 +1,7 @@
-//! Changing an entry that is there: a new head after a 304, and access to its file for new parts.
+//! Changes of an existing entry: a new header section after a 304, and access to its file for new parts.
 //!
-//! A small entry is written to a new file and renamed. Of a large one only a slot is written, the one that does not
-//! count, with a higher generation: a reader sees the old head or the new one, and so does a start after a crash.
+//! A small entry is written to a new file, which is renamed. In a large entry, only the unused slot is rewritten, with
+//! a higher generation: a reader sees the old or the new header section, and so does a start after a crash.
 
 use std::sync::Arc;
 
@@ -25,8 +25,8 @@ use crate::lookup::hit::{Hit, Placed};
 use crate::meta::Meta;
 use crate::purge::Fate;
 
-/// Gives an entry new facts and a new head, after a 304. Its key, length, variant and tags stay as they are. A purge since
-/// its lookup holds for it too.
+/// Gives an entry new metadata and a new header section, after a 304. Its key, length, variant and tags do not change.
+/// A purge since its lookup applies to it too.
 pub(crate) async fn refresh(
     entries: &Arc<Entries>,
     hit: &Hit,
@@ -50,7 +50,7 @@ pub(crate) async fn refresh(
         meta: Arc::new(meta),
         head: head.into(),
         is_partial: header.layout.is_partial,
-        // A soft purge that came before the lookup was followed by this question.
+        // This request was sent after any soft purge that precedes the lookup.
         asked: entries.settling.ask(|| hit.sequence),
         ticket: None,
     };
@@ -62,7 +62,7 @@ pub(crate) async fn refresh(
         return Err(Refused::Gone);
     }
     match &hit.body {
-        // A large one may have been read whole, and gets its new head in place all the same.
+        // A large entry may have been read in one operation; its header is still rewritten in place.
         Placed::Image(range) if hit.header.layout.is_small => {
             let body = &hit.image.bytes()[range.clone()];
             refresh_small(entries, hit, &new, body).await
@@ -99,7 +99,7 @@ async fn refresh_large(dir: &Directory, hit: &Hit, new: &New) -> Result<(), Refu
     if used > hit.header.layout.room as usize {
         return Err(Refused::HeadTooLong);
     }
-    // One at a time: two would write the same slot.
+    // One refresh at a time: two would write the same slot.
     let lock = dir.locks.try_lock(&hit.key).ok_or(Refused::Busy)?;
     let (file, header) = open_to_change(dir, &hit.key, &hit.header).await?;
     let identity = Identity {
@@ -116,7 +116,7 @@ async fn refresh_large(dir: &Directory, hit: &Hit, new: &New) -> Result<(), Refu
     })
 }
 
-/// Opens an entry's file for writing and reads its header, which has to be that of the same entry.
+/// Opens an entry's file for writing and reads its header, which must be that of the same entry.
 pub(crate) async fn open_to_change(
     dir: &Directory,
     key: &Key,

@@ -1,16 +1,16 @@
-//! The start of an entry's file: slot, records, and the padding between them. Pure.
+//! The start of an entry's file: slot, records, and the padding between them. No I/O.
 
 use crate::fill::new::New;
 use crate::format::crc32c::record;
 use crate::format::header::{Identity, Layout, encode};
 
-/// The identity of a new entry.
+/// Returns the identity of a new entry.
 pub(crate) fn identity(new: &New, layout: Layout, nonce: u64, length: u64) -> Identity {
     let (sequence, primary) = (new.asked.number(), new.key);
     Identity { layout, generation: 1, nonce, sequence, length, primary }
 }
 
-/// One slot.
+/// Returns an encoded slot.
 pub(crate) fn slot(identity: &Identity, new: &New) -> Vec<u8> {
     let mut bytes = Vec::new();
     encode(identity, &new.text, &new.head, &new.meta, &mut bytes);
@@ -18,12 +18,12 @@ pub(crate) fn slot(identity: &Identity, new: &New) -> Vec<u8> {
     bytes
 }
 
-/// Records of chunks.
+/// Returns the encoded records of chunks.
 pub(crate) fn table(nonce: u64, records: &[(u64, u32)]) -> Vec<u8> {
     records.iter().flat_map(|(index, crc)| record(nonce, *index, *crc)).collect()
 }
 
-/// The slots, and the table of an entry whose table follows them; the checksums of its chunks are `records`.
+/// Returns the start of a file: slot A, padding, and the table with the `records` of its chunks.
 pub(crate) fn file_start(identity: &Identity, new: &New, records: &[(u64, u32)]) -> Vec<u8> {
     let layout = identity.layout;
     let mut bytes = Vec::with_capacity(layout.body as usize);

@@ -1,29 +1,29 @@
-//! Checksums: CRC-32C (RFC 9260 appendix A) by the widest instructions that the processor has, and the record of a chunk,
-//! which has the chunk's checksum and a mark that the record is valid.
+//! Checksums: CRC-32C (RFC 9260 appendix A) with the widest instructions of the CPU, and the record of a chunk, which
+//! consists of the chunk's checksum and a mark that the record is valid.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
 use super::CHUNK_BYTES;
 
-/// The checksum of `bytes`.
+/// Returns the checksum of `bytes`.
 pub(crate) fn of(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// The checksum of the bytes of `crc` followed by `more`.
+/// Returns the checksum of the bytes with the checksum `crc`, followed by `more`.
 pub(crate) fn append(crc: u32, more: &[u8]) -> u32 {
-    // A checksum is the inverse of the register that it was made in (RFC 9260 appendix A).
+    // A checksum is the inverted state of the CRC register (RFC 9260 appendix A).
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
     digest.update(more);
     digest.finalize() as u32
 }
 
-/// Bytes of a record.
+/// Size of a record in bytes.
 pub(crate) const RECORD_BYTES: u64 = 8;
 
 const _: () = assert!(CHUNK_BYTES.is_multiple_of(super::ALIGN), "chunks start where direct I/O can");
 
-/// The record of chunk `index` with the checksum `crc`, in the entry with this nonce.
+/// Returns the record of chunk `index` with the checksum `crc`, in the entry with this nonce.
 pub(crate) fn record(nonce: u64, index: u64, crc: u32) -> [u8; RECORD_BYTES as usize] {
     let mut bytes = [0; RECORD_BYTES as usize];
     bytes[..4].copy_from_slice(&crc.to_le_bytes());
@@ -31,7 +31,8 @@ pub(crate) fn record(nonce: u64, index: u64, crc: u32) -> [u8; RECORD_BYTES as u
     bytes
 }
 
-/// The checksum in the record of chunk `index`; `None` when it is not the record of that chunk of that entry.
+/// Returns the checksum in the record of chunk `index`; `None` when it is not a valid record of that chunk of that
+/// entry.
 pub(crate) fn checksum(nonce: u64, index: u64, record: &[u8]) -> Option<u32> {
     let crc = u32::from_le_bytes(record.get(..4)?.try_into().ok()?);
     let found = u32::from_le_bytes(record.get(4..8)?.try_into().ok()?);
@@ -43,7 +44,7 @@ fn mark(nonce: u64, index: u64, crc: u32) -> u32 {
     text[..8].copy_from_slice(&nonce.to_le_bytes());
     text[8..16].copy_from_slice(&index.to_le_bytes());
     text[16..].copy_from_slice(&crc.to_le_bytes());
-    // Zeroes are never a record: a file system returns them for a hole, or for bytes lost in a crash.
+    // A zeroed record is never valid: a file system returns zeroes for a hole, or for bytes lost in a crash.
     of(&text).max(1)
 }
 
@@ -86,7 +87,7 @@ mod tests {
         }
     }
 
-    /// Bit by bit, as the polynomial is divided by.
+    /// Computes the checksum bit by bit, as a polynomial division.
     fn plainly(bytes: &[u8]) -> u32 {
         !bytes.iter().fold(!0, |crc, byte| {
             (0..8).fold(crc ^ u32::from(*byte), |crc: u32, _| {
@@ -96,7 +97,7 @@ mod tests {
     }
 
     proptest! {
-        /// Its ways differ with length and alignment.
+        /// The implementation depends on length and alignment.
         #[test]
         fn all_lengths_and_places_give_what_the_polynomial_says(
             bytes in proptest::collection::vec(any::<u8>(), 0..3000),

@@ -1,20 +1,20 @@
-//! Small objects with frequent requests, whole in memory: the tier above the disk (`memory=`), with a separate limit.
+//! The memory tier (`memory=`): frequently requested small objects, complete in memory, with a separate limit.
 //!
-//! Direct reads leave nothing in the page cache, so this is all the memory of hot objects, and a container's limit
-//! holds.
+//! Direct reads leave nothing in the page cache. So this is all the memory that hot objects use, and a container's
+//! memory limit is respected.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::s3fifo::{KeyBytes, S3Fifo, Short};
 
-/// Shards, each with its lock.
+/// Number of shards, each with its lock.
 const SHARDS: usize = 16;
 
-/// Memory of one object beside its bytes: the node, the counts of its `Arc`, and the allocator's rounding.
+/// Memory of one object beside its bytes: the node, the counters of its `Arc`, and the allocator's rounding.
 const OVERHEAD_BYTES: u64 = 192;
 
-/// One object takes at most this part of a shard: a few large ones would push out all others.
+/// Divisor of the shard size that gives the maximum size of an object: a few large objects would evict all others.
 const LARGEST_PART: u64 = 16;
 
 /// Objects in memory, of a type that the store chooses.
@@ -37,17 +37,18 @@ impl<T> Default for Slot<T> {
 }
 
 impl<T> MemoryTier<T> {
-    /// A tier of at most `bytes`; of 0 nothing is kept. `seed` is not to be known to clients.
+    /// Creates a tier of at most `bytes`; with 0, it stores nothing. `seed` must be secret to clients.
     pub(crate) fn new(bytes: u64, seed: [u64; 2]) -> MemoryTier<T> {
         let shard_bytes = bytes / SHARDS as u64;
-        // Room for objects of a few hundred bytes: a smaller tier runs out of slots before it runs out of bytes.
+        // Slots for objects of 512 bytes on average: a tier of smaller objects runs out of slots before it runs out of
+        // bytes.
         let places = (shard_bytes / 512) as usize;
         let count = if bytes == 0 { 0 } else { SHARDS };
         let shards = (0..count).map(|_| Mutex::new(S3Fifo::new(places, seed))).collect();
         MemoryTier { shards, shard_bytes, bytes: AtomicU64::new(0) }
     }
 
-    /// Bytes that an object may have to be kept here.
+    /// Returns the maximum size of an object in bytes.
     pub(crate) fn object_max(&self) -> u64 {
         (self.shard_bytes / LARGEST_PART).saturating_sub(OVERHEAD_BYTES)
     }
@@ -57,15 +58,14 @@ impl<T> MemoryTier<T> {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// The object, of this version.
+    /// Returns the object, if it has this version.
     pub(crate) fn get(&self, key: &KeyBytes, version: u32) -> Option<Arc<T>> {
         let mut shard = self.shard(key)?;
         let (slot, _) = shard.touch(key)?;
         slot.object.as_ref().filter(|_| slot.version == version).map(Arc::clone)
     }
 
-    /// Keeps an object of this many bytes, if it is worth a slot: not at its first request when others would have to
-    /// leave.
+    /// Stores an object of this many bytes, if it is worth a slot: not at its first request if it would evict others.
     pub(crate) fn offer(&self, key: &KeyBytes, version: u32, bytes: u64, object: &Arc<T>) {
         let Some(mut shard) = self.shard(key).filter(|_| bytes <= self.object_max()) else { return };
         let weight = (bytes + OVERHEAD_BYTES) as u32;
@@ -88,13 +88,13 @@ impl<T> MemoryTier<T> {
         let _ = shard.insert(*key, weight, Slot { object: Some(Arc::clone(object)), version });
         let after = shard.weight();
         debug_assert!(after <= self.shard_bytes, "{after} of {} bytes", self.shard_bytes);
-        // The lock is for the list, not for giving memory back.
+        // Memory is freed after the lock is released.
         drop(shard);
         drop(dropped);
         self.bytes.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// Lets go of an object.
+    /// Removes an object.
     pub(crate) fn remove(&self, key: &KeyBytes) {
         let taken = self.shard(key).and_then(|mut shard| shard.remove(key));
         if let Some(taken) = taken {
@@ -103,11 +103,11 @@ impl<T> MemoryTier<T> {
         }
     }
 
-    /// Lets go of everything.
+    /// Removes all objects.
     pub(crate) fn clear(&self) {
         for shard in &self.shards {
             loop {
-                // One at a time: others wait for the lock.
+                // One at a time, because others wait for the lock.
                 let taken = lock(shard).evict(Short::Places);
                 let Some(taken) = taken else { break };
                 self.bytes.fetch_sub(u64::from(taken.weight), Ordering::Relaxed);

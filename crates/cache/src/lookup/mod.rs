@@ -1,14 +1,14 @@
-//! Lookups: memory first, then the file, which is trusted as far as its checksums reach.
+//! Lookups: in memory first, then in the file, whose bytes are used only if their checksums are correct.
 //!
 //! ```text
 //!   memory tier -> index: unknown and loading done -> miss
 //!                     |
 //!                     v  known, or not loaded, or not the owner
 //!   plan -> open -> read (all of a small entry; slots and table of a large one) -> check -> hit
-//!     header, key, variant, purges, chunk or table: each that does not hold is a miss, and a damaged entry is dropped
+//!     header, key, variant, purges, chunk or table: each failed check is a miss, and a damaged entry is dropped
 //! ```
-//! [`open`] plans, and opens or takes one of the [`open_files`]; [`read`] reads; [`hit`] compares with the request and makes
-//! the hit. [`reader`] reads the bodies of large entries.
+//! [`open`] plans the read, and opens the file or takes one of the [`open_files`]. [`read`] reads it; [`hit`] compares
+//! it with the request and creates the hit. [`reader`] reads the bodies of large entries.
 
 pub(crate) mod hit;
 pub(crate) mod open;
@@ -33,14 +33,15 @@ use crate::lookup::read::{read_entry, read_header};
 use crate::meta::Meta;
 use crate::purge::Fate;
 
-/// Makes of the stored `Vary` ([`crate::Meta::vary`]) the text of the request that it selects ([`crate::Meta::variant`]).
+/// Computes, from the stored `Vary` ([`crate::Meta::vary`]), the text that selects the variant for the request
+/// ([`crate::Meta::variant`]).
 pub type Selector<'a> = &'a dyn Fn(&[u8]) -> Vec<u8>;
 
 /// Lookups in one cache.
 pub(crate) struct Lookup {
     pub(crate) entries: Arc<Entries>,
     pub(crate) opener: Opener,
-    /// Whether entries are read bypassing the page cache if a lookup does not set it.
+    /// Whether entries are read bypassing the page cache if the lookup does not specify it.
     is_direct: bool,
 }
 
@@ -49,7 +50,7 @@ impl Lookup {
         Lookup { entries: Arc::clone(entries), opener: Opener::new(&entries.dir), is_direct }
     }
 
-    /// How entries are read if a lookup does not set it.
+    /// Returns the default settings for reading entries.
     pub(crate) fn access(&self) -> Access {
         let dir = &self.entries.dir;
         Access {
@@ -62,7 +63,7 @@ impl Lookup {
         }
     }
 
-    /// The entry for a request, counted.
+    /// Returns the entry for a request, and counts a hit or a miss.
     pub(crate) async fn find(
         &self,
         key: &Key,
@@ -80,12 +81,12 @@ impl Lookup {
         found
     }
 
-    /// The same without counting; none where the disk cannot give it.
+    /// As [`Lookup::find`] without counting; `None` after disk errors.
     pub(crate) async fn find_uncounted(&self, key: &Key, text: &[u8], selector: Selector<'_>) -> Option<Hit> {
         self.select(LookupKey { key, primary: key, text, access: self.access() }, selector).await.ok()?
     }
 
-    /// The entry at the primary key, or the one for the requested variant.
+    /// Returns the entry at the primary key, or the entry of the requested variant.
     async fn select(&self, wanted: LookupKey<'_>, selector: Selector<'_>) -> Result<Option<Hit>, StoreError> {
         if !self.entries.dir.is_owner() {
             Box::pin(self.entries.purges.follow()).await;
@@ -99,31 +100,31 @@ impl Lookup {
             return Ok(Some(first));
         }
         let second = LookupKey { key: &wanted.key.variant(&variant), ..wanted };
-        // Boxed, as everything that few lookups come to: the others would carry its room.
+        // Boxed, like all code that few lookups reach: otherwise it would enlarge the future of every lookup.
         let second = Box::pin(self.entry(second)).await?;
         Ok(second.filter(|hit| hit.meta.variant == variant && hit.meta.vary == first.meta.vary))
     }
 
-    /// Whether anything is stored under a key, whichever variant. It counts as a use of the entry, and as no lookup.
+    /// Whether an entry of any variant is stored under a key. Counts as a use of the entry, but not as a lookup.
     pub(crate) async fn holds(&self, key: &Key, text: &[u8]) -> Result<bool, StoreError> {
         let entries = &self.entries;
         let knows_all = entries.dir.is_owner() && entries.is_loaded();
         if knows_all && !entries.purges.set().may_hit(&key.0) {
-            // The file would tell nothing that the index does not know.
+            // The index has all the information that the file could give.
             return Ok(entries.index.touch(&key.0, now_s()).is_some_and(|known| known.blocks > 0));
         }
         let access = self.access();
         Ok(self.entry(LookupKey { key, primary: key, text, access }).await?.is_some())
     }
 
-    /// The facts of the entry at the primary key: its `Vary` and its variant.
+    /// Returns the metadata of the entry at the primary key, with its `Vary` and its variant.
     pub(crate) async fn variant_at(&self, key: &Key, text: &[u8]) -> Option<Arc<Meta>> {
         let access = self.access();
         let found = self.entry(LookupKey { key, primary: key, text, access }).await.ok()??;
         Some(found.meta)
     }
 
-    /// The entry in the file of a key.
+    /// Returns the entry in the file of a key.
     async fn entry(&self, key: LookupKey<'_>) -> Result<Option<Hit>, StoreError> {
         let entries = &self.entries;
         let known = entries.index.touch(&key.key.0, now_s()).filter(|known| known.blocks > 0);
@@ -163,7 +164,7 @@ impl Lookup {
         let file = match opened {
             Ok(file) => file,
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
-                // It was removed by hand, or just evicted.
+                // The file was removed by hand, or was just evicted.
                 if let Some(known) = known {
                     entries.forget(key, known.version);
                 }
@@ -184,7 +185,7 @@ impl Lookup {
         Ok(check.file(plan, file, read))
     }
 
-    /// Removes an entry if a purge has hit it.
+    /// Removes an entry if a purge applies to it.
     pub(crate) async fn judge_purged(&self, key: &Key, known: Known) -> Judged {
         let entries = &self.entries;
         let file = match entries.dir.open_file(entries.dir.path_of(key).0, READ_FLAGS).await {
@@ -207,20 +208,20 @@ impl Lookup {
                     None => Judged::Outlived,
                 }
             }
-            // It is never served.
+            // A damaged entry is never served.
             Err(ReadError::Damaged(_)) => Judged::Outlived,
             Err(ReadError::Disk(_) | ReadError::NoMemory) => Judged::Unknown,
         }
     }
 }
 
-/// The result of a check for purges.
+/// The result of a check against purges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judged {
-    /// The entry is younger than all purges that name it, or is gone.
+    /// The entry is newer than all matching purges, or was removed.
     Outlived,
-    /// A soft purge has hit it.
+    /// A soft purge applies to the entry.
     Stale,
-    /// The disk does not give it.
+    /// The entry cannot be read.
     Unknown,
 }

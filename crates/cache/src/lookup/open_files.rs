@@ -1,14 +1,14 @@
-//! Recently opened files of entries stay open, for each thread: the next request neither opens the file again nor reads
-//! the header and table of a large one again. Keeping a file open costs more than it saves if no request repeats, so
-//! only the second open within about a second keeps it.
+//! Recently opened files of entries stay open, per thread. The next request neither opens the file again nor reads the
+//! header and table of a large entry again. Keeping a file open costs more than it saves if no request repeats, so only
+//! the second open within about a second retains it.
 //!
-//! A file from here is as good as a newly opened one: before each use fstat(2) checks the open file, and one that has
-//! lost its name, or was changed since its header was read, is closed. A file is kept for two seconds at most after its
-//! last use, so deleting entries or unmounting the disk waits for no longer.
+//! A retained file is as safe as a newly opened one: before each use, fstat(2) checks the open file. A file that was
+//! unlinked, or changed since its header was read, is closed. A file is closed at most two seconds after its last use,
+//! so deleting entries or unmounting the disk is not delayed for longer.
 //!
 //! ```text
-//!   kept or used --> young --a second, or half the limit--> old --the same--> closed
-//!                      ^------------- used again ------------|
+//!   retained or used --> young --a second, or half the limit--> old --the same--> closed
+//!                          ^------------- used again ------------|
 //! ```
 
 use std::cell::RefCell;
@@ -24,26 +24,27 @@ use crate::entries::chunks::Chunks;
 use crate::format::header::Header;
 use crate::key::{Key, KeyHash};
 
-/// Most files that are kept open by one thread, for all of its caches: few beside the descriptors of connections.
+/// Maximum number of files that one thread keeps open, for all of its caches: few compared with the descriptors of
+/// connections.
 const OPEN_MAX: usize = 256;
 
-/// How long an unused file stays young, and then old.
+/// Time for which an unused file stays young, and then old.
 const AGE: Duration = Duration::from_secs(1);
 
-/// A file that is kept open.
+/// A retained open file.
 #[derive(Clone)]
 pub(crate) struct OpenFile {
-    /// The object of the index that it belongs to.
+    /// Version of the index entry that it belongs to.
     pub(crate) version: u32,
-    /// Whether it was to be opened for direct reads; the file system may not have been able to.
+    /// Whether it was opened for direct reads; the file system may not support them.
     pub(crate) direct: bool,
     pub(crate) file: File,
-    /// Of a large entry that is whole.
+    /// For a large, complete entry.
     pub(crate) read: Option<Rc<CachedHeader>>,
 }
 
 impl OpenFile {
-    /// Whether these bytes of the file are in memory, or were recently.
+    /// Whether these bytes of the file are resident, or were recently.
     pub(crate) fn is_resident(&self, start: u64, bytes: u64) -> bool {
         let end = start + bytes;
         if let Some((seen_end, at)) = self.file.seen_resident(start)
@@ -60,18 +61,18 @@ impl OpenFile {
     }
 }
 
-/// The header and the records of a large entry, as they were read from the start of its file.
+/// The header and the records of a large entry, read from the start of its file.
 pub(crate) struct CachedHeader {
-    /// Header and texts.
+    /// Encoded header and texts.
     pub(crate) image: Arc<[u8]>,
     pub(crate) header: Arc<Header>,
     pub(crate) chunks: Arc<Chunks>,
-    /// The file as it was before that.
+    /// Attributes of the file before that read.
     pub(crate) seen: Option<Stat>,
 }
 
 impl CachedHeader {
-    /// Of `prefix`, the start of the file, only the bytes that the header names are kept.
+    /// Creates a cached header, which stores only the header and texts of `prefix`, the start of the file.
     pub(crate) fn new(
         prefix: &[u8],
         header: &Arc<Header>,
@@ -85,16 +86,16 @@ impl CachedHeader {
     }
 }
 
-/// An entry of a directory: the directory by its random number.
+/// An entry of a cache directory; the directory is identified by its random number.
 pub(crate) type Name = (u64, Key);
 
 type Files = HashMap<Name, OpenFile, KeyHash>;
 
-/// Entries with a remembered open: as many as are kept open, and some more.
+/// Number of slots for recent opens: somewhat more than the number of retained files.
 const RECENT: usize = 512;
 
 struct OpenFiles {
-    /// Half a key in each place, of the entry that was opened last of those that belong there.
+    /// Half of the key of the entry that was opened last, for each slot.
     recently_opened: RefCell<Box<[u64; RECENT]>>,
     young: RefCell<Files>,
     old: RefCell<Files>,
@@ -108,11 +109,11 @@ impl Default for OpenFiles {
 }
 
 thread_local! {
-    /// Belongs to the task that lets go of old files, and so ends with the thread's runtime.
+    /// Owned by the task that closes old files, so that it ends with the thread's runtime.
     static OPEN_FILES: RefCell<Weak<OpenFiles>> = const { RefCell::new(Weak::new()) };
 }
 
-/// The open file of an entry, if it is kept and its name still leads to it.
+/// Returns the open file of an entry, if it is retained and not unlinked.
 pub(crate) fn find(name: Name, version: u32, direct: bool) -> Option<OpenFile> {
     let files = OPEN_FILES.with_borrow(Weak::upgrade)?;
     let mut young = files.young.borrow_mut();
@@ -125,18 +126,18 @@ pub(crate) fn find(name: Name, version: u32, direct: bool) -> Option<OpenFile> {
         }
     };
     let is_right = open.version == version && open.direct == direct;
-    // Of an open file, so it is in memory.
+    // An fstat of an open file needs no disk access.
     let stat = if is_right { open.file.stat_inline().ok() } else { None };
     let Some(stat) = stat.filter(|stat| stat.links > 0) else {
         young.remove(&name);
         return None;
     };
-    // It has a new header, which is to be read.
+    // If the file changed, it has a new header, which must be read.
     open.read.take_if(|read| read.seen != Some(stat));
     Some(open)
 }
 
-/// Whether the file of an entry, which was opened just now, is to be kept: it was opened before, not long ago.
+/// Whether the file of an entry that was just opened should be retained: it was opened before recently.
 pub(crate) fn is_worth_keeping(name: Name) -> bool {
     let files = OPEN_FILES.with_borrow(Weak::upgrade).unwrap_or_else(begin);
     let key = u128::from_be_bytes(name.1.0);
@@ -145,13 +146,13 @@ pub(crate) fn is_worth_keeping(name: Name) -> bool {
     before == mark
 }
 
-/// Keeps the file of an entry open.
+/// Retains the open file of an entry.
 pub(crate) fn keep(name: Name, open: OpenFile) {
     let files = OPEN_FILES.with_borrow(Weak::upgrade).unwrap_or_else(begin);
     let mut young = files.young.borrow_mut();
     if young.len() >= OPEN_MAX / 2 {
         let old = files.old.replace(std::mem::take(&mut young));
-        // Files are closed after the tables are whole again.
+        // Files are closed after the tables are consistent again.
         drop(young);
         drop(old);
         young = files.young.borrow_mut();
@@ -160,7 +161,7 @@ pub(crate) fn keep(name: Name, open: OpenFile) {
     debug_assert!(young.len() <= OPEN_MAX / 2);
 }
 
-/// Starts the task that lets go.
+/// Starts the task that closes old files.
 fn begin() -> Rc<OpenFiles> {
     let files = Rc::new(OpenFiles::default());
     OPEN_FILES.set(Rc::downgrade(&files));

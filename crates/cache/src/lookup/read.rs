@@ -1,5 +1,5 @@
-//! Reads an entry's file: the header, and the body of an entry that is read whole or the table of another one. Each part is
-//! compared with its checksum.
+//! Reads an entry's file: the header, and either the body (if the file is read in one operation) or the table of
+//! chunks. Every section is verified with its checksum.
 
 use std::sync::Arc;
 
@@ -18,20 +18,20 @@ use crate::index::Known;
 use crate::key::Key;
 use crate::lookup::open::{FirstRead, Opener, ReadPlan};
 
-/// How often a header that is torn is read again: a new one may be on its way.
+/// Maximum number of attempts to read a torn header: a new one may be being written.
 const HEADER_TRIES: u32 = 3;
 
-/// The parts of a file that were read.
+/// The sections of a file that were read.
 pub(crate) struct Read {
     pub(crate) buf: Buf,
     pub(crate) header: Arc<Header>,
-    /// Of a large entry.
+    /// The chunks of a large entry.
     pub(crate) chunks: Option<Arc<Chunks>>,
-    /// The file before its header was read.
+    /// Attributes of the file before its header was read.
     pub(crate) seen: Option<Stat>,
 }
 
-/// Where the body lies in the file of an entry that was read whole.
+/// Returns the range of the body in the file of an entry that was read completely.
 pub(crate) fn body_of(header: &Header) -> std::ops::Range<usize> {
     let range = header.body_range();
     range.start as usize..range.end as usize
@@ -47,7 +47,8 @@ pub(crate) async fn read_entry(
     plan: ReadPlan,
 ) -> Result<Read, ReadError> {
     let dir = &entries.dir;
-    // Before the header is read, so that a new one that is written meanwhile shows. Of an open file, so it is in memory.
+    // Before the header is read, so that a concurrent change of the header is detected. An fstat of an open file needs
+    // no disk access.
     let seen = match plan.first {
         FirstRead::Prefix => Some(file.stat_inline().map_err(ReadError::Disk)?),
         FirstRead::Whole(_) => None,
@@ -59,7 +60,7 @@ pub(crate) async fn read_entry(
     if !is_whole {
         let table_end = layout.table + chunks_of(header.length) * RECORD_BYTES;
         if file.fd().is_direct() && table_end > buf.len() as u64 {
-            // Direct reads start at blocks alone.
+            // Direct reads must start at a multiple of the block size.
             buf = Box::pin(extend_to(file, buf, table_end, dir.device(), plan.reads_of(file))).await?;
         }
         let chunks = match table_at_hand(entries, file, &buf, &header, seen)? {
@@ -90,11 +91,11 @@ pub(crate) async fn read_entry(
     Ok(Read { buf, header, chunks: None, seen })
 }
 
-/// Compares all chunks of an entry that was read whole with their checksums.
+/// Verifies all chunks of an entry that was read completely.
 fn verify(entries: &Entries, buf: &Buf, header: &Header) -> Result<(), ReadError> {
     let body = body_of(header);
     assert!(body.end <= buf.len(), "all of the body was read");
-    // A table behind the body may not have been read; entries that are read whole have none there.
+    // A table behind the body may not have been read; entries that are read completely have none there.
     let records = buf.get(header.layout.table as usize..).unwrap_or_default();
     let mut records = records.chunks_exact(RECORD_BYTES as usize);
     for (index, chunk) in (0..).zip(buf[body].chunks(CHUNK_BYTES as usize)) {
@@ -107,7 +108,7 @@ fn verify(entries: &Entries, buf: &Buf, header: &Header) -> Result<(), ReadError
     Ok(())
 }
 
-/// Reads the header, and with it as much of the file as the first read brings.
+/// Reads the header, and as much of the file as the first read returns.
 pub(crate) async fn read_header(
     entries: &Entries,
     opener: &Opener,
@@ -116,7 +117,7 @@ pub(crate) async fn read_header(
     plan: ReadPlan,
 ) -> Result<(Buf, Arc<Header>), ReadError> {
     let device = entries.dir.device();
-    // Decided when there is a buffer: until then pages that are in memory now may have left it.
+    // Decided after a buffer is available: pages that are resident now may be evicted while waiting for it.
     let mut buf = match opener.read_resident(file, bytes, plan, buffer(bytes).await?) {
         Ok(buf) => buf,
         Err(buf) => {
@@ -146,7 +147,7 @@ pub(crate) async fn read_header(
     }
 }
 
-/// The records of a large entry where they need no further read: they are remembered, or lie in `prefix`, the start of
+/// Returns the records of a large entry if no further read is needed: they are cached, or are in `prefix`, the start of
 /// its file.
 fn table_at_hand(
     entries: &Entries,
@@ -156,7 +157,7 @@ fn table_at_hand(
     seen: Option<Stat>,
 ) -> Result<Option<Arc<Chunks>>, ReadError> {
     if !header.layout.is_partial {
-        // A file that was cut since it was verified must not be begun.
+        // A file that was truncated since its verification must not be sent at all.
         let size = seen.map_or_else(|| file.stat_inline(), Ok).map_err(ReadError::Disk)?.size;
         if size < header.layout.file_bytes(header.length) {
             let index = size.saturating_sub(header.layout.body) / CHUNK_BYTES;
@@ -176,7 +177,7 @@ fn table_at_hand(
     with_records(entries, header, chunks).map(Some)
 }
 
-/// The records of a large entry, read.
+/// Reads the records of a large entry.
 async fn read_table(
     entries: &Entries,
     file: &File,
@@ -189,8 +190,8 @@ async fn read_table(
     let end = start + chunks_of(header.length) * RECORD_BYTES;
     let mut at = start;
     while at < end {
-        // A table that a partial entry has not written to its end reads as no records. One read may end amid
-        // a record, so each part is read whole.
+        // A table that a partial entry has not written to its end reads as zeroes, which are no records. A single read
+        // may end inside a record, so each range is read completely.
         let wanted = (end - at).min(CHUNK_BYTES);
         let part = read_whole(file, at, wanted, device, via).await?;
         let part = &part[..part.len().min(wanted as usize)];
@@ -203,7 +204,7 @@ async fn read_table(
     with_records(entries, header, chunks)
 }
 
-/// Remembers the chunks of an entry with known records; none may be missing of one that was stored completely.
+/// Caches the chunks of an entry with known records. An entry that was stored completely must not have missing records.
 fn with_records(entries: &Entries, header: &Header, chunks: Chunks) -> Result<Arc<Chunks>, ReadError> {
     match chunks.first_absent().filter(|_| !header.layout.is_partial) {
         Some(index) => Err(ReadError::Damaged(Damage::Truncated { index })),

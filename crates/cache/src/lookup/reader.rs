@@ -1,4 +1,4 @@
-//! The verifying [`Reader`] of a body: runs of chunks, some in flight, each compared with its checksum.
+//! The verifying [`Reader`] of a body: reads runs of chunks, several in flight, and verifies each chunk.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -14,39 +14,39 @@ use crate::format::crc32c;
 use crate::format::{CHUNK_BYTES, Damage};
 use crate::lookup::hit::Located;
 
-/// Verified bytes: those from `start` to `end` of `buf`.
+/// Verified bytes: the range from `start` to `end` of `buf`.
 #[derive(Debug)]
 pub struct Piece {
-    /// Their owner.
+    /// The buffer.
     pub buf: Buf,
-    /// Where they start.
+    /// Offset of the first byte.
     pub start: usize,
-    /// Where they end.
+    /// Offset behind the last byte.
     pub end: usize,
 }
 
 impl Piece {
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.buf[self.start..self.end]
     }
 }
 
-/// Chunks that one read brings: the disk has half as much to do as for one each, and two reads in flight take no more
-/// than half a mebibyte.
+/// Number of chunks per read: half as many disk operations as with single chunks, and two reads in flight need at most
+/// half a mebibyte.
 const RUN_CHUNKS: u64 = 2;
 
-/// Chunks of one read where buffers are short: then there is one in flight at a time.
+/// Maximum number of chunks per read when buffers are scarce; only one read is in flight then.
 const LONE_RUN_CHUNKS: u64 = 4;
 
-/// Reads a range of a body with several runs of chunks in flight. Dropped, it abandons them.
+/// Reads a range of a body with several reads in flight. Dropping it abandons them.
 pub struct Reader {
     located: Located,
     range: Range<u64>,
-    /// The next chunk to read.
+    /// Index of the next chunk to read.
     next: u64,
     window: usize,
-    /// Bytes that the client takes now.
+    /// Number of bytes that the client can receive now.
     room: u64,
     reads: VecDeque<ChunkRead>,
 }
@@ -64,19 +64,21 @@ impl Reader {
         let range = range.start.min(end)..end;
         let next = range.start / CHUNK_BYTES;
         if !located.file.fd().is_direct() {
-            // The window is the read-ahead. The kernel's own would fill the page cache for every reader once more.
+            // The reads in flight act as readahead. The kernel's own readahead would fill the page cache again for
+            // every reader.
             located.file.fd().expect_random_reads();
         }
         Reader { located, range, next, window: window.max(1), room: u64::MAX, reads: VecDeque::new() }
     }
 
-    /// Sets how many bytes the client takes now: where buffers are short no more is read, but for a chunk.
+    /// Sets the number of bytes that the client can receive now: when buffers are scarce, no more is read than that,
+    /// but at least one chunk.
     pub fn set_room(&mut self, bytes: u64) {
         self.room = bytes;
     }
 
-    /// The end of the run that begins with the next chunk. It has no missing chunk, unless that is its first one, so
-    /// that bytes before a hole are returned.
+    /// Returns the end of the run that begins with the next chunk. Only its first chunk may be missing, so that bytes
+    /// before a hole are returned.
     fn run_end(&self) -> u64 {
         let lone = (self.room / CHUNK_BYTES).clamp(1, LONE_RUN_CHUNKS);
         let most = if self.is_alone() { lone } else { RUN_CHUNKS };
@@ -86,13 +88,13 @@ impl Reader {
         (self.next + 1..last).find(|&index| !is_there(index)).unwrap_or(last.max(self.next + 1))
     }
 
-    /// Whether reads are made one at a time, so that no reader holds one buffer and waits for another.
+    /// Whether only one read is in flight at a time, so that no reader holds one buffer while it waits for another.
     fn is_alone(&self) -> bool {
         rt::pool().spare_bytes() <= rt::pool().bytes_max() / 2 || rt::buffers_are_awaited()
     }
 
-    /// The next bytes in order; `None` at the end of the range. Damage removes the entry; the bytes after it are not
-    /// returned to any reader.
+    /// Returns the next bytes in order; `None` at the end of the range. Damage removes the entry; the bytes after it
+    /// are not returned to any reader.
     pub async fn next(&mut self) -> Result<Option<Piece>, StoreError> {
         while self.reads.len() < self.window && self.next * CHUNK_BYTES < self.range.end {
             if self.is_alone() && !self.reads.is_empty() {
@@ -126,7 +128,7 @@ impl Reader {
     }
 }
 
-/// Reads a run of chunks, compares each unless that was done, and returns the part of it that lies in the range.
+/// Reads a run of chunks, verifies those not verified yet, and returns the bytes that are in `range`.
 async fn read_run(located: Located, run: Range<u64>, range: Range<u64>) -> Result<Piece, StoreError> {
     let start = run.start * CHUNK_BYTES;
     let wanted = (run.end * CHUNK_BYTES).min(located.length) - start;
@@ -156,7 +158,7 @@ async fn read_run(located: Located, run: Range<u64>, range: Range<u64>) -> Resul
     Ok(Piece { buf, start: from as usize, end: to as usize })
 }
 
-/// Compares a chunk with its checksum, unless that was done.
+/// Verifies a chunk, unless that was done.
 fn compare(located: &Located, index: u64, bytes: &[u8]) -> Result<(), StoreError> {
     let Some(chunks) = located.chunks.as_ref().filter(|chunks| !chunks.is_verified(index)) else {
         return Ok(());

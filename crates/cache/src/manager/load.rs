@@ -1,9 +1,10 @@
-//! Loading: all directories are read side by side, so that a start knows every entry soon. Until then lookups ask the disk.
+//! Loading: reads all directories concurrently to find every entry soon after a start. Until then, lookups check the
+//! disk.
 //!
-//! Nothing is opened: a name is a key, and the first lookup reads the entry. Names come first, because lookups need no
-//! more; sizes, which the limits and the snapshot need, come after them (`measure`). Leftovers of fills that a crash
-//! has ended are removed on the way. A directory that cannot be read does not count as empty: it is tried again, and
-//! until it was read the cache counts as not loaded, so that lookups still ask the disk.
+//! No file is opened: the file name is the key, and the first lookup reads the entry. Names are read first, because
+//! lookups need only them; sizes, which the limits and the snapshot need, are determined afterwards (`measure`).
+//! Temporary files of fills that a crash has interrupted are removed. A directory that cannot be read is not treated as
+//! empty: it is retried. Until it was read, the cache counts as not loaded, so that lookups still check the disk.
 
 use std::cell::RefCell;
 use std::ffi::CString;
@@ -28,7 +29,8 @@ use crate::manager::sizes::{Named, SIZES_LEFT_MAX, measure};
 use crate::manager::snapshot::{Loaded, confirm, load_snapshot};
 use crate::note::Note;
 
-/// Directories that are read at once. Reading one is the work of a thread, of which a device has some.
+/// Maximum number of directories that are read concurrently. A thread reads each; a device has a limited share of
+/// threads.
 const READS_MAX: usize = 16;
 
 /// A walk in flight.
@@ -39,39 +41,39 @@ struct Walk {
     pace: Paced,
     unconfirmed_up_to: u32,
     unread: RefCell<Vec<(Subdirectory, Errno)>>,
-    /// Entries of unknown size.
+    /// Entries of unknown size, which wait for stat(2).
     named: RefCell<Vec<Named>>,
-    /// One list of them is measured at a time.
+    /// One list of such entries is measured at a time.
     measuring: Semaphore,
 }
 
-/// A directory of entries, or of such directories.
+/// A directory with entries or further such directories.
 #[derive(Debug)]
 struct Subdirectory {
     path: CString,
-    /// The names of the directories that lead to it.
+    /// The names of its parent levels and of itself.
     digits: Vec<Vec<u8>>,
 }
 
-/// Directories that could not be read. Their entries are neither known nor counted.
+/// Directories that could not be read. Their entries are neither in the index nor counted.
 #[derive(Debug)]
 pub(crate) struct UnreadDirectories {
     directories: Vec<Subdirectory>,
-    /// Entries before this version are known from a snapshot only.
+    /// Entries up to this version are known from a snapshot only.
     unconfirmed_up_to: u32,
     begun: Instant,
     pause: Duration,
-    /// When they are tried again.
+    /// Time of the next attempt.
     pub(crate) due: Instant,
 }
 
-/// The pause before directories that could not be read are tried again, doubled each time.
+/// First pause before unreadable directories are retried; doubled each time.
 const UNREAD_FIRST: Duration = Duration::from_secs(1);
 
-/// The longest such pause: a few calls a minute do no harm.
+/// Maximum pause before a retry: a few calls a minute do no harm.
 const UNREAD_MAX: Duration = Duration::from_secs(60);
 
-/// Makes all entries known; returns the directories for which that has to be tried again.
+/// Loads all entries; returns the directories that have to be retried.
 pub(crate) async fn load(entries: &Arc<Entries>, pace: Pace) -> Option<UnreadDirectories> {
     let dir = &entries.dir;
     let begun = rt::now();
@@ -84,7 +86,7 @@ pub(crate) async fn load(entries: &Arc<Entries>, pace: Pace) -> Option<UnreadDir
     if dir.is_stopping() {
         return None;
     }
-    // Entries that were written since the start have versions above this one, which belongs to nothing.
+    // Entries that were written since the start have versions above this one, which no entry has.
     let unconfirmed_up_to = entries.index.version();
     let top = Subdirectory { path: dir.path(), digits: Vec::new() };
     let unread = UnreadDirectories {
@@ -101,13 +103,13 @@ pub(crate) async fn load(entries: &Arc<Entries>, pace: Pace) -> Option<UnreadDir
         errno,
         folders: unread.directories.len() as u64,
     });
-    // The limits hold for the known entries, and the log has a line about it: a cache that stores nothing because of
-    // one directory would help no client.
+    // The limits apply to the known entries, and an error was logged: a cache that stores nothing because of one
+    // directory would help no client.
     entries.space.loaded();
     Some(unread)
 }
 
-/// Tries directories again that could not be read.
+/// Retries directories that could not be read.
 pub(crate) async fn load_rest(
     entries: &Arc<Entries>,
     pace: Pace,
@@ -116,7 +118,7 @@ pub(crate) async fn load_rest(
     walk(entries, pace, unread).await.map(|(_, _, unread)| unread)
 }
 
-/// Reads directories and everything in them; returns those that could not be read, and the first of them with the reason.
+/// Reads directories recursively; returns those that could not be read, with the first of them and its error.
 async fn walk(
     entries: &Arc<Entries>,
     pace: Pace,
@@ -158,7 +160,7 @@ async fn walk(
     None
 }
 
-/// From here on an entry that is not in the index is not there.
+/// Marks the cache as loaded: from now on, an entry that is not in the index does not exist.
 fn all_known(entries: &Entries, begun: Instant, from_snapshot: bool) {
     if entries.dir.is_stopping() {
         return;
@@ -171,13 +173,13 @@ fn all_known(entries: &Entries, begun: Instant, from_snapshot: bool) {
     entries.dir.note(|name| Note::Loaded { name, entries: count, time_ms, from_snapshot });
 }
 
-/// From here on the limits hold for the entries that are known.
+/// Marks the cache as measured: from now on, the limits apply to the known entries.
 fn all_measured(entries: &Entries) {
     entries.space.loaded();
     entries.is_measured.store(true, Ordering::Release);
 }
 
-/// Forgets entries that only the snapshot knew: all directories were read, and they are in none of them.
+/// Forgets entries that only the snapshot contained: all directories were read, and none had them.
 fn forget_unconfirmed(entries: &Entries, unconfirmed_up_to: u32) {
     let mut cursor = Some(Cursor::default());
     while let Some(here) = cursor {
@@ -193,7 +195,7 @@ fn forget_unconfirmed(entries: &Entries, unconfirmed_up_to: u32) {
     }
 }
 
-/// Removes temporary files of processes that are gone.
+/// Removes temporary files of processes that have exited.
 async fn remove_leftovers(dir: &Directory) {
     let Ok(staging) = dir.open_dir(dir.staging_path()).await else { return };
     loop {
@@ -203,7 +205,7 @@ async fn remove_leftovers(dir: &Directory) {
         }
         for entry in found.into_iter().filter(|entry| dir.is_leftover(&entry.name)) {
             if let Ok(path) = CString::new([dir.staging_path().as_bytes(), b"/", &entry.name].concat()) {
-                // One that cannot be removed is tried again at the next start.
+                // A file that cannot be removed is retried at the next start.
                 let _ = dir.unlink(path).await;
             }
         }
@@ -217,7 +219,7 @@ impl Walk {
         rt::spawn(async move {
             let permit = walk.reads.acquire().await;
             match walk.read_directory(&directory).await {
-                // It has gone since its name was read, with all that was in it.
+                // The directory was removed since its name was read.
                 Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => {}
                 Err(errno) => walk.unread.borrow_mut().push((directory, errno)),
             }
@@ -254,18 +256,19 @@ impl Walk {
             self.pace.worked(count).await;
             if self.named.borrow().len() >= SIZES_LEFT_MAX {
                 let _turn = self.measuring.acquire().await;
-                // An earlier task may have taken it.
+                // An earlier task may have taken the list.
                 let is_full = self.named.borrow().len() >= SIZES_LEFT_MAX;
                 let named = if is_full { self.named.take() } else { Vec::new() };
                 measure(&self.entries, named).await;
             }
         }
-        // Not before it was read to its end: a part in flight must not overlap a retry of the whole.
+        // Only after the directory was read to its end: subdirectories being read must not overlap a retry of their
+        // parent.
         inner.into_iter().for_each(|directory| self.begin_directory(directory));
         Ok(())
     }
 
-    /// Enters a file that lies where the file of its key has to lie.
+    /// Adds a file to the index if it is in the directory of its key.
     fn enter(&self, entry: &DirEntry, digits: &[Vec<u8>], now_s: u32) {
         let Some(key) = Key::from_hex(&entry.name) else { return };
         let mut end = entry.name.len();

@@ -1,17 +1,17 @@
-//! How fast background work goes: [`Paced`].
+//! Pacing of background work: [`Paced`].
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use crate::config::Pace;
 
-/// The longest sleep of a part of the manager between two checks for a stop.
+/// Maximum sleep of the manager between two checks for a stop.
 pub(crate) const NAP: Duration = Duration::from_millis(500);
 
-/// Entries that are checked under the lock of a shard.
+/// Maximum number of entries that are checked under the lock of a shard.
 pub(crate) const SCAN_MAX: usize = 512;
 
-/// Keeps a pace: files at a time and time at a time, then a pause.
+/// Keeps a pace: pauses after a number of files or a time.
 pub(crate) struct Paced {
     pace: Pace,
     files: Cell<u32>,
@@ -23,7 +23,7 @@ impl Paced {
         Paced { pace, files: Cell::new(0), begun: Cell::new(rt::now()) }
     }
 
-    /// Counts files that were worked on, and pauses when it is time.
+    /// Counts processed files, and pauses when the pace requires it.
     pub(crate) async fn worked(&self, files: u32) {
         self.files.set(self.files.get().saturating_add(files));
         let took = rt::now().saturating_duration_since(self.begun.get());

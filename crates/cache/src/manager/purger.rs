@@ -1,4 +1,4 @@
-//! Works purges off: reads every entry, removes those that a purge has hit, and forgets the purges.
+//! The sweep of purges: reads every entry, removes those that a purge applies to, and forgets the purges.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,22 +13,22 @@ use crate::lookup::{Judged, Lookup};
 use crate::manager::pace::{Paced, SCAN_MAX};
 use crate::purge::Purges;
 
-/// Removals in flight at once that no request waits for. Each is a piece of work of a kernel thread, which has as much
-/// of the processor as a serving thread: sixteen of them have sixteen seventeenths. A second one is there for when the
-/// first waits for the disk.
+/// Maximum number of concurrent removals that no request waits for. A kernel thread does each removal and gets as much
+/// CPU time as a worker thread, so sixteen of them would use sixteen seventeenths of a CPU. The second one runs while
+/// the first waits for the disk.
 pub(crate) const UNHURRIED_MAX: usize = 2;
 
-/// Forgets purges that are pending and younger than no open question.
+/// Forgets pending purges for which no older request is in flight.
 pub(crate) async fn settle_pending(lookup: &Lookup) {
     let entries = &lookup.entries;
     while let Some((key, purge)) = entries.settling.next_pending() {
         match entries.index.peek(&key.0).filter(|known| known.blocks > 0) {
             None => entries.settle(&key, purge),
-            // Stored since the purge, or a moment before it by a fill that did not hear of it any more.
+            // The entry was stored after the purge, or just before it by a fill that did not see the purge.
             Some(known) => {
                 let is_judged = lookup.judge_purged(&key, known).await != Judged::Unknown;
                 let has_variants = entries.settling.may_have_variants(&key);
-                // An entry that is neither removed nor younger is left to the sweep.
+                // An entry that is neither removed nor newer is left to the sweep.
                 if is_judged && !has_variants && entries.settling.is_removed(&key, purge) {
                     entries.purges.set_mut().forget_key(&key.0, purge);
                 }
@@ -37,8 +37,8 @@ pub(crate) async fn settle_pending(lookup: &Lookup) {
     }
 }
 
-/// Checks every entry, removes those that purges have hit, and forgets the purges up to this number. They stay if one
-/// entry could not be checked or removed: it would come back otherwise.
+/// Checks every entry, removes those that purges apply to, and forgets the purges up to this number. Retains the purges
+/// if an entry could not be checked or removed: it would be valid again otherwise.
 pub(crate) async fn work_off_purges(lookup: &Arc<Lookup>, sequence: u64, pace: Pace) {
     let entries = &lookup.entries;
     let pace = Paced::new(pace);

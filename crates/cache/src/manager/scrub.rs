@@ -1,8 +1,8 @@
-//! The scrub (`scrub=TIME`): reads every entry and compares it with its checksums, at a pace that spreads one pass over the
-//! whole time. It finds damage in entries that no request reads, before the last good copy upstream is gone.
+//! The scrub (`scrub=TIME`): reads and verifies every entry, at a pace that spreads one pass over the configured time.
+//! It finds damage in entries that are not requested, while the upstream may still have a good copy.
 //!
-//! Entries are read bypassing the page cache where the file system supports that: the disk itself is verified, and hot
-//! pages stay.
+//! Entries are read bypassing the page cache where the file system supports that: this verifies the disk itself, and
+//! evicts no hot pages.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,21 +24,21 @@ use crate::lookup::open::ReadPlan;
 use crate::lookup::read::{Read, read_entry};
 use crate::manager::pace::SCAN_MAX;
 
-/// Longest pause between two reads. An entry that is removed meanwhile keeps its space until the pause is over.
+/// Maximum pause between two reads. An entry that is removed during a pause occupies its space until the pause ends.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// The scrub of one cache.
 pub(crate) struct Scrub<'a> {
     pub(crate) lookup: &'a Lookup,
-    /// The time that one pass takes.
+    /// Duration of one pass.
     pub(crate) pass: Duration,
 }
 
 impl Scrub<'_> {
-    /// Compares one entry after the other with its checksums. Ends with the task that it runs in.
+    /// Verifies one entry after the other. Ends with the task that it runs in.
     pub(crate) async fn run(&self) {
         let entries = &self.lookup.entries;
-        // Servers that start more often than a pass takes come to all entries too.
+        // A random start, so that servers that restart more often than a pass takes also verify all entries over time.
         let mut cursor = Some(Cursor::anywhere(entries.dir.nonce()));
         loop {
             let began = rt::now();
@@ -58,13 +58,13 @@ impl Scrub<'_> {
 
     async fn entry(&self, key: &Key) {
         let (entries, opener) = (&self.lookup.entries, &self.lookup.opener);
-        // A key that was only requested has no file. The rest was noted a while ago.
+        // A key that was only counted has no file. The entry may also have been removed since the scan.
         let Some(known) = entries.index.peek(&key.0).filter(|known| known.blocks > 0) else { return };
         if entries.dir.health.can_read(now_ms()) {
             let access = Access {
                 direct_from: Some(0),
                 calls_directly: false,
-                // One chunk is held at a time.
+                // Only one chunk is held in memory at a time.
                 has_room: false,
                 ..self.lookup.access()
             };
@@ -81,7 +81,7 @@ impl Scrub<'_> {
         self.pause(u64::from(known.blocks)).await;
     }
 
-    /// Compares the chunks of a large entry that are there. A damaged one drops the entry.
+    /// Verifies the present chunks of a large entry. A damaged chunk removes the entry.
     async fn chunks(
         &self,
         key: &Key,
@@ -104,7 +104,7 @@ impl Scrub<'_> {
         };
         for index in (0..chunks.count()).filter(|&index| chunks.checksum(index).is_some()) {
             let start = index * CHUNK_BYTES;
-            // The buffer goes back before the pause.
+            // The buffer is released before the pause.
             if located.read(start..start + CHUNK_BYTES, 1).next().await.is_err() {
                 return;
             }
@@ -115,7 +115,7 @@ impl Scrub<'_> {
         }
     }
 
-    /// Waits for the share of a pass that this many blocks have of the cache.
+    /// Waits for the share of the pass that corresponds to this many blocks.
     async fn pause(&self, blocks: u64) {
         let used = self.lookup.entries.space.used().max(blocks).max(1);
         let share = self.pass.mul_f64(blocks as f64 / used as f64);

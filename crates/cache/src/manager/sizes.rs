@@ -1,8 +1,8 @@
-//! Sizes of entries found by a walk: stat(2) in the order of their inodes, many in one operation.
+//! Sizes of entries that were found by name: stat(2) in the order of inodes, many per operation.
 //!
-//! Entries get consecutive inodes as they are written, while a directory has those whose digests end alike. So in the
-//! order of directories each stat(2) reads another part of the disk, and in the order of inodes the reads are
-//! sequential.
+//! Entries get consecutive inodes in the order in which they are written, while a directory contains entries whose
+//! digests have the same end. In the order of directories, each stat(2) would read another part of the disk; in the
+//! order of inodes, the reads are sequential.
 
 use std::ffi::CString;
 use std::sync::Arc;
@@ -18,23 +18,23 @@ use crate::index::space::blocks_of;
 use crate::key::Key;
 use crate::manager::pace::NAP;
 
-/// An entry found by its name.
+/// An entry found by the name of its file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Named {
     pub(crate) inode: u64,
     pub(crate) key: Key,
 }
 
-/// Most entries that wait for this; with more, the walk waits. 24 bytes each, so 96 MiB.
+/// Maximum number of entries that wait for stat(2); above it, the walk waits. 24 bytes each, so 96 MiB.
 pub(crate) const SIZES_LEFT_MAX: usize = 4 << 20;
 
-/// Entries that one operation looks at: some milliseconds of a thread.
+/// Number of entries per operation: some milliseconds of a thread.
 const LOOKS: usize = 512;
 
-/// Such operations at once. The disk has them in order, and other readers need it too.
+/// Maximum number of concurrent operations. The order of inodes is mostly kept, and other readers need the disk too.
 const OPERATIONS_MAX: usize = 8;
 
-/// Looks at the sizes of entries that were named. A name that is no entry's file after all is forgotten.
+/// Determines the sizes of entries that were found by name. Forgets names that are not files of entries.
 pub(crate) async fn measure(entries: &Arc<Entries>, mut named: Vec<Named>) {
     if named.is_empty() {
         return;
@@ -58,13 +58,13 @@ pub(crate) async fn measure(entries: &Arc<Entries>, mut named: Vec<Named>) {
     gauge.none_left().await;
 }
 
-/// The cache's directory; `None` when the cache is to stop.
+/// Opens the cache's directory; returns `None` when the cache is being stopped.
 async fn open_base(entries: &Entries) -> Option<File> {
     let dir = &entries.dir;
     loop {
         match dir.open_dir(dir.path()).await {
             Ok(base) => return Some(base),
-            // It existed just before: descriptors or memory are short.
+            // The directory existed just before, so descriptors or memory are scarce.
             Err(_) if !dir.is_stopping() => rt::sleep_until(rt::now() + NAP).await,
             Err(_) => return None,
         }
@@ -91,26 +91,27 @@ async fn measure_some(entries: &Entries, base: &File, keys: &[Key]) {
     }
 }
 
-/// Uses the guess for the size of a file whose stat(2) fails: once known, it can be purged and evicted.
+/// Keeps the estimated size of a file whose stat(2) fails, marked as measured: then the entry can be purged and
+/// evicted.
 fn keep_guess(entries: &Entries, key: &Key) {
     if let Some(known) = entries.index.peek(&key.0) {
         entries.index.measure(&key.0, known.blocks);
     }
 }
 
-/// Forgets a name without a file, unless it was written since.
+/// Forgets a name without a file, unless the entry was written since.
 fn forget_named(entries: &Entries, key: &Key) {
     if let Some(known) = entries.index.peek(&key.0).filter(|known| !known.measured) {
         entries.forget(key, known.version);
     }
 }
 
-/// Blocks that a file takes; nothing for another kind of inode.
+/// Returns the blocks that a file occupies; `None` for other types of inodes.
 fn blocks_on_disk(stat: Stat) -> Option<u32> {
     if FileType::from_raw_mode(stat.mode) != FileType::RegularFile {
         return None;
     }
-    // Fewer than its size if it has holes, and none before the system has written it.
+    // A file with holes has fewer allocated blocks than its size, and a file that is not written back yet has none.
     let bytes = if stat.allocated > 0 { stat.size.min(stat.allocated) } else { stat.size };
     Some(blocks_of(bytes).clamp(1, u64::from(u32::MAX)) as u32)
 }

@@ -1,13 +1,13 @@
-//! The index on disk, so that a start needs one read instead of a walk through all directories: written at a stop, and now
-//! and then.
+//! The index on disk, so that a start needs one read instead of a walk through all directories. It is written at a
+//! stop, and periodically.
 //!
 //! ```text
 //!   magic 8 B | whole u32 | zero u32 | entries u64 | crc32c of what is before u32 | zero u32
 //!   then blocks:  records in it u32 | crc32c of them u32 | records: key 16 B, blocks u32, accessed u32
 //! ```
-//! It is never more than a hint: the file of an entry decides. A **whole** snapshot was written when nothing could
-//! change any more; it is renamed before anything does, so a start finds it only after a stop. Any other is older than
-//! the entries on disk: its entries are used provisionally until a walk confirms them.
+//! The snapshot is only a hint: the file of an entry is authoritative. A **whole** snapshot was written when nothing
+//! could change any more. It is renamed before anything changes, so a start finds it only after a regular stop. Any
+//! other snapshot is older than the entries on disk: its entries are used provisionally until a walk confirms them.
 
 use std::sync::Arc;
 
@@ -24,10 +24,10 @@ use crate::index::{Cursor, Index, Origin};
 use crate::key::Key;
 use crate::manager::pace::SCAN_MAX;
 
-/// The snapshot of a cache that is not in use, or of some time ago.
+/// File name of the snapshot.
 pub(crate) const NAME: &str = "ringroad.index";
 
-/// The one that this start reads.
+/// File name of the snapshot during a start.
 pub(crate) const OLD_NAME: &str = "ringroad.index.old";
 
 const MAGIC: [u8; 8] = *b"rrindex\x01";
@@ -36,23 +36,24 @@ const HEADER_BYTES: usize = 32;
 
 const RECORD_BYTES: usize = 24;
 
-/// Records of a block: one write of some 48 KiB, and the loss when one is damaged.
+/// Maximum number of records per block: one write of some 48 KiB, and the loss when a block is damaged.
 const BLOCK_RECORDS: usize = 2048;
 
 /// The result of reading a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Loaded {
-    /// All entries are known.
+    /// All entries were loaded.
     All,
-    /// Some entries may be known; a walk is needed.
+    /// Some entries may have been loaded; a walk is needed.
     Some,
 }
 
-/// Puts the snapshot out of the way of the next start, before anything changes. These calls may wait for the disk.
+/// Renames the snapshot before anything changes, so that the next start does not use it. These calls may block on the
+/// disk.
 pub(crate) fn set_aside(dir: &Directory) {
     let (from, to) = (dir.path_in(NAME.as_bytes()), dir.path_in(OLD_NAME.as_bytes()));
     if rustix::fs::renameat(CWD, &from, CWD, &to).is_err() {
-        // One that an earlier start did not come to the end of: entries have come and gone since.
+        // A leftover of an interrupted start: entries have been added and removed since.
         let _ = rustix::fs::unlinkat(CWD, &to, AtFlags::empty());
     }
 }
@@ -67,7 +68,7 @@ fn header(entries: u64, is_whole: bool) -> [u8; HEADER_BYTES] {
     bytes
 }
 
-/// Entries and whether the snapshot is whole.
+/// Returns the number of entries, and whether the snapshot is whole.
 fn parse_header(bytes: &[u8]) -> Option<(u64, bool)> {
     let bytes: &[u8; HEADER_BYTES] = bytes.get(..HEADER_BYTES)?.try_into().ok()?;
     let crc = u32::from_le_bytes(bytes[24..28].try_into().ok()?);
@@ -78,7 +79,7 @@ fn parse_header(bytes: &[u8]) -> Option<(u64, bool)> {
     Some((entries, bytes[8] != 0))
 }
 
-/// The records of one block, or `None` if it is damaged or cut off.
+/// Returns the records of one block and the bytes behind it, or `None` if the block is damaged or truncated.
 fn parse_block(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let count = u32::from_le_bytes(bytes.get(..4)?.try_into().ok()?) as usize;
     let crc = u32::from_le_bytes(bytes.get(4..8)?.try_into().ok()?);
@@ -90,7 +91,7 @@ fn parse_block(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     (crc32c::of(records) == crc).then_some((records, &bytes[end..]))
 }
 
-/// One block of a snapshot from the gathered records.
+/// Appends a block with the gathered records.
 fn push_block(records: &mut Vec<u8>, out: &mut Vec<u8>) -> u64 {
     let count = records.len() / RECORD_BYTES;
     assert!(count <= BLOCK_RECORDS, "a block of {count} records");
@@ -100,7 +101,7 @@ fn push_block(records: &mut Vec<u8>, out: &mut Vec<u8>) -> u64 {
     count as u64
 }
 
-/// Reads the snapshot that was set aside and enters its records into the index.
+/// Reads the renamed snapshot and adds its records to the index.
 pub(crate) async fn load_snapshot(entries: &Arc<Entries>) -> Loaded {
     let dir = &entries.dir;
     let path = dir.path_in(OLD_NAME.as_bytes());
@@ -108,12 +109,12 @@ pub(crate) async fn load_snapshot(entries: &Arc<Entries>) -> Loaded {
     let Ok(file) = opened else { return Loaded::Some };
     let loaded = enter_snapshot(entries, &file).await.unwrap_or(Loaded::Some);
     drop(file);
-    // Used up: the next start finds a newer one or walks.
+    // Removed after use: the next start finds a newer one, or walks the directories.
     let _ = dir.unlink(path).await;
     loaded
 }
 
-/// `None` if it is damaged.
+/// Adds the records of a snapshot to the index; returns `None` if it is damaged.
 async fn enter_snapshot(entries: &Arc<Entries>, file: &File) -> Option<Loaded> {
     let (device, via) = (entries.dir.device(), entries.dir.via());
     let start = read_some(file, 0, HEADER_BYTES as u64, device, via).await.ok()?;
@@ -132,7 +133,7 @@ async fn enter_snapshot(entries: &Arc<Entries>, file: &File) -> Option<Loaded> {
             enter_records(entries, records);
             rest = behind;
         }
-        // A block that is damaged stays whole in here, and more of the file cannot mend it.
+        // A complete block that cannot be parsed is damaged, and more bytes of the file cannot change that.
         if rest.len() > 8 + BLOCK_RECORDS * RECORD_BYTES {
             return None;
         }
@@ -154,7 +155,7 @@ fn enter_records(entries: &Arc<Entries>, records: &[u8]) {
     }
 }
 
-/// Writes a snapshot and gives it its name; `is_whole` where nothing can change any more.
+/// Writes a snapshot and renames it to its name; `is_whole` is set if nothing can change any more.
 pub(crate) async fn save_snapshot(entries: &Entries, is_whole: bool) -> Result<(), Errno> {
     let dir = &entries.dir;
     let temp = dir.temp_path();
@@ -188,9 +189,9 @@ async fn write_snapshot(entries: &Entries, file: &File, is_whole: bool) -> Resul
         at += len;
     }
     debug_assert!(records.is_empty() && at >= HEADER_BYTES as u64 + count * RECORD_BYTES as u64);
-    // The header comes last: without it there is no snapshot.
+    // The header is written last: without it, the snapshot is invalid.
     dir.write(file, 0, header(count, is_whole).to_vec().into()).await?;
-    // It is trusted after a stop, and a machine may stop too.
+    // After a stop the snapshot is trusted, so it must be durable.
     dir.sync(file).await
 }
 
@@ -206,7 +207,7 @@ fn gather(index: &Index, cursor: Cursor, records: &mut Vec<u8>) -> Option<Cursor
 }
 
 /// Inserts an entry found by a walk; returns whether its size must be measured. An entry known only from a snapshot
-/// gets a new version, so that entries that no walk found are recognised by their old one.
+/// gets a new version, so that entries not found by any walk are recognised by their old version.
 pub(crate) fn confirm(entries: &Arc<Entries>, key: &Key, unconfirmed_up_to: u32, now_s: u32) -> bool {
     let known = entries.index.peek(&key.0).filter(|known| known.blocks > 0);
     if known.is_some_and(|known| known.version > unconfirmed_up_to) {

@@ -5,7 +5,7 @@
 //!   purge: number, record added to the group --+--> waits for its group --> confirmed
 //!                                              |         ^
 //!                 one task: takes the group, one write, one fdatasync; during that time the next group gathers
-//! >
+//!
 //!   rewriting (manager): from here on, records are also gathered aside -- stored purges written, shard by shard --
 //!                        file system synchronised -- the records gathered aside -- fdatasync -- rename
 //! ```
