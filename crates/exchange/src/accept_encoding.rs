@@ -1,6 +1,7 @@
-//! Which codings a client takes (RFC 9110 section 12.5.3), read as nginx and its modules read it.
+//! Determines the content codings that a client accepts (RFC 9110 section 12.5.3), with the parsing rules of nginx and
+//! its modules.
 //!
-//! An asterisk names no coding here: nginx does not check it either, and clients that accept gzip say so.
+//! An asterisk matches no coding here. nginx ignores it too, and clients that accept gzip name it.
 
 use http::date::parse_http;
 use http::request::{HeaderId, Version};
@@ -8,8 +9,8 @@ use http::request::{HeaderId, Version};
 use crate::request::Request;
 use crate::settings::gzip_clients::Proxied;
 
-/// Whether the response of `request` may be compressed with gzip for its client: by its `Accept-Encoding`, version and
-/// name, and for a proxy by the caching fields of the response.
+/// Whether the response to `request` may be compressed with gzip. This depends on the request's `Accept-Encoding`, HTTP
+/// version and `User-Agent`, and for proxied requests on the caching fields of the response.
 pub fn gzip(request: &Request) -> bool {
     if request.depth > 0 {
         return false;
@@ -27,15 +28,15 @@ pub fn gzip(request: &Request) -> bool {
     if !conf.http_10 && request.head.version() == Version::Http10 {
         return false;
     }
-    // The proxy may keep the response and hand it to clients that cannot read it.
+    // The proxy may cache the response and serve it to clients that do not accept gzip.
     if request.header(HeaderId::Via).is_some() && !for_proxy(request, conf.proxied) {
         return false;
     }
     !agent.is_some_and(|agent| conf.disable.items().iter().any(|pattern| pattern.is_match(agent)))
 }
 
-/// Whether the client takes another coding than gzip, by its name. The modules for those codings ask nothing
-/// else; a quality of zero refuses.
+/// Whether the client accepts the content coding `name` (other than gzip). The modules of those codings check nothing
+/// else. A quality of zero refuses.
 pub fn coding(request: &Request, name: &str) -> bool {
     request.depth == 0
         && request
@@ -43,8 +44,8 @@ pub fn coding(request: &Request, name: &str) -> bool {
             .is_some_and(|accepted| has_coding(accepted, name.as_bytes()))
 }
 
-/// `gzip_proxied`: a request that came through a proxy gets compressed answers where the proxy will not keep
-/// them for others.
+/// Checks `gzip_proxied`: whether the response to a proxied request may be compressed, because the proxy will not cache
+/// it for other clients.
 fn for_proxy(request: &Request, allowed: Proxied) -> bool {
     if allowed.has(Proxied::OFF) {
         return false;
@@ -73,17 +74,18 @@ fn for_proxy(request: &Request, allowed: Proxied) -> bool {
         || allowed.has(Proxied::NO_ETAG) && response.etag.is_some())
 }
 
-/// Whether a list has this member, without a value.
+/// Whether a comma-separated list contains this token without a value.
 fn has_token(list: &[u8], token: &[u8]) -> bool {
     list.split(|&byte| byte == b',').any(|members| {
-        // The parameter after a semicolon is checked as well, but a member that ends at one has more to it.
+        // The parameter after the last semicolon is compared too. A member whose token is followed by a semicolon does
+        // not match.
         let last = members.rsplit(|&byte| byte == b';').next().unwrap_or_default();
         last.trim_ascii().eq_ignore_ascii_case(token)
     })
 }
 
-/// nginx's search for gzip, with its quirks, since a client that is read otherwise gets another response: the first at
-/// the start of a member counts, with its quality.
+/// Searches for gzip exactly as nginx does, including its quirks, so that both servers choose the same response. The
+/// first occurrence at the start of a member counts, with its quality.
 fn has_gzip(accepted: &[u8]) -> bool {
     let mut start = 0;
     let behind = loop {
@@ -102,7 +104,7 @@ fn has_gzip(accepted: &[u8]) -> bool {
     }
 }
 
-/// `q=0.001` to `q=1.000`, or nothing at all; everything else refuses.
+/// `q=0.001` to `q=1.000`, or an empty parameter. Any other text refuses.
 fn has_quality(parameter: &[u8]) -> bool {
     let value = match parameter {
         [] => return true,
@@ -122,8 +124,8 @@ fn has_quality(parameter: &[u8]) -> bool {
     }
 }
 
-/// The search that the modules for brotli and zstd share: any member of this name counts, and the first that does
-/// decides by its quality. Any quality other than zero accepts.
+/// Searches as the nginx modules for brotli and zstd do. Any member of this name counts, and the first match decides by
+/// its quality. Any quality other than zero accepts.
 fn has_coding(accepted: &[u8], name: &[u8]) -> bool {
     let mut start = 0;
     while let Some(place) = find(&accepted[start..], name) {
@@ -138,7 +140,7 @@ fn has_coding(accepted: &[u8], name: &[u8]) -> bool {
     false
 }
 
-/// `;q=0`, `;q=0.0` and so on; spaces may stand anywhere.
+/// Whether the text after the name is `;q=0`, `;q=0.0` and so on. Spaces are allowed anywhere.
 fn is_refused(behind: &[u8]) -> bool {
     let mut rest = behind;
     for wanted in [b";", b"q", b"=", b"0"] {
@@ -156,7 +158,7 @@ fn skip_spaces(text: &[u8]) -> &[u8] {
     &text[text.iter().take_while(|&&byte| byte == b' ').count()..]
 }
 
-/// The first place of `name`, which is lower case, in any case.
+/// Returns the offset of the first case-insensitive match of `name`, which is lower case.
 fn find(text: &[u8], name: &[u8]) -> Option<usize> {
     text.windows(name.len()).position(|window| window.eq_ignore_ascii_case(name))
 }

@@ -1,8 +1,9 @@
-//! What certificate authorities ask this server for (ACME), and certificates that come from them while it runs.
+//! ACME challenges that certificate authorities request from this server, and certificates that they issue while it
+//! runs.
 //!
-//! [`Slots`] belongs to a configuration: a certificate for each order, the placeholder first. The challenges belong to the
-//! process, because a reload must not remove one that an authority is about to request: [`http_challenge`] and
-//! [`tls_challenge`] find them, in any thread.
+//! [`Slots`] belongs to a configuration: it holds a certificate for each order, initially a placeholder. The challenges
+//! belong to the process, because a reload must not remove a challenge that an authority is about to request.
+//! [`http_challenge`] and [`tls_challenge`] find them from any thread.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,10 +14,10 @@ use ::tls::server::Slot;
 
 use crate::config::Settings;
 
-/// Challenges that may be in place at once: an order has at most a few hundred names.
+/// Maximum number of challenges at a time; an order has at most a few hundred names.
 const CHALLENGES_MAX: usize = 1000;
 
-/// The certificate of a server block that comes from an authority (`acme_certificate`).
+/// The certificate of a server block that an authority issues (`acme_certificate`).
 #[derive(Clone, Debug, Default)]
 pub struct Acme {
     /// The slot of the order.
@@ -25,11 +26,11 @@ pub struct Acme {
 
 impl Settings for Acme {}
 
-/// The slots of a configuration by the names of their orders.
+/// The slots of a configuration, by order name.
 #[derive(Debug, Default)]
 pub struct Slots(pub HashMap<String, Arc<Slot>>);
 
-/// Challenges that are in place.
+/// The challenges that are currently installed.
 #[derive(Debug, Default)]
 struct Challenges {
     http: HashMap<String, String>,
@@ -38,7 +39,7 @@ struct Challenges {
 
 static CHALLENGES: LazyLock<Mutex<Challenges>> = LazyLock::new(Mutex::default);
 
-/// How many there are: most of the time none, which costs a request no lock.
+/// Number of installed challenges. It is mostly zero, and then a request takes no lock.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 fn change<T>(change: impl FnOnce(&mut Challenges) -> T) -> T {
@@ -48,7 +49,8 @@ fn change<T>(change: impl FnOnce(&mut Challenges) -> T) -> T {
     changed
 }
 
-/// Puts a file in place, by its name below `/.well-known/acme-challenge/`. False where there are too many.
+/// Installs a challenge file, by its name below `/.well-known/acme-challenge/`. Returns false if there are too many
+/// challenges.
 pub fn install_http(token: String, text: String) -> bool {
     change(|challenges| {
         let has_room = challenges.http.len() < CHALLENGES_MAX;
@@ -56,7 +58,8 @@ pub fn install_http(token: String, text: String) -> bool {
     })
 }
 
-/// Selects the handshake by the name in the hello. False where there are too many.
+/// Installs a TLS server configuration for handshakes with this SNI name. Returns false if there are too many
+/// challenges.
 pub fn install_tls(name: String, server: Server) -> bool {
     change(|challenges| {
         let has_room = challenges.tls.len() < CHALLENGES_MAX;
@@ -64,17 +67,17 @@ pub fn install_tls(name: String, server: Server) -> bool {
     })
 }
 
-/// Takes a file away.
+/// Removes a challenge file.
 pub fn remove_http(token: &str) {
     change(|challenges| challenges.http.remove(token));
 }
 
-/// Takes a handshake away.
+/// Removes the TLS server configuration of a name.
 pub fn remove_tls(name: &str) {
     change(|challenges| challenges.tls.remove(name));
 }
 
-/// The content of a file that is in place.
+/// Returns the content of an installed challenge file.
 pub fn http_challenge(token: &str) -> Option<String> {
     if COUNT.load(Ordering::Acquire) == 0 {
         return None;
@@ -82,7 +85,7 @@ pub fn http_challenge(token: &str) -> Option<String> {
     CHALLENGES.lock().unwrap_or_else(PoisonError::into_inner).http.get(token).cloned()
 }
 
-/// The server of a handshake that is in place.
+/// Returns the installed TLS server configuration of a name.
 pub fn tls_challenge(name: &str) -> Option<Server> {
     if COUNT.load(Ordering::Acquire) == 0 {
         return None;

@@ -1,4 +1,4 @@
-//! One end of a connection: a client, or the address it connected to.
+//! One end of a connection: the client's address, or the local address that it connected to.
 
 use std::fmt;
 use std::io::Write as _;
@@ -7,9 +7,9 @@ use std::net::SocketAddr;
 /// One end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// An address of IPv4 or IPv6.
+    /// An IPv4 or IPv6 address with its port.
     Inet(SocketAddr),
-    /// A unix socket with the path it is bound to; empty for a client's.
+    /// A UNIX-domain socket with the path it is bound to. The path is empty for a client.
     Unix(Vec<u8>),
 }
 
@@ -23,9 +23,9 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// Appends it as `$remote_addr` has it.
+    /// Appends the address in the form of `$remote_addr`.
     pub fn show_address(&self, out: &mut Vec<u8>) -> bool {
-        // A vector takes every write.
+        // Writing to a `Vec` cannot fail.
         let _ = match self {
             Address::Inet(address) => write!(out, "{}", address.ip()),
             Address::Unix(path) => write!(out, "unix:").and_then(|()| out.write_all(path)),
@@ -33,7 +33,8 @@ impl Address {
         true
     }
 
-    /// Appends its port, which a unix socket does not have, nor an address that a proxy names without one.
+    /// Appends the port; returns false for a UNIX-domain socket, and for an address that a proxy reported without a
+    /// port.
     pub fn show_port(&self, out: &mut Vec<u8>) -> bool {
         if let Address::Inet(address) = self
             && address.port() != 0

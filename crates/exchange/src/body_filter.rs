@@ -1,8 +1,8 @@
 //! Stages that change a body between its source and the socket: `sub`, `ssi`, `gzip` and others.
 //!
-//! A module's head filter puts a [`BodyFilter`] into the response; `filter::levels` feeds it. A filter is given bytes
-//! and gives bytes, and waits for nothing itself: if the response of a subrequest belongs into the body, the filter
-//! adds it to the output, which fetches it.
+//! A module's header filter adds a [`BodyFilter`] to the response, and `filter::levels` passes the body through it. A
+//! filter gets bytes and returns bytes, and never waits. To include the response of a subrequest in the body, the
+//! filter adds the subrequest to its output, which runs it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,38 +11,38 @@ use crate::request::Request;
 use crate::subrequest::Subrequest;
 use transfer::coding::CodingError;
 
-/// One stage of a body on its way.
+/// One stage of the body's filter chain.
 pub trait BodyFilter {
-    /// Takes bytes of the body and returns how many, at least one. Fewer than all are taken if the rest depends on a
-    /// subrequest that was put into `out`, or if the limit of a slice was reached: the subrequest runs and its response
-    /// is sent before the rest comes again.
+    /// Processes bytes of the body and returns how many it has consumed, at least one. It consumes fewer if the
+    /// remaining bytes depend on a subrequest in `out`, or if the limit of a slice was reached. The remaining bytes are
+    /// passed again after the subrequest's response was sent.
     ///
     /// # Errors
-    /// The body cannot continue; the client gets only the part sent before.
+    /// The body cannot continue; the client receives only the bytes sent before.
     fn push(&mut self, request: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, FilterError>;
 
-    /// The body has ended: outputs the bytes held back, and those that follow the body.
+    /// Handles the end of the body: outputs the bytes held back, and those that follow the body.
     ///
     /// # Errors
     /// As for [`BodyFilter::push`].
     fn finish(&mut self, request: &mut Request, out: &mut Output) -> Result<(), FilterError>;
 
-    /// Bytes of another origin come here: bytes held back are sent before them.
+    /// Outputs the bytes held back, because bytes of another source follow.
     fn interrupt(&mut self, _request: &mut Request, _out: &mut Output) {}
 
-    /// The response of a subrequest that was to be captured.
+    /// Receives the response of a subrequest that was to be captured.
     fn captured(&mut self, _request: &mut Request, _status: u16, _body: Vec<u8>) {}
 
-    /// Bytes that one push gets at most, so that no push holds the thread for longer than a millisecond.
+    /// Maximum number of bytes per push, so that no push blocks the thread for more than a millisecond.
     fn slice_max(&self) -> usize {
         SLICE_MAX
     }
 }
 
-/// Bytes that filters get at once: copying and searching them takes some ten microseconds.
+/// Bytes that filters get per call: copying and searching them takes about ten microseconds.
 pub const SLICE_MAX: usize = 64 << 10;
 
-/// Why a body cannot continue, for the log.
+/// The reason why a body cannot continue, for the error log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterError(pub String);
 
@@ -67,17 +67,17 @@ pub struct Output {
 /// A piece of a filter's output.
 pub(crate) enum Piece {
     Bytes(Vec<u8>),
-    /// Bytes that a filter has not taken yet, from `start` on: they are not moved, because it may take few at a time.
+    /// Bytes from `start` on, which a filter has not consumed. They are not moved, because it may consume few per call.
     Rest {
         bytes: Vec<u8>,
         start: usize,
     },
-    /// The response of this subrequest takes this place, or is captured.
+    /// A subrequest whose response is inserted here, or is captured.
     Subrequest(Subrequest),
 }
 
 impl Output {
-    /// Where bytes are appended.
+    /// Returns the buffer to append bytes to.
     pub fn bytes(&mut self) -> &mut Vec<u8> {
         if !matches!(self.pieces.back(), Some(Piece::Bytes(_))) {
             self.pieces.push_back(Piece::Bytes(Vec::new()));
@@ -95,12 +95,12 @@ impl Output {
         }
     }
 
-    /// Puts the response of a subrequest here.
+    /// Appends a subrequest, whose response is inserted here.
     pub fn subrequest(&mut self, subrequest: Subrequest) {
         self.pieces.push_back(Piece::Subrequest(subrequest));
     }
 
-    /// The pieces, last one first.
+    /// Returns the pieces in reverse order.
     pub(crate) fn into_reversed(self) -> impl Iterator<Item = Piece> {
         self.pieces.into_iter().rev()
     }

@@ -1,8 +1,8 @@
-//! Certificates with variables in their names (`ssl_certificate $ssl_server_name.pem`): they are loaded at a handshake,
-//! with the rights of the worker, on a thread that may wait for the disk.
+//! Certificates with variables in their names (`ssl_certificate $ssl_server_name.pem`). The worker loads them during a
+//! handshake, with its own permissions, on a thread that may block on the disk.
 //!
-//! Main type: [`NamedCertificates`], those of a server block. With `ssl_certificate_cache` pairs are kept: a pair is
-//! checked again when it is older than `valid`, and read again if a file has changed.
+//! Main type: [`NamedCertificates`], those of a server block. `ssl_certificate_cache` caches pairs. A cached pair that
+//! is older than `valid` is checked, and loaded again if a file has changed.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,44 +18,45 @@ use crate::request::Request;
 use crate::template::Template;
 use telemetry::Reason;
 
-/// Bytes of a certificate or key at most: chains have some KiB, and a client's name may choose the file.
+/// Maximum size of a certificate or key file in bytes. Chains have a few KiB, and the client's server name may choose
+/// the file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The value is PEM text instead of a name.
+/// Prefix of a value that is PEM text instead of a file name.
 const DATA: &str = "data:";
 
 /// `ssl_certificate_cache`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheLimits {
-    /// Pairs that are kept.
+    /// Maximum number of cached pairs.
     pub max: usize,
-    /// Pairs that were not used for so long may go.
+    /// Time without use after which a pair may be evicted.
     pub inactive: Duration,
-    /// How long a pair is used without a check of its files.
+    /// Time during which a cached pair is used without a check of its files.
     pub valid: Duration,
 }
 
 /// Certificates of a server block with variables in their names.
 #[derive(Debug)]
 pub struct NamedCertificates {
-    /// Certificate and key.
+    /// Templates of certificate and key.
     pub pairs: Vec<(Template, Template)>,
-    /// Passwords of keys.
+    /// Passwords of encrypted keys.
     pub passwords: Arc<Vec<Vec<u8>>>,
-    /// The directory that relative names start from.
+    /// The base directory of relative names.
     pub prefix: PathBuf,
-    /// The cache, where there is one.
+    /// The cache, if configured.
     pub cache: Option<CertificateCache>,
 }
 
-/// Pairs that are kept, by their names.
+/// Cached pairs by their names.
 #[derive(Debug)]
 pub struct CertificateCache {
     limits: CacheLimits,
     pairs: Mutex<HashMap<Pair, Kept>>,
 }
 
-/// The values of a certificate and its key.
+/// The expanded names of a certificate and its key.
 type Pair = (String, String);
 
 #[derive(Clone, Debug)]
@@ -65,14 +66,14 @@ struct Kept {
     used: Instant,
 }
 
-/// A pair with the states of its files, by which a change is seen.
+/// A loaded pair, and the state of its files to detect changes.
 #[derive(Clone, Debug)]
 struct LoadedPair {
     identity: Identity,
     files: [Option<Stamp>; 2],
 }
 
-/// Inode and time of the last change of a file.
+/// Inode and modification time of a file.
 type Stamp = (u64, i64, i64);
 
 /// Why a pair cannot be used; the text names the file.
@@ -86,12 +87,12 @@ impl fmt::Display for LoadError {
 }
 
 impl CertificateCache {
-    /// An empty one.
+    /// Returns an empty cache.
     pub fn new(limits: CacheLimits) -> CertificateCache {
         CertificateCache { limits, pairs: Mutex::default() }
     }
 
-    /// A cached pair, and whether its files have to be checked.
+    /// Returns a cached pair, and whether its files have to be checked.
     fn get(&self, pair: &Pair, now: Instant) -> Option<(LoadedPair, bool)> {
         let mut pairs = self.pairs.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = pairs.get_mut(pair)?;
@@ -99,7 +100,8 @@ impl CertificateCache {
         Some((kept.loaded.clone(), now.saturating_duration_since(kept.checked) > self.limits.valid))
     }
 
-    /// Keeps a pair. Those that were not used lately go first; of a full cache the one that was used longest ago goes.
+    /// Adds a pair. A full cache first evicts pairs that were not used for `inactive`, then the least recently used
+    /// pair.
     fn put(&self, pair: Pair, loaded: LoadedPair, now: Instant) {
         let mut pairs = self.pairs.lock().unwrap_or_else(PoisonError::into_inner);
         if pairs.len() >= self.limits.max && !pairs.contains_key(&pair) {
@@ -118,13 +120,13 @@ impl CertificateCache {
 }
 
 impl NamedCertificates {
-    /// The values for a handshake.
+    /// Returns the names of all pairs for a handshake.
     pub fn names(&self, request: &Request) -> Vec<Pair> {
         let text = |template: &Template| String::from_utf8_lossy(&template.rendered(request)).into_owned();
         self.pairs.iter().map(|(certificate, key)| (text(certificate), text(key))).collect()
     }
 
-    /// The certificates of these names.
+    /// Loads the certificates with these names.
     pub async fn load(&self, names: Vec<Pair>) -> Result<Vec<Identity>, LoadError> {
         let mut identities = Vec::with_capacity(names.len());
         for pair in names {
@@ -142,7 +144,7 @@ impl NamedCertificates {
         };
         let (prefix, passwords, names) = (self.prefix.clone(), Arc::clone(&self.passwords), pair.clone());
         let loaded = rt::spawn_blocking(move || load(&prefix, &names, &passwords, before)).await;
-        // The panic of a thread was reported already.
+        // A panic of the thread is already logged.
         let failed = || LoadError(format!("cannot load certificate \"{}\"", shown(&self.prefix, &pair.0)));
         let loaded = loaded.unwrap_or_else(|| Err(failed()));
         match (&self.cache, &loaded) {
@@ -154,7 +156,7 @@ impl NamedCertificates {
     }
 }
 
-/// Reads a pair, unless the one from before is that of the same files.
+/// Loads a pair, unless the files of the cached pair have not changed.
 fn load(
     prefix: &Path,
     (certificate, key): &Pair,
@@ -179,12 +181,12 @@ fn load(
     Ok(LoadedPair { identity, files })
 }
 
-/// The part of a value that is logged: a key in it stays secret.
+/// Returns the loggable form of a value: a key in PEM text stays secret.
 fn shown(prefix: &Path, value: &str) -> String {
     if value.starts_with(DATA) { DATA.to_owned() } else { prefix.join(value).display().to_string() }
 }
 
-/// The bytes that a value names.
+/// Reads the bytes that a value names or contains.
 #[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::spawn_blocking")]
 fn read(prefix: &Path, what: &str, value: &str) -> Result<Vec<u8>, LoadError> {
     use std::io::Read;
@@ -198,7 +200,7 @@ fn read(prefix: &Path, what: &str, value: &str) -> Result<Vec<u8>, LoadError> {
         let errno = io::Errno::from_io_error(&error).unwrap_or(io::Errno::IO);
         failed(&format_args!("open() failed ({})", Reason(errno)))
     };
-    // The name may be that of a pipe without a writer.
+    // The name may be that of a FIFO without a writer, whose open would block.
     if !std::fs::metadata(&path).map_err(errno)?.is_file() {
         return Err(failed(&"it is no regular file"));
     }
@@ -211,7 +213,7 @@ fn read(prefix: &Path, what: &str, value: &str) -> Result<Vec<u8>, LoadError> {
     Ok(bytes)
 }
 
-/// The state of a file; nothing if it has none.
+/// Returns the state of a file, or nothing if the value is PEM text or stat(2) fails.
 #[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::spawn_blocking")]
 fn stamp(prefix: &Path, value: &str) -> Option<Stamp> {
     if value.starts_with(DATA) {

@@ -1,8 +1,8 @@
 //! The resolved configuration: typed, immutable, shared by all threads.
 //!
 //! [`load`] turns text into a [`Config`] through `conf`'s tree and the modules' directive tables. Servers and locations
-//! live in flat vectors and name each other by number, so that a request holds one counted pointer of its thread and
-//! touches no shared counter. Directive names do not appear here; they belong to the modules.
+//! are stored in vectors and refer to each other by index. A request therefore holds one thread-local reference count
+//! and touches no shared counter. Directive names do not appear here; they belong to the modules.
 
 mod ids;
 mod location_names;
@@ -40,12 +40,12 @@ use crate::variables::Registry;
 use telemetry::Targets;
 use transfer::files::cache::Limits;
 
-/// A valid configuration, and the other results of reading it.
+/// A valid configuration, with the files and warnings of its parse.
 #[derive(Debug)]
 pub struct Loaded {
     /// The configuration.
     pub config: Arc<Config>,
-    /// The files it came from.
+    /// The files that it was read from.
     pub sources: conf::Sources,
     /// Warnings for the operator.
     pub warnings: Vec<conf::Error>,
@@ -60,16 +60,16 @@ pub struct Config {
     pub main: MainConf,
     /// The `events` context.
     pub events: EventsConf,
-    /// Without an `http` block nothing is served.
+    /// The `http` block; empty if the configuration has none.
     pub http: Http,
-    /// Its needs from the process.
+    /// What the configuration requires from the process.
     pub needs: Needs,
 }
 
 /// The `http` block.
 #[derive(Debug, Default)]
 pub struct Http {
-    /// Each address once; connections know theirs by its place here.
+    /// Listening addresses without duplicates; connections refer to theirs by index.
     pub listens: Vec<Listen>,
     /// The servers, by [`ServerId`].
     pub servers: Vec<Server>,
@@ -77,39 +77,39 @@ pub struct Http {
     pub locations: Vec<Location>,
     /// Variables that the configuration itself defines.
     pub registry: Registry,
-    /// Hooks of modules at the start of subrequests.
+    /// Hooks that modules run at the start of subrequests.
     pub subrequest_hooks: Vec<SubrequestHooks>,
-    /// Where lines of logs go, each target once.
+    /// Log targets without duplicates.
     pub targets: Targets,
     /// Thread pools that `aio threads=` names; the first is `default`.
     pub pools: Pools,
-    /// State that all threads share, by name.
+    /// Shared zones, by name.
     pub zones: Zones,
     /// Components that can remove files to make room for others.
     pub room_givers: Vec<Arc<dyn GivesRoom>>,
-    /// Directories of temporary files that are written, with their places.
+    /// Directories of temporary files that directives name, with the position of the directive.
     pub temp_folders: Vec<(PathBuf, conf::Span)>,
-    /// Files that directives read beside the text, such as dictionaries.
+    /// Additional files that directives read, such as dictionaries.
     pub data: BTreeMap<PathBuf, Arc<Vec<u8>>>,
-    /// `open_file_cache`, each directive a cache; scopes name theirs by its place here.
+    /// Settings of each `open_file_cache` directive; scopes refer to theirs by index.
     pub open_file_caches: Vec<Limits>,
-    /// The base of relative paths, with a slash at its end.
+    /// The base of relative paths, with a trailing slash.
     pub prefix: Vec<u8>,
-    /// The directory of the main configuration file, with a slash at its end, for the same.
+    /// The directory of the main configuration file, the base of other relative paths, with a trailing slash.
     pub conf_prefix: Vec<u8>,
-    /// The machine's name, for `$hostname`.
+    /// The host name of the machine, for `$hostname`.
     pub hostname: String,
-    /// Values of modules for the whole of `http`.
+    /// Values of modules, one for all of `http`.
     pub values: HttpValues,
 }
 
 impl Http {
-    /// The value of a module for the whole of `http`.
+    /// Returns the value that a module has for all of `http`.
     pub fn of<T: Any>(&self) -> &T {
         self.values.of()
     }
 
-    /// The same, to be changed while the configuration is read.
+    /// Returns the same value, to be changed while the configuration is read.
     pub fn own<T: Any>(&mut self) -> &mut T {
         self.values.own()
     }
@@ -118,40 +118,40 @@ impl Http {
 /// One `server` block.
 #[derive(Debug)]
 pub struct Server {
-    /// The first name, for `$server_name` and redirects; empty without one.
+    /// The first name, for `$server_name` and redirects; empty if it has none.
     pub name: String,
-    /// Settings where no location matches; also the server's own settings.
+    /// The location of the server's own settings, used if no other location matches.
     pub root: LocationId,
     /// The locations in it.
     pub locations: Locations,
-    /// Whether one of them takes CONNECT.
+    /// Whether one of the locations accepts CONNECT.
     pub takes_connect: bool,
 }
 
 /// One `location` block, or a server's own scope.
 #[derive(Debug)]
 pub struct Location {
-    /// As written, for messages: `~ \.php$`.
+    /// The name as written, for messages: `~ \.php$`.
     pub name: String,
     /// The server that it is in.
     pub server: ServerId,
-    /// The settings that hold in it.
+    /// The settings of this location.
     pub scope: Scope,
-    /// Locations inside of this one.
+    /// Locations inside this location.
     pub nested: Locations,
-    /// The handlers of each phase here.
+    /// The handlers of each phase in this location.
     pub plan: Plan,
 }
 
-/// The end of a block, for the modules that check or complete their settings in it.
+/// The end of a block, passed to modules that check or complete their settings of it.
 pub struct BlockEnd<'a> {
     /// The kind of the block.
     pub kind: BlockKind,
-    /// Where it ends.
+    /// The position of the block's end.
     pub span: &'a conf::Span,
-    /// The names of the server that ends.
+    /// The names of the server, if the block is one.
     pub names: &'a [ServerName],
-    /// Whether one of its addresses has `http2`.
+    /// Whether one of the server's addresses has `http2`.
     pub listens_for_http2: bool,
 }
 
@@ -170,15 +170,15 @@ pub enum BlockKind {
     If,
 }
 
-/// Needs of the settings of all blocks from the process.
+/// What the settings of all blocks require from the process.
 #[derive(Debug, Default)]
 pub struct Needs {
-    /// Log files, which are opened before the privileges go.
+    /// Log files, which are opened before privileges are dropped.
     pub log_files: BTreeSet<PathBuf>,
     /// Directories that workers write to.
     pub temp_folders: BTreeSet<PathBuf>,
-    /// Whether connections may go out from addresses of others (`proxy_bind … transparent`), which the kernel lets
-    /// processes with `CAP_NET_RAW` alone do (ip(7)).
+    /// Whether connections to upstreams may use non-local source addresses (`proxy_bind … transparent`). The kernel
+    /// allows this only to processes with `CAP_NET_RAW` (ip(7)).
     pub transparent_bind: bool,
 }
 
@@ -193,50 +193,50 @@ impl Config {
         &self.events
     }
 
-    /// Each address to listen on, once.
+    /// Returns the addresses to listen on, without duplicates.
     pub fn listens(&self) -> impl Iterator<Item = &ListenSpec> {
         self.http.listens.iter().map(|listen| &listen.spec)
     }
 
-    /// Those of them where at least one address speaks TLS.
+    /// Returns the listening sockets with at least one TLS address.
     pub fn tls_listens(&self) -> impl Iterator<Item = &ListenSpec> {
         let all = self.http.listens.iter();
         all.filter(|listen| listen.tls_defaults().next().is_some()).map(|listen| &listen.spec)
     }
 
-    /// The log files that are opened before the privileges go.
+    /// Returns the log files, which are opened before privileges are dropped.
     pub fn log_files(&self) -> Vec<PathBuf> {
         let mut files = self.needs.log_files.clone();
         files.extend(self.main.error_log.files().map(Path::to_owned));
         files.into_iter().collect()
     }
 
-    /// Directories that workers write to: for bodies that are too large for memory, and of caches.
+    /// Returns the directories that workers write to: for large bodies, and for caches.
     pub fn temp_folders(&self) -> Vec<PathBuf> {
         self.needs.temp_folders.iter().cloned().collect()
     }
 
-    /// Directories of temporary files that directives name, each with the first place.
+    /// Returns the directories of temporary files that directives name, each with the position of the first directive.
     pub fn written_temp_folders(&self) -> BTreeMap<&Path, &conf::Span> {
         self.http.temp_folders.iter().rev().map(|(path, span)| (path.as_path(), span)).collect()
     }
 
-    /// Files beside the text that the configuration needs: with both it can be read again elsewhere.
+    /// Returns the additional files of the configuration. With them and the text it can be loaded on another machine.
     pub fn data_files(&self) -> impl Iterator<Item = (&Path, &[u8])> {
         self.http.data.iter().map(|(path, bytes)| (path.as_path(), bytes.as_slice()))
     }
 
-    /// Whether connections may go out from addresses of others.
+    /// Whether connections to upstreams may use non-local source addresses.
     pub fn binds_transparently(&self) -> bool {
         self.needs.transparent_bind
     }
 
-    /// One of the servers.
+    /// Returns a server.
     pub fn server(&self, id: ServerId) -> &Server {
         &self.http.servers[id.0 as usize]
     }
 
-    /// One of the locations.
+    /// Returns a location.
     pub fn location(&self, id: LocationId) -> &Location {
         &self.http.locations[id.0 as usize]
     }

@@ -1,4 +1,4 @@
-//! From a head to a response: server, URI, location, phases, error pages.
+//! Takes a request from its header section to a response: server, URI, location, phases, error pages.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -16,17 +16,17 @@ use crate::settings::listen::Listen;
 use crate::{error_page, marks, prepare, tls};
 use telemetry::Level;
 
-/// The next step for a request after its phases.
+/// The next step after the phases of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Its response is to be sent.
+    /// Send the response.
     Answer,
-    /// The connection ends without one.
+    /// Close the connection without a response.
     Drop,
 }
 
-/// How far a request has come on its way through the phases. Held outside of any future, so that a request
-/// which waits for nothing passes them in one call.
+/// The progress of a request through the phases. It is stored outside any future, so that a request that never waits
+/// passes the phases in one call.
 ///
 /// ```text
 ///    PostRead --> ServerRewrite --(location)--> Rewrite --> Preaccess --> Access --> Precontent --> Content
@@ -35,13 +35,13 @@ pub enum Outcome {
 /// ```
 pub struct PhaseCursor {
     phase: Phase,
-    /// The handler of the phase that is next.
+    /// Index of the next handler in the phase.
     handler: usize,
-    /// The status of a module that refuses access, where another one may allow it.
+    /// The status with which a module refused access, if another module may still allow it.
     refusal: Option<u16>,
-    /// Whether a question for a password is held back (`auth_delay`).
+    /// Whether a 401 response is delayed (`auth_delay`).
     delay: Delay,
-    /// Whether the last handler is to be called again when the body was read, or is being read.
+    /// Whether the last handler is called again when the body was read, or is being read.
     wants_body: Wants,
 }
 
@@ -51,41 +51,41 @@ pub enum Wants {
     /// Nothing.
     #[default]
     Nothing,
-    /// All of it.
+    /// The complete body.
     Whole,
-    /// All of it, or pieces where there is no temporary file for it.
+    /// The complete body, or pieces of it if no temporary file is available.
     Buffered,
-    /// Pieces while it comes.
+    /// Pieces of the body as they arrive.
     Pieces,
 }
 
-/// Where a request stands with `auth_delay`.
+/// The state of `auth_delay` for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Delay {
-    /// It was not refused.
+    /// Not refused.
     None,
-    /// It is to wait before it is.
+    /// The delay is due before the refusal.
     Due,
-    /// It has waited.
+    /// The delay is over.
     Over,
 }
 
-/// The outcome of the phases.
+/// The result of advancing through the phases.
 pub enum Progress {
-    /// To its end.
+    /// The phases are finished.
     Decided(Outcome),
-    /// To something that has to be waited for; its step is to be given to [`PhaseCursor::take`].
+    /// The request waits; the resulting step is to be passed to [`PhaseCursor::take`].
     Waits(Waiting),
-    /// To a handler that needs the request's body first.
+    /// A handler needs the request's body first.
     WantsBody,
 }
 
 /// The reason why the phases of a request wait.
 #[derive(Clone, Copy, Debug)]
 pub enum Waiting {
-    /// A handler of this location and phase, by its place.
+    /// A handler of this location and phase, by index.
     Handler(LocationId, Phase, usize),
-    /// The time of `auth_delay`.
+    /// The delay of `auth_delay`.
     AuthDelay,
 }
 
@@ -100,25 +100,25 @@ impl Waiting {
                 marks::note_waited(request, phase);
                 step
             }
-            // Boxed: it is rare, and its state would be part of every request that waits.
+            // Boxed: it is rare, and otherwise its state would enlarge every waiting request.
             Waiting::AuthDelay => Box::pin(hold_back(request)).await,
         }
     }
 }
 
 impl PhaseCursor {
-    /// At the start of a phase, without a pending step.
+    /// Returns a cursor at the start of a phase, without a pending step.
     fn at(phase: Phase) -> PhaseCursor {
         PhaseCursor { phase, handler: 0, refusal: None, delay: Delay::None, wants_body: Wants::Nothing }
     }
 
-    /// The phases of a request whose header section was received on a connection to `listen`, which a reload may have
-    /// removed. The outcome at once where the header section alone decides it.
+    /// Starts the phases of a request after its header section. `listen` is the address of its connection, unless a
+    /// reload removed it. Returns the outcome immediately if the header section alone decides it.
     pub fn begin(request: &mut Request, listen: Option<&Listen>) -> (PhaseCursor, Option<Outcome>) {
         let mut cursor = PhaseCursor::at(Phase::PostRead);
         let outcome = match begin(request, listen) {
-            // No resource is meant, so no location answers (RFC 9110 section 9.3.7): the response shows that the server
-            // is alive.
+            // The target is no resource, so no location is responsible (RFC 9110 section 9.3.7). The response only
+            // shows that the server is alive.
             Ok(()) if request.head.target() == Target::Asterisk => {
                 request.response.status = 204;
                 cursor.take(request, Step::Done)
@@ -129,21 +129,21 @@ impl PhaseCursor {
         (cursor, outcome)
     }
 
-    /// The way of a subrequest, which has its server and its URI.
+    /// Starts the phases of a subrequest, which has its server and its URI.
     pub fn of_subrequest(request: &mut Request) -> PhaseCursor {
         let mut cursor = PhaseCursor::at(Phase::ServerRewrite);
         cursor.go_to_server(request);
         cursor
     }
 
-    /// The part of the body that is needed before this continues.
+    /// Returns how the body is needed before the phases continue, and resets it.
     pub fn take_wants(&mut self) -> Wants {
         std::mem::take(&mut self.wants_body)
     }
 
-    /// Goes on until there is something to wait for, or an outcome.
+    /// Continues until the request has to wait, or an outcome is known.
     pub fn advance(&mut self, request: &mut Request) -> Progress {
-        // The handlers stay readable while the request is changed.
+        // The cloned pointer keeps the handlers accessible while the request is borrowed mutably.
         let generation = Rc::clone(&request.generation);
         loop {
             if self.wants_body != Wants::Nothing {
@@ -168,7 +168,7 @@ impl PhaseCursor {
         }
     }
 
-    /// Follows a step.
+    /// Applies a step.
     pub fn take(&mut self, request: &mut Request, step: Step) -> Option<Outcome> {
         let mut step = step;
         loop {
@@ -177,14 +177,14 @@ impl PhaseCursor {
                 Step::Allow => {
                     if self.phase == Phase::Access && request.scope().core.satisfy.any {
                         self.refusal = None;
-                        // The module that refused may have required a password.
+                        // The module that refused may have set `WWW-Authenticate`.
                         request.response.www_authenticate.clear();
                         self.enter(Phase::Precontent);
                     }
                     return None;
                 }
                 Step::Status(status @ (401 | 403)) if self.may_be_allowed(request) => {
-                    // A question for a password is worth more than a plain no.
+                    // A 401 takes precedence over a 403.
                     self.refusal = Some(if self.refusal == Some(401) { 401 } else { status });
                     return None;
                 }
@@ -199,7 +199,7 @@ impl PhaseCursor {
                 Step::Done => return Some(Outcome::Answer),
                 Step::Drop => return Some(end_without_answer(request, 444)),
                 Step::Gone => return Some(end_without_answer(request, 499)),
-                // As in nginx: a client that took too long, or is gone, gets no page.
+                // As in nginx: a client that timed out or has closed its connection gets no error page.
                 Step::Status(status @ (408 | 499)) => return Some(end_without_answer(request, status)),
                 Step::Status(status) => match error_page::special(request, status) {
                     Some(step) => step,
@@ -216,7 +216,7 @@ impl PhaseCursor {
                 Step::Internal => {
                     request.redirects += 1;
                     request.internal = true;
-                    // The URI is one that a location is searched for: whatever was changed before is over.
+                    // The new URI starts a location search; earlier changes are void.
                     request.left_location = false;
                     request.facts.clear();
                     request.uri_replaced = true;
@@ -234,21 +234,21 @@ impl PhaseCursor {
         }
     }
 
-    /// Has the handler called again when its data is available.
+    /// Requests the body and has the handler called again when it is available.
     fn want(&mut self, wants: Wants) -> Option<Outcome> {
         self.handler -= 1;
         self.wants_body = wants;
         None
     }
 
-    /// Whether another module of this phase may still allow a request that one refuses.
+    /// Whether another module of this phase may still allow a request that a module refused.
     fn may_be_allowed(&self, request: &Request) -> bool {
-        // At the end of the phase the count is one beyond its handlers: the refusal itself comes through here.
+        // At the end of the phase the index is one beyond its handlers, and the refusal itself passes through here.
         let handlers = request.location().plan.of_phase(Phase::Access).len();
         self.phase == Phase::Access && self.handler <= handlers && request.scope().core.satisfy.any
     }
 
-    /// Whether a refusal is to wait, so that passwords cannot be tried fast.
+    /// Whether a refusal is delayed, to slow down password guessing.
     fn is_held_back(&self, request: &Request) -> bool {
         self.phase == Phase::Access
             && self.delay == Delay::None
@@ -259,14 +259,14 @@ impl PhaseCursor {
         (self.phase, self.handler, self.delay) = (phase, 0, Delay::None);
     }
 
-    /// A URI that is new starts with the server's rewrites.
+    /// Restarts at the server's rewrites, for a new URI.
     fn go_to_server(&mut self, request: &mut Request) {
         request.location = request.server().root;
         self.refusal = None;
         self.enter(Phase::ServerRewrite);
     }
 
-    /// No handler of a phase has refused the request.
+    /// Ends a phase in which no handler refused the request.
     fn end_phase(&mut self, request: &mut Request) -> Step {
         match self.phase {
             Phase::PostRead => self.go_to_server(request),
@@ -278,7 +278,7 @@ impl PhaseCursor {
             }
             Phase::Rewrite if request.uri_changed => return self.search_again(request),
             Phase::Rewrite => self.enter(Phase::Preaccess),
-            // A subrequest is part of a request that was checked.
+            // The request that a subrequest belongs to has passed the access checks.
             Phase::Preaccess if request.depth > 0 => self.enter(Phase::Precontent),
             Phase::Preaccess => self.enter(Phase::Access),
             Phase::Access => {
@@ -296,7 +296,7 @@ impl PhaseCursor {
         Step::Next
     }
 
-    /// A rewrite in the location changed the URI, which may belong to another location with other rewrites.
+    /// Searches for the location again, because a rewrite in the location changed the URI.
     fn search_again(&mut self, request: &mut Request) -> Step {
         if request.redirects >= REDIRECTS_MAX {
             let uri = String::from_utf8_lossy(&request.uri).into_owned();
@@ -311,7 +311,7 @@ impl PhaseCursor {
         }
     }
 
-    /// The request is in a location that was found or named.
+    /// Starts the rewrite phase in a location that was found or named.
     fn enter_location(&mut self, request: &mut Request) -> Step {
         self.refusal = None;
         request.uri_changed = false;
@@ -324,14 +324,14 @@ impl PhaseCursor {
     }
 }
 
-/// Ends the connection; the log has this status.
+/// Closes the connection; the access log gets this status.
 fn end_without_answer(request: &mut Request, status: u16) -> Outcome {
     request.response.status = status;
     Outcome::Drop
 }
 
-/// The URI or the location was changed too often. As in nginx no `error_page` applies then: it would be one
-/// change more.
+/// Fails a request whose URI or location was changed too often. As in nginx no `error_page` applies, because that would
+/// be another change.
 fn refuse_cycle(request: &mut Request, doing: &str, what: &str) -> Step {
     let message = format_args!("rewrite or internal redirection cycle while {doing} \"{what}\"");
     request.log(Level::Error, message);
@@ -340,7 +340,7 @@ fn refuse_cycle(request: &mut Request, doing: &str, what: &str) -> Step {
     Step::Done
 }
 
-/// Lets the time of `auth_delay` pass.
+/// Waits for `auth_delay`.
 async fn hold_back(request: &mut Request) -> Step {
     let until = rt::now() + request.scope().core.satisfy.auth_delay;
     match pause(request, until).await {
@@ -349,7 +349,7 @@ async fn hold_back(request: &mut Request) -> Step {
     }
 }
 
-/// Lets a request wait until a moment, or until its client is gone.
+/// Waits until a deadline, or until the client has closed its connection.
 pub async fn pause(request: &Request, until: Instant) -> Step {
     let client = request.conn.client.borrow().clone();
     let Some(client) = client else { return Step::Gone };
@@ -362,7 +362,7 @@ pub async fn pause(request: &Request, until: Instant) -> Step {
     }
 }
 
-/// Answers with an error that was found out beside the phases, or with its page.
+/// Responds with an error that was detected outside the phases, or with its error page.
 pub async fn refuse(request: &mut Request, status: u16) -> Outcome {
     let mut cursor = PhaseCursor::at(Phase::Content);
     match cursor.take(request, Step::Status(status)) {
@@ -371,16 +371,16 @@ pub async fn refuse(request: &mut Request, status: u16) -> Outcome {
     }
 }
 
-/// Puts an error in the place of a response that was made. The fields of an upstream that are not about its content
-/// stay: a cookie, a permission for scripts of other sites.
+/// Replaces a complete response by an error. Fields of an upstream that do not describe its content are retained, such
+/// as cookies and CORS permissions.
 pub async fn replace(request: &mut Request, status: u16) -> Outcome {
-    // The length of the whole, for a range beyond it. The range of an upstream's response does not apply to an error.
+    // Contains the complete length, for a range beyond the end. The range of an upstream's response does not apply to an error.
     let content_range = request.response.content_range.take().filter(|_| status == 416);
     let vary_accept_encoding = request.response.vary_accept_encoding;
     let mut fields = std::mem::take(&mut request.response.fields);
     fields.retain(|(name, _)| !is_of_content(name));
     request.response.clear();
-    // The client's `Accept-Encoding` chose the file whose condition failed.
+    // `Accept-Encoding` selected the file whose precondition failed, so `Vary` applies.
     request.response.vary_accept_encoding = vary_accept_encoding;
     let outcome = refuse(request, status).await;
     if request.error_status.unwrap_or(request.response.status) == status {
@@ -390,8 +390,8 @@ pub async fn replace(request: &mut Request, status: u16) -> Outcome {
     outcome
 }
 
-/// Whether a field describes its content, or limits its caching. The latter would let a cache keep the error under the URI
-/// of the whole (RFC 9111 section 3 requires no more than a known status).
+/// Whether a field describes the content, or limits caching. With the latter a cache could store the error under the
+/// URI of the complete response (RFC 9111 section 3 requires no more than a known status).
 fn is_of_content(name: &[u8]) -> bool {
     let is_content = name.get(..8).is_some_and(|start| start.eq_ignore_ascii_case(b"Content-"));
     is_content
@@ -408,7 +408,7 @@ fn is_of_content(name: &[u8]) -> bool {
         )
 }
 
-/// Decides on the response to a subrequest.
+/// Produces the response to a subrequest.
 pub async fn run_subrequest(request: &mut Request) {
     let mut cursor = PhaseCursor::of_subrequest(request);
     if run_without_body(&mut cursor, request).await == Outcome::Drop {
@@ -418,7 +418,7 @@ pub async fn run_subrequest(request: &mut Request) {
     prepare::filter(request);
 }
 
-/// Runs the last phase of a request that is in its location already.
+/// Runs the content phase of a request whose location is known.
 pub async fn run_content(request: &mut Request) {
     let mut cursor = PhaseCursor::at(Phase::Content);
     if run_without_body(&mut cursor, request).await == Outcome::Drop {
@@ -429,11 +429,11 @@ pub async fn run_content(request: &mut Request) {
 /// Runs a subrequest whose response is discarded.
 pub async fn run_unfiltered(request: &mut Request) {
     let mut cursor = PhaseCursor::of_subrequest(request);
-    // There is no connection that could be dropped for it.
+    // A subrequest has no connection to close.
     let _ = run_without_body(&mut cursor, request).await;
 }
 
-/// Replaces the response of a subrequest by this text.
+/// Replaces the response of a subrequest with this text.
 pub fn answer_with(request: &mut Request, content_type: Option<String>, text: Vec<u8>) {
     request.error_status = None;
     request.response.clear();
@@ -444,8 +444,8 @@ pub fn answer_with(request: &mut Request, content_type: Option<String>, text: Ve
     prepare::filter(request);
 }
 
-/// Runs `post_action` behind a response that was sent. As in nginx the request continues as an internal redirect and is
-/// logged where that ends; its response is discarded.
+/// Runs `post_action` after a response was sent. As in nginx the request continues as an internal redirect, and is
+/// logged in the location where that ends. The response is discarded.
 pub async fn post_action(request: &mut Request) {
     let Some(target) = request.scope().core.subrequests.post_action.clone() else { return };
     let status = request.response.status;
@@ -465,14 +465,14 @@ pub async fn post_action(request: &mut Request) {
     };
     let mut cursor = PhaseCursor::at(Phase::Content);
     if cursor.take(request, step).is_none() {
-        // Boxed: few configurations have one, and the state of the phases is large.
+        // Boxed: few configurations use it, and the state of the phases is large.
         Box::pin(run_without_body(&mut cursor, request)).await;
     }
-    // The log shows the status that the client got.
+    // The log shows the status that the client received.
     request.response.status = status;
 }
 
-/// Takes a request through all its phases that has the body which was read, or none.
+/// Runs all phases of a request whose body was read already, or that has none.
 async fn run_without_body(cursor: &mut PhaseCursor, request: &mut Request) -> Outcome {
     loop {
         match run(cursor, request).await {
@@ -485,7 +485,7 @@ async fn run_without_body(cursor: &mut PhaseCursor, request: &mut Request) -> Ou
     }
 }
 
-/// Takes a request through all its phases; no outcome where its body is to be read first.
+/// Runs the phases of a request; returns nothing if its body has to be read first.
 pub async fn run(cursor: &mut PhaseCursor, request: &mut Request) -> Option<Outcome> {
     loop {
         let decided = match cursor.advance(request) {
@@ -502,7 +502,7 @@ pub async fn run(cursor: &mut PhaseCursor, request: &mut Request) -> Option<Outc
     }
 }
 
-/// Decodes and normalises the URI of the head; whether it has one that can be.
+/// Decodes and normalises the request URI. Returns false if it is invalid.
 pub fn read_uri(request: &mut Request) -> bool {
     let (mut uri, mut args) = (std::mem::take(&mut request.uri), std::mem::take(&mut request.args));
     let input = request.head.request_uri(request.bytes());
@@ -541,7 +541,7 @@ fn begin(request: &mut Request, listen: Option<&Listen>) -> Result<(), u16> {
     request.location = request.server().root;
     tls::admit(request, listen)?;
     if let Target::Authority { .. } = request.head.target() {
-        // As in nginx: the location of the root is used.
+        // As in nginx: the location of `/` is used.
         request.uri = b"/".to_vec();
         return admit_connect(request);
     }
@@ -562,9 +562,9 @@ fn begin(request: &mut Request, listen: Option<&Listen>) -> Result<(), u16> {
     }
 }
 
-/// Whether CONNECT may continue: in HTTP/1.1, without a body, to a server with a `tunnel_pass`.
+/// Checks that CONNECT may continue: it needs HTTP/1.1, without a body, to a server with a `tunnel_pass`.
 fn admit_connect(request: &mut Request) -> Result<(), u16> {
-    // The following bytes are no request in any case.
+    // The bytes that follow are never a request.
     request.keepalive = false;
     let request = &*request;
     let refused = |what: &str, status| {
@@ -580,7 +580,7 @@ fn admit_connect(request: &mut Request) -> Result<(), u16> {
     }
 }
 
-/// As nginx: a directory without an index is forbidden (403), any other request without a handler is not found (404).
+/// Ends a request without a content handler as nginx does: 403 for a directory without an index, 404 otherwise.
 fn nobody_answers(request: &mut Request) -> Step {
     if request.uri.last() != Some(&b'/') {
         return Step::Status(404);
@@ -591,8 +591,8 @@ fn nobody_answers(request: &mut Request) -> Step {
     Step::Status(403)
 }
 
-/// Puts the request into the location of its URI, or sends the client to that with a slash behind it. Where a pattern
-/// took too long the location is unknown.
+/// Finds the location of the request's URI, or redirects the client to the URI with a trailing slash. Fails if a
+/// regular expression reached its limit.
 fn find_location(request: &mut Request) -> Result<(), Step> {
     if let Some(location) = redirect_to_slash(request) {
         request.response.location = Some(location);
@@ -604,8 +604,8 @@ fn find_location(request: &mut Request) -> Result<(), Step> {
     }
 }
 
-/// The address of a passing location that the URI misses only by a slash: as in nginx, relative links in responses of
-/// upstreams need it.
+/// Returns the redirect for a URI that lacks only the trailing slash of a proxying location. As in nginx, relative
+/// links in upstream responses need the slash.
 fn redirect_to_slash(request: &mut Request) -> Option<Vec<u8>> {
     let generation = Rc::clone(&request.generation);
     let config = &generation.config;
@@ -622,7 +622,7 @@ fn redirect_to_slash(request: &mut Request) -> Option<Vec<u8>> {
     Some(target)
 }
 
-/// Puts the request into the location of its URI; `false` where a pattern took too long, so that it is unknown.
+/// Finds the location of the request's URI; returns `false` if a regular expression reached its limit.
 fn search_location(request: &mut Request) -> bool {
     let generation = Rc::clone(&request.generation);
     let config = &generation.config;
@@ -646,9 +646,9 @@ fn search_location(request: &mut Request) -> bool {
     found.is_ok()
 }
 
-/// Methods that `limit_except` does not name are served under its own settings.
+/// Applies `limit_except` to methods that it does not name.
 fn apply_limit_except(request: &mut Request) {
-    // A subrequest and an error page are fetched, whatever the method was that led to them.
+    // A subrequest and an error page are fetched with GET, whatever the original method was.
     let method = match request.method {
         method if method == request.head.method() => request.method_text(),
         Method::Head => b"HEAD",
@@ -660,7 +660,7 @@ fn apply_limit_except(request: &mut Request) {
     }
 }
 
-/// A body that is announced to be above `client_max_body_size`.
+/// Returns 413 if the announced length of the body exceeds `client_max_body_size`.
 pub fn too_large(request: &mut Request) -> Option<u16> {
     let most = request.scope().core.reading.client_max_body_size;
     let BodyLength::Exactly(length) = request.head.body() else { return None };
@@ -671,7 +671,7 @@ pub fn too_large(request: &mut Request) -> Option<u16> {
     Some(413)
 }
 
-/// Makes a request for an error page a GET, as nginx does; HEAD stays.
+/// Makes a request for an error page a GET, as nginx does; HEAD is retained.
 pub fn become_get(request: &mut Request) {
     if request.method != Method::Head {
         (request.method, request.method_replaced) = (Method::Get, true);

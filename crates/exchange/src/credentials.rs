@@ -1,4 +1,4 @@
-//! [`Credentials`]: the name and the password that a request has (RFC 7617).
+//! [`Credentials`]: the user name and the password of a request (RFC 7617).
 
 use http::base64;
 use http::request::HeaderId;
@@ -7,14 +7,14 @@ use crate::request::Request;
 
 /// The credentials of the request.
 pub struct Credentials {
-    /// Name and password, out of their Base64.
+    /// Decoded user name and password.
     decoded: Vec<u8>,
-    /// Where the name ends and its colon is.
+    /// Offset of the colon that ends the name.
     colon: usize,
 }
 
 impl Credentials {
-    /// RFC 7617 section 2. A name must not be empty; that is nginx's rule.
+    /// Parses the credentials (RFC 7617 section 2). As in nginx the name must not be empty.
     pub fn of(request: &Request) -> Option<Credentials> {
         let (scheme, encoded) = request.header(HeaderId::Authorization)?.split_at_checked(6)?;
         if !scheme.eq_ignore_ascii_case(b"basic ") {
@@ -25,12 +25,12 @@ impl Credentials {
         Some(Credentials { decoded, colon })
     }
 
-    /// The name.
+    /// Returns the user name.
     pub fn user(&self) -> &[u8] {
         &self.decoded[..self.colon]
     }
 
-    /// All behind the first colon; it may contain colons.
+    /// Returns the text after the first colon; it may contain colons.
     pub fn password(&self) -> &[u8] {
         &self.decoded[self.colon + 1..]
     }

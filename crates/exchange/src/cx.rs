@@ -1,4 +1,4 @@
-//! The context of a directive's setter, beside the settings that it changes, and the readers that most setters use.
+//! The context of a directive's setter besides the settings that it changes, and the parsers that most setters use.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -15,37 +15,37 @@ use crate::pattern::Pattern;
 use crate::template::Template;
 use telemetry::Reason;
 
-/// The context of a directive's setter, beside the settings that it changes.
+/// The context of a directive's setter besides the settings that it changes.
 pub struct Cx<'a> {
     /// The statement.
     pub statement: &'a Statement,
     /// All modules of the server.
     pub modules: &'static ModuleTable,
-    /// The whole configuration, for setters that need later statements.
+    /// The complete configuration, for setters that need later statements.
     pub tree: &'a Tree,
-    /// Where it stands.
+    /// The context of the statement.
     pub context: Contexts,
-    /// The number of its block, for [`crate::config::Layered::own`].
+    /// The number of the enclosing block, for [`crate::config::Layered::own`].
     pub block: u32,
     /// The base of relative paths in the configuration (`-p`).
     pub prefix: &'a Path,
     /// The directory of the main configuration file.
     pub conf_prefix: &'a Path,
-    /// `pcre_jit`
+    /// Whether `pcre_jit` is on.
     pub jit: bool,
-    /// Reads files.
+    /// Loads files.
     pub loader: &'a dyn Loader,
-    /// Variables, formats.
+    /// The `http` block, with its variables and formats.
     pub http: &'a mut Http,
-    /// Where warnings go.
+    /// The list that warnings are added to.
     pub warnings: &'a mut Vec<Error>,
 }
 
-/// Digits in the name of a directory: more than a file system can list well in one.
+/// Digits in the name of a directory: with more digits a directory would become too large to list.
 const LEVEL_DIGITS_MAX: u8 = 4;
 
 impl<'a> Cx<'a> {
-    /// The same for a row of the statement's block, so that an error in it has its line.
+    /// Returns the context for a row of the statement's block, so that an error in it has the row's line.
     pub fn at<'b>(&'b mut self, row: &'b Statement) -> Cx<'b> {
         Cx { statement: row, http: self.http, warnings: self.warnings, ..*self }
     }
@@ -55,12 +55,12 @@ impl<'a> Cx<'a> {
         self.warnings.push(Error::at(self.statement, message).with_level(Level::Warn));
     }
 
-    /// A path of the configuration, below the prefix if it is relative.
+    /// Returns a path of the configuration, below the prefix if it is relative.
     pub fn path(&self, text: &str) -> PathBuf {
         self.prefix.join(text)
     }
 
-    /// The bytes of a file that goes with the configuration, read once.
+    /// Returns the bytes of an additional file of the configuration, which is read once.
     pub fn read_data(&mut self, path: &Path) -> Result<Arc<Vec<u8>>, Error> {
         if let Some(bytes) = self.http.data.get(path) {
             return Ok(Arc::clone(bytes));
@@ -74,89 +74,89 @@ impl<'a> Cx<'a> {
         Ok(bytes)
     }
 
-    /// The text of an argument.
+    /// Returns the text of an argument.
     pub fn arg(&self, index: usize) -> &'a str {
         self.statement.arg(index)
     }
 
-    /// An error at the statement.
+    /// Returns an error at the statement.
     pub fn error(&self, message: impl Display) -> Error {
         Error::at(self.statement, message)
     }
 
-    /// nginx's `"x" directive invalid value`.
+    /// Returns nginx's error `"x" directive invalid value`.
     pub fn invalid(&self, value: &str) -> Error {
         Error::value(self.statement, value, ValueError::Invalid)
     }
 
-    /// An argument that nginx knows and this server does not yet.
+    /// Returns an error for an argument that nginx supports and this server does not yet.
     pub fn not_built(&self, argument: &str) -> Error {
         let name = &self.statement.name.text;
         self.error(format_args!("\"{argument}\" in \"{name}\" directive is not supported yet"))
     }
 
-    /// Reads the first argument into `field`.
+    /// Parses the first argument into `field`.
     pub fn set<T>(&self, field: &mut T, read: impl Fn(&str) -> Result<T, ValueError>) -> Result<(), Error> {
         *field = self.statement.value(0, read)?;
         Ok(())
     }
 
-    /// `on` or `off`.
+    /// Parses `on` or `off`.
     pub fn flag(&self, field: &mut bool) -> Result<(), Error> {
         self.set(field, value::flag)
     }
 
-    /// Bytes in memory.
+    /// Parses a size in memory, in bytes.
     pub fn size(&self, field: &mut u64) -> Result<(), Error> {
         self.set(field, value::size)
     }
 
-    /// Bytes in a file.
+    /// Parses a size in a file, in bytes.
     pub fn offset(&self, field: &mut u64) -> Result<(), Error> {
         self.set(field, value::offset)
     }
 
-    /// A number.
+    /// Parses a number.
     pub fn number(&self, field: &mut u64) -> Result<(), Error> {
         self.set(field, value::number)
     }
 
-    /// A number between bounds, both included.
+    /// Parses a number between bounds, both included.
     pub fn number_in(&self, field: &mut u32, min: u32, max: u32) -> Result<(), Error> {
         let read = value::number_in(min.into(), max.into());
         *field = self.statement.value(0, read)? as u32;
         Ok(())
     }
 
-    /// A time in milliseconds.
+    /// Parses a time in ms.
     pub fn milliseconds(&self, field: &mut Duration) -> Result<(), Error> {
         self.set(field, |text| value::milliseconds(text).map(Duration::from_millis))
     }
 
-    /// A time in seconds.
+    /// Parses a time in seconds.
     pub fn seconds(&self, field: &mut Duration) -> Result<(), Error> {
         self.set(field, |text| value::seconds(text).map(Duration::from_secs))
     }
 
-    /// One of several names.
+    /// Parses one of several keywords.
     pub fn choice<T: Copy>(&self, field: &mut T, names: &'static [(&'static str, T)]) -> Result<(), Error> {
         self.set(field, value::choice(names))
     }
 
-    /// Text with variables.
+    /// Compiles text with variables.
     pub fn template(&mut self, text: &str) -> Result<Template, Error> {
         let (registry, statement) = (&mut self.http.registry, self.statement);
         Template::compile(text, statement, |name| registry.reference(name, statement))
     }
 
-    /// The name of a variable that a directive defines, without its dollar sign. Without one it would be a word:
-    /// nginx refuses it, rather than guess.
+    /// Returns the name of the variable that a directive defines, without its dollar sign. As in nginx, an argument
+    /// without a dollar sign is an error.
     pub fn variable_name(&self, text: &'a str) -> Result<&'a str, Error> {
         let name = text.strip_prefix('$').filter(|name| !name.is_empty());
         name.ok_or_else(|| self.error(format_args!("invalid variable name \"{text}\"")))
     }
 
-    /// Text with variables that is a size once they are known.
+    /// Compiles text with variables that must expand to a size.
     pub fn size_template(&mut self, text: &str) -> Result<Template, Error> {
         let template = self.template(text)?;
         match template.constant().map(value::size) {
@@ -165,18 +165,18 @@ impl<'a> Cx<'a> {
         }
     }
 
-    /// A path with variables; relative ones start from the prefix.
+    /// Compiles a path with variables; a relative path starts from the prefix.
     pub fn path_template(&mut self, text: &str) -> Result<Template, Error> {
         if text.starts_with('$') {
             return self.template(text);
         }
         let path = self.path(text);
-        // Joining keeps what both were, and both are text of the configuration or the command line.
+        // Lossless: both paths are text of the configuration or the command line.
         self.template(&path.to_string_lossy())
     }
 
-    /// A directory for temporary files and the digits of its levels. The directory itself is made when the first file
-    /// goes there.
+    /// Parses the arguments of a directory for temporary files and the digits of its levels. The directory is created
+    /// with its first file.
     pub fn temp_folder(&mut self) -> Result<(PathBuf, Vec<u8>), Error> {
         let mut levels = Vec::new();
         for text in self.statement.texts().skip(1) {
@@ -188,7 +188,7 @@ impl<'a> Cx<'a> {
         Ok((folder, levels))
     }
 
-    /// A regular expression whose named groups become variables.
+    /// Compiles a regular expression whose named groups become variables.
     pub fn pattern(&mut self, text: &str, caseless: bool) -> Result<Pattern, Error> {
         let (registry, statement) = (&mut self.http.registry, self.statement);
         Pattern::compile(text, caseless, self.jit, statement, |name| registry.define_group(name, statement))

@@ -10,11 +10,11 @@ use crate::settings::answering::ServerTokens;
 use crate::settings::core::Core;
 use transfer::body::Rate;
 
-/// The parser's limits for a request head under these settings.
+/// Returns the parser's limits for a header section under these settings.
 pub fn policy(conf: &Core) -> Policy {
     let (count, bytes) = conf.reading.large_client_header_buffers;
     let limit = |bytes: u64| bytes.min(u64::from(u32::MAX / 2)) as u32;
-    // One buffer of the pool holds the whole head.
+    // One buffer of the pool holds the complete header section.
     let head_max = (conf.reading.client_header_buffer_size + count * bytes).min(1 << 20);
     Policy {
         ignore_invalid_headers: conf.reading.ignore_invalid_headers,
@@ -24,13 +24,13 @@ pub fn policy(conf: &Core) -> Policy {
         field_line_max: limit(bytes.max(conf.reading.client_header_buffer_size)),
         head_max: limit(head_max),
         fields_max: conf.reading.max_headers.min(u64::from(u16::MAX)) as u16,
-        // Whether a server takes it is known when the server is.
+        // Whether the server accepts CONNECT is checked once the server is known.
         allow_connect: true,
         ..Policy::default()
     }
 }
 
-/// The signature by `server_tokens`; nothing when its text is empty.
+/// Returns the value of `Server` by `server_tokens`; nothing if the text is empty.
 pub fn signature<'t>(tokens: &ServerTokens, request: &Request) -> Option<Cow<'t, [u8]>> {
     const NAME: &str = http::response::PRODUCT;
     const WITH_VERSION: &str = concat!("ringroad/", env!("CARGO_PKG_VERSION"));
@@ -45,7 +45,7 @@ pub fn signature<'t>(tokens: &ServerTokens, request: &Request) -> Option<Cow<'t,
     }
 }
 
-/// The rate that the response is limited to: the rate set for the request, else `limit_rate`.
+/// Returns the rate limit of the response: that of the request if set, else `limit_rate`.
 pub fn rate(conf: &Core, request: &Request) -> Option<Rate> {
     let size = |template: &crate::template::Template| {
         let text = String::from_utf8(template.rendered(request)).ok()?;
@@ -57,7 +57,7 @@ pub fn rate(conf: &Core, request: &Request) -> Option<Rate> {
     (bytes_per_second > 0).then(|| Rate { bytes_per_second, after, since: rt::now() })
 }
 
-/// The `Location` field: a path gets scheme, host and port in front if the settings require it.
+/// Returns the `Location` field. A path is prefixed with scheme, host and port if the settings require it.
 pub fn location<'a>(conf: &Core, request: &Request, location: &'a [u8]) -> Cow<'a, [u8]> {
     if location.first() != Some(&b'/') || !conf.answering.absolute_redirect {
         return Cow::Borrowed(location);

@@ -1,4 +1,4 @@
-//! Lines of the error log: in nginx's form, or as JSON objects.
+//! Lines of the error log, in nginx's format, or as JSON objects.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,22 +19,22 @@ pub fn write(thread: &Thread, level: Level, message: fmt::Arguments<'_>) {
     write_to_process(thread, None, level, message);
 }
 
-/// The same, but not through this target: the line is about it.
+/// Writes a line as [`write`] does, but not to the target `about`, which the line is about.
 pub fn write_beside(thread: &Thread, about: &Target, level: Level, message: fmt::Arguments<'_>) {
     write_to_process(thread, Some(about), level, message);
 }
 
-/// The process's log is that of the configuration in force, whatever a request in flight started with.
+/// Writes to the process's error log of the current configuration, whatever configuration a request in flight uses.
 fn write_to_process(thread: &Thread, skip: Option<&Target>, level: Level, message: fmt::Arguments<'_>) {
     let generation = thread.generation();
     let line = Line { level, connection: None, message, about: About::Nothing };
     line.write(thread, &generation.config.main().error_log, &generation.sinks, skip);
 }
 
-/// A request as far as lines need it that are written after its end.
+/// The data of an ended request that later log lines need.
 struct EndedRequest {
     thread: Rc<Thread>,
-    /// The configuration of then: places of targets are its own.
+    /// The request's configuration; the indices of targets refer to it.
     generation: Rc<Generation>,
     location: LocationId,
     connection: u64,
@@ -54,25 +54,25 @@ impl EndedRequest {
 impl Request {
     /// Writes a line to the error log of the request's location, with nginx's fields of the request.
     pub fn log(&self, level: Level, message: fmt::Arguments<'_>) {
-        // Asked before the text is put together: most lines are below the level that is written.
+        // Checked before the text is formatted: most lines are below the configured level.
         let log = &self.scope().core.error_log;
         if log.takes(level) {
             self.write(level, message, About::Request(self));
         }
     }
 
-    /// The same without the fields of the request: there is none yet, or the message is complete.
+    /// Writes a line without the fields of a request, because none was received yet or the message is complete.
     pub fn log_plain(&self, level: Level, message: fmt::Arguments<'_>) {
         self.write(level, message, About::Nothing);
     }
 
-    /// To the targets of the location that the request is in now.
+    /// Writes a line to the targets of the request's current location.
     fn write(&self, level: Level, message: fmt::Arguments<'_>, about: About<'_>) {
         let line = Line { level, connection: Some(self.conn.number), message, about };
         line.write(&self.conn.thread, &self.scope().core.error_log, &self.generation.sinks, None);
     }
 
-    /// A writer of lines about this request, also after its end.
+    /// Returns a writer of lines about this request, which works also after its end.
     pub fn reporter(&self) -> Reporter {
         let ended = EndedRequest {
             thread: Rc::clone(&self.conn.thread),
@@ -85,7 +85,7 @@ impl Request {
     }
 }
 
-/// A line before it has a form.
+/// A line before it is formatted.
 struct Line<'a> {
     level: Level,
     connection: Option<u64>,
@@ -97,12 +97,12 @@ struct Line<'a> {
 enum About<'a> {
     Nothing,
     Request(&'a Request),
-    /// As it was put together before.
+    /// Fields formatted earlier.
     Text(&'a str),
 }
 
 impl Line<'_> {
-    /// Writes it to the targets of `log` that take its level.
+    /// Writes the line to the targets of `log` whose level includes it.
     fn write(&self, thread: &Thread, log: &ErrorLog, sinks: &[Rc<LogTarget>], skip: Option<&Target>) {
         let takes = |target: &Target, level| self.level <= level && skip != Some(target);
         for target in log.targets.items().iter().filter(|target| takes(&target.target, target.level)) {
@@ -113,11 +113,11 @@ impl Line<'_> {
         }
     }
 
-    /// Time, level, process and thread as nginx writes them, so that tools which cut its log can cut this one.
+    /// Formats time, level, process and thread as nginx does, so that its log tools work.
     fn text(&self, thread: &Thread, out: &mut Vec<u8>) {
         out.extend_from_slice(thread.dates().error_log());
         let (pid, tid) = (std::process::id(), thread.tid);
-        // A vector takes every write.
+        // Writing to a `Vec` cannot fail.
         let _ = write!(out, " [{}] {pid}#{tid}: ", self.level);
         if let Some(connection) = self.connection {
             let _ = write!(out, "*{connection} ");
@@ -125,7 +125,7 @@ impl Line<'_> {
         append_printable(out, format_args!("{}{}", self.message, self.about));
     }
 
-    /// The same as fields; those that a line does not have are left out.
+    /// Formats the line as a JSON object; fields without a value are left out.
     fn json(&self, thread: &Thread, out: &mut Vec<u8>) {
         let time = String::from_utf8_lossy(thread.dates().iso_8601()).into_owned();
         let mut object = JsonLine::open(out).text("time", time).text("level", self.level);
@@ -133,7 +133,7 @@ impl Line<'_> {
         if let Some(connection) = self.connection {
             object = object.number("connection", connection);
         }
-        // Fields that are part of the text already cannot be separated again, and stay in the message.
+        // Fields that are already part of the text cannot be separated again, so they remain in the message.
         object = match &self.about {
             About::Text(about) => object.text("message", format_args!("{}{about}", self.message)),
             About::Nothing | About::Request(_) => object.text("message", self.message),
@@ -149,18 +149,18 @@ impl Line<'_> {
     }
 }
 
-/// The fields of a request in a line, where the request has them. The bytes are the client's.
+/// The fields of a request in a line, if present. The bytes are from the client.
 struct LineFields<'a> {
     line: Cow<'a, [u8]>,
     /// The URI of a subrequest; empty for a client's request.
     subrequest: &'a [u8],
-    /// The other server; empty for none.
+    /// The URL of the upstream; empty if there is none.
     upstream: Vec<u8>,
     host: &'a [u8],
     referrer: Option<&'a [u8]>,
 }
 
-/// The URL of the server that a request is passed on to: only the module that does it knows.
+/// Returns the URL of the upstream that a request is passed to. Only the passing module knows it.
 fn upstream_url(request: &Request) -> Option<Vec<u8>> {
     let modules = request.config().modules.modules();
     modules.iter().find_map(|module| (module.upstream_url)(request))
@@ -177,7 +177,7 @@ impl<'a> LineFields<'a> {
         }
     }
 
-    /// Those that there are.
+    /// Returns the names and values of the non-empty fields.
     fn named(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
         fn full(bytes: &[u8]) -> Option<&[u8]> {
             Some(bytes).filter(|bytes| !bytes.is_empty())
@@ -193,7 +193,7 @@ impl<'a> LineFields<'a> {
     }
 }
 
-/// `, client: 127.0.0.1, server: _, request: "GET / HTTP/1.1", host: "a", referrer: "b"`
+/// Formats `, client: 127.0.0.1, server: _, request: "GET / HTTP/1.1", host: "a", referrer: "b"`
 impl fmt::Display for About<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let request = match self {
@@ -203,7 +203,7 @@ impl fmt::Display for About<'_> {
         };
         write!(f, ", client: {}, server: {}", request.client(), request.server().name)?;
         for (name, value) in LineFields::of(request).named() {
-            // Bytes that no terminal should see are escaped, because the client chose them.
+            // Control characters are escaped, because the client chose the bytes.
             write!(f, ", {name}: \"{}\"", value.escape_ascii())?;
         }
         Ok(())

@@ -1,8 +1,8 @@
 //! Values of modules that belong to a request, by type: a module stores a value and reads it in a later phase or in its
-//! variables. Some values are never read: their drop at the request's end is the purpose.
+//! variables. Some values are never read and exist only for their drop at the request's end.
 //!
-//! Most requests keep nothing, and those pay for an empty vector. The values go when the next request of the
-//! connection starts or the connection ends, whichever way that comes.
+//! Most requests store no value, which costs only an empty vector. The values are dropped when the next request of the
+//! connection starts or the connection ends.
 
 use std::any::Any;
 use std::fmt;
@@ -11,19 +11,19 @@ use std::fmt;
 #[derive(Default)]
 pub struct Extensions(Vec<Box<dyn Any>>);
 
-// A list is searched and not a map: a request that keeps more than two or three values is rare.
+// A vector is searched instead of a map: few requests store more than two or three values.
 impl Extensions {
-    /// The value of this type.
+    /// Returns the value of this type.
     pub fn get<T: 'static>(&self) -> Option<&T> {
         self.0.iter().find_map(|value| value.downcast_ref())
     }
 
-    /// The value of this type, to be changed.
+    /// Returns the value of this type, to be changed.
     pub fn get_mut<T: 'static>(&mut self) -> Option<&mut T> {
         self.0.iter_mut().find_map(|value| value.downcast_mut())
     }
 
-    /// The value of this type, to be changed; an empty one is inserted where there is none.
+    /// Returns the value of this type, to be changed; inserts a default if none exists.
     pub fn get_or_default<T: Default + 'static>(&mut self) -> &mut T {
         let place = match self.0.iter().position(|value| value.is::<T>()) {
             Some(place) => place,
@@ -35,7 +35,7 @@ impl Extensions {
         self.0[place].downcast_mut().expect("the search has told the type")
     }
 
-    /// Keeps a value; one of the same type that was there goes.
+    /// Stores a value and replaces one of the same type.
     pub fn insert<T: 'static>(&mut self, value: T) {
         match self.get_mut() {
             Some(place) => *place = value,
@@ -43,14 +43,14 @@ impl Extensions {
         }
     }
 
-    /// Takes the value of this type out.
+    /// Removes and returns the value of this type.
     pub fn remove<T: 'static>(&mut self) -> Option<T> {
         let place = self.0.iter().position(|value| value.is::<T>())?;
         // The order is irrelevant, and the search has found the type.
         self.0.swap_remove(place).downcast().ok().map(|value| *value)
     }
 
-    /// Lets go of all values; the memory of the list stays.
+    /// Drops all values; the memory of the vector is retained.
     pub fn clear(&mut self) {
         self.0.clear();
     }

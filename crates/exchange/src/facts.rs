@@ -1,20 +1,20 @@
 //! Cached results of modules about a request, by type, while they are valid.
 //!
-//! `Extensions` hold values of handlers. Variables get a shared request, and some of them have to store their results.
-//! A fact is forgotten when the request moves to another location, or ends.
+//! `Extensions` hold values of handlers. Variables get a shared reference to the request, but some have to cache their
+//! results. Facts are dropped when the request moves to another location, or ends.
 
 use std::any::Any;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Something that a module has found out.
+/// A cached result of a module about a request.
 pub trait Fact: Any {
-    /// Whether it still holds when the request moves to a named location and keeps its URI.
+    /// Whether the fact remains valid when the request moves to a named location and keeps its URI.
     fn outlives_location(&self) -> bool {
         false
     }
 
-    /// The initial value in a subrequest.
+    /// Returns the initial value in a subrequest.
     fn for_subrequest(&self) -> Option<Rc<dyn Fact>> {
         None
     }
@@ -25,14 +25,14 @@ pub trait Fact: Any {
 pub struct Facts(RefCell<Vec<Rc<dyn Fact>>>);
 
 impl Facts {
-    /// The fact of this type.
+    /// Returns the fact of this type.
     pub fn get<T: Fact>(&self) -> Option<Rc<T>> {
         let facts = self.0.borrow();
         let fact: Rc<dyn Any> = Rc::clone(facts.iter().find(|fact| is::<T>(fact))?) as _;
         fact.downcast().ok()
     }
 
-    /// Keeps a fact in the place of one of the same type.
+    /// Stores a fact and replaces one of the same type.
     pub fn insert<T: Fact>(&self, fact: T) -> Rc<T> {
         let fact = Rc::new(fact);
         let mut facts = self.0.borrow_mut();
@@ -41,17 +41,17 @@ impl Facts {
         fact
     }
 
-    /// The initial value in a subrequest.
+    /// Returns the initial facts of a subrequest.
     pub fn for_subrequest(&self) -> Facts {
         Facts(RefCell::new(self.0.borrow().iter().filter_map(|fact| fact.for_subrequest()).collect()))
     }
 
-    /// The request moves to a named location.
+    /// Drops facts that are not valid in a named location.
     pub fn leave_location(&mut self) {
         self.0.get_mut().retain(|fact| fact.outlives_location());
     }
 
-    /// Forgets all facts; the memory of the list stays.
+    /// Drops all facts; the memory of the list is retained.
     pub fn clear(&mut self) {
         self.0.get_mut().clear();
     }
@@ -67,7 +67,7 @@ fn is<T: Fact>(fact: &Rc<dyn Fact>) -> bool {
 mod tests {
     use super::*;
 
-    /// Belongs to its location.
+    /// Belongs to a location.
     #[derive(Debug, PartialEq)]
     struct Local(u8);
 
@@ -77,7 +77,7 @@ mod tests {
         }
     }
 
-    /// Belongs to the URI.
+    /// Belongs to a URI.
     #[derive(Debug, PartialEq)]
     struct OfUri(u8);
 

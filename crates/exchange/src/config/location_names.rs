@@ -7,7 +7,7 @@ use crate::settings::locations::{Kind, Name};
 use crate::template::{self, Template};
 
 impl Name {
-    /// Reads the arguments of a `location` inside of another one, or of a server.
+    /// Parses the arguments of a `location`; `around` is the name of the enclosing location, if any.
     pub fn parse(cx: &mut Cx<'_>, around: Option<&Name>) -> Result<Name, Error> {
         let statement = cx.statement;
         let (modifier, text) = match statement.args.as_slice() {
@@ -32,7 +32,7 @@ impl Name {
         }
     }
 
-    /// nginx's rules for locations in locations.
+    /// Checks nginx's rules for nested locations.
     fn fault_inside(&self, around: &Name) -> Result<(), String> {
         let (inner, outer) = (&self.text, &around.text);
         match (&around.kind, &self.kind) {
@@ -43,7 +43,7 @@ impl Name {
                 Err(format!("location \"{inner}\" cannot be inside the named location \"{outer}\""))
             }
             (_, Kind::Named) => Err(format!("named location \"{inner}\" can be on the server level only")),
-            // A predicate does not restrict the URI, so nothing inside of it can contradict.
+            // A predicate does not restrict the URI, so no nested location can contradict it.
             (Kind::Predicate(_), _) | (_, Kind::Pattern { .. } | Kind::Predicate(_)) => Ok(()),
             _ if inner.starts_with(outer) => Ok(()),
             _ => Err(format!("location \"{inner}\" is outside location \"{outer}\"")),
@@ -51,8 +51,8 @@ impl Name {
     }
 }
 
-/// The one variable that a predicate consists of. More text behind it belongs to its name in nginx, where no
-/// variable is called so.
+/// Parses a predicate, which is exactly one variable. nginx takes further text as part of the variable's name, and no
+/// such variable exists.
 fn predicate(cx: &mut Cx<'_>, text: &str) -> Result<Template, Error> {
     match template::variable_name(&text[1..]) {
         Ok((_, length)) if length == text.len() - 1 => cx.template(text),
@@ -60,7 +60,7 @@ fn predicate(cx: &mut Cx<'_>, text: &str) -> Result<Template, Error> {
     }
 }
 
-/// The modifier of a name that was written without a space behind it.
+/// Splits a name that was written without a space after the modifier.
 fn split_modifier(text: &str) -> (&str, &str) {
     let modifiers = ["=", "^~", "~*", "~"];
     let found = modifiers.iter().find_map(|modifier| Some((*modifier, text.strip_prefix(modifier)?)));

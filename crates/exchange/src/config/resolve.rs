@@ -1,8 +1,8 @@
-//! From the tree of statements to the typed configuration.
+//! Converts the tree of statements to the typed configuration.
 //!
-//! Each block is read in two passes, first its simple directives and then its inner blocks, because nginx lets a
-//! directive apply to blocks above it in the text. nginx reads once, though, and stops at the first error in the order
-//! of the files: where a simple directive is wrong, the blocks above it are checked before it is reported.
+//! Each block is read in two passes, first its simple directives and then its inner blocks, because in nginx a
+//! directive also applies to blocks above it in the text. nginx itself reads once and stops at the first error in file
+//! order. So if a simple directive is invalid, the blocks above it are checked before the error is reported.
 
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
@@ -27,7 +27,7 @@ use crate::settings::main::MainConf;
 use crate::variables::Registry;
 use telemetry::Targets;
 
-/// Reads and resolves a configuration of these modules. `prefix` is the base of relative paths.
+/// Reads and resolves a configuration with the directives of these modules. `prefix` is the base of relative paths.
 pub fn load(
     modules: &'static ModuleTable,
     source: &Source,
@@ -39,7 +39,7 @@ pub fn load(
     resolver.main_block(&tree.statements)?;
     resolver.finish()?;
     let Resolver { main, events, mut http, warnings, .. } = resolver;
-    // The handlers are listed once here, so that no request asks a module whether it has something to do.
+    // The handlers are listed once here, so that requests need not query the modules.
     let mut locations = std::mem::take(&mut http.locations);
     let mut needs = Needs::default();
     for location in &mut locations {
@@ -54,16 +54,16 @@ pub fn load(
     Ok(Loaded { config, sources: tree.files, warnings })
 }
 
-/// The errors of a configuration, as far as they are independent of each other.
+/// The errors of a configuration, without those that follow from other errors.
 #[derive(Debug, Default)]
 pub struct Problems {
-    /// Errors in the order of the text. Those that follow from others are left out.
+    /// Errors in file order.
     pub errors: Vec<Error>,
     /// The files that were read.
     pub sources: conf::Sources,
 }
 
-/// Finds the errors of a configuration, also behind the first one that [`load`] returns.
+/// Finds all errors of a configuration, not only the first one, which [`load`] returns.
 pub fn examine(
     modules: &'static ModuleTable,
     source: &Source,
@@ -79,7 +79,7 @@ pub fn examine(
     let read = resolver.main_block(&tree.statements);
     let mut faults = resolver.faults.take().unwrap_or_default();
     faults.errors.extend(read.err());
-    // Missing parts of the whole are reported beside errors too, unless these explain them.
+    // Missing parts are reported along with other errors, unless those explain them.
     match faults.errors.is_empty() {
         true => faults.errors.extend(resolver.finish().err()),
         false => {
@@ -89,7 +89,7 @@ pub fn examine(
     }
     let mut errors = faults.errors;
     let mut known: HashSet<String> = errors.iter().map(ToString::to_string).collect();
-    // Blocks of directives that are not there were not walked into.
+    // Blocks of unknown directives were not entered.
     conf::visit(&tree, modules.specs(), &mut |visit| {
         if let Verdict::Fault(error) = visit.verdict
             && known.insert(error.to_string())
@@ -102,24 +102,24 @@ pub fn examine(
         let path = span.file.path()?;
         Some((tree.files.iter().position(|file| file.path == path), span.line))
     };
-    // An error without a position concerns the whole: it comes last.
+    // An error without a position concerns the configuration as a whole; it is listed last.
     errors.sort_by_key(|error| place(error).map_or((true, None), |place| (false, Some(place))));
     Problems { errors, sources: tree.files }
 }
 
-/// What relative paths start from.
+/// The base directories of relative paths.
 struct Bases<'a> {
     prefix: &'a Path,
     conf: &'a Path,
 }
 
-/// Errors that did not end the reading.
+/// Errors that did not stop the parse.
 #[derive(Debug, Default)]
 struct Faults {
     errors: Vec<Error>,
-    /// The names in refused statements: the objects that they were to define are missing further on.
+    /// The names in rejected statements. Objects that these statements define will be missing in later statements.
     words: HashSet<String>,
-    /// A file is missing, so any name may be.
+    /// Whether a file is missing; then any name may be undefined.
     misses_file: bool,
 }
 
@@ -132,7 +132,7 @@ impl Faults {
         let is_explained = names.any(|name| self.words.contains(name));
         let is_name =
             ["unknown", "zero size", "not found", "no such", "is not"].iter().any(|word| text.contains(word));
-        // An error of a block as a whole may be caused by an error inside of it.
+        // An error of a block may be caused by an error inside it.
         let is_inside = |block: &Statement, error: &Error| {
             let lines = block.span.line..=block.end.line;
             let in_lines = |span: &conf::Span| span.file == block.span.file && lines.contains(&span.line);
@@ -155,14 +155,14 @@ impl Faults {
     }
 }
 
-/// As the beginning of paths.
+/// Returns a directory as the base of relative paths, with a trailing slash.
 fn folder(prefix: &Path) -> Vec<u8> {
     let mut text = prefix.as_os_str().as_bytes().to_vec();
     text.extend_from_slice(if text.ends_with(b"/") { b"" } else { b"/" });
     text
 }
 
-/// In lower case, as hosts of requests are when they are compared with it.
+/// Returns the host name in lower case, because the hosts of requests are in lower case when they are compared with it.
 fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase()
 }
@@ -178,21 +178,21 @@ struct Resolver<'a> {
     events: EventsConf,
     http: Http,
     warnings: Vec<Error>,
-    /// The server that is read.
+    /// The server being parsed.
     server: ServerId,
-    /// Blocks numbered so far.
+    /// Number of blocks so far.
     blocks: u32,
-    /// For reports: errors are collected here, and the reading continues.
+    /// For [`examine`]: errors are collected here, and the parse continues.
     faults: Option<Faults>,
 }
 
-/// A block inside of the one that is read, to be walked into when that is complete.
+/// A block inside the current block, to be parsed after the simple directives of that.
 type InnerBlock<'t> = (&'t Statement, Walk);
 
-/// The block around a location that is being read.
+/// The block that encloses the location being parsed.
 struct Around<'a> {
     scope: &'a Scope,
-    /// The location around it, if that is no server.
+    /// The enclosing location; nothing if a server encloses it.
     name: Option<&'a Name>,
 }
 
@@ -227,7 +227,8 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// Checks the whole. Only now: a variable may be used above the directive that defines it, and a pool above its own.
+    /// Checks the complete configuration. This is last, because variables and pools may be used above their
+    /// definitions.
     fn finish(&mut self) -> Result<(), Error> {
         self.http.registry.finish()?;
         for module in self.modules.modules() {
@@ -239,7 +240,7 @@ impl<'a> Resolver<'a> {
         Ok(())
     }
 
-    /// Keeps an error for the report, where there is one to be made.
+    /// Adds an error to the report and returns success, if a report is being made; otherwise returns the error.
     fn pass(&mut self, done: Result<(), Error>, statement: &Statement) -> Result<(), Error> {
         match (done, &mut self.faults) {
             (Err(error), Some(faults)) => {
@@ -250,22 +251,22 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// `main` itself, then `events` and `http`, whichever comes first in the text.
+    /// Reads `main`, then `events` and `http`, in any order of the text.
     fn main_block(&mut self, statements: &[Statement]) -> Result<(), Error> {
         let (settings, prefix) = (self.modules.settings(), self.prefix);
-        // No directive of `main` or `events` changes it.
+        // No directive of `main` or `events` changes this scope.
         let mut scope = Scope::start(settings, &mut Start { prefix, targets: &mut Targets::default() });
         let inner = self.simple(statements, Contexts::MAIN, &mut scope, None)?;
         for statement in of_kind(&inner, Walk::Events) {
             self.simple(statement.children(), Contexts::EVENTS, &mut scope, None)?;
         }
-        // Behind `main`, because `http` starts from the paths and the error log of the process.
+        // After `main`, because `http` inherits the paths and the error log of the process.
         let mut scope = Scope::start(settings, &mut Start { prefix, targets: &mut self.http.targets });
         scope.core.error_log = self.main.error_log.clone();
         for statement in of_kind(&inner, Walk::Http) {
             self.http_block(statement, &scope)?;
         }
-        // nginx comes to this last, when the rest has been read.
+        // nginx checks this last, after everything else was read.
         match of_kind(&inner, Walk::Events).next() {
             Some(_) => Ok(()),
             None if self.faults.as_ref().is_some_and(|faults| !faults.errors.is_empty()) => Ok(()),
@@ -276,14 +277,14 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// `http` with all servers; their addresses are put together when the last one is known.
+    /// Reads `http` with all servers. Their addresses are merged when the last server is known.
     fn http_block(&mut self, statement: &Statement, outer: &Scope) -> Result<(), Error> {
         let mut scope = outer.inherit();
         let inner = self.simple(statement.children(), Contexts::HTTP, &mut scope, None)?;
         let checked = scope.core.check(&statement.end);
         self.pass(checked, statement)?;
         self.end_block(BlockKind::Http, statement, &mut scope, None)?;
-        // Before the servers, whose locations name them, in any order in the text.
+        // Before the servers, whose locations refer to upstreams in any order of the text.
         for statement in of_kind(&inner, Walk::Upstream) {
             let read = self.upstream_block(statement);
             self.pass(read, statement)?;
@@ -296,7 +297,7 @@ impl<'a> Resolver<'a> {
         self.pass(gathered, statement)
     }
 
-    /// An `upstream` block, which inherits nothing and holds no other block.
+    /// Reads an `upstream` block, which inherits nothing and has no inner blocks.
     fn upstream_block(&mut self, statement: &Statement) -> Result<(), Error> {
         let mut hooks = self.modules.modules().iter().filter_map(|module| module.blocks.upstream);
         let Some(hooks) = hooks.next() else { return Ok(()) };
@@ -307,7 +308,7 @@ impl<'a> Resolver<'a> {
         (hooks.end)(&mut scope, statement, &mut self.http)
     }
 
-    /// A server. Its own scope is a location too: the fallback where no other one matches.
+    /// Reads a server. Its own scope is a location too, which is used if no other location matches.
     fn server_block(&mut self, statement: &Statement, outer: &Scope) -> Result<ServerDraft, Error> {
         let mut scope = outer.inherit();
         let id = ServerId(self.http.servers.len() as u32);
@@ -322,18 +323,18 @@ impl<'a> Resolver<'a> {
         self.complete_block(BlockKind::Server, statement, &mut scope);
         let root = self.add_location("server", scope.clone());
         let (name, locations) = (draft.first_name(), Locations::default());
-        // In its place before the locations are read, so that their number names the server that is being made.
+        // The server is added before its locations are parsed, so that their index of it is valid.
         self.http.servers.push(Server { name, root, locations, takes_connect: false });
         let locations = self.locations(&inner, &Around { scope: &scope, name: None })?;
         self.http.servers[id.0 as usize].locations = locations;
         Ok(draft)
     }
 
-    /// The `location` blocks of one block.
+    /// Reads the `location` blocks inside a block.
     fn locations(&mut self, inner: &[InnerBlock<'_>], around: &Around<'_>) -> Result<Locations, Error> {
         let mut found = Vec::new();
         for statement in of_kind(inner, Walk::Location) {
-            // Named and nested locations have rules that depend on where they stand.
+            // Named and nested locations have rules that depend on the enclosing block.
             let context = if around.name.is_some() { Contexts::LOCATION } else { Contexts::SERVER };
             let name = match Name::parse(&mut self.cx(statement, context), around.name) {
                 Ok(name) => name,
@@ -364,7 +365,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// The `limit_except` block of a location, which is a separate location for some methods.
+    /// Reads the `limit_except` block of a location, which is a separate location for some methods.
     fn limit_except(&mut self, inner: &[InnerBlock<'_>], id: LocationId, scope: &Scope) -> Result<(), Error> {
         let Some(statement) = of_kind(inner, Walk::LimitExcept).next() else {
             return Ok(());
@@ -373,7 +374,7 @@ impl<'a> Resolver<'a> {
             Ok(methods) => methods,
             Err(error) => return self.pass(Err(error), statement),
         };
-        // It inherits from the location as that is at its end, wherever in it the block stands.
+        // It inherits the final settings of the location, wherever in the location it is written.
         let mut limited = scope.inherit_into(Inner::LimitExcept);
         self.simple(statement.children(), Contexts::LIMIT_EXCEPT, &mut limited, None)?;
         self.end_block(BlockKind::LimitExcept, statement, &mut limited, None)?;
@@ -382,8 +383,8 @@ impl<'a> Resolver<'a> {
         Ok(())
     }
 
-    /// The `if` blocks of a server or location. In a location each is a separate location of the same name. They
-    /// inherit from the block around them with its settings at its end.
+    /// Reads the `if` blocks of a server or location. In a location each `if` is a separate location of the same name.
+    /// An `if` inherits the final settings of the enclosing block.
     fn conditions(
         &mut self,
         inner: &[InnerBlock<'_>],
@@ -398,7 +399,7 @@ impl<'a> Resolver<'a> {
             let mut inside = scope.inherit_into(Inner::If);
             self.simple(statement.children(), inside_if(context), &mut inside, None)?;
             self.end_block(BlockKind::If, statement, &mut inside, None)?;
-            // Its rewrite directives run in the script around it, not when its location is entered.
+            // Its rewrite directives run in the script of the enclosing block, not when its location is entered.
             let is_location = context == Contexts::LOCATION;
             let location = is_location.then_some(LocationId(self.http.locations.len() as u32));
             place = (hooks.join)(scope, place, &mut inside, location);
@@ -439,7 +440,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// Locations of all servers share one vector, so that a request names its own by a number.
+    /// Adds a location. Those of all servers share one vector, so that a request refers to its location by index.
     fn add_location(&mut self, name: impl Into<String>, scope: Scope) -> LocationId {
         let id = LocationId(self.http.locations.len() as u32);
         let (nested, plan) = (Locations::default(), Plan::default());
@@ -447,7 +448,7 @@ impl<'a> Resolver<'a> {
         id
     }
 
-    /// Carries out the simple directives of a block, in order, and returns the blocks inside of it.
+    /// Applies the simple directives of a block, in order, and returns the blocks inside it.
     fn simple<'t>(
         &mut self,
         statements: &'t [Statement],
@@ -470,7 +471,8 @@ impl<'a> Resolver<'a> {
                 Set::Walk(walk) => {
                     inner.push((statement, walk));
                     match walk {
-                        // Its place among the rewrites counts, so the condition is read here and the block later.
+                        // The condition's position among the rewrites matters, so it is parsed here and the block
+                        // later.
                         Walk::If => self.condition(statement, context, scope),
                         _ => Ok(()),
                     }
@@ -479,19 +481,19 @@ impl<'a> Resolver<'a> {
             });
             let Err(error) = done else { continue };
             if self.faults.is_some() {
-                // A condition that was not read has no block to be joined with.
+                // Without a valid condition the block is skipped.
                 inner.pop_if(|(last, _)| std::ptr::eq(*last, statement));
                 self.pass(Err(error), statement)?;
                 continue;
             }
-            // An error in a block above this line would have stopped nginx earlier.
+            // nginx would have reported an error in a block above this line first.
             self.look_at(&inner, context, scope)?;
             return Err(error);
         }
         Ok(inner)
     }
 
-    /// Reads the condition of an `if`.
+    /// Parses the condition of an `if`.
     fn condition(
         &mut self,
         statement: &Statement,
@@ -505,8 +507,8 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// Calls the setter of one statement. The settings of `main` and `events` are taken out meanwhile,
-    /// because the context borrows the resolver.
+    /// Calls the setter of a statement. It moves the settings of `main` and `events` out during the call, because the
+    /// context borrows the resolver.
     fn carry_out(
         &mut self,
         set: &Set,
@@ -536,8 +538,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// Finds the first error in blocks above a wrong directive. Their settings are discarded with the whole
-    /// configuration.
+    /// Finds the first error in blocks above an invalid directive. Their settings are discarded with the configuration.
     fn look_at(&mut self, inner: &[InnerBlock<'_>], context: Contexts, scope: &Scope) -> Result<(), Error> {
         for (statement, walk) in inner {
             let (block, mut inherited) = (statement.children(), scope.inherit());
@@ -559,7 +560,7 @@ impl<'a> Resolver<'a> {
         Ok(())
     }
 
-    /// The argument of a setter.
+    /// Returns the context argument of a setter.
     fn cx<'s>(&'s mut self, statement: &'s Statement, context: Contexts) -> Cx<'s> {
         Cx {
             statement,
@@ -577,12 +578,12 @@ impl<'a> Resolver<'a> {
     }
 }
 
-/// The context inside of an `if` in this one.
+/// Returns the context inside an `if` in this context.
 fn inside_if(context: Contexts) -> Contexts {
     if context == Contexts::SERVER { Contexts::SERVER_IF } else { Contexts::LOCATION_IF }
 }
 
-/// The blocks of one kind among those inside of a block.
+/// Returns the inner blocks of one kind.
 fn of_kind<'t>(inner: &[InnerBlock<'t>], kind: Walk) -> impl Iterator<Item = &'t Statement> {
     inner.iter().filter(move |(_, walk)| *walk == kind).map(|(statement, _)| *statement)
 }

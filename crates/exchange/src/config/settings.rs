@@ -1,7 +1,7 @@
-//! The settings of modules for one block: a slot for each type, shared with the blocks around it until it is changed.
+//! The settings of modules for one block: a slot for each type, shared with the enclosing blocks until it is changed.
 //!
-//! A module declares its settings in its [`crate::module::Module`]. It finds them in a [`Scope`](crate::config::Scope)
-//! by their type, which is private to the module, so that no module reads or changes the settings of another one.
+//! A module declares its settings in its [`crate::module::Module`]. It gets them from a [`Scope`](crate::config::Scope)
+//! by their type, which is private to the module, so that no module can use the settings of another module.
 
 use std::any::{Any, TypeId};
 use std::fmt::{self, Debug};
@@ -13,22 +13,22 @@ use telemetry::Targets;
 
 /// The settings of one module in one block.
 pub trait Settings: Any + Clone + Debug + Default + Send + Sync {
-    /// The settings of the outermost block.
+    /// Returns the settings of the outermost block.
     fn start(_: &mut Start<'_>) -> Self {
         Self::default()
     }
 
-    /// The initial settings of an inner block; `None` where they are the same.
+    /// Returns the initial settings of an inner block, or `None` if they are the same.
     fn inherit(&self, _: Inner) -> Option<Self> {
         None
     }
 }
 
-/// Inputs of settings before any directive is read.
+/// Inputs of settings before any directive was read.
 pub struct Start<'a> {
     /// The base of relative paths in the configuration.
     pub prefix: &'a Path,
-    /// Where lines of logs go.
+    /// The log targets.
     pub targets: &'a mut Targets,
 }
 
@@ -37,9 +37,9 @@ pub struct Start<'a> {
 pub enum Inner {
     /// A `server` or a `location`.
     Block,
-    /// An `if`. It is the block around it under a condition, so it keeps the module that makes the content.
+    /// An `if`. It keeps the content handler of the enclosing block.
     If,
-    /// A `limit_except`. Requests are passed on as in the location around it.
+    /// A `limit_except`. Requests are passed on as in the enclosing location.
     LimitExcept,
 }
 
@@ -56,7 +56,7 @@ pub struct SettingsType {
 }
 
 impl SettingsType {
-    /// These settings.
+    /// Returns the descriptor of type `C`.
     pub const fn of<C: Settings>() -> SettingsType {
         SettingsType {
             id: TypeId::of::<C>,
@@ -72,36 +72,36 @@ fn cast<C: Settings>(value: &Value) -> &C {
     value.downcast_ref().expect("the place was found by the type")
 }
 
-/// One type of values that belong to the whole of `http`, for [`crate::module::Module::http`].
+/// A type of values that exist once for all of `http`, for [`crate::module::Module::http`].
 #[derive(Clone, Copy)]
 pub struct HttpType {
     make: fn() -> Box<dyn Any + Send + Sync>,
 }
 
 impl HttpType {
-    /// This one, which starts as its default.
+    /// Returns the descriptor of type `T`; the value starts with its default.
     pub const fn of<T: Any + Default + Send + Sync>() -> HttpType {
         HttpType { make: || Box::new(T::default()) }
     }
 }
 
-/// Values of modules for the whole of `http`: one of each type.
+/// Values of modules for all of `http`, one per type.
 #[derive(Default)]
 pub struct HttpValues(Vec<Box<dyn Any + Send + Sync>>);
 
 impl HttpValues {
-    /// One value of each of these types.
+    /// Returns one default value of each of these types.
     pub fn new(types: impl Iterator<Item = HttpType>) -> HttpValues {
         HttpValues(types.map(|value| (value.make)()).collect())
     }
 
-    /// The value of this type.
+    /// Returns the value of this type.
     pub fn of<T: Any>(&self) -> &T {
         let found = self.0.iter().find_map(|value| value.downcast_ref());
         found.unwrap_or_else(|| panic!("no module has the value {}", std::any::type_name::<T>()))
     }
 
-    /// The same, to be changed.
+    /// Returns the value of this type, to be changed.
     pub fn own<T: Any>(&mut self) -> &mut T {
         let found = self.0.iter_mut().find_map(|value| value.downcast_mut());
         found.unwrap_or_else(|| panic!("no module has the value {}", std::any::type_name::<T>()))
@@ -117,13 +117,13 @@ impl Debug for HttpValues {
 /// The types of settings of all modules.
 pub struct SettingsTable {
     types: Vec<SettingsType>,
-    /// A hash table of their places, as a request looks some twenty of them up. Its length is a power of two, and at least
-    /// half of it is empty. Where the place of a hash is taken, the next one is used.
+    /// A hash table from type to index, because a request looks up about twenty types. Its length is a power of two,
+    /// and at least half of it is empty. Collisions are resolved by linear probing.
     places: Vec<Option<(TypeId, usize)>>,
 }
 
 impl SettingsTable {
-    /// A table of these types.
+    /// Returns a table of these types.
     pub fn new(types: impl Iterator<Item = SettingsType>) -> SettingsTable {
         let types: Vec<_> = types.collect();
         let mut places = vec![None; (2 * types.len()).next_power_of_two()];
@@ -150,7 +150,7 @@ impl SettingsTable {
     }
 }
 
-/// A part of the number of a type, which the compiler has made as a hash.
+/// Returns the low bits of a type's identifier, which the compiler computed as a hash.
 fn hash(id: TypeId) -> usize {
     struct Taken(u64);
     impl Hasher for Taken {
@@ -177,12 +177,12 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// The settings of the outermost block.
+    /// Returns the settings of the outermost block.
     pub(crate) fn start(table: &'static SettingsTable, start: &mut Start<'_>) -> Slots {
         Slots { table, values: table.types.iter().map(|settings| (settings.start)(start)).collect() }
     }
 
-    /// The initial settings of an inner block.
+    /// Returns the initial settings of an inner block.
     pub(crate) fn inherit(&self, inner: Inner) -> Slots {
         let pairs = self.table.types.iter().zip(&self.values);
         let inherit = |(settings, value): (&SettingsType, &Value)| {
@@ -191,18 +191,18 @@ impl Slots {
         Slots { table: self.table, values: pairs.map(inherit).collect() }
     }
 
-    /// The settings of this type.
+    /// Returns the settings of this type.
     pub(crate) fn of<C: Settings>(&self) -> &C {
         cast(&self.values[self.place::<C>()])
     }
 
-    /// The settings of this type, counted.
+    /// Returns the settings of this type as a shared pointer.
     pub(crate) fn shared<C: Settings>(&self) -> Arc<C> {
         let value = Arc::clone(&self.values[self.place::<C>()]);
         value.downcast().expect("the place was found by the type")
     }
 
-    /// The settings of this type, to be changed for this block alone.
+    /// Returns the settings of this type, to be changed for this block alone.
     pub(crate) fn own<C: Settings>(&mut self) -> &mut C {
         let place = self.place::<C>();
         let value = &mut self.values[place];

@@ -1,10 +1,10 @@
-//! A set of words that directives name.
+//! A set of keywords in the arguments of directives.
 
 use conf::{Error, value};
 
 use crate::config::Cx;
 
-/// A set of names: several directives in a block add up, and replace the inherited ones.
+/// A set of keywords. Directives in the same block add up, and replace the inherited set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Words {
     bits: u64,
@@ -12,10 +12,10 @@ pub struct Words {
 }
 
 impl Words {
-    /// Reads the arguments of a statement.
+    /// Adds the keywords in the arguments of a statement.
     pub fn add(&mut self, names: &'static [(&'static str, u64)], cx: &mut Cx<'_>) -> Result<(), Error> {
         let before = if self.block == cx.block { self.bits } else { 0 };
-        // nginx warns of a name that stands twice, whichever statement it is in.
+        // nginx warns of a repeated keyword, also across statements of the block.
         let mut bits = before;
         for (index, text) in cx.statement.texts().enumerate() {
             let bit = cx.statement.value(index, value::choice(names))?;
@@ -28,12 +28,12 @@ impl Words {
         Ok(())
     }
 
-    /// Whether one of these is in the set.
+    /// Whether the set contains one of these keywords.
     pub fn has(self, bits: u64) -> bool {
         self.bits & bits != 0
     }
 
-    /// All that are in it.
+    /// Returns all bits of the set.
     pub fn all(self) -> u64 {
         self.bits
     }

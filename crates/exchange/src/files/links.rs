@@ -1,8 +1,7 @@
-//! `disable_symlinks`: which symbolic links on the way to a file are followed.
+//! Implements `disable_symlinks`: which symbolic links in a path are followed.
 //!
-//! The kernel checks while it opens the served file, so nothing can be exchanged between check and use:
-//! `RESOLVE_NO_SYMLINKS` of openat2(2) for `on`, a walk through descriptors for `if_not_owner`
-//! ([`io::op::OpenHow::same_owner`]).
+//! The kernel checks while it opens the file, so there is no race between check and use: `RESOLVE_NO_SYMLINKS` of
+//! openat2(2) for `on`, a walk through directory descriptors for `if_not_owner` ([`io::op::OpenHow::same_owner`]).
 
 use std::ffi::{CStr, CString};
 
@@ -16,14 +15,14 @@ use telemetry::links::Rule;
 use transfer::files::Failure;
 use transfer::files::root::RootFacts;
 
-/// The rule for a path.
+/// Returns the rule for a path.
 pub fn rule_of(request: &Request, path: &[u8]) -> Rule {
     let Some(links) = &request.scope().core.files.opening.links else { return Rule::default() };
     let from = links.from.as_ref().map(|from| from.rendered(request)).unwrap_or_default();
     Rule::below(links.refused, &from, path)
 }
 
-/// The directory from which links are checked, set by `from`. Links in its own path are followed.
+/// Opens the directory from which links are checked (`from`). Links in its own path are followed.
 pub(super) async fn start(facts: &RootFacts, via: Via, rule: Rule, path: &[u8]) -> Result<rt::File, Failure> {
     let failed = |errno| Failure { errno, call: "open()" };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -32,8 +31,8 @@ pub(super) async fn start(facts: &RootFacts, via: Via, rule: Rule, path: &[u8]) 
     open_path(facts, None, &folder, how, via).await.map_err(failed)
 }
 
-/// nginx's response to a refused link: one before the last name is not a directory, which gives 404 like a missing
-/// file; as the last name it is forbidden (403).
+/// Returns nginx's error for a refused link. A link before the last component gives ENOTDIR (404, like a missing file),
+/// a link as the last component is forbidden (403).
 pub(super) async fn refine(
     facts: &RootFacts,
     dir: Option<&io::Fd>,

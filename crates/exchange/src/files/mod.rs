@@ -1,8 +1,8 @@
-//! From a URI to a file: the path under the root, opening, looking at it.
+//! Maps a URI to a file: the path under the root, open, stat.
 //!
-//! Everything that may touch a slow disk goes through the engine that the location chose. [`open()`] is the way to a
-//! file for all modules: it keeps to `disable_symlinks` and `root_beneath` and answers from `open_file_cache`; [`look`]
-//! only checks for existence, [`open_folder`] is for lists. [`links`] is `disable_symlinks`.
+//! Every call that may block on a slow disk uses the engine that the location chose. All modules open files with
+//! [`open()`], which applies `disable_symlinks`, `root_beneath` and `open_file_cache`. [`look`] only checks for
+//! existence, [`open_folder`] lists directories, [`links`] implements `disable_symlinks`.
 
 pub mod links;
 mod open;
@@ -23,7 +23,7 @@ use crate::settings::core::Core;
 use transfer::body::Place;
 use transfer::body::rules::FileRules;
 
-/// The facts of the root of each location, in their order. Blocks on the disk: for start and reload.
+/// Returns the facts of each location's root, in order of the locations. Blocks on the disk: for start and reload only.
 pub fn root_facts(config: &Config) -> Vec<RootFacts> {
     let direct_calls = config.events().calls_directly();
     let facts = |core: &Core| match core.files.root.template().constant() {
@@ -33,7 +33,7 @@ pub fn root_facts(config: &Config) -> Vec<RootFacts> {
     config.http.locations.iter().map(|location| facts(&location.scope.core)).collect()
 }
 
-/// Where a request opens files.
+/// Returns the rules and roots with which a request opens files.
 pub fn place_of(request: &Request) -> Place {
     Place {
         rules: FileRules::from(&request.scope().core.sending),

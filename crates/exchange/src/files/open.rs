@@ -1,4 +1,4 @@
-//! Opening for a request: by the rules of its location, from the cache, or through the engine.
+//! Opens files for a request: by the rules of its location, from the cache, or through the engine.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,26 +16,26 @@ use transfer::files::cache::{CacheId, HELD, Known, Rules, Terms};
 use transfer::files::root::RootFacts;
 use transfer::files::{Failure, Found, Kind, Opened};
 
-/// The device that counts an operation, and the backend that carries it out.
+/// The device that counts an operation, and the engine that performs it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Via {
     device: DeviceId,
     disk: DiskVia,
 }
 
-/// The state for opening files of a request, and the engine for opens that wait.
+/// Returns the facts of the root of the request's location, and the engine for opens that block.
 fn place(request: &Request) -> (&RootFacts, Via) {
     let facts = facts(request);
     let disk = choose::path_engine(request.scope().core.sending.aio, &rt::caps());
     (facts, Via { device: facts.device, disk })
 }
 
-/// The state for opening files of a request.
+/// Returns the facts of the root of the request's location.
 fn facts(request: &Request) -> &RootFacts {
     request.generation.roots.of(request.location.0 as usize)
 }
 
-/// The rules of the request's location for a path.
+/// Returns the rules of the request's location for a path.
 fn rules(request: &Request, path: &[u8]) -> Rules {
     let core = &request.scope().core;
     Rules {
@@ -45,23 +45,23 @@ fn rules(request: &Request, path: &[u8]) -> Rules {
     }
 }
 
-/// The open-file cache, with the settings of the request's location.
+/// Returns the open-file cache, with the settings of the request's location.
 fn cache(request: &Request) -> Option<(CacheId, Terms)> {
     let opening = &request.scope().core.files.opening;
     opening.cache.map(|id| (id, opening.terms))
 }
 
-/// Opens `path` for reading, or returns the result that `open_file_cache` has.
+/// Opens `path` for reading, or returns the result cached by `open_file_cache`.
 pub async fn open(request: &Request, mut path: Vec<u8>) -> Result<Found, Failure> {
     match open_at_once(request, &mut path) {
         Some(found) => found,
-        // Boxed: only those that have to wait pay for the state of that.
+        // Boxed: only requests that have to wait pay for the state of the future.
         None => Box::pin(open_by_engine(request, &path)).await,
     }
 }
 
-/// As [`open()`] where nothing has to wait: the file is in `open_file_cache`, or the kernel has its path in memory.
-/// Otherwise nothing, and [`open_by_engine`] follows. The path is lent to be changed and is the same afterwards.
+/// Does the same as [`open()`] if it need not wait: the file is in `open_file_cache`, or the kernel has the path
+/// cached. Otherwise it returns nothing, and [`open_by_engine`] follows. It changes `path` temporarily.
 pub fn open_at_once(request: &Request, path: &mut Vec<u8>) -> Option<Result<Found, Failure>> {
     let rules = rules(request, path);
     let Some((id, terms)) = cache(request) else {
@@ -80,8 +80,8 @@ pub fn open_at_once(request: &Request, path: &mut Vec<u8>) -> Option<Result<Foun
     Some(found)
 }
 
-/// Whether a file may stay open for a moment after a request. One that is read bypassing the page cache for some is not
-/// shared with others.
+/// Whether a file may stay open for a moment after a request. A file that some requests read with O_DIRECT is not
+/// shared.
 fn may_hold(request: &Request, rules: Rules) -> bool {
     let (facts, _) = place(request);
     facts.calls_directly()
@@ -90,8 +90,8 @@ fn may_hold(request: &Request, rules: Rules) -> bool {
         && !request.scope().core.files.opening.lets_go
 }
 
-/// As [`open_resident`], with the recently opened file of the path if it is still the same: one call instead of three,
-/// and no answer that opening would not have given.
+/// Does the same as [`open_resident`], with the recently opened file of the path if stat(2) shows that it is still the
+/// same. This takes one system call instead of three, with the same result.
 fn open_held(request: &Request, path: &mut Vec<u8>, rules: Rules) -> Option<Result<Found, Failure>> {
     let held = &request.generation.open_files.held;
     if let Some(opened) = held.find(path)
@@ -107,7 +107,7 @@ fn open_held(request: &Request, path: &mut Vec<u8>, rules: Rules) -> Option<Resu
     Some(found)
 }
 
-/// Closes held files without recent requests, until there are none.
+/// Closes held files without recent requests, until none is open.
 async fn let_go(generation: Weak<Generation>) {
     loop {
         rt::sleep_until(rt::now() + HELD.inactive).await;
@@ -118,7 +118,7 @@ async fn let_go(generation: Weak<Generation>) {
     }
 }
 
-/// Opens a path that the kernel has in memory.
+/// Opens a path that the kernel has cached (dentries).
 fn open_resident(request: &Request, path: &mut Vec<u8>, rules: Rules) -> Option<Result<Found, Failure>> {
     let facts = facts(request);
     if !rules.is_one_call() || !facts.may_try() {
@@ -138,14 +138,14 @@ fn open_resident(request: &Request, path: &mut Vec<u8>, rules: Rules) -> Option<
             file.stat_inline()
                 .map_or_else(|errno| Err(failure(errno, "fstat()")), |stat| Ok(found(file, stat))),
         ),
-        // These take more than a call to answer: closing others, and finding out which link it was.
+        // These take more than a call: closing other files, or finding the link that was refused.
         Err(Errno::MFILE | Errno::NFILE) => None,
         Err(Errno::LOOP) if rules.links.checks() => None,
         Err(errno) => Some(Err(failure(errno, call(rules)))),
     }
 }
 
-/// Looks at a path that the kernel has in memory, which led to an open file before.
+/// Checks a path that the kernel has cached, which led to an open file before.
 fn look_again_resident(
     request: &Request,
     path: &mut Vec<u8>,
@@ -163,7 +163,7 @@ fn look_again_resident(
     open_resident(request, path, rules)
 }
 
-/// Lends the path with the byte behind it that ends a text for the kernel; nothing if it has one inside.
+/// Calls `call` with the path and a terminating NUL; returns nothing if the path contains a NUL.
 fn with_nul<T>(path: &mut Vec<u8>, call: impl FnOnce(&CStr) -> T) -> Option<T> {
     path.push(0);
     let answer = CStr::from_bytes_with_nul(path).ok().map(call);
@@ -171,7 +171,7 @@ fn with_nul<T>(path: &mut Vec<u8>, call: impl FnOnce(&CStr) -> T) -> Option<T> {
     answer
 }
 
-/// Opens `path`, waiting for the disk: what [`open_at_once`] could not answer.
+/// Opens `path` and waits for the disk, for paths that [`open_at_once`] could not open.
 pub async fn open_by_engine(request: &Request, path: &[u8]) -> Result<Found, Failure> {
     let rules = rules(request, path);
     if cache(request).is_none()
@@ -180,12 +180,12 @@ pub async fn open_by_engine(request: &Request, path: &[u8]) -> Result<Found, Fai
     {
         return found;
     }
-    // Boxed as all that most requests do without.
+    // Boxed: most requests do not need it.
     Box::pin(open_by_rules(request, path, rules)).await
 }
 
-/// As [`open_by_engine`] where a path is taken as it is and nothing is kept of it: one operation, and one call. `None`
-/// when it takes more than that.
+/// Does the same as [`open_by_engine`] for a path without rules or cache, in one operation. Returns `None` if that does
+/// not suffice.
 async fn open_plain(request: &Request, path: &[u8], rules: Rules) -> Option<Result<Found, Failure>> {
     let (facts, via) = place(request);
     if !facts.local {
@@ -218,7 +218,7 @@ async fn open_plain(request: &Request, path: &[u8], rules: Rules) -> Option<Resu
     Some(Ok(found(file, stat)))
 }
 
-/// As [`open_by_engine`], whatever that takes.
+/// Does the same as [`open_by_engine`], with all rules and the cache.
 async fn open_by_rules(request: &Request, path: &[u8], rules: Rules) -> Result<Found, Failure> {
     let Some((id, terms)) = cache(request) else { return open_new(request, path.to_vec(), rules).await };
     let caches = &request.generation.open_files;
@@ -230,10 +230,10 @@ async fn open_by_rules(request: &Request, path: &[u8], rules: Rules) -> Result<F
     found
 }
 
-/// The kind and attributes of the file at `path`, for callers that do not read it.
+/// Returns the kind and attributes of the file at `path`, for callers that do not read it.
 pub async fn look(request: &Request, path: &[u8]) -> Result<Kind, Failure> {
     let rules = rules(request, path);
-    // The cache keeps open files; and with `root_beneath` or `disable_symlinks` a path can only be checked through an
+    // The cache has open files. With `root_beneath` or `disable_symlinks` a path can only be checked through an
     // open file.
     if cache(request).is_some() || !rules.is_plain() {
         return open(request, path.to_vec()).await.map(|found| found.kind());
@@ -242,7 +242,7 @@ pub async fn look(request: &Request, path: &[u8]) -> Result<Kind, Failure> {
     stat.map(|stat| Kind::of(&stat)).map_err(|errno| failure(errno, "stat()"))
 }
 
-/// Opens a path that the cache does not know.
+/// Opens a path that is not cached.
 async fn open_new(request: &Request, path: Vec<u8>, rules: Rules) -> Result<Found, Failure> {
     let file = open_by(request, path, rules, OFlags::RDONLY).await?;
     let (facts, via) = place(request);
@@ -253,9 +253,9 @@ async fn open_new(request: &Request, path: Vec<u8>, rules: Rules) -> Result<Foun
     stat.map(|stat| found(file, stat)).map_err(|errno| failure(errno, "fstat()"))
 }
 
-/// Looks at the path of a file that is open: when it still leads to the same one, that is used on.
+/// Calls stat(2) for the path of an open file, and uses that file if the path still leads to it.
 async fn open_again(request: &Request, path: &[u8], rules: Rules, opened: Opened) -> Result<Found, Failure> {
-    // Where links count, looking is opening.
+    // If links are checked, only an open can check the path.
     if rules.is_plain() {
         let stat = stat(request, path).await.map_err(|errno| failure(errno, "stat()"))?;
         if is_same(&stat, &opened.stat) {
@@ -265,12 +265,12 @@ async fn open_again(request: &Request, path: &[u8], rules: Rules, opened: Opened
     open_new(request, path.to_vec(), rules).await
 }
 
-/// Whether both are facts about one file, whatever became of its size and times.
+/// Whether both describe the same file, even if size or times differ.
 fn is_same(one: &Stat, other: &Stat) -> bool {
     (one.device, one.inode) == (other.device, other.inode)
 }
 
-/// The kind of an open file. Only a regular one is kept open, because nothing else is read.
+/// Returns the kind of an open file. Only regular files stay open, because nothing else is read.
 fn found(file: rt::File, stat: Stat) -> Found {
     match Kind::of(&stat) {
         Kind::File => Found::File(Opened { file, stat, device: stat.device }),
@@ -283,14 +283,14 @@ fn failure(errno: Errno, call: &'static str) -> Failure {
     Failure { errno, call }
 }
 
-/// The call that nginx makes by these rules.
+/// Returns the name of the call that nginx would make by these rules.
 fn call(rules: Rules) -> &'static str {
     if rules.links.checks() { "openat()" } else { "open()" }
 }
 
-/// The flags of a call that opens by these rules.
+/// Returns the flags of a call that opens by these rules.
 fn how(rules: Rules, flags: OFlags) -> OpenHow {
-    // Without O_NONBLOCK the open of a FIFO would wait for a writer; O_PATH opens none and allows no other flag.
+    // Without O_NONBLOCK the open of a FIFO would wait for a writer. O_PATH does not open the FIFO and excludes O_NONBLOCK.
     let waits_not = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NONBLOCK };
     let flags = flags | waits_not | OFlags::CLOEXEC;
     let mut how = OpenHow { flags: flags.bits() as i32, ..OpenHow::default() };
@@ -298,14 +298,14 @@ fn how(rules: Rules, flags: OFlags) -> OpenHow {
     how
 }
 
-/// Opens a path by the rules, with these flags.
+/// Opens a path by these rules and with these flags.
 async fn open_by(request: &Request, path: Vec<u8>, rules: Rules, flags: OFlags) -> Result<rt::File, Failure> {
     let (facts, via) = place(request);
     let failed = |errno| failure(errno, call(rules));
     let mut how = OpenHow { is_cold: facts.calls_directly(), ..how(rules, flags) };
     let (dir, path) = if let Some(root) = rules.beneath {
         how.resolve |= ResolveFlags::BENEATH.bits();
-        // The root was not there when the configuration was taken up, or depends on the request.
+        // The root did not exist when the configuration was loaded, or depends on the request.
         let dir = facts.beneath().ok_or(Errno::NOENT).and_then(copy).map_err(failed)?;
         (Some(rt::File::new(dir)), relative(&path[root..]).to_vec())
     } else if rules.links.from > 0 {
@@ -328,12 +328,12 @@ async fn open_by(request: &Request, path: Vec<u8>, rules: Rules, flags: OFlags) 
     }
 }
 
-/// An operation owns its descriptors, so it gets a copy of one that stays.
+/// Duplicates a descriptor: an operation owns its descriptors, and the original stays open.
 fn copy(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     rustix::io::fcntl_dupfd_cloexec(fd, 0)
 }
 
-/// Opens a path through the engine. A signal causes a retry, and so does a directory that was renamed while a path
+/// Opens a path through the engine. It retries after a signal, and after a directory was renamed while a path
 /// below the root was followed (openat2(2), `EAGAIN` with `RESOLVE_BENEATH`).
 pub(super) async fn open_path(
     facts: &RootFacts,
@@ -342,7 +342,7 @@ pub(super) async fn open_path(
     how: OpenHow,
     via: Via,
 ) -> Result<rt::File, Errno> {
-    // Paths that one call opens were tried without waiting before; these were not.
+    // Paths that one call opens were already tried without waiting; these were not.
     if dir.is_some()
         && facts.may_try()
         && let Some(opened) = facts.open_resident(dir.map(AsFd::as_fd), path, how)
@@ -359,21 +359,21 @@ pub(super) async fn open_path(
     }
 }
 
-/// Attempts to open a file whose path changes meanwhile; more would be an attack.
+/// Maximum number of attempts to open a path that changes concurrently; more changes would be an attack.
 const OPEN_TRIES: u32 = 8;
 
-/// The kind of file at a configured path, inside or outside of the root.
+/// Returns the attributes of a file at a configured path, inside or outside the root.
 pub async fn stat_anywhere(request: &Request, path: &[u8]) -> Result<Stat, Errno> {
     let rules = Rules { beneath: None, ..rules(request, path) };
     if !rules.links.checks() {
         return stat(request, path).await;
     }
-    // With `disable_symlinks` a path is checked through a descriptor.
+    // With `disable_symlinks` a path is checked through an O_PATH descriptor.
     let found = Box::pin(open_by(request, path.to_vec(), rules, OFlags::PATH)).await;
     found.map_err(|failure| failure.errno)?.stat_inline()
 }
 
-/// The file at `path`, without opening it.
+/// Returns the attributes of the file at `path`, without opening it.
 async fn stat(request: &Request, path: &[u8]) -> Result<Stat, Errno> {
     let (facts, via) = place(request);
     let path = CString::new(path).map_err(|_| Errno::INVAL)?;
@@ -383,20 +383,20 @@ async fn stat(request: &Request, path: &[u8]) -> Result<Stat, Errno> {
     }
 }
 
-/// Makes room for another open file; whether there was something to give up.
+/// Frees a descriptor for another open file; returns whether one could be freed.
 async fn make_room(request: &Request) -> bool {
     request.conn.thread.give_up_descriptors(&request.generation).await
 }
 
-/// A directory that is open to be listed.
+/// A directory opened for listing.
 pub struct Folder {
     file: rt::File,
     via: Via,
     look: EntryLook,
 }
 
-/// Opens a directory to list it. It is never shared, because the kernel keeps the position with the open file. Links in
-/// it are followed for their attributes, but not out of the root with `root_beneath`.
+/// Opens a directory to list it. It is never shared, because the kernel stores the read position in the open file.
+/// Links in it are followed for their attributes, but with `root_beneath` not out of the root.
 pub async fn open_folder(request: &Request, path: Vec<u8>) -> Result<Folder, Failure> {
     let rules = rules(request, &path);
     let opened = open_by(request, path, rules, OFlags::RDONLY | OFlags::DIRECTORY).await;
@@ -406,17 +406,17 @@ pub async fn open_folder(request: &Request, path: Vec<u8>) -> Result<Folder, Fai
 }
 
 impl Folder {
-    /// The next entries; none at the end.
+    /// Returns the next entries; none at the end.
     pub async fn read(&self) -> Result<Vec<DirEntry>, Errno> {
         self.read_as(self.look).await
     }
 
-    /// The names and kinds of the next entries.
+    /// Returns the names and kinds of the next entries.
     pub async fn read_kinds(&self) -> Result<Vec<DirEntry>, Errno> {
         self.read_as(EntryLook::Kind).await
     }
 
-    /// Whether a link in the directory leads to a regular file. Where links are not followed none does.
+    /// Whether a link in the directory leads to a regular file; always false if links are not followed.
     pub async fn leads_to_file(&self, link: CString) -> bool {
         if self.look != EntryLook::Followed {
             return false;
@@ -430,10 +430,11 @@ impl Folder {
     }
 }
 
-/// Names that one operation reads, in bytes: about a thousand entries, which is a few milliseconds of a thread.
+/// Size in bytes of the buffer for names per operation: about a thousand entries, which take a thread a few
+/// milliseconds.
 const READ_DIR_BYTES: u32 = 32 << 10;
 
-/// A path as seen from a directory above it.
+/// Returns a path relative to a directory above it.
 fn relative(path: &[u8]) -> &[u8] {
     let start = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
     if start == path.len() { b"." } else { &path[start..] }

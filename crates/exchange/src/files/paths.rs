@@ -1,4 +1,4 @@
-//! From a request to a path: the root or alias of its location, and the rest of the URI.
+//! Maps a request to a path: the root or alias of its location, and the remaining URI.
 
 use crate::config::LocationId;
 use crate::request::Request;
@@ -14,7 +14,8 @@ pub fn path_of(request: &Request, uri: &[u8], out: &mut Vec<u8>) {
         Root::Alias(_) if !core.files.by_pattern => {
             out.extend_from_slice(uri.get(core.files.location_prefix.len()..).unwrap_or_default());
         }
-        // The alias of a pattern stands for the whole URI, but for one that `try_files` has found below it.
+        // The alias of a regular-expression location replaces the complete URI, except for a URI that `try_files` found
+        // below it.
         Root::Alias(_) => {
             if request.extensions.get::<FoundBelowAlias>().is_some_and(|found| found.holds(request)) {
                 out.extend_from_slice(uri);
@@ -23,8 +24,8 @@ pub fn path_of(request: &Request, uri: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the root or alias that holds for the request. A root has no slash at its end, because URIs begin with
-/// one; an alias is taken as it is written.
+/// Appends the root or alias that applies to the request. A root has no trailing slash, because URIs begin with a
+/// slash; an alias is used as written.
 pub fn root_of(request: &Request, out: &mut Vec<u8>) {
     let root = &request.scope().core.files.root;
     let start = out.len();
@@ -36,23 +37,23 @@ pub fn root_of(request: &Request, out: &mut Vec<u8>) {
     }
 }
 
-/// Puts the relative path that begins at `start` behind a directory. A path without a variable at its start was
-/// completed when it was read.
+/// Inserts a directory before the relative path that begins at `start`. A path without a leading variable was already
+/// made absolute when the configuration was read.
 pub fn put_behind(folder: &[u8], out: &mut Vec<u8>, start: usize) {
     if out.get(start) != Some(&b'/') {
         out.splice(start..start, folder.iter().copied());
     }
 }
 
-/// How many bytes at the start of [`path_of`]'s answer are the root.
+/// Returns the number of bytes at the start of [`path_of`]'s result that are the root.
 pub fn root_len(request: &Request) -> usize {
     let mut root = Vec::new();
     root_of(request, &mut root);
     root.len() - root.iter().rev().take_while(|&&byte| byte == b'/').count()
 }
 
-/// A URI that was found below the alias of a pattern: it is no URI of the client's, so the alias does not stand
-/// for it.
+/// A URI that was found below the alias of a regular-expression location. It is not the client's URI, so the alias does
+/// not replace it.
 struct FoundBelowAlias {
     location: LocationId,
     uri: Vec<u8>,
@@ -64,13 +65,13 @@ impl FoundBelowAlias {
     }
 }
 
-/// Makes `uri`, which was found below the alias of a pattern, that of the request.
+/// Sets the request's URI to `uri`, which was found below the alias of a regular-expression location.
 pub fn set_found_below_alias(request: &mut Request, uri: Vec<u8>) {
     request.extensions.insert(FoundBelowAlias { location: request.location, uri: uri.clone() });
     request.uri = uri;
 }
 
-/// Whether the path of a request is undefined: an alias replaces the location's name at the start of the URI, and a
+/// Whether the path of a request is undefined. An alias replaces the location's name at the start of the URI, and a
 /// rewrite has changed the URI without a new search for its location. Handlers of files return 500 then.
 pub fn alias_is_lost(request: &Request) -> bool {
     let lost = request.left_location && matches!(request.scope().core.files.root, Root::Alias(_));

@@ -1,4 +1,4 @@
-//! The stage of a body's way that compresses it: bytes in, fewer bytes out, never for long at once.
+//! The filter stage that compresses a body. It limits the time of each call.
 //!
 //! ```text
 //!   slice ---> state ---> out          what one call does is bounded by its slice
@@ -12,44 +12,44 @@ use crate::extensions::Extensions;
 use transfer::coding::pool::Pool;
 use transfer::coding::{CodingError, Settings, State};
 
-/// Compresses the body of one answer.
+/// Compresses the body of one response.
 pub struct Encoder {
     settings: Settings,
-    /// Bytes of the body, if known.
+    /// Length of the body in bytes, if known.
     size: Option<u64>,
     /// Whether another thread does the work.
     aside: bool,
-    /// The memory of an earlier body.
+    /// State of an earlier body, whose memory is reused.
     kept: Option<State>,
-    /// Made when the first bytes come; away while another thread works with it.
+    /// The state of the encoder: created with the first bytes, absent while another thread uses it.
     state: Option<State>,
-    /// Bytes that one call gets. It shrinks where they turn out to take too long, as very repetitive ones do, or
-    /// all of them on a slow machine.
+    /// Maximum number of bytes per call. It shrinks if calls take too long, for very repetitive bytes or on a slow
+    /// machine.
     slice: usize,
-    /// Work since other tasks had their turn.
+    /// Time worked since other tasks ran.
     run: Duration,
-    /// Bytes that another thread is to be given.
+    /// Bytes that are queued for the other thread.
     waiting: Vec<u8>,
-    /// Whether bytes were taken since the last flush.
+    /// Whether bytes were consumed since the last flush.
     is_dirty: bool,
-    /// Bytes of the body that came, and that went.
+    /// Number of bytes consumed and produced.
     taken: u64,
     given: u64,
-    /// Where its memory goes at its end.
+    /// The pool that gets the encoder's memory at its end.
     pool: Rc<Pool>,
 }
 
-/// Time after which other tasks run, and the limit of one call.
+/// Time after which other tasks run, and upper limit for one call.
 const RUN_MAX: Duration = Duration::from_micros(500);
-/// A call that took less lets the slice grow again.
+/// A call that took less time lets the slice grow again.
 const CALL_MIN: Duration = Duration::from_micros(100);
 /// The smallest slice: below it the calls themselves would dominate.
 const SLICE_MIN: usize = 1 << 10;
 
-/// Bytes that are worth the way to another thread and back, which takes some tens of microseconds.
+/// Minimum number of bytes for the other thread, because the handover and return take some tens of microseconds.
 const BATCH_MIN: usize = 64 << 10;
 
-/// The sizes of a body, kept with the request for the variables.
+/// The sizes of a body before and after compression, stored with the request for variables.
 struct Ratio {
     coding: &'static str,
     taken: u64,
@@ -57,7 +57,7 @@ struct Ratio {
 }
 
 impl Encoder {
-    /// For a body of this size, if that is known.
+    /// Creates an encoder for a body of this length, if known.
     pub fn new(settings: Settings, pool: Rc<Pool>, size: Option<u64>) -> Encoder {
         let kept = pool.take(&settings);
         let aside = settings.is_long_work(size) || (kept.is_none() && settings.is_slow_to_start());
@@ -77,7 +77,7 @@ impl Encoder {
         }
     }
 
-    /// Takes bytes of the body and appends the output.
+    /// Consumes bytes of the body and appends the output.
     pub async fn push(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
         let start = out.len();
         self.taken += input.len() as u64;
@@ -98,7 +98,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// The body pauses: appends all that was taken, up to where a decoder can read it. It costs a few bytes each time.
+    /// Flushes: appends output for all bytes consumed so far, because the body pauses. Each flush costs a few bytes.
     pub async fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
         if !std::mem::take(&mut self.is_dirty) {
             return Ok(());
@@ -113,7 +113,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// The body is over: appends the end, and keeps the numbers for the variables.
+    /// Ends the body: appends the final output, and stores the sizes for the variables.
     pub async fn finish(
         &mut self,
         extensions: &mut Extensions,
@@ -131,7 +131,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// Works on this thread, and lets others have their turn when it was long.
+    /// Works on this thread, and lets other tasks run if it took long.
     async fn here(
         &mut self,
         len: usize,
@@ -158,7 +158,7 @@ impl Encoder {
         done
     }
 
-    /// Compresses the queued bytes and does further work on another thread, which has the state meanwhile.
+    /// Compresses the queued bytes and does further work on another thread, which owns the state during that time.
     async fn elsewhere(
         &mut self,
         out: &mut Vec<u8>,
@@ -167,7 +167,7 @@ impl Encoder {
         let (begun, kept) = (self.state.take(), self.kept.take());
         let (settings, size, input) = (self.settings.clone(), self.size, std::mem::take(&mut self.waiting));
         let answer = rt::offload(move || {
-            // New tables of high levels are megabytes that have to be cleared: they are made there as well.
+            // At high levels the new state has megabytes to be cleared, so it is also created there.
             let mut state = match begun {
                 Some(state) => state,
                 None => State::begin(kept, &settings, size)?,
@@ -188,7 +188,7 @@ impl Encoder {
 }
 
 impl Drop for Encoder {
-    /// The memory stays with the thread, also of a body that was given up.
+    /// The memory returns to the thread's pool, also if the body was aborted.
     fn drop(&mut self) {
         if let Some(state) = self.state.take().or(self.kept.take()) {
             self.pool.put(self.settings.clone(), state);
@@ -196,8 +196,7 @@ impl Drop for Encoder {
     }
 }
 
-/// Appends how many times smaller a body became, if it was compressed with this coding: two
-/// digits behind the point, rounded.
+/// Appends the compression ratio of a body that was compressed with this coding: two decimals, rounded.
 pub fn ratio(extensions: &Extensions, coding: &str, out: &mut Vec<u8>) -> bool {
     let Some(hundredths) = scaled(extensions, coding, 1000).map(|thousandths| (thousandths + 5) / 10) else {
         return false;
@@ -206,7 +205,7 @@ pub fn ratio(extensions: &Extensions, coding: &str, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// As [`ratio`], with three digits that are cut off.
+/// As [`ratio`], with three decimals, truncated.
 pub fn ratio_in_thousandths(extensions: &Extensions, coding: &str, out: &mut Vec<u8>) -> bool {
     let Some(thousandths) = scaled(extensions, coding, 1000) else { return false };
     out.extend_from_slice(format!("{}.{:03}", thousandths / 1000, thousandths % 1000).as_bytes());

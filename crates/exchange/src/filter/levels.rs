@@ -1,11 +1,11 @@
-//! A body on its way through its filters, and the responses of subrequests that are put into it.
+//! Passes a body through its filters, and inserts the responses of subrequests.
 //!
-//! Each request whose response is in flight is a level: the one of the client at the bottom, a subrequest that was made
-//! for it above, and so on. The top one runs. They are a list instead of a recursion, because fifty nested ones are
+//! Each request whose response is in flight is a level: the client's request at the bottom, its subrequest above it,
+//! and so on. The top level runs. The levels are a list instead of a recursion, because fifty nested subrequests are
 //! allowed and a thread's stack is small.
 //!
-//! The filters of a level run ahead of its output while a subrequest is waited for: the subrequests of one page are carried
-//! out side by side, and their responses are sent in its order.
+//! The filters of a level run ahead of its output while it waits for a subrequest. The subrequests of one page run
+//! concurrently, and their responses are sent in the order of the page.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut, Range};
@@ -27,33 +27,33 @@ use transfer::body::read::{self, Chunks};
 use transfer::body::source::{self, BodySource, Next};
 use transfer::body::{self, BodyError, FileBody, buffer_turns};
 
-/// Bytes that a subrequest counts besides its own: its phases take about as long as copying this many.
+/// Bytes added to the run for each subrequest: its phases take about as long as copying this many.
 const SUBREQUEST_RUN: usize = 4 << 10;
 
-/// Bytes that a call of a filter counts: it may work for long without output.
+/// Bytes added to the run for each call of a filter: it may work for long without output.
 const PUSH_RUN: usize = 4 << 10;
 
-/// Subrequests of one level in flight at once: each may hold as much as a proxied response does (`proxy_buffers`). More
-/// of a page wait for the first of these.
+/// Maximum number of concurrent subrequests of a level, because each may hold as much memory as a proxied response
+/// (`proxy_buffers`). Further subrequests wait.
 const UNDER_WAY_MAX: usize = 16;
 
-/// How long a subrequest may take before what precedes it is sent: one that is fast saves a send.
+/// Time that a subrequest may take before the preceding output is sent; a faster response saves a send.
 const SUBREQUEST_PATIENCE: Duration = Duration::from_millis(5);
 
 /// One request whose body is in flight.
 struct ResponseLevel<'r> {
     request: Owner<'r>,
     filters: Vec<Box<dyn BodyFilter>>,
-    /// Bytes that the filters take at once.
+    /// Maximum number of bytes per call of a filter.
     slice: usize,
     origin: BodyOrigin,
-    /// Bytes that were read and have not passed.
+    /// Bytes that were read and not yet passed to the filters.
     input: Option<(HeldBytes, Range<usize>)>,
-    /// Pieces between the filters, with the filter that is next for each; the next piece is the last one.
+    /// Pieces between the filters, with the index of the next filter for each; the last element is the next piece.
     work: Vec<(usize, Piece)>,
     /// Output of the filters that waits for an earlier subrequest.
     out: VecDeque<Out>,
-    /// Filters that know that the body is over.
+    /// Number of filters that have received the end of the body.
     ended: usize,
     purpose: Purpose,
 }
@@ -64,9 +64,9 @@ enum Owner<'r> {
     Subrequest(Box<Request>),
 }
 
-/// Where a body is read from.
+/// The source of a body.
 enum BodyOrigin {
-    /// It has been read.
+    /// The body was read completely.
     Done,
     Bytes(Source, Range<usize>),
     File {
@@ -77,7 +77,7 @@ enum BodyOrigin {
     Source(Box<dyn BodySource>),
 }
 
-/// Memory with bytes of a body.
+/// Memory that holds bytes of a body.
 enum HeldBytes {
     Source(Source),
     Buf(Buf),
@@ -91,11 +91,11 @@ enum Out {
 
 /// The destination of a response.
 enum Purpose {
-    /// It goes to the client.
+    /// The client.
     Send,
-    /// It goes there in its place, or this does when the response is empty.
+    /// The position of the subrequest in the body; `stub` replaces an empty response.
     Include { stub: Option<Vec<u8>>, before: u64 },
-    /// The filter below gets it.
+    /// A filter of the level below.
     Capture { filter: usize, body: Vec<u8> },
 }
 
@@ -103,14 +103,14 @@ enum Purpose {
 pub(super) async fn pass(request: &mut Request, output: &mut FilterOutput<'_>) -> Result<(), BodyError> {
     let mut levels = Levels { list: vec![ResponseLevel::new(Owner::Client(request), Purpose::Send)] };
     let done = levels.run(output).await;
-    // After an error the remaining ones are only finished.
+    // After an error the remaining levels are only finished.
     while levels.list.len() > 1 {
         levels.leave();
     }
     done
 }
 
-/// All levels, top one last.
+/// All levels; the last element is the top.
 struct Levels<'r> {
     list: Vec<ResponseLevel<'r>>,
 }
@@ -120,7 +120,7 @@ impl<'r> Levels<'r> {
         self.list.last_mut().expect("the client's request stays")
     }
 
-    /// Goes on until the client's request has nothing left to send.
+    /// Runs until the client's request has nothing more to send.
     async fn run(&mut self, output: &mut FilterOutput<'_>) -> Result<(), BodyError> {
         loop {
             let top = self.top();
@@ -132,7 +132,7 @@ impl<'r> Levels<'r> {
                 range.start += self.feed(&held.bytes()[range.clone()], output).await?;
                 self.top().input = (!range.is_empty()).then_some((held, range));
             } else if self.read(output).await? || self.top().end_filter()? {
-                // There is something to do again.
+                // More output may be available now.
             } else if self.list.len() > 1 {
                 self.end(output).await?;
             } else {
@@ -141,13 +141,13 @@ impl<'r> Levels<'r> {
         }
     }
 
-    /// Reads on in the body of the top; `false` at its end.
+    /// Reads further bytes of the top level's body; returns `false` at its end.
     async fn read(&mut self, output: &mut FilterOutput<'_>) -> Result<bool, BodyError> {
         let top = self.top();
         let BodyOrigin::Source(stream) = &mut top.origin else { return top.read().await };
         let mut next = source::next(&mut **stream, false).await?;
         if let Next::Nothing = next {
-            // The task that reads the body has its turn first, so that an encoder is flushed for true pauses only.
+            // The task that reads the body runs first, so that an encoder is flushed only if the body really pauses.
             rt::yield_now().await;
             next = source::next(&mut **stream, false).await?;
         }
@@ -163,7 +163,7 @@ impl<'r> Levels<'r> {
         match next {
             Next::Piece(source) => top.hold(source),
             Next::End | Next::Nothing => {
-                // Those of a subrequest end with it, as its head does.
+                // The trailers of a subrequest are discarded with it, as its header section is.
                 top.request.response.sent_trailers = stream.trailers();
                 top.origin = BodyOrigin::Done;
             }
@@ -171,7 +171,7 @@ impl<'r> Levels<'r> {
         Ok(true)
     }
 
-    /// Gives the next bytes to the first filter; how many it took.
+    /// Passes the next bytes to the first filter; returns how many it consumed.
     async fn feed(&mut self, bytes: &[u8], output: &mut FilterOutput<'_>) -> Result<usize, BodyError> {
         let top = self.top();
         let slice = &bytes[..bytes.len().min(top.slice)];
@@ -184,7 +184,7 @@ impl<'r> Levels<'r> {
         Ok(used)
     }
 
-    /// Takes a piece to the filter that is next for it.
+    /// Passes a piece to its next filter.
     async fn take(
         &mut self,
         stage: usize,
@@ -215,7 +215,7 @@ impl<'r> Levels<'r> {
         Ok(())
     }
 
-    /// Gives bytes from `start` on to a filter between others.
+    /// Passes bytes from `start` on to a filter.
     async fn push_on(
         &mut self,
         stage: usize,
@@ -224,7 +224,7 @@ impl<'r> Levels<'r> {
         output: &mut FilterOutput<'_>,
     ) -> Result<(), BodyError> {
         let top = self.top();
-        // The rest is queued before the filter's output, which is sent first.
+        // The remaining bytes are queued before the filter's output, which is sent first.
         let place = top.work.len();
         let start = start + top.push(stage, &bytes[start..])?;
         if start < bytes.len() {
@@ -234,9 +234,9 @@ impl<'r> Levels<'r> {
         Ok(())
     }
 
-    /// Takes bytes that no filter of their level changes any more.
+    /// Writes bytes that no filter of their level changes any more.
     async fn write(&mut self, bytes: &[u8], output: &mut FilterOutput<'_>) -> Result<(), BodyError> {
-        // Responses of subrequests within a captured response belong to it.
+        // The responses of subrequests of a captured response are captured too.
         let capture = self.list.iter().rposition(|level| matches!(level.purpose, Purpose::Capture { .. }));
         let Some(capture) = capture else { return output.write(&mut self.list[0].request, bytes).await };
         let ResponseLevel { request, purpose, .. } = &mut self.list[capture];
@@ -253,7 +253,7 @@ impl<'r> Levels<'r> {
         Ok(())
     }
 
-    /// Carries out a subrequest up to its response, which is the new top and goes to the filter before `stage`.
+    /// Runs a subrequest up to its response, which becomes the top level and is captured for the filter before `stage`.
     async fn capture(&mut self, stage: usize, wanted: Subrequest, output: &mut FilterOutput<'_>) {
         output.take_turns(SUBREQUEST_RUN).await;
         let top = self.top();
@@ -267,7 +267,7 @@ impl<'r> Levels<'r> {
         self.list.push(ResponseLevel::new(Owner::Subrequest(child), purpose));
     }
 
-    /// Sends the next that has passed the filters of the top. The response of a subrequest is the new top.
+    /// Sends the next output of the top level. The response of a subrequest becomes the top level.
     async fn give(&mut self, output: &mut FilterOutput<'_>) -> Result<(), BodyError> {
         let (under_way, wanted) = match self.top().out.pop_front() {
             Some(Out::Subrequest { under_way, wanted }) => (under_way, wanted),
@@ -295,7 +295,7 @@ impl<'r> Levels<'r> {
         Ok(())
     }
 
-    /// The top is over.
+    /// Ends the top level.
     async fn end(&mut self, output: &mut FilterOutput<'_>) -> Result<(), BodyError> {
         let stub = match &mut self.top().purpose {
             Purpose::Include { stub, before } if output.passed() == *before => stub.take(),
@@ -312,7 +312,7 @@ impl<'r> Levels<'r> {
         Ok(())
     }
 
-    /// Removes the top, and returns its borrowed state to the one below.
+    /// Removes the top level, and returns its borrowed state to the level below.
     fn leave(&mut self) -> (u16, Purpose) {
         let Some(ResponseLevel { request: Owner::Subrequest(child), purpose, .. }) = self.list.pop() else {
             unreachable!("only subrequests are left")
@@ -341,21 +341,21 @@ impl<'r> ResponseLevel<'r> {
                 BodyOrigin::File { file, pieces, chunks: None }
             }
             Body::Source(stream) => BodyOrigin::Source(stream),
-            // A subrequest asks for no other protocol; its response is then none.
+            // A subrequest cannot switch protocols; its response is empty then.
             Body::Tunnel(_) => BodyOrigin::Done,
         };
         let (work, out) = (Vec::new(), VecDeque::new());
         ResponseLevel { request, filters, slice, origin, input: None, work, out, ended: 0, purpose }
     }
 
-    /// Whether the filters process further input while the next subrequest of the output is in flight.
+    /// Whether the filters process further input while the subrequest at the head of the output is in flight.
     fn runs_ahead(&self) -> bool {
         let next_is_under_way =
             matches!(self.out.front(), Some(Out::Subrequest { under_way, .. }) if !under_way.is_done());
         let is_captured =
             |(_, piece): &(usize, Piece)| matches!(piece, Piece::Subrequest(wanted) if wanted.capture);
         let has_work = match self.work.last() {
-            // It is for a filter that has seen all before it, and so has the client.
+            // This filter has received all earlier bytes, and so has the client.
             Some(next) => !is_captured(next),
             None => self.input.is_some(),
         };
@@ -373,14 +373,14 @@ impl<'r> ResponseLevel<'r> {
         under_way < UNDER_WAY_MAX && bytes < SLICE_MAX
     }
 
-    /// Copies the bytes read, where buffers are short: a subrequest may wait for a buffer, and must hold none then.
+    /// Copies the bytes read if buffers are scarce: a level that waits for a subrequest must not hold a buffer then.
     fn let_go_of_buffers(&mut self) {
         if let Some((held, range)) = self.input.take_if(|(held, _)| held.is_buf() && buffer_turns::are_on()) {
             self.hold(Source::Vec(held.bytes()[range].to_vec()));
         }
     }
 
-    /// Gives bytes to a filter, and puts what becomes of them on the list; how many it took.
+    /// Passes bytes to a filter and queues its output; returns how many it consumed.
     fn push(&mut self, stage: usize, bytes: &[u8]) -> Result<usize, BodyError> {
         let mut out = Output::default();
         let pushed = self.filters[stage].push(&mut self.request, bytes, &mut out);
@@ -394,7 +394,7 @@ impl<'r> ResponseLevel<'r> {
         self.work.extend(out.into_reversed().map(|piece| (stage, piece)));
     }
 
-    /// Signals the end of the body to the next filter; `false` when all know it.
+    /// Signals the end of the body to the next filter; returns `false` if all filters have received it.
     fn end_filter(&mut self) -> Result<bool, BodyError> {
         let Some(filter) = self.filters.get_mut(self.ended) else { return Ok(false) };
         self.ended += 1;
@@ -404,10 +404,10 @@ impl<'r> ResponseLevel<'r> {
         Ok(true)
     }
 
-    /// Reads on, by the engine that would read it for a body that is not changed; `false` at the end.
+    /// Reads further bytes, with the engine that reads unfiltered bodies; returns `false` at the end.
     async fn read(&mut self) -> Result<bool, BodyError> {
         match &mut self.origin {
-            // The caller waits for streams, because it knows the bytes to send before.
+            // The caller waits for streams, because it has to send earlier output first.
             BodyOrigin::Done | BodyOrigin::Source(_) => return Ok(false),
             BodyOrigin::Bytes(..) => {
                 if let BodyOrigin::Bytes(source, range) =
@@ -435,21 +435,21 @@ impl<'r> ResponseLevel<'r> {
         Ok(true)
     }
 
-    /// Takes bytes that were read.
+    /// Stores bytes that were read.
     fn hold(&mut self, source: Source) {
         let range = 0..source.bytes().len();
         self.input = (!range.is_empty()).then_some((HeldBytes::Source(source), range));
     }
 }
 
-/// A body cannot continue, and the log has the reason.
+/// Logs the reason why a body cannot continue, and returns the error.
 pub(super) fn broken(request: &Request, error: &FilterError) -> BodyError {
     request.log(LogLevel::Error, format_args!("{error} while sending response to client"));
     BodyError::Filter
 }
 
 impl HeldBytes {
-    /// Whether it is a buffer of the pool.
+    /// Whether this is a buffer of the pool.
     fn is_buf(&self) -> bool {
         matches!(self, HeldBytes::Buf(_) | HeldBytes::Source(Source::Buf(_)))
     }

@@ -1,4 +1,4 @@
-//! How a body runs through what changes it: the filters of the response, level by level, then the encoder.
+//! Passes a body through the filters of the response, level by level, then through the encoder.
 
 pub mod encoder;
 mod levels;

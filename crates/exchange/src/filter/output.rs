@@ -6,8 +6,8 @@
 //!     answer of a subrequest, filtered --+
 //! ```
 //!
-//! The disk engine of the location reads the bytes. They pass the filters in slices, and leave by the outlet, which
-//! marks their end for the client.
+//! The disk engine of the location reads the bytes. They pass the filters in slices and are sent through the outlet,
+//! which marks the end of the body for the client.
 
 use io::op::Source;
 
@@ -18,24 +18,24 @@ use crate::request::Request;
 use crate::streaming;
 use transfer::body::{BodyError, Outlet};
 
-/// The end of the way, shared by a request and the subrequests that are put into its body.
+/// The end of the filter chain, shared by a request and the subrequests inserted into its body.
 pub struct FilterOutput<'o> {
     outlet: &'o mut dyn Outlet,
     encoder: Option<Box<Encoder>>,
-    /// Bytes that wait until there are enough for a send.
+    /// Bytes gathered until they suffice for a send.
     gathered: Vec<u8>,
     /// `postpone_output`
     postponed_max: usize,
-    /// Bytes passed.
+    /// Number of bytes passed.
     passed: u64,
-    /// Bytes passed, and other work counted as bytes, since other tasks ran.
+    /// Bytes passed, and other work counted as bytes, since other tasks last ran.
     run: usize,
 }
 
-/// Bytes that are sent at once, but for the last ones.
+/// Minimum number of bytes per send, except for the last one.
 const SEND_MIN: usize = 16 << 10;
 
-/// Sends `head` and the body of `request` through its filters.
+/// Sends `head`, and the body of `request` through its filters.
 pub async fn send(outlet: &mut dyn Outlet, head: Vec<u8>, request: &mut Request) -> Result<(), BodyError> {
     outlet.begin(head);
     let encoder = request.response.encoder.take();
@@ -45,7 +45,7 @@ pub async fn send(outlet: &mut dyn Outlet, head: Vec<u8>, request: &mut Request)
         Ok(()) => output.finish(request).await,
         Err(error @ BodyError::Send(_)) => Err(error),
         Err(error) => {
-            // Bytes before the error are valid and are sent.
+            // Bytes that precede the error are valid, so they are sent.
             output.let_go(request).await?;
             Err(error)
         }
@@ -53,12 +53,12 @@ pub async fn send(outlet: &mut dyn Outlet, head: Vec<u8>, request: &mut Request)
 }
 
 impl FilterOutput<'_> {
-    /// Bytes passed so far.
+    /// Returns the number of bytes passed so far.
     pub(super) fn passed(&self) -> u64 {
         self.passed
     }
 
-    /// Lets other tasks run when enough work has been done.
+    /// Lets other tasks run after enough work.
     pub(super) async fn take_turns(&mut self, done: usize) {
         self.run += done;
         if self.run >= SLICE_MAX {
@@ -67,13 +67,13 @@ impl FilterOutput<'_> {
         }
     }
 
-    /// Takes bytes that no filter changes any more; `request` is the client's.
+    /// Writes bytes that no filter changes any more; `request` is the client's.
     pub(super) async fn write(&mut self, request: &mut Request, bytes: &[u8]) -> Result<(), BodyError> {
         for bytes in bytes.chunks(SLICE_MAX) {
-            // Not before more bytes are known to be in memory.
+            // Flushed only here, when more bytes are known to be in memory.
             self.flush(SEND_MIN).await?;
             match &mut self.encoder {
-                // Lets other tasks have their turn by itself.
+                // The encoder itself lets other tasks run.
                 Some(encoder) => {
                     let done = encoder.push(bytes, &mut self.gathered).await;
                     done.map_err(|error| broken(request, &error.into()))?;
@@ -86,7 +86,7 @@ impl FilterOutput<'_> {
         Ok(())
     }
 
-    /// Sends the gathered bytes when they are as many as this.
+    /// Sends the gathered bytes if they are at least `least`.
     async fn flush(&mut self, least: usize) -> Result<(), BodyError> {
         if self.gathered.len() < least || self.gathered.is_empty() {
             return Ok(());
@@ -95,7 +95,8 @@ impl FilterOutput<'_> {
         Ok(self.outlet.flush(true).await?)
     }
 
-    /// As [`FilterOutput::let_go`] while a page waits for one of its parts; fewer bytes than `postpone_output` wait with it.
+    /// Does the same as [`FilterOutput::let_go`] while a page waits for a subrequest, unless fewer than
+    /// `postpone_output` bytes are gathered.
     pub(super) async fn pause(&mut self, request: &Request) -> Result<(), BodyError> {
         match self.gathered.len() < self.postponed_max {
             true => Ok(()),
@@ -103,8 +104,7 @@ impl FilterOutput<'_> {
         }
     }
 
-    /// Sends all bytes so far, including those in the encoder, because no more are in memory. `request` is the
-    /// client's.
+    /// Sends all bytes so far, including those in the encoder, because the input pauses. `request` is the client's.
     pub(super) async fn let_go(&mut self, request: &Request) -> Result<(), BodyError> {
         let flushed = match &mut self.encoder {
             Some(encoder) => encoder.flush(&mut self.gathered).await,
@@ -122,14 +122,14 @@ impl FilterOutput<'_> {
             done.map_err(|error| broken(request, &error.into()))?;
         }
         self.push_gathered();
-        // Behind those that came with the body that was passed on.
+        // After the trailers that arrived with the body.
         for trailers in std::mem::take(&mut request.response.trailers) {
             trailers(request);
         }
         Ok(self.outlet.end(streaming::trailers(request)).await?)
     }
 
-    /// Adds the gathered bytes to the next send.
+    /// Adds the gathered bytes to the outlet's next send.
     fn push_gathered(&mut self) {
         if !self.gathered.is_empty() {
             self.outlet.push(Source::Vec(std::mem::take(&mut self.gathered)));
