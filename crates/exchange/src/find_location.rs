@@ -1,9 +1,10 @@
-//! Which location a URI belongs to.
+//! Finds the location of a URI.
 //!
-//! nginx's search: an exact name ends it. Otherwise the longest prefix is remembered and searched inside of; then
-//! patterns are tried in order, unless the prefix forbids it (`^~`), and the first that matches wins. Where neither an
-//! exact name nor a pattern is found, predicates are tried in order: variables whose value selects a location. Tables
-//! are sorted, and each prefix knows the next shorter one, so a search costs one binary search and a few steps back.
+//! nginx's search: an exact name ends it. Otherwise the longest prefix is remembered and its nested locations are
+//! searched. Then regular expressions are tried in order, unless the prefix has `^~`, and the first match wins. If
+//! neither an exact name nor a regular expression matches, predicates are tried in order: variables whose value selects
+//! a location. The tables are sorted, and each prefix links to the next shorter one, so a search costs one binary
+//! search and a few steps back.
 
 use std::cmp::Ordering;
 
@@ -17,13 +18,13 @@ use crate::template::Template;
 
 /// The callbacks of a search.
 trait Seeker<'c> {
-    /// A location that fits better than those before.
+    /// Records a location that fits better than those before.
     fn enter(&mut self, location: LocationId, matched: Option<Match<'c>>);
-    /// Whether the predicate sends the request into its location.
+    /// Whether the predicate selects its location for the request.
     fn holds(&mut self, predicate: &Template) -> bool;
 }
 
-/// A search that ends in a request: predicates inside of a location use the captures of its pattern.
+/// A search that updates a request, because predicates in a nested location use the captures of the enclosing pattern.
 struct Asking<'r> {
     request: &'r mut Request,
     uri: &'r [u8],
@@ -50,32 +51,32 @@ impl<'c> Seeker<'c> for Found<'c> {
         }
     }
 
-    /// Only tables without predicates are searched without a request.
+    /// Never called: only tables without predicates are searched without a request.
     fn holds(&mut self, _: &Template) -> bool {
         false
     }
 }
 
-/// How a location takes part in a search, for reports.
+/// How a location matches in a search, for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Candidate {
     /// Its path is the URI.
     Exact,
-    /// The URI begins with its path; of several the longest counts. The flag is `^~`.
+    /// The URI begins with its path; the longest such path counts. The flag is `^~`.
     Prefix {
-        /// Whether patterns are not asked then.
+        /// Whether regular expressions are skipped then.
         keeps_patterns_out: bool,
     },
-    /// Its pattern matches.
+    /// Its regular expression matches.
     Pattern,
-    /// Its pattern does not.
+    /// Its regular expression does not match.
     NoMatch,
-    /// It depends on a variable.
+    /// A variable decides.
     Predicate,
 }
 
 impl Locations {
-    /// The locations of these tables that a search for this URI may look at, in its order.
+    /// Returns the locations in these tables that a search for this URI may check, in the order of the search.
     pub fn candidates(&self, uri: &[u8]) -> Vec<(LocationId, Candidate)> {
         let exact = self.exact.iter().filter(|(path, _)| path.as_ref() == uri);
         let mut found: Vec<_> = exact.map(|(_, location)| (*location, Candidate::Exact)).collect();
@@ -91,9 +92,9 @@ impl Locations {
         found
     }
 
-    /// The tables of the locations of one block.
+    /// Builds the tables of the locations of one block.
     ///
-    /// `arena` holds the locations that the names belong to, with their own tables.
+    /// `arena` contains the locations of the names, with their nested tables.
     pub fn build(found: Vec<(Name, LocationId, &Statement)>, arena: &[Location]) -> Result<Locations, Error> {
         let mut locations = Locations::default();
         for (name, location, statement) in found {
@@ -129,21 +130,22 @@ impl Locations {
         Ok(locations)
     }
 
-    /// Puts a request into the location of its URI, considering predicates.
+    /// Sets the request's location by its URI, considering predicates.
     pub fn ask<'c>(&'c self, arena: &'c [Location], request: &mut Request) -> Result<(), GaveUp<'c>> {
         let uri = request.uri.clone();
         self.search(arena, &uri, &mut Asking { request, uri: &uri }).map(drop)
     }
 
-    /// The location of a URI where none depends on a predicate. `arena` holds the locations that these tables number.
+    /// Returns the location of a URI in tables without predicates. `arena` contains the locations that these tables
+    /// refer to.
     pub fn find<'c>(&'c self, arena: &'c [Location], uri: &[u8]) -> Result<Found<'c>, GaveUp<'c>> {
         let mut found = Found::default();
         self.search(arena, uri, &mut found)?;
         Ok(found)
     }
 
-    /// The location of this path with a slash appended, if that passes requests on and the path as it is matches none.
-    /// As in nginx patterns are not asked before.
+    /// Returns the proxying location of this path with a slash appended, if the path itself matches no location. As in
+    /// nginx regular expressions are not tried first.
     pub fn with_slash(&self, arena: &[Location], uri: &[u8]) -> Option<LocationId> {
         if !self.has_slashes || uri.last() == Some(&b'/') {
             return None;
@@ -165,7 +167,7 @@ impl Locations {
         found.or_else(inside)
     }
 
-    /// Whether the search is over: an exact name, a pattern or a predicate was found.
+    /// Searches the tables; returns whether the search is over because an exact name, a pattern or a predicate matched.
     fn search<'c>(
         &'c self,
         arena: &'c [Location],
@@ -205,10 +207,10 @@ impl Locations {
     }
 }
 
-/// How the path of a location compares with a URI.
+/// Compares the path of a location with a URI.
 type Compare = fn(&[u8], &[u8]) -> Ordering;
 
-/// As if the URI had a slash put behind it, which no request is to pay an allocation for.
+/// Compares as if a slash were appended to the URI, without an allocation.
 fn compare_slashed(path: &[u8], uri: &[u8]) -> Ordering {
     match path.split_at_checked(uri.len()) {
         Some((start, rest)) => start.cmp(uri).then_with(|| rest.cmp(b"/")),

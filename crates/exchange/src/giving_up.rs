@@ -1,4 +1,4 @@
-//! How a thread makes room for connections, descriptors and buffers.
+//! Closes connections and files of a thread to free connection slots, descriptors and buffers.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use crate::thread::Thread;
 use rt::local::Counted;
 use telemetry::Level;
 
-/// How long descriptors that were given up take to close: a few turns of the engine.
+/// Time that closing descriptors takes: a few event-loop turns.
 const CLOSING: Duration = Duration::from_millis(1);
 
-/// Files that are closed at once when descriptors have run out: enough for the requests of the next moment.
+/// Number of files that are closed in one call when descriptors run out: enough for the next requests.
 const FILES_CLOSED: usize = 16;
 
-/// The shortest time between two looks for buffers: released buffers are back by then.
+/// Minimum time between two searches for buffers; released buffers are available again by then.
 const BUFFERS_AGAIN: Duration = Duration::from_millis(100);
 
 impl Thread {
-    /// Gives the cheapest connections up, and waits until they have ended; whether there were any.
+    /// Closes the connections that cost least, and waits until they are closed. Returns whether there were any.
     pub async fn give_up(&self, want: Want) -> bool {
         let any = self.room.give_up(|| self.give_up_idle());
         if any && want == Want::Descriptor {
@@ -31,12 +31,13 @@ impl Thread {
         any
     }
 
-    /// Closes connections and files: first files that are open for later requests only, which costs no client anything.
+    /// Closes files or connections. Files that are only open for later requests are closed first, which affects no
+    /// client.
     pub async fn give_up_descriptors(&self, generation: &Generation) -> bool {
         close_unused(generation).await || self.give_up(Want::Descriptor).await
     }
 
-    /// Waits until a connection may be accepted. Other connections wait in the kernel's queue.
+    /// Waits until a connection may be accepted. Further connections wait in the kernel's backlog.
     pub async fn room_to_accept(&self) {
         while let Some(want) = self.room.lacks() {
             if self.give_up(want).await {
@@ -49,11 +50,12 @@ impl Thread {
         }
     }
 
-    /// A place for a connection to an upstream; `None` where only those are left that accepted connections need.
+    /// Returns a slot for a connection to an upstream; `None` if the remaining slots are reserved for accepted
+    /// connections.
     pub async fn place_for_upstream(&self) -> Option<Counted> {
         let room = &self.room;
         let mut has_waited = false;
-        // New connections take the released memory: the number of tries has an end.
+        // New connections may take the freed slots, so the number of attempts is limited.
         for _ in 0..=2 * room.places_for_clients() {
             if room.has_place_for_upstream() {
                 break;
@@ -71,8 +73,8 @@ impl Thread {
     }
 }
 
-/// Ends half requests that stall where buffers for received bytes run out, for as long as the thread runs. A quiet
-/// connection has no buffer, and is left alone.
+/// Closes connections with stalled incomplete requests whenever receive buffers run out, until the thread ends. An idle
+/// connection has no buffer and stays open.
 pub async fn watch_buffers(thread: Rc<Thread>) {
     loop {
         rt::buffers_ran_out().await;
@@ -92,7 +94,7 @@ pub async fn watch_buffers(thread: Rc<Thread>) {
     }
 }
 
-/// Closes cached files that no response uses, so that another descriptor can be opened; whether there were any.
+/// Closes cached files that no response uses, so that another file can be opened. Returns whether there were any.
 async fn close_unused(generation: &Generation) -> bool {
     let files = generation.open_files.give_up(FILES_CLOSED);
     let any = !files.is_empty();

@@ -1,4 +1,4 @@
-//! HTTP/2 as a connection needs it before it has requests, and as they need it: the settings of module `http_v2`.
+//! The settings of module `http_v2`, which a connection needs before its first request and requests need later.
 
 use crate::config::Settings;
 
@@ -9,11 +9,11 @@ pub struct Http2 {
     pub enabled: bool,
     /// `http2_max_concurrent_streams`
     pub streams_max: u32,
-    /// `http2_body_preread_size`, bytes: the bytes that a client may send of a body before the handler takes it.
+    /// `http2_body_preread_size`: bytes of a body that a client may send before the handler reads it.
     pub preread: u32,
-    /// `http2_chunk_size`, bytes: the longest payload of a frame with a part of a body.
+    /// `http2_chunk_size`: maximum payload of a DATA frame in bytes.
     pub chunk_size: u64,
-    /// `http2_recv_buffer_size`, bytes: the bytes received at most before other connections have their turn.
+    /// `http2_recv_buffer_size`: maximum number of bytes received before other connections get their turn.
     pub recv_buffer_size: u64,
 }
 

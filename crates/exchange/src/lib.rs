@@ -1,9 +1,9 @@
-//! The life of one request: its phases, its error pages and the response that comes out of them. There is no socket here.
+//! The processing of a request: its phases, its error pages and the resulting response. This crate has no sockets.
 //!
-//! [`course`] takes a request through its phases, [`error_page`] answers errors and redirects, [`effect`] computes
-//! effective settings of one request. [`prepare`] runs the filters and decides how the response is sent, [`facts`] are
-//! cached results of modules about it. [`client`] is the interface to its connection, [`takeover`] is for connections
-//! that change their protocol.
+//! [`course`] runs the phases of a request, [`error_page`] makes the responses to errors and redirects, [`effect`]
+//! computes effective settings of one request. [`prepare`] runs the filters and decides how the response is sent,
+//! [`facts`] are results of modules that are cached with the request. [`client`] is the interface to its connection,
+//! [`takeover`] is for connections that change their protocol.
 #![forbid(unsafe_code)]
 
 pub mod accept_encoding;

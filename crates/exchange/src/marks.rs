@@ -1,32 +1,32 @@
-//! When a request had waited, for operators that watch requests.
+//! The times at which waits of a request ended, for operators that watch requests.
 //!
-//! The clock of a thread stands still between two waits, so that only the ends of waits are different times. They are noted
-//! while requests are watched, and a request that waits for nothing notes none.
+//! The cached clock of a thread advances only when it waits, so only the ends of waits have distinct times. They are
+//! recorded while requests are watched; a request that never waits has none.
 
 use std::time::Instant;
 
 use crate::phases::Phase;
 use crate::request::Request;
 
-/// The ends of the waits of a request.
+/// The times at which the waits of a request ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Marks {
-    /// Its header section was here; nothing where that came at once.
+    /// End of the header section; nothing if it arrived in one piece.
     pub received: Option<Instant>,
-    /// The handlers before that of the content had waited.
+    /// End of the wait of a handler before the content phase.
     pub found: Option<Instant>,
-    /// The handler of the content had waited: for a file, a cache, an upstream.
+    /// End of the wait of the content handler for a file, a cache, an upstream.
     pub opened: Option<Instant>,
 }
 
-/// Notes that a header section that came in pieces is complete.
+/// Records that a header section that arrived in pieces is complete.
 pub fn note_received(request: &mut Request) {
     if request.conn.thread.shared.watch.is_watched() {
         request.extensions.get_or_default::<Marks>().received = Some(rt::now());
     }
 }
 
-/// Notes that a handler has waited.
+/// Records that a handler has waited.
 pub fn note_waited(request: &mut Request, phase: Phase) {
     if request.conn.thread.shared.watch.is_watched() {
         let marks = request.extensions.get_or_default::<Marks>();

@@ -1,7 +1,7 @@
 //! A module of nginx as data: directives, variables, handlers and a filter.
 //!
-//! [`Module`] is one of them. [`ModuleTable`] is all of them, prepared for the reading of a configuration. The modules
-//! themselves are in the crates above, and nothing here knows one by name.
+//! [`Module`] is one module. [`ModuleTable`] contains all of them, prepared for reading a configuration. The modules
+//! themselves are in crates above this one, and no code here refers to one by name.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -21,33 +21,33 @@ use crate::settings::main::MainConf;
 use crate::thread::Thread;
 use crate::variables::{ModuleVariables, Prefixed, Variable};
 
-/// Own directives carry this instead of a module of nginx.
+/// The module name of directives that nginx does not have.
 pub const OWN: &str = "ringroad";
 
-/// The reason why sizes of hash tables have no effect.
+/// The reason why directives for hash table sizes have no effect.
 pub const NO_HASH: &str = "tables grow by themselves";
 
 /// `http` and `server`.
 pub const SERVER_LEVELS: Contexts = Contexts::HTTP.or(Contexts::SERVER);
-/// These and `location`.
+/// `http`, `server` and `location`.
 pub const LEVELS: Contexts = SERVER_LEVELS.or(Contexts::LOCATION);
-/// These and `if` in a location.
+/// `http`, `server`, `location`, and `if` in a location.
 pub const LEVELS_AND_IF: Contexts = LEVELS.or(Contexts::LOCATION_IF);
 
 /// All modules of the server.
 pub struct ModuleTable {
     modules: Vec<&'static Module>,
-    /// Those of all modules, with their whole names.
+    /// The directives of all modules, with their complete names.
     directives: Vec<&'static Directive>,
     specs: Table,
-    /// The directives by the address of their `Spec`.
+    /// The directives, by the address of their `Spec`.
     by_spec: HashMap<usize, &'static Directive>,
     variables: Arc<ModuleVariables>,
     settings: SettingsTable,
 }
 
 impl ModuleTable {
-    /// Prepares groups of modules, in the order of the handlers inside a phase and then of the filters.
+    /// Prepares groups of modules. Their order is the order of the handlers in a phase, and of the filters.
     pub fn new(groups: &[&[&'static Module]]) -> ModuleTable {
         let modules = groups.concat();
         let directives: Vec<_> = modules.iter().flat_map(|module| module.directives()).collect();
@@ -65,44 +65,44 @@ impl ModuleTable {
         }
     }
 
-    /// The modules, in order.
+    /// Returns the modules, in order.
     pub fn modules(&self) -> &[&'static Module] {
         &self.modules
     }
 
-    /// The directives of all modules, in order.
+    /// Returns the directives of all modules, in order.
     pub fn directives(&self) -> &[&'static Directive] {
         &self.directives
     }
 
-    /// Names and arguments of the directives of all modules.
+    /// Returns the names and arguments of the directives of all modules.
     pub fn specs(&self) -> &Table {
         &self.specs
     }
 
-    /// The variables of all modules.
+    /// Returns the variables of all modules.
     pub fn variables(&self) -> &Arc<ModuleVariables> {
         &self.variables
     }
 
-    /// The settings of all modules.
+    /// Returns the types of settings of all modules.
     pub fn settings(&self) -> &SettingsTable {
         &self.settings
     }
 
-    /// The values of all modules for the whole of `http`, as they start.
+    /// Returns the initial values that all modules have for all of `http`.
     pub fn http_values(&self) -> HttpValues {
         HttpValues::new(self.modules.iter().flat_map(|module| module.http).copied())
     }
 
-    /// Hooks of modules at the start of subrequests, in order.
+    /// Returns the hooks that modules run at the start of subrequests, in order.
     pub fn subrequest_hooks(&self) -> Vec<SubrequestHooks> {
         let hooks = self.modules.iter().map(|module| module.subrequest);
         hooks.filter(|hooks| hooks.begin.is_some() || hooks.detach.is_some()).collect()
     }
 
-    /// The directive that an entry of [`ModuleTable::specs`] belongs to. Entries are identified by their address,
-    /// because names may occur several times, and a large configuration looks up thousands of statements.
+    /// Returns the directive of an entry of [`ModuleTable::specs`]. Entries are identified by their address, because
+    /// names may occur several times, and a large configuration looks up thousands of statements.
     pub fn directive(&self, spec: &'static Spec) -> &'static Directive {
         self.by_spec.get(&address(spec)).expect("the entries are made of the modules' directives")
     }
@@ -120,10 +120,10 @@ fn address(spec: &'static Spec) -> usize {
 
 /// One module.
 pub struct Module {
-    /// nginx's name of it, without `ngx_` and `_module`.
+    /// nginx's name of the module, without `ngx_` and `_module`.
     pub name: &'static str,
-    /// The prefix of directives whose table lists them from the underscore on, as several modules have them: `proxy`
-    /// for `_connect_timeout`.
+    /// The prefix of directives in shared tables, which list names from the underscore on: `proxy` for
+    /// `_connect_timeout`.
     pub prefix: &'static str,
     /// Its directives, in tables.
     pub directives: &'static [&'static [Directive]],
@@ -138,15 +138,15 @@ pub struct Module {
     /// Puts its handlers and its filter on the plan of a location with these settings. Called when the whole
     /// configuration has been read.
     pub take_part: fn(&Http, &Scope, &mut Plan),
-    /// Its hooks for blocks when the configuration is read.
+    /// Its hooks for blocks while the configuration is read.
     pub blocks: BlockHooks,
-    /// Checks the whole configuration when it has been read.
+    /// Checks the complete configuration after it was read.
     pub check: fn(&Http, &mut Vec<Error>) -> Result<(), Error>,
     /// Its hooks at the start of a subrequest.
     pub subrequest: SubrequestHooks,
     /// Its state and hooks on each thread.
     pub thread: ThreadHooks,
-    /// The URL of the server that a request is passed on to, for the error log.
+    /// Returns the URL of the upstream that a request is passed to, for the error log.
     pub upstream_url: fn(&Request) -> Option<Vec<u8>>,
 }
 
@@ -155,25 +155,25 @@ pub struct Module {
 pub struct SubrequestHooks {
     /// Called with the parent and the new subrequest before its phases.
     pub begin: Option<fn(&Request, &mut Request)>,
-    /// The same for a request that shares nothing with its parent.
+    /// The same for a request that shares no state with its parent.
     pub detach: Option<fn(&Request, &mut Request)>,
 }
 
 /// State and hooks of a module on each thread.
 #[derive(Clone, Copy)]
 pub struct ThreadHooks {
-    /// Makes the module's state there.
+    /// Creates the module's state on a thread.
     pub make: fn(&mut Extensions),
-    /// A configuration is in force, in the place of this one where the thread does not just begin.
+    /// Called when a configuration takes effect, with the previous configuration unless the thread just starts.
     pub configured: fn(&Rc<Thread>, Option<&Generation>),
-    /// The thread accepts no more.
+    /// Called when the thread stops accepting connections.
     pub drain: fn(&Thread),
     /// Closes an idle connection; returns whether there was one.
     pub give_up_idle: fn(&Thread) -> bool,
 }
 
 impl ThreadHooks {
-    /// Those of a module that keeps nothing.
+    /// The hooks of a module without state on threads.
     pub const NONE: ThreadHooks =
         ThreadHooks { make: |_| {}, configured: |_, _| {}, drain: |_| {}, give_up_idle: |_| false };
 }
@@ -181,39 +181,39 @@ impl ThreadHooks {
 /// Hooks of a module for blocks when the configuration is read.
 #[derive(Clone, Copy)]
 pub struct BlockHooks {
-    /// Called at the end of a block, when its own directives have been read and the blocks in it have not.
+    /// Called at the end of a block, after its simple directives and before its inner blocks are read.
     pub end: fn(&mut Http, &mut Scope, &BlockEnd<'_>) -> Result<(), Error>,
-    /// Called when the `if` blocks in it have been read too.
+    /// Called after the `if` blocks inside the block were read.
     pub complete: fn(&mut Scope, &BlockEnd<'_>),
-    /// The module's part in `if` blocks.
+    /// The hooks of the module that implements `if` blocks.
     pub conditions: Option<ConditionHooks>,
-    /// The module's part in `upstream` blocks.
+    /// The hooks of the module that implements `upstream` blocks.
     pub upstream: Option<UpstreamHooks>,
-    /// Reports the needs of a block to the process.
+    /// Reports what a block requires from the process.
     pub needs: fn(&Http, &Scope, &mut Needs),
 }
 
-/// The module of the directive `if`.
+/// Hooks of the module of the directive `if`.
 #[derive(Clone, Copy)]
 pub struct ConditionHooks {
-    /// Reads the condition in its place among the directives of the block around it.
+    /// Parses the condition at its position among the directives of the enclosing block.
     pub read: fn(&mut Scope, &mut Cx<'_>) -> Result<(), Error>,
-    /// Joins the first `if` at or behind an index with its block, which may be a separate location, and returns the
-    /// index behind it.
+    /// Joins the first `if` at or after an index with its block, which may be a separate location. Returns the index
+    /// after that `if`.
     pub join: fn(&mut Scope, usize, &mut Scope, Option<LocationId>) -> usize,
 }
 
-/// The module of the directive `upstream`. The block has settings like others and inherits none.
+/// Hooks of the module of the directive `upstream`. The block has settings like other blocks, but inherits none.
 #[derive(Clone, Copy)]
 pub struct UpstreamHooks {
     /// Begins a block.
     pub begin: fn(&mut Scope, &Cx<'_>) -> Result<(), Error>,
-    /// Ends it.
+    /// Ends a block.
     pub end: fn(&mut Scope, &Statement, &mut Http) -> Result<(), Error>,
 }
 
 impl BlockHooks {
-    /// Those of a module that does nothing with blocks.
+    /// The hooks of a module that does nothing with blocks.
     pub const NONE: BlockHooks = BlockHooks {
         end: |_, _, _| Ok(()),
         complete: |_, _| {},
@@ -224,7 +224,7 @@ impl BlockHooks {
 }
 
 impl Module {
-    /// A module with this name and nothing else, to be completed by struct update.
+    /// Returns a module with this name and nothing else, to be completed by struct update.
     pub const fn named(name: &'static str) -> Module {
         Module {
             name,
@@ -243,7 +243,8 @@ impl Module {
         }
     }
 
-    /// Its directives with their whole names. Where it has a prefix they are made, for as long as the process lives.
+    /// Returns its directives with their complete names. Rows of a module with a prefix are created and leaked, once
+    /// per process.
     fn directives(&self) -> impl Iterator<Item = &'static Directive> {
         self.directives.iter().copied().flatten().map(|directive| match self.prefix {
             "" => directive,
@@ -251,7 +252,7 @@ impl Module {
         })
     }
 
-    /// The row of a directive that several modules have, as it is for this one.
+    /// Returns the row of a shared directive with this module's prefix.
     fn completed(&self, spec: &Spec) -> Spec {
         let whole = |text: &'static str| match text.starts_with('_') {
             true => &*format!("{}{text}", self.prefix).leak(),
@@ -268,29 +269,29 @@ impl Module {
 
 /// A directive: its description and its setter.
 pub struct Directive {
-    /// Name, contexts, arguments, default, help.
+    /// Its name, contexts, arguments, default, help.
     pub spec: Spec,
     /// Its setter.
     pub set: Set,
 }
 
 impl Directive {
-    /// Changes process-wide settings.
+    /// Returns a directive that changes process-wide settings.
     pub const fn main(spec: Spec, set: fn(&mut MainConf, &mut Cx<'_>) -> Result<(), Error>) -> Directive {
         Directive { spec, set: Set::Main(set) }
     }
 
-    /// Changes the event loop.
+    /// Returns a directive that changes settings of the event loop.
     pub const fn events(spec: Spec, set: fn(&mut EventsConf, &mut Cx<'_>) -> Result<(), Error>) -> Directive {
         Directive { spec, set: Set::Events(set) }
     }
 
-    /// Changes settings that blocks inherit.
+    /// Returns a directive that changes settings that blocks inherit.
     pub const fn scope(spec: Spec, set: fn(&mut Scope, &mut Cx<'_>) -> Result<(), Error>) -> Directive {
         Directive { spec, set: Set::Scope(set) }
     }
 
-    /// Changes a server.
+    /// Returns a directive that changes settings of a server.
     pub const fn server(
         spec: Spec,
         set: fn(&mut ServerDraft, &mut Cx<'_>) -> Result<(), Error>,
@@ -298,23 +299,23 @@ impl Directive {
         Directive { spec, set: Set::Server(set) }
     }
 
-    /// Changes the whole of `http`.
+    /// Returns a directive that changes settings of all of `http`.
     pub const fn http(spec: Spec, set: fn(&mut Cx<'_>) -> Result<(), Error>) -> Directive {
         Directive { spec, set: Set::Http(set) }
     }
 
-    /// Is accepted and does nothing, for this reason.
+    /// Returns a directive that is accepted without effect, for this reason.
     pub const fn nothing(spec: Spec, why: &'static str) -> Directive {
         Directive { spec: spec.state(State::Accepted(why)), set: Set::Nothing }
     }
 
-    /// Holds directives.
+    /// Returns a directive that is a block of directives.
     pub const fn walk(spec: Spec, walk: Walk) -> Directive {
         Directive { spec, set: Set::Walk(walk) }
     }
 }
 
-/// The setting that a directive changes.
+/// The settings that a directive changes, and its setter.
 #[derive(Clone, Copy)]
 pub enum Set {
     /// Process-wide settings.
@@ -325,15 +326,15 @@ pub enum Set {
     Scope(fn(&mut Scope, &mut Cx<'_>) -> Result<(), Error>),
     /// Settings of a server alone.
     Server(fn(&mut ServerDraft, &mut Cx<'_>) -> Result<(), Error>),
-    /// Settings of the whole of `http`, reached through the context.
+    /// Settings of all of `http`, reached through the context.
     Http(fn(&mut Cx<'_>) -> Result<(), Error>),
-    /// Nothing: the directive tunes a feature that this server lacks. Its help mentions it.
+    /// None: the directive tunes a feature that this server lacks. Its help says so.
     Nothing,
-    /// A block with directives, which the resolver walks into.
+    /// A block with directives, which the resolver reads.
     Walk(Walk),
 }
 
-/// The blocks that hold directives.
+/// The blocks with directives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Walk {
     /// `events`

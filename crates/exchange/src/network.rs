@@ -5,41 +5,39 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::address::Address;
 use crate::config::Cx;
 
-/// Addresses that share their first bits. The bits that do not count are stored cleared, so that one comparison
-/// does.
+/// Addresses that share their first bits. The host bits are stored cleared, so that one comparison suffices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// Connections through a unix socket.
+    /// Connections through a UNIX-domain socket.
     Unix,
-    /// Network and bits that count.
+    /// Network address and prefix length.
     V4(Ipv4Addr, u32),
-    /// Network and bits that count.
+    /// Network address and prefix length.
     V6(Ipv6Addr, u32),
 }
 
 impl Network {
-    /// Reads an argument of a directive; `None` for other texts.
+    /// Parses an argument of a directive; `None` for other texts.
     pub fn read(text: &str, cx: &mut Cx<'_>) -> Option<Network> {
         if text == "unix:" {
             return Some(Network::Unix);
         }
         let (network, low_bits) = Network::parse(text)?;
         if low_bits {
-            // Allowed, because nginx allows it; with a warning, because it is often a slip in the network or in its
-            // width.
+            // Allowed as in nginx, but with a warning: such bits are often a typo in the network or its prefix length.
             cx.warn(format_args!("low address bits of {text} are meaningless"));
         }
         Some(network)
     }
 
-    /// `10.0.0.0/8`, `::1`; and whether bits were written that do not count.
+    /// Parses texts such as `10.0.0.0/8` and `::1`; also returns whether host bits are set.
     pub fn parse(text: &str) -> Option<(Network, bool)> {
         let (ip, bits) = text.split_once('/').map_or((text, None), |(ip, bits)| (ip, Some(bits)));
         let ip: IpAddr = ip.parse().ok()?;
         let width = if ip.is_ipv4() { 32 } else { 128 };
         let bits = match bits {
             None => width,
-            // Not even a sign may precede the digits.
+            // `parse` would accept a plus sign.
             Some(bits) if bits.starts_with('+') => return None,
             Some(bits) => bits.parse().ok().filter(|&bits: &u32| bits <= width)?,
         };
@@ -55,11 +53,11 @@ impl Network {
         })
     }
 
-    /// Whether an address belongs to it.
+    /// Whether the network contains an address.
     pub fn includes(self, address: &Address) -> bool {
         match (self, address) {
             (Network::Unix, Address::Unix(_)) => true,
-            // An address of IPv4 on an IPv6 socket is judged by itself.
+            // An IPv4-mapped address on an IPv6 socket is matched as IPv4.
             (_, Address::Inet(address)) => match (self, address.ip().to_canonical()) {
                 (Network::V4(network, bits), IpAddr::V4(ip)) => {
                     u32::from(ip) & mask_v4(bits) == u32::from(network)
@@ -84,12 +82,12 @@ impl From<IpAddr> for Network {
     }
 }
 
-/// A shift by all bits is not defined, so zero bits are a separate case.
+/// A shift by the full width is undefined, so a prefix length of zero is a separate case.
 fn mask_v4(bits: u32) -> u32 {
     u32::MAX.checked_shl(32 - bits).unwrap_or(0)
 }
 
-/// As for IPv4.
+/// Returns the mask for IPv6, as `mask_v4` does for IPv4.
 fn mask_v6(bits: u32) -> u128 {
     u128::MAX.checked_shl(128 - bits).unwrap_or(0)
 }

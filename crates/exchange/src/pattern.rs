@@ -1,7 +1,7 @@
 //! Regular expressions of the configuration: PCRE, as in nginx, over bytes.
 //!
-//! Named groups become variables when the configuration is read; a match puts them, and the numbered ones,
-//! into the request.
+//! Named groups become variables when the configuration is read; a match stores their values, and those of numbered
+//! groups, in the request.
 
 use conf::{Error, Statement};
 use pcre2::bytes::{CaptureLocations, Regex, RegexBuilder};
@@ -10,9 +10,9 @@ use pcre2::bytes::{CaptureLocations, Regex, RegexBuilder};
 #[derive(Debug)]
 pub struct Pattern {
     regex: Regex,
-    /// As it was written, for the log.
+    /// The text as written, for the log.
     text: Box<str>,
-    /// Slots of variables and the groups that they take their values from.
+    /// Slots of variables, and the numbers of the groups that set them.
     named: Vec<(u32, usize)>,
 }
 
@@ -24,8 +24,8 @@ pub struct Match<'p> {
 }
 
 impl Pattern {
-    /// Compiles `text`; an error has PCRE's message, in nginx's words. `slot_of` defines a variable for each named group
-    /// and returns its slot.
+    /// Compiles `text`. An error has PCRE's message, in nginx's words. `slot_of` defines a variable for each named
+    /// group and returns its slot.
     pub fn compile(
         text: &str,
         caseless: bool,
@@ -45,21 +45,21 @@ impl Pattern {
         Ok(Pattern { regex, text: text.into(), named })
     }
 
-    /// Whether it matches, without groups and positions.
+    /// Whether the pattern matches, without groups and positions.
     pub fn is_match(&self, subject: &[u8]) -> bool {
         self.regex.is_match(subject).unwrap_or(false)
     }
 
-    /// How many groups it has.
+    /// Returns the number of groups.
     pub fn group_count(&self) -> usize {
         self.regex.captures_len() - 1
     }
 
-    /// The first match in `subject`. A search that PCRE gives up is none that found nothing: text that takes too long
-    /// would bypass a pattern that refuses.
+    /// Returns the first match in `subject`. A search that PCRE aborts is an error and not a mismatch: otherwise text
+    /// that takes too long would bypass a pattern that denies access.
     pub fn find(&self, subject: &[u8]) -> Result<Option<Match<'_>>, GaveUp<'_>> {
         let gave_up = |error: pcre2::Error| GaveUp { pattern: self, code: error.code() };
-        // A match needs separate memory; most searches end without one.
+        // The positions of a match need memory; most searches end without one.
         if !self.regex.is_match(subject).map_err(gave_up)? {
             return Ok(None);
         }
@@ -69,16 +69,16 @@ impl Pattern {
     }
 }
 
-/// A search that met one of PCRE's limits, which end those that would take for ever.
+/// A search that met one of PCRE's limits, which stop excessive backtracking.
 #[derive(Debug)]
 pub struct GaveUp<'p> {
     pattern: &'p Pattern,
-    /// PCRE's number for the limit.
+    /// PCRE's error code.
     code: i32,
 }
 
 impl GaveUp<'_> {
-    /// The log message for it, in nginx's words.
+    /// Returns the log message in nginx's words.
     pub(crate) fn words(&self, subject: &[u8]) -> String {
         let (code, subject, text) = (self.code, subject.escape_ascii(), &self.pattern.text);
         format!("pcre2_match() failed: {code} on \"{subject}\" using \"{text}\"")
@@ -86,12 +86,13 @@ impl GaveUp<'_> {
 }
 
 impl Match<'_> {
-    /// Start and end of the match and of each group.
+    /// Returns start and end of the match and of each group.
     pub fn spans(&self) -> impl Iterator<Item = Option<(usize, usize)>> {
         (0..self.locations.len()).map(|group| self.locations.get(group))
     }
 
-    /// The slot of each named group with its start and end. A group that took no part is empty, as in nginx.
+    /// Returns the slot of each named group with its start and end. A group that did not participate is empty, as in
+    /// nginx.
     pub(crate) fn named(&self) -> impl Iterator<Item = (u32, (usize, usize))> {
         let named = self.pattern.named.iter();
         named.map(|&(slot, group)| (slot, self.locations.get(group).unwrap_or_default()))
@@ -106,8 +107,8 @@ pub struct Groups {
     pub names: Vec<(String, usize)>,
 }
 
-/// Searches for a pattern that did not come with the configuration, and is used once; an error has PCRE's message.
-/// Bytes that are no ASCII stand for themselves.
+/// Searches with a pattern that is not part of the configuration and is used once. An error has PCRE's message.
+/// Non-ASCII bytes match themselves.
 pub fn search(pattern: &[u8], subject: &[u8]) -> Result<Option<Groups>, String> {
     let mut text = String::with_capacity(pattern.len());
     let mut escaped = false;
@@ -115,7 +116,7 @@ pub fn search(pattern: &[u8], subject: &[u8]) -> Result<Option<Groups>, String> 
         if byte.is_ascii() {
             text.push(byte.into());
         } else {
-            // The compiler takes text only: the byte is named, without a preceding backslash.
+            // The compiler accepts only UTF-8 text, so the byte is written as an escape, without a preceding backslash.
             if escaped {
                 text.pop();
             }
@@ -134,7 +135,7 @@ pub fn search(pattern: &[u8], subject: &[u8]) -> Result<Option<Groups>, String> 
     Ok(spans.map(|spans| Groups { spans, names }))
 }
 
-/// PCRE's message about a pattern that it refuses.
+/// PCRE's message about a pattern that it rejects.
 struct Complaint<'a> {
     text: &'a str,
     error: pcre2::Error,
@@ -143,7 +144,7 @@ struct Complaint<'a> {
 impl std::fmt::Display for Complaint<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let said = self.error.to_string();
-        // The crate puts its own words and the offset in front of PCRE's.
+        // The crate prefixes PCRE's message with its own text and the offset.
         let reason = said.splitn(3, ": ").last().unwrap_or(&said);
         write!(f, "pcre2_compile() failed: {reason} in \"{}\"", self.text)?;
         match self.error.offset().and_then(|offset| self.text.get(offset..)) {

@@ -1,7 +1,7 @@
 //! The phases of a request with their handlers, and the filters of a response.
 //!
-//! The order is nginx's. Each location has its handlers and filters listed when the configuration is read, so a request
-//! never calls a module that has no part in it.
+//! The order is nginx's. The handlers and filters of each location are listed when the configuration is read, so a
+//! request calls only modules that its location uses.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,11 +11,11 @@ use crate::config::{Http, LocationId, Scope};
 use crate::module::ModuleTable;
 use crate::request::Request;
 
-/// Where in the life of a request a handler runs. Finding the location, and looking whether the URI was
-/// changed, happen between these and belong to no module.
+/// The phase in which a handler runs. The search for the location and the check for a changed URI happen between phases
+/// and belong to no module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// Right after the head was read.
+    /// Right after the header section was read.
     PostRead,
     /// Rewriting at server level.
     ServerRewrite,
@@ -23,55 +23,55 @@ pub enum Phase {
     Rewrite,
     /// Limits.
     Preaccess,
-    /// May the client have it? `satisfy` defines how the responses combine.
+    /// Access checks; `satisfy` defines how their results combine.
     Access,
     /// Last checks before the content.
     Precontent,
-    /// The response is made; the first handler that makes one is the last to run.
+    /// The response is produced; the first handler that produces one ends the phase.
     Content,
 }
 
 const PHASES: usize = Phase::Content as usize + 1;
 
-/// The step of a handler that waits.
+/// The future step of a handler that waits.
 pub type Later<'a> = Pin<Box<dyn Future<Output = Step> + 'a>>;
 
 /// The decision of a handler.
 #[derive(Debug)]
 pub enum Step {
-    /// Nothing: the next one continues.
+    /// No decision: the next handler continues.
     Next,
-    /// In the access phase: allowed, as far as this module is concerned.
+    /// In the access phase: this module allows the request.
     Allow,
     /// The response is in the request.
     Done,
-    /// Answer with this status and the page that is configured for it.
+    /// Respond with this status and its configured page.
     Status(u16),
     /// Close the connection without a response (nginx's 444).
     Drop,
-    /// The client went away while it was waited for: as [`Step::Drop`], with nginx's 499 in the log.
+    /// The client closed its connection during a wait: as [`Step::Drop`], with nginx's 499 in the log.
     Gone,
-    /// Read the request's body, then call this handler again. In a subrequest there is nothing to read, and the
-    /// handler is called again at once.
+    /// Read the request's body, then call this handler again. In a subrequest nothing is read, and the handler is
+    /// called again immediately.
     ReadBody,
-    /// As [`Step::ReadBody`], for a handler that can do with pieces: where no temporary file takes what memory does not, the
-    /// body comes as with [`Step::StreamBody`].
+    /// As [`Step::ReadBody`], for a handler that also accepts pieces. If the body exceeds the memory and no temporary
+    /// file can be used, the body arrives as with [`Step::StreamBody`].
     BufferBody,
-    /// Have the request's body read while this handler, which is called again, takes it piece by piece. Not in a
-    /// subrequest, and not when the body was read already.
+    /// Call this handler again, and read the request's body while the handler consumes it piece by piece. Not in a
+    /// subrequest, and not if the body was read already.
     StreamBody,
-    /// Start over with another URI; the new one is in the request.
+    /// Restart with another URI; the new one is in the request.
     Internal,
-    /// Go on in a named location.
+    /// Continue in a named location.
     Named(LocationId),
 }
 
-/// A handler of one phase in one location, bound to the settings that hold there.
+/// A handler of one phase in one location, bound to the settings of that location.
 pub trait Handler: Send + Sync {
-    /// Runs at once. `None` if it has to wait and has done nothing.
+    /// Runs without waiting. Returns `None`, without side effects, if it has to wait.
     fn now(&self, request: &mut Request) -> Option<Step>;
 
-    /// Runs where [`Handler::now`] could not.
+    /// Runs if [`Handler::now`] returned `None`.
     fn later<'a>(&'a self, request: &'a mut Request) -> Later<'a>;
 }
 
@@ -108,15 +108,15 @@ impl<C: Send + Sync> Handler for NowOrLater<C> {
     }
 }
 
-/// One module's change to the header section of a response. Where the body is to change too, it puts a
-/// [`crate::filter::BodyFilter`] into the response.
+/// A module's change to the header section of a response. To change the body too, it adds a
+/// [`crate::filter::BodyFilter`] to the response.
 pub type Filter = Box<dyn Fn(&mut Request) + Send + Sync>;
 
 /// A module's hook at the end of a request.
 pub type Logger = Box<dyn Fn(&Request) + Send + Sync>;
 
-/// Which modules take part in the requests of one location, each bound to its settings: handlers by phase, filters, and
-/// what runs when a request is over.
+/// The modules that take part in the requests of one location, each bound to its settings: handlers by phase, filters,
+/// and loggers for the end of a request.
 #[derive(Default)]
 pub struct Plan {
     phases: [Vec<Box<dyn Handler>>; PHASES],
@@ -125,7 +125,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan of a location with these settings.
+    /// Returns the plan of a location with these settings.
     pub fn of(modules: &ModuleTable, http: &Http, scope: &Scope) -> Plan {
         let mut plan = Plan::default();
         for module in modules.modules() {
@@ -142,7 +142,7 @@ impl Plan {
         self.phases[phase as usize].push(Box::new(Now { conf, run }));
     }
 
-    /// Adds a handler that waits if `now` returns nothing, having done nothing.
+    /// Adds a handler that waits if `now` returns `None` without side effects.
     pub fn now_or_later<C>(
         &mut self,
         phase: Phase,
@@ -167,7 +167,7 @@ impl Plan {
         self.now_or_later(phase, conf, |_, _| None, later);
     }
 
-    /// Adds a change to the head of responses.
+    /// Adds a header filter for responses.
     pub fn filter<C>(&mut self, conf: Arc<C>, run: fn(&C, &mut Request))
     where
         C: Send + Sync + 'static,
@@ -175,7 +175,7 @@ impl Plan {
         self.filters.push(Box::new(move |request| run(&conf, request)));
     }
 
-    /// Adds what runs when a request is over.
+    /// Adds a logger, which runs at the end of a request.
     pub fn log<C>(&mut self, conf: Arc<C>, run: fn(&C, &Request))
     where
         C: Send + Sync + 'static,
@@ -183,12 +183,12 @@ impl Plan {
         self.loggers.push(Box::new(move |request| run(&conf, request)));
     }
 
-    /// The handlers of one phase, in order.
+    /// Returns the handlers of one phase, in order.
     pub fn of_phase(&self, phase: Phase) -> &[Box<dyn Handler>] {
         &self.phases[phase as usize]
     }
 
-    /// The header filters of a response, in order.
+    /// Returns the header filters of a response, in order.
     pub fn filters(&self) -> &[Filter] {
         &self.filters
     }

@@ -11,20 +11,21 @@ use crate::response::Body;
 use crate::settings::core::Core;
 use transfer::body::{FileBody, OneRead};
 
-/// Bytes of a body that are copied behind their head.
+/// Maximum length in bytes of a body that is copied behind its header section.
 const COPIED_MAX: usize = 1 << 10;
 
-/// Lets the modules change the response before it is sent. One of them may find that it is to be an error instead.
+/// Runs the header filters before a response is sent. Returns the status of an error if a filter replaces the response
+/// by one.
 pub fn filter(request: &mut Request) -> Option<u16> {
     if let Some(status) = request.error_status.filter(|&status| status != 0) {
         request.response.status = status;
     }
-    // The file of an error page is no version of the requested one: its date would let a cache keep it as one.
+    // The file of an error page is no version of the requested resource: with its date a cache could store it as such.
     if !matches!(request.response.status, 200 | 206 | 304) {
         request.response.last_modified = None;
         request.response.allow_ranges = false;
     }
-    // Those of this server are added to the error that takes the place of the response, and not twice.
+    // This server's own fields are added to the error that replaces the response, but not twice.
     let given = (request.header(HeaderId::Range).is_some()).then(|| request.response.fields.clone());
     let generation = Rc::clone(&request.generation);
     for filter in generation.config.location(request.location).plan.filters() {
@@ -37,7 +38,7 @@ pub fn filter(request: &mut Request) -> Option<u16> {
     None
 }
 
-/// Head and body, when both are in memory; otherwise the head is given back.
+/// Returns header section and body if both are in memory; otherwise returns the header section.
 pub fn at_hand(request: &mut Request, core: &Core, mut head: Vec<u8>) -> Result<Segments, Vec<u8>> {
     let mut data = Segments::new();
     let has_none = request.method == Method::Head || request.response.has_no_content();
@@ -47,7 +48,7 @@ pub fn at_hand(request: &mut Request, core: &Core, mut head: Vec<u8>) -> Result<
     match &mut request.response.body {
         _ if has_none => data.push(Source::Vec(head)),
         Body::None => data.push(Source::Vec(head)),
-        // A copy of a few bytes costs less than a second piece to send.
+        // A copy of a few bytes costs less than a second segment.
         Body::Bytes(source) if source.bytes().len() <= COPIED_MAX => {
             head.extend_from_slice(source.bytes());
             data.push(Source::Vec(head));
@@ -78,7 +79,7 @@ pub fn at_hand(request: &mut Request, core: &Core, mut head: Vec<u8>) -> Result<
     Ok(data)
 }
 
-/// The file that is the response, and the read that brings all of it; otherwise the response stays as it is.
+/// Returns the file of the response and the read that fetches all of it; otherwise the response stays unchanged.
 pub fn in_one_read(request: &mut Request, core: &Core) -> Option<(FileBody, OneRead)> {
     let response = &mut request.response;
     if request.method == Method::Head || response.has_no_content() || response.is_filtered() {

@@ -1,4 +1,4 @@
-//! One request and its response, from a parsed header section to the next step of the connection: one loop for all
+//! Runs one request, from a parsed header section to the next step of the connection: one loop for all
 //! protocols of clients.
 //!
 //! ```text
@@ -7,8 +7,9 @@
 //!           `--+ waits: a handler, the request's body
 //! ```
 //!
-//! All steps that need not wait are plain functions on the stack, which return [`Pending`] for the others: the state of
-//! a connection is small. With many connections each cache line of it is fetched from memory for each response.
+//! All steps that do not wait are plain functions on the stack, and return [`Pending`] for steps that do. This keeps
+//! the state of a connection small: with many connections, each of its cache lines is fetched from memory for each
+//! response.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -29,39 +30,39 @@ use transfer::body::{BodyError, Outlet, Rate};
 
 /// The open step of a request. `R` is [`Transport::Rest`].
 enum Pending<R> {
-    /// Nothing: this follows.
+    /// None; the state after the response follows.
     Nothing(After),
-    /// The reason why its phases wait.
+    /// The phases wait for this reason.
     Step(PhaseCursor, Waiting),
-    /// The request's body, before the request continues.
+    /// The request's body has to be read first.
     Body(PhaseCursor),
-    /// An error in the place of the response.
+    /// An error replaces the response.
     Error(u16),
-    /// The client's time to take the rest of a response in memory.
+    /// The remaining bytes of a response in memory wait for the client to read.
     Sending(R),
-    /// A read that brings all of the response's body, and puts it behind its head.
+    /// A read of the complete body, which is appended to the header section.
     Read(Pin<Box<dyn Future<Output = Result<Segments, BodyError>>>>),
-    /// A response piece after piece.
+    /// A response that is sent piece by piece.
     Pieces(PendingResponse),
-    /// Another protocol, after this head.
+    /// A switch to another protocol, after this header section.
     Takeover(Vec<u8>),
-    /// The step after the response, and then this one.
+    /// Work after the response, followed by this state.
     Afterwards(After),
 }
 
-/// State of a response that cannot be sent at once.
+/// State of a response that cannot be sent in one call.
 struct PendingResponse {
     head: Vec<u8>,
     rate: Option<Box<Rate>>,
-    /// Whether the client may send its body (100 Continue).
+    /// Whether a 100 (Continue) response is to be sent first.
     tells_to_go_on: bool,
 }
 
-/// Runs a request, with a valid or invalid header section, to its end.
+/// Runs a request to its end; its header section may be invalid.
 pub async fn run<T: Transport>(transport: &mut T, request: &mut Request, received: Received) -> After {
     let mut pump = Pump { transport, request };
     let mut pending = pump.received(received);
-    // Boxed: rare large states.
+    // The boxed states are rare and large.
     loop {
         pump.leave_buffers(&pending);
         pending = match pending {
@@ -108,10 +109,10 @@ struct Pump<'p, T> {
     request: &'p mut Request,
 }
 
-/// The way to a decision.
+/// The steps up to a decision.
 impl<T: Transport> Pump<'_, T> {
-    /// A request that waits, or whose client may read slowly, releases its receive buffers for new requests: thousands
-    /// of slow downloads would hold all of them.
+    /// Releases the receive buffers of a request that waits, or whose client may read slowly. Otherwise thousands of
+    /// slow downloads would hold all buffers.
     fn leave_buffers(&mut self, pending: &Pending<T::Rest>) {
         let takes_long = match pending {
             Pending::Nothing(_) => false,
@@ -124,7 +125,7 @@ impl<T: Transport> Pump<'_, T> {
         }
     }
 
-    /// The received part of a header section is in the request.
+    /// Handles the result of reading a header section, which is in the request.
     fn received(&mut self, received: Received) -> Pending<T::Rest> {
         match received {
             Received::Head => {}
@@ -146,7 +147,7 @@ impl<T: Transport> Pump<'_, T> {
         }
     }
 
-    /// Takes the request through its phases, as far as they do not wait.
+    /// Runs the phases of the request, until they wait.
     fn advance(&mut self, mut cursor: PhaseCursor) -> Pending<T::Rest> {
         match cursor.advance(self.request) {
             Progress::Decided(outcome) => self.decided(outcome),
@@ -166,12 +167,12 @@ impl<T: Transport> Pump<'_, T> {
         self.answer()
     }
 
-    /// Reads the requested body, and continues with it.
+    /// Reads the body that a handler needs, and continues with it.
     async fn decide_with_body(&mut self, cursor: &mut PhaseCursor) -> Outcome {
         loop {
             let wants = cursor.take_wants();
             let is_in_pieces = wants == Wants::Pieces && self.request.body.is_none();
-            // As in nginx a body that came along with the head is a whole one (`$request_body`).
+            // As in nginx a body that arrived with the header section counts as complete (`$request_body`).
             if is_in_pieces && !self.transport.has_whole_body(self.request) {
                 let feed = self.transport.begin_feed(self.request).await;
                 if let Some(outcome) = self.decide_with_pieces(cursor, feed).await {
@@ -197,7 +198,7 @@ impl<T: Transport> Pump<'_, T> {
         }
     }
 
-    /// Goes on while the body is read for the handler that takes it.
+    /// Continues while the body is read for the handler that consumes it.
     async fn decide_with_pieces(
         &mut self,
         cursor: &mut PhaseCursor,
@@ -217,30 +218,30 @@ impl<T: Transport> Pump<'_, T> {
         };
         let incoming = Rc::clone(&feed.incoming);
         request.incoming = Some(Rc::clone(&incoming));
-        // The reader goes first: available bytes leave in one send with the header section.
+        // The reader is polled first, so that available bytes are sent together with the header section.
         let outcome = match select(transport.feed(feed), course::run(cursor, request)).await {
             Either::Left(never) => match never {},
             Either::Right(outcome) => outcome,
         };
         request.incoming = None;
         request.received += incoming.received();
-        // The rest of the body could not be distinguished from a following request.
+        // The remaining body could not be distinguished from a following request.
         request.body_is_taken = true;
         if !incoming.is_whole() {
             request.keepalive = false;
-            // An upstream has answered before it had all of the request.
+            // The upstream has responded before it received the complete request.
             if Rc::strong_count(&incoming) > 1 {
                 transport.go_on_feeding(request, &incoming);
             }
         }
-        // A handler that asks later finds nothing, which differs from an empty body.
+        // A handler that requests the body later gets an empty one.
         request.body_was_streamed = true;
         request.body.get_or_insert_default();
         outcome
     }
 }
 
-/// The way of a response.
+/// The steps of a response.
 impl<T: Transport> Pump<'_, T> {
     /// Sends the response.
     fn answer(&mut self) -> Pending<T::Rest> {
@@ -253,7 +254,7 @@ impl<T: Transport> Pump<'_, T> {
         }
     }
 
-    /// Writes the head: all of the response, if it is in memory, or the state of its body.
+    /// Writes the header section. Returns the complete response if it is in memory, or the state of its body.
     fn prepare(&mut self) -> Result<Segments, Pending<T::Rest>> {
         let Pump { transport, request } = self;
         let generation = Rc::clone(&request.generation);
@@ -263,7 +264,7 @@ impl<T: Transport> Pump<'_, T> {
         if !transport.write_head(request, core, &mut head) {
             request.log(Level::Error, format_args!("a response header field has a control character"));
             request.keepalive = false;
-            // Whichever field it was, none of them comes again.
+            // All fields are dropped, because the invalid one is not known.
             request.response.clear();
             error_page::respond(request, 500);
             transport.write_head(request, core, &mut head);
@@ -283,7 +284,7 @@ impl<T: Transport> Pump<'_, T> {
         })
     }
 
-    /// Sends a response that is in memory as a whole.
+    /// Sends a response that is completely in memory.
     fn send(&mut self, data: Segments) -> Pending<T::Rest> {
         match self.transport.send(self.request, data) {
             Ok(Some(rest)) => Pending::Sending(rest),
@@ -291,7 +292,7 @@ impl<T: Transport> Pump<'_, T> {
         }
     }
 
-    /// Sends a response piece after piece.
+    /// Sends a response piece by piece.
     async fn send_in_pieces(&mut self, held: PendingResponse) -> Result<(), BodyError> {
         let Pump { transport, request } = self;
         let generation = Rc::clone(&request.generation);
@@ -308,7 +309,7 @@ impl<T: Transport> Pump<'_, T> {
         sent
     }
 
-    /// Announces that the connection changes to another protocol, and passes that on.
+    /// Announces the switch to another protocol, and hands the connection over.
     async fn take_over(&mut self, head: Vec<u8>) -> After {
         let Pump { transport, request } = self;
         if let Body::Tunnel(by) = std::mem::take(&mut request.response.body) {
@@ -325,7 +326,7 @@ impl<T: Transport> Pump<'_, T> {
         After::Drop
     }
 
-    /// The response was sent, or could not be.
+    /// Handles the result of sending the response.
     fn sent(&mut self, sent: Result<(), BodyError>) -> Pending<T::Rest> {
         self.request.completed = sent.is_ok();
         let after = match sent {
@@ -339,13 +340,13 @@ impl<T: Transport> Pump<'_, T> {
         self.answered(after)
     }
 
-    /// The client has a part of the response at most.
+    /// Handles a failure: the client has received at most a part of the response.
     fn failed(&mut self, error: &BodyError) {
         sending::log_failure(self.request, error);
         self.transport.break_off(self.request, error);
     }
 
-    /// Writes the logs, where nothing else comes before that.
+    /// Writes the logs, unless further work on the request comes first.
     fn answered(&mut self, after: After) -> Pending<T::Rest> {
         let has_post_action = self.request.scope().core.subrequests.post_action.is_some();
         if has_post_action || has_rest(self.request, after) {
@@ -355,7 +356,7 @@ impl<T: Transport> Pump<'_, T> {
         Pending::Nothing(after)
     }
 
-    /// The step after the response.
+    /// Performs the work after the response.
     async fn end(&mut self, after: After) -> After {
         course::post_action(self.request).await;
         self.request.end();
@@ -367,13 +368,13 @@ impl<T: Transport> Pump<'_, T> {
     }
 }
 
-/// The connection ends without a response.
+/// Ends a connection without a response.
 fn dropped<R>(request: &mut Request) -> Pending<R> {
     request.end();
     Pending::Nothing(After::Drop)
 }
 
-/// A body could not be read.
+/// Handles a failure to read a body.
 fn failed(cursor: &mut PhaseCursor, request: &mut Request, failure: BodyFailure) -> Option<Outcome> {
     match failure {
         BodyFailure::Refused(status) => cursor.take(request, Step::Status(status)),
@@ -384,7 +385,7 @@ fn failed(cursor: &mut PhaseCursor, request: &mut Request, failure: BodyFailure)
     }
 }
 
-/// Logs why a connection of another protocol has ended, if that is worth a line.
+/// Logs why a connection with another protocol has ended, if that is worth a line.
 fn log_end(request: &Request, reason: Ended) {
     let doing = "while proxying upgraded connection";
     let (level, what, errno) = match reason {

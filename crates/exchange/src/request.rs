@@ -1,7 +1,7 @@
-//! One request in flight: the request, its progress, and the response.
+//! A request in flight: its header section, its progress, and its response.
 //!
-//! A connection has one `Request` and uses it again for each request it reads. Reading, sending and logging
-//! are the connection's; deciding is the phases'.
+//! A connection has one `Request` and reuses it for each request. The connection reads, sends and logs; the phases
+//! decide.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -34,21 +34,21 @@ use transfer::files::cache::Caches;
 use transfer::incoming::IncomingBody;
 use transfer::received::ReceivedBody;
 
-/// A configuration as one thread holds it: requests count on this thread only.
+/// A configuration on one thread, with a thread-local reference count.
 pub struct Generation {
     /// The configuration.
     pub config: Arc<Config>,
-    /// Facts about the roots, by location.
+    /// Facts about the roots, by index of the location.
     pub roots: Rc<Roots>,
     /// `open_file_cache`
     pub open_files: Caches,
-    /// Counts the reloads.
+    /// Number of the configuration version.
     pub number: u64,
-    /// Dropped when the last thread and the last request are done with it.
+    /// Dropped when no thread and no request uses the configuration any more.
     pub _in_force: Arc<dyn Any + Send + Sync>,
     /// Log targets, in the order of the configuration's list.
     pub sinks: Vec<Rc<LogTarget>>,
-    /// Logs with variables in their names.
+    /// Open logs with variables in their names.
     pub named: Rc<NamedLogs>,
     /// Counts of requests by server and location, if enabled.
     pub traffic: OnceCell<Traffic>,
@@ -60,9 +60,9 @@ impl fmt::Debug for Generation {
     }
 }
 
-/// Facts about a connection that its requests show.
+/// Facts about a connection that its requests expose.
 pub struct ConnInfo {
-    /// Its connection.
+    /// The thread that serves the connection.
     pub thread: Rc<Thread>,
     /// `$connection_requests`
     pub requests: Cell<u64>,
@@ -70,7 +70,7 @@ pub struct ConnInfo {
     pub opened: Instant,
     /// `$connection`
     pub number: u64,
-    /// Further calls on it; removed when the connection ends, because a request outlives it as memory for the next one.
+    /// The interface to the client; removed when the connection ends, because the request is retained for reuse.
     pub client: RefCell<Option<Rc<dyn Client>>>,
     /// The client's address.
     pub peer: Address,
@@ -78,14 +78,14 @@ pub struct ConnInfo {
     pub local: Address,
     /// The PROXY protocol's header before the first request (`listen … proxy_protocol`).
     pub proxy: OnceCell<Box<http::proxy_protocol::Header>>,
-    /// Whether the address speaks TLS (`listen … ssl`).
+    /// Whether the listening address uses TLS (`listen … ssl`).
     pub is_tls: bool,
-    /// The result of its handshake; nothing before that, and for plain HTTP on such an address.
+    /// The result of the TLS handshake; nothing before it, and for plain HTTP on such an address.
     pub secured: OnceCell<Rc<Secured>>,
 }
 
 impl ConnInfo {
-    /// `http` or `https`.
+    /// Returns `http` or `https`.
     pub fn scheme(&self) -> &'static str {
         if self.secured.get().is_some() { "https" } else { "http" }
     }
@@ -93,130 +93,130 @@ impl ConnInfo {
 
 /// One request.
 pub struct Request {
-    /// The configuration that it began under.
+    /// The configuration with which the request began.
     pub generation: Rc<Generation>,
-    /// The connection that it came by.
+    /// The connection that it arrived on.
     pub conn: Rc<ConnInfo>,
-    /// The server that answers it.
+    /// The server that serves it.
     pub server: ServerId,
-    /// The location that it is in.
+    /// The current location.
     pub location: LocationId,
     /// The address that `realip` found for the client behind a proxy.
     pub real_client: Option<Address>,
-    /// The parsed head; its spans point into `raw`.
+    /// The parsed header section; its spans point into `raw`.
     pub head: Head,
-    /// The buffer of the head, and its start there.
+    /// The buffer that contains the header section, and the offset of its start.
     raw: Option<Source>,
     raw_start: usize,
-    /// The method that counts now: an internal redirect makes it GET.
+    /// The effective method: an internal redirect makes it GET.
     pub method: Method,
-    /// Whether it was made GET, which variables show in subrequests too.
+    /// Whether the method was changed to GET, which variables show in subrequests too.
     pub method_replaced: bool,
-    /// The requested host, lower case, without port; empty without one.
+    /// The requested host, lower case, without port; empty if there is none.
     pub host: Vec<u8>,
-    /// Decoded and normalised path; changed by internal redirects.
+    /// The decoded and normalised path; internal redirects change it.
     pub uri: Vec<u8>,
-    /// Query without the question mark.
+    /// The query without the question mark.
     pub args: Vec<u8>,
-    /// Whether the URI came from the server itself.
+    /// Whether the request is internal (`internal` locations accept it).
     pub internal: bool,
-    /// Whether it continues without the client, because its fetch is for others too.
+    /// Whether it continues without the client, because other requests use its fetch.
     pub is_detached: bool,
-    /// Whether a client waits for the header section of its response nevertheless: interim responses go there.
+    /// Whether a client still waits for its header section nevertheless, so that interim responses are sent.
     pub is_awaited: bool,
-    /// How many requests this one was made inside of; 0 for a client's.
+    /// Nesting depth of a subrequest; 0 for a client's request.
     pub depth: u8,
-    /// Whether a rewrite in this location gave the URI that another location is to be searched for.
+    /// Whether a rewrite in this location changed the URI, so that its location has to be searched again.
     pub uri_changed: bool,
-    /// Whether a rewrite changed the URI without such a search, so that the location's name does not match it.
+    /// Whether a rewrite changed the URI without a new search, so that the location's name may not match it.
     pub left_location: bool,
-    /// Whether path or query differ from the received ones, so that the received text no longer names the resource.
+    /// Whether path or query differ from the received ones, so that the request line no longer names the resource.
     pub uri_replaced: bool,
-    /// Internal redirects so far.
+    /// Number of internal redirects so far.
     pub redirects: u32,
     /// The status of the error page in progress.
     pub error_status: Option<u16>,
-    /// State that it shares with its subrequests.
+    /// State shared with its subrequests.
     pub shared: Rc<Shared>,
-    /// The subject of the last regular expression, and its groups.
+    /// The subject and the groups of the last regular expression.
     pub captures: Captures,
     /// The response, as far as it is known.
     pub response: Response,
-    /// When its first byte came.
+    /// Time at which its first byte arrived.
     pub started: Instant,
-    /// The same by the wall clock.
+    /// The same time by the wall clock.
     pub started_wall: SystemTime,
-    /// When the head of its response was ready to be sent; before that, as `started`.
+    /// Time at which the response's header section was ready to be sent; before that, the same as `started`.
     pub answered: Instant,
-    /// Bytes of the request, head and body.
+    /// Bytes of the request received, header section and body.
     pub received: u64,
-    /// Bytes of the response, head and body.
+    /// Bytes of the response sent, header section and body.
     pub sent: u64,
-    /// Bytes of the response's head.
+    /// Bytes of the response's header section.
     pub sent_head: u64,
-    /// Whether the head was here before the response to the last request was sent.
+    /// Whether its header section had arrived before the response to the previous request was sent.
     pub pipelined: bool,
     /// Whether the connection may serve another request.
     pub keepalive: bool,
-    /// Whether the whole response went out.
+    /// Whether the complete response was sent.
     pub completed: bool,
     /// Cached results of modules about this request.
     pub facts: Facts,
-    /// How the body of the response moves, when it is a file.
+    /// The engine that reads the response's body, if that is a file.
     pub mover: Option<Mover>,
-    /// `$limit_rate`, when it was set.
+    /// `$limit_rate`, if it was set.
     pub limit_rate: Option<u64>,
-    /// Bytes before that limit applies, where the request has its own (`mp4_limit_rate_after`).
+    /// Bytes sent before the limit applies, if the request has a separate value (`mp4_limit_rate_after`).
     pub limit_rate_after: Option<u64>,
     /// Values of modules that belong to this request.
     pub extensions: Extensions,
-    /// The body, if a handler requested it; subrequests have the same one.
+    /// The body, if a handler requested it; its subrequests share it.
     pub body: Option<Rc<ReceivedBody>>,
-    /// The body, while it comes to a handler piece by piece.
+    /// The body while it arrives at a handler piece by piece.
     pub incoming: Option<Rc<IncomingBody>>,
-    /// Whether the connection has read the body, or as much of it as could be read: then it is not in the way of the
-    /// next request. A handler that asks when the response has gone out gets none, and it still is.
+    /// Whether the connection has read the body, or as much of it as possible, so that the next request can follow. A
+    /// handler that requests the body after the response gets none, and this stays false.
     pub body_is_taken: bool,
-    /// Whether a handler took it piece by piece, so that it cannot be read again.
+    /// Whether a handler consumed the body piece by piece, so that it cannot be read again.
     pub body_was_streamed: bool,
-    /// Subrequests that run beside this request.
+    /// Background subrequests of this request.
     pub background: Option<WaitGroup>,
-    /// Memory of response heads.
+    /// Memory for the header sections of responses.
     pub spare: Vec<u8>,
-    /// Memory of paths.
+    /// Memory for paths.
     pub path: Vec<u8>,
 }
 
-/// State that a request of a client and its subrequests share, as in nginx. Several of them may be in flight at once.
+/// State that a request of a client and its subrequests share, as in nginx. Several of them may be in flight concurrently.
 #[derive(Default)]
 pub struct Shared {
     /// Values of the configuration's variables.
     pub slots: Slots,
-    /// Values of modules for all of them. It is not borrowed across an await.
+    /// Values of modules for all of these requests. It must not be borrowed across an await.
     pub extensions: RefCell<Extensions>,
-    /// Subrequests that were made so far, in whatever depth.
+    /// Number of subrequests so far, at any depth.
     pub subrequests: Cell<u32>,
-    /// `$request_id`, made at its first use.
+    /// `$request_id`, generated at its first use.
     pub id: Cell<Option<[u8; 16]>>,
 }
 
 impl Shared {
-    /// For a request that goes its own way from here on: the same identifier, and nothing else.
+    /// Returns the state for a request that continues independently: the same identifier, and nothing else.
     pub fn apart(&self) -> Shared {
         Shared { id: self.id.clone(), ..Shared::default() }
     }
 
-    /// As [`Shared::apart`], with the values that the configuration's variables have by now.
+    /// As [`Shared::apart`], with the current values of the configuration's variables.
     pub fn apart_with_values(&self) -> Shared {
         Shared { slots: self.slots.clone(), ..self.apart() }
     }
 }
 
-/// nginx's limit on internal redirects; more are a loop.
+/// nginx's limit on internal redirects; more of them mean a loop.
 pub const REDIRECTS_MAX: u32 = 10;
 
 impl Request {
-    /// A request that has not been read yet.
+    /// Returns a request that has not been read yet.
     pub fn new(generation: Rc<Generation>, conn: Rc<ConnInfo>, server: ServerId) -> Request {
         Request::with_head(generation, conn, server, Head::new(), Rc::default())
     }
@@ -279,7 +279,7 @@ impl Request {
         }
     }
 
-    /// Makes one that was cleared ready for a request of `conn`, which starts under `generation`.
+    /// Prepares a cleared request for a new request of `conn`, which starts under `generation`.
     pub fn begin(&mut self, generation: &Rc<Generation>, conn: &Rc<ConnInfo>, server: ServerId) {
         if !Rc::ptr_eq(&self.generation, generation) {
             self.generation = Rc::clone(generation);
@@ -294,7 +294,7 @@ impl Request {
         self.started_wall = rt::wall();
     }
 
-    /// Forgets everything but the memory.
+    /// Resets everything but retains the memory.
     pub fn clear(&mut self) {
         self.real_client = None;
         self.head.clear();
@@ -303,7 +303,7 @@ impl Request {
         self.host.clear();
         self.uri.clear();
         self.args.clear();
-        // A refused header section has no method; HEAD from before would take the body from its response.
+        // An invalid header section has no method. A remaining HEAD would suppress the body of the error response.
         (self.method, self.method_replaced) = (Method::Get, false);
         (self.internal, self.uri_changed, self.left_location) = (false, false, false);
         (self.is_detached, self.is_awaited) = (false, false);
@@ -317,7 +317,7 @@ impl Request {
                 subrequests.set(0);
                 id.set(None);
             }
-            // A subrequest that was given up has not ended yet.
+            // An abandoned subrequest still uses the shared state.
             None => self.shared = Rc::default(),
         }
         self.clear_captures();
@@ -331,7 +331,8 @@ impl Request {
         (self.incoming, self.body_was_streamed) = (None, false);
     }
 
-    /// A subrequest with this one's head and variables, for the same server; `None` without memory for the head.
+    /// Returns a subrequest with this request's header section and variables, for the same server; `None` if no memory
+    /// for the header section is available.
     pub fn child(&self) -> Option<Box<Request>> {
         let (generation, conn) = (Rc::clone(&self.generation), Rc::clone(&self.conn));
         let shared = Rc::clone(&self.shared);
@@ -353,61 +354,61 @@ impl Request {
         Some(child)
     }
 
-    /// The configuration of this request, the same from its first byte to its last.
+    /// Returns the configuration of this request, which never changes.
     pub fn config(&self) -> &Config {
         &self.generation.config
     }
 
-    /// The server that was chosen.
+    /// Returns the chosen server.
     pub fn server(&self) -> &Server {
         self.config().server(self.server)
     }
 
-    /// The location that was found.
+    /// Returns the current location.
     pub fn location(&self) -> &Location {
         self.config().location(self.location)
     }
 
-    /// The client: the peer of the connection, or the one behind a trusted proxy. Code that judges, counts or logs
-    /// clients uses this.
+    /// Returns the client's address: the peer of the connection, or the client behind a trusted proxy. Code that
+    /// checks, counts or logs clients uses this.
     pub fn client(&self) -> &Address {
         self.real_client.as_ref().unwrap_or(&self.conn.peer)
     }
 
-    /// The client's side of its connection, where it matters and is still there.
+    /// Returns the interface to the client, if `matters` and the connection is open.
     pub fn client_if(&self, matters: bool) -> Option<Rc<dyn Client>> {
         self.conn.client.borrow().clone().filter(|_| matters)
     }
 
-    /// The settings that hold.
+    /// Returns the settings of the current location.
     pub fn scope(&self) -> &Scope {
         &self.location().scope
     }
 
-    /// The variables of all modules.
+    /// Returns the variables of all modules.
     pub(crate) fn variables(&self) -> &'static ModuleVariables {
         self.generation.config.modules.variables()
     }
 
-    /// Notifies the modules of its location of the end.
+    /// Notifies the modules of the location of the request's end.
     pub fn end(&self) {
         self.location().plan.end(self);
     }
 
-    /// Takes the buffer in which the head was parsed.
+    /// Stores the buffer in which the header section was parsed.
     pub fn take_head(&mut self, raw: Source, start: usize) {
         self.raw = Some(raw);
         self.raw_start = start;
     }
 
-    /// Changes the received fields, for all that look at them from here on.
+    /// Changes the received header fields, for all later readers.
     pub fn change_fields(&mut self, change: impl FnOnce(&mut Head, &mut Vec<u8>)) {
         let mut bytes = self.bytes().to_vec();
         change(&mut self.head, &mut bytes);
         self.take_head(Source::Vec(bytes), 0);
     }
 
-    /// Copies the head into memory of its size, which frees the receive buffer for others: for a request that may take
+    /// Copies the header section into memory of its size and releases the receive buffer, for a request that may take
     /// long.
     pub fn leave_buffer(&mut self) {
         if let Some(Source::Buf(_)) = &self.raw {
@@ -416,26 +417,26 @@ impl Request {
         }
     }
 
-    /// The same where buffers are scarce: for each wait, of which most are short.
+    /// Does the same if buffers are scarce; called for each wait, because most waits are brief.
     pub fn leave_buffer_if_scarce(&mut self) {
         if rt::buffers_are_scarce() {
             self.leave_buffer();
         }
     }
 
-    /// Keeps the memory of a head that was sent.
+    /// Retains the memory of a header section that was sent.
     pub fn keep_spare(&mut self, mut head: Vec<u8>) {
         head.clear();
         self.spare = head;
     }
 
-    /// The received head.
+    /// Returns the received header section.
     pub fn bytes(&self) -> &[u8] {
         self.raw.as_ref().map(|raw| &raw.bytes()[self.raw_start..]).unwrap_or_default()
     }
 
-    /// The request line for logs; for an unreadable one the received part, up to its end. Where the protocol has no such
-    /// line it is made.
+    /// Returns the request line for logs; if it is invalid, the received bytes up to the end of the line. For protocols
+    /// without a request line it is generated.
     pub fn line(&self) -> Cow<'_, [u8]> {
         let bytes = self.bytes();
         match self.head.request_line().of(bytes) {
@@ -450,12 +451,12 @@ impl Request {
         }
     }
 
-    /// The first field of this name.
+    /// Returns the value of the first header field of this name.
     pub fn header(&self, id: HeaderId) -> Option<&[u8]> {
         self.head.get(self.bytes(), id)
     }
 
-    /// The method as it was written.
+    /// Returns the method as written.
     pub fn method_text(&self) -> &[u8] {
         if self.method_replaced {
             return b"GET";
@@ -463,8 +464,8 @@ impl Request {
         self.head.method_span().of(self.bytes())
     }
 
-    /// Whether the received path had escapes, or pluses, which many programs read as blanks: only then are parts of it
-    /// escaped in a query. nginx's rule; the path of a subrequest was never received.
+    /// Whether the received path had escapes, or pluses, which many programs read as blanks. Only then are captures
+    /// escaped in a query, as in nginx. The path of a subrequest was never received.
     pub fn was_encoded(&self) -> bool {
         if self.depth > 0 {
             return false;
@@ -474,7 +475,7 @@ impl Request {
         memchr::memchr2(b'%', b'+', path).is_some()
     }
 
-    /// Since the first byte of the request.
+    /// Returns the time since the first byte of the request.
     pub fn elapsed(&self) -> Duration {
         rt::now().saturating_duration_since(self.started)
     }

@@ -1,5 +1,5 @@
-//! Reading the body of a request, for every protocol: failures, limits, temporary files, and the feed of a handler that
-//! takes it piece by piece.
+//! Reads the body of a request, for every protocol: failures, limits, temporary files, and the feed of a handler that
+//! consumes it piece by piece.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,22 +12,22 @@ use transfer::body::choose;
 use transfer::incoming::{BodyAborted, IncomingBody};
 use transfer::received::{BodyInFile, ReceivedBody};
 
-/// Why a body was not read.
+/// The reason why a body was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyFailure {
-    /// This status answers the request.
+    /// The request is rejected with this status.
     Refused(u16),
-    /// As in nginx the connection ends without a response, and this status is logged.
+    /// As in nginx the connection is closed without a response, and this status is logged.
     Abandoned(u16),
 }
 
-/// A body on its way to a handler that takes it piece by piece. `R` is its protocol's state of the rest.
+/// A body that is passed to a handler piece by piece. `R` is the protocol's state of the remaining bytes.
 pub struct Feed<R> {
-    /// Where the handler takes it.
+    /// The queue from which the handler reads.
     pub incoming: Rc<IncomingBody>,
-    /// Bytes received before, which go first.
+    /// Bytes received earlier, which are passed first.
     pub held: Option<ReceivedBody>,
-    /// The rest to receive, where there is a body.
+    /// State of the bytes still to be received, if there is a body.
     pub rest: Option<R>,
     /// `client_max_body_size`
     pub most: u64,
@@ -36,13 +36,13 @@ pub struct Feed<R> {
 }
 
 impl<R> Feed<R> {
-    /// One of nothing.
+    /// Returns a feed without a body.
     pub fn of(core: &Core) -> Feed<R> {
         let (most, patience) = (core.reading.client_max_body_size, core.reading.client_body_timeout);
         Feed { incoming: Rc::default(), held: None, rest: None, most, patience }
     }
 
-    /// Returns received bytes at the pace at which they are taken.
+    /// Passes the bytes received earlier, as fast as the handler reads them.
     ///
     /// # Errors
     /// The temporary file cannot be read.
@@ -60,19 +60,20 @@ impl<R> Feed<R> {
     }
 }
 
-/// The continuation after a failure of the temporary file.
+/// How a request continues after a failure of the temporary file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WithoutFile {
-    /// Nothing: 500, as nginx answers each of them.
+    /// It fails with 500, as always in nginx.
     Fails,
-    /// The handler takes it piece by piece.
+    /// The handler reads the body piece by piece.
     Pieces,
-    /// It is kept in memory.
+    /// The body stays in memory.
     Memory,
 }
 
 impl WithoutFile {
-    /// How a body of this location is read, if the handler may take it in pieces.
+    /// Returns how a body of this location is read without a file; `takes_pieces` is whether the handler accepts
+    /// pieces.
     pub fn of(core: &Core, takes_pieces: bool) -> WithoutFile {
         match core.body_files.in_file_only {
             BodyInFile::Off if takes_pieces => WithoutFile::Pieces,
@@ -83,13 +84,13 @@ impl WithoutFile {
     }
 }
 
-/// Bytes of a body that is kept in memory for lack of a file: the default of `client_max_body_size`.
+/// Maximum size in bytes of a body that stays in memory for lack of a file: the default of `client_max_body_size`.
 pub const WITHOUT_FILE_BYTES_MAX: usize = 1 << 20;
 
-/// Such bodies of one thread: an eighth of the default `worker_connections`, 64 MiB at most.
+/// Maximum number of such bodies per thread: an eighth of the default `worker_connections`, 64 MiB at most.
 const WITHOUT_FILE_BODIES_MAX: usize = 64;
 
-/// Keeps a body in memory; `false` if it is too large, or there are too many of them.
+/// Keeps a body in memory; returns `false` if it is too large, or if too many are in memory.
 async fn keep(request: &Request, body: &mut ReceivedBody, left: u64) -> bool {
     let bodies = &request.conn.thread.room.bodies;
     let has_room = body.byte_count() + left <= WITHOUT_FILE_BYTES_MAX as u64
@@ -98,11 +99,11 @@ async fn keep(request: &Request, body: &mut ReceivedBody, left: u64) -> bool {
     has_room && body.leave_file(bodies.enter()).await.is_ok()
 }
 
-/// Moves the received bytes to a file, and logs the first time: it is slower than a larger buffer. Where that failed: how
-/// the request does without, of which `left` bytes are known to come.
+/// Moves the received bytes to a file, and logs the first time, because that is slower than a larger buffer. If the
+/// file fails, returns how the request continues without it. `left` is the number of bytes still expected.
 ///
 /// # Errors
-/// The file failed, and the request cannot do without.
+/// The file failed, and the request cannot continue without it.
 pub async fn spill(
     request: &Request,
     core: &Core,

@@ -1,4 +1,4 @@
-//! The response before it is sent: head fields as values, the body as a source that is never copied here.
+//! The response before it is sent: header fields as values, and a body source that is never copied here.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -18,13 +18,13 @@ use transfer::body::source::BodySource;
 /// A response.
 #[derive(Default)]
 pub struct Response {
-    /// Status; 0 while it is undecided.
+    /// Status code; 0 while undecided.
     pub status: u16,
     /// `Content-Type`
     pub content_type: ContentType,
-    /// Body bytes, when known.
+    /// Length of the body in bytes, if known.
     pub content_length: Option<u64>,
-    /// Seconds since 1970.
+    /// `Last-Modified`, in seconds since 1970.
     pub last_modified: Option<i64>,
     /// `ETag`
     pub etag: Option<Etag>,
@@ -32,62 +32,62 @@ pub struct Response {
     pub location: Option<Vec<u8>>,
     /// `Content-Range`
     pub content_range: Option<Vec<u8>>,
-    /// Values of `WWW-Authenticate`: the challenge for the client. An error page keeps them.
+    /// Values of `WWW-Authenticate`, which an error page retains.
     pub www_authenticate: Vec<Vec<u8>>,
     /// Whether ranges of the body may be requested.
     pub allow_ranges: bool,
-    /// Further fields in order.
+    /// Further header fields, in order.
     pub fields: Vec<(Vec<u8>, Vec<u8>)>,
     /// The body.
     pub body: Body,
-    /// Whether another server has judged the client's conditions already, so that none is judged here.
+    /// Whether the upstream has evaluated the request's preconditions already, so that none is evaluated here.
     pub is_judged: bool,
-    /// Whether it is a response that a cache stores; its dates are compared by RFC 9111 section 4.3.2.
+    /// Whether this is a stored response of a cache; its dates are compared by RFC 9111 section 4.3.2.
     pub is_stored: bool,
-    /// The upstream's text behind the number of its status.
+    /// The reason phrase of the upstream.
     pub reason: Option<Reason>,
-    /// `Server` of another server, in the place of this one's own.
+    /// `Server` of the upstream, which replaces this server's own.
     pub server: Option<Vec<u8>>,
-    /// `Date` of another server.
+    /// `Date` of the upstream.
     pub date: Option<Vec<u8>>,
-    /// The stages that change the body, in order.
+    /// The filters of the body, in order.
     pub filters: Vec<Box<dyn BodyFilter>>,
-    /// The encoder behind those, after the responses of subrequests were inserted.
+    /// The encoder after the filters, and after the responses of subrequests were inserted.
     pub encoder: Option<Box<Encoder>>,
-    /// The charset that another server requests for the text (`X-Accel-Charset`).
+    /// The charset that the upstream requests for the text (`X-Accel-Charset`).
     pub charset_override: Option<Box<[u8]>>,
-    /// Charset of a text, sent behind its type.
+    /// Charset of a text, appended to its media type.
     pub charset: Option<Cow<'static, [u8]>>,
-    /// Whether the response depends on `Accept-Encoding`, which `gzip_vary` makes visible.
+    /// Whether the response depends on `Accept-Encoding`, so that `gzip_vary` adds `Vary`.
     pub vary_accept_encoding: bool,
-    /// Make the fields that follow the body.
+    /// Functions that create the trailer section.
     pub trailers: Vec<Trailers>,
-    /// The fields that followed it, for the log.
+    /// The trailer fields that were sent, for the log.
     pub sent_trailers: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Set by a filter that replaces the response by an error, which may have a page.
+    /// Status of the error by which a filter replaces the response.
     pub refusal: Option<u16>,
-    /// Whether the body goes out in chunks, known when the head is written.
+    /// Whether the body is sent in chunked coding; set when the header section is written.
     pub chunked: bool,
 }
 
-/// The words behind the number of a status; they mean nothing behind another number.
+/// The reason phrase of a status; it is ignored for any other status.
 #[derive(Clone, Debug)]
 pub struct Reason {
     /// The status.
     pub status: u16,
-    /// Nothing if they equal those of this server.
+    /// The reason phrase; nothing if it equals that of this server.
     pub text: Option<Vec<u8>>,
 }
 
 impl Reason {
-    /// The upstream's text of this status.
+    /// Returns the upstream's reason phrase for this status.
     pub fn new(status: StatusCode, text: &[u8]) -> Reason {
         let is_ours = !text.is_empty() && text == status.reason().as_bytes();
         Reason { status: status.code(), text: (!is_ours).then(|| text.to_vec()) }
     }
 }
 
-/// Appends the fields that follow a body to [`Response::sent_trailers`], when it has been sent.
+/// Appends trailer fields to [`Response::sent_trailers`] after the body was sent.
 pub type Trailers = fn(&mut Request);
 
 impl std::fmt::Debug for Response {
@@ -105,17 +105,17 @@ impl std::fmt::Debug for Response {
 /// The media type of a response.
 #[derive(Debug, Default)]
 pub enum ContentType {
-    /// It has none.
+    /// No media type.
     #[default]
     None,
-    /// That of the URI's extension, else the default of the location.
+    /// The type of the URI's extension, else the default of the location.
     OfUri,
     /// This text.
     Text(Cow<'static, str>),
 }
 
 impl ContentType {
-    /// The text for `request`, whose response has this type.
+    /// Returns the media type of `request`'s response.
     pub fn of<'r>(&'r self, request: &'r Request) -> Option<&'r str> {
         let text = match self {
             ContentType::None => return None,
@@ -129,7 +129,7 @@ impl ContentType {
     }
 }
 
-/// Where the bytes of a body come from.
+/// The source of a body.
 #[derive(Default)]
 pub enum Body {
     /// None.
@@ -137,15 +137,15 @@ pub enum Body {
     None,
     /// Bytes in memory.
     Bytes(Source),
-    /// A part of some.
+    /// A range of bytes in memory.
     Slice(Source, Range<usize>),
     /// A file, or ranges of one.
     File(FileBody),
-    /// Another body that can be read from any offset, or pieces of it.
+    /// Another body that can be read from any offset, or ranges of it.
     Ranged(RangedBody),
-    /// Bytes that arrive while they are sent.
+    /// Bytes that arrive while the response is sent.
     Source(Box<dyn BodySource>),
-    /// None: the connection changes its protocol, and bytes are passed between both ends.
+    /// No body: the connection switches protocols, and bytes are passed between both ends.
     Tunnel(Box<dyn Takeover>),
 }
 
@@ -164,9 +164,9 @@ impl std::fmt::Debug for Body {
 }
 
 impl Response {
-    /// Forgets everything but the memory.
+    /// Resets everything but retains the memory.
     pub fn clear(&mut self) {
-        // One by one: most of it was never set, and checking that costs less than resetting all of it.
+        // Field by field: most fields were never set, and checking costs less than resetting all of them.
         let Response {
             status,
             content_type,
@@ -208,12 +208,12 @@ impl Response {
         sent_trailers.clear();
     }
 
-    /// The body will differ from the file on the disk: fields that describe the file are removed, as in nginx, and it
-    /// has no ranges any more. `keep_date` keeps `Last-Modified`, which some modules allow.
+    /// Removes the fields that describe the file, as nginx does, because the body will differ from it. Ranges are no
+    /// longer possible. `keep_date` retains `Last-Modified`, which some modules allow.
     pub fn becomes_another(&mut self, keep_date: bool) {
         self.content_length = None;
         self.allow_ranges = false;
-        // Promised by another server, for its own form of the body.
+        // The upstream promised ranges of its own form of the body.
         self.remove_field(b"Accept-Ranges");
         match keep_date {
             true => self.weaken_etag(),
@@ -221,40 +221,40 @@ impl Response {
         }
     }
 
-    /// The same content in another form: equal for a reader, not byte for byte (RFC 9110 section 8.8.1).
+    /// Weakens the entity tag, because the body is equivalent but not identical byte for byte (RFC 9110 section 8.8.1).
     pub fn weaken_etag(&mut self) {
         self.etag = self.etag.take().and_then(Etag::weakened);
     }
 
-    /// The first field of this name, which is compared without case.
+    /// Returns the first field of this name, which is case-insensitive.
     pub fn field(&self, name: &[u8]) -> Option<&[u8]> {
         let mut same = self.fields.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));
         same.next().map(|(_, value)| value.as_slice())
     }
 
-    /// Takes away all fields of this name.
+    /// Removes all fields of this name.
     pub fn remove_field(&mut self, name: &[u8]) {
         self.fields.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
     }
 
-    /// Whether the body cannot go from its source to the socket as it is.
+    /// Whether the body must pass the filter chain on its way to the socket.
     pub fn is_filtered(&self) -> bool {
         self.is_changed()
             || (self.content_length.is_none() && !matches!(self.body, Body::None | Body::Tunnel(_)))
     }
 
-    /// Whether something changes the body on its way, or adds to it.
+    /// Whether a filter, the encoder or trailers change the body.
     pub fn is_changed(&self) -> bool {
         !self.filters.is_empty() || self.encoder.is_some() || !self.trailers.is_empty()
     }
 
-    /// Whether nothing follows the head, whatever was made (RFC 9110 sections 15.3.5 and 15.4.5). A HEAD
-    /// request is the other reason for that.
+    /// Whether the status excludes a body, whatever was produced (RFC 9110 sections 15.3.5 and 15.4.5). The other
+    /// reason for no body is a HEAD request.
     pub fn has_no_content(&self) -> bool {
         matches!(self.status, 204 | 304)
     }
 
-    /// Answers with bytes.
+    /// Sets a body of these bytes.
     pub fn set_bytes(&mut self, source: Source) {
         self.content_length = Some(source.bytes().len() as u64);
         self.body = Body::Bytes(source);

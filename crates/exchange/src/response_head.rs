@@ -9,8 +9,7 @@ use crate::request::Request;
 use crate::response::Response;
 use crate::settings::core::Core;
 
-/// Passes the server's own fields to `write`. Fields of HTTP/1 alone, about chunks and the connection, are not among
-/// them.
+/// Passes the server's own fields to `write`, without those that exist only in HTTP/1, about chunks and the connection.
 pub fn with<R>(request: &Request, core: &Core, write: impl FnOnce(ResponseHead<'_>) -> R) -> R {
     let response = &request.response;
     let status = StatusCode::new(response.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -20,8 +19,8 @@ pub fn with<R>(request: &Request, core: &Core, write: impl FnOnce(ResponseHead<'
     if let Some(theirs) = response.date.as_deref().and_then(http::date::parse_http) {
         date = http::date::http(theirs);
     }
-    // 204 has no content, so neither has it a length (RFC 9110 section 8.6). A type is of no use then, but another
-    // server's is passed on, as in nginx.
+    // 204 has no content, so it has no length either (RFC 9110 section 8.6). A content type is useless then, but that
+    // of an upstream is passed on, as in nginx.
     let has_content = response.status != 204;
     let has_type = has_content || response.reason.is_some();
     write(ResponseHead {
@@ -38,15 +37,15 @@ pub fn with<R>(request: &Request, core: &Core, write: impl FnOnce(ResponseHead<'
     })
 }
 
-/// The upstream's text behind the number of the status, where the status is unchanged.
+/// Returns the upstream's reason phrase, if the status is unchanged.
 fn reason(response: &Response) -> Option<&[u8]> {
     let reason = response.reason.as_ref().filter(|reason| reason.status == response.status)?;
     reason.text.as_deref()
 }
 
-/// Hands the fields to `field` that not every response has. They come behind the server's own.
+/// Passes the fields to `field` that not every response has. They follow the server's own fields.
 pub fn each_other_field(response: &Response, mut field: impl FnMut(&[u8], &[u8])) {
-    // Where nginx has it: the access phase is behind it when other fields are made.
+    // First, as in nginx: the access phase precedes the creation of the other fields.
     for value in &response.www_authenticate {
         field(b"WWW-Authenticate", value);
     }

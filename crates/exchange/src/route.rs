@@ -1,4 +1,4 @@
-//! Where a request would go: listener, server and location, found in the tables that requests use. For `ringroad explain`.
+//! Finds listener, server and location of a request, in the tables that requests use. For `ringroad explain`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,20 +9,20 @@ use crate::network::Network;
 use crate::settings::listen::ListenAddr;
 use crate::settings::locations::Locations;
 
-/// The way of a request as far as tables decide it.
+/// The route of a request, as far as the tables decide it.
 #[derive(Debug)]
 pub struct Route {
-    /// The socket that takes the connection.
+    /// The listening socket that accepts the connection.
     pub listener: String,
-    /// Whether connections to it speak TLS.
+    /// Whether connections to it use TLS.
     pub is_tls: bool,
-    /// The place of the server among all of the configuration.
+    /// The index of the server in the configuration.
     pub server: usize,
-    /// Whether a name led to it, or it is the default.
+    /// Whether a name selected it; otherwise it is the default.
     pub is_named: bool,
 }
 
-/// The socket and the server of a request. `ip` is the address of the URL, if it has one.
+/// Returns the socket and the server of a request. `ip` is the address in the URL, if it has one.
 pub fn route(config: &Config, ip: Option<IpAddr>, port: u16, host: &[u8]) -> Result<Route, String> {
     let inet = |address: &ListenAddr| match address {
         ListenAddr::Inet(address) => Some(*address),
@@ -64,13 +64,13 @@ pub fn route(config: &Config, ip: Option<IpAddr>, port: u16, host: &[u8]) -> Res
 /// The location of a path in a server.
 #[derive(Debug)]
 pub struct Place {
-    /// The locations from the outermost to the one that was found, as they are written; none is the server itself.
+    /// The locations from the outermost to the innermost, as written; empty for the server's own settings.
     pub chain: Vec<String>,
     /// Other locations that were checked, and why they do not match.
     pub losers: Vec<(String, Candidate)>,
-    /// How the innermost was found.
+    /// How the innermost location was found.
     pub how: Option<Candidate>,
-    /// A location of the server depends on a variable, which is not known here.
+    /// Whether a location of the server depends on a variable, which is unknown here.
     pub has_predicates: bool,
     id: LocationId,
 }
@@ -103,13 +103,13 @@ pub fn place(config: &Config, server: usize, uri: &[u8]) -> Result<Place, String
     Ok(Place { chain, losers, how, has_predicates: server.locations.has_predicates(), id })
 }
 
-/// Whether the text of `allow` or `deny` covers an address: `all`, an address or a network.
+/// Whether the argument of `allow` or `deny` includes an address: `all`, an address or a network.
 pub fn covers(text: &str, ip: IpAddr) -> bool {
     let client = Address::Inet(SocketAddr::new(ip, 0));
     text == "all" || Network::parse(text).is_some_and(|(network, _)| network.includes(&client))
 }
 
-/// The way to a location through those around it.
+/// Finds the path to a location through the enclosing locations.
 fn trace(config: &Config, tables: &Locations, id: LocationId, chain: &mut Vec<LocationId>) -> bool {
     for candidate in tables.all() {
         chain.push(candidate);
@@ -121,7 +121,7 @@ fn trace(config: &Config, tables: &Locations, id: LocationId, chain: &mut Vec<Lo
     false
 }
 
-/// The engine for the body of a file of this size.
+/// Returns the engine for the body of a file of this size.
 pub fn mover(config: &Config, caps: &io::engine::Caps, place: &Place, bytes: u64) -> String {
     transfer::body::choose::mover(&config.location(place.id).scope.core.sending, caps, bytes).to_string()
 }

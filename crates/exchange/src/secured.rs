@@ -1,4 +1,4 @@
-//! The result of a connection's handshake, and the verdict on its client's certificate.
+//! The result of a connection's TLS handshake, and the verification result of its client's certificate.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -16,52 +16,52 @@ pub enum VerifyClient {
     /// No certificate is required.
     #[default]
     Off,
-    /// One is needed.
+    /// A valid certificate is required.
     On,
-    /// One that is shown has to be trusted.
+    /// If a certificate is sent, it has to be trusted.
     Optional,
-    /// One that is shown need not come from a root that is known.
+    /// If a certificate is sent, its root CA may be unknown.
     OptionalNoCa,
 }
 
-/// The result of a handshake. It lives as long as its connection, which may be idle for long: no more is kept than requests
-/// may ask for.
+/// The result of a handshake. It lives as long as its connection, which may be idle for long. So it contains only data
+/// that requests can use.
 #[derive(Debug, Default)]
 pub struct Secured {
-    /// The server's name in the hello.
+    /// The server name (SNI) of the ClientHello.
     pub name: Option<Box<str>>,
-    /// The client's offer.
+    /// The versions, ciphers and groups that the client offered.
     pub offer: Offer,
-    /// nginx's name of the version.
+    /// nginx's name of the protocol version.
     pub protocol: &'static str,
     /// OpenSSL's name of the cipher suite.
     pub cipher: &'static str,
-    /// OpenSSL's name of the group of the key exchange.
+    /// OpenSSL's name of the key exchange group.
     pub curve: &'static str,
     /// The protocol that ALPN agreed on.
     pub alpn: Vec<u8>,
     /// Whether the session was resumed.
     pub is_resumed: bool,
-    /// The identifier of the session, and the schemes of signatures.
+    /// The session identifier, and the signature schemes.
     pub seen: Seen,
     /// The client's certificate.
     pub client: Option<Box<ClientCertificate>>,
-    /// The verdict on it, where the server judges certificates and one was shown.
+    /// The verification result, if the server verifies certificates and the client sent one.
     pub verdict: Option<Result<(), Distrust>>,
-    /// For the connection of early data, which is served before the handshake has ended.
+    /// The progress of the handshake, for a connection with early data, which is served before the handshake ends.
     pub early: Option<Progress>,
 }
 
 /// The certificate of a client.
 pub struct ClientCertificate {
-    /// In DER.
+    /// The certificate in DER.
     pub der: Vec<u8>,
-    /// The same, read when a variable first asks for a part of it.
+    /// The parsed certificate, created when a variable first needs it.
     parsed: OnceCell<Option<Certificate>>,
 }
 
 impl ClientCertificate {
-    /// The certificate; nothing where it cannot be read.
+    /// Returns the parsed certificate; nothing if it is invalid.
     pub fn parsed(&self) -> Option<&Certificate> {
         self.parsed.get_or_init(|| Certificate::from_der(&self.der)).as_ref()
     }
@@ -74,13 +74,13 @@ impl fmt::Debug for ClientCertificate {
 }
 
 impl Secured {
-    /// The facts known before the handshake continues: the hello.
+    /// Returns the facts known from the ClientHello, before the handshake continues.
     pub fn hello(hello: &Hello) -> Rc<Secured> {
         let name = hello.name.as_deref().map(Box::from);
         Rc::new(Secured { name, offer: Offer::of(hello), ..Secured::default() })
     }
 
-    /// Facts after a handshake.
+    /// Returns the facts after a handshake.
     pub fn new(
         handshaken: &Handshaken,
         hello: &Hello,

@@ -1,4 +1,4 @@
-//! Sends a response that is not in memory as a whole: its body is read, filtered or received while it leaves.
+//! Sends a response that is not completely in memory: its body is read, filtered or received while it is sent.
 //!
 //! The [`Outlet`] hides the protocol of the client.
 
@@ -13,7 +13,7 @@ use crate::streaming;
 use telemetry::{Level, Reason};
 use transfer::body::{self, BodyError, Outlet, SendError};
 
-/// Sends `head` and the body of the response behind it, by the cheapest way there is.
+/// Sends `head` and the body of the response, with the cheapest method available.
 pub async fn send(outlet: &mut dyn Outlet, head: Vec<u8>, request: &mut Request) -> Result<(), BodyError> {
     if request.method == Method::Head || request.response.has_no_content() {
         outlet.begin(head);
@@ -47,7 +47,7 @@ pub async fn send(outlet: &mut dyn Outlet, head: Vec<u8>, request: &mut Request)
     Ok(outlet.end(&[]).await?)
 }
 
-/// Logs why the rest of a response was not sent.
+/// Logs why a response was not sent completely.
 pub fn log_failure(request: &Request, error: &BodyError) {
     let mut path = Vec::new();
     files::path_of(request, &request.uri, &mut path);
@@ -70,7 +70,7 @@ pub fn log_failure(request: &Request, error: &BodyError) {
                 format_args!("\"{path}\" ends at byte {at}, it was longer when it was opened, {doing}");
             request.log(Level::Alert, what);
         }
-        // Said where it happened, with the reason, or by the module that passed the request on.
+        // Already logged with the reason where it happened, or by the proxying module.
         BodyError::Filter | BodyError::Broken | BodyError::Reset(_) => {}
         BodyError::NoMemory => {
             let what = format_args!("no buffer for \"{path}\": the pool of this thread is at its limit");

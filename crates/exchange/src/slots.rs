@@ -1,8 +1,8 @@
 //! Values of the configuration's variables in a request: the slots of `set`, `map` and others, and the groups of the
-//! last match.
+//! last regular expression match.
 //!
 //! Both change while a template is rendered from a shared reference to the request, so they are cells. A request that
-//! uses neither has empty vectors and no other cost.
+//! uses neither has empty vectors and no further cost.
 
 use std::cell::{Cell, RefCell};
 
@@ -11,15 +11,15 @@ use crate::request::Request;
 use crate::variables::Origin;
 use telemetry::Level;
 
-/// How many values may be computed inside of one another. nginx's number; chains in real configurations have
-/// a few links, so this is met by loops, and by nothing else before the stack is full.
+/// Maximum nesting of value computations. nginx's number; chains in real configurations have a few links, so only loops
+/// reach it, and before the stack is full.
 const DEPTH_MAX: u32 = 100;
 
 /// The values of a request.
 #[derive(Clone, Debug, Default)]
 pub struct Slots {
     values: RefCell<Vec<Value>>,
-    /// Values that are being computed, each inside of the one before.
+    /// Number of nested computations in progress.
     depth: Cell<u32>,
 }
 
@@ -29,26 +29,26 @@ enum Value {
     /// Neither computed nor assigned.
     #[default]
     Unset,
-    /// It is being computed, so a read now is recursive.
+    /// Its computation is in progress, so a read now is recursive.
     Pending,
-    /// It was computed and has no value.
+    /// Computed without a value.
     Nothing,
     /// Assigned, or computed.
     Text(Vec<u8>),
 }
 
-/// The result of a read of a slot.
+/// The result of reading a slot.
 enum Look {
-    /// The response; whether there was a value that is now in the output.
+    /// The slot is known; whether it has a value, which was appended to the output.
     Answer(bool),
-    /// It has to be made.
+    /// The value has to be computed.
     Unset,
-    /// It is being made.
+    /// The value is being computed.
     Pending,
 }
 
 impl Slots {
-    /// Forgets all values but not the memory of the table.
+    /// Drops all values and retains the memory of the table.
     pub fn clear(&mut self) {
         self.values.get_mut().clear();
         self.depth.set(0);
@@ -66,7 +66,7 @@ impl Slots {
         }
     }
 
-    /// `len` is that of the configuration's table: the vector grows once, to its final length.
+    /// Stores a value. `len` is the number of slots in the configuration, so that the vector grows only once.
     fn put(&self, slot: u32, value: Value, len: usize) {
         let mut values = self.values.borrow_mut();
         if values.len() <= slot as usize {
@@ -76,7 +76,7 @@ impl Slots {
     }
 }
 
-/// The subject of the last regular expression, and its groups.
+/// The subject and the groups of the last regular expression.
 #[derive(Clone, Debug, Default)]
 pub struct Captures(RefCell<Matched>);
 
@@ -88,8 +88,7 @@ struct Matched {
 }
 
 impl Request {
-    /// Appends the value of a variable that the configuration defines, computed now if necessary; `false` when there is
-    /// none.
+    /// Appends the value of a variable of the configuration, computing it if necessary; returns `false` if it has none.
     pub fn slot(&self, slot: u32, out: &mut Vec<u8>) -> bool {
         match self.shared.slots.look(slot, out) {
             Look::Answer(found) => found,
@@ -98,12 +97,12 @@ impl Request {
         }
     }
 
-    /// Gives a variable of the configuration a value, which it keeps to the end of the request.
+    /// Sets the value of a variable of the configuration until the end of the request.
     pub fn set_slot(&self, slot: u32, value: Vec<u8>) {
         self.shared.slots.put(slot, Value::Text(value), self.config().http.registry.count());
     }
 
-    /// The value of a slot that nothing has assigned.
+    /// Appends the value of an unassigned slot.
     fn make(&self, slot: u32, out: &mut Vec<u8>) -> bool {
         let registry = &self.config().http.registry;
         match registry.origin(slot) {
@@ -126,14 +125,14 @@ impl Request {
                     let name = registry.name(slot);
                     self.log(Level::Warn, format_args!("using uninitialized \"{name}\" variable"));
                 }
-                // Kept, so that the warning comes once.
+                // Stored, so that the warning is logged only once.
                 self.set_slot(slot, Vec::new());
                 true
             }
         }
     }
 
-    /// Computes a value out of others, which may lead back to it: behind too many steps there is no value.
+    /// Computes a value from other values, which may be recursive; beyond the maximum depth there is no value.
     pub fn nested(&self, name: &str, compute: impl FnOnce() -> bool) -> bool {
         let depth = self.shared.slots.depth.get();
         if depth >= DEPTH_MAX {
@@ -157,7 +156,7 @@ impl Request {
         span.map(|(start, end)| out.extend_from_slice(&subject[start..end])).is_some()
     }
 
-    /// Remembers a match of `subject`.
+    /// Stores a match of `subject`.
     pub fn set_captures(&self, subject: &[u8], groups: impl Iterator<Item = Option<(usize, usize)>>) {
         let mut matched = self.captures.0.borrow_mut();
         matched.subject.clear();
@@ -166,21 +165,21 @@ impl Request {
         matched.spans.extend(groups);
     }
 
-    /// Forgets the last match, as conditions and rewrites do that find none.
+    /// Clears the last match, as conditions and rewrites without a match do.
     pub fn clear_captures(&self) {
         self.captures.0.borrow_mut().spans.clear();
     }
 }
 
 impl GaveUp<'_> {
-    /// Writes it to the log.
+    /// Logs the aborted search.
     pub fn tell(&self, subject: &[u8], request: &Request) {
         request.log(Level::Alert, format_args!("{}", self.words(subject)));
     }
 }
 
 impl Match<'_> {
-    /// Makes the groups known to the request as `$1` and by name.
+    /// Stores the groups in the request, as `$1` and by name.
     pub fn store(&self, subject: &[u8], request: &Request) {
         request.set_captures(subject, self.spans());
         for (slot, (start, end)) in self.named() {

@@ -1,8 +1,8 @@
-//! A file that is temporary until it is complete, and then gets its name in one step: copies of responses (`proxy_store`)
+//! A file that is temporary until it is complete, and is then renamed in one step: copies of responses (`proxy_store`)
 //! and uploads (`dav`).
 //!
-//! Writes go through the disk engine of the location. The last step is a few calls that a thread for long work makes in
-//! a row, since each may wait for the disk.
+//! Writes use the disk engine of the location. The last step is a few system calls, which a thread for long work makes
+//! in a row, because each of them may block on the disk.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,28 +23,29 @@ use transfer::received;
 /// The destination of a file.
 #[derive(Clone, Debug)]
 pub struct Destination {
-    /// Where it will be.
+    /// The final path.
     pub path: PathBuf,
     /// The directory of temporary files.
     pub temp: PathBuf,
-    /// The digits of its levels.
+    /// The number of digits of each directory level.
     pub levels: Vec<u8>,
-    /// Permission bits; directories get the same, and those with a right to read get the right to enter.
+    /// Permission bits of the file. Directories get the same bits, and search permission wherever they have read
+    /// permission.
     pub mode: u32,
-    /// Whether missing directories above it are made.
+    /// Whether missing parent directories are created.
     pub makes_folders: bool,
-    /// The time of its content, which becomes the file's.
+    /// The modification time to set.
     pub modified: Option<i64>,
-    /// Bytes of the whole, if known.
+    /// Expected length in bytes, if known.
     pub length: Option<u64>,
     /// The engine that writes it.
     pub via: DiskVia,
 }
 
-/// Why a file was given up: what failed, where, and why.
+/// The reason for a failure: the call, the path, and the error.
 pub type Fault = (&'static str, PathBuf, Errno);
 
-/// Writes a file. Dropped before it is complete, it takes the temporary one away.
+/// Writes a file. If dropped before the file is complete, it removes the temporary file.
 pub struct Writer {
     plan: Destination,
     thread: Rc<Thread>,
@@ -52,19 +53,19 @@ pub struct Writer {
     written: u64,
 }
 
-/// Bytes of one write: a buffer of the pool.
+/// Maximum number of bytes per write: a buffer of the pool.
 const WRITE_MAX: usize = 256 << 10;
 
 impl Writer {
-    /// A writer to that destination; nothing is there yet.
+    /// Returns a writer to this destination; no file is created yet.
     pub fn new(plan: Destination, thread: Rc<Thread>) -> Writer {
         Writer { plan, thread, file: None, written: 0 }
     }
 
-    /// Takes bytes.
+    /// Appends bytes.
     pub async fn append(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         let (file, path) = self.opened().await?;
-        // Kept at once: a copy that fails takes its file away.
+        // Stored immediately, so that the file is removed if a write fails.
         self.file = Some((file.clone(), path.clone()));
         for piece in bytes.chunks(WRITE_MAX) {
             let mut room = DiskRoom::new(&self.thread, &self.plan.temp);
@@ -78,7 +79,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The temporary file, made for the first piece.
+    /// Returns the temporary file, which is created for the first piece.
     async fn opened(&mut self) -> Result<(rt::File, PathBuf), Fault> {
         if let Some(opened) = self.file.take() {
             return Ok(opened);
@@ -92,17 +93,17 @@ impl Writer {
         }
     }
 
-    /// Gives the file its name, unless it turned out shorter or longer than it was said to be. An empty one is made here.
+    /// Renames the file to its final path, unless its length differs from the expected length. Creates an empty file if nothing was written.
     pub async fn publish(mut self) -> Result<(), Fault> {
         if self.plan.length.is_some_and(|length| length != self.written) {
             return Ok(());
         }
         let (file, temp) = self.opened().await?;
-        // A process that opens the name finds all bytes: the kernel shows written bytes, flushed or not.
+        // A process that opens the file reads all bytes, because written bytes are visible even before they are flushed.
         file.close().await;
         let plan = self.plan.clone();
         let from = temp.clone();
-        // Several calls that may wait for the disk, on a thread that may.
+        // Several calls that may block on the disk run on a thread that may block.
         let done = rt::offload(move || finish(&from, &plan)).await;
         let done = done.unwrap_or_else(|| Err(("rename", temp.clone(), Errno::IO)));
         if done.is_err() {
@@ -124,7 +125,7 @@ impl Drop for Writer {
 fn remove(path: PathBuf, via: DiskVia) {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return };
     rt::spawn(async move {
-        // Nothing follows from a failure: the name is not used again.
+        // A failure has no consequences, because the name is not used again.
         let _ = rt::file::unlink(path, DeviceId::default(), via).await;
     });
 }
@@ -138,12 +139,12 @@ async fn write_piece(file: &rt::File, offset: u64, bytes: &[u8], via: DiskVia) -
     result.map(drop)
 }
 
-/// Permissions, time, the folders above it, and the name at last.
+/// Sets permissions and time, creates the parent directories, and finally renames the file.
 #[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
 fn finish(temp: &Path, plan: &Destination) -> Result<(), Fault> {
-    // Before it has its name, so that no process opens it with the wrong permissions.
+    // Before the rename, so that no process opens the file with the wrong permissions.
     dress(temp, plan)?;
-    // In one step: readers of an older file keep that, and new ones find the new one.
+    // The rename is atomic: readers of an older file continue with it, new readers open the new file.
     let mut renamed = rustix::fs::rename(temp, &plan.path);
     if renamed == Err(Errno::NOENT) && plan.makes_folders {
         let mode = Mode::from_raw_mode(folder_mode(plan.mode));
@@ -156,13 +157,13 @@ fn finish(temp: &Path, plan: &Destination) -> Result<(), Fault> {
     }
 }
 
-/// The permissions of directories for files with these: readers of the files may also enter their directories, as in
-/// nginx.
+/// Returns the permissions of directories for files with these permissions: readers of the files may also search the
+/// directories, as in nginx.
 pub fn folder_mode(mode: u32) -> u32 {
     mode | (mode & 0o444) >> 2
 }
 
-/// Permission bits as `proxy_store_access` and `dav_access` write them. nginx's rule: without `user:` the owner may read
+/// Parses the permission bits of `proxy_store_access` and `dav_access`. As in nginx, without `user:` the owner may read
 /// and write.
 pub fn access(cx: &Cx<'_>) -> Result<u32, Error> {
     let (mut mode, mut user) = (0, 0o600);
@@ -198,11 +199,11 @@ fn dress(path: &Path, plan: &Destination) -> Result<(), Fault> {
     set.map_err(|errno| ("utimensat", path.to_owned(), errno))
 }
 
-/// On another file system the copy is made beside its place, so that it still appears as a whole.
+/// Copies the file to another file system, first to a temporary name in the final directory, so that the rename is atomic.
 #[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
 fn copy_over(temp: &Path, plan: &Destination) -> Result<(), Fault> {
     let mut name = plan.path.clone().into_os_string();
-    // The name of the temporary file is unique.
+    // The temporary file's name makes this name unique.
     name.push(".");
     name.push(temp.file_name().unwrap_or_default());
     let beside = PathBuf::from(name);

@@ -12,10 +12,10 @@ use transfer::body::outlet::Trailers;
 use transfer::body::source::{BodySource, Next, next};
 use transfer::body::{BodyError, Outlet, SendError, buffer_turns};
 
-/// Pieces of one send, so that the header section and their framing have room beside them.
+/// Maximum number of pieces per send, which leaves segments for the header section and the framing.
 const PIECES_MAX: usize = SEGMENTS_MAX - 5;
 
-/// Sends `head` and the body behind it, which nothing changes on its way: its pieces are passed on without a copy.
+/// Sends `head` and an unfiltered body, whose pieces are passed on without a copy.
 pub async fn send(
     outlet: &mut dyn Outlet,
     head: Vec<u8>,
@@ -24,10 +24,10 @@ pub async fn send(
 ) -> Result<(), BodyError> {
     let mut left = Left(request.response.content_length);
     outlet.begin(head);
-    // The header section of a stream of events does not wait for the first event. A body of known length is no such stream.
+    // The header section of an event stream must not wait for the first event. A body of known length is no event stream.
     let mut waits = !stream.is_unbuffered() && left.0.is_some();
     if !waits {
-        // The task that reads the body goes first: often the first piece is received already.
+        // The task that reads the body runs first: often the first piece has already arrived.
         rt::step_aside().await;
     }
     let (mut ahead, mut had_a_turn) = (None, false);
@@ -38,17 +38,17 @@ pub async fn send(
             stream.set_room(room);
         }
         let gone = client::gone(request.client_if(stream.minds_client()));
-        // While bodies take turns, no read is started that must wait for an earlier send.
+        // While bodies take turns for buffers, no read is started that must wait for an earlier send.
         let most = if takes_turns { Some(1) } else { outlet.chunk_bytes() };
         let gathering = Gathering { first: ahead.take(), waits, most, looks_ahead: !takes_turns };
         let gathered = select(gathering.run(stream), gone).await;
         let (pieces, state) = match gathered {
             Either::Left(gathered) => gathered,
-            // Without a send, a failure would go unnoticed.
+            // Without a send, a closed connection would go unnoticed.
             Either::Right(()) => return Err(SendError::Gone(Errno::CONNRESET).into()),
         };
         if let (State::Pause, true, false) = (&state, pieces.is_empty(), had_a_turn) {
-            // Bytes received in this turn leave along with the header section.
+            // Bytes received in this event-loop turn are sent with the header section.
             had_a_turn = true;
             rt::yield_now().await;
             continue;
@@ -62,7 +62,7 @@ pub async fn send(
             State::Pause => outlet.pause().await?,
             State::Over => break,
             State::Broken(error) => {
-                // Bytes before the error are valid and are sent.
+                // Bytes that precede the error are valid, so they are sent.
                 outlet.pause().await?;
                 return Err(error);
             }
@@ -72,16 +72,16 @@ pub async fn send(
     if !left.is_complete() {
         return Err(BodyError::Broken);
     }
-    // A client of HTTP/1.0 does not get them. As in nginx the log shows them all the same.
+    // An HTTP/1.0 client does not receive trailers. As in nginx they are logged nevertheless.
     request.response.sent_trailers = stream.trailers();
     Ok(outlet.end(trailers(request)).await?)
 }
 
-/// The state behind the pieces of one send.
+/// The state after the pieces of one send.
 enum State {
-    /// This piece, which is in memory.
+    /// A further piece is in memory.
     More(Source),
-    /// A piece that is not in memory yet. The origin may send it in a moment or in an hour.
+    /// The next piece has not arrived yet; this may take any time.
     Pause,
     Over,
     Broken(BodyError),
@@ -89,18 +89,18 @@ enum State {
 
 /// How the pieces of one send are collected.
 struct Gathering {
-    /// A piece in memory.
+    /// A piece that is already in memory.
     first: Option<Source>,
-    /// Whether the first piece is waited for.
+    /// Whether to wait for the first piece.
     waits: bool,
-    /// Bytes from which on no further piece is added.
+    /// Number of bytes at which no further piece is added.
     most: Option<u64>,
-    /// Whether the piece behind a full send is taken from the stream.
+    /// Whether the piece after a full send is read from the stream.
     looks_ahead: bool,
 }
 
 impl Gathering {
-    /// The pieces in memory, and the state behind them.
+    /// Returns the pieces in memory, and the state after them.
     async fn run(self, stream: &mut dyn BodySource) -> (SmallVec<[Source; 4]>, State) {
         let mut pieces: SmallVec<[Source; 4]> = self.first.into_iter().collect();
         let mut bytes: usize = pieces.iter().map(|piece| piece.bytes().len()).sum();
@@ -124,7 +124,7 @@ impl Gathering {
     }
 }
 
-/// Bytes that are left of the announced length; nothing without one.
+/// Remaining bytes of the announced length; nothing if there is none.
 struct Left(Option<u64>);
 
 impl Left {
@@ -149,7 +149,7 @@ impl Left {
     }
 }
 
-/// Adds a piece; one that is longer than the rate allows at once goes in parts.
+/// Adds a piece; splits it if it is longer than the rate limit allows per send.
 async fn add(outlet: &mut dyn Outlet, piece: Source) -> Result<(), BodyError> {
     let most = outlet.chunk_bytes().map_or(usize::MAX, |bytes| bytes as usize);
     if piece.bytes().len() <= most {
@@ -165,7 +165,7 @@ async fn add(outlet: &mut dyn Outlet, piece: Source) -> Result<(), BodyError> {
     Ok(())
 }
 
-/// The fields that follow the body of a response; none of them where one must not be sent.
+/// Returns the trailer fields of a response; none at all if one of them is invalid.
 pub fn trailers(request: &Request) -> &Trailers {
     let fields = request.response.sent_trailers.as_slice();
     if fields.iter().all(|(name, value)| http::response::check_field(name, value).is_ok()) {

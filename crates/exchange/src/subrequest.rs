@@ -1,9 +1,8 @@
-//! Requests that the server makes of itself while it answers one: for `auth_request`, `mirror`, `ssi`,
-//! `addition`.
+//! Subrequests, which the server makes while it serves a request: for `auth_request`, `mirror`, `ssi`, `addition`.
 //!
 //! As in nginx a subrequest has the client's header section and its own URI, and shares the variables of the
-//! configuration with its parent. It passes the phases from the server's rewrites on, without the access phase, and
-//! ends with a response that its creator may use or discard.
+//! configuration with its parent. It starts with the server's rewrites and skips the access phase. Its creator may use
+//! or discard its response.
 
 mod wanted;
 
@@ -20,14 +19,14 @@ use crate::{course, effect};
 use telemetry::Level;
 pub use wanted::Subrequest;
 
-/// A subrequest that is carried out up to its response, beside whatever else is done. To drop it is to give it up.
+/// A subrequest that runs concurrently up to its response. Dropping this value abandons it.
 pub struct UnderWay {
     child: Rc<RefCell<Option<Box<Request>>>>,
     done: Event,
     given_up: Event,
 }
 
-/// Sets an event when it is dropped, so that a task that panics leaves no one waiting.
+/// Sets an event when dropped, so that waiting tasks continue after a panic.
 struct SetOnDrop(Event);
 
 impl Drop for SetOnDrop {
@@ -37,17 +36,17 @@ impl Drop for SetOnDrop {
 }
 
 impl UnderWay {
-    /// Whether the response is here, or there will be none.
+    /// Whether the response is complete, or the subrequest has failed.
     pub fn is_done(&self) -> bool {
         self.done.is_set()
     }
 
-    /// Waits until the response is here, or there will be none.
+    /// Waits until the response is complete, or the subrequest has failed.
     pub async fn wait(&self) {
         self.done.wait().await;
     }
 
-    /// The response. [`finish`] is to be called with it.
+    /// Returns the response, which must be passed to [`finish`].
     pub fn take(self) -> Option<Box<Request>> {
         self.child.take()
     }
@@ -59,22 +58,22 @@ impl Drop for UnderWay {
     }
 }
 
-/// Subrequests inside of each other; more are a loop (nginx's limit).
+/// Maximum nesting of subrequests (nginx's limit); more mean a loop.
 const DEPTH_MAX: u8 = 51;
 
-/// Subrequests of one request of a client, counted together (what nginx's counter of references allows). Without
-/// it a page that includes itself twice would be 2 to the power of 50.
+/// Maximum number of subrequests of one client request (the maximum of nginx's reference counter). Otherwise a page
+/// that includes itself twice would cause 2 to the power of 50.
 const COUNT_MAX: u32 = 64_535;
 
-/// Carries out a subrequest up to its response, which is in the result and not sent. `None` when it must not be.
-/// [`finish`] is to be called with the result.
+/// Runs a subrequest up to its response, which is returned and not sent. Returns `None` if the subrequest is not
+/// allowed. The result must be passed to [`finish`].
 pub async fn answer(parent: &Request, wanted: &Subrequest) -> Option<Box<Request>> {
     let mut child = start(parent, wanted)?;
     carry_out(&mut child).await;
     Some(child)
 }
 
-/// As [`answer`], beside whatever else is done for `parent`.
+/// As [`answer`], concurrently with other work for `parent`.
 pub fn begin(parent: &Request, wanted: &Subrequest) -> Option<UnderWay> {
     let mut child = start(parent, wanted)?;
     let under_way = UnderWay { child: Rc::default(), done: Event::new(), given_up: Event::new() };
@@ -90,8 +89,8 @@ pub fn begin(parent: &Request, wanted: &Subrequest) -> Option<UnderWay> {
     Some(under_way)
 }
 
-/// Carries out a subrequest beside the request, with a copy of the variables, and throws its response away. The
-/// connection waits for it before its next request. `false` when it must not be.
+/// Runs a subrequest in the background with a copy of the variables, and discards its response. The connection waits
+/// for it before its next request. Returns `false` if the subrequest is not allowed.
 pub fn in_background(parent: &mut Request, wanted: &Subrequest) -> bool {
     let Some(mut child) = start(parent, wanted) else { return false };
     child.shared = Rc::new(parent.shared.apart_with_values());
@@ -106,21 +105,21 @@ pub fn in_background(parent: &mut Request, wanted: &Subrequest) -> bool {
     true
 }
 
-/// Has the modules prepare a request that shares nothing with its parent.
+/// Calls the modules' hooks for a request that shares no state with its parent.
 fn detach(parent: &Request, child: &mut Request) {
     for detach in parent.config().http.subrequest_hooks.iter().filter_map(|hooks| hooks.detach) {
         detach(parent, child);
     }
 }
 
-/// The response of a subrequest was used: writes the log.
+/// Writes the log of a subrequest whose response was used.
 pub fn finish(child: Box<Request>) {
     write_log(&child);
 }
 
-/// Sends a request through the phases that looks as if the client had fetched `target`, a path with its query, and
-/// throws its response away. The handler that it is meant for knows it by `errand`, which is among its extensions; no
-/// subrequest is made if `target` is invalid.
+/// Sends a request for `target`, a path with its query, through the phases as if the client had requested it, and
+/// discards its response. Its handler recognises it by the extension `errand`. If `target` is invalid no subrequest is
+/// made.
 pub async fn visit<T: 'static>(parent: &Request, target: &[u8], errand: T) {
     let Some(mut child) = fetching(parent, target) else { return };
     detach(parent, &mut child);
@@ -130,8 +129,8 @@ pub async fn visit<T: 'static>(parent: &Request, target: &[u8], errand: T) {
     run.await;
 }
 
-/// A separate request with a composed header section: the parent's fields behind another target, without those about a
-/// body, about ranges, or about the client's cached copy.
+/// Returns a separate request with a composed header section: the parent's fields with another target, without those
+/// about the body, ranges, or the client's cached copy.
 fn fetching(parent: &Request, target: &[u8]) -> Option<Box<Request>> {
     let mut child = parent.child()?;
     child.shared = Rc::new(parent.shared.apart());
@@ -166,7 +165,7 @@ fn is_of_one_request(id: HeaderId) -> bool {
     )
 }
 
-/// Whether `parent` may make a subrequest to this URI; the log has the reason.
+/// Whether `parent` may make a subrequest to this URI; if not, the reason is logged.
 pub fn is_allowed(parent: &Request, uri: &[u8]) -> bool {
     let what = match (parent.depth, parent.shared.subrequests.get()) {
         (DEPTH_MAX.., _) => "subrequests cycle",
@@ -177,8 +176,8 @@ pub fn is_allowed(parent: &Request, uri: &[u8]) -> bool {
     false
 }
 
-/// Takes a URI from a page apart into path, decoded, and query; `None`, with a line in the log, where it leads out
-/// of the root.
+/// Splits a URI from a page into decoded path and query. Returns `None` and logs an error if the URI leads out of the
+/// root.
 pub fn parse_uri(request: &Request, text: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     let question = memchr::memchr(b'?', text);
     let (coded, args) = match question {
@@ -202,7 +201,7 @@ fn start(parent: &Request, wanted: &Subrequest) -> Option<Box<Request>> {
     let mut child = parent.child()?;
     child.uri.clone_from(&wanted.uri);
     child.args.clone_from(&wanted.args);
-    // As in nginx: it is fetched, whatever the method was that led to it.
+    // As in nginx it uses GET, whatever the parent's method is.
     child.method = if wanted.keeps_method { parent.method } else { Method::Get };
     let made = &parent.shared.subrequests;
     made.set(made.get() + 1);

@@ -1,4 +1,4 @@
-//! A connection that leaves HTTP behind (101 Switching Protocols).
+//! Connections that switch to another protocol (101 Switching Protocols).
 
 use std::fmt;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use transfer::duplex::Duplex;
 
 /// Takes over a client's connection, or its stream, after the header section of the response was sent.
 pub trait Takeover: fmt::Debug {
-    /// Runs to the end of the connection. `early` are the client's bytes behind its request.
+    /// Runs to the end of the connection. `early` contains the client's bytes after its request.
     fn run<'a>(
         self: Box<Self>,
         client: &'a mut dyn Duplex,
@@ -18,24 +18,24 @@ pub trait Takeover: fmt::Debug {
     ) -> Pin<Box<dyn Future<Output = TakeoverEnd> + 'a>>;
 }
 
-/// How a connection that was taken over came to its end.
+/// The result of a connection that was taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TakeoverEnd {
-    /// Why it ended.
+    /// The reason of the end.
     pub reason: Ended,
-    /// Bytes that went to the client.
+    /// Number of bytes sent to the client.
     pub sent: u64,
 }
 
-/// Why such a connection ended.
+/// The reason why such a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// Both ends have closed their sides.
     Closed,
-    /// Nothing came for too long.
+    /// Timeout without input.
     Idle,
-    /// The upstream's connection broke.
+    /// The upstream connection failed.
     Upstream(Errno),
-    /// The client's did.
+    /// The client connection failed.
     Client(Errno),
 }

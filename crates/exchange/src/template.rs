@@ -20,13 +20,13 @@ pub(crate) enum Part {
 }
 
 impl Template {
-    /// Text without variables.
+    /// Returns a template without variables.
     pub fn text(text: &str) -> Template {
         let parts = if text.is_empty() { Vec::new() } else { vec![Part::Text(text.into())] };
         Template { parts }
     }
 
-    /// Compiles `text`; `$name`, `${name}` and `$1` are variables, which `reference` finds by their names.
+    /// Compiles `text`; `$name`, `${name}` and `$1` are variables, which `reference` looks up by name.
     pub fn compile(
         text: &str,
         statement: &Statement,
@@ -39,7 +39,7 @@ impl Template {
                 parts.push(Part::Text(rest[..dollar].into()));
             }
             let after = &rest[dollar + 1..];
-            // A dollar sign cannot be escaped in nginx either: it always begins a name.
+            // A dollar sign cannot be escaped in nginx either: it always starts a variable name.
             let (name, len) = variable_name(after).map_err(|fault| Error::at(statement, fault))?;
             parts.push(Part::Variable(reference(name)));
             rest = &after[len..];
@@ -50,23 +50,23 @@ impl Template {
         Ok(Template { parts })
     }
 
-    /// The text, when there is no variable in it.
+    /// Returns the text, if it has no variables.
     pub fn constant(&self) -> Option<&str> {
         match self.parts.as_slice() {
             [] => Some(""),
-            // Neighbouring texts never occur: each is read up to the next variable.
+            // Adjacent texts never occur, because each extends to the next variable.
             [Part::Text(text)] => Some(text),
             _ => None,
         }
     }
 }
 
-/// A fault behind a `$`.
+/// An error after a `$`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameFault<'a> {
-    /// There is no name.
+    /// No name follows.
     Missing,
-    /// The brace before this name is not closed behind it.
+    /// The brace around this name is not closed.
     Unclosed(&'a str),
 }
 
@@ -81,10 +81,10 @@ impl std::fmt::Display for NameFault<'_> {
     }
 }
 
-/// The name behind a `$` and how many bytes it takes with its braces.
+/// Returns the name after a `$`, and its length in bytes including braces.
 pub fn variable_name(text: &str) -> Result<(&str, usize), NameFault<'_>> {
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-    // A group is one digit, so `$10` is group 1 and a zero; nginx reads it in the same way.
+    // A group is one digit, so `$10` is group 1 followed by a zero, as in nginx.
     if matches!(text.as_bytes().first(), Some(b'1'..=b'9')) {
         return Ok((&text[..1], 1));
     }

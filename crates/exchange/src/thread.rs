@@ -1,5 +1,5 @@
-//! State that the tasks of one worker thread share: the configuration in force, the list of connections, logs,
-//! counters. Nothing here is visible to other threads.
+//! State that the tasks of one worker thread share: the current configuration, the list of connections, logs, counters.
+//! Other threads cannot access it.
 
 use std::any::Any;
 use std::cell::{OnceCell, Ref, RefCell};
@@ -32,15 +32,15 @@ pub struct ConfigVersion {
     pub config: Arc<Config>,
     /// Facts about the roots, by location.
     roots: Arc<Vec<RootFacts>>,
-    /// Counts the configurations of a worker from 1.
+    /// Number of the configuration version in this worker, from 1 on.
     number: u64,
-    /// Dropped when nothing uses this configuration any more.
+    /// Dropped when this configuration is no longer used.
     in_force: Arc<dyn Any + Send + Sync>,
 }
 
 impl ConfigVersion {
-    /// The version of this number, with the facts of its roots by location; `in_force` is dropped when nothing uses it
-    /// any more.
+    /// Returns the version with this number and the facts of its roots by location. `in_force` is dropped when the
+    /// configuration is no longer used.
     pub fn new(
         config: &Arc<Config>,
         roots: Vec<RootFacts>,
@@ -55,47 +55,47 @@ impl ConfigVersion {
 pub struct Thread {
     /// State that all threads share.
     pub shared: Arc<Shared>,
-    /// The kernel's number of this thread, for log lines.
+    /// The kernel's thread ID, for log lines.
     pub tid: i32,
-    /// Whether calls that wait for nothing may be made beside the engine, where they cost less than a trip through it.
+    /// Whether system calls that do not wait may bypass the engine, which is cheaper.
     pub calls_directly: bool,
-    /// Whether the network's engine is a ring.
+    /// Whether the network engine is io_uring.
     pub has_ring: bool,
     generation: RefCell<Rc<Generation>>,
-    /// Logs, opened once.
+    /// Log files, each opened once.
     pub logs: LogFiles,
-    /// Set when this thread accepts no more and ends its connections as they become idle.
+    /// Set when this thread stops accepting and closes its connections as they become idle.
     pub draining: Event,
-    /// Connections that are open.
+    /// Counts open client connections.
     pub connections: WaitGroup,
-    /// Caches that this thread runs.
+    /// Counts the caches that this thread runs.
     pub caches: WaitGroup,
-    /// Fetches for caches in flight: a thread that ends waits for them too.
+    /// Counts cache fetches in flight; a stopping thread waits for them too.
     pub fetches: WaitGroup,
     /// The `stub_status` counters of this thread.
     pub tally: Arc<Tally>,
     /// Limits on open connections and descriptors.
     pub room: Room,
-    /// Limits on the work of handshakes in a turn of the event loop.
+    /// Limits the work of TLS handshakes in one event-loop turn.
     pub handshakes: Turns,
-    /// The time of day, for lines and headers.
+    /// The time of day, for log lines and header fields.
     pub clock: Rc<Clock>,
-    /// How the head that was written last began.
+    /// The beginning of the last header section written.
     pub opening: RefCell<Opening>,
-    /// Ended requests, with their memory, to be used again: the last one first, as it is in the cache.
+    /// Ended requests whose memory is reused; the last one first, because it is in the CPU cache.
     #[expect(clippy::vec_box, reason = "a request is lent and comes back: its box moves, it does not")]
     spare_requests: RefCell<Vec<Box<Request>>>,
-    /// Encoders that wait for a body.
+    /// Idle encoders.
     pub encoders: Rc<Pool>,
     /// State of modules on this thread.
     locals: Extensions,
 }
 
-/// Recycled requests: as many as are in flight at once on a busy thread.
+/// Maximum number of spare requests: about as many as are in flight on a busy thread.
 const SPARE_REQUESTS_MAX: usize = 256;
 
 impl Thread {
-    /// The state of the calling thread.
+    /// Creates the state of the calling thread.
     pub fn new(shared: Arc<Shared>, version: ConfigVersion, logs: LogFiles, files: Opened) -> Thread {
         let places_max = version.config.events().worker_connections as usize;
         let mut locals = Extensions::default();
@@ -136,50 +136,50 @@ impl Thread {
         }
     }
 
-    /// Makes a module close an idle connection, to make room; returns whether there was one.
+    /// Lets a module close an idle connection to free a slot; returns whether there was one.
     pub fn give_up_idle(&self) -> bool {
         self.generation().config.modules.modules().iter().any(|module| (module.thread.give_up_idle)(self))
     }
 
-    /// State of a module on this thread.
+    /// Returns the state of a module on this thread.
     pub fn local<T: 'static>(&self) -> &T {
         let found = self.locals.get();
         found.unwrap_or_else(|| panic!("no module keeps {} on a thread", std::any::type_name::<T>()))
     }
 
-    /// The texts of the present second.
+    /// Returns the formatted dates of the current second.
     pub fn dates(&self) -> Ref<'_, DateCache> {
         self.clock.dates()
     }
 
-    /// The configuration that the next request starts under.
+    /// Returns the configuration for the next request.
     pub fn generation(&self) -> Rc<Generation> {
         Rc::clone(&self.generation.borrow())
     }
 
-    /// Whether a request that starts now would start under this one.
+    /// Whether this is the configuration for new requests.
     pub fn is_in_force(&self, generation: &Rc<Generation>) -> bool {
         Rc::ptr_eq(generation, &self.generation.borrow())
     }
 
-    /// Puts another configuration in force. Requests in flight keep theirs; connections that wait for a request wake up
-    /// and let go of the old one.
+    /// Activates another configuration. Requests in flight continue with theirs; connections that wait for a request
+    /// wake up and release the old one.
     pub fn replace(self: &Rc<Self>, version: ConfigVersion, files: Opened) {
         let old = self.generation.replace(Rc::new(generation(version, &self.logs, files)));
-        // Spare requests hold the old configuration.
+        // Spare requests hold references to the old configuration.
         self.spare_requests.borrow_mut().clear();
         self.room.wake(|_| true);
         self.tell_modules(Some(&old));
         drop(old);
     }
 
-    /// Writes on into log files that were opened again under the same names.
+    /// Continues in log files that were reopened under the same names.
     pub fn reopen_logs(&self, files: Opened) {
         self.logs.reopen(files);
         self.generation.borrow().named.dismiss();
     }
 
-    /// Stops: idle connections end at once, others after the response in flight.
+    /// Stops: closes idle connections immediately, others after the response in flight.
     pub fn drain(&self) {
         self.draining.set();
         for module in self.generation().config.modules.modules() {
@@ -193,17 +193,17 @@ impl Thread {
         self.draining.is_set()
     }
 
-    /// Whether connections end with their next response: this thread is stopping, or clients are to go elsewhere.
+    /// Whether connections are closed after their next response: during shutdown, or during `shutdown_delay`.
     pub fn is_leaving(&self) -> bool {
         self.is_draining() || self.shared.is_leaving()
     }
 
-    /// Counts a client's connection for as long as the response lives.
+    /// Counts a client connection until the result is dropped.
     pub fn enter(&self) -> (Counted, Counted) {
         (self.connections.enter(), self.room.enter())
     }
 
-    /// A request for a connection, with the memory of the one that ended last.
+    /// Returns a request for a connection, with the memory of the last ended request.
     pub fn take_request(
         &self,
         generation: &Rc<Generation>,
@@ -217,12 +217,12 @@ impl Thread {
         request
     }
 
-    /// Gives up the memory of ended requests; of how many.
+    /// Releases the memory of spare requests; returns their number.
     pub fn drop_spare_requests(&self) -> usize {
         std::mem::take(&mut *self.spare_requests.borrow_mut()).len()
     }
 
-    /// Ends a request: lets go of all that it holds and keeps its memory.
+    /// Ends a request: releases its resources and retains its memory.
     pub fn keep_request(&self, mut request: Box<Request>) {
         request.clear();
         let mut spare = self.spare_requests.borrow_mut();
@@ -232,7 +232,7 @@ impl Thread {
     }
 }
 
-/// A configuration as this thread holds it; its logs are looked up here, and by no request.
+/// Returns this thread's view of a configuration. Its logs are looked up here, not per request.
 fn generation(version: ConfigVersion, logs: &LogFiles, files: Opened) -> Generation {
     let ConfigVersion { config, roots, number, in_force } = version;
     let sinks = logs.resolve(&config.http.targets, files);

@@ -1,4 +1,4 @@
-//! TLS as requests see it: the settings of a server block, and whether a request may be served on its connection.
+//! TLS for requests: the settings of a server block, and whether a request may be served on its connection.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::request::Request;
 use crate::secured::VerifyClient;
 use crate::settings::listen::Listen;
 
-/// How a server block speaks TLS, out of the directives of module `http_ssl`.
+/// The TLS settings of a server block, from the directives of module `http_ssl`.
 #[derive(Clone, Debug, Default)]
 pub struct Tls {
-    /// Settings of handshakes; nothing where the block has no certificate.
+    /// Settings of handshakes; nothing if the block has no certificate.
     pub server: Option<Server>,
     /// `ssl_reject_handshake`
     pub rejects: bool,
@@ -23,13 +23,13 @@ pub struct Tls {
     pub client: VerifyClient,
     /// Trust settings for clients' certificates.
     pub trust: Option<Arc<Trust>>,
-    /// Certificates with variables in their names: a handshake loads them.
+    /// Certificates with variables in their names, which a handshake loads.
     pub named: Option<Arc<NamedCertificates>>,
 }
 
 impl Settings for Tls {}
 
-/// The server that a client asks for by this name in its hello, and whether it was found by that name.
+/// Returns the server for this SNI name, and whether the name selected it.
 pub fn server_of(name: Option<&str>, listen: &Listen, local: &Address) -> (ServerId, bool) {
     let (default, names) = listen.lookup(local);
     let name = name.unwrap_or_default().as_bytes();
@@ -37,7 +37,7 @@ pub fn server_of(name: Option<&str>, listen: &Listen, local: &Address) -> (Serve
     (named.as_ref().map_or(default, |named| named.server), named.is_some())
 }
 
-/// Whether a request on this connection may be served by the server that its host chose; else the status that refuses it.
+/// Checks whether the server of the request's host may serve it on this connection; returns the status of the rejection if not.
 pub fn admit(request: &Request, listen: Option<&Listen>) -> Result<(), u16> {
     if !request.conn.is_tls {
         return Ok(());

@@ -1,5 +1,5 @@
-//! Arguments of the directives of TLS, which are the same for clients and for upstreams: files, caches of certificates,
-//! commands, passwords, versions.
+//! Arguments of TLS directives that are the same for clients and upstreams: files, certificate caches, commands,
+//! passwords, versions.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,26 +16,26 @@ use crate::template::Template;
 /// A file that a directive names, with its bytes.
 #[derive(Clone, Debug)]
 pub struct File {
-    /// Its path; `data:` where the directive contains the text.
+    /// Its path; `data:` if the directive contains the PEM text.
     pub path: PathBuf,
     /// Its bytes.
     pub bytes: Arc<Vec<u8>>,
 }
 
-/// Where a certificate or its key comes from. The bytes of a file are part of the configuration; certificates of an
-/// authority are left out, so that a renewal needs no reload.
+/// The source of a certificate or its key. The bytes of a file are part of the configuration. Certificates that an ACME
+/// authority issues are not, so that a renewal needs no reload.
 #[derive(Clone, Debug)]
 pub enum PemSource {
     /// A file.
     File(File),
-    /// The authority of `acme_certificate`.
+    /// Issued by the authority of `acme_certificate`.
     Acme,
     /// A file whose name has variables, read during handshakes; with the text of the directive.
     Named(Template, String),
 }
 
 impl PemSource {
-    /// The name that a handshake evaluates.
+    /// Returns the file name that a handshake evaluates.
     pub fn template(&self) -> Template {
         match self {
             PemSource::File(file) if file.path == Path::new("data:") => {
@@ -47,7 +47,7 @@ impl PemSource {
         }
     }
 
-    /// What a message calls it.
+    /// Returns the name for messages.
     pub fn shown(&self) -> String {
         match self {
             PemSource::File(file) => file.path.display().to_string(),
@@ -57,12 +57,12 @@ impl PemSource {
     }
 }
 
-/// How long an unused certificate stays in the cache without `inactive=`, as in nginx.
+/// Default of `inactive=`, as in nginx: time that an unused certificate stays cached.
 const CERTIFICATE_INACTIVE: Duration = Duration::from_secs(10);
-/// How long a cached certificate is used without a check of its file without `valid=`, as in nginx.
+/// Default of `valid=`, as in nginx: time that a cached certificate is used without a check of its file.
 const CERTIFICATE_VALID: Duration = Duration::from_secs(60);
 
-/// `off`, or `max=` with `inactive=` and `valid=`.
+/// Parses `off`, or `max=` with `inactive=` and `valid=`.
 pub fn read_certificate_cache(cx: &mut Cx<'_>) -> Result<Option<CacheLimits>, Error> {
     let (mut max, mut is_off) = (None, false);
     let (mut inactive, mut valid) = (CERTIFICATE_INACTIVE, CERTIFICATE_VALID);
@@ -90,7 +90,7 @@ pub fn read_certificate_cache(cx: &mut Cx<'_>) -> Result<Option<CacheLimits>, Er
     }
 }
 
-/// Reads a command of OpenSSL's configuration; one that cannot be obeyed is refused where it stands.
+/// Parses an OpenSSL configuration command; an unsupported one is an error at the statement.
 pub fn read_command(cx: &mut Cx<'_>) -> Result<(String, String), Error> {
     let (name, value) = (cx.arg(0), cx.arg(1));
     match Commands::default().take(name, value) {
@@ -103,7 +103,7 @@ pub fn read_command(cx: &mut Cx<'_>) -> Result<(String, String), Error> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// Reads the file that a directive names. Relative paths start from the directory of the configuration file.
+/// Reads the file that a directive names. Relative paths start from the configuration file's directory.
 pub fn read_file(cx: &mut Cx<'_>, what: &str) -> Result<File, Error> {
     let text = cx.arg(0);
     if text.contains('$') {
@@ -127,15 +127,15 @@ pub fn read_file(cx: &mut Cx<'_>, what: &str) -> Result<File, Error> {
     Ok(File { path, bytes })
 }
 
-/// Reads a file of passwords.
+/// Reads a password file.
 pub fn read_passwords(cx: &mut Cx<'_>) -> Result<Vec<Vec<u8>>, Error> {
     let file = read_file(cx, "password file")?;
     let lines = file.bytes.split(|byte| *byte == b'\n').map(|line| line.trim_ascii_end().to_vec());
     Ok(lines.filter(|line| !line.is_empty()).collect())
 }
 
-/// Reads versions of the protocol. Those below 1.2 are left out where others stand beside them. Several directives in a
-/// block add up; `block` is that of the last one.
+/// Parses protocol versions. Those below 1.2 are ignored if others are listed too. Several directives in a block add
+/// up; `block` is that of the last one.
 pub fn read_versions(versions: &mut Versions, block: &mut u32, cx: &mut Cx<'_>) -> Result<(), Error> {
     if std::mem::replace(block, cx.block) != cx.block {
         *versions = Versions { tls12: false, tls13: false };

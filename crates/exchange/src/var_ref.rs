@@ -1,22 +1,22 @@
-//! A variable as templates hold it: which one it is, and nothing of how its value is made.
+//! A reference to a variable, without the computation of its value.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-/// A variable as a template holds it.
+/// A reference to a variable in a template.
 #[derive(Clone, PartialEq)]
 pub enum VarRef {
-    /// One of a module.
+    /// A variable of a module.
     Module(ModuleVar),
-    /// One of a family, such as `http_name`.
+    /// A member of a family, such as `http_name`.
     Member(Arc<Member>),
-    /// Of the configuration.
+    /// A variable of the configuration.
     Slot(u32),
     /// `$1` to `$9`.
     Capture(u8),
 }
 
-/// One variable of a module, by its place in [`crate::variables::ModuleVariables`].
+/// A variable of a module, by its index in [`crate::variables::ModuleVariables`].
 #[derive(Clone, Copy, PartialEq)]
 pub struct ModuleVar {
     pub(crate) place: u32,
@@ -25,14 +25,14 @@ pub struct ModuleVar {
 
 /// One variable of a family.
 pub struct Member {
-    /// The place of the family in [`crate::variables::ModuleVariables`].
+    /// The index of the family in [`crate::variables::ModuleVariables`].
     pub(crate) family: u32,
-    /// The name that the members of the family begin with.
+    /// The common prefix of the family.
     pub(crate) prefix: &'static str,
-    /// The name without that.
+    /// The name without the prefix.
     pub(crate) rest: Box<str>,
-    /// The slot that goes before the family, when a directive further on in the configuration assigns to this
-    /// name: `set $http_x` is possible in nginx, also behind a log format that has `$http_x`.
+    /// The slot that takes precedence over the family, if a later directive assigns to this name: `set $http_x` is
+    /// possible in nginx, also after a log format that uses `$http_x`.
     pub(crate) slot: OnceLock<u32>,
 }
 

@@ -1,8 +1,8 @@
-//! Variables: values of a request by name, computed at their use.
+//! Variables: values of a request by name, computed when they are used.
 //!
-//! Most belong to a module and are functions. Those that the configuration defines (`set`, named groups,
-//! `map` and its like) get a numbered slot in each request ([`crate::slots`]). Which is which is decided when
-//! the configuration is read.
+//! Most belong to a module and are functions. Those that the configuration defines (`set`, named groups, `map` and the
+//! like) get a numbered slot in each request ([`crate::slots`]). References are resolved when the configuration is
+//! read.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,29 +20,29 @@ use io::op::Source;
 pub struct Variable {
     /// The name without `$`.
     pub name: &'static str,
-    /// Appends the value; `false` when there is none.
+    /// Appends the value; returns `false` if there is none.
     pub get: fn(&Request, &mut Vec<u8>) -> bool,
-    /// The effect of `set` on it, if allowed.
+    /// Assigns a value (`set`), if allowed.
     pub set: Option<fn(&mut Request, &[u8])>,
-    /// One sentence.
+    /// One sentence of documentation.
     pub help: &'static str,
 }
 
-/// Values that `set` gave to variables instead of those of their modules.
+/// Values that `set` assigned to variables of modules.
 #[derive(Default)]
 struct Replaced(Vec<(&'static str, Vec<u8>)>);
 
 impl Request {
-    /// Sets another value of a module's variable, if nginx allows it.
+    /// Assigns a value to a module's variable, if nginx allows it.
     pub fn replace_variable(&mut self, name: &'static str, value: &[u8]) {
-        // Shared, because subrequests have the variables of the request that makes them.
+        // Shared, because subrequests use the variables of their parent.
         let mut shared = self.shared.extensions.borrow_mut();
         let replaced = shared.get_or_default::<Replaced>();
         replaced.0.retain(|(known, _)| *known != name);
         replaced.0.push((name, value.to_vec()));
     }
 
-    /// Appends such a value, if it was given.
+    /// Appends the assigned value; returns whether there is one.
     pub fn replaced_variable(&self, name: &str, out: &mut Vec<u8>) -> bool {
         let shared = self.shared.extensions.borrow();
         let found =
@@ -55,15 +55,15 @@ impl Request {
 pub struct Prefixed {
     /// The beginning, such as `http_`.
     pub prefix: &'static str,
-    /// Appends the value for the rest of the name; `false` when there is none.
+    /// Appends the value for the name without the prefix; returns `false` if there is none.
     pub get: fn(&Request, &str, &mut Vec<u8>) -> bool,
-    /// One sentence.
+    /// One sentence of documentation.
     pub help: &'static str,
 }
 
-/// How the value of a variable is made that the configuration defines, such as a `map`.
+/// Computes the value of a variable that the configuration defines, such as a `map`.
 pub trait Compute: fmt::Debug + Send + Sync {
-    /// Appends the value; `false` when there is none. It is called once for a request.
+    /// Appends the value; returns `false` if there is none. It is called once per request.
     fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool;
 
     /// Whether the value is computed at each use.
@@ -76,13 +76,13 @@ pub trait Compute: fmt::Debug + Send + Sync {
 #[derive(Default)]
 pub struct ModuleVariables {
     single: Vec<&'static Variable>,
-    /// The places of those, by name.
+    /// The indices of the variables in `single`, by name.
     by_name: HashMap<&'static str, u32>,
     families: Vec<&'static Prefixed>,
 }
 
 impl ModuleVariables {
-    /// Of several variables with one name the first counts.
+    /// Collects the variables; the first of several with the same name counts.
     pub fn new(
         single: impl Iterator<Item = &'static Variable>,
         families: impl Iterator<Item = &'static Prefixed>,
@@ -95,7 +95,7 @@ impl ModuleVariables {
         ModuleVariables { single, by_name, families: families.collect() }
     }
 
-    /// A module's variable, or one of a module's family; `None` when no module has it.
+    /// Returns a module's variable, or a member of a module's family; `None` if no module defines it.
     pub fn named(&self, name: &str) -> Option<VarRef> {
         self.single(name).map(VarRef::Module).or_else(|| Some(VarRef::Member(Arc::new(self.member(name)?))))
     }
@@ -109,7 +109,7 @@ impl ModuleVariables {
         self.single[place as usize]
     }
 
-    /// One of a family, of the one with the longest beginning that fits.
+    /// Returns the member of the family with the longest matching prefix.
     fn member(&self, name: &str) -> Option<Member> {
         let fits = |(_, family): &(u32, &&Prefixed)| name.starts_with(family.prefix);
         let families = (0..).zip(&self.families);
@@ -118,7 +118,7 @@ impl ModuleVariables {
         Some(Member { family: place, prefix, rest, slot: OnceLock::new() })
     }
 
-    /// A module's variable of this name, if there is one; an error when it cannot be changed.
+    /// Returns a module's variable of this name, if it exists; an error if it cannot be assigned.
     fn changeable(&self, name: &str, statement: &Statement) -> Result<Option<ModuleVar>, Error> {
         match self.single(name) {
             Some(variable) if self.variable(variable.place).set.is_none() => {
@@ -130,7 +130,7 @@ impl ModuleVariables {
 }
 
 impl VarRef {
-    /// Appends the value; `false` when there is none.
+    /// Appends the value; returns `false` if there is none.
     pub fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
         match self {
             VarRef::Module(variable) => (request.variables().variable(variable.place).get)(request, out),
@@ -143,8 +143,8 @@ impl VarRef {
         }
     }
 
-    /// Gives it a value, as `set` does. Only what [`Registry::define`] returns can be given one; the others stay
-    /// as they are.
+    /// Assigns a value, as `set` does. Only variables returned by [`Registry::define`] can be assigned; others stay
+    /// unchanged.
     pub fn assign(&self, request: &mut Request, value: &[u8]) {
         match self {
             VarRef::Module(variable) => {
@@ -159,8 +159,8 @@ impl VarRef {
 }
 
 impl Member {
-    /// The family's value of this name, without assigned values. The empty name is allowed as in nginx: text may follow
-    /// a variable such as `$arg_`. It never has a value.
+    /// Appends the family's value of this name, without assigned values. The empty name is allowed as in nginx, because
+    /// text may follow a variable such as `$arg_`. It never has a value.
     pub fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
         let family = || request.variables().families[self.family as usize];
         !self.rest.is_empty() && (family().get)(request, &self.rest, out)
@@ -190,7 +190,7 @@ impl Template {
         }
     }
 
-    /// The text with the variables of `request`.
+    /// Returns the text with the variables of `request`.
     pub fn rendered(&self, request: &Request) -> Vec<u8> {
         let mut out = Vec::new();
         self.render(request, &mut out);
@@ -206,34 +206,34 @@ impl Template {
     }
 }
 
-/// The variables that a configuration defines, beside those of the modules.
+/// The variables that a configuration defines, in addition to those of the modules.
 #[derive(Default)]
 pub struct Registry {
     modules: Arc<ModuleVariables>,
     slots: Vec<Slot>,
     by_name: HashMap<String, u32>,
-    /// Members of families that are used, by their whole names.
+    /// Members of families that are used, by complete name.
     members: HashMap<String, Arc<Member>>,
 }
 
 struct Slot {
     name: String,
-    /// Where it was first used, while nothing has defined it.
+    /// The position of its first use, while it is undefined.
     wanted: Option<Span>,
     origin: Origin,
 }
 
-/// Where the value of a slot comes from before something is assigned to it.
+/// The source of a slot's value before an assignment.
 pub enum Origin {
-    /// It is used; what defines it may follow.
+    /// Used; the definition may follow.
     Unknown,
-    /// From nowhere: it is for `set` alone.
+    /// None: only `set` assigns to it.
     Assigned,
-    /// From the family that its name belongs to.
+    /// The family that its name belongs to.
     Family(Arc<Member>),
-    /// From a match: it is a named group.
+    /// A match: the variable is a named group.
     Group,
-    /// From this.
+    /// This computation.
     Computed(Arc<dyn Compute>),
 }
 
@@ -244,17 +244,17 @@ impl fmt::Debug for Registry {
 }
 
 impl Registry {
-    /// No definitions yet, and these variables of modules.
+    /// Returns a registry without definitions, with these variables of modules.
     pub fn over(modules: Arc<ModuleVariables>) -> Registry {
         Registry { modules, ..Registry::default() }
     }
 
-    /// The variables of all modules.
+    /// Returns the variables of all modules.
     pub fn modules(&self) -> &ModuleVariables {
         &self.modules
     }
 
-    /// The variable of this name; a definition may follow.
+    /// Returns the variable of this name; its definition may follow.
     pub fn reference(&mut self, name: &str, statement: &Statement) -> VarRef {
         if let [digit @ b'1'..=b'9'] = name.as_bytes() {
             return VarRef::Capture(digit - b'0');
@@ -262,9 +262,9 @@ impl Registry {
         self.reference_named(name, statement)
     }
 
-    /// As [`Registry::reference`], but a number is a name like others.
+    /// As [`Registry::reference`], but a number is an ordinary name.
     pub fn reference_named(&mut self, name: &str, statement: &Statement) -> VarRef {
-        // Names are compared without case, as in nginx.
+        // Names are case-insensitive, as in nginx.
         let name = name.to_ascii_lowercase();
         match self.known(&name) {
             Some(VarRef::Member(member)) => {
@@ -276,7 +276,7 @@ impl Registry {
         }
     }
 
-    /// The variable of this name in a configuration that was read: for names that come with a request.
+    /// Returns the variable of this name in a complete configuration, for names that a request contains.
     pub fn find(&self, name: &str) -> Option<VarRef> {
         match name.as_bytes() {
             [digit @ b'1'..=b'9'] => Some(VarRef::Capture(digit - b'0')),
@@ -284,7 +284,7 @@ impl Registry {
         }
     }
 
-    /// Variables of the configuration go before a family.
+    /// Returns a known variable; those of the configuration take precedence over a family.
     fn known(&self, name: &str) -> Option<VarRef> {
         if let Some(&slot) = self.by_name.get(name) {
             return Some(VarRef::Slot(slot));
@@ -293,7 +293,7 @@ impl Registry {
         member.or_else(|| self.modules.named(name))
     }
 
-    /// A variable that statements like `set` assign to. Until one has, a value comes from elsewhere if it can.
+    /// Defines a variable that statements like `set` assign to. Before an assignment, a family may provide its value.
     pub fn define(&mut self, name: &str, statement: &Statement) -> Result<VarRef, Error> {
         let name = name.to_ascii_lowercase();
         if let Some(variable) = self.modules.changeable(&name, statement)? {
@@ -308,17 +308,17 @@ impl Registry {
         Ok(VarRef::Slot(slot))
     }
 
-    /// The slot of a named group of a pattern. Unlike `set`, a match changes nothing that a module has.
+    /// Defines the slot of a named group. Unlike `set`, a match never changes a module's variable.
     pub fn define_group(&mut self, name: &str, statement: &Statement) -> Result<u32, Error> {
         self.claim(name, statement, Origin::Group)
     }
 
-    /// The slot of a variable whose computation is set by [`Registry::compute`].
+    /// Defines the slot of a variable whose computation is set by [`Registry::compute`].
     pub fn define_computed(&mut self, name: &str, statement: &Statement) -> Result<u32, Error> {
         self.claim(name, statement, Origin::Assigned)
     }
 
-    /// Defines how the value of a slot is made.
+    /// Sets the computation of a slot's value.
     pub fn compute(&mut self, slot: u32, compute: Arc<dyn Compute>) {
         self.slots[slot as usize].origin = Origin::Computed(compute);
     }
@@ -331,7 +331,7 @@ impl Registry {
         Ok(slot)
     }
 
-    /// A slot that is defined from now on.
+    /// Returns the slot of a name and marks it as defined.
     fn own(&mut self, name: String) -> u32 {
         let slot = match self.by_name.get(&name) {
             Some(&slot) => slot,
@@ -344,7 +344,7 @@ impl Registry {
     fn add(&mut self, name: String, wanted: Option<Span>) -> u32 {
         let slot = self.slots.len() as u32;
         if let Some(member) = self.members.get(&name) {
-            // Nothing has set it: a name gets a slot once.
+            // The cell is empty, because a name gets a slot only once.
             let _ = member.slot.set(slot);
         }
         self.by_name.insert(name.clone(), slot);
@@ -352,7 +352,7 @@ impl Registry {
         slot
     }
 
-    /// Fails when something is used that nothing defines.
+    /// Fails if a used variable is undefined.
     pub fn finish(&self) -> Result<(), Error> {
         let missing = self.slots.iter().find_map(|slot| Some((slot.wanted.as_ref()?, &slot.name)));
         match missing {
@@ -367,9 +367,9 @@ impl Registry {
         }
     }
 
-    /// The variable that was probably meant: of a module, or one that the configuration defines.
+    /// Returns the variable that was probably meant, of a module or of the configuration.
     fn similar(&self, name: &str) -> Option<&str> {
-        // Of very short names everything is near.
+        // For very short names everything is similar.
         let slips_max = if name.len() < 3 { return None } else { conf::slips_max(name) };
         let defined = self.slots.iter().filter(|slot| slot.wanted.is_none()).map(|slot| slot.name.as_str());
         let known = self.modules.single.iter().map(|variable| variable.name).chain(defined);
@@ -377,17 +377,17 @@ impl Registry {
         distances.filter(|(slips, _)| *slips <= slips_max).min().map(|(_, known)| known)
     }
 
-    /// Number of slots.
+    /// Returns the number of slots.
     pub fn count(&self) -> usize {
         self.slots.len()
     }
 
-    /// The name of a slot, without `$`.
+    /// Returns the name of a slot, without `$`.
     pub fn name(&self, slot: u32) -> &str {
         &self.slots[slot as usize].name
     }
 
-    /// Where the value of a slot comes from before something is assigned to it.
+    /// Returns the source of a slot's value before an assignment.
     pub fn origin(&self, slot: u32) -> &Origin {
         &self.slots[slot as usize].origin
     }

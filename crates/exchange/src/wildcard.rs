@@ -1,13 +1,13 @@
-//! Values by host name, exact or with one wildcard: what `server_name`, `map` with `hostnames` and
-//! `valid_referers` look names up in.
+//! Values by host name, exact or with one wildcard: the lookup of `server_name`, `map` with `hostnames` and
+//! `valid_referers`.
 //!
-//! In nginx's order: the exact name, the longest name that starts with a wildcard, the longest that ends with
-//! one. Patterns belong to the modules.
+//! nginx's order: the exact name, the longest name with a leading wildcard, the longest name with a trailing wildcard.
+//! Regular expressions belong to the modules.
 
 use rustc_hash::FxHashMap;
 
-/// Values by name; names and hosts are in lower case. The tables come from the configuration, so a client cannot fill
-/// them with colliding names, and a fast hash is enough.
+/// Values by name; names and hosts are in lower case. The tables are filled from the configuration, so a client cannot
+/// add colliding names, and a fast hash suffices.
 #[derive(Clone, Debug)]
 pub struct HostTable<T> {
     exact: FxHashMap<Box<[u8]>, T>,
@@ -23,12 +23,12 @@ impl<T> Default for HostTable<T> {
     }
 }
 
-/// Why a name is not in the table.
+/// The reason why a name was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It is there already.
+    /// The table already contains it.
     Taken,
-    /// It is no name: it has two wildcards, one inside, or two dots in a row.
+    /// The name is invalid: it has two wildcards, a wildcard inside, or two dots in a row.
     Invalid,
 }
 
@@ -50,19 +50,19 @@ impl<T: Copy> HostTable<T> {
         insert(map, text, value)
     }
 
-    /// Adds a text as it is, whatever it looks like.
+    /// Adds a text unchanged, without interpreting wildcards.
     pub fn add_exact(&mut self, text: &str, value: T) -> Result<(), Refusal> {
         insert(&mut self.exact, text, value)
     }
 
-    /// The value of a host.
+    /// Returns the value of a host.
     pub fn find(&self, host: &[u8]) -> Option<T> {
         if let Some(&value) = self.exact.get(host) {
             return Some(value);
         }
         let dots = || host.iter().enumerate().filter(|(_, byte)| **byte == b'.').map(|(dot, _)| dot);
         if !self.heads.is_empty() {
-            // Longer ones first, so a suffix is tried from its longest form on.
+            // Suffixes are tried from the longest to the shortest.
             let mut suffixes = dots().filter(|&dot| dot > 0).map(|dot| &host[dot + 1..]);
             if let Some(&value) = suffixes.find_map(|suffix| self.heads.get(suffix)) {
                 return Some(value);
@@ -85,7 +85,7 @@ fn insert<T>(map: &mut FxHashMap<Box<[u8]>, T>, text: &str, value: T) -> Result<
     Ok(())
 }
 
-/// The kind of a name's wildcard.
+/// The form of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form<'n> {
     Exact(&'n str),

@@ -1,7 +1,7 @@
-//! How many descriptors this process can still open.
+//! Determines how many descriptors this process can still open.
 //!
-//! The size of `/proc/self/fd` is the number of open descriptors since Linux 6.2 (proc_fd_getattr). Older kernels return
-//! 0: there [`Descriptors::open`] returns `None`, and a caller notices the limit only by `EMFILE`.
+//! The size of `/proc/self/fd` is the number of open descriptors since Linux 6.2 (proc_fd_getattr). Older kernels
+//! return 0. Then [`Descriptors::open`] returns `None`, and a caller notices the limit only by `EMFILE`.
 
 use std::os::fd::OwnedFd;
 
@@ -16,7 +16,7 @@ pub(super) struct Descriptors {
 }
 
 impl Descriptors {
-    /// `None` if the kernel does not report it.
+    /// Opens the directory; returns `None` if the kernel does not report the number.
     #[expect(clippy::disallowed_methods, reason = "a directory of the kernel, which waits for no disk")]
     pub(super) fn open() -> Option<Descriptors> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -26,12 +26,12 @@ impl Descriptors {
         descriptors.used().map(|_| descriptors)
     }
 
-    /// The limit (`RLIMIT_NOFILE`) at the time of [`Descriptors::open`].
+    /// Returns the limit (`RLIMIT_NOFILE`) at the time of [`Descriptors::open`].
     pub(super) fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// Descriptors that can still be opened. One system call, which does not wait.
+    /// Returns the number of descriptors that can still be opened. This takes one system call, which does not wait.
     pub(super) fn free(&self) -> u64 {
         self.limit.saturating_sub(self.used().unwrap_or(0))
     }
@@ -53,7 +53,7 @@ mod tests {
             eprintln!("skipped: this kernel does not tell the number of open descriptors");
             return;
         };
-        // Tests beside this one open and close files too: many are more than they use.
+        // Concurrent tests open and close files too; this opens many more than they use.
         let before = descriptors.free();
         let held: Vec<_> = (0..500).map_while(|_| std::fs::File::open("/proc/self/stat").ok()).collect();
         let after = descriptors.free();

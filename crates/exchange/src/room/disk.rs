@@ -1,4 +1,4 @@
-//! Room on a file system that is full: the caches of the configuration that are there give some to temporary files.
+//! Frees space on a full file system: the caches on it evict entries in favour of temporary files.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -7,13 +7,13 @@ use io::Errno;
 
 use crate::thread::Thread;
 
-/// Bytes that a cache gives at once: several writes' worth, since each one asks only after it has failed.
+/// Bytes that a cache frees per call: enough for several writes, because a write requests space only after it failed.
 const GIVEN_BYTES: u64 = 4 << 20;
 
-/// How often one write asks: others may take the room that was made.
+/// Maximum number of attempts per write: other writes may use the freed space first.
 const TRIES: u32 = 3;
 
-/// A request for room of one write or one new file.
+/// A request for space for one write or one new file.
 pub struct DiskRoom<'a> {
     thread: &'a Rc<Thread>,
     folder: &'a Path,
@@ -21,12 +21,12 @@ pub struct DiskRoom<'a> {
 }
 
 impl<'a> DiskRoom<'a> {
-    /// For a file in this directory.
+    /// Creates a request for a file in this directory.
     pub fn new(thread: &'a Rc<Thread>, folder: &'a Path) -> DiskRoom<'a> {
         DiskRoom { thread, folder, tries: 0 }
     }
 
-    /// After this error: whether there may be room now, so that the call is worth another try.
+    /// Frees space after this error; returns whether a retry of the call may succeed.
     pub async fn make(&mut self, errno: Errno) -> bool {
         let is_full = matches!(errno, Errno::NOSPC | Errno::DQUOT);
         if !is_full || self.tries == TRIES || self.thread.generation().config.http.room_givers.is_empty() {
@@ -35,7 +35,7 @@ impl<'a> DiskRoom<'a> {
         self.tries += 1;
         let making = &self.thread.room.making;
         if making.count() > 0 {
-            // The room made for another one is enough for several.
+            // The space that a concurrent request frees suffices for several.
             making.none_left().await;
             return true;
         }
@@ -43,11 +43,11 @@ impl<'a> DiskRoom<'a> {
         self.evict().await
     }
 
-    /// Has the first cache that has something on this file system remove it.
+    /// Lets the first cache with entries on this file system evict some.
     #[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
     async fn evict(&self) -> bool {
         let folder = self.folder.to_owned();
-        // A directory that is to be made will be where the one above it is.
+        // A directory that does not exist yet will be on the file system of its parent.
         let stat = move || folder.ancestors().find_map(|path| rustix::fs::stat(path).ok());
         let Some(Some(stat)) = rt::offload(stat).await else { return false };
         let generation = self.thread.generation();

@@ -1,12 +1,12 @@
-//! Makes room on a file system.
+//! The interface of components that can free space on a file system.
 
 use std::pin::Pin;
 
 /// A component that can remove files to make room for others.
 pub trait GivesRoom: std::fmt::Debug + Send + Sync {
-    /// The device that its files are on, if it has any.
+    /// Returns the device of its files, if it has any.
     fn device(&self) -> Option<u64>;
 
-    /// Removes files of this many bytes; whether it could.
+    /// Removes files of this many bytes; returns whether it could.
     fn give(&self, bytes: u64) -> Pin<Box<dyn Future<Output = bool> + '_>>;
 }

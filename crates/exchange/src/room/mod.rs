@@ -1,11 +1,11 @@
 //! The limits of a thread on open connections and descriptors, and the order in which it closes them to make room.
 //!
-//! Connections of clients and connections to upstreams share `worker_connections`, as in nginx. The process's
-//! descriptors have a reserve, which files, upstreams and temporary files of accepted connections use. Where either runs
-//! out, or buffers for received bytes do, the connections that cost least are given up first; `waiting` has the order.
+//! Client connections and upstream connections share `worker_connections`, as in nginx. The process's descriptors have
+//! a reserve for the files, upstreams and temporary files of accepted connections. If connections, descriptors or
+//! receive buffers run out, the connections that cost least are closed first; `waiting` has the order.
 //!
-//! A thread stops accepting before it takes the last places for upstreams away from itself: a request that is refused
-//! an upstream ends soon, and gives its place back. Without that, a proxy that passes to itself waits for itself.
+//! A thread stops accepting before client connections use the last slots for upstreams. A request without an upstream
+//! slot fails soon and releases its own slot. Otherwise a proxy that passes to itself would wait for itself.
 
 mod descriptors;
 pub mod disk;
@@ -39,74 +39,75 @@ pub enum Want {
     Descriptor,
 }
 
-/// Of the connections of a thread, the part that upstreams leave to clients: nginx begins to close idle connections
-/// when as few are free.
+/// Divisor for the share of a thread's connections that upstreams leave to clients. nginx begins to close idle
+/// connections when as few are free.
 const CLIENTS_PART: usize = 16;
 
-/// Quiet connections that are given up at once at most, and the part of all that this is (nginx's numbers). Each
-/// accept would have to wait for one otherwise.
+/// Maximum number of quiet connections closed in one call, and divisor for their share of all quiet connections
+/// (nginx's numbers). With fewer, each accept would have to wait for a close.
 const GIVEN_UP_MAX: usize = 32;
 const GIVEN_UP_PART: usize = 8;
 
-/// Descriptors that an accepted connection may need: its own, a file, an upstream, a temporary file.
+/// Number of descriptors that an accepted connection may need: its socket, a file, an upstream, a temporary file.
 const DESCRIPTORS_EACH: u64 = 4;
 
-/// Descriptors that are left to accepted connections: an eighth, within these bounds, and never more than a quarter.
+/// Bounds of the descriptor reserve for accepted connections, which is an eighth of the limit and never more than a
+/// quarter.
 const RESERVE_MIN: u64 = 16;
 const RESERVE_MAX: u64 = 512;
 
-/// Free places from which on an accept may stay armed in the ring: the kernel empties the whole queue of a listening
-/// socket then (default `backlog` 511), and more may come meanwhile.
+/// Number of free slots that a multishot accept needs: the kernel may accept the complete backlog of a listening socket
+/// (default `backlog` 511), and further connections may arrive meanwhile.
 const WIDE: usize = 1024;
 
-/// Interval of the search for room, for changes without an event, such as a body that begins to stall.
+/// Interval of the search for connections to close, for changes without an event, such as a body that begins to stall.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-/// The room of one thread.
+/// The limits of one thread, and its connections that may be closed.
 pub struct Room {
     lists: Lists,
     began: Instant,
-    /// Connections of clients and to upstreams.
+    /// Counts client connections and upstream connections.
     places: WaitGroup,
     places_max: usize,
-    /// The most since the last look.
+    /// Maximum number of connections since the last query.
     most: Cell<usize>,
     threads: u64,
     descriptors: Option<Descriptors>,
-    /// Descriptors that were free when they were counted last, and accepts since.
+    /// Number of free descriptors at the last count, and number of accepts since.
     free_then: Cell<u64>,
     accepted_since: Cell<u64>,
-    /// Whether accepting waits for room.
+    /// Whether accepting waits for a free slot.
     is_awaited: Cell<bool>,
     changed: Event,
     listeners: RefCell<Vec<Stopper>>,
-    /// Requests for room on a file system in flight.
+    /// Counts requests for disk space in flight.
     making: WaitGroup,
-    /// Bodies of requests that are in memory for lack of a temporary file.
+    /// Counts request bodies that stay in memory for lack of a temporary file.
     pub bodies: WaitGroup,
-    /// The log lines about them.
+    /// Rate limits of the log lines about exhausted resources.
     pub alarms: Alarms,
-    /// Bytes of request bodies that clients of HTTP/2 may send.
+    /// Limit on the bytes of request bodies that HTTP/2 clients may send.
     pub windows: Windows,
 }
 
-/// Lines of the error log that a flood would repeat.
+/// Rate limits of error log lines that a flood would repeat.
 #[derive(Default)]
 pub struct Alarms {
     /// At `worker_connections`.
     pub connections: Limited,
-    /// At `worker_connections`, for a connection to another server.
+    /// At `worker_connections`, for a connection to an upstream.
     pub upstreams: Limited,
     /// At the limit of descriptors.
     pub descriptors: Limited,
     /// At the limit of buffers.
     pub buffers: Limited,
-    /// Where a temporary file cannot be made or written.
+    /// A temporary file cannot be created or written.
     pub temp_files: Limited,
 }
 
 impl Room {
-    /// The room of one of this many threads.
+    /// Creates the limits of one of `threads` threads.
     pub fn new(places_max: usize, threads: usize) -> Room {
         Room {
             lists: Lists::default(),
@@ -128,7 +129,7 @@ impl Room {
         }
     }
 
-    /// A place for a connection, until the response is dropped.
+    /// Takes a slot for a connection, until the result is dropped.
     pub fn enter(&self) -> Counted {
         let counted = self.places.enter();
         self.most.set(self.most.get().max(self.places.count()));
@@ -140,7 +141,7 @@ impl Room {
         self.listeners.replace(listeners);
     }
 
-    /// Marks a connection as waiting while the response lives: it may be chosen to make room, which ends its timer.
+    /// Registers a connection as waiting while the result lives. It may be chosen to be closed; then its timer expires.
     pub fn waits(&self, kind: Waits, timer: &Timer, socket: &Fd) -> Waiting<'_> {
         let entry = self.lists.insert(kind, timer, socket, self.now_ms());
         if self.is_awaited.get() {
@@ -154,7 +155,7 @@ impl Room {
         self.lists.wake(|kind| matches!(kind, Waits::First | Waits::Idle) && wanted(kind));
     }
 
-    /// Whether an accept may bring in as many connections as the kernel has.
+    /// Whether an accept may return as many connections as the kernel has queued.
     pub fn is_wide(&self) -> bool {
         let wide = WIDE * self.listeners.borrow().len();
         let free =
@@ -163,28 +164,28 @@ impl Room {
         self.free_places() >= wide && has_descriptors
     }
 
-    /// Connections that are open, those to upstreams included, and the most that there were since the last call.
+    /// Returns the number of open connections, including those to upstreams, and the maximum since the last call.
     pub fn connections(&self) -> (usize, usize) {
         let count = self.places.count();
         (count, self.most.replace(count))
     }
 
-    /// Frees memory of lists that were longer, and the state that keeps longer tables elsewhere.
+    /// Releases unused memory of the lists, and lets listeners arm a new accept, which frees longer kernel tables.
     pub async fn trim(&self) {
         self.lists.trim();
         self.listeners.borrow().iter().for_each(Stopper::rearm);
-        // One turn for the cancellation, one for the new accept.
+        // One turn for the cancellation, another for the new accept.
         rt::yield_now().await;
         rt::yield_now().await;
     }
 
-    /// A connection was accepted.
+    /// Counts an accepted connection.
     pub fn count_accepted(&self) {
         self.accepted_since.set(self.accepted_since.get() + 1);
     }
 
-    /// The resource that one more accepted connection would lack. Fetches the number of free descriptors from the
-    /// kernel if it is not certain.
+    /// Returns the resource that is missing for one more accepted connection. Queries the number of free descriptors
+    /// from the kernel if it is uncertain.
     pub fn lacks(&self) -> Option<Want> {
         if self.free_places() == 0 {
             return Some(Want::Connection);
@@ -203,7 +204,7 @@ impl Room {
         (limit / 8).clamp(RESERVE_MIN, RESERVE_MAX).min(limit / 4)
     }
 
-    /// The log line about a lack, unless it was written just now.
+    /// Returns the log line about an exhausted resource, unless it was logged recently.
     pub(crate) fn alarm(&self, want: Want) -> Option<String> {
         let alarm = match want {
             Want::Connection => &self.alarms.connections,
@@ -221,7 +222,7 @@ impl Room {
         })
     }
 
-    /// Waits until there may be room.
+    /// Waits until a slot may be free.
     pub(crate) async fn changed(&self) {
         self.is_awaited.set(true);
         let pause = if self.has_quiet() { GRACE } else { LOOK_AGAIN };
@@ -232,12 +233,12 @@ impl Room {
         self.is_awaited.set(false);
     }
 
-    /// Places that upstreams leave to clients.
+    /// Returns the number of slots that upstreams leave to clients.
     pub(crate) fn places_for_clients(&self) -> usize {
         self.places_max / CLIENTS_PART
     }
 
-    /// Whether a connection to an upstream leaves enough places to clients.
+    /// Whether a new upstream connection leaves enough slots to clients.
     pub(crate) fn has_place_for_upstream(&self) -> bool {
         self.free_places() > self.places_for_clients()
     }
@@ -247,7 +248,7 @@ impl Room {
         self.lists.quiet() > 0
     }
 
-    /// Chooses incomplete requests that stall, when buffers are short. Returns how many.
+    /// Chooses incomplete requests that stall, when buffers are scarce. Returns their number.
     pub(crate) fn end_stalled(&self) -> usize {
         let now_ms = self.now_ms();
         let choose = |rank| self.lists.choose(rank, GIVEN_UP_MAX, STALL, now_ms);
@@ -262,14 +263,14 @@ impl Room {
         rt::now().saturating_duration_since(self.began).as_millis() as u32
     }
 
-    /// Chooses connections to be given up; whether there were any. They end when their tasks run.
+    /// Chooses connections to be closed; returns whether there were any. They end when their tasks run.
     pub(crate) fn give_up(&self, give_up_idle: impl FnOnce() -> bool) -> bool {
         let now_ms = self.now_ms();
         let most = (self.lists.quiet() / GIVEN_UP_PART).clamp(1, GIVEN_UP_MAX);
         if self.lists.choose(Rank::Quiet, most, Duration::ZERO, now_ms) > 0 || give_up_idle() {
             return true;
         }
-        // One that came just now may turn out to be silent in a moment.
+        // A connection that was just accepted may turn out to be silent soon.
         if self.lists.quiet() > 0 {
             return false;
         }
@@ -279,14 +280,14 @@ impl Room {
     }
 }
 
-/// A connection that may be chosen to make room.
+/// A registered connection, which may be chosen to be closed.
 pub struct Waiting<'a> {
     room: &'a Room,
     entry: Entry,
 }
 
 impl Waiting<'_> {
-    /// Whether it has to end to make room for another.
+    /// Whether the connection has to end in favour of another.
     pub fn is_chosen(&self) -> bool {
         self.room.lists.is_chosen(self.entry)
     }

@@ -1,4 +1,4 @@
-//! Connections that wait for their client, in the order in which they are given up.
+//! Connections that wait for their client, in the order in which they are closed when a resource runs out.
 //!
 //! ```text
 //!   Quiet  idle, silent since accept, or lingering: no request is lost   least recent first, several at once
@@ -14,22 +14,22 @@ use rt::Timer;
 
 use transfer::recency::{Place, Recency};
 
-/// The state of a waiting connection.
+/// The reason why a connection waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
-    /// The first bytes since it was accepted.
+    /// For the first bytes since it was accepted.
     First,
-    /// Another request.
+    /// For another request.
     Idle,
-    /// Bytes that are thrown away, after its response.
+    /// For input that is discarded after its response (lingering close).
     Lingering,
-    /// The rest of a header section.
+    /// For the remaining header section.
     Head,
-    /// More of a body.
+    /// For more of a body.
     Body,
 }
 
-/// How cheap it is to give a connection up.
+/// How little is lost if a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rank {
     Quiet,
@@ -46,7 +46,7 @@ impl Waits {
         }
     }
 
-    /// How long a client may take before its connection can be given up.
+    /// Returns how long a client may take before its connection can be closed.
     fn patience(self) -> Duration {
         match self {
             Waits::First => GRACE,
@@ -56,15 +56,15 @@ impl Waits {
     }
 }
 
-/// Bytes that come in pieces are no stall: a round trip around the world takes less than this.
+/// Time without input after which a request stalls: a round trip around the world takes less.
 pub(super) const STALL: Duration = Duration::from_secs(1);
 
-/// The first bytes of most clients come with the end of the handshake. Before this has passed, a connection is not known
-/// to be silent.
+/// The first bytes of most clients arrive with the end of the TCP handshake. Only after this time is a connection
+/// considered silent.
 pub(crate) const GRACE: Duration = Duration::from_millis(20);
 
-/// Connections that are checked for one that may be closed. Those with unread bytes are skipped, and a large number of
-/// them must not take the thread's time.
+/// Maximum number of connections that are checked per search. Those with unread bytes are skipped, and many of them
+/// must not use up the thread's time.
 const LOOKS_MAX: usize = 64;
 
 /// All waiting connections of a thread.
@@ -77,14 +77,14 @@ pub(super) struct Lists {
 
 struct Wait {
     kind: Waits,
-    /// Milliseconds since the thread's start.
+    /// Start of the wait, in ms since the thread's start.
     since_ms: u32,
     /// `None` once the connection has been chosen.
     timer: Option<Timer>,
     socket: Fd,
 }
 
-/// A place in one of the lists.
+/// An index in one of the lists.
 #[derive(Clone, Copy)]
 pub(super) struct Entry(Rank, Place);
 
@@ -112,8 +112,8 @@ impl Lists {
         self.list(rank).borrow()[place].timer.is_none()
     }
 
-    /// Chooses connections of a rank that have waited for long enough, the oldest first: the connection's task ends it.
-    /// Returns how many.
+    /// Chooses connections of a rank that have waited long enough, the oldest first, and returns their number. The
+    /// connections' tasks end them.
     pub(super) fn choose(&self, rank: Rank, most: usize, least: Duration, now_ms: u32) -> usize {
         let mut list = self.list(rank).borrow_mut();
         let (mut chosen, mut next) = (0, list.oldest());
@@ -125,7 +125,7 @@ impl Lists {
             if waited < wait.kind.patience().max(least) {
                 continue;
             }
-            // A connection that has sent bytes is about to be served.
+            // A connection with received bytes is about to be served.
             if !rt::net::is_silent(&list[place].socket) {
                 list.touch(place);
                 continue;
@@ -138,19 +138,19 @@ impl Lists {
         chosen
     }
 
-    /// Gives back memory of places at the end that are not in use.
+    /// Releases the memory of unused slots at the end of the lists.
     pub(super) fn trim(&self) {
         for list in [&self.quiet, &self.heads, &self.bodies] {
             list.borrow_mut().trim();
         }
     }
 
-    /// How many wait in the first rank.
+    /// Returns the number of connections in the first rank.
     pub(super) fn quiet(&self) -> usize {
         self.quiet.borrow().count()
     }
 
-    /// Wakes those of the first rank that wait for this.
+    /// Wakes connections of the first rank whose reason matches.
     pub(super) fn wake(&self, wanted: impl Fn(Waits) -> bool) {
         let list = self.quiet.borrow();
         let waits = list.places().map(|place| &list[place]).filter(|wait| wanted(wait.kind));

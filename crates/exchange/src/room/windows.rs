@@ -1,15 +1,15 @@
-//! A limit of a thread on the bytes of request bodies that clients of HTTP/2 may send before they are read.
+//! Limits the bytes of request bodies that HTTP/2 clients of a thread may send before they are read.
 //!
-//! Each request with a body has a window, and its client may fill that at once. Without a limit for all of them, many
-//! connections with many requests each could take any amount of memory.
+//! Each request with a body has a window, which its client may fill immediately. Without a common limit, many
+//! connections with many requests each could use any amount of memory.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Bytes of all windows of a thread at most: those of 4096 bodies with the default `http2_body_preread_size`.
+/// Maximum sum of all windows of a thread in bytes: 4096 bodies with the default `http2_body_preread_size`.
 const OPEN_MAX: u64 = 256 << 20;
 
-/// Up to here windows are widened. The rest is left to bodies that begin.
+/// Limit in bytes up to which windows are widened. The remaining bytes are reserved for new bodies.
 const WIDENED_MAX: u64 = OPEN_MAX / 2;
 
 /// All windows of a thread.
@@ -21,12 +21,12 @@ pub struct Windows(Rc<Cell<u64>>);
 pub struct Window {
     all: Rc<Cell<u64>>,
     bytes: Cell<u64>,
-    /// The length of the body, if it is known: more is never sent.
+    /// The length of the body if known, which limits the window.
     most: u64,
 }
 
 impl Windows {
-    /// Opens a window for a body of at most `most` bytes; none where all windows would exceed the limit.
+    /// Opens a window for a body of at most `most` bytes; returns none if all windows would exceed the limit.
     #[must_use]
     pub fn open(&self, bytes: u64, most: u64) -> Option<Window> {
         let bytes = bytes.min(most);
@@ -40,7 +40,7 @@ impl Windows {
 }
 
 impl Window {
-    /// Makes it as large as that; false where there is no room for it.
+    /// Widens the window to this many bytes; returns false if the limit does not allow it.
     #[must_use]
     pub fn widen(&self, bytes: u64) -> bool {
         let more = bytes.min(self.most).saturating_sub(self.bytes.get());

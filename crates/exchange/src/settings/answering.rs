@@ -15,27 +15,27 @@ pub enum ServerTokens {
     Off,
     /// `build`: name, version and build.
     Build,
-    /// Own text; empty removes the field.
+    /// A custom text; an empty one removes the field.
     Text(Template),
 }
 
 /// One status of an `error_page`.
 #[derive(Clone, Debug)]
 pub struct ErrorPage {
-    /// The status that the client gets.
+    /// The original status of the response.
     pub status: u16,
-    /// `=code`: 0 for `=` alone, which takes the status of the page's own answer.
+    /// `=code`: the replacement status; 0 for `=` alone, which uses the status of the error page's response.
     pub overwrite: Option<u16>,
     /// URI, absolute URL or `@name`.
     pub target: Template,
 }
 
-/// Help for Internet Explorer.
+/// Workarounds for Internet Explorer.
 #[derive(Clone, Copy, Debug)]
 pub struct Msie {
-    /// `msie_padding`: short error pages are made long enough to be shown.
+    /// `msie_padding`: short error pages are padded, so that the browser displays them.
     pub padding: bool,
-    /// `msie_refresh`: redirects are pages that lead on.
+    /// `msie_refresh`: redirects are sent as HTML pages with a refresh.
     pub refresh: bool,
 }
 
@@ -62,7 +62,7 @@ pub struct Answering {
     pub server_name_in_redirect: bool,
     /// `port_in_redirect`
     pub port_in_redirect: bool,
-    /// Settings for old browsers.
+    /// Settings for Internet Explorer.
     pub msie: Msie,
     /// `log_not_found`
     pub log_not_found: bool,

@@ -1,5 +1,5 @@
-//! Charsets of responses: the settings of the directives of nginx's charset module, and the charset that follows from
-//! them. Modules that write texts need it, and so does the filter that recodes.
+//! Charsets of responses: the settings of nginx's charset module, and the charset that results from them. Modules that
+//! generate text use them, and so does the filter that converts charsets.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use telemetry::Level;
 /// The charsets that the directives of a configuration name.
 #[derive(Debug, Default)]
 pub struct Charsets {
-    /// As they were written first: names are compared without case, and sent in one spelling.
+    /// The names in their first spelling. They are case-insensitive, and sent in one spelling.
     names: Vec<Arc<str>>,
 }
 
 impl Charsets {
-    /// The spelling that all directives with this charset share.
+    /// Returns the common spelling of a charset for all directives.
     pub fn intern(&mut self, name: &str) -> Arc<str> {
         if let Some(known) = self.names.iter().find(|known| known.eq_ignore_ascii_case(name)) {
             return Arc::clone(known);
@@ -51,9 +51,9 @@ pub struct Conf {
     pub source: Option<Charset>,
     /// `override_charset`
     pub overrides: bool,
-    /// `charset_types`; they do not matter for responses that came with a charset.
+    /// `charset_types`; they do not apply to responses that already have a charset.
     pub types: MediaTypes,
-    /// The directive that spoke last, for the complaint that there is no map.
+    /// The position of the last directive, for the error about a missing `charset_map`.
     pub span: Option<Span>,
 }
 
@@ -76,26 +76,26 @@ impl Default for Conf {
 /// A charset of the configuration.
 #[derive(Clone, Debug)]
 pub enum Charset {
-    /// The one that nearly everybody names, which then costs no memory with each response.
+    /// UTF-8, the most common charset, which needs no memory per response.
     Utf8,
-    /// In the spelling that was first.
+    /// Another charset, in its first spelling.
     Name(Arc<str>),
-    /// Named by each request; whether there is a map is known only then.
+    /// A variable, evaluated for each request; only then is it known whether a map exists.
     Variable(VarRef),
 }
 
 impl Conf {
-    /// A location without charset settings does not convert its subrequests' responses.
+    /// Whether the location has charset settings; otherwise it does not convert responses of its subrequests.
     pub fn is_active(&self) -> bool {
         self.charset.is_some() || self.source.is_some()
     }
 }
 
 impl Charset {
-    /// The usual spelling; another one is sent as it was written.
+    /// The usual spelling; any other spelling is sent as written.
     pub const UTF8: &str = "utf-8";
 
-    /// A name, or a variable with one.
+    /// Parses a charset name, or a variable.
     pub fn parse(cx: &mut Cx<'_>) -> Result<Charset, Error> {
         let text = cx.arg(0);
         if let Some(name) = text.strip_prefix('$') {
@@ -108,7 +108,7 @@ impl Charset {
         Ok(if *name == *Charset::UTF8 { Charset::Utf8 } else { Charset::Name(name) })
     }
 
-    /// Its name for a request; a variable may have none.
+    /// Returns the charset's name for a request; a variable may be empty.
     pub fn name(&self, request: &Request) -> Option<Cow<'static, [u8]>> {
         Some(match self {
             Charset::Utf8 => Cow::Borrowed(Charset::UTF8.as_bytes()),
@@ -122,7 +122,7 @@ impl Charset {
         .filter(|name| !name.is_empty())
     }
 
-    /// Its name if that is known without a request.
+    /// Returns the charset's name if it is known without a request.
     pub fn constant(&self) -> Option<&str> {
         match self {
             Charset::Utf8 => Some(Charset::UTF8),
@@ -132,8 +132,8 @@ impl Charset {
     }
 }
 
-/// The charset that another server requests (`X-Accel-Charset`), if a directive names it; otherwise there is a log
-/// line.
+/// Returns the charset that the upstream requests (`X-Accel-Charset`), if a directive names it; otherwise logs an
+/// error.
 pub fn of_upstream(request: &Request, name: &[u8]) -> Option<Box<[u8]>> {
     if name.is_empty() {
         return None;
@@ -153,8 +153,8 @@ pub fn is_utf8(request: &Request) -> bool {
     charset.is_some_and(|charset| charset.eq_ignore_ascii_case(Charset::UTF8.as_bytes()))
 }
 
-/// The charset that the response came with: set by the module that made the response, or appended to the type by
-/// another server.
+/// Returns the charset of the response as received or created: set by the module that made the response, or appended to
+/// the content type by an upstream.
 pub fn named(request: &Request) -> Option<Cow<'static, [u8]>> {
     let response = &request.response;
     let behind_type = || match &response.content_type {
@@ -164,13 +164,13 @@ pub fn named(request: &Request) -> Option<Cow<'static, [u8]>> {
     response.charset.clone().or_else(behind_type)
 }
 
-/// The charset that the client is to get.
+/// Returns the charset to which the response is to be converted.
 pub fn wanted(request: &Request, conf: &Conf, is_named: bool) -> Option<Cow<'static, [u8]>> {
     request.response.content_type.of(request)?;
     if let Some(name) = &request.response.charset_override {
         return Some(Cow::Owned(name.to_vec()));
     }
-    // A charset that came with the response is left alone, whatever the type, unless the configuration insists.
+    // A charset that the response already has is retained, whatever the type, unless `override_charset` is on.
     let concerned = if is_named { conf.overrides } else { conf.types.matches(request) };
     conf.charset.as_ref().filter(|_| concerned).and_then(|charset| charset.name(request))
 }

@@ -19,25 +19,25 @@ use transfer::received::BodyFiles;
 /// Settings that `http`, `server` and `location` inherit.
 #[derive(Clone, Debug)]
 pub struct Core {
-    /// Where files are.
+    /// The directories of files.
     pub files: Files,
-    /// How their bytes move.
+    /// How the content of files is sent.
     pub sending: Sending,
-    /// How long connections are kept.
+    /// How long keep-alive connections stay open.
     pub keeping: Keeping,
     /// How requests are read.
     pub reading: Reading,
-    /// Where bodies of requests are stored that memory does not hold.
+    /// Where large request bodies are stored.
     pub body_files: BodyFiles,
     /// The form of responses.
     pub answering: Answering,
-    /// `limit_rate`, bytes a second; empty or 0 is no limit.
+    /// `limit_rate`, in bytes per second; empty or 0 is no limit.
     pub limit_rate: Option<Template>,
-    /// `limit_rate_after`, bytes.
+    /// `limit_rate_after`, in bytes.
     pub limit_rate_after: Option<Template>,
-    /// Whether the path of this location without the slash at its end is redirected to it: where requests are passed on.
+    /// Whether this location's path without its trailing slash is redirected to it, as for proxying locations.
     pub redirects_to_slash: bool,
-    /// Whether the block takes CONNECT (`tunnel_pass`): its server then does.
+    /// Whether the block accepts CONNECT (`tunnel_pass`); then its server does.
     pub takes_connect: bool,
     /// `uninitialized_variable_warn`, a directive of the rewrite module.
     pub uninitialized_variable_warn: bool,
@@ -47,15 +47,15 @@ pub struct Core {
     pub error_log: ErrorLog,
     /// `satisfy any`
     pub satisfy: Satisfy,
-    /// `internal`: for requests that come from the server itself. Locations inside inherit it.
+    /// `internal`: for internal requests only. Nested locations inherit it.
     pub internal: bool,
-    /// `limit_except`: for methods other than these the other location's settings hold.
+    /// `limit_except`: other methods than these use the settings of a separate location.
     pub limit_except: Option<LimitExcept>,
-    /// How this block's own location is found.
+    /// How the location of this block is found.
     pub found_by: FoundBy,
 }
 
-/// Requests that the server makes of itself.
+/// Settings of subrequests.
 #[derive(Clone, Debug)]
 pub struct Subrequests {
     /// `log_subrequest`
@@ -69,10 +69,10 @@ pub struct Subrequests {
 /// How a location is found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum FoundBy {
-    /// It is the server itself.
+    /// By server: it is the server's own location.
     #[default]
     Server,
-    /// By the beginning, or the whole, of the URI.
+    /// By the beginning of the URI, or the complete URI.
     Prefix(Arc<str>),
     /// By a regular expression.
     Pattern,
@@ -83,14 +83,14 @@ pub enum FoundBy {
 /// `limit_except`
 #[derive(Clone, Debug)]
 pub struct LimitExcept {
-    /// The methods that the enclosing location's settings hold for; GET brings HEAD along.
+    /// The methods that use the enclosing location's settings; GET includes HEAD.
     pub methods: Vec<String>,
-    /// Settings that apply to others.
+    /// The location with the settings for all other methods.
     pub location: LocationId,
 }
 
 impl LimitExcept {
-    /// The methods that the statement names.
+    /// Parses the methods of the statement.
     pub fn methods(statement: &Statement) -> Result<Vec<String>, Error> {
         let mut methods: Vec<String> = Vec::new();
         for text in statement.texts() {
@@ -106,13 +106,13 @@ impl LimitExcept {
         Ok(methods)
     }
 
-    /// Whether the enclosing location's settings hold for requests with this method.
+    /// Whether requests with this method use the enclosing location's settings.
     pub fn spares(&self, method: &[u8]) -> bool {
         self.methods.iter().any(|spared| spared.as_bytes() == method)
     }
 }
 
-/// The methods that nginx lets `limit_except` name.
+/// The methods that nginx accepts in `limit_except`.
 const METHODS: [&str; 14] = [
     "GET",
     "HEAD",
@@ -130,17 +130,17 @@ const METHODS: [&str; 14] = [
     "PATCH",
 ];
 
-/// How the responses of the access phase are put together.
+/// How the results of the access phase are combined.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Satisfy {
-    /// One module that allows is enough.
+    /// Whether one module that allows access suffices.
     pub any: bool,
-    /// `auth_delay`: how long a question for a password is held back.
+    /// `auth_delay`: delay of a 401 response.
     pub auth_delay: Duration,
 }
 
 impl Core {
-    /// The defaults, with paths under this prefix.
+    /// Returns the defaults, with paths below this prefix.
     pub fn under(prefix: &Path) -> Core {
         let root = Root::Root(Template::text(&prefix.join("html").to_string_lossy()));
         let files = Files { root, ..Files::default() };
@@ -148,12 +148,12 @@ impl Core {
         Core { files, body_files: BodyFiles { temp_path, ..BodyFiles::default() }, ..Core::default() }
     }
 
-    /// For a block inside: without the settings of a single block.
+    /// Returns the settings for an inner block, without those of a single block.
     pub fn inherit(&self) -> Core {
         Core { limit_except: None, redirects_to_slash: false, ..self.clone() }
     }
 
-    /// Rules between settings, checked at the end of a block.
+    /// Checks rules between settings at the end of a block.
     pub fn check(&self, end: &Span) -> Result<(), Error> {
         if self.reading.large_client_header_buffers.1 < self.reading.connection_pool_size {
             return Err(Error::at(

@@ -1,40 +1,40 @@
 //! The settings of `events`, with their defaults. They apply to each thread.
 
-/// Settings of the `events` context, ours for the ring among them.
+/// Settings of the `events` context, including Ringroad's own for io_uring.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EventsConf {
     /// `worker_connections`, for each thread.
     pub worker_connections: u32,
-    /// `use`; without it the best there is.
+    /// `use`; without it the best available engine.
     pub method: Option<Method>,
-    /// `worker_aio_requests`: depth of libaio.
+    /// `worker_aio_requests`: queue depth of libaio.
     pub aio_requests: u32,
     /// `ring_entries`
     pub ring_entries: u32,
-    /// `ring_recv_buffers`: count and bytes.
+    /// `ring_recv_buffers`: count, and size in bytes.
     pub recv_buffers: (u32, u32),
-    /// `ring_io_workers`: kernel workers for files, for each thread.
+    /// `ring_io_workers`: io_uring kernel workers for files, per thread.
     pub io_workers: u32,
-    /// `device_share`: one device may hold one in this many workers.
+    /// `device_share`: divisor for the share of the workers that one device may occupy.
     pub device_share: u32,
-    /// `buffer_pool`: most bytes of buffers for each thread; `None` goes by the memory that the process may have.
+    /// `buffer_pool`: maximum bytes of buffers per thread; `None` derives it from the process's memory limit.
     pub buffer_pool: Option<usize>,
-    /// `zero_copy`: sends of at least this many bytes go without a copy; `None` is off.
+    /// `zero_copy`: sends of at least this many bytes use zero copy; `None` is off.
     pub zero_copy: Option<u64>,
-    /// `try_cached`: open and read resident files at once, beside the engines.
+    /// `try_cached`: open and read resident files with direct system calls, bypassing the engines.
     pub try_cached: bool,
-    /// `engine_fault`: faults to inject, for tests; the lines of the plan.
+    /// `engine_fault`: the faults to inject in tests, one per line.
     pub faults: Vec<String>,
 }
 
 impl EventsConf {
-    /// Whether calls may be made beside the engines: not where faults are injected, which such calls would not meet.
+    /// Whether system calls may bypass the engines. Not if faults are injected, which would not affect such calls.
     pub fn calls_directly(&self) -> bool {
         self.try_cached && self.faults.is_empty()
     }
 }
 
-/// Less could not hold one large chunk of a body for each disk engine.
+/// Minimum of `buffer_pool` in bytes: one large chunk of a body for each disk engine.
 pub const BUFFER_POOL_MIN: u64 = 4 << 20;
 
 /// The requested network engine.

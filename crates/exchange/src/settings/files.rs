@@ -1,4 +1,4 @@
-//! Where files are: the settings of `http_core`, with nginx's defaults.
+//! The directories of files, and how files are opened: settings of `http_core`, with nginx's defaults.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use transfer::files::cache::{CacheId, Terms};
 pub enum Root {
     /// The URI is appended.
     Root(Template),
-    /// The rest of the URI behind the location's prefix is appended.
+    /// The part of the URI after the location's prefix is appended.
     Alias(Template),
 }
 
 impl Root {
-    /// The path.
+    /// Returns the path.
     pub fn template(&self) -> &Template {
         match self {
             Root::Root(path) | Root::Alias(path) => path,
@@ -25,16 +25,16 @@ impl Root {
     }
 }
 
-/// How files are opened, as blocks inherit it.
+/// Settings of how files are opened.
 #[derive(Clone, Debug, Default)]
 pub struct Opening {
-    /// `root_beneath`: never follow anything out of the root.
+    /// `root_beneath`: no path may lead out of the root.
     pub beneath: bool,
     /// `disable_symlinks`, unless it is off.
     pub links: Option<Arc<Links>>,
     /// `open_file_cache`
     pub cache: Option<CacheId>,
-    /// `open_file_cache off` written out: no file stays open, not even for a moment.
+    /// Whether `open_file_cache off` is set explicitly: no file stays open after a request, not even briefly.
     pub lets_go: bool,
     /// The settings of the open-file cache.
     pub terms: Terms,
@@ -45,7 +45,7 @@ pub struct Opening {
 pub struct Links {
     /// Which links are refused.
     pub refused: Refused,
-    /// `from=`: the beginning of paths in which links are followed.
+    /// `from=`: the leading path in which links are followed.
     pub from: Option<Template>,
 }
 
@@ -54,17 +54,17 @@ pub struct Links {
 pub struct Files {
     /// `root` or `alias`.
     pub root: Root,
-    /// The rules of opens, and of keeping files open.
+    /// How files are opened and cached.
     pub opening: Opening,
     /// `types`
     pub types: Arc<Types>,
     /// `default_type`
     pub default_type: Arc<str>,
-    /// The text that an `alias` replaces: the prefix of its location, which inner locations keep.
+    /// The text that an `alias` replaces: the prefix of its location, which nested locations inherit.
     pub location_prefix: Arc<str>,
     /// Whether the location with the `alias` is found by a regular expression.
     pub by_pattern: bool,
-    /// The block of the `root` or `alias`; 0 without one.
+    /// The block of the `root` or `alias`; 0 if there is none.
     pub root_block: u32,
 }
 

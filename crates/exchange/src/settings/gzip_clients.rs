@@ -17,7 +17,7 @@ pub struct GzipClients {
     pub vary: bool,
     /// Patterns of `gzip_disable`.
     pub disable: Layered<Arc<Pattern>>,
-    /// `gzip_disable msie6`; once said it holds in all blocks inside, as in nginx.
+    /// `gzip_disable msie6`; once set it applies to all inner blocks, as in nginx.
     pub disable_msie6: bool,
 }
 
@@ -26,7 +26,7 @@ pub struct GzipClients {
 pub struct Proxied {
     /// The cases, as bits.
     pub bits: u64,
-    /// The block of these directives; 0 without one.
+    /// The block of these directives; 0 if there is none.
     pub block: u32,
 }
 
@@ -50,7 +50,7 @@ impl Proxied {
     /// `any`
     pub const ANY: u64 = 1 << 8;
 
-    /// Whether a parameter is among them.
+    /// Whether the set contains a parameter.
     pub fn has(self, parameter: u64) -> bool {
         self.bits & parameter != 0
     }

@@ -1,4 +1,4 @@
-//! How long connections are kept: the settings of `http_core`, with nginx's defaults.
+//! How long client connections stay open: the settings of `http_core`, with nginx's defaults.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ pub struct KeepaliveDisable {
     pub msie6: bool,
     /// `safari`
     pub safari: bool,
-    /// The block of the directive; 0 without one.
+    /// The block of the directive; 0 if there is none.
     pub block: u32,
 }
 
@@ -18,18 +18,18 @@ pub struct KeepaliveDisable {
 pub enum LingeringClose {
     /// `off`
     Off,
-    /// `on`: where the client may still send.
+    /// `on`: if the client may still send.
     On,
     /// `always`
     Always,
 }
 
-/// How long connections are kept.
+/// How long client connections stay open.
 #[derive(Clone, Debug)]
 pub struct Keeping {
     /// `keepalive_timeout`; zero closes after each response.
     pub keepalive_timeout: Duration,
-    /// `keepalive_timeout`, second argument: the value of the `Keep-Alive` field, seconds.
+    /// `keepalive_timeout`, second argument: the value of the `Keep-Alive` field, in seconds.
     pub keepalive_header: Option<u64>,
     /// `keepalive_min_timeout`
     pub keepalive_min_timeout: Duration,

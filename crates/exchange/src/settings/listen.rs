@@ -1,7 +1,7 @@
-//! `listen`: addresses, their options, and which servers are behind each.
+//! `listen`: addresses, their options, and the servers of each address.
 //!
-//! One [`Listen`] is one socket. If a wildcard address and others share a port, nginx binds only the wildcard, and
-//! selects by the local address of a connection; so does this file.
+//! One [`Listen`] is one socket. If a wildcard address and others share a port, nginx binds only the wildcard address
+//! and selects the server by a connection's local address. This file does the same.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -14,16 +14,16 @@ use crate::config::ServerId;
 use crate::settings::main::started_as_root;
 use crate::settings::names::{NameTable, ServerName};
 
-/// Where a socket is bound.
+/// The address of a listening socket.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ListenAddr {
     /// IPv4 or IPv6.
     Inet(SocketAddr),
-    /// A unix socket.
+    /// The path of a UNIX-domain socket.
     Unix(PathBuf),
 }
 
-/// nginx's form: `0.0.0.0:80`, `[::]:80`, `unix:/run/x`.
+/// Formats an address as nginx does: `0.0.0.0:80`, `[::]:80`, `unix:/run/x`.
 impl fmt::Display for ListenAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -36,27 +36,27 @@ impl fmt::Display for ListenAddr {
 /// A socket to listen on and its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenSpec {
-    /// Where.
+    /// The address.
     pub addr: ListenAddr,
-    /// The address as it was written.
+    /// The address as written.
     pub text: String,
-    /// `backlog`: connections that may wait to be accepted.
+    /// `backlog`: maximum number of connections that wait to be accepted.
     pub backlog: u32,
-    /// `rcvbuf`, bytes.
+    /// `rcvbuf`, in bytes.
     pub rcvbuf: Option<u64>,
-    /// `sndbuf`, bytes.
+    /// `sndbuf`, in bytes.
     pub sndbuf: Option<u64>,
-    /// `fastopen`: connections that may wait with data before their handshake is done.
+    /// `fastopen`: maximum number of connections with data that have not finished their handshake.
     pub fastopen: Option<u32>,
-    /// `deferred`: accept only when data is there.
+    /// `deferred`: accept only after data has arrived.
     pub deferred: bool,
     /// `reuseport`: a socket for each thread.
     pub reuseport: bool,
-    /// `so_keepalive`; `None` leaves it to the system.
+    /// `so_keepalive`; `None` uses the system's default.
     pub so_keepalive: Option<SoKeepalive>,
-    /// `ipv6only`; means something for IPv6 wildcards.
+    /// `ipv6only`; only relevant for IPv6 wildcard addresses.
     pub ipv6only: bool,
-    /// Whether any option of the socket was written.
+    /// Whether any option of the socket was set.
     pub set: bool,
 }
 
@@ -65,34 +65,34 @@ pub struct ListenSpec {
 pub enum SoKeepalive {
     /// `off`
     Off,
-    /// `on`, or numbers of which each may be left to the system.
+    /// `on`, or numbers; `None` uses the system's default.
     On {
-        /// Idle seconds before the first probe.
+        /// Idle time in seconds before the first probe.
         idle: Option<u32>,
-        /// Seconds between probes.
+        /// Time in seconds between probes.
         interval: Option<u32>,
-        /// Probes without a response that end the connection.
+        /// Number of unanswered probes that close the connection.
         count: Option<u32>,
     },
 }
 
-/// Connections that wait, as in nginx on Linux.
+/// Default of `backlog`, as in nginx on Linux.
 const BACKLOG_DEFAULT: u32 = 511;
 
-/// One address of one `listen`.
+/// One address of a `listen` directive.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     /// The address, and the options of its socket.
     pub spec: ListenSpec,
     /// `default_server`
     pub default_server: bool,
-    /// The first bytes of connections.
+    /// The protocols of its connections.
     pub protocols: Options,
-    /// Where it stands.
+    /// The position of the directive.
     pub place: Span,
 }
 
-/// Options of protocols: they belong to an address, and each line about it may add some.
+/// Protocol options of an address; each `listen` for that address may add some.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// `proxy_protocol`
@@ -104,7 +104,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Whether all of these are among `others`.
+    /// Whether `others` include all of these options.
     fn are_in(self, others: Options) -> bool {
         (others.proxy_protocol || !self.proxy_protocol)
             && (others.tls || !self.tls)
@@ -121,7 +121,7 @@ impl Options {
 }
 
 impl Wanted {
-    /// The default address of a server.
+    /// Returns the default address of a server.
     pub fn default_address(place: Span) -> Wanted {
         let port = if started_as_root() { 80 } else { 8000 };
         let addr = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
@@ -131,7 +131,7 @@ impl Wanted {
 }
 
 impl ListenSpec {
-    /// An address with nginx's options.
+    /// Returns the settings of an address with nginx's defaults.
     pub fn of(addr: ListenAddr, text: &str) -> ListenSpec {
         ListenSpec {
             addr,
@@ -149,20 +149,20 @@ impl ListenSpec {
     }
 }
 
-/// The servers behind one address.
+/// The servers of one address.
 #[derive(Debug)]
 pub struct Servers {
-    /// All of them.
+    /// All servers of the address.
     all: Vec<ServerId>,
     default_server: ServerId,
     names: NameTable,
     protocols: Options,
 }
 
-/// A socket and the servers behind it.
+/// A listening socket and its servers.
 #[derive(Debug)]
 pub struct Listen {
-    /// Where it is bound, and how.
+    /// Its address and options.
     pub spec: ListenSpec,
     servers: Servers,
     /// Addresses on the port of a wildcard, distinguished by the local address of a connection.
@@ -170,7 +170,7 @@ pub struct Listen {
 }
 
 impl Listen {
-    /// The default server and the names for a connection to this local address.
+    /// Returns the default server and the names for a connection to this local address.
     pub fn lookup(&self, local: &Address) -> (ServerId, &NameTable) {
         let servers = self.servers_at(local);
         (servers.default_server, &servers.names)
@@ -181,7 +181,7 @@ impl Listen {
         self.servers_at(local).protocols.proxy_protocol
     }
 
-    /// Whether connections to this local address speak TLS.
+    /// Whether connections to this local address use TLS.
     pub fn is_tls(&self, local: &Address) -> bool {
         self.servers_at(local).protocols.tls
     }
@@ -191,13 +191,13 @@ impl Listen {
         self.servers_at(local).protocols.http2
     }
 
-    /// Whether a server is behind it.
+    /// Whether a server listens on this socket.
     pub fn has_server(&self, server: ServerId) -> bool {
         let all = std::iter::once(&self.servers).chain(self.inner.iter().map(|(_, servers)| servers));
         all.flat_map(|servers| &servers.all).any(|known| *known == server)
     }
 
-    /// Default servers of the addresses that speak TLS.
+    /// Returns the default servers of the addresses that use TLS.
     pub fn tls_defaults(&self) -> impl Iterator<Item = ServerId> {
         let all = std::iter::once(&self.servers).chain(self.inner.iter().map(|(_, servers)| servers));
         all.filter(|servers| servers.protocols.tls).map(|servers| servers.default_server)
@@ -205,7 +205,7 @@ impl Listen {
 
     fn servers_at(&self, local: &Address) -> &Servers {
         let inner = match local {
-            // The address need not be read then, which is in another cache line.
+            // The address, which is in another cache line, need not be read then.
             _ if self.inner.is_empty() => None,
             Address::Inet(local) => self.inner.iter().find(|(addr, _)| *addr == local.ip()),
             Address::Unix(_) => None,
@@ -214,10 +214,10 @@ impl Listen {
     }
 }
 
-/// A server while its block is being read.
+/// A server while its block is parsed.
 #[derive(Debug)]
 pub struct ServerDraft {
-    /// The number of the server.
+    /// The index of the server.
     pub id: ServerId,
     /// Its addresses.
     pub listens: Vec<Wanted>,
@@ -228,7 +228,7 @@ pub struct ServerDraft {
 }
 
 impl ServerDraft {
-    /// An empty server.
+    /// Returns an empty server.
     pub fn new(id: ServerId, statement: &conf::Statement) -> ServerDraft {
         ServerDraft { id, listens: Vec::new(), names: Vec::new(), place: statement.span().clone() }
     }
@@ -238,41 +238,41 @@ impl ServerDraft {
         if self.listens.is_empty() {
             self.listens.push(Wanted::default_address(self.place.clone()));
         }
-        // The empty name takes part in the search for a server like any other.
+        // The empty name is searched like any other name.
         if self.names.is_empty() {
             self.names.push(ServerName::default());
         }
     }
 
-    /// `$server_name`
+    /// Returns the value of `$server_name`.
     pub fn first_name(&self) -> String {
         self.names.first().map(ServerName::shown).unwrap_or_default()
     }
 }
 
-/// An address and its parameters so far.
+/// An address and its parameters while `listen` directives are merged.
 struct GatheredAddress {
     spec: ListenSpec,
     default_server: Option<ServerId>,
-    /// Each server that listens here, by its place among the drafts.
+    /// The servers of this address, by index of their drafts.
     servers: Vec<usize>,
-    /// Set if any of them has it: one socket cannot be with it and without.
+    /// The union of the options of all its lines, because a socket has an option or not.
     options: Options,
     protocols: Protocols,
 }
 
-/// The protocols in the lines of an address, for nginx's warnings.
+/// The protocol options in the lines of an address, for nginx's warnings.
 #[derive(Clone, Copy, Default)]
 struct Protocols {
-    /// The protocols of the last counted line; nothing after the first.
+    /// The options of the last counted line; nothing after the first line.
     said: Option<Options>,
-    /// Whether two lines differed.
+    /// Whether the options of two lines differed.
     changed: bool,
 }
 
 impl Protocols {
-    /// Takes note of another line; whether it contradicts an earlier one. A line without the option may follow lines
-    /// with it, and the reverse once, but not if options of the socket were written.
+    /// Records another line; returns whether it contradicts an earlier one. A line without the option may follow lines
+    /// with it, and the reverse once, but not if socket options were set.
     fn note(&mut self, before: Options, entry_set: bool, wanted: &Wanted) -> bool {
         let now = wanted.protocols;
         let differs_from_said = self.said.is_some_and(|said| said != now);
@@ -287,7 +287,7 @@ impl Protocols {
     }
 }
 
-/// Groups the servers by address. Which options hold, and which server is the default, follows nginx.
+/// Groups the servers by address. The effective options and the default server are determined as in nginx.
 pub fn gather(drafts: Vec<ServerDraft>, warnings: &mut Vec<Error>) -> Result<Vec<Listen>, Error> {
     let mut entries: Vec<GatheredAddress> = Vec::new();
     for (place, draft) in drafts.iter().enumerate() {
@@ -357,7 +357,8 @@ fn add(
     Ok(())
 }
 
-/// The names and the default of an address: the first server unless one was called the default.
+/// Returns the names and the default server of an address. The default is the first server unless one has
+/// `default_server`.
 fn servers_of(
     entry: &GatheredAddress,
     drafts: &[ServerDraft],
@@ -374,7 +375,7 @@ fn servers_of(
     Ok(Servers { all, default_server, names, protocols: entry.options })
 }
 
-/// Whether a wildcard on the same port takes the connections of this address as well.
+/// Whether a wildcard address on the same port also accepts the connections of this address.
 fn has_wildcard(entries: &[GatheredAddress], addr: SocketAddr) -> bool {
     !addr.ip().is_unspecified() && entries.iter().any(|entry| is_wildcard_for(&entry.spec.addr, addr))
 }

@@ -1,6 +1,6 @@
-//! `location`: how locations are named, and the tables in which a URI is looked up.
+//! `location`: names of locations, and the tables for URI lookups.
 //!
-//! Tables are sorted, and each prefix knows the next shorter one. `find_location` searches them.
+//! Tables are sorted, and each prefix links to the next shorter one. `find_location` searches them.
 
 use crate::config::LocationId;
 use crate::pattern::{Match, Pattern};
@@ -8,10 +8,10 @@ use crate::settings::core::Core;
 use crate::settings::core::FoundBy;
 use crate::template::Template;
 
-/// The kind of match of a `location`.
+/// The arguments of a `location`.
 #[derive(Debug)]
 pub struct Name {
-    /// The path, pattern or name itself.
+    /// The path, pattern or name without modifier.
     pub(crate) text: String,
     pub(crate) kind: Kind,
 }
@@ -21,28 +21,28 @@ pub struct Name {
 pub(crate) enum Kind {
     /// `= /x`
     Exact,
-    /// `/x`, or `^~ /x`, which keeps patterns out.
+    /// `/x`, or `^~ /x`, which skips regular expressions.
     Prefix { keeps_patterns_out: bool },
-    /// `~ x`, or `~* x`, which takes no notice of case.
+    /// `~ x`, or `~* x`, which is case-insensitive.
     Pattern { pattern: Pattern, caseless: bool },
-    /// `$x`: requests for which the variable has a value that is not `0`.
+    /// `$x`: matches if the variable is neither empty nor `0`.
     Predicate(Template),
     /// `@x`
     Named,
 }
 
 impl Name {
-    /// Tells the location's settings its name.
+    /// Stores in the location's settings how it is found.
     pub fn mark(&self, core: &mut Core) {
         core.found_by = match self.kind {
             Kind::Exact | Kind::Prefix { .. } => FoundBy::Prefix(self.text.as_str().into()),
-            // Neither has a part of the URI that an alias could stand for.
+            // Neither matches a prefix of the URI that an alias could replace.
             Kind::Pattern { .. } | Kind::Predicate(_) => FoundBy::Pattern,
             Kind::Named => FoundBy::Name,
         };
     }
 
-    /// With its modifier, for messages.
+    /// Returns the name with its modifier, for messages.
     pub fn as_written(&self) -> String {
         let modifier = match self.kind {
             Kind::Exact => "= ",
@@ -62,13 +62,13 @@ pub struct Locations {
     pub(crate) exact: Vec<(Box<[u8]>, LocationId)>,
     /// Sorted by path.
     pub(crate) prefixes: Vec<Prefix>,
-    /// In the order of the configuration.
+    /// Regular expressions, in the order of the configuration.
     pub(crate) patterns: Vec<(Pattern, LocationId)>,
-    /// In the order of the configuration.
+    /// Predicates, in the order of the configuration.
     pub(crate) predicates: Vec<(Template, LocationId)>,
-    /// Whether a search may meet a predicate, here or in a location of these tables.
+    /// Whether a search may evaluate a predicate, here or in a nested location.
     pub(crate) has_predicates: bool,
-    /// Whether there is a location that [`Locations::with_slash`] could find.
+    /// Whether [`Locations::with_slash`] could find a location.
     pub(crate) has_slashes: bool,
     pub(crate) named: Vec<(String, LocationId)>,
 }
@@ -79,21 +79,21 @@ pub(crate) struct Prefix {
     pub(crate) path: Box<[u8]>,
     pub(crate) location: LocationId,
     pub(crate) keeps_patterns_out: bool,
-    /// The next shorter path in the table that this one starts with.
+    /// The next shorter path in the table that is a prefix of this path.
     pub(crate) shorter: Option<u32>,
 }
 
 /// The result of a search.
 #[derive(Debug, Default)]
 pub struct Found<'c> {
-    /// The location; `None` leaves it to the server's own settings.
+    /// The location; `None` means the server's own settings.
     pub location: Option<LocationId>,
-    /// The groups of a pattern; [`Match::store`] stores them in a request.
+    /// The match of a regular expression; [`Match::store`] stores them in a request.
     pub matched: Option<Match<'c>>,
 }
 
 impl Locations {
-    /// Links each prefix to the next shorter one, which precedes it in the order of paths.
+    /// Links each prefix to the next shorter one, which precedes it in the sorted table.
     pub(crate) fn link(&mut self) {
         for index in 1..self.prefixes.len() {
             let mut before = Some(index as u32 - 1);
@@ -113,12 +113,12 @@ impl Locations {
         self.has_predicates
     }
 
-    /// The location of this name, `@` included.
+    /// Returns the location of this name, including `@`.
     pub fn named(&self, name: &str) -> Option<LocationId> {
         self.named.iter().find(|(known, _)| known == name).map(|(_, location)| *location)
     }
 
-    /// Every location of these tables, for reports.
+    /// Returns all locations in these tables, for reports.
     pub fn all(&self) -> impl Iterator<Item = LocationId> {
         let texts = self.exact.iter().map(|(_, location)| *location);
         let prefixes = self.prefixes.iter().map(|prefix| prefix.location);
@@ -131,8 +131,8 @@ impl Locations {
             .chain(self.named.iter().map(|(_, location)| *location))
     }
 
-    /// The last path in order that is not behind the URI starts with the searched one, if there is one: the chain of
-    /// shorter paths leads to it.
+    /// Returns the longest prefix of the URI. The last path that is not greater than the URI starts with that prefix,
+    /// if one exists: the chain of shorter paths leads to it.
     pub(crate) fn longest_prefix(&self, uri: &[u8]) -> Option<&Prefix> {
         let behind = self.prefixes.partition_point(|prefix| prefix.path.as_ref() <= uri);
         let mut place = behind.checked_sub(1)?;

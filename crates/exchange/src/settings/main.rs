@@ -1,4 +1,4 @@
-//! The settings of `main`, with nginx's defaults. They apply to the whole process.
+//! The settings of `main`, with nginx's defaults. They apply to the process.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -14,7 +14,7 @@ use telemetry::ErrorLog;
 pub struct MainConf {
     /// `user`: the user of workers, when started as root.
     pub user: Option<UserSpec>,
-    /// `worker_processes`: threads that serve.
+    /// `worker_processes`: number of worker threads.
     pub workers: Workers,
     /// `worker_cpu_affinity`
     pub affinity: Affinity,
@@ -24,13 +24,13 @@ pub struct MainConf {
     pub master_process: bool,
     /// `pid`
     pub pid: PathBuf,
-    /// `worker_rlimit_nofile`: descriptors for each thread.
+    /// `worker_rlimit_nofile`: number of descriptors per thread.
     pub worker_rlimit_nofile: Option<u64>,
-    /// `worker_rlimit_core`, bytes.
+    /// `worker_rlimit_core`, in bytes.
     pub worker_rlimit_core: Option<u64>,
-    /// `admin_socket`: where commands of operators ask this server.
+    /// `admin_socket`: the socket for operators' commands.
     pub admin_socket: Option<PathBuf>,
-    /// `shutdown_delay`: how long clients are sent elsewhere before a graceful end begins.
+    /// `shutdown_delay`: time before a graceful shutdown in which connections are closed after their response.
     pub shutdown_delay: Duration,
     /// `worker_shutdown_timeout`
     pub worker_shutdown_timeout: Option<Duration>,
@@ -38,11 +38,11 @@ pub struct MainConf {
     pub worker_priority: i32,
     /// `working_directory`
     pub working_directory: Option<PathBuf>,
-    /// `env`: names to keep, and names with values to set.
+    /// `env`: variables to keep, and variables with values to set.
     pub env: Vec<(String, Option<String>)>,
     /// `error_log` of the process.
     pub error_log: ErrorLog,
-    /// `thread_pool`; the pool `default` is always there.
+    /// `thread_pool`; the pool `default` always exists.
     pub thread_pools: Vec<ThreadPoolSpec>,
     /// `pcre_jit`
     pub pcre_jit: bool,
@@ -53,39 +53,39 @@ pub struct MainConf {
 pub struct UserSpec {
     /// The user's name.
     pub user: String,
-    /// The group's name, when one was given.
+    /// The group's name, if given.
     pub group: Option<String>,
 }
 
-/// How many threads serve.
+/// The number of worker threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workers {
-    /// As many as there are CPUs that the process may run on.
+    /// One for each CPU that the process may run on.
     Auto,
     /// This many.
     Count(u32),
 }
 
-/// Which CPUs the threads are bound to.
+/// The CPUs that worker threads are bound to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Affinity {
-    /// None.
+    /// Not bound.
     #[default]
     Free,
-    /// One each, in turn; of these when a mask was given.
+    /// One CPU per thread in turn, from the mask if given.
     Auto(Option<Vec<usize>>),
-    /// The CPUs of each thread; the last set serves further threads.
+    /// The CPUs of each thread; further threads use the last set.
     Sets(Vec<Vec<usize>>),
 }
 
 /// `thread_pool name threads=N [max_queue=N]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadPoolSpec {
-    /// Its name.
+    /// The name of the pool.
     pub name: String,
-    /// Threads.
+    /// Number of threads.
     pub threads: u32,
-    /// Operations that may wait.
+    /// Maximum number of queued operations.
     pub max_queue: u32,
 }
 
@@ -114,13 +114,13 @@ impl Default for MainConf {
 }
 
 impl MainConf {
-    /// The defaults, with paths under this prefix.
+    /// Returns the defaults, with paths below this prefix.
     pub fn under(prefix: &Path) -> MainConf {
         let conf = MainConf::default();
         MainConf { pid: prefix.join(&conf.pid), ..conf }
     }
 
-    /// Fails when `aio threads=` names a pool that no `thread_pool` makes.
+    /// Fails if `aio threads=` names a pool that no `thread_pool` defines.
     pub fn check_pools(&self, pools: &Pools) -> Result<(), Error> {
         let made =
             |name: &str| name == Pools::DEFAULT || self.thread_pools.iter().any(|pool| pool.name == name);
@@ -145,14 +145,14 @@ impl MainConf {
 }
 
 impl Default for ThreadPoolSpec {
-    /// nginx's pool `default`.
+    /// Returns nginx's pool `default`.
     fn default() -> ThreadPoolSpec {
         ThreadPoolSpec { name: Pools::DEFAULT.to_owned(), threads: 32, max_queue: 65536 }
     }
 }
 
 impl Workers {
-    /// Threads that serve.
+    /// Returns the number of worker threads.
     pub fn count(self) -> usize {
         match self {
             Workers::Auto => std::thread::available_parallelism().map_or(1, usize::from),
@@ -162,7 +162,7 @@ impl Workers {
 }
 
 impl Affinity {
-    /// The processors of a thread; none means all.
+    /// Returns the CPUs of a thread; none means all.
     pub fn of_thread(&self, number: usize) -> Vec<usize> {
         match self {
             Affinity::Free => Vec::new(),
@@ -175,8 +175,8 @@ impl Affinity {
     }
 }
 
-/// Whether this process began with super-user rights. A worker gives them up and must still read the same
-/// configuration the same way, so the first answer stays.
+/// Whether this process started as root. A worker drops its privileges but must read the configuration the same way, so
+/// the first result is cached.
 pub fn started_as_root() -> bool {
     static AS_ROOT: LazyLock<bool> = LazyLock::new(|| rustix::process::geteuid().is_root());
     *AS_ROOT

@@ -1,5 +1,5 @@
-//! Lists of media types, as `gzip_types`, `ssi_types`, `sub_filter_types`, `addition_types` and `charset_types`
-//! have them: which answers a module looks at.
+//! Lists of media types for `gzip_types`, `ssi_types`, `sub_filter_types`, `addition_types` and `charset_types`. They
+//! select the responses that a module processes.
 
 use std::sync::Arc;
 
@@ -9,27 +9,26 @@ use crate::config::Cx;
 use crate::request::Request;
 use crate::response::ContentType;
 
-/// The media types that a filter of bodies is for.
+/// The media types that a body filter processes.
 ///
-/// The first type of the default belongs to each list that the configuration makes, as in nginx: `gzip_types
-/// text/css` means HTML too.
+/// The first default type is part of every configured list, as in nginx: `gzip_types text/css` includes HTML.
 #[derive(Clone, Debug)]
 pub struct MediaTypes {
     default: &'static [&'static str],
-    /// Which types the list has.
+    /// The types in the list.
     pub chosen: Chosen,
-    /// The block of the directive; 0 without one.
+    /// The block of the directive; 0 if there is none.
     block: u32,
 }
 
 /// The types of a list.
 #[derive(Clone, Debug)]
 pub enum Chosen {
-    /// Those that hold without a directive.
+    /// The default types.
     Default,
-    /// These, in lower case.
+    /// These types, in lower case.
     List(Arc<Vec<Box<str>>>),
-    /// `*`: all answers, those without a type too.
+    /// `*`: all responses, including those without a type.
     Any,
 }
 
@@ -37,19 +36,19 @@ impl MediaTypes {
     /// HTML, which is the default of all lists but one.
     pub const HTML: MediaTypes = MediaTypes::new(&["text/html"]);
 
-    /// The default types; the first of them always applies.
+    /// Returns a list with these default types; the first of them always applies.
     pub const fn new(default: &'static [&'static str]) -> MediaTypes {
         MediaTypes { default, chosen: Chosen::Default, block: 0 }
     }
 
-    /// Takes the arguments of the directive that `cx` is at. The first one in a block replaces the inherited ones,
-    /// further ones add.
+    /// Parses the arguments of the directive at `cx`. The first directive in a block replaces the inherited types,
+    /// further ones add to them.
     pub fn parse(&mut self, cx: &mut Cx<'_>) -> Result<(), Error> {
         if self.block != cx.block {
             (self.chosen, self.block) = (Chosen::Default, cx.block);
         }
         let mut list = match &self.chosen {
-            // nginx reads nothing further: no duplicate can matter.
+            // nginx stops here too, without a check for duplicates.
             Chosen::Any => return Ok(()),
             Chosen::Default => self.default.iter().take(1).map(|&name| name.into()).collect(),
             Chosen::List(list) => Vec::clone(list),
@@ -70,8 +69,8 @@ impl MediaTypes {
         Ok(())
     }
 
-    /// Whether the response of `request` is of one of these types. A charset that came with the type from another
-    /// server is ignored, but the types of `types` and `default_type` are compared as written.
+    /// Whether the response of `request` has one of these types. A charset in the type from an upstream is ignored, but
+    /// the types of `types` and `default_type` are compared as written.
     pub fn matches(&self, request: &Request) -> bool {
         let has = |name: &str| match &self.chosen {
             Chosen::Any => true,
@@ -87,7 +86,7 @@ impl MediaTypes {
     }
 }
 
-/// The type and its charset, if it has one: `text/html; charset="utf-8"` are `text/html` and `utf-8`.
+/// Splits a type into media type and charset: `text/html; charset="utf-8"` gives `text/html` and `utf-8`.
 pub fn split_charset(text: &str) -> (&str, Option<&str>) {
     const NAME: &str = "charset=";
     for (semicolon, _) in text.match_indices(';') {

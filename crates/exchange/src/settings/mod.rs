@@ -1,4 +1,4 @@
-//! Settings of the core that the life of a request depends on. Their directives are in `http_core` of crate `modules`.
+//! Settings of the core that request processing uses. Their directives are in `http_core` of crate `modules`.
 
 pub mod answering;
 pub mod charset;

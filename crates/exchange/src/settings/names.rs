@@ -1,7 +1,7 @@
-//! `server_name`: which server a host belongs to.
+//! `server_name`: selects the server of a host.
 //!
-//! In nginx's order: the exact name, the longest name that starts with a wildcard, the longest that ends
-//! with one, the first pattern that matches.
+//! nginx's order: the exact name, the longest name with a leading wildcard, the longest name with a trailing wildcard,
+//! the first regular expression that matches.
 
 use std::sync::Arc;
 
@@ -15,28 +15,28 @@ use crate::wildcard::{HostTable, Refusal};
 /// One name of a server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerName {
-    /// In lower case, without the `~` of a pattern.
+    /// The name in lower case, without the `~` of a regular expression.
     text: String,
     pattern: Option<Arc<Pattern>>,
 }
 
 impl ServerName {
-    /// A name in lower case, or a pattern and its text without the `~`.
+    /// Returns a server name: in lower case, or a regular expression and its text without the `~`.
     pub fn new(text: String, pattern: Option<Pattern>) -> ServerName {
         ServerName { text, pattern: pattern.map(Arc::new) }
     }
 
-    /// In lower case; of a pattern, the text after its `~`.
+    /// Returns the name in lower case, or the text of a regular expression without its `~`.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The pattern, if it is one.
+    /// Returns the regular expression, if the name is one.
     pub fn pattern(&self) -> Option<&Arc<Pattern>> {
         self.pattern.as_ref()
     }
 
-    /// As `$server_name` has it.
+    /// Returns the name in the form of `$server_name`.
     pub fn shown(&self) -> String {
         match &self.pattern {
             Some(_) => format!("~{}", self.text),
@@ -45,18 +45,18 @@ impl ServerName {
     }
 }
 
-/// The names of the servers behind one address.
+/// The names of the servers of one address.
 #[derive(Debug, Default)]
 pub struct NameTable {
     names: HostTable<ServerId>,
     patterns: Vec<(Arc<Pattern>, ServerId)>,
-    /// Whether a name leads to another server than the default one, so that it is worth being looked up.
+    /// Whether a name selects a server other than the default, so that a lookup is useful.
     decides: bool,
 }
 
 impl NameTable {
-    /// The table of these names. Names that are taken already are left out with a warning. With a single
-    /// server (`!several`) its names decide nothing, and nginx does not look at them closely.
+    /// Builds the table of these names. A duplicate name is left out with a warning. With a single server (`!several`)
+    /// names select nothing, and nginx does not check them.
     pub fn build(
         names: &[(&ServerName, ServerId)],
         default: ServerId,
@@ -88,7 +88,7 @@ impl NameTable {
         Ok(table)
     }
 
-    /// The server of a host, given in lower case and without port.
+    /// Returns the server of a host, given in lower case and without port.
     pub fn find(&self, host: &[u8]) -> Result<Option<Named<'_>>, GaveUp<'_>> {
         if !self.decides {
             return Ok(None);
@@ -110,6 +110,6 @@ impl NameTable {
 pub struct Named<'t> {
     /// The server that the name leads to.
     pub server: ServerId,
-    /// The groups of a pattern; [`Match::store`] stores them in a request.
+    /// The match of a regular expression; [`Match::store`] stores them in a request.
     pub matched: Option<Match<'t>>,
 }

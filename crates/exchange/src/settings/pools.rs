@@ -1,6 +1,6 @@
 //! Thread pools by name and number.
 
-/// Names of thread pools, numbered as they are first used.
+/// Names of thread pools, numbered in the order of first use.
 #[derive(Debug)]
 pub struct Pools(Vec<(String, Option<conf::Span>)>);
 
@@ -11,10 +11,10 @@ impl Default for Pools {
 }
 
 impl Pools {
-    /// The pool that is always there.
+    /// The pool that always exists.
     pub const DEFAULT: &'static str = "default";
 
-    /// The number of this pool; `None` above the limit of the type.
+    /// Returns the number of this pool; `None` if it exceeds the type.
     pub fn number(&mut self, name: &str, span: conf::Span) -> Option<u8> {
         let known = self.0.iter().position(|(known, _)| known == name);
         let place = known.unwrap_or_else(|| {
@@ -24,12 +24,12 @@ impl Pools {
         u8::try_from(place).ok()
     }
 
-    /// The names in the order of their numbers.
+    /// Returns the names in the order of their numbers.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(name, _)| name.as_str())
     }
 
-    /// The names with the places where they were first used.
+    /// Returns the names with the positions of their first use.
     pub fn uses(&self) -> impl Iterator<Item = (&str, &conf::Span)> {
         self.0.iter().filter_map(|(name, span)| Some((name.as_str(), span.as_ref()?)))
     }

@@ -10,13 +10,13 @@ use crate::template::Template;
 pub struct Reading {
     /// `client_header_timeout`
     pub client_header_timeout: Duration,
-    /// `client_header_buffer_size`, bytes.
+    /// `client_header_buffer_size`, in bytes.
     pub client_header_buffer_size: u64,
-    /// `large_client_header_buffers`: count and bytes.
+    /// `large_client_header_buffers`: count, and size in bytes.
     pub large_client_header_buffers: (u64, u64),
-    /// `connection_pool_size`, which bounds `large_client_header_buffers` and nothing else here.
+    /// `connection_pool_size`, which here is only a lower bound of `large_client_header_buffers`.
     pub connection_pool_size: u64,
-    /// `max_headers`: header lines.
+    /// `max_headers`: maximum number of header fields.
     pub max_headers: u64,
     /// `ignore_invalid_headers`
     pub ignore_invalid_headers: bool,
@@ -26,9 +26,9 @@ pub struct Reading {
     pub http_strict: bool,
     /// `merge_slashes`
     pub merge_slashes: bool,
-    /// `client_max_body_size`, bytes; 0 is no limit.
+    /// `client_max_body_size`, in bytes; 0 means no limit.
     pub client_max_body_size: u64,
-    /// `client_body_buffer_size`, bytes.
+    /// `client_body_buffer_size`, in bytes.
     pub client_body_buffer_size: u64,
     /// `client_body_timeout`
     pub client_body_timeout: Duration,

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use conf::{Error, Level, Statement};
 use http::media_type;
 
-/// Media types by file extension, the letters' case aside.
+/// Media types by file extension, which is case-insensitive.
 #[derive(Clone, Debug)]
 pub struct Types {
     /// Sorted by extension, in lower case.
     rows: Vec<(Box<[u8]>, Arc<str>)>,
-    /// The block of these `types`; 0 without one.
+    /// The block of these `types`; 0 if there is none.
     block: u32,
 }
 
 impl Default for Types {
-    /// The default of `types`.
+    /// Returns the default of `types`.
     fn default() -> Types {
         let rows = media_type::DEFAULT_TYPES.iter();
         let mut rows: Vec<(Box<[u8]>, Arc<str>)> =
@@ -26,13 +26,13 @@ impl Default for Types {
 }
 
 impl Types {
-    /// The type of a path by its extension.
+    /// Returns the type of a path by its extension.
     pub fn find(&self, path: &[u8]) -> Option<&str> {
         let extension = media_type::extension_of(path)?;
         media_type::lookup(&self.rows, extension).map(|name| &**name)
     }
 
-    /// `types { … }`: replaces the inherited ones; a second one in the same block adds.
+    /// Parses `types { … }`: replaces the inherited types; a second `types` in the same block adds to them.
     pub fn read(
         types: &mut Arc<Types>,
         block: u32,

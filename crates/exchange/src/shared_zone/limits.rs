@@ -1,4 +1,4 @@
-//! Parts that `limit_conn` and `limit_req` share: the settings of a block beside the limits themselves, and the keys.
+//! Code that `limit_conn` and `limit_req` share: the settings of a block besides the limits, and the keys.
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,14 +10,14 @@ use crate::request::Request;
 use crate::template::Template;
 use telemetry::Level;
 
-/// The settings of a block.
+/// The limits of a block and their settings.
 #[derive(Clone, Debug)]
 pub struct Conf<L> {
-    /// As with all lists, the first one in a block replaces those of the block around it.
+    /// The limits. As with all lists, the first one in a block replaces the inherited limits.
     pub limits: Layered<L>,
-    /// Of lines about refused requests.
+    /// Log level of lines about rejected requests.
     pub level: Level,
-    /// The status of a refused request.
+    /// The status of a rejected request.
     pub status: u32,
     /// Whether violations are only logged.
     pub dry_run: bool,
@@ -31,22 +31,22 @@ impl<L> Default for Conf<L> {
     }
 }
 
-/// What became of a request by a zone.
+/// The result of a check of a request against a zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitResult {
-    /// It is within the limit.
+    /// The request is within the limit.
     Passed,
-    /// It waits.
+    /// The request is delayed.
     Delayed,
-    /// It is refused.
+    /// The request is rejected.
     Rejected,
-    /// It would wait if the limit were not a dry run.
+    /// The request would be delayed without the dry run.
     DelayedDryRun,
-    /// It would be refused.
+    /// The request would be rejected without the dry run.
     RejectedDryRun,
 }
 
-/// The result of a dry run.
+/// Returns the result in a dry run, if `only_tells`.
 pub fn dry_run(result: LimitResult, only_tells: bool) -> LimitResult {
     match result {
         LimitResult::Delayed if only_tells => LimitResult::DelayedDryRun,
@@ -55,8 +55,8 @@ pub fn dry_run(result: LimitResult, only_tells: bool) -> LimitResult {
     }
 }
 
-/// How often requests met each result, in the order of [`LimitResult`]. The threads share it: each of these requests takes
-/// a lock of the zone anyway.
+/// Number of requests per result, in the order of [`LimitResult`]. The threads share it, because each of these requests
+/// takes a lock of the zone anyway.
 #[derive(Debug, Default)]
 pub struct Results([AtomicU64; 5]);
 
@@ -66,40 +66,40 @@ impl Results {
         self.0[result as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All numbers.
+    /// Returns all numbers.
     pub fn all(&self) -> [u64; 5] {
         std::array::from_fn(|place| self.0[place].load(Ordering::Relaxed))
     }
 }
 
-/// The levels that nginx takes for the lines of its limits.
+/// The log levels that nginx accepts for its limits.
 const LOG_LEVELS: &[(&str, Level)] =
     &[("info", Level::Info), ("notice", Level::Notice), ("warn", Level::Warn), ("error", Level::Error)];
 
 impl<L> Conf<L> {
-    /// The setter of `limit_*_log_level`.
+    /// Implements the setter of `limit_*_log_level`.
     pub fn set_level(&mut self, cx: &Cx<'_>) -> Result<(), Error> {
         cx.choice(&mut self.level, LOG_LEVELS)
     }
 
-    /// The setter of `limit_*_status`.
+    /// Implements the setter of `limit_*_status`.
     pub fn set_status(&mut self, cx: &Cx<'_>) -> Result<(), Error> {
         cx.number_in(&mut self.status, 400, 599)
     }
 
-    /// The end of log lines.
+    /// Returns the suffix of log lines.
     pub fn dry(&self) -> &'static str {
         if self.dry_run { ", dry run" } else { "" }
     }
 }
 
-/// nginx's words for a statement without the parameter.
+/// Returns nginx's error for a statement without `zone=`.
 pub fn without_zone(statement: &Statement) -> Error {
     Error::at(statement, format_args!("\"{}\" must have \"zone\" parameter", statement.name.text))
 }
 
-/// The key of a request by a template, which is written as `text`. An empty one is not limited; one that nginx could
-/// not store is logged.
+/// Returns the key of a request by a template with the text `text`. An empty key is not limited. A key that is too long
+/// for nginx is logged.
 pub fn key_of(request: &Request, key: &Template, text: &str, len_max: usize) -> Option<Vec<u8>> {
     let key = key.rendered(request);
     if key.len() > len_max {

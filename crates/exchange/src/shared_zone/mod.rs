@@ -1,9 +1,9 @@
-//! Zones: state that all threads share, under a name and with a size from the configuration
-//! (`limit_req_zone … zone=one:10m`).
+//! Shared zones: state that all threads share, with a name and a size from the configuration (`limit_req_zone …
+//! zone=one:10m`).
 //!
-//! [`Zones`] is the part of the configuration that lists them; the module that declares a zone defines its content, as
-//! a [`Kind`]. State begins empty with the process and [`Zones::begin`] passes it from one configuration to the next,
-//! so that a reload in place loses nothing. [`table`] is the content of most zones, and [`limits`] the common part of
+//! [`Zones`] lists the zones of a configuration. The module that declares a zone defines its content, as a [`Kind`].
+//! The state is empty at the start of the process, and [`Zones::begin`] passes it from one configuration to the next,
+//! so that a reload in place loses nothing. [`table`] is the content of most zones, and [`limits`] the common code of
 //! modules that limit requests.
 
 pub mod limits;
@@ -15,25 +15,24 @@ use std::sync::{Arc, OnceLock};
 
 use conf::{Error, Span, Statement, value};
 
-/// The kind of a zone.
+/// The kind of a zone, which defines its content.
 pub trait Kind: fmt::Debug + Send + Sync + 'static {
     /// State that the threads share.
     type State: fmt::Debug + Send + Sync;
 
-    /// The state of a zone of this size that has just been made.
+    /// Returns the initial state of a zone of this size.
     fn empty(&self, bytes: u64) -> Self::State;
 
-    /// Bytes of the zone that are in use, as nginx would count them; `None` where nothing counts them.
+    /// Returns the bytes in use as nginx would count them; `None` if they are not counted.
     fn used(_: &Self::State) -> Option<u64> {
         None
     }
 
-    /// Whether the content of an earlier declaration with the same name and size has the same meaning.
+    /// Whether the state of an earlier zone with the same name and size can be reused.
     fn continues(&self, before: &Self) -> bool;
 }
 
-/// One zone. It may be used above the line that declares it, as in nginx, and is complete when the
-/// configuration is.
+/// One zone. As in nginx it may be used above its declaration; it is complete when the configuration is.
 #[derive(Debug)]
 pub struct Zone<K: Kind> {
     name: String,
@@ -42,7 +41,7 @@ pub struct Zone<K: Kind> {
 }
 
 impl<K: Kind> Zone<K> {
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -52,17 +51,17 @@ impl<K: Kind> Zone<K> {
         self.name == other.name && self.bytes() == other.bytes()
     }
 
-    /// How it was declared; `None` while the configuration is being read.
+    /// Returns the declared kind; `None` if the declaration was not read yet.
     pub fn declared(&self) -> Option<&K> {
         self.declared.get().map(|(_, kind)| kind)
     }
 
-    /// How it was declared.
+    /// Returns the declared kind.
     pub fn kind(&self) -> &K {
         self.declared().expect("a configuration with a zone that nobody declares is refused")
     }
 
-    /// State that the threads share.
+    /// Returns the state that the threads share.
     pub fn state(&self) -> &Arc<K::State> {
         self.state.get().expect("zones begin before the threads do")
     }
@@ -70,13 +69,13 @@ impl<K: Kind> Zone<K> {
 
 /// A zone without the type of its content.
 pub trait AnyZone: fmt::Debug + Any + Send + Sync {
-    /// Bytes, once it is declared.
+    /// Returns the size in bytes, once the zone is declared.
     fn bytes(&self) -> Option<u64>;
 
-    /// Bytes that are in use.
+    /// Returns the bytes in use.
     fn used(&self) -> Option<u64>;
 
-    /// Takes the state of the zone before it, or begins with an empty one.
+    /// Takes over the state of the previous configuration's zone, or creates an empty state.
     fn begin(&self, before: Option<&dyn AnyZone>);
 }
 
@@ -94,13 +93,13 @@ impl<K: Kind> AnyZone for Zone<K> {
         let before = before.and_then(|before| (before as &dyn Any).downcast_ref::<Zone<K>>());
         let same = before.filter(|before| before.bytes() == Some(*bytes) && kind.continues(before.kind()));
         let kept = same.and_then(|before| before.state.get()).map(Arc::clone);
-        // A worker that could not start with one engine starts again with another, and finds it begun.
+        // A worker that failed to start with one engine starts again with another; the state exists then.
         self.state.get_or_init(|| kept.unwrap_or_else(|| Arc::new(kind.empty(*bytes))));
     }
 }
 
 impl Entry {
-    /// The name of the zone.
+    /// Returns the name of the zone.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -114,14 +113,14 @@ pub struct Zones(pub Vec<Entry>);
 #[derive(Debug)]
 pub struct Entry {
     name: String,
-    /// Where it was named first.
+    /// The position at which it was first named.
     place: Span,
     /// The zone.
     pub zone: Arc<dyn AnyZone>,
 }
 
 impl Zones {
-    /// The zone of this name; it is declared elsewhere, maybe further down.
+    /// Returns the zone of this name; its declaration may follow later in the configuration.
     pub fn named<K: Kind>(&mut self, name: &str, at: &Statement) -> Result<Arc<Zone<K>>, Error> {
         if let Some(entry) = self.0.iter().find(|entry| entry.name == name) {
             let zone: Arc<dyn Any + Send + Sync> = Arc::clone(&entry.zone) as _;
@@ -137,7 +136,7 @@ impl Zones {
         Ok(zone)
     }
 
-    /// Declares a zone; `key` is the value that an earlier declaration of it bound it to.
+    /// Declares a zone; `key` returns the key of an earlier declaration, for the error.
     pub fn declare<K: Kind>(
         &mut self,
         (name, bytes): (&str, u64),
@@ -155,7 +154,7 @@ impl Zones {
         })
     }
 
-    /// Names a zone that several statements share, of which any may give its size.
+    /// Returns a zone that several statements share; any of them may specify its size.
     pub fn share<K: Kind>(
         &mut self,
         name: &str,
@@ -172,7 +171,7 @@ impl Zones {
         Ok(zone)
     }
 
-    /// Fails when a zone is used that nothing declares.
+    /// Fails if a used zone is not declared.
     pub fn finish(&self) -> Result<(), Error> {
         match self.0.iter().find(|entry| entry.zone.bytes().is_none()) {
             Some(Entry { name, place, .. }) => {
@@ -182,8 +181,8 @@ impl Zones {
         }
     }
 
-    /// Gives each zone its state: that of its namesake in the configuration before where size and meaning are
-    /// the same, else an empty one. To be called before a thread serves under this configuration.
+    /// Gives each zone its state: that of the zone with the same name in the previous configuration if size and meaning
+    /// are the same, else an empty one. Must be called before a thread uses this configuration.
     pub fn begin(&self, before: &Zones) {
         for entry in &self.0 {
             let namesake = before.0.iter().find(|before| before.name == entry.name);
@@ -199,10 +198,10 @@ fn conflict(name: &str, bytes: u64, known: u64, at: &Statement) -> Error {
     Error::at(at, what)
 }
 
-/// The least that nginx takes: eight pages, of which it needs some for itself.
+/// The minimum size that nginx accepts: eight pages, some of which it needs itself.
 pub const BYTES_MIN: u64 = 8 * 4096;
 
-/// `NAME:SIZE`, the value of the parameter `zone`; the name may be empty. `Err` has nginx's text.
+/// Parses `NAME:SIZE`, the value of the parameter `zone`; the name may be empty. `Err` has nginx's text.
 pub fn name_and_size(parameter: &str) -> Result<(&str, u64), String> {
     let text = parameter.strip_prefix("zone=").unwrap_or(parameter);
     let parts = text.split_once(':').and_then(|(name, size)| Some((name, value::size(size).ok()?)));

@@ -1,11 +1,10 @@
-//! A table of small states by key, for all threads, bounded in bytes.
+//! A table of small states by key, shared by all threads, with a limit in bytes.
 //!
-//! Each key belongs to a shard, a shard has a short lock, and no lock is held across a wait: threads meet
-//! only when they look at the same shard in the same moment. A shard knows which of its states was used
-//! longest ago, for modules that make room.
+//! Each key belongs to a shard. A shard has a lock that is held only briefly and never across a wait, so threads
+//! contend only for the same shard. A shard keeps its states in order of last use, for modules that evict.
 //!
-//! A state counts as much as in nginx's allocator (a power of two), so that a size means the same number of states. It
-//! takes less here: a node of at most 64 bytes, an index entry, and long keys.
+//! Each state counts as much as in nginx's allocator (a power of two), so that a size means the same number of states.
+//! The actual memory is less: a node of at most 64 bytes, an index entry, and long keys.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,40 +12,41 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::shared_zone::limits::Results;
 use transfer::recency::{Place, Recency};
 
-/// Bytes of a page, and of nginx's header of one.
+/// Bytes of a page, and of nginx's header of a page.
 const PAGE: u64 = 4096;
 const PAGE_NOTE: u64 = 24;
 
-/// Pages of a shard, at least: with fewer states in it, chance would fill one long before the others.
+/// Minimum number of pages per shard: with fewer states, an uneven distribution would fill one shard long before the
+/// others.
 const SHARD_PAGES: u64 = 64;
 
-/// More shards than this many threads rarely need.
+/// Maximum number of shards; more threads rarely contend.
 const SHARDS_MAX: u64 = 16;
 
-/// Least cost of a state: no smaller one is kept by a module.
+/// Minimum cost of a state; no module has a smaller one.
 const COST_MIN: u64 = 64;
 
 /// The table.
 #[derive(Debug)]
 pub struct Table<T> {
-    /// The results of requests that it checked.
+    /// The results of requests checked with this table.
     pub results: Results,
     shards: Box<[Mutex<Shard<T>>]>,
-    /// Bytes that each shard may use.
+    /// Maximum number of bytes per shard.
     budget: u64,
-    // Clients choose the keys, and must not be able to choose their shard or chain.
+    // Clients choose the keys, so a random hash hides the shard and chain from them.
     hasher: RandomState,
 }
 
 /// The states of some of the keys.
 #[derive(Debug)]
 pub struct Shard<T> {
-    /// First node of each chain.
+    /// The first node of each hash chain.
     index: Box<[Link]>,
     nodes: Recency<Node<T>>,
-    /// The bytes left.
+    /// The remaining bytes.
     bytes_left: u64,
-    /// The cost of a state beside its key.
+    /// The cost in bytes of a state without its key.
     overhead: u64,
 }
 
@@ -56,7 +56,7 @@ type Link = Option<Place>;
 struct Node<T> {
     key: Key,
     hash: u32,
-    /// The next one in the chain.
+    /// The next node in the chain.
     chain: Link,
     value: T,
 }
@@ -64,16 +64,16 @@ struct Node<T> {
 /// A key. Addresses fit without separate memory.
 #[derive(Clone, Debug)]
 pub enum Key {
-    /// A key that fits in its place, with its length.
+    /// A key that is stored inline, with its length.
     Short(u8, [u8; SHORT]),
-    /// A longer one.
+    /// A longer key.
     Long(Box<[u8]>),
 }
 
 const SHORT: usize = 22;
 
 impl Key {
-    /// A copy of these bytes.
+    /// Copies these bytes.
     pub fn new(bytes: &[u8]) -> Key {
         match bytes.len() {
             len @ 0..=SHORT => {
@@ -85,7 +85,7 @@ impl Key {
         }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Key::Short(len, bytes) => &bytes[..usize::from(*len)],
@@ -95,7 +95,7 @@ impl Key {
 }
 
 impl<T> Table<T> {
-    /// An empty table for a zone of `bytes`, whose states cost `overhead` and the length of their key.
+    /// Returns an empty table for a zone of `bytes`; a state costs `overhead` plus the length of its key.
     pub fn new(bytes: u64, overhead: u64) -> Table<T> {
         // One page is used for nginx's header of the zone.
         let pages = (bytes.saturating_sub(PAGE) / (PAGE + PAGE_NOTE)).max(1);
@@ -105,26 +105,26 @@ impl<T> Table<T> {
         Table { results: Results::default(), shards, budget, hasher: RandomState::new() }
     }
 
-    /// Calls `look` with the shard that has the key, locked.
+    /// Calls `look` with the locked shard of the key.
     pub fn with<R>(&self, key: &[u8], look: impl FnOnce(&mut Entry<'_, T>) -> R) -> R {
         let hash = self.hasher.hash_one(key);
-        // The upper half chooses the shard, the lower one the chain in it.
+        // The upper half of the hash selects the shard, the lower half the chain.
         let shard = (hash >> 32) as usize & (self.shards.len() - 1);
         look(&mut Entry { shard: lock(&self.shards[shard]), key, hash: hash as u32 })
     }
 
-    /// Bytes of the states that are kept, as nginx's allocator would count them.
+    /// Returns the bytes of all states as nginx's allocator would count them.
     pub fn used(&self) -> u64 {
         self.shards.iter().map(|shard| self.budget - lock(shard).bytes_left).sum()
     }
 
-    /// States that are kept now.
+    /// Returns the current number of states.
     pub fn count(&self) -> usize {
         self.shards.iter().map(|shard| lock(shard).nodes.places().count()).sum()
     }
 }
 
-/// A panic of another thread leaves no shard half changed: nothing that can panic runs in between.
+/// Ignores poisoning: no code that can panic runs while a shard is inconsistent.
 fn lock<T>(shard: &Mutex<Shard<T>>) -> MutexGuard<'_, Shard<T>> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -137,38 +137,38 @@ pub struct Entry<'a, T> {
 }
 
 impl<T> Entry<'_, T> {
-    /// The state of the key.
+    /// Returns the state of the key.
     pub fn get(&mut self) -> Option<&mut T> {
         let place = self.shard.find(self.key, self.hash)?;
         Some(&mut self.shard.nodes[place].value)
     }
 
-    /// The state of the key, which counts as used now.
+    /// Returns the state of the key and marks it as used now.
     pub fn touch(&mut self) -> Option<&mut T> {
         let place = self.shard.find(self.key, self.hash)?;
         self.shard.nodes.touch(place);
         Some(&mut self.shard.nodes[place].value)
     }
 
-    /// Keeps a state for a key that has none; `false` when the shard is full.
+    /// Adds a state for a key without one; returns `false` if the shard is full.
     pub fn insert(&mut self, value: T) -> bool {
         self.shard.insert(self.key, self.hash, value)
     }
 
-    /// Forgets the state of the key.
+    /// Removes the state of the key.
     pub fn remove(&mut self) {
         if let Some(place) = self.shard.find(self.key, self.hash) {
             self.shard.remove(place);
         }
     }
 
-    /// The state in this shard that was used longest ago.
+    /// Returns the least recently used state of this shard.
     pub fn oldest(&self) -> Option<&T> {
         let nodes = &self.shard.nodes;
         nodes.oldest().map(|place| &nodes[place].value)
     }
 
-    /// Removes one; `false` when there is none.
+    /// Removes the least recently used state; returns `false` if the shard is empty.
     pub fn remove_oldest(&mut self) -> bool {
         self.shard.nodes.oldest().map(|place| self.shard.remove(place)).is_some()
     }
@@ -177,7 +177,7 @@ impl<T> Entry<'_, T> {
 impl<T> Shard<T> {
     fn new(budget: u64, overhead: u64) -> Shard<T> {
         let most = (budget / cost(overhead, 1).max(COST_MIN)).min(u64::from(u32::MAX) - 1) as usize;
-        // Memory of both is the system's until a page of it is written to, and no state ever moves.
+        // The kernel allocates the pages of both at their first write, and no state ever moves.
         let chains = most.next_power_of_two().min(CHAINS_MAX);
         Shard {
             index: vec![None; chains].into(),
@@ -233,10 +233,10 @@ impl<T> Shard<T> {
     }
 }
 
-/// Chains of a shard, at most: 16 MiB of index.
+/// Maximum number of chains per shard: 16 MiB of index.
 const CHAINS_MAX: usize = 1 << 22;
 
-/// Bytes of nginx's allocator for a state: a power of two, or whole pages.
+/// Returns the bytes that nginx's allocator uses for a state: a power of two, or complete pages.
 fn cost(overhead: u64, key: usize) -> u64 {
     let bytes = overhead + key as u64;
     if bytes > PAGE / 2 { bytes.next_multiple_of(PAGE) } else { bytes.next_power_of_two() }
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_size_means_as_many_states_as_in_nginx() {
-        // The documentation of limit_req_zone: about 8 thousand states of 128 bytes in a megabyte.
+        // The documentation of limit_req_zone says: about 8 thousand states of 128 bytes in a megabyte.
         let fill = |bytes: u64, overhead: u64| {
             let table = Table::<u64>::new(bytes, overhead);
             let number = |number: u32| number.to_ne_bytes();
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_by_the_size() {
-        // An index entry and a node take less than the counted cost, also with a separately allocated key.
+        // An index entry and a node use less memory than the counted cost, also with a separately allocated key.
         assert!(Recency::<Node<[i64; 2]>>::NODE_LEN + 2 * size_of::<Link>() <= 128);
         assert!(Recency::<Node<u32>>::NODE_LEN + 2 * size_of::<Link>() <= 64);
         let table = Table::<u32>::new(32 << 10, 80);

@@ -1,18 +1,18 @@
-//! A subrequest before it is made.
+//! The description of a subrequest.
 
-/// A request that the server makes itself.
+/// A subrequest to be made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subrequest {
     /// The path, decoded.
     pub uri: Vec<u8>,
     /// The query without question mark.
     pub args: Vec<u8>,
-    /// Whether the filter needs the response itself instead of its body in the output.
+    /// Whether the filter receives the response; otherwise its body is inserted into the output.
     pub capture: bool,
-    /// The replacement of a response that is empty or an error.
+    /// The text that replaces an empty response or an error.
     pub stub: Option<Vec<u8>>,
-    /// Whether it is made with the method of the request, and not fetched.
+    /// Whether it uses the parent's method instead of GET.
     pub keeps_method: bool,
-    /// Whether the rest of the body waits for its response.
+    /// Whether the output after it waits for its response.
     pub waits: bool,
 }
