@@ -1,11 +1,11 @@
-//! Base64 (RFC 4648) with nginx's leniency: decoding stops at the first `=`, padding may be missing, and bits behind the last byte
-//! are passed over.
+//! Base64 (RFC 4648) with nginx's leniency: decoding stops at the first `=`, padding may be missing, and unused trailing bits are
+//! ignored.
 
 use base64::Engine as _;
 use base64::alphabet::{STANDARD, URL_SAFE};
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
-/// Which characters stand for 62 and 63.
+/// The two characters that encode the values 62 and 63.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alphabet {
     /// `+` and `/` (section 4).
@@ -18,14 +18,14 @@ const LENIENT: GeneralPurposeConfig = GeneralPurposeConfig::new()
     .with_decode_allow_trailing_bits(true)
     .with_decode_padding_mode(DecodePaddingMode::Indifferent);
 
-/// The decoded bytes of a text; `None` for characters outside the alphabet, and for a last group of a single character.
+/// Decodes `text`. Returns `None` if it has a character outside the alphabet or ends in a group of a single character.
 pub fn decode(text: &[u8], alphabet: Alphabet) -> Option<Vec<u8>> {
     let end = memchr::memchr(b'=', text).unwrap_or(text.len());
     let alphabet = if alphabet == Alphabet::Url { &URL_SAFE } else { &STANDARD };
     GeneralPurpose::new(alphabet, LENIENT).decode(&text[..end]).ok()
 }
 
-/// Appends the text of `bytes` in the standard alphabet, padded.
+/// Appends `bytes` encoded in the standard alphabet, with padding.
 pub fn encode(bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(base64::prelude::BASE64_STANDARD.encode(bytes).as_bytes());
 }

@@ -1,13 +1,13 @@
 //! Byte classes and scans shared by the parsers, and decimal numbers.
 //!
-//! The scans find their byte eight at a time in ordinary registers, which needs neither unsafe code nor a choice of
-//! instruction set; longer steps were measured and gained nothing on the short names and values of real heads.
+//! The scans process eight bytes at a time in general-purpose registers: no unsafe code, no runtime choice of an instruction set.
+//! In measurements, wider steps gained nothing on the short names and values of real heads.
 
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
 
-/// Index of the first byte at or after `from` that is invalid in a field value: below 0x20 but HTAB, or DEL. Returns
-/// `buf.len()` when there is none.
+/// Index of the first byte at or after `from` that is invalid in a field value: below 0x20 except HTAB, or DEL. Returns `buf.len()`
+/// if no byte is invalid.
 pub(crate) fn find_control(buf: &[u8], from: usize) -> usize {
     let mut at = from;
     loop {
@@ -19,13 +19,13 @@ pub(crate) fn find_control(buf: &[u8], from: usize) -> usize {
     }
 }
 
-/// As [`find_control`], but a tab counts too.
+/// Like [`find_control`], but a tab counts as a control byte too.
 pub(crate) fn find_any_control(buf: &[u8], from: usize) -> usize {
     find_below::<0x20>(buf, from)
 }
 
-/// Index of the first byte at or after `from` that ends a request target: a space, a control byte or DEL. Returns
-/// `buf.len()` when there is none.
+/// Index of the first byte at or after `from` that ends a request target: a space, a control byte or DEL. Returns `buf.len()` if no
+/// byte ends it.
 pub(crate) fn find_target_end(buf: &[u8], from: usize) -> usize {
     find_below::<0x21>(buf, from)
 }
@@ -33,7 +33,8 @@ pub(crate) fn find_target_end(buf: &[u8], from: usize) -> usize {
 /// Index of the first byte below `LIMIT` or equal to DEL.
 #[inline]
 fn find_below<const LIMIT: u8>(buf: &[u8], from: usize) -> usize {
-    // Skips long values: whether a block has a hit compiles to vector instructions, finding its index does not.
+    // Skips long values in blocks: the test for a hit in a block compiles to vector instructions, the search for its index does
+    // not.
     let (blocks, _) = buf[from..].as_chunks::<16>();
     let is_free =
         |block: &&[u8; 16]| !block.iter().fold(false, |hit, &byte| hit | (byte < LIMIT) | (byte == 0x7f));
@@ -62,13 +63,12 @@ const TOKEN: [bool; 256] = {
     table
 };
 
-/// Whether a byte may stand in a token (RFC 9110 section 5.6.2).
+/// Whether a byte is allowed in a token (RFC 9110 section 5.6.2).
 pub(crate) fn is_token(byte: u8) -> bool {
     TOKEN[usize::from(byte)]
 }
 
-/// Index of the first byte at or after `from` that is neither a letter nor a digit nor a hyphen; `buf.len()` when there
-/// is none.
+/// Index of the first byte at or after `from` that is not a letter, digit or hyphen; `buf.len()` if there is no such byte.
 #[inline]
 pub(crate) fn find_name_end(buf: &[u8], from: usize) -> usize {
     find(buf, from, |word| {
@@ -81,8 +81,8 @@ pub(crate) fn find_name_end(buf: &[u8], from: usize) -> usize {
     })
 }
 
-/// Index of the first byte at or after `from` for which `hits` sets the highest bit of its byte; `buf.len()` when
-/// there is none. `hits` must judge each byte of a word alone.
+/// Index of the first byte at or after `from` for which `hits` sets the highest bit of that byte; `buf.len()` if there is no such
+/// byte. `hits` must judge each byte of a word independently.
 #[inline]
 fn find(buf: &[u8], from: usize, hits: impl Fn(u64) -> u64) -> usize {
     let (words, rest) = buf[from..].as_chunks::<8>();
@@ -95,7 +95,7 @@ fn find(buf: &[u8], from: usize, hits: impl Fn(u64) -> u64) -> usize {
     let rest_start = buf.len() - rest.len();
     match buf.last_chunk::<8>() {
         _ if rest.is_empty() => buf.len(),
-        // Bytes before the rest in the last word are shifted out.
+        // The shift drops the bytes of the last word that precede `rest`.
         Some(last) => match hits(u64::from_le_bytes(*last)) >> (64 - 8 * rest.len()) {
             0 => buf.len(),
             found => rest_start + (found.trailing_zeros() / 8) as usize,
@@ -107,8 +107,8 @@ fn find(buf: &[u8], from: usize, hits: impl Fn(u64) -> u64) -> usize {
     }
 }
 
-/// Whether `name`, which is made of letters, digits and hyphens only, is `lower` but for the case of letters. Among
-/// those bytes setting one bit makes a letter lower case and changes nothing else, so words can be compared.
+/// Whether `name` equals `lower`, ignoring case. `name` consists of letters, digits and hyphens only: setting bit 5 lowers the case
+/// of a letter and changes no other of these bytes, so words can be compared.
 pub(crate) fn name_eq_lower(name: &[u8], lower: &[u8]) -> bool {
     const CASE_BIT: u64 = LOW_BITS * 0x20;
     if name.len() != lower.len() {
@@ -123,8 +123,8 @@ pub(crate) fn name_eq_lower(name: &[u8], lower: &[u8]) -> bool {
     name.iter().zip(lower).all(|(a, b)| a | 0x20 == *b)
 }
 
-/// `digits` as a number; `None` when empty, when another byte than a digit occurs, or above `i64::MAX`, the limit of
-/// nginx's `off_t`.
+/// Parses `digits` as a decimal number. Returns `None` if it is empty, has another byte than a digit, or exceeds `i64::MAX`, the
+/// limit of nginx's `off_t`.
 #[must_use]
 pub fn parse_decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
@@ -140,12 +140,12 @@ pub fn parse_decimal(digits: &[u8]) -> Option<u64> {
     i64::try_from(value).is_ok().then_some(value)
 }
 
-/// Appends `value` in decimal without going through a formatter.
+/// Appends `value` in decimal, without `core::fmt`.
 pub fn push_decimal(out: &mut Vec<u8>, value: u64) {
     with_decimal(value, |digits| out.extend_from_slice(digits));
 }
 
-/// Hands `value` in decimal to `take`.
+/// Calls `take` with the decimal digits of `value`.
 pub(crate) fn with_decimal<R>(value: u64, take: impl FnOnce(&[u8]) -> R) -> R {
     let mut digits = [0u8; DECIMAL_LEN_MAX];
     let mut at = digits.len();
@@ -169,7 +169,7 @@ pub(crate) fn decimal_len(value: u64) -> usize {
 /// Digits of `u64::MAX`.
 const DECIMAL_LEN_MAX: usize = 20;
 
-/// `value` without spaces and tabs at both ends (OWS of RFC 9110 section 5.6.3).
+/// Removes spaces and tabs at both ends of `value` (OWS of RFC 9110 section 5.6.3).
 pub(crate) fn trim_ows(value: &[u8]) -> &[u8] {
     let is_ows = |byte: &u8| matches!(byte, b' ' | b'\t');
     let start = value.iter().position(|byte| !is_ows(byte)).unwrap_or(value.len());
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn scans_find_every_control_byte_at_every_place() {
-        // All of them would take Miri minutes.
+        // Miri would need minutes for all of them.
         let step = if cfg!(miri) { 31 } else { 1 };
         for len in 0..40 {
             for at in 0..len {

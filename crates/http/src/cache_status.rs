@@ -1,6 +1,6 @@
 //! Writes `Cache-Status` (RFC 9211): how this cache handled a request.
 //!
-//! [`CacheStatus`] is one member of the list; those of caches nearer to the origin stand before it, in separate lines.
+//! [`CacheStatus`] is one member of the list. The members of caches nearer to the origin precede it, in separate field lines.
 
 use crate::bytes::push_decimal;
 use crate::structured::{push_string, push_token_or_string};
@@ -12,17 +12,17 @@ pub enum Forwarded {
     Bypass,
     /// The method is not cached.
     Method,
-    /// Nothing was stored for the key.
+    /// The cache has no entry for the key.
     UriMiss,
-    /// Something was stored, but no variant for this request.
+    /// The cache has entries for the key, but no variant for this request.
     VaryMiss,
-    /// No stored response could be used, without a reported reason.
+    /// The cache could not use a stored response; the reason is not reported.
     Miss,
     /// The request's own directives forbade the use of the stored response.
     Request,
     /// The stored response was stale.
     Stale,
-    /// Only parts of the requested range were stored.
+    /// Only a part of the requested range was stored.
     Partial,
 }
 
@@ -43,44 +43,44 @@ impl Forwarded {
     }
 }
 
-/// Where the response is from.
+/// Source of the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// From the cache, without asking the origin.
+    /// From the cache, without a request to the origin.
     Hit,
-    /// The request, or another one in its place, went to the origin.
+    /// From the origin: this request, or a coalesced one, was forwarded.
     Forwarded(Forwarded),
-    /// Neither is reported.
+    /// Not reported.
     Untold,
 }
 
 /// One member of `Cache-Status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheStatus<'a> {
-    /// Name of the cache: a host name or a word that its operator knows.
+    /// Name of the cache: a host name, or another name that its operator recognises.
     pub name: &'a [u8],
     /// `hit` or `fwd`.
     pub source: Source,
     /// `fwd-status`: the status of the origin. Set only if the request went there.
     pub forwarded_status: Option<u16>,
-    /// `ttl`: seconds for which the response is still fresh; negative when it is stale.
+    /// `ttl`: remaining freshness lifetime in seconds; negative for a stale response.
     pub ttl: Option<i64>,
-    /// `stored`: the response was stored. Set only if the request went to the origin.
+    /// `stored`: whether the response was stored. Set only if the request went to the origin.
     pub stored: bool,
-    /// `collapsed`: the request waited for another one's response. Set only if it went to the origin.
+    /// `collapsed`: whether the request waited for the response to another request. Set only if the request went to the origin.
     pub collapsed: Option<bool>,
     /// `key`: the key of the lookup.
     pub key: Option<&'a [u8]>,
-    /// `detail`: whatever else helps.
+    /// `detail`: additional information.
     pub detail: Option<&'a [u8]>,
 }
 
-/// Longest key in the field, in bytes; the rest is cut off. A key may hold a whole URI with its arguments, and a field
-/// of that length is refused by some clients.
+/// Maximum length of the key in the field, in bytes; a longer key is truncated. A key may contain a complete URI with its
+/// arguments, and some clients refuse fields of that length.
 pub const KEY_LEN_MAX: usize = 1024;
 
 impl<'a> CacheStatus<'a> {
-    /// A member with only the source of the response.
+    /// Creates a member that has only the source of the response.
     #[must_use]
     pub fn new(name: &'a [u8], source: Source) -> Self {
         Self {
@@ -95,7 +95,7 @@ impl<'a> CacheStatus<'a> {
         }
     }
 
-    /// Appends the value of the field.
+    /// Appends the field value.
     pub fn push(&self, out: &mut Vec<u8>) {
         push_token_or_string(out, self.name);
         match self.source {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a key holds, the value stays one valid item: a dictionary's reader takes it behind a key.
+        /// The value stays one valid item whatever bytes the key has. The test parses it as the value of a dictionary member.
         #[test]
         fn the_value_is_always_a_valid_item(
             name in proptest::collection::vec(any::<u8>(), 0..10),

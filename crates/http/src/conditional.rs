@@ -1,22 +1,22 @@
 //! Conditional requests and entity tags (RFC 9110 sections 8.8.3 and 13).
 //!
-//! Order and outcome follow RFC 9110 section 13.2.2. nginx differs in one case: with both `If-None-Match` and
-//! `If-Modified-Since` it answers 304 only when both match; the RFC ignores the date then, and so does this file. In
-//! the same way `If-Unmodified-Since` is ignored beside `If-Match`, and when it is not a date, where nginx answers 412.
-//! Exact comparison of `If-Modified-Since` (the default) is nginx's choice and is kept.
+//! Order and outcome follow RFC 9110 section 13.2.2. nginx differs in one case: with both `If-None-Match` and `If-Modified-Since`
+//! it returns 304 only if both match. The RFC ignores the date then, and so does this file. Likewise `If-Unmodified-Since` is
+//! ignored beside `If-Match`, and if its value is not a date; nginx returns 412. The exact comparison of `If-Modified-Since` (the
+//! default) is nginx's.
 
 use crate::bytes::trim_ows;
 use crate::date;
 use crate::request::{Head, HeaderId, Method};
 
-/// The outcome for the request.
+/// Result of the preconditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Answer as if there were no condition.
+    /// Process the request as if it had no condition.
     Proceed,
-    /// 304, without a body.
+    /// Return 304, without a body.
     NotModified,
-    /// 412.
+    /// Return 412.
     PreconditionFailed,
 }
 
@@ -41,12 +41,11 @@ pub struct Validators<'a> {
     pub last_modified: Option<i64>,
 }
 
-/// Evaluates the preconditions of a request for an existing representation. `If-Range` is not one of them: see
-/// [`crate::range`].
+/// Evaluates the preconditions of a request for an existing representation. `If-Range` is handled in [`crate::range`].
 #[must_use]
 pub fn evaluate(head: &Head, buf: &[u8], validators: Validators<'_>, mode: IfModifiedSince) -> Outcome {
     let get = |id| head.get(buf, id);
-    // Steps 1 and 2: the client must not act on another state than it knows.
+    // Steps 1 and 2: the representation must still be in the state that the client knows.
     if let Some(list) = get(HeaderId::IfMatch) {
         if !matches_list(list, validators.etag, Comparison::Strong) {
             return Outcome::PreconditionFailed;
@@ -56,7 +55,7 @@ pub fn evaluate(head: &Head, buf: &[u8], validators: Validators<'_>, mode: IfMod
     {
         return Outcome::PreconditionFailed;
     }
-    // Steps 3 and 4: the client's copy may still be good.
+    // Steps 3 and 4: the client's copy may still be valid.
     let reads = matches!(head.method(), Method::Get | Method::Head);
     if let Some(list) = get(HeaderId::IfNoneMatch) {
         return match matches_list(list, validators.etag, Comparison::Weak) {
@@ -86,12 +85,12 @@ fn is_unmodified(value: &[u8], modified: i64, mode: IfModifiedSince) -> bool {
 pub enum Comparison {
     /// Equal, and neither is weak.
     Strong,
-    /// Equal but for the mark of weakness.
+    /// Equal, ignoring the weakness prefix `W/`.
     Weak,
 }
 
-/// Whether `list` (the value of `If-Match` or `If-None-Match`) is `*` or has `etag`. A malformed list matches
-/// nothing from where it goes wrong.
+/// Whether `list` (the value of `If-Match` or `If-None-Match`) is `*` or contains `etag`. Elements from the first syntax error on
+/// are ignored.
 #[must_use]
 pub fn matches_list(list: &[u8], etag: Option<&[u8]>, comparison: Comparison) -> bool {
     if trim_ows(list) == b"*" {
@@ -117,17 +116,17 @@ pub fn matches_list(list: &[u8], etag: Option<&[u8]>, comparison: Comparison) ->
     }
 }
 
-/// How much an entity tag promises (RFC 9110 section 8.8.1).
+/// Strength of an entity tag (RFC 9110 section 8.8.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strength {
-    /// Other bytes have another tag.
+    /// Representations with different bytes have different tags.
     Strong,
-    /// Equal tags mean much the same content.
+    /// Equal tags mean equivalent content, possibly with different bytes.
     Weak,
 }
 
-/// The kind of an entity tag; `None` for other texts (RFC 9110 section 8.8.3): nginx passes such a value on, and
-/// nothing can be concluded from it.
+/// Returns the strength of an entity tag; `None` for a malformed one (RFC 9110 section 8.8.3). nginx passes a malformed tag on, but
+/// it must not be compared.
 #[must_use]
 pub fn strength(tag: &[u8]) -> Option<Strength> {
     let (opaque, strength) =
@@ -148,14 +147,14 @@ pub fn tags_match(left: &[u8], right: &[u8], comparison: Comparison) -> bool {
     left[left.len() - left_len..] == right[right.len() - right_len..]
 }
 
-/// Room for the longest entity tag of a file: `W/`, two quotes, a hyphen, two numbers of sixteen digits.
+/// Maximum length of the entity tag of a file: `W/`, two quotes, a hyphen, two numbers of sixteen digits.
 pub const ETAG_LEN_MAX: usize = 37;
 
-/// An entity tag: one made from a file, or any other.
+/// An entity tag, generated from a file or received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Etag(TagText);
 
-/// Tags of files, which are nearly all, need no separate memory.
+/// Nearly all tags are those of files; they fit into the inline variant and need no allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum TagText {
     Short { text: [u8; ETAG_LEN_MAX], len: u8 },
@@ -163,7 +162,7 @@ enum TagText {
 }
 
 impl Etag {
-    /// nginx's tag of a file: modification time in seconds and size in bytes, in hexadecimal.
+    /// Creates nginx's tag of a file: modification time in seconds and size in bytes, in hexadecimal.
     #[must_use]
     pub fn of_file(modified: i64, size: u64) -> Self {
         let (mut text, mut len) = ([0; ETAG_LEN_MAX], 0);
@@ -172,7 +171,7 @@ impl Etag {
             len += 1;
         };
         push(b'"');
-        // nginx prints a time before 1970 as the two's complement.
+        // nginx prints a time before 1970 in two's complement.
         hex_digits(modified as u64).for_each(&mut push);
         push(b'-');
         hex_digits(size).for_each(&mut push);
@@ -180,7 +179,7 @@ impl Etag {
         Self(TagText::Short { text, len: len as u8 })
     }
 
-    /// A foreign tag, with its quotes.
+    /// Creates an entity tag that this server did not generate; `tag` includes the quotes.
     #[must_use]
     pub fn from_text(tag: &[u8]) -> Self {
         let (mut text, len) = ([0; ETAG_LEN_MAX], tag.len());
@@ -189,8 +188,8 @@ impl Etag {
         Self(TagText::Short { text, len: len as u8 })
     }
 
-    /// The weak form of the tag; a weak one stays as it is. A text without quotes is not a tag and has no weak form, as
-    /// in nginx.
+    /// Converts the tag to a weak one; a weak tag is unchanged. Returns `None` for a text without quotes, which is not a tag, as in
+    /// nginx.
     #[must_use]
     pub fn weakened(self) -> Option<Self> {
         match self.as_bytes() {

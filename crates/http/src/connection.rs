@@ -1,11 +1,11 @@
-//! Keep-alive (RFC 9112 section 9), `Expect` (RFC 9110 section 10.1.1), and the browsers that nginx treats specially.
+//! Keep-alive (RFC 9112 section 9), `Expect` (RFC 9110 section 10.1.1), and the browsers that nginx handles specially.
 
 use crate::bytes::trim_ows;
 use crate::reply::ReplyHead;
 use crate::request::{Head, HeaderId, Version};
 
-/// Whether the client asks to keep the connection: the version's default, unless `Connection` overrides it. `close`
-/// wins over `keep-alive` wherever both stand.
+/// Whether the client requests keep-alive: the default of its HTTP version, unless `Connection` overrides it. `close` wins over
+/// `keep-alive` if both are present.
 #[must_use]
 pub fn wants_keep_alive(head: &Head, buf: &[u8]) -> bool {
     let mut keep = head.version() == Version::Http11;
@@ -18,9 +18,9 @@ pub fn wants_keep_alive(head: &Head, buf: &[u8]) -> bool {
     keep
 }
 
-/// Whether an upstream keeps its connection open after this response, if its body does not end with the connection. As
-/// in nginx a response of HTTP/1.0 never does, even with the field: RFC 9112 section 9.3 allows to keep it, and its
-/// appendix C.2.2 explains why proxies should not.
+/// Whether the upstream's connection can be reused after this response, provided that the end of the connection does not delimit
+/// its body. As in nginx, a connection of HTTP/1.0 is never reused, even with `keep-alive`: RFC 9112 section 9.3 permits reuse, and
+/// its appendix C.2.2 explains why proxies should not do it.
 #[must_use]
 pub fn reply_keeps_alive(head: &ReplyHead, buf: &[u8]) -> bool {
     head.version() == Version::Http11
@@ -28,31 +28,31 @@ pub fn reply_keeps_alive(head: &ReplyHead, buf: &[u8]) -> bool {
         && !head.all(buf, HeaderId::Connection).any(|value| has_token(value, b"close"))
 }
 
-/// Whether the list `value` has `token`, in any case of letters.
+/// Whether the comma-separated list `value` contains `token`, ignoring case.
 #[must_use]
 pub fn has_token(value: &[u8], token: &[u8]) -> bool {
     value.split(|&byte| byte == b',').any(|item| trim_ows(item).eq_ignore_ascii_case(token))
 }
 
-/// The `upgrade` token of `Connection` together with an `Upgrade` field: its value.
+/// The value of `Upgrade`, if `Connection` has the option `upgrade`.
 #[must_use]
 pub fn upgrade<'a>(head: &Head, buf: &'a [u8]) -> Option<&'a [u8]> {
     let asked = head.all(buf, HeaderId::Connection).any(|value| has_token(value, b"upgrade"));
     if asked && head.version() == Version::Http11 { head.get(buf, HeaderId::Upgrade) } else { None }
 }
 
-/// The client's expectation before it sends a body.
+/// The client's `Expect`: a condition for sending its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
-    /// Nothing, or HTTP/1.0, where the field has no meaning.
+    /// No expectation, or HTTP/1.0, where the field has no meaning.
     Nothing,
-    /// An interim `100 Continue` before the body is read.
+    /// The client expects an interim `100 Continue` before it sends the body.
     Continue,
     /// An unknown expectation. nginx ignores it; the RFC would allow 417.
     Unknown,
 }
 
-/// Reads `Expect`.
+/// Parses `Expect`.
 #[must_use]
 pub fn expect(head: &Head, buf: &[u8]) -> Expect {
     match head.get(buf, HeaderId::Expect) {
@@ -69,17 +69,17 @@ pub const CONTINUE_RESPONSE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// Browsers of `keepalive_disable`, `msie_padding` and `msie_refresh`, recognised by `User-Agent` with nginx's rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Browser {
-    /// Internet Explorer, unless it is Opera in disguise.
+    /// Internet Explorer, unless it is Opera with Internet Explorer's name.
     pub msie: bool,
-    /// Internet Explorer 4 to 6 before the second service pack of Windows XP.
+    /// Internet Explorer 4 to 6, before Service Pack 2 of Windows XP.
     pub msie6: bool,
     /// Safari on a Mac, or an old version of it.
     pub safari: bool,
-    /// Chrome and its relatives.
+    /// Chrome and browsers based on it.
     pub chrome: bool,
 }
 
-/// Each Internet Explorer names itself so, with its version behind it.
+/// Every Internet Explorer has this text in `User-Agent`, followed by its version.
 const MSIE: &[u8] = b"MSIE ";
 
 impl Browser {
@@ -108,13 +108,13 @@ impl Browser {
         browser
     }
 
-    /// As [`Browser::msie6`]. One search is enough for every other client.
+    /// Returns the value of [`Browser::msie6`]. Other clients cost a single search.
     #[must_use]
     pub fn is_msie6(user_agent: &[u8]) -> bool {
         memchr::memmem::find(user_agent, MSIE).is_some() && Self::detect(user_agent).msie6
     }
 
-    /// Whether nginx pads short error pages for it.
+    /// Whether nginx pads short error pages for this browser.
     #[must_use]
     pub fn wants_padding(self) -> bool {
         self.msie || self.chrome

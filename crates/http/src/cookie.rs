@@ -1,8 +1,8 @@
-//! Values in `Cookie`, whose lines are read as nginx reads them.
+//! Lookup of values in `Cookie`; field lines are parsed like in nginx.
 
-/// The value of this name in a line.
+/// The value of the cookie `name` in a field line.
 ///
-/// The value extends to the next semicolon, across commas and blanks, and a name follows a semicolon, as in nginx.
+/// As in nginx, only a semicolon ends a value; commas and spaces are parts of it. A name begins after a semicolon.
 pub fn cookie_in<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
     let mut rest = line;
     while let Some((start, behind)) = rest.split_at_checked(name.len()) {

@@ -1,7 +1,6 @@
-//! nginx's short built-in pages for errors and redirects, signed with our name.
+//! nginx's short built-in pages for errors and redirects, with this server's name as signature.
 //!
-//! Pages are written into a reused buffer; whether a page is sent at all, and which `error_page` replaces it, is
-//! the server's business.
+//! Pages are appended to a reused buffer. The caller decides whether to send a page, and which `error_page` replaces it.
 
 use crate::StatusCode;
 use crate::uri::{Escape, escape};
@@ -10,19 +9,19 @@ use crate::uri::{Escape, escape};
 struct Page {
     status: u16,
     title: &'static str,
-    /// Heading where it differs from the title, and the line below it.
+    /// Heading, if it differs from the title, and the line below it.
     detail: Option<(&'static str, &'static str)>,
 }
 
-/// Whether nginx has a page for `status`. Without one the body is empty.
+/// Whether nginx has a page for `status`. A status without a page has an empty body.
 #[must_use]
 pub fn has_page(status: StatusCode) -> bool {
     find(status).is_some()
 }
 
-/// Appends the page for `status`; returns false, having appended nothing, when there is none. `signature` is the text
-/// of `server_tokens` ([`crate::response::signature`]); `padded` is for browsers that replace short pages
-/// ([`crate::connection::Browser::wants_padding`], `msie_padding`) and has an effect from 400 on, as in nginx.
+/// Appends the page for `status`. Returns false, and appends nothing, if no page exists. `signature` is the text of `server_tokens`
+/// ([`crate::response::signature`]). `padded` is for browsers that replace short pages
+/// ([`crate::connection::Browser::wants_padding`], `msie_padding`); as in nginx it has an effect for statuses from 400 on.
 pub fn push_page(status: StatusCode, signature: Option<&[u8]>, padded: bool, out: &mut Vec<u8>) -> bool {
     let Some(page) = find(status) else { return false };
     let (heading, detail) = page.detail.unwrap_or((page.title, ""));
@@ -51,19 +50,19 @@ pub fn push_page(status: StatusCode, signature: Option<&[u8]>, padded: bool, out
     true
 }
 
-/// Appends the page that sends old browsers on (`msie_refresh`).
+/// Appends the page that redirects old browsers (`msie_refresh`).
 pub fn push_refresh(location: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"<html><head><meta http-equiv=\"Refresh\" content=\"0; URL=");
     escape(Escape::Refresh, location, out);
     out.extend_from_slice(b"\"></head><body></body></html>\r\n");
 }
 
-/// A page of more than 512 bytes is shown by those browsers; six lines make any page that long.
+/// Padding lines: those browsers show a page of more than 512 bytes, and six lines make any page that long.
 const PADDING_LINES: usize = 6;
 const PADDING_LINE: &str = "<!-- a padding to disable MSIE and Chrome friendly error page -->\r\n";
 
 fn find(status: StatusCode) -> Option<&'static Page> {
-    // nginx has the page of 404 for 498 (cancelled).
+    // nginx sends the page of 404 for 498 (cancelled).
     let code = if status.code() == 498 { 404 } else { status.code() };
     PAGES.binary_search_by_key(&code, |page| page.status).ok().map(|index| &PAGES[index])
 }
@@ -76,7 +75,7 @@ const fn detailed(status: u16, title: &'static str, heading: &'static str, text:
     Page { status, title, detail: Some((heading, text)) }
 }
 
-/// Pages in nginx's words, sorted by status. 494 differs: nginx answers 400 there, this server 431.
+/// Pages with nginx's texts, sorted by status. 494 differs: nginx sends 400, this server 431.
 const PAGES: &[Page] = &[
     page(301, "301 Moved Permanently"),
     page(302, "302 Found"),

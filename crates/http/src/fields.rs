@@ -1,6 +1,6 @@
-//! The field lines of a head, of a request's or of a reply's, and how they are looked up.
+//! The field lines of the head of a request or response, and their lookup.
 //!
-//! The parsers decide which lines get in, and the meaning of a repeated name. Main type: [`FieldTable`].
+//! The parsers decide which lines are added and how a repeated name is handled. Main type: [`FieldTable`].
 
 use crate::Span;
 use crate::request::HeaderId;
@@ -10,42 +10,42 @@ use crate::request::HeaderId;
 pub struct Field {
     /// The name as received.
     pub name: Span,
-    /// The value without white space at its ends.
+    /// The value, without white space at both ends.
     pub value: Span,
-    /// The name as a number.
+    /// The ID of the name.
     pub id: HeaderId,
 }
 
-/// Fields in order. All spans point into the buffer that was parsed.
+/// The fields in the order of arrival. All spans refer to the buffer that was parsed.
 #[derive(Clone, Debug)]
 pub(crate) struct FieldTable {
     pub(crate) lines: Vec<Field>,
     /// Index plus one of the first field of each known name.
     pub(crate) first: [u16; HeaderId::COUNT],
-    /// Lines that were left out.
+    /// Number of ignored lines.
     pub(crate) ignored_count: u16,
     pub(crate) first_ignored: Option<Span>,
 }
 
-/// Fields that fit before the table grows: more than any browser sends, and than most responses have.
+/// Number of fields for which memory is reserved: more than any browser sends, and more than most responses have.
 const RESERVED: usize = 32;
 
-/// Fields whose memory is recycled between header sections.
+/// Maximum number of fields whose memory is reused for the next header section.
 const KEPT_MAX: usize = 128;
 
 const _: () = assert!(RESERVED <= KEPT_MAX);
 
 impl FieldTable {
-    /// Without memory.
+    /// An empty table without allocated memory.
     pub(crate) const EMPTY: FieldTable =
         FieldTable { lines: Vec::new(), first: [0; HeaderId::COUNT], ignored_count: 0, first_ignored: None };
 
-    /// With room for an ordinary head's fields.
+    /// Creates a table with room for the fields of an ordinary head.
     pub(crate) fn new() -> FieldTable {
         FieldTable { lines: Vec::with_capacity(RESERVED), ..FieldTable::EMPTY }
     }
 
-    /// An empty one with the memory of this one, unless a hostile head made that far larger than an ordinary one needs.
+    /// Returns an empty table that reuses the memory of this one, shrunk to [`KEPT_MAX`] fields.
     #[must_use]
     pub(crate) fn renewed(&mut self) -> FieldTable {
         let mut lines = std::mem::take(&mut self.lines);
@@ -54,19 +54,19 @@ impl FieldTable {
         FieldTable { lines, ..FieldTable::EMPTY }
     }
 
-    /// How many there were, with those that were left out.
+    /// Number of field lines, including ignored ones.
     pub(crate) fn count(&self) -> usize {
         self.lines.len() + usize::from(self.ignored_count)
     }
 
-    /// Leaves a line out.
+    /// Records an ignored line.
     pub(crate) fn ignore(&mut self, line: Span) {
         self.ignored_count = self.ignored_count.saturating_add(1);
         self.first_ignored.get_or_insert(line);
     }
 
-    /// Gives the first field of this name another value and takes the further ones away; adds one where there is none. The
-    /// text is appended to `buf`.
+    /// Sets the value of the first field `name` and removes the other fields of that name; adds a field if there is none. The text
+    /// is appended to `buf`.
     pub(crate) fn set(&mut self, buf: &mut Vec<u8>, name: &[u8], value: &[u8]) {
         let name_at = buf.len();
         buf.extend_from_slice(name);
@@ -89,13 +89,13 @@ impl FieldTable {
         self.find_first();
     }
 
-    /// Removes all fields with a matching name.
+    /// Removes all fields whose name matches `is_one`.
     pub(crate) fn remove(&mut self, buf: &[u8], is_one: impl Fn(&[u8]) -> bool) {
         self.lines.retain(|line| !is_one(line.name.of(buf)));
         self.find_first();
     }
 
-    /// Records the first field of each known name again.
+    /// Rebuilds the index of the first field of each known name.
     fn find_first(&mut self) {
         self.first = [0; HeaderId::COUNT];
         for (number, line) in (1..).zip(&self.lines) {
@@ -122,14 +122,14 @@ impl FieldTable {
         lines.iter().filter(move |field| field.id == id).map(move |field| field.value.of(buf))
     }
 
-    /// Values of all fields with this name, in any case of letters.
+    /// Values of all fields with this name, ignoring case.
     pub(crate) fn named<'a>(&'a self, buf: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
         let matches = move |field: &&Field| field.name.of(buf).eq_ignore_ascii_case(name);
         self.lines.iter().filter(matches).map(move |field| field.value.of(buf))
     }
 
-    /// Values of all fields that nginx's variables `$http_<name>` and `$upstream_http_<name>` stand for: lower case, hyphens
-    /// as underscores.
+    /// Values of all fields for nginx's variables `$http_<name>` and `$upstream_http_<name>`: `name` is in lower case, with
+    /// underscores for hyphens.
     pub(crate) fn variable<'a>(
         &'a self,
         buf: &'a [u8],

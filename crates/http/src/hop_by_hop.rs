@@ -1,15 +1,15 @@
-//! Fields that belong to one connection and that no proxy passes on (RFC 9110 section 7.6.1).
+//! Hop-by-hop fields: they apply to one connection, and a proxy does not pass them on (RFC 9110 section 7.6.1).
 //!
-//! [`is_hop_by_hop`] has the names that always are; [`ConnectionOptions`] those of the message's `Connection` field.
-//! The text of the first function lists the ones that nginx passes on.
+//! [`is_hop_by_hop`] has the fixed names; [`ConnectionOptions`] has the names listed in the message's `Connection` field. The
+//! comment of the first function lists the fields that nginx passes on.
 
 use crate::bytes::trim_ows;
 use crate::request::HeaderId;
 
-/// Whether a field of this name is never passed on, in either direction. `Upgrade` is one of them: a proxy that passes
-/// an upgrade on writes it again. `Trailer` is not: it speaks of the message, and the list that RFC 2616 had it on is
-/// gone. nginx lets `Proxy-Authenticate` and `Proxy-Authorization` through, since it is a gateway and no proxy in the
-/// sense of the RFC; so does this function, and RFC 9110 section 11.7 leaves that choice.
+/// Whether a field of this name is never passed on, in either direction. `Upgrade` is included: a proxy that forwards an upgrade
+/// adds the field again. `Trailer` is not: it describes the message, and the list of RFC 2616 that had it is obsolete. nginx passes
+/// `Proxy-Authenticate` and `Proxy-Authorization` on, since it is a gateway and not a proxy in the sense of the RFC. This function
+/// does the same; RFC 9110 section 11.7 permits it.
 #[must_use]
 pub fn is_hop_by_hop(id: HeaderId) -> bool {
     matches!(
@@ -23,34 +23,34 @@ pub fn is_hop_by_hop(id: HeaderId) -> bool {
     )
 }
 
-/// The options that the `Connection` fields of a message list. It borrows their values and is called once for each
-/// field of the message, so it does nothing but compare.
+/// The options in the `Connection` fields of a message. The type borrows the values and parses them at each call: it is used once
+/// per field of the message.
 #[derive(Clone, Debug)]
 pub struct ConnectionOptions<I> {
     values: I,
 }
 
 impl<'a, I: Iterator<Item = &'a [u8]> + Clone> ConnectionOptions<I> {
-    /// The options of `values`, the values of all `Connection` fields.
+    /// Creates the options from the values of all `Connection` fields.
     pub fn new(values: I) -> Self {
         Self { values }
     }
 
-    /// Each option, as written; `close` and `keep-alive` among them.
+    /// Iterates over the options as written, including `close` and `keep-alive`.
     pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> {
         let options = |value: &'a [u8]| value.split(|&byte| byte == b',').map(trim_ows);
         self.values.clone().flat_map(options).filter(|option| !option.is_empty())
     }
 
-    /// Whether the field `name` is to be removed because an option names it. Fields that a message needs stay, whatever
-    /// `Connection` lists: otherwise a client could remove fields that a proxy or an upstream relies on (RFC 9110
-    /// section 7.6.1 forbids to name such fields).
+    /// Whether the field `name` must be removed because an option names it. End-to-end fields remain even if `Connection` lists
+    /// them: otherwise a client could remove fields that a proxy or an upstream relies on (RFC 9110 section 7.6.1 forbids to name
+    /// such fields).
     #[must_use]
     pub fn names(&self, id: HeaderId, name: &[u8]) -> bool {
         !is_end_to_end(id) && self.iter().any(|option| option.eq_ignore_ascii_case(name))
     }
 
-    /// Whether the field is to be removed, for either reason.
+    /// Whether the field must be removed: its name is hop-by-hop, or an option names it.
     #[must_use]
     pub fn removes(&self, id: HeaderId, name: &[u8]) -> bool {
         is_hop_by_hop(id) || self.names(id, name)

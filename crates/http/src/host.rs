@@ -1,33 +1,32 @@
 //! Validation of `Host` and of the authority of an absolute target (RFC 9110 section 7.2, RFC 3986 section 3.2).
 //!
-//! Follows nginx 1.29.4 and later: the characters of a registered name or of an IP literal and a numeric port are
-//! accepted, and one dot at the end is dropped. Does not resolve names and does not choose a server.
+//! Follows nginx 1.29.4 and later: accepts the characters of a registered name or an IP literal, and a numeric port; drops one
+//! trailing dot. Does not resolve names and does not choose a server.
 
 use crate::Span;
 
 /// A host that may be used to look up a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// The name without port and without a dot at its end, as a part of the validated text; brackets of an IP literal
-    /// belong to it.
+    /// The name without port and trailing dot, as a span of the validated text; it includes the brackets of an IP literal.
     pub name: Span,
-    /// The port, when one was written that is not empty.
+    /// The port, if the text has a non-empty one.
     pub port: Option<u16>,
-    /// Whether `name` has upper-case letters, so that [`lowercase_into`] has work to do.
+    /// Whether `name` has upper-case letters and needs [`lowercase_into`].
     pub has_upper: bool,
 }
 
-/// Why a host is refused; each is a 400.
+/// Reason to refuse a host; each means 400.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostError {
-    /// Nothing is left of it: empty, a lone dot, or a port alone.
+    /// No name: the text is empty, a lone dot, or a port alone.
     Empty,
-    /// A byte that no host has, at this index.
+    /// A byte that is invalid in a host, at this index.
     InvalidByte {
         /// Index in the validated text.
         at: u32,
     },
-    /// Two dots in a row, at this index.
+    /// Two consecutive dots, at this index.
     EmptyLabel {
         /// Index of the second dot.
         at: u32,
@@ -60,13 +59,13 @@ pub fn validate(value: &[u8]) -> Result<Host, HostError> {
     Ok(Host { name: Span::new(0, name.len()), port, has_upper: seen & UPPER != 0 })
 }
 
-/// Puts `name` in lower case into `out`, which is cleared first.
+/// Writes `name` in lower case to `out`, which is cleared first.
 pub fn lowercase_into(name: &[u8], out: &mut Vec<u8>) {
     out.clear();
     out.extend(name.iter().map(u8::to_ascii_lowercase));
 }
 
-/// End of a registered name, the first colon or the end, and the classes of its bytes.
+/// Returns the end of a registered name (the first colon, or the end of the text) and the classes of its bytes.
 fn name_end(value: &[u8]) -> Result<(usize, u8), HostError> {
     let (mut before, mut seen, mut doubled) = (0, 0, 0);
     let mut end = value.len();
@@ -81,7 +80,7 @@ fn name_end(value: &[u8]) -> Result<(usize, u8), HostError> {
         seen |= class;
     }
     match value.get(end) {
-        // The first fault is reported.
+        // The first error is reported.
         _ if doubled & DOT != 0 => {
             let second = value.windows(2).position(|two| two == b"..").map_or(end, |first| first + 1);
             Err(HostError::EmptyLabel { at: second as u32 })
@@ -91,9 +90,9 @@ fn name_end(value: &[u8]) -> Result<(usize, u8), HostError> {
     }
 }
 
-/// End of an IP literal after its closing bracket, and the classes of its bytes. The address itself is not parsed: a
-/// wrong one matches no server name, so it only ever reaches the default server. Two dots in a row are refused as in a
-/// name, because the literal may become a part of a path.
+/// Returns the end of an IP literal (after its closing bracket) and the classes of its bytes. The address itself is not parsed: an
+/// invalid address matches no server name, so it only reaches the default server. Two consecutive dots are refused as in a name,
+/// because the literal may become part of a path.
 fn literal_end(value: &[u8]) -> Result<(usize, u8), HostError> {
     let mut seen = 0;
     for (at, &byte) in value.iter().enumerate().skip(1) {
@@ -109,7 +108,7 @@ fn literal_end(value: &[u8]) -> Result<(usize, u8), HostError> {
     Err(HostError::UnclosedLiteral)
 }
 
-/// An empty port is allowed (RFC 3986 section 3.2.3) and means the default one.
+/// Parses a port. An empty port is allowed (RFC 3986 section 3.2.3) and means the default port.
 fn parse_port(digits: &[u8]) -> Result<Option<u16>, HostError> {
     if digits.is_empty() {
         return Ok(None);
@@ -118,9 +117,9 @@ fn parse_port(digits: &[u8]) -> Result<Option<u16>, HostError> {
     port.map(Some).ok_or(HostError::InvalidPort)
 }
 
-/// In a registered name: `unreserved`, `sub-delims` and the sign of `pct-encoded` (RFC 3986 section 3.2.2).
+/// Allowed in a registered name: `unreserved`, `sub-delims` and the percent sign of `pct-encoded` (RFC 3986 section 3.2.2).
 const NAME: u8 = 1 << 0;
-/// Between the brackets of an IP literal: the same without that sign, and colons.
+/// Allowed between the brackets of an IP literal: the same bytes without the percent sign, and colons.
 const LITERAL: u8 = 1 << 1;
 const DOT: u8 = 1 << 2;
 const UPPER: u8 = 1 << 3;

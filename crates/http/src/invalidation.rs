@@ -1,39 +1,36 @@
 //! Invalidation of stored responses by unsafe requests (RFC 9111 section 4.4).
 //!
-//! [`invalidates`] returns whether an exchange does, [`same_origin_target`] the target of `Location` and
-//! `Content-Location` of its response. The target of the request itself is invalidated too; that, and how a target
-//! becomes a key, is the cache's business.
+//! [`invalidates`] returns whether an exchange invalidates entries. [`same_origin_target`] returns the target of `Location` or
+//! `Content-Location` of its response. The target of the request itself is invalidated too; the caller does that and computes keys
+//! from targets.
 
 use crate::request::Method;
 
-/// Whether the entries of the target must be invalidated: a method that is not known to be safe, and a response that is
-/// no error.
+/// Whether the entries of the target must be invalidated: the method is not known to be safe, and the response is not an error.
 #[must_use]
 pub fn invalidates(method: Method, status: u16) -> bool {
     !is_safe(method) && matches!(status, 200..=399)
 }
 
-/// Whether a method changes nothing (RFC 9110 section 9.2.1, RFC 4918 section 9.1). One that is not known is taken to
-/// change something.
+/// Whether a method is safe (RFC 9110 section 9.2.1, RFC 4918 section 9.1). An unknown method is not.
 #[must_use]
 pub fn is_safe(method: Method) -> bool {
     matches!(method, Method::Get | Method::Head | Method::Options | Method::Trace | Method::Propfind)
 }
 
-/// The target of a request, as its client wrote it.
+/// The target of a request, as the client sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target<'a> {
     /// `http` or `https`.
     pub scheme: &'a [u8],
-    /// Host, and port if it is not the default.
+    /// Host, and port unless it is the default.
     pub authority: &'a [u8],
     /// Path and query, starting with a slash.
     pub path: &'a [u8],
 }
 
-/// Path and query of `reference`, the value of `Location` or `Content-Location`, when it is on the same origin; an
-/// upstream must not be able to invalidate entries of other origins. Nothing for an invalid reference, and for the
-/// target itself.
+/// Path and query of `reference` (the value of `Location` or `Content-Location`), if it has the same origin: an upstream must not
+/// be able to invalidate entries of other origins. `None` for an invalid reference, and for the target itself.
 #[must_use]
 pub fn same_origin_target(target: Target<'_>, reference: &[u8]) -> Option<Vec<u8>> {
     let end = memchr::memchr(b'#', reference).unwrap_or(reference.len());
@@ -53,7 +50,7 @@ pub fn same_origin_target(target: Target<'_>, reference: &[u8]) -> Option<Vec<u8
     (found != target.path).then_some(found)
 }
 
-/// Scheme (empty for `//host`), authority and the rest of a reference that has an authority.
+/// Splits a reference with an authority into scheme (empty for `//host`), authority, and the remaining text.
 fn split_authority(reference: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let slashes = memchr::memmem::find(reference, b"//")?;
     let scheme = match &reference[..slashes] {
@@ -70,11 +67,12 @@ fn split_authority(reference: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     Some((scheme, &rest[..len], &rest[len..]))
 }
 
-/// Compares hosts without case and ports with the scheme's default put in; anything odd, user names among it, differs.
+/// Compares two authorities: hosts ignoring case, absent ports as the default of the scheme. Unusual forms, such as user
+/// information, compare as different.
 fn same_authority(scheme: &[u8], left: &[u8], right: &[u8]) -> bool {
     let default: &[u8] = if scheme.eq_ignore_ascii_case(b"https") { b"443" } else { b"80" };
     let split = |authority: &[u8]| -> (Vec<u8>, Vec<u8>) {
-        // The colon of a port follows the bracket of an IPv6 address.
+        // The colon of a port follows the closing bracket of an IPv6 address.
         let bracket = memchr::memrchr(b']', authority).unwrap_or(0);
         let colon = memchr::memrchr(b':', &authority[bracket..]).map(|colon| bracket + colon);
         let port = colon.map_or(&b""[..], |colon| &authority[colon + 1..]);
@@ -91,7 +89,7 @@ fn relative_target(base: &[u8], reference: &[u8]) -> Option<Vec<u8>> {
         b'/' => Some(without_dots(b"", reference)),
         b'?' => Some([base_path, reference].concat()),
         _ => {
-            // A colon in the first segment makes it a URI with a scheme (`mailto:x`).
+            // A colon in the first segment makes the reference a URI with a scheme (`mailto:x`).
             let segment = reference.split(|byte| matches!(byte, b'/' | b'?')).next().unwrap_or_default();
             let folder_len = memchr::memrchr(b'/', base_path)? + 1;
             (!segment.contains(&b':')).then(|| without_dots(&base_path[..folder_len], reference))
@@ -99,7 +97,7 @@ fn relative_target(base: &[u8], reference: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// `folder` and `path` as one, without the segments `.` and `..` (RFC 3986 section 5.2.4); the query stays as it is.
+/// Concatenates `folder` and `path`, and removes the segments `.` and `..` (RFC 3986 section 5.2.4); the query is unchanged.
 fn without_dots(folder: &[u8], path: &[u8]) -> Vec<u8> {
     let path = [folder, path].concat();
     let (path, query) = path.split_at(memchr::memchr(b'?', &path).unwrap_or(path.len()));
@@ -173,7 +171,7 @@ mod tests {
             (".", "/a/b/"),
             ("../../../x", "/x"),
             ("/x/./y/../z", "/x/z"),
-            // Two slashes behind a path begin no authority.
+            // Two slashes within a path do not begin an authority.
             ("/x//y", "/x//y"),
             ("/x?to=http://other/", "/x?to=http://other/"),
             ("?q", "/a/b/c?q"),

@@ -1,41 +1,41 @@
-//! HTTP/1.1 and HTTP/2 without I/O: heads in, decisions and bytes out.
+//! HTTP/1.1 and HTTP/2 without I/O: parses heads, makes protocol decisions, and encodes responses.
 //!
-//! Every module is a pure function of the bytes it is given: nothing here opens a socket, reads a clock or allocates on
-//! the path of an ordinary request. Buffers come from the caller, and `now` is an argument. Results refer to the
-//! caller's buffers by index ([`Span`]), so a header section can be moved to a larger buffer and stays valid.
+//! Every module is a pure function of its input: no code here opens a socket, reads a clock, or allocates for an ordinary request.
+//! The caller supplies buffers and the current time (`now`). Results refer to the caller's buffers by index ([`Span`]), so a header
+//! section stays valid if it is moved to a larger buffer.
 //!
-//! | module | holds | source |
+//! | module | content | source |
 //! |---|---|---|
-//! | [`request`] | the request head, parsed in place and resumable | RFC 9112 sections 3 and 5 |
-//! | [`reply`] | the head of an upstream's response, likewise | RFC 9112 sections 4 and 5 |
-//! | [`host`] | validation of `Host` and of an authority | RFC 9110 section 7.2 |
+//! | [`request`] | the request head: parsed in place, resumable | RFC 9112 sections 3 and 5 |
+//! | [`reply`] | the head of an upstream's response: parsed in place, resumable | RFC 9112 sections 4 and 5 |
+//! | [`host`] | validation of `Host` and of the authority | RFC 9110 section 7.2 |
 //! | [`uri`] | path normalisation, escaping, query arguments | RFC 3986 |
-//! | [`framing`] | how long a body is, chunked coding in and out, trailers | RFC 9112 sections 6 and 7 |
-//! | [`gateway`] | the protocols of upstreams: bytes of a response become events | RFC 9112 |
+//! | [`framing`] | body length, encoding and decoding of chunks, trailers | RFC 9112 sections 6 and 7 |
+//! | [`gateway`] | the protocols of upstreams: encoders of requests, decoders of responses | RFC 9112 |
 //! | [`h2`] | HTTP/2: frames, streams, flow control, header compression | RFC 9113, RFC 7541 |
 //! | [`connection`] | keep-alive, `Expect`, browser quirks | RFC 9112 section 9 |
-//! | [`hop_by_hop`] | fields that no proxy passes on | RFC 9110 section 7.6.1 |
+//! | [`hop_by_hop`] | fields that a proxy does not pass on | RFC 9110 section 7.6.1 |
 //! | [`conditional`] | `If-*`, entity tags | RFC 9110 sections 8.8 and 13 |
-//! | [`range`] | `Range`, `If-Range`, `Content-Range`, parts that are there, `multipart/byteranges` | RFC 9110 section 14 |
+//! | [`range`] | `Range`, `If-Range`, `Content-Range`, stored ranges, `multipart/byteranges` | RFC 9110 section 14 |
 //! | [`date`] | the dates of HTTP and of nginx's logs | RFC 9110 section 5.6.7 |
 //! | [`status`] | status codes, reason phrases | RFC 9110 section 15 |
-//! | [`response`] | writing a response head | RFC 9112 section 4 |
-//! | [`cache_control`] | directives about caching, targeted fields too | RFC 9111 section 5.2, RFC 5861, RFC 9213 |
-//! | [`freshness`] | age, lifetime, what may be stored and served stale | RFC 9111 sections 3 and 4.2 |
-//! | [`vary`] | which requests a stored response answers | RFC 9111 section 4.1 |
-//! | [`validator`] | strong and weak validators, which parts may be joined | RFC 9110 section 8.8 |
+//! | [`response`] | encoding of response heads | RFC 9112 section 4 |
+//! | [`cache_control`] | cache directives, including targeted fields | RFC 9111 section 5.2, RFC 5861, RFC 9213 |
+//! | [`freshness`] | age, lifetime, rules for storing and for stale use | RFC 9111 sections 3 and 4.2 |
+//! | [`vary`] | matching of requests with stored variants | RFC 9111 section 4.1 |
+//! | [`validator`] | strong and weak validators, rules for joining ranges | RFC 9110 section 8.8 |
 //! | [`stored_fields`] | stored fields, and their changes by a 304 | RFC 9111 sections 3.1 and 3.2 |
-//! | [`invalidation`] | what a request that changes something makes stale | RFC 9111 section 4.4 |
-//! | [`cache_status`] | writing what the cache did | RFC 9211 |
+//! | [`invalidation`] | entries that an unsafe request invalidates | RFC 9111 section 4.4 |
+//! | [`cache_status`] | the field `Cache-Status` | RFC 9211 |
 //! | [`cookie`] | values in `Cookie` | RFC 6265 section 5.4, nginx |
-//! | [`set_cookie`] | rewriting attributes of cookies | RFC 6265 section 5.2, nginx |
-//! | [`base64`] | the coding of credentials and signatures | RFC 4648 |
-//! | [`structured`] | structured fields, as far as those need them | RFC 8941 |
+//! | [`set_cookie`] | rewriting of cookie attributes | RFC 6265 section 5.2, nginx |
+//! | [`base64`] | base64, for credentials and signatures | RFC 4648 |
+//! | [`structured`] | structured fields, as far as the caching fields need them | RFC 8941 |
 //! | [`error_page`] | the short built-in pages | nginx |
-//! | [`proxy_protocol`] | what a proxy says before the first request | the PROXY protocol |
+//! | [`proxy_protocol`] | the header that a proxy sends before the first request | the PROXY protocol |
 //! | [`media_type`] | the built-in `types` | nginx |
 //!
-//! Where nginx and the RFC differ, the documentation of the function names the one followed.
+//! Where nginx and the RFC differ, the documentation of the function states which is followed.
 #![forbid(unsafe_code)]
 
 pub mod base64;

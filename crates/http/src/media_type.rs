@@ -1,22 +1,22 @@
-//! Media types by file extension: nginx's built-in `types`, and lookup as nginx does it.
+//! Media types by file extension: nginx's built-in `types`, and the lookup.
 //!
-//! The tables of a configuration live with the `types` directive; this file holds what applies without one.
+//! The configured tables belong to the `types` directive; this file has the defaults.
 
-/// nginx's built-in `types`, for configurations that have none.
+/// nginx's built-in `types`, for configurations without `types`.
 pub const DEFAULT_TYPES: &[(&str, &str)] =
     &[("html", "text/html"), ("gif", "image/gif"), ("jpg", "image/jpeg")];
 
 /// nginx's built-in `default_type`.
 pub const DEFAULT_TYPE: &str = "text/plain";
 
-/// The built-in type of `extension`, in any case of letters.
+/// The built-in type of `extension`, ignoring case.
 #[must_use]
 pub fn built_in(extension: &[u8]) -> Option<&'static str> {
     let found = DEFAULT_TYPES.iter().find(|(known, _)| known.as_bytes().eq_ignore_ascii_case(extension));
     found.map(|(_, media_type)| *media_type)
 }
 
-/// Looks `extension` up in a table that is sorted by extension in lower case, without allocating.
+/// Looks `extension` up in a table sorted by lower-case extension, without allocating.
 #[must_use]
 pub fn lookup<'a, T>(table: &'a [(Box<[u8]>, T)], extension: &[u8]) -> Option<&'a T> {
     let compare = |known: &[u8]| known.iter().copied().cmp(extension.iter().map(u8::to_ascii_lowercase));

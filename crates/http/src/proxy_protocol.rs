@@ -1,25 +1,25 @@
-//! The header of the PROXY protocol, versions 1 and 2: the header of a proxy before the first byte of its client.
+//! The header of the PROXY protocol, versions 1 and 2, which a proxy sends before the first byte of its client.
 //!
-//! [`parse`] takes the bytes received so far and returns the length of the header in them; nothing is kept between two
-//! calls, because a header is short. It accepts the same as nginx: addresses of version 1 are not checked closely,
-//! commands and families without meaning for HTTP are skipped. The source is the specification "The PROXY protocol,
-//! versions 1 & 2" (haproxy.org, `doc/proxy-protocol.txt`).
+//! [`parse`] parses the bytes received so far and returns the length of the header. It keeps no state between calls, because a
+//! header is short. It accepts the same input as nginx: addresses of version 1 are not validated strictly, and commands and
+//! families without meaning for HTTP are skipped. Source: "The PROXY protocol, versions 1 & 2" (haproxy.org,
+//! `doc/proxy-protocol.txt`).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Bytes of a header of version 1 with its line end: the longest that the specification allows.
+/// Maximum length in bytes of a version 1 header including its line end, by the specification.
 pub const V1_LEN_MAX: usize = 107;
 
-/// Bytes of a header of version 2: nginx's limit. Its length field could announce 64 KiB, which no proxy sends and an
-/// attacker would make us wait for.
+/// Maximum length in bytes of a version 2 header: nginx's limit. The length field allows 64 KiB, which no proxy sends; without the
+/// limit, an attacker could make the server wait for that many bytes.
 pub const V2_LEN_MAX: usize = 4096;
 
-/// The signature of version 2; no request and no version 1 starts with it.
+/// Signature of version 2; no request and no version 1 header starts with it.
 const V2_SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
 const V1_PREFIX: &[u8; 6] = b"PROXY ";
 
-/// Signature, version and command, family and transport, length of the rest.
+/// Length of signature, version and command, family and transport, and the length field.
 const V2_FIXED_LEN: usize = 16;
 
 /// The content of a header.
@@ -27,36 +27,36 @@ const V2_FIXED_LEN: usize = 16;
 pub struct Header {
     /// The client's address as text.
     pub src_addr: Vec<u8>,
-    /// The address that the client reached, as text.
+    /// The destination address of the client's connection, as text.
     pub dst_addr: Vec<u8>,
     /// The client's port.
     pub src_port: u16,
-    /// The port that the client reached.
+    /// The destination port of the client's connection.
     pub dst_port: u16,
-    /// Types, lengths and values that follow the addresses in version 2.
+    /// Type-length-value records after the addresses (version 2).
     tlvs: Vec<u8>,
 }
 
-/// How far parsing came.
+/// Result of parsing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// The bytes so far may be the start of a header.
     Incomplete,
     /// The header is complete.
     Complete {
-        /// Its bytes.
+        /// Length of the header in bytes.
         len: usize,
-        /// Its addresses; none for connections that the proxy made itself, and for families without addresses.
+        /// The addresses; `None` for connections of the proxy itself, and for families without addresses.
         header: Option<Header>,
     },
 }
 
-/// Why the bytes are no header.
+/// Reason why the bytes are not a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyError {
-    /// Neither version, or version 1 with a fault.
+    /// Neither version, or an invalid version 1 header.
     Broken,
-    /// A version 2 header of another version.
+    /// A version 2 signature with another version number.
     Version(u8),
     /// Version 2, longer than [`V2_LEN_MAX`].
     TooLarge,
@@ -64,16 +64,16 @@ pub enum ProxyError {
     TooSmall,
 }
 
-/// Why a value behind the addresses cannot be had.
+/// Reason why a TLV value is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlvError {
-    /// Nothing has this name.
+    /// The name is unknown.
     Name,
-    /// The lengths do not add up.
+    /// The lengths are inconsistent.
     Broken,
 }
 
-/// Looks for a header at the start of `input`.
+/// Parses a header at the start of `input`.
 pub fn parse(input: &[u8]) -> Result<Progress, ProxyError> {
     if begins_like(input, V2_SIGNATURE) {
         return parse_v2(input);
@@ -89,20 +89,20 @@ pub fn parse(input: &[u8]) -> Result<Progress, ProxyError> {
     Ok(Progress::Complete { len: end + 1, header })
 }
 
-/// The part of a broken header for the log: its first line.
+/// First line of an invalid header, for the log.
 #[must_use]
 pub fn first_line(input: &[u8]) -> &[u8] {
     let end = input.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
     &input[..end.unwrap_or(input.len()).min(V1_LEN_MAX)]
 }
 
-/// Whether `input` starts with `wanted`, as far as it goes.
+/// Whether `input` is a prefix of `wanted`, or starts with it.
 fn begins_like(input: &[u8], wanted: &[u8]) -> bool {
     let both = input.len().min(wanted.len());
     input[..both] == wanted[..both]
 }
 
-/// The text behind `PROXY `; `None` for a fault, `Some(None)` for `UNKNOWN`.
+/// Parses the text after `PROXY `. Returns `None` for an error, `Some(None)` for `UNKNOWN`.
 fn parse_v1(line: &[u8]) -> Option<Option<Header>> {
     if line.starts_with(b"UNKNOWN") {
         return Some(None);
@@ -136,7 +136,7 @@ fn parse_v2(input: &[u8]) -> Result<Progress, ProxyError> {
     const PROXY: u8 = 1;
     const STREAM: u8 = 1;
     let header = match family {
-        // The proxy's own connections, and other transports than streams, have no client.
+        // The proxy's own connections (`LOCAL`), and transports other than streams, have no client.
         _ if command != PROXY || transport != STREAM => None,
         1 => Some(v2_header(body, 4, |bytes| Ipv4Addr::from(array::<4>(bytes)).to_string())?),
         2 => Some(v2_header(body, 16, |bytes| Ipv6Addr::from(array::<16>(bytes)).to_string())?),
@@ -145,7 +145,7 @@ fn parse_v2(input: &[u8]) -> Result<Progress, ProxyError> {
     Ok(Progress::Complete { len: V2_FIXED_LEN + len, header })
 }
 
-/// Two addresses of `width` bytes, two ports, and the rest.
+/// Parses two addresses of `width` bytes, two ports, and the TLV records.
 fn v2_header(body: &[u8], width: usize, text: fn(&[u8]) -> String) -> Result<Header, ProxyError> {
     let (addresses, rest) = body.split_at_checked(2 * width).ok_or(ProxyError::TooSmall)?;
     let (ports, tlvs) = rest.split_first_chunk::<4>().ok_or(ProxyError::TooSmall)?;
@@ -162,15 +162,15 @@ fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     bytes.try_into().expect("it was cut to this length")
 }
 
-/// The type of the values about the client's TLS connection, which hold further ones.
+/// TLV type for the client's TLS connection; its value contains nested TLV records.
 const SSL: u8 = 0x20;
 
-/// Flags of the client and the result of the check of its certificate, before the further ones.
+/// Length of the client flags and the certificate verification result, before the nested records.
 const SSL_FIXED_LEN: usize = 5;
 
 impl Header {
-    /// The value of a name of nginx, such as `alpn`, `ssl_cn`, `ssl_verify` or `0xea`; `None` when the proxy did not
-    /// send it.
+    /// Returns the TLV value of a name of nginx, such as `alpn`, `ssl_cn`, `ssl_verify` or `0xea`; `None` if the proxy did not send
+    /// it.
     pub fn tlv(&self, name: &[u8]) -> Result<Option<Vec<u8>>, TlvError> {
         let own = |value: Option<&[u8]>| value.map(<[u8]>::to_vec);
         if let Some(name) = name.strip_prefix(b"ssl_") {
@@ -188,7 +188,7 @@ impl Header {
     }
 }
 
-/// A value about the client's TLS connection.
+/// Returns a value about the client's TLS connection.
 fn own_ssl(ssl: Option<&[u8]>, name: &[u8]) -> Result<Option<Vec<u8>>, TlvError> {
     let Some((fixed, inner)) = ssl.and_then(|ssl| ssl.split_first_chunk::<SSL_FIXED_LEN>()) else {
         return Ok(None);
@@ -208,16 +208,16 @@ fn own_ssl(ssl: Option<&[u8]>, name: &[u8]) -> Result<Option<Vec<u8>>, TlvError>
     Ok(lookup(inner, kind)?.map(<[u8]>::to_vec))
 }
 
-/// The first value of a type that is written as a number.
+/// Returns the first value whose type is given as a number.
 fn lookup_number<'t>(tlvs: &'t [u8], name: &[u8]) -> Result<Option<&'t [u8]>, TlvError> {
     match hexadecimal(name).ok_or(TlvError::Name)? {
         Some(kind) => lookup(tlvs, kind),
-        // A number that no type can have.
+        // The number exceeds the range of types.
         None => Ok(None),
     }
 }
 
-/// The first value of a type. A list that is cut off is a fault only when the type was not found before.
+/// Returns the first value of a type. A truncated list is an error only if the type was not found before its end.
 fn lookup(mut tlvs: &[u8], wanted: u8) -> Result<Option<&[u8]>, TlvError> {
     while !tlvs.is_empty() {
         let (fixed, rest) = tlvs.split_first_chunk::<3>().ok_or(TlvError::Broken)?;
@@ -231,7 +231,7 @@ fn lookup(mut tlvs: &[u8], wanted: u8) -> Result<Option<&[u8]>, TlvError> {
     Ok(None)
 }
 
-/// `0x2f`; `Some(None)` for a number above a byte.
+/// Parses `0x2f`; `Some(None)` for a number above 255.
 fn hexadecimal(name: &[u8]) -> Option<Option<u8>> {
     let digits = name.strip_prefix(b"0x").filter(|digits| !digits.is_empty())?;
     let digits =
@@ -306,7 +306,7 @@ mod tests {
         let mut body = [0; 36];
         (body[15], body[31], body[33], body[35]) = (1, 2, 7, 8);
         assert_eq!(complete(&v2(0x21, 0x21, &body)).1, Some(header("::1", "::2", (7, 8), b"")));
-        // Its own connections, datagrams, other families.
+        // The proxy's own connections, datagrams, other families.
         for (command, family) in [(0x20, 0x11), (0x21, 0x12), (0x21, 0x31), (0x21, 0x00)] {
             assert_eq!(complete(&v2(command, family, b"what ever")), (25, None));
         }
@@ -353,7 +353,7 @@ mod tests {
     }
 
     proptest! {
-        /// However a header is cut, it is incomplete up to its last byte and then what it was.
+        /// Any proper prefix of a header is incomplete, and the complete header parses to the original.
         #[test]
         fn pieces_add_up(tlvs in proptest::collection::vec(any::<u8>(), 0..40), addresses: [u8; 12], rest: [u8; 4]) {
             let body = [&addresses[..], &tlvs].concat();
@@ -368,7 +368,7 @@ mod tests {
             }
         }
 
-        /// Nothing that a client could send panics, and no answer reaches beyond what was sent.
+        /// No client input causes a panic or a result beyond the input.
         #[test]
         fn no_input_panics(start in 0_usize..3, tail in proptest::collection::vec(any::<u8>(), 0..200), name: Vec<u8>) {
             let input = [[&b""[..], b"PROXY TCP4 ", b"\r\n\r\n\0\r\nQUIT\n\x21\x11"][start], &tail].concat();

@@ -1,8 +1,7 @@
-//! Writing a response head (RFC 9112 section 4) with fields in nginx's order.
+//! Encoding of a response head (RFC 9112 section 4) with the fields in nginx's order.
 //!
-//! [`ResponseHead`] holds the fields that the server itself writes, [`HeadWriter`] appends them and then any others to
-//! a reused buffer. Every value is checked: a CR, LF or NUL from a variable or a file must not start another field or
-//! response.
+//! [`ResponseHead`] contains the fields that the server itself sets. [`HeadWriter`] appends these, then any other fields, to a
+//! reused buffer. Every value is checked: a CR, LF or NUL from a variable or a file must not start another field or response.
 
 use crate::bytes::{find_control, is_token, push_decimal};
 use crate::{StatusCode, date};
@@ -23,26 +22,26 @@ pub enum ConnectionField {
     Upgrade,
 }
 
-/// The fields that nginx's header filter writes itself.
+/// The fields that nginx's header filter writes.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseHead<'a> {
-    /// Status; internal ones are translated.
+    /// Status; nginx's internal codes are translated.
     pub status: StatusCode,
-    /// Reason phrase to use instead of the usual one, from an upstream.
+    /// Reason phrase from an upstream, instead of the usual one.
     pub reason: Option<&'a [u8]>,
     /// `Server`; see [`signature`].
     pub server: Option<&'a [u8]>,
     /// `Date`.
     pub date: &'a [u8; date::HTTP_LEN],
-    /// `Content-Type` without charset.
+    /// `Content-Type`, without charset.
     pub content_type: Option<&'a [u8]>,
-    /// Charset appended to the type.
+    /// Charset to append to the type.
     pub charset: Option<&'a [u8]>,
     /// `Content-Length`.
     pub content_length: Option<u64>,
     /// `Last-Modified`, in seconds since 1970.
     pub last_modified: Option<i64>,
-    /// `Location`, ready to send.
+    /// `Location`, fully encoded.
     pub location: Option<&'a [u8]>,
     /// `Transfer-Encoding: chunked`.
     pub chunked: bool,
@@ -53,7 +52,7 @@ pub struct ResponseHead<'a> {
 }
 
 impl<'a> ResponseHead<'a> {
-    /// A header section with only status and date; the connection closes.
+    /// Creates a header section with only status and date, for a connection that closes.
     #[must_use]
     pub fn new(status: StatusCode, date: &'a [u8; date::HTTP_LEN]) -> Self {
         Self {
@@ -73,12 +72,12 @@ impl<'a> ResponseHead<'a> {
     }
 }
 
-/// A field that must not be sent: its name is no token, or its value would break the head apart.
+/// A field that must not be sent: its name is not a token, or its value would break the framing of the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidField {
-    /// A byte that no name has, or no name at all.
+    /// The name is empty or has an invalid byte.
     Name,
-    /// A control byte in the value.
+    /// The value has a control byte.
     Value,
 }
 
@@ -89,14 +88,14 @@ pub struct HeadWriter<'b> {
     out: &'b mut Vec<u8>,
 }
 
-/// How the last head began: status line, `Server` and `Date`. Most heads of a second begin alike and need no more than
-/// a copy of it.
+/// The start of the previous head: status line, `Server` and `Date`. Most heads within a second start with the same bytes, which
+/// are copied from here.
 #[derive(Debug)]
 pub struct Opening {
     status: StatusCode,
     server: Option<Vec<u8>>,
     date: [u8; date::HTTP_LEN],
-    /// Empty before the first one.
+    /// The encoded text; empty before the first head.
     text: Vec<u8>,
 }
 
@@ -107,7 +106,7 @@ impl Default for Opening {
 }
 
 impl Opening {
-    /// Whether `head` begins so.
+    /// Whether `head` starts with this text.
     fn fits(&self, head: &ResponseHead<'_>) -> bool {
         head.reason.is_none()
             && !self.text.is_empty()
@@ -116,7 +115,7 @@ impl Opening {
             && self.date == *head.date
     }
 
-    /// Appends how `head` begins, and remembers it.
+    /// Appends the start of `head` and stores it.
     fn push(&mut self, out: &mut Vec<u8>, head: &ResponseHead<'_>) -> Result<(), InvalidField> {
         if self.fits(head) {
             out.extend_from_slice(&self.text);
@@ -140,10 +139,10 @@ impl Opening {
 }
 
 impl<'b> HeadWriter<'b> {
-    /// Appends status line and the fields of `head`; `opening` is that of the head before.
+    /// Appends the status line and the fields of `head`; `opening` is the start of the previous head.
     ///
     /// # Errors
-    /// [`InvalidField`] when one of the values must not be sent; `out` is unchanged then.
+    /// [`InvalidField`] if a value must not be sent; `out` is unchanged then.
     pub fn begin(
         out: &'b mut Vec<u8>,
         head: &ResponseHead<'_>,
@@ -157,8 +156,7 @@ impl<'b> HeadWriter<'b> {
         Ok(Self { out })
     }
 
-    /// Appends a field: `ETag`, `Accept-Ranges`, `Content-Range`, those of `add_header`, in nginx's order of
-    /// filters.
+    /// Appends a field: `ETag`, `Accept-Ranges`, `Content-Range`, and the fields of `add_header`, in nginx's filter order.
     ///
     /// # Errors
     /// [`InvalidField`]; nothing was appended.
@@ -251,7 +249,7 @@ fn push_connection(out: &mut Vec<u8>, connection: ConnectionField) {
     }
 }
 
-/// Appends one field line after checking both parts.
+/// Appends one field line after checking name and value.
 ///
 /// # Errors
 /// [`InvalidField`]; nothing was appended.
@@ -264,9 +262,8 @@ pub fn push_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) -> Result<(), In
     Ok(())
 }
 
-/// Appends one field line as an upstream sent it. nginx passes names with odd bytes and values with control bytes on,
-/// and so does this; what could start another line or field is refused all the same, and NUL with it (RFC 9110
-/// section 5.5).
+/// Appends one field line of an upstream. Like nginx it passes names with unusual bytes and values with control bytes on. It still
+/// refuses bytes that could start another line or field, and NUL (RFC 9110 section 5.5).
 ///
 /// # Errors
 /// [`InvalidField`]; nothing was appended.
@@ -295,7 +292,7 @@ pub fn check_field(name: &[u8], value: &[u8]) -> Result<(), InvalidField> {
     check_value(value)
 }
 
-/// A date is our own text.
+/// Appends a date field; the date needs no check, because the server generated it.
 fn push_date(out: &mut Vec<u8>, name_and_colon: &[u8], date: &[u8; date::HTTP_LEN]) {
     out.extend_from_slice(name_and_colon);
     out.extend_from_slice(date);
@@ -313,12 +310,12 @@ fn push_known(out: &mut Vec<u8>, name_and_colon: &[u8], value: &[u8]) -> Result<
 /// Checks the value of a field (RFC 9110 section 5.5): visible bytes, spaces, tabs and bytes above 0x7f.
 ///
 /// # Errors
-/// It has another byte.
+/// [`InvalidField`] if the value has another byte.
 pub fn check_value(value: &[u8]) -> Result<(), InvalidField> {
     if find_control(value, 0) == value.len() { Ok(()) } else { Err(InvalidField::Value) }
 }
 
-/// Whether a text is the name of a field (RFC 9110 section 5.1).
+/// Whether a text is a valid field name (RFC 9110 section 5.1).
 fn is_name(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().fold(true, |is_good, &byte| is_good & is_token(byte))
 }
@@ -326,21 +323,21 @@ fn is_name(text: &[u8]) -> bool {
 /// `server_tokens`: the product token that the server shows in `Server` and on error pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ServerTokens {
-    /// The name.
+    /// The product name.
     Off,
-    /// Name and version.
+    /// Product name and version.
     #[default]
     On,
-    /// Name, version and build.
+    /// Product name, version and build.
     Build,
     /// This text; when empty, no `Server` field is sent and pages have no signature.
     Text(Box<[u8]>),
 }
 
-/// The name the server goes by.
+/// Product name of this server.
 pub const PRODUCT: &str = "ringroad";
 
-/// The text for `Server` and error pages; `None` for no text. Made once, when a configuration is loaded.
+/// The text for `Server` and error pages; `None` for no text. Computed once per loaded configuration.
 #[must_use]
 pub fn signature(tokens: &ServerTokens, version: &str, build: &str) -> Option<Vec<u8>> {
     let text = match tokens {
@@ -381,7 +378,7 @@ mod tests {
                 }
             }
         }
-        // Each behind each other one.
+        // Every ordered pair of heads.
         for (first, second) in heads.iter().flat_map(|first| heads.iter().map(move |second| (first, second)))
         {
             for head in [first, second, second] {

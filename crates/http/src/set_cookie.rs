@@ -1,13 +1,13 @@
-//! Rewriting the attributes of `Set-Cookie` (RFC 6265 section 5.2) with the meaning of nginx's `proxy_cookie_domain`,
+//! Rewriting of `Set-Cookie` attributes (RFC 6265 section 5.2) with the semantics of nginx's `proxy_cookie_domain`,
 //! `proxy_cookie_path` and `proxy_cookie_flags`.
 //!
-//! [`SetCookie`] splits a value into its pieces, which are changed one by one and written again only when one was
-//! changed. The caller matches the patterns of the configuration and computes replacements, with regular expressions
-//! and variables; [`replaced_domain`] and [`replaced_path`] are the two plain kinds.
+//! [`SetCookie`] splits a value into pieces; the value is encoded again only if a piece was changed. The caller matches the
+//! configured patterns and computes replacements with regular expressions and variables. [`replaced_domain`] and [`replaced_path`]
+//! handle plain patterns.
 
 use std::borrow::Cow;
 
-/// The attributes that are rewritten by value.
+/// An attribute whose value is rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attribute {
     /// `Domain`
@@ -25,10 +25,10 @@ impl Attribute {
     }
 }
 
-/// The value of one `Set-Cookie` line, in pieces.
+/// The value of one `Set-Cookie` line, split into pieces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetCookie<'a> {
-    /// The cookie itself first, then its attributes.
+    /// The name and value of the cookie, followed by its attributes.
     pieces: Vec<Piece<'a>>,
     changed: bool,
 }
@@ -36,7 +36,7 @@ pub struct SetCookie<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Piece<'a> {
     name: &'a [u8],
-    /// `None` without an equals sign.
+    /// `None` if there is no equals sign.
     value: Option<Cow<'a, [u8]>>,
 }
 
@@ -47,9 +47,9 @@ impl Piece<'_> {
 }
 
 impl<'a> SetCookie<'a> {
-    /// Splits a value. `None` for a cookie without an equals sign, which nginx leaves unchanged.
+    /// Splits a value. Returns `None` for a cookie without an equals sign, which nginx leaves unchanged.
     ///
-    /// As in nginx blanks, but not tabs, are cut off around names and values, and quotes mean nothing.
+    /// As in nginx, spaces (not tabs) around names and values are removed, and quotes have no meaning.
     #[must_use]
     pub fn parse(value: &'a [u8]) -> Option<Self> {
         let pieces: Vec<Piece<'a>> = value.split(|&byte| byte == b';').map(piece).collect();
@@ -57,7 +57,7 @@ impl<'a> SetCookie<'a> {
         has_value.then_some(Self { pieces, changed: false })
     }
 
-    /// The name of the cookie, which `proxy_cookie_flags` compares with.
+    /// The name of the cookie, compared by `proxy_cookie_flags`.
     #[must_use]
     pub fn name(&self) -> &'a [u8] {
         self.pieces.first().map_or(b"", |cookie| cookie.name)
@@ -69,7 +69,7 @@ impl<'a> SetCookie<'a> {
         found.filter_map(|piece| piece.value.as_deref())
     }
 
-    /// Asks `replace` for a new value of each attribute of this name that has one; `None` leaves it.
+    /// Replaces the value of each attribute of this name by the result of `replace`; `None` leaves it unchanged.
     pub fn rewrite(&mut self, attribute: Attribute, mut replace: impl FnMut(&[u8]) -> Option<Vec<u8>>) {
         for piece in self.pieces.iter_mut().skip(1).filter(|piece| piece.is(attribute.name())) {
             if let Some(new) = piece.value.as_deref().and_then(&mut replace) {
@@ -79,8 +79,8 @@ impl<'a> SetCookie<'a> {
         }
     }
 
-    /// Adds, changes and removes flags. Without any flag nothing happens; otherwise the value counts as changed, since
-    /// nginx writes it again even if it was correct.
+    /// Adds, changes and removes flags. If `flags` is not empty, the value counts as changed, since nginx rewrites it even if no
+    /// flag differs.
     pub fn edit_flags(&mut self, flags: Flags) {
         if flags == Flags::default() {
             return;
@@ -104,7 +104,7 @@ impl<'a> SetCookie<'a> {
         }
     }
 
-    /// nginx changes the first such attribute only, and leaves an equal one as it is.
+    /// nginx changes only the first such attribute, and leaves an equal value unchanged.
     fn set_same_site(&mut self, wanted: &'static [u8]) {
         let new = Piece { name: b"SameSite", value: Some(Cow::Borrowed(wanted)) };
         match self.pieces.iter_mut().skip(1).find(|piece| piece.is(b"samesite")) {
@@ -127,13 +127,13 @@ impl<'a> SetCookie<'a> {
         });
     }
 
-    /// Whether anything was changed; a value that was not is passed on as it came.
+    /// Whether a piece was changed; an unchanged value is passed on as received.
     #[must_use]
     pub fn is_changed(&self) -> bool {
         self.changed
     }
 
-    /// Appends the value, pieces separated by a semicolon and a blank.
+    /// Appends the value; pieces are separated by a semicolon and a space.
     pub fn push(&self, out: &mut Vec<u8>) {
         for (index, piece) in self.pieces.iter().enumerate() {
             if index > 0 {
@@ -160,17 +160,17 @@ fn trim_blanks(text: &[u8]) -> &[u8] {
     &text[start..end]
 }
 
-/// `proxy_cookie_domain PATTERN REPLACEMENT` with a plain pattern: the new value of a domain that is equal in any case
-/// of letters. A dot at the start of the value counts for nothing in the comparison and stays; one at the start of the
-/// pattern or of the replacement was cut off when the configuration was read, as in nginx.
+/// Applies `proxy_cookie_domain PATTERN REPLACEMENT` with a plain pattern: the new value if the domain equals the pattern, ignoring
+/// case. A leading dot of the value is ignored in the comparison and preserved. As in nginx, leading dots of pattern and
+/// replacement were removed when the configuration was loaded.
 #[must_use]
 pub fn replaced_domain(value: &[u8], pattern: &[u8], replacement: &[u8]) -> Option<Vec<u8>> {
     let (dot, domain) = value.strip_prefix(b".").map_or((&b""[..], value), |rest| (&b"."[..], rest));
     domain.eq_ignore_ascii_case(pattern).then(|| [dot, replacement].concat())
 }
 
-/// `proxy_cookie_path PATTERN REPLACEMENT` with a plain pattern: the new value of a path that starts with it, in the
-/// same case of letters; text behind the pattern stays.
+/// Applies `proxy_cookie_path PATTERN REPLACEMENT` with a plain pattern: the new value if the path starts with the pattern
+/// (case-sensitive). The text after the pattern is preserved.
 #[must_use]
 pub fn replaced_path(value: &[u8], pattern: &[u8], replacement: &[u8]) -> Option<Vec<u8>> {
     value.strip_prefix(pattern).map(|rest| [replacement, rest].concat())
@@ -210,17 +210,17 @@ pub struct Flags {
     pub same_site: Option<SameSite>,
 }
 
-/// A word that `proxy_cookie_flags` does not know.
+/// A parameter that `proxy_cookie_flags` does not support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownFlag;
 
 impl Flags {
-    /// Adds the flag of one word of the directive, in any case of letters; an empty word, which a variable may give,
-    /// asks for nothing. Where words contradict each other, nginx lets `secure` win over `nosecure`, `httponly` over
-    /// `nohttponly`, and of `samesite` the strictest.
+    /// Adds the flag of one parameter of the directive, ignoring case. An empty parameter, which may result from a variable, has no
+    /// effect. For contradicting parameters nginx prefers `secure` to `nosecure`, `httponly` to `nohttponly`, and the strictest
+    /// `samesite`.
     ///
     /// # Errors
-    /// [`UnknownFlag`]; nginx refuses it in the configuration and passes it over where a variable gave it.
+    /// [`UnknownFlag`]; nginx refuses it in the configuration and ignores it if it results from a variable.
     pub fn add(&mut self, word: &[u8]) -> Result<(), UnknownFlag> {
         let switch = |place: &mut Option<bool>, on| *place = Some(on || *place == Some(true));
         match word.to_ascii_lowercase().as_slice() {
@@ -263,7 +263,7 @@ mod tests {
         String::from_utf8(out).expect("text")
     }
 
-    /// A value after both plain rewrites.
+    /// Applies both plain rewrites to a value.
     fn rewritten(value: &str) -> Option<String> {
         let mut cookie = SetCookie::parse(value.as_bytes())?;
         cookie
@@ -352,7 +352,7 @@ mod tests {
     }
 
     proptest! {
-        /// The output parses to the same pieces: no rewrite adds any.
+        /// The output parses to the same pieces: no rewrite adds a piece.
         #[test]
         fn writing_and_reading_agree(value in "[a-z=; \"\\t]{0,40}", secure: bool) {
             if let Some(mut cookie) = SetCookie::parse(value.as_bytes()) {

@@ -1,6 +1,6 @@
 //! Status codes and reason phrases as nginx prints them (RFC 9110 section 15).
 //!
-//! Holds the number and its text; which page goes with it is in [`crate::error_page`].
+//! Contains the number and its reason phrase; the pages are in [`crate::error_page`].
 
 /// A response status. nginx's own codes 444 and 494 to 499 exist inside the server only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,15 +61,15 @@ impl StatusCode {
     pub const HEADER_FIELDS_TOO_LARGE: Self = Self(431);
     /// nginx's 444: close the connection without a response.
     pub const CLOSE: Self = Self(444);
-    /// nginx's 494: the request head does not fit; `error_page 494` catches it, the client sees 431.
+    /// nginx's 494: the request head is too large; `error_page 494` handles it, the client receives 431.
     pub const REQUEST_HEADER_TOO_LARGE: Self = Self(494);
-    /// nginx's 495: the client certificate did not verify; the client sees 400.
+    /// nginx's 495: the verification of the client certificate failed; the client receives 400.
     pub const CERT_ERROR: Self = Self(495);
-    /// nginx's 496: no client certificate was sent; the client sees 400.
+    /// nginx's 496: no client certificate was sent; the client receives 400.
     pub const NO_CERT: Self = Self(496);
-    /// nginx's 497: plain HTTP on a TLS port; the client sees 400.
+    /// nginx's 497: plain HTTP on a TLS port; the client receives 400.
     pub const TO_HTTPS: Self = Self(497);
-    /// nginx's 499: the client closed the connection first; only logs see it.
+    /// nginx's 499: the client closed the connection first; it appears only in logs.
     pub const CLIENT_CLOSED_REQUEST: Self = Self(499);
     /// 500 Internal Server Error.
     pub const INTERNAL_SERVER_ERROR: Self = Self(500);
@@ -86,7 +86,7 @@ impl StatusCode {
     /// 507 Insufficient Storage.
     pub const INSUFFICIENT_STORAGE: Self = Self(507);
 
-    /// `code` as a status when it can be printed in three digits, which is what `return` accepts (0 to 999).
+    /// Creates a status from `code` if it has at most three digits; `return` accepts 0 to 999.
     #[must_use]
     pub fn new(code: u16) -> Option<Self> {
         (code <= 999).then_some(Self(code))
@@ -98,7 +98,7 @@ impl StatusCode {
         self.0
     }
 
-    /// The status for the client: nginx's internal codes are translated, the others stay.
+    /// The status sent to the client: nginx's internal codes are translated, others are unchanged.
     #[must_use]
     pub fn on_wire(self) -> Self {
         match self.0 {
@@ -120,15 +120,15 @@ impl StatusCode {
         matches!(self.0, 100..=199 | 204 | 304)
     }
 
-    /// Whether nginx turns keep-alive off when it answers with this status from an error path: the request may
-    /// not have been read to its end, so the next bytes cannot be trusted to be a request.
+    /// Whether nginx disables keep-alive when it returns this status from an error path: the request may not have been read
+    /// completely, so the next bytes may not be a request.
     #[must_use]
     pub fn closes_connection(self) -> bool {
         matches!(self.0, 400 | 413 | 414 | 494..=497 | 500 | 501)
     }
 
-    /// Appends `HTTP/1.1 404 Not Found` and CRLF; without a phrase the space after the number stays, as
-    /// RFC 9112 section 4 asks.
+    /// Appends `HTTP/1.1 404 Not Found` and CRLF. Without a reason phrase the space after the number remains, as RFC 9112 section 4
+    /// requires.
     pub fn push_line(self, out: &mut Vec<u8>) {
         self.push_code(out);
         out.extend_from_slice(self.reason().as_bytes());
@@ -144,7 +144,7 @@ impl StatusCode {
     }
 }
 
-/// Reason phrases in nginx's words, sorted by number.
+/// nginx's reason phrases, sorted by code.
 const REASONS: &[(u16, &str)] = &[
     (100, "Continue"),
     (101, "Switching Protocols"),

@@ -1,14 +1,13 @@
-//! Which fields of a response are stored, and how a 304 changes the stored ones (RFC 9111 sections 3.1, 3.2 and 4.3.4).
+//! Selection of the response fields to store, and their update by a 304 (RFC 9111 sections 3.1, 3.2 and 4.3.4).
 //!
-//! Works on lists of [`FieldLine`]: where the lines come from and go to, a parsed head or the metadata of an entry, is
-//! the caller's business.
+//! Works on lists of [`FieldLine`]; the caller reads and writes them, in a parsed head or in the metadata of an entry.
 
 use crate::hop_by_hop::ConnectionOptions;
 use crate::reply::FieldLine;
 use crate::request::HeaderId;
 
-/// Whether a field of a response is stored (RFC 9111 section 3.1): not those of one connection, nor those by which a
-/// proxy is known to a client. `options` are the `Connection` options of the same response.
+/// Whether a response field is stored (RFC 9111 section 3.1): not hop-by-hop fields, nor fields for the authentication with a
+/// proxy. `options` are the `Connection` options of the same response.
 #[must_use]
 pub fn is_stored<'a, I>(line: &FieldLine<'_>, options: &ConnectionOptions<I>) -> bool
 where
@@ -21,38 +20,38 @@ where
     !of_a_proxy && !options.removes(line.id, line.name)
 }
 
-/// Whether a field of a 304 replaces the stored one (RFC 9111 section 3.2). Not fields that the stored body depends on,
-/// and not those that are never stored.
+/// Whether a field of a 304 replaces the stored field (RFC 9111 section 3.2). Fields that describe the stored body, and fields that
+/// are never stored, do not.
 #[must_use]
 pub fn is_updated(id: HeaderId) -> bool {
     !matches!(
         id,
-        // About the body of the 304, which it does not have, or of the stored one, which stays.
+        // These fields describe the body; the 304 has none, and the stored body does not change.
         HeaderId::ContentLength
             | HeaderId::TransferEncoding
             | HeaderId::ContentEncoding
             | HeaderId::ContentRange
             | HeaderId::Trailer
-            // Responses with it are not stored, so an update must not add it.
+            // Responses with `Set-Cookie` are not stored, so an update must not add it.
             | HeaderId::SetCookie
     )
 }
 
-/// The result of an update, besides the changed fields.
+/// Result of an update, besides the changed fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Update {
-    /// Some field has another value than before.
+    /// Whether a field has another value than before.
     pub changed: bool,
-    /// `Vary` has another value: the key of the stored response is outdated. The caller has to drop the response, or to
+    /// Whether `Vary` has another value, so that the key of the stored response is outdated. The caller must drop the response or
     /// store it under another key.
     pub vary_changed: bool,
-    /// The 304 had `Set-Cookie`: it goes to the requesting client only.
+    /// Whether the 304 had `Set-Cookie`, which is sent only to the requesting client.
     pub has_set_cookie: bool,
 }
 
-/// Writes the fields of a stored response after a 304 with the fields `fresh` to `out` (cleared first): a field that
-/// the 304 has replaces all stored lines of its name, in the place of the first; the others stay; new ones come last.
-/// `Age` of the stored response goes, since it was counted from the last time.
+/// Writes the fields of a stored response, updated with the fields `fresh` of a 304, to `out` (cleared first). A field of the 304
+/// replaces all stored lines of its name, at the position of the first; new fields are appended. `Age` of the stored response is
+/// removed, since it counted from the previous validation.
 pub fn update<'a, S, F>(stored: S, fresh: F, out: &mut Vec<FieldLine<'a>>) -> Update
 where
     S: Iterator<Item = FieldLine<'a>> + Clone,
@@ -183,7 +182,7 @@ mod tests {
     }
 
     proptest! {
-        /// Each name has the values of the 304 where that has it and may change it, else the stored ones.
+        /// Each name has the values of the 304 if the 304 contains it and may change it, otherwise the stored values.
         #[test]
         fn agrees_with_a_naive_model(
             stored in proptest::collection::vec(("(A|b|ETag|Content-Length|Vary)", "[0-9]"), 0..6),

@@ -1,10 +1,10 @@
-//! Structured field values (RFC 8941): reading a dictionary, writing items.
+//! Structured field values (RFC 8941): parsing of dictionaries, encoding of items.
 //!
-//! The parts that the fields about caching need. [`Dictionary`] reads `CDN-Cache-Control` and its kind (RFC 9213); the
-//! `push_` functions write `Cache-Status` (RFC 9211). Parameters are checked and skipped. A syntax error makes the
-//! whole field invalid, as section 4.2 demands: a half-read field would be another field.
+//! Only the types that caching fields use. [`Dictionary`] parses `CDN-Cache-Control` and other targeted fields (RFC 9213); the
+//! `push_` functions write `Cache-Status` (RFC 9211). Parameters are checked and skipped. A syntax error makes the entire field
+//! invalid, as section 4.2 requires.
 
-/// A bare item of a dictionary. Strings are as written, between the quotes and with their backslashes.
+/// A bare item of a dictionary. Strings are raw: the text between the quotes, with its backslashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
     /// An integer of at most fifteen digits.
@@ -19,7 +19,7 @@ pub enum Value<'a> {
     Bytes(&'a [u8]),
     /// A boolean; a key without a value is true.
     Boolean(bool),
-    /// A list in parentheses, as written.
+    /// A list in parentheses, unparsed.
     InnerList(&'a [u8]),
 }
 
@@ -30,8 +30,8 @@ pub struct Dictionary<'a> {
 }
 
 impl<'a> Dictionary<'a> {
-    /// Parses the value of a field; several lines are joined by `", "` before. `None` when it is invalid. An empty
-    /// value is an empty dictionary.
+    /// Parses a field value; the caller joins several lines by `", "`. Returns `None` for a syntax error. An empty value is an
+    /// empty dictionary.
     #[must_use]
     pub fn parse(text: &'a [u8]) -> Option<Self> {
         let mut reader = FieldReader { text, at: 0 };
@@ -51,14 +51,14 @@ impl<'a> Dictionary<'a> {
             }
             reader.skip_white_space();
             if reader.is_done() {
-                // A comma at the end.
+                // Trailing comma.
                 return None;
             }
         }
         Some(Self { members })
     }
 
-    /// The members in order. Of a key that stands more than once the last member counts.
+    /// The members in order. If a key is repeated, the last member counts.
     pub fn members(&self) -> impl DoubleEndedIterator<Item = (&'a [u8], Value<'a>)> + '_ {
         self.members.iter().copied()
     }
@@ -76,7 +76,7 @@ impl<'a> Dictionary<'a> {
     }
 }
 
-/// Most digits of an integer, and of the two parts of a decimal (RFC 8941 section 4.2.4).
+/// Maximum number of digits of an integer, and of the two parts of a decimal (RFC 8941 section 4.2.4).
 const INTEGER_DIGITS_MAX: usize = 15;
 const WHOLE_DIGITS_MAX: usize = 12;
 const FRACTION_DIGITS_MAX: usize = 3;
@@ -178,7 +178,7 @@ impl<'a> FieldReader<'a> {
         Some(Value::Decimal(sign * (value_of(whole) * 1000 + value_of(fraction) * scale)))
     }
 
-    /// One digit at least, `max` at most.
+    /// Reads at least one digit, at most `max`.
     fn digits(&mut self, max: usize) -> Option<&'a [u8]> {
         let digits = self.take_while(|byte| byte.is_ascii_digit());
         (1..=max).contains(&digits.len()).then_some(digits)
@@ -236,8 +236,8 @@ pub fn is_token(text: &[u8]) -> bool {
         && text.iter().all(|&byte| is_token_byte(byte))
 }
 
-/// Appends `text` as a string. Bytes that a string cannot have are written as `%` and two hexadecimal digits, because
-/// the text is for human readers.
+/// Appends `text` as a string. Bytes that are invalid in a string are written as `%` and two hexadecimal digits; the text is for
+/// humans.
 pub fn push_string(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
     for &byte in text {

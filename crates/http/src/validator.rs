@@ -1,16 +1,16 @@
-//! Validators of responses and their uses (RFC 9110 section 8.8): joining parts, `If-Range`, and revalidation.
+//! Validators of responses and their uses (RFC 9110 section 8.8): joining ranges, `If-Range`, and revalidation.
 
 use crate::conditional::{self, Comparison, Strength};
 use crate::date;
 
-/// Seconds between `Last-Modified` and `Date` from which on the date is a strong validator. RFC 9110 section 8.8.2.2
-/// requires at least one second, and enough to cover different clocks; RFC 7232 required sixty.
+/// Minimum difference in seconds between `Last-Modified` and `Date` that makes the date a strong validator. RFC 9110 section
+/// 8.8.2.2 requires at least one second, and enough for clock differences; RFC 7232 required sixty.
 pub const STRONG_DATE_GAP_S: i64 = 60;
 
-/// The validator of a response: the entity tag where there is one, else the date.
+/// Validator of a response: the entity tag if present, otherwise the date.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Validator<'a> {
-    /// None, or only malformed ones.
+    /// No validator, or only malformed ones.
     #[default]
     None,
     /// An entity tag with its quotes.
@@ -20,8 +20,8 @@ pub enum Validator<'a> {
 }
 
 impl<'a> Validator<'a> {
-    /// The validator of a response with these fields. A date is strong when the response was made long enough after
-    /// it (RFC 9110 section 8.8.2.2): something may have changed twice within a second.
+    /// Determines the validator from the fields of a response. A date is strong if the response was generated long enough after it
+    /// (RFC 9110 section 8.8.2.2): the content may change twice within a second.
     #[must_use]
     pub fn of(etag: Option<&'a [u8]>, last_modified: Option<&[u8]>, response_date: Option<i64>) -> Self {
         if let Some((tag, strength)) = etag.and_then(|tag| Some((tag, conditional::strength(tag)?))) {
@@ -33,21 +33,21 @@ impl<'a> Validator<'a> {
         Self::Date(modified, if is_strong { Strength::Strong } else { Strength::Weak })
     }
 
-    /// Whether it distinguishes two sequences of bytes.
+    /// Whether the validator is strong.
     #[must_use]
     pub fn is_strong(self) -> bool {
         matches!(self, Self::Etag(_, Strength::Strong) | Self::Date(_, Strength::Strong))
     }
 
-    /// Whether parts with these validators are of the same sequence of bytes and may be joined (RFC 9110 section
-    /// 15.3.7.3): both strong, of the same kind, and equal.
+    /// Whether ranges with these validators belong to the same representation and may be joined (RFC 9110 section 15.3.7.3): both
+    /// strong, of the same kind, and equal.
     #[must_use]
     pub fn joins(self, other: Self) -> bool {
         self.is_strong() && other.is_strong() && self.same_as(other, Comparison::Strong)
     }
 
-    /// Whether a 304 with the validator `fresh` is about the stored response that has this one (RFC 9111 section
-    /// 4.3.4). A 304 without any is about the only response that it can be about.
+    /// Whether a 304 with the validator `fresh` refers to the stored response with this validator (RFC 9111 section 4.3.4). A 304
+    /// without a validator refers to the only candidate.
     #[must_use]
     pub fn confirmed_by(self, fresh: Self) -> bool {
         match fresh {
@@ -65,8 +65,8 @@ impl<'a> Validator<'a> {
         }
     }
 
-    /// Appends the value of `If-Range` for a request of a further part of the same bytes (RFC 9110 section 13.1.5);
-    /// nothing, and false, for a weak validator.
+    /// Appends the value of `If-Range` for a request of a further range of the same representation (RFC 9110 section 13.1.5).
+    /// Appends nothing and returns false for a weak validator.
     #[must_use]
     pub fn push_if_range(self, out: &mut Vec<u8>) -> bool {
         match self {

@@ -1,32 +1,32 @@
-//! `Vary`: which requests a stored response answers (RFC 9111 section 4.1, RFC 9110 section 12.5.5).
+//! `Vary`: selection of a stored response for a request (RFC 9111 section 4.1, RFC 9110 section 12.5.5).
 //!
-//! [`secondary_key`] writes the request fields named by `Vary`, in a normal form, so that two requests select the same
-//! variant if their keys are equal. Storing keys and variants is the cache's business.
+//! [`secondary_key`] writes the request fields named by `Vary` in a normal form: two requests with equal keys select the same
+//! variant. The cache stores keys and variants.
 
 use crate::bytes::trim_ows;
 use crate::request::HeaderId;
 
-/// Most field names that a response may vary by. Sites name up to ten; each is searched in every request.
+/// Maximum number of field names in `Vary`. Sites use up to ten; each costs a search in every request.
 pub const NAMES_MAX: usize = 32;
 
-/// Why no stored response can be selected by these fields.
+/// Reason why these fields cannot select a stored response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VaryError {
-    /// `*`: the fields of the request do not suffice to select one.
+    /// `*`: the request fields do not suffice for a selection.
     Any,
     /// More than [`NAMES_MAX`] different names.
     TooManyNames,
-    /// A name that no field can have.
+    /// An invalid field name.
     InvalidName,
 }
 
-/// The names in the values of all `Vary` lines, as written, `*` among them.
+/// The names in all `Vary` lines, as written, including `*`.
 pub fn names<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> impl Iterator<Item = &'a [u8]> {
     let items = |value: &'a [u8]| value.split(|&byte| byte == b',').map(trim_ows);
     values.into_iter().flat_map(items).filter(|name| !name.is_empty())
 }
 
-/// The names in the values of all `Vary` lines in normal form: lower case, sorted, each once.
+/// The names in all `Vary` lines in normal form: lower case, sorted, without duplicates.
 ///
 /// # Errors
 /// [`VaryError`]
@@ -50,14 +50,14 @@ pub fn selecting_names<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Result
     Ok(found)
 }
 
-/// Writes the key of a request for a response that varies by `names` (from [`selecting_names`]) to `key` (cleared
-/// first). `lines` gives the values of all lines of a field of the request, for a name in lower case.
+/// Writes the key of a request for a response that varies by `names` (from [`selecting_names`]) to `key` (cleared first). `lines`
+/// returns the values of all lines of a request field, given its name in lower case.
 ///
-/// Each field is written as its name, whether it is absent, and its value with the length before it: an absent field and
-/// an empty one are different, and no value can look like another field. Lines are joined by a comma and a blank. White
-/// space is made uniform only where the field is a known list. Letters and weights are made uniform in `Accept-Encoding`
-/// and `Accept-Language`. The order counts among languages of the same weight only, where some origins take it for a
-/// preference (RFC 9110 section 12.5.4). Anything else would treat requests as equal that the origin distinguishes.
+/// Each field is written as its name, whether it is absent, and its length-prefixed value. Absent and empty fields differ, and no
+/// value can imitate another field. Lines are joined by a comma and a space. White space is normalised only where the field is
+/// known to be a list. Case and weights are normalised in `Accept-Encoding` and `Accept-Language`. The order matters only among
+/// languages of equal weight, because some origins use it as a preference (RFC 9110 section 12.5.4). Further normalisation could
+/// merge requests that the origin distinguishes.
 pub fn secondary_key<'a, 'n, N, F, I>(names: N, mut lines: F, key: &mut Vec<u8>)
 where
     N: IntoIterator<Item = &'n [u8]>,
@@ -81,7 +81,7 @@ where
     }
 }
 
-/// Bytes of a length in a key.
+/// Length in bytes of a length prefix in a key.
 const LENGTH_LEN: usize = size_of::<u32>();
 
 fn push_normalised<'a>(id: HeaderId, values: impl Iterator<Item = &'a [u8]>, key: &mut Vec<u8>) {
@@ -95,7 +95,7 @@ fn push_normalised<'a>(id: HeaderId, values: impl Iterator<Item = &'a [u8]>, key
         push_joined(items.into_iter(), key);
         return;
     }
-    // Codings and languages have no case, and their weights show the preference.
+    // Codings and languages are case-insensitive, and their weights express the preference.
     let mut weighted: Vec<(Vec<u8>, u16)> = items.drain(..).map(weighted).collect();
     match id {
         HeaderId::AcceptEncoding => weighted.sort_unstable(),
@@ -109,7 +109,7 @@ fn push_normalised<'a>(id: HeaderId, values: impl Iterator<Item = &'a [u8]>, key
 /// The default weight (RFC 9110 section 12.4.2), in thousandths.
 const WEIGHT_MAX: u16 = 1000;
 
-/// `GZIP ; q=0.50` as `gzip` and 500. An invalid weight stays a part of the name.
+/// Parses `GZIP ; q=0.50` to `gzip` and 500. An invalid weight remains part of the name.
 fn weighted(item: &[u8]) -> (Vec<u8>, u16) {
     let bytes = item.iter().filter(|byte| !matches!(byte, b' ' | b'\t'));
     let mut name: Vec<u8> = bytes.map(u8::to_ascii_lowercase).collect();
@@ -123,7 +123,7 @@ fn weighted(item: &[u8]) -> (Vec<u8>, u16) {
     }
 }
 
-/// `qvalue` in thousandths.
+/// Parses a `qvalue`, in thousandths.
 fn weight(text: &[u8]) -> Option<u16> {
     let (whole, digits) = match text {
         [whole @ (b'0' | b'1')] => (*whole, &b""[..]),
@@ -156,7 +156,7 @@ fn push_joined<'a>(items: impl Iterator<Item = &'a [u8]>, key: &mut Vec<u8>) {
     }
 }
 
-/// The elements of a list; a comma in a quoted string separates nothing.
+/// Splits a list; a comma in a quoted string is not a separator.
 fn list_items(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     let (mut quoted, mut escaped) = (false, false);
     let separates = move |&byte: &u8| {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     proptest! {
-        /// No value can be chosen so that two different requests share a key.
+        /// No values exist for which two different requests share a key.
         #[test]
         fn values_do_not_run_into_each_other(
             left in proptest::array::uniform2("[ -+\\x00xy]{0,9}"),

@@ -1,4 +1,4 @@
-//! Prints what a typical request costs to parse. Ignored by default because a time is a measurement, not a test:
+//! Measures the time of parsing typical requests; ignored by default because it asserts nothing. Run it with 
 //! `cargo test -p http --release --test parse_speed -- --ignored --nocapture`.
 
 use http::request::{Head, Policy, Progress, parse};
@@ -6,10 +6,10 @@ use http::uri::normalise;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// What wrk sends.
+/// The request of wrk.
 const WRK: &str = "GET /index.html HTTP/1.1\r\nHost: 127.0.0.1:8080\r\n\r\n";
 
-/// What a desktop browser sends for a page.
+/// The request of a desktop browser for a page.
 const BROWSER: &str = "GET /articles/2026/11/how-a-ring-serves-files.html?ref=front&n=12 HTTP/1.1\r\n\
 Host: www.example.com\r\n\
 Connection: keep-alive\r\n\
@@ -56,7 +56,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Nanoseconds of one call in the best of some runs: the others were disturbed.
+/// Returns the nanoseconds per call in the fastest of several runs, since the others were disturbed.
 fn best_of(mut call: impl FnMut()) -> f64 {
     let mut best = f64::INFINITY;
     for _ in 0..REPEATS {

@@ -3,22 +3,22 @@
 use super::DELTA_SECONDS_MAX;
 use crate::bytes::trim_ows;
 
-/// The text behind the equals sign.
+/// The text after the equals sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Argument<'a> {
     /// No equals sign.
     None,
-    /// A token, or any text up to the comma.
+    /// A token, or any unquoted text up to the comma.
     Plain(&'a [u8]),
     /// The text between quotes, with its backslashes.
     Quoted(&'a [u8]),
-    /// A quote that is not closed.
+    /// An unclosed quoted string.
     Open,
 }
 
 impl<'a> Argument<'a> {
-    /// A number of seconds, in either form (section 5.2 asks recipients for that), at most [`DELTA_SECONDS_MAX`];
-    /// `None` when there is no plain decimal number.
+    /// The argument as a number of seconds, in either form (section 5.2 requires recipients to accept both), at most
+    /// [`DELTA_SECONDS_MAX`]. `None` if it is not a plain decimal number.
     pub(super) fn seconds(self) -> Option<u32> {
         match self {
             Self::Plain(text) | Self::Quoted(text) => delta_seconds(text),
@@ -26,8 +26,8 @@ impl<'a> Argument<'a> {
         }
     }
 
-    /// The fields that it names. None when any of the list is no name: a directive that is misread for a narrower
-    /// one would let something be stored that must not be.
+    /// The listed field names. Empty if any of them is invalid: a directive must not be misread as a narrower one, or a forbidden
+    /// response could be stored.
     pub(super) fn field_names(self) -> impl Iterator<Item = &'a [u8]> {
         let text = match self {
             Self::Plain(text) | Self::Quoted(text) => text,
@@ -39,7 +39,7 @@ impl<'a> Argument<'a> {
     }
 }
 
-/// A number of seconds (RFC 9111 section 1.2.2): decimal digits, at most [`DELTA_SECONDS_MAX`] however many they are.
+/// Parses a number of seconds (RFC 9111 section 1.2.2): decimal digits, limited to [`DELTA_SECONDS_MAX`].
 pub(crate) fn delta_seconds(text: &[u8]) -> Option<u32> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return None;
@@ -50,7 +50,7 @@ pub(crate) fn delta_seconds(text: &[u8]) -> Option<u32> {
     Some(value as u32)
 }
 
-/// The elements of one value. White space around the equals sign is let pass; empty elements are skipped.
+/// Iterates over the elements of one value. White space around the equals sign is accepted; empty elements are skipped.
 pub(super) fn elements(value: &[u8]) -> Elements<'_> {
     Elements { rest: value }
 }
@@ -87,7 +87,7 @@ impl<'a> Iterator for Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
-    /// Takes the argument at the start of `text`, and the text after it up to the comma.
+    /// Parses the argument at the start of `text` and skips to the next comma.
     fn argument(&mut self, text: &'a [u8]) -> Argument<'a> {
         let blank = text.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
         let text = &text[blank..];
@@ -98,7 +98,7 @@ impl<'a> Elements<'a> {
             }
             Some(inner) => match closing_quote(inner) {
                 Some(len) => (Argument::Quoted(&inner[..len]), &inner[len + 1..]),
-                // The text after the quote is read as if there were no quote.
+                // The text after the unclosed quote is parsed as if unquoted.
                 None => (Argument::Open, inner),
             },
         };
@@ -108,7 +108,7 @@ impl<'a> Elements<'a> {
     }
 }
 
-/// Index of the quote that ends a quoted string.
+/// Index of the closing quote of a quoted string.
 fn closing_quote(text: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {

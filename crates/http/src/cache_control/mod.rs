@@ -1,11 +1,11 @@
-//! `Cache-Control` of responses (RFC 9111 section 5.2.2, RFC 5861, RFC 8246) and of requests (section 5.2.1), and
-//! targeted fields like `CDN-Cache-Control` (RFC 9213).
+//! `Cache-Control` of responses (RFC 9111 section 5.2.2, RFC 5861, RFC 8246) and requests (section 5.2.1), and targeted fields such
+//! as `CDN-Cache-Control` (RFC 9213).
 //!
-//! [`CacheControl`] holds the directives of a response, [`RequestCacheControl`] those of a request. Both are read from
-//! the values of all lines of the field. [`crate::freshness`] has their effect on storing and reusing.
+//! [`CacheControl`] contains the directives of a response, [`RequestCacheControl`] those of a request. Both are parsed from the
+//! values of all lines of the field. [`crate::freshness`] applies them to storing and reuse.
 //!
-//! Read so that a mistake of the origin makes caching stricter, never laxer: an age that is no number is 0, a
-//! restricting directive counts with any argument, and an open quote does not hide later directives.
+//! An origin's error makes caching stricter, never laxer: an invalid age counts as 0, a restricting directive counts with any
+//! argument, and an unclosed quote does not hide later directives.
 
 mod element;
 mod targeted;
@@ -15,18 +15,18 @@ pub use targeted::{Targeted, targeted};
 
 use element::{Argument, elements};
 
-/// Largest number of seconds: the value for larger ones in RFC 9111 section 1.2.2.
+/// Maximum number of seconds; larger values are replaced by it (RFC 9111 section 1.2.2).
 pub const DELTA_SECONDS_MAX: u32 = 1 << 31;
 
-/// How far a directive reaches that may name fields.
+/// Scope of a directive that may name fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
     /// The directive is absent.
     #[default]
     Nothing,
-    /// It names fields, and is about those ([`qualified_fields`]).
+    /// The directive names fields and applies to these ([`qualified_fields`]).
     Fields,
-    /// It is about the whole response.
+    /// The directive applies to the complete response.
     Whole,
 }
 
@@ -35,9 +35,9 @@ pub enum Scope {
 pub struct CacheControl {
     /// `no-store`
     pub no_store: bool,
-    /// `no-cache`, also with fields.
+    /// `no-cache`, with or without field names.
     pub no_cache: Scope,
-    /// `private`, also with fields.
+    /// `private`, with or without field names.
     pub private: Scope,
     /// `public`
     pub public: bool,
@@ -62,10 +62,10 @@ pub struct CacheControl {
 }
 
 impl CacheControl {
-    /// Reads the values of all `Cache-Control` lines of a response.
+    /// Parses the values of all `Cache-Control` lines of a response.
     ///
-    /// Of a directive that stands more than once the first counts (RFC 9111 section 4.2.1), and for `no-cache` and
-    /// `private` the wider one. Names are compared without case; unknown ones are passed over.
+    /// Of a repeated directive the first counts (RFC 9111 section 4.2.1); of `no-cache` and `private` the widest scope. Names are
+    /// case-insensitive; unknown directives are ignored.
     #[must_use]
     pub fn parse<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut found = Self::default();
@@ -73,7 +73,7 @@ impl CacheControl {
         found
     }
 
-    /// Adds the directives of one more line.
+    /// Adds the directives of another line.
     pub(crate) fn read(&mut self, value: &[u8]) {
         for (name, argument) in elements(value) {
             self.add(name, argument);
@@ -103,7 +103,7 @@ impl CacheControl {
 }
 
 impl Scope {
-    /// The scope with one more occurrence of the directive. An argument that names no field is taken for none.
+    /// Returns the scope after another occurrence of the directive. An argument without a field name counts as no argument.
     fn widened(self, argument: Argument<'_>) -> Self {
         match argument.field_names().next() {
             Some(_) if self != Self::Whole => Self::Fields,
@@ -112,16 +112,16 @@ impl Scope {
     }
 }
 
-/// A number of seconds that is missing or malformed is 0: By RFC 9111 section 4.2.1 such a response is stale.
+/// Sets the first value. A missing or malformed number of seconds counts as 0: by RFC 9111 section 4.2.1 such a response is stale.
 fn set_first(place: &mut Option<u32>, argument: Argument<'_>) {
     place.get_or_insert(argument.seconds().unwrap_or(0));
 }
 
-/// Longest name of a directive that is known.
+/// Length of the longest known directive name.
 const NAME_LEN_MAX: usize = 22;
 const _: () = assert!(NAME_LEN_MAX == "stale-while-revalidate".len());
 
-/// `name` in lower case; `None` for a name that is longer than all known ones.
+/// Converts `name` to lower case; `None` if it is longer than all known names.
 fn lower_case<'b>(name: &[u8], buf: &'b mut [u8; NAME_LEN_MAX]) -> Option<&'b [u8]> {
     let lower = buf.get_mut(..name.len())?;
     lower.copy_from_slice(name);
@@ -132,13 +132,13 @@ fn lower_case<'b>(name: &[u8], buf: &'b mut [u8; NAME_LEN_MAX]) -> Option<&'b [u
 /// A directive that may name fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Qualified {
-    /// `no-cache="…"`: these fields must not be reused without asking the origin.
+    /// `no-cache="…"`: these fields must not be reused without revalidation.
     NoCache,
     /// `private="…"`: these fields must not be stored by a shared cache.
     Private,
 }
 
-/// The names of the fields that a directive is about, from the values of all `Cache-Control` lines of a response.
+/// The field names in all occurrences of a directive, from the values of all `Cache-Control` lines of a response.
 pub fn qualified_fields<'a, I>(values: I, directive: Qualified) -> impl Iterator<Item = &'a [u8]>
 where
     I: IntoIterator<Item = &'a [u8]>,
@@ -154,17 +154,17 @@ where
         .flat_map(|(_, argument)| argument.field_names())
 }
 
-/// How stale a response a client puts up with.
+/// Staleness that a client accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaxStale {
-    /// However stale.
+    /// Any staleness.
     Any,
     /// At most this many seconds.
     Seconds(u32),
 }
 
-/// The `Cache-Control` of a request. nginx ignores it, and so do we unless a directive enables it: a client must not be
-/// able to empty a shared cache.
+/// The `Cache-Control` of a request. Like nginx, this server ignores it unless a directive enables it: a client must not be able to
+/// make a shared cache useless.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestCacheControl {
     /// `no-cache`, or `Pragma: no-cache` without `Cache-Control`.
@@ -186,8 +186,8 @@ pub struct RequestCacheControl {
 }
 
 impl RequestCacheControl {
-    /// Reads the values of all `Cache-Control` and of all `Pragma` lines of a request. `Pragma` counts only where there
-    /// is no `Cache-Control` (RFC 9111 section 5.4).
+    /// Parses the values of all `Cache-Control` and `Pragma` lines of a request. `Pragma` counts only if `Cache-Control` is absent
+    /// (RFC 9111 section 5.4).
     #[must_use]
     pub fn parse<'a>(
         values: impl IntoIterator<Item = &'a [u8]>,
@@ -208,8 +208,8 @@ impl RequestCacheControl {
         found
     }
 
-    /// Whether the client does not take a response of this age. `max-age=0` asks for validation, also within the second in
-    /// which the response came.
+    /// Whether the client refuses a response of this age. `max-age=0` requires revalidation, even within the second of the
+    /// response's arrival.
     #[must_use]
     pub fn is_too_old(&self, age: u32) -> bool {
         self.max_age.is_some_and(|most| age > most || most == 0)

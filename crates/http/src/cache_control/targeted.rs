@@ -1,24 +1,23 @@
-//! Targeted fields (RFC 9213): `CDN-Cache-Control` and others that an operator names.
+//! Targeted fields (RFC 9213): `CDN-Cache-Control` and others that the operator names.
 
 use super::{CacheControl, DELTA_SECONDS_MAX, Scope};
 use crate::reply::FieldLine;
 use crate::structured::{Dictionary, Value};
 
-/// A targeted field that was found and is valid.
+/// A targeted field that is present and valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Targeted {
-    /// Which of the names it was.
+    /// Index of the field in the list of names.
     pub index: usize,
-    /// Its directives; `Cache-Control` and `Expires` are ignored beside it.
+    /// Its directives; they replace `Cache-Control` and `Expires`.
     pub control: CacheControl,
 }
 
-/// The first of the fields `names` (RFC 9213 section 2.2: the cache's target list, in the order of preference) that the
-/// response has and that is valid and not empty.
+/// Returns the first of the fields `names` that is present, valid and not empty. `names` is the target list of the cache in order
+/// of preference (RFC 9213 section 2.2).
 ///
-/// Such a field is a structured dictionary. One that does not parse is passed over as if it were absent. Arguments of a
-/// wrong type are ignored together with a directive that allows something, and alone for a directive that forbids
-/// something.
+/// A targeted field is a structured dictionary. A field with a syntax error is treated as absent. If an argument has the wrong
+/// type, a permitting directive is ignored, and a forbidding directive counts without the argument.
 #[must_use]
 pub fn targeted<'a, I>(lines: I, names: &[&[u8]]) -> Option<Targeted>
 where
@@ -33,7 +32,7 @@ where
     })
 }
 
-/// The directives of a dictionary; of a repeated key the last counts, as everywhere in structured fields.
+/// The directives of a dictionary; of a repeated key the last counts, as in all structured fields.
 fn control(dictionary: &Dictionary<'_>) -> CacheControl {
     let flag = |name: &[u8]| !matches!(dictionary.get(name), None | Some(Value::Boolean(false)));
     let permission = |name: &[u8]| dictionary.get(name) == Some(Value::Boolean(true));
@@ -41,8 +40,8 @@ fn control(dictionary: &Dictionary<'_>) -> CacheControl {
         Some(Value::Integer(value)) => Some(value.clamp(0, i64::from(DELTA_SECONDS_MAX)) as u32),
         _ => None,
     };
-    // Which fields a string names cannot be handed on, since it may be joined from several lines: the whole response it
-    // is, which forbids more.
+    // The field names in a string cannot be returned as a slice of one line, since the string may be joined from several lines. The
+    // stricter scope, the complete response, is used instead.
     let scope = |name: &[u8]| if flag(name) { Scope::Whole } else { Scope::Nothing };
     CacheControl {
         no_store: flag(b"no-store"),

@@ -1,4 +1,4 @@
-//! Tables of directives, good and bad.
+//! Tables of valid and invalid directives.
 
 use super::*;
 use crate::reply::FieldLine;
@@ -186,8 +186,8 @@ proptest! {
         }
     }
 
-    /// The meaning of a directive does not depend on its neighbours. (A quote that is open before the directive and
-    /// closed behind it does hide it, and rightly so: with an open quote nothing else here has one.)
+    /// The meaning of a directive does not depend on its neighbours. The exception is correct: a quote opened before the directive
+    /// and closed after it hides the directive. With an unclosed quote, this test has no other quotes.
     #[test]
     fn restricting_directives_are_never_lost(
         before in proptest::collection::vec("(x|y=1|z=\"a,b\"|max-age=5|)", 0..4),

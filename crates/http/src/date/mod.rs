@@ -1,7 +1,7 @@
 //! Dates of HTTP (RFC 9110 section 5.6.7) and of nginx's logs.
 //!
-//! All functions take seconds since 1970; none reads a clock or a time zone. [`DateCache`] formats each second
-//! once; [`parse_http`] reads the three forms that clients may send.
+//! All functions receive seconds since 1970; none reads a clock or a time zone. [`DateCache`] formats each second once;
+//! [`parse_http`] parses the three forms that clients may send.
 
 mod parse;
 
@@ -13,15 +13,15 @@ pub const HTTP_LEN: usize = 29;
 pub const COMMON_LOG_LEN: usize = 26;
 /// Length of `$time_iso8601`: `2026-11-21T09:30:00+00:00`.
 pub const ISO_8601_LEN: usize = 25;
-/// Length of the time in the error log: `2026/11/21 09:30:00`.
+/// Length of a time in the error log: `2026/11/21 09:30:00`.
 pub const ERROR_LOG_LEN: usize = 19;
 
 const MONTHS: [&[u8; 3]; 12] =
     [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
 const WEEKDAYS: [&[u8; 3]; 7] = [b"Sun", b"Mon", b"Tue", b"Wed", b"Thu", b"Fri", b"Sat"];
 
-/// First second of year 0 and last second of year 9999: other years do not fit into four digits, and times
-/// outside (from a damaged file system) are shown as the nearest of the two.
+/// First second of year 0 and last second of year 9999. Years outside do not fit into four digits, so times outside (from a damaged
+/// file system) are clamped.
 const UNIX_MIN: i64 = -62_167_219_200;
 const UNIX_MAX: i64 = 253_402_300_799;
 const DAY_S: i64 = 86_400;
@@ -46,7 +46,7 @@ pub struct Civil {
 }
 
 impl Civil {
-    /// The date of `unix` seconds since 1970 in UTC.
+    /// Converts `unix` seconds since 1970 to a date in UTC.
     #[must_use]
     pub fn from_unix(unix: i64) -> Self {
         let unix = unix.clamp(UNIX_MIN, UNIX_MAX);
@@ -64,7 +64,7 @@ impl Civil {
         }
     }
 
-    /// Seconds since 1970, reading the fields as UTC; the weekday is ignored.
+    /// Converts to seconds since 1970, in UTC; ignores the weekday.
     #[must_use]
     pub fn to_unix(self) -> i64 {
         let days = days_of_date(i64::from(self.year), i64::from(self.month), i64::from(self.day));
@@ -72,13 +72,13 @@ impl Civil {
     }
 }
 
-/// Days from the start of March of a year to the start of the month, in a calendar that starts in March so that the
-/// leap day comes last. The months' lengths repeat every five: 153 days.
+/// Days from 1 March to the start of the month. The calendar year starts in March here, so that the leap day is last. The lengths
+/// of the months repeat every five months: 153 days.
 fn days_before_month(month_from_march: i64) -> i64 {
     (153 * month_from_march + 2) / 5
 }
 
-/// Days since 1970 of a date.
+/// Days from 1970 to a date.
 fn days_of_date(year: i64, month: i64, day: i64) -> i64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
@@ -87,14 +87,14 @@ fn days_of_date(year: i64, month: i64, day: i64) -> i64 {
 
 /// Days from 1 March of year 0 to 1 January 1970.
 const DAYS_TO_1970: i64 = 719_468;
-/// Days of 400 Gregorian years.
+/// Number of days in 400 Gregorian years.
 const ERA_DAYS: i64 = 146_097;
 
-/// Year, month and day of days since 1970.
+/// Converts days since 1970 to year, month and day.
 fn date_of_days(days: i64) -> (i64, i64, i64) {
     let days = days + DAYS_TO_1970;
     let (era, day_of_era) = (days.div_euclid(ERA_DAYS), days.rem_euclid(ERA_DAYS));
-    // Takes the leap days out before dividing by 365: one in 4 years, none in 100, one in 400.
+    // Subtracts the leap days before dividing by 365: one in 4 years, none in 100, one in 400.
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
@@ -117,7 +117,8 @@ pub fn http(unix: i64) -> [u8; HTTP_LEN] {
     text
 }
 
-/// As in cookies, `Sun, 22-Nov-26 12:42:24 GMT`; with four digits where two would mean another century.
+/// Formats the date as in cookies, `Sun, 22-Nov-26 12:42:24 GMT`; the year has four digits where two would be read as another
+/// century.
 pub fn cookie(unix: i64) -> Vec<u8> {
     let date = http(unix);
     // `Sun, 22 Nov 2026 12:42:24 GMT`
@@ -194,7 +195,7 @@ fn put_four(text: &mut [u8], at: usize, value: u16) {
     put_two(text, at + 2, (value % 100) as u8);
 }
 
-/// The texts of the present second, formatted when it begins. One per thread, updated once a turn.
+/// The formatted texts of the current second. One cache per thread, updated once per event-loop turn.
 #[derive(Clone, Debug)]
 pub struct DateCache {
     unix: i64,
@@ -206,7 +207,7 @@ pub struct DateCache {
 }
 
 impl DateCache {
-    /// A cache at the time `now`.
+    /// Creates a cache for the time `now`.
     #[must_use]
     pub fn new(now: i64, offset_minutes: i16) -> Self {
         Self {
@@ -219,38 +220,38 @@ impl DateCache {
         }
     }
 
-    /// Moves to `now`; costs a comparison while the second is the same.
+    /// Updates the cache to `now`; costs a comparison if the second has not changed.
     pub fn update(&mut self, now: i64, offset_minutes: i16) {
         if now != self.unix || offset_minutes != self.offset_minutes {
             *self = Self::new(now, offset_minutes);
         }
     }
 
-    /// The second the texts stand for.
+    /// The second that the texts were formatted for.
     #[must_use]
     pub fn unix(&self) -> i64 {
         self.unix
     }
 
-    /// For `Date`.
+    /// Text for `Date`.
     #[must_use]
     pub fn http(&self) -> &[u8; HTTP_LEN] {
         &self.http
     }
 
-    /// For `$time_local`.
+    /// Text for `$time_local`.
     #[must_use]
     pub fn common_log(&self) -> &[u8; COMMON_LOG_LEN] {
         &self.common_log
     }
 
-    /// For `$time_iso8601`.
+    /// Text for `$time_iso8601`.
     #[must_use]
     pub fn iso_8601(&self) -> &[u8; ISO_8601_LEN] {
         &self.iso_8601
     }
 
-    /// For the error log.
+    /// Text for the error log.
     #[must_use]
     pub fn error_log(&self) -> &[u8; ERROR_LOG_LEN] {
         &self.error_log
@@ -293,7 +294,7 @@ mod tests {
     fn every_day_of_the_calendar_follows_the_one_before() {
         let is_leap =
             |year: u16| year.is_multiple_of(400) || (year.is_multiple_of(4) && !year.is_multiple_of(100));
-        // The calendar repeats every 400 years, weekdays included. All of them would take Miri minutes.
+        // The calendar, including weekdays, repeats every 400 years. Miri would need minutes for all of them.
         let (first, last) = if cfg!(miri) { (2000, 2002) } else { (1600, 2500) };
         let mut expected = Civil { year: first, month: 1, day: 1, hour: 0, minute: 0, second: 0, weekday: 6 };
         let mut unix = expected.to_unix();

@@ -1,13 +1,12 @@
-//! Reading HTTP dates in their three forms (RFC 9110 section 5.6.7).
+//! Parsing of the three forms of HTTP dates (RFC 9110 section 5.6.7).
 //!
-//! As tolerant as nginx: the weekday is not checked, and the text after the time (`GMT`, or the `; length=` that old
-//! browsers add) is ignored. Two-digit years below 70 belong to this century.
+//! As tolerant as nginx: the weekday is not checked, and text after the time is ignored (`GMT`, or `; length=` from old browsers).
+//! Two-digit years below 70 belong to this century.
 
 use super::{Civil, HTTP_LEN, MONTHS, WEEKDAYS};
 use crate::bytes::trim_ows;
 
-/// Seconds since 1970 of an HTTP date, or `None` for anything else, which a caller treats as if the field were
-/// absent.
+/// Parses an HTTP date to seconds since 1970. Returns `None` for any other text; callers then treat the field as absent.
 #[must_use]
 pub fn parse_http(text: &[u8]) -> Option<i64> {
     if let Some(unix) = text.try_into().ok().and_then(preferred) {
@@ -23,8 +22,8 @@ pub fn parse_http(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// As [`parse_http`], for the calculation of an expiration time (RFC 9111 section 4.2): `None` for a date in any zone but GMT
-/// or UTC, and for a date with other text behind it. Letters have no case.
+/// Like [`parse_http`], for an expiration time (RFC 9111 section 4.2): `None` if the time zone is not GMT or UTC, or if other text
+/// follows. Letters are case-insensitive.
 #[must_use]
 pub fn parse_expiration(text: &[u8]) -> Option<i64> {
     if let Some(unix) = parse_as_written(text) {
@@ -45,8 +44,8 @@ pub fn parse_expiration(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// As [`parse_http`] of a date that is written as [`super::http`] writes it; `None` for any other form. So the result
-/// can be written again and is the same text.
+/// Like [`parse_http`], but accepts only the form that [`super::http`] writes; `None` for any other form. Formatting the result
+/// restores the same text.
 #[must_use]
 pub fn parse_as_written(text: &[u8]) -> Option<i64> {
     let unix = preferred(text.try_into().ok()?)?;
@@ -54,8 +53,8 @@ pub fn parse_as_written(text: &[u8]) -> Option<i64> {
     (text.ends_with(b" GMT") && text.starts_with(weekday)).then_some(unix)
 }
 
-/// The form that all servers write, `Sun, 06 Nov 1994 08:49:37 GMT`; `None` for texts that may have another form.
-// Left to itself the compiler calls it, which costs 5 % of the reading of a date.
+/// Parses the form that all servers send, `Sun, 06 Nov 1994 08:49:37 GMT`; `None` for texts that may have another form.
+// Inlined: the compiler would emit a call, which costs 5 % of the parsing time.
 #[inline(always)]
 fn preferred(text: &[u8; HTTP_LEN]) -> Option<i64> {
     let two = |at: usize| match [text[at], text[at + 1]] {
@@ -80,7 +79,7 @@ struct DateReader<'a> {
 }
 
 impl DateReader<'_> {
-    /// `06 Nov 1994 08:49:37 GMT` or `06-Nov-94 08:49:37 GMT`.
+    /// Parses `06 Nov 1994 08:49:37 GMT` or `06-Nov-94 08:49:37 GMT`.
     fn day_first(&mut self) -> Option<i64> {
         let day = self.number(2)?;
         let separator = self.byte()?;
@@ -98,7 +97,7 @@ impl DateReader<'_> {
         unix(year, month, day, hour, minute, second)
     }
 
-    /// `Sun Nov  6 08:49:37 1994`.
+    /// Parses `Sun Nov  6 08:49:37 1994`.
     fn asctime(&mut self) -> Option<i64> {
         let space = memchr::memchr(b' ', self.rest)?;
         self.rest = &self.rest[space + 1..];
@@ -149,7 +148,7 @@ impl DateReader<'_> {
     }
 }
 
-/// Refuses dates that the calendar does not have.
+/// Converts a date to seconds since 1970. Refuses dates that do not exist.
 fn unix(year: u16, month: u16, day: u16, hour: u16, minute: u16, second: u16) -> Option<i64> {
     if !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 59 {
         return None;
@@ -266,7 +265,7 @@ mod tests {
     }
 
     proptest! {
-        /// The quick way says of a date what the other one says, also of one with a wrong byte.
+        /// The fast path returns the same as the general parser, also for a date with one wrong byte.
         #[test]
         fn both_ways_agree(unix in 0..=super::super::UNIX_MAX, at in 0..HTTP_LEN, byte: u8, day in 1..=31u8) {
             let mut text = super::super::http(unix);
@@ -279,7 +278,7 @@ mod tests {
             }
         }
 
-        /// An accepted text is printed as it was; one that differs in a byte is printed as itself or refused.
+        /// An accepted text is formatted to the same text. A text with one changed byte is formatted to itself or refused.
         #[test]
         fn as_written_comes_back(unix in super::super::UNIX_MIN..=super::super::UNIX_MAX, at in 0..HTTP_LEN, byte: u8) {
             let mut text = super::super::http(unix);

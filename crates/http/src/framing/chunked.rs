@@ -1,10 +1,9 @@
-//! [`ChunkedDecoder`]: takes a chunked body apart without copying it (RFC 9112 section 7.1).
+//! [`ChunkedDecoder`]: decodes a chunked body without copying it (RFC 9112 section 7.1).
 //!
-//! Stricter than nginx 1.31 with clients, which takes a bare LF for a line end and skips extensions of any length:
-//! inside the framing of a body each of these lets two parties disagree about where the next request starts. Extensions
-//! and trailers of upstreams are skipped whatever their length ([`ChunkedDecoder::without_limits`]). A
-//! [`ChunkedDecoder::strict`] one also refuses white space behind the size and extensions that do not follow the
-//! grammar.
+//! Stricter towards clients than nginx 1.31, which accepts a bare LF as line end and skips extensions of any length. Either could
+//! let two parties disagree about the start of the next request. Extensions and trailers of upstreams are skipped regardless of
+//! their length ([`ChunkedDecoder::without_limits`]). A [`ChunkedDecoder::strict`] decoder also refuses white space after the size,
+//! and extensions that violate the grammar.
 //!
 //! ```text
 //!   Size -> SizeDigits -> Extension -> SizeLf -> Data -> DataCr -> DataLf -> Size
@@ -16,22 +15,22 @@
 
 use crate::bytes::{hex_value, is_token};
 
-/// Longest line of a chunk size with its extension, in bytes. Extensions carry at most a signature (about 90 bytes
-/// in the wild); an endless one is an attack on the reader.
+/// Maximum length in bytes of a chunk-size line including its extension. Real extensions contain at most a signature (about 90
+/// bytes); an endless extension is an attack.
 pub const LINE_LEN_MAX: u32 = 512;
 
-/// Longest trailer section, in bytes: as much as two ordinary header sections. A caller that keeps trailers needs at
-/// most this much memory; one that drops them skips at most this much.
+/// Maximum length of a trailer section in bytes: as much as two ordinary header sections. It limits the memory of a caller that
+/// stores trailers, and the bytes skipped by a caller that drops them.
 pub const TRAILER_LEN_MAX: u32 = 8 * 1024;
 
-/// Why a chunked body is refused: 400, and the connection must be closed.
+/// Reason to refuse a chunked body with 400; the connection must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkedError {
-    /// A chunk without a size, or another byte after it than CRLF, white space or an extension.
+    /// A chunk without a size, or an invalid byte after the size: not CRLF, white space or an extension.
     InvalidSize,
-    /// White space behind the size or an extension without the form of RFC 9112 section 7.1.1, if it is strict.
+    /// Strict only: white space after the size, or an extension that violates RFC 9112 section 7.1.1.
     InvalidExtension,
-    /// A size above `i64::MAX`, or sizes that add up to more.
+    /// A size above `i64::MAX`, or a sum of sizes above it.
     SizeOverflow,
     /// The size line is longer than [`LINE_LEN_MAX`].
     LineTooLong,
@@ -39,7 +38,7 @@ pub enum ChunkedError {
     BareLf,
     /// A carriage return without a line feed.
     BareCr,
-    /// Data not followed by CRLF: the chunk is longer than its size.
+    /// No CRLF after the data: the chunk is longer than its size.
     MissingLineEnd,
     /// A control byte in an extension or a trailer.
     ControlByte,
@@ -47,7 +46,7 @@ pub enum ChunkedError {
     TrailersTooLong,
 }
 
-/// The result of [`ChunkedDecoder::handle`].
+/// Result of [`ChunkedDecoder::handle`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Body bytes: this range of the input.
@@ -57,16 +56,16 @@ pub enum Event {
         /// Index after the last body byte of this piece.
         end: usize,
     },
-    /// All input is used up; more is needed.
+    /// The input is used up; more bytes are needed.
     More,
-    /// The body ended.
+    /// The body has ended.
     End,
 }
 
-/// Answer of [`ChunkedDecoder::handle`].
+/// Result of [`ChunkedDecoder::handle`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Bytes of the input that belong to the body and are done with; call again with the rest.
+    /// Number of input bytes processed; call again with the remaining bytes.
     pub consumed: usize,
     /// The event.
     pub event: Event,
@@ -102,22 +101,22 @@ enum ChunkState {
     Done,
 }
 
-/// Places in chunk extensions: `;name`, `;name=token`, `;name="quoted"`.
+/// Positions in chunk extensions: `;name`, `;name=token`, `;name="quoted"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ext {
-    /// Behind the semicolon.
+    /// After the semicolon.
     Start,
     /// In the name.
     Name,
-    /// Behind the equals sign.
+    /// After the equals sign.
     Value,
     /// In a token.
     Token,
     /// In a quoted string.
     Quoted,
-    /// Behind a backslash in one.
+    /// After a backslash in a quoted string.
     Escaped,
-    /// Behind its closing quote.
+    /// After the closing quote.
     End,
 }
 
@@ -125,15 +124,15 @@ enum Ext {
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkedDecoder {
     state: ChunkState,
-    /// Whether the form of extensions matters.
+    /// Whether the syntax of extensions is checked.
     strict: bool,
-    /// Size read so far, then data still to come.
+    /// Value of the size digits read so far; later the remaining bytes of the chunk's data.
     remaining: u64,
-    /// Data bytes given out.
+    /// Number of data bytes returned.
     total: u64,
-    /// Bytes of the size line or of the trailers.
+    /// Number of bytes of the current size line, or of the trailer section.
     line_len: u32,
-    /// Whether extensions and trailers have a limit.
+    /// Whether the length of extensions and trailers is limited.
     is_limited: bool,
 }
 
@@ -144,31 +143,31 @@ impl Default for ChunkedDecoder {
 }
 
 impl ChunkedDecoder {
-    /// One for a sender that is trusted to come to an end: extensions and trailers may be of any length, and trailers
-    /// beyond [`TRAILER_LEN_MAX`] are not kept.
+    /// Creates a decoder for a trusted sender: extensions and trailers may have any length, but trailers beyond [`TRAILER_LEN_MAX`]
+    /// are dropped.
     #[must_use]
     pub fn without_limits() -> Self {
         Self { is_limited: false, ..Self::default() }
     }
 
-    /// With `strict` it refuses everything outside of the grammar of RFC 9112 section 7.1.
+    /// Creates a decoder; with `strict` it refuses everything outside the grammar of RFC 9112 section 7.1.
     #[must_use]
     pub fn strict(strict: bool) -> Self {
         Self { strict, ..Self::default() }
     }
 
-    /// Takes the next piece of the body. Call until it answers [`Event::More`] (then with new bytes) or
-    /// [`Event::End`]; bytes behind `consumed` belong to the next request.
+    /// Decodes the next piece of the body. Call until it returns [`Event::More`] (then with new bytes) or [`Event::End`]; bytes
+    /// after `consumed` belong to the next request.
     ///
     /// # Errors
-    /// [`ChunkedError`]; the decoder is of no further use.
+    /// [`ChunkedError`]; the decoder must not be used again.
     pub fn handle(&mut self, input: &[u8]) -> Result<Step, ChunkedError> {
         self.step(input, None)
     }
 
-    /// As [`Self::handle`], and appends the field lines of the trailer section to `trailers`, line ends included and
-    /// without the empty line at the end: at most [`TRAILER_LEN_MAX`] bytes and the line ends. At [`Event::End`]
-    /// [`crate::reply::parse_fields`] reads them.
+    /// Like [`Self::handle`]; also appends the field lines of the trailer section to `trailers`. The lines include their line ends,
+    /// without the final empty line: at most [`TRAILER_LEN_MAX`] bytes plus the line ends. At [`Event::End`] the caller parses them
+    /// with [`crate::reply::parse_fields`].
     ///
     /// # Errors
     /// As [`Self::handle`].
@@ -192,7 +191,7 @@ impl ChunkedDecoder {
                         let is_kept = self.line_len <= TRAILER_LEN_MAX;
                         trailers.iter_mut().for_each(|trailers| match is_kept {
                             true => trailers.push(byte),
-                            // A part of them would differ from the sent trailers.
+                            // An incomplete trailer section would differ from the one sent.
                             false => trailers.clear(),
                         });
                     }
@@ -203,13 +202,14 @@ impl ChunkedDecoder {
         Ok(Step { consumed: input.len(), event })
     }
 
-    /// Body bytes given out so far.
+    /// Number of body bytes returned so far.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// Body bytes given out and announced by the chunk in flight: a limit can refuse a chunk before it arrives.
+    /// Number of body bytes returned so far plus the announced remainder of the current chunk, so that a limit can refuse a chunk
+    /// before it arrives.
     #[must_use]
     pub fn announced(&self) -> u64 {
         if self.state == ChunkState::Data { self.total.saturating_add(self.remaining) } else { self.total }
@@ -221,7 +221,7 @@ impl ChunkedDecoder {
         self.state == ChunkState::Done
     }
 
-    /// Gives out what `at..input_len` holds of the chunk in flight.
+    /// Returns the data of the current chunk in `at..input_len`.
     fn data(&mut self, at: usize, input_len: usize) -> Step {
         let available = (input_len - at) as u64;
         let taken = available.min(self.remaining);
@@ -234,7 +234,7 @@ impl ChunkedDecoder {
         Step { consumed: end, event: Event::Data { start: at, end } }
     }
 
-    /// The state after a byte that is not data.
+    /// Returns the state after a byte that is not data.
     fn framing_byte(&mut self, state: ChunkState, byte: u8) -> Result<ChunkState, ChunkedError> {
         match state {
             ChunkState::Size => {
@@ -282,7 +282,7 @@ impl ChunkedDecoder {
         Ok(ChunkState::SizeDigits)
     }
 
-    /// An extension is skipped; quoted strings need no care because they cannot contain CR and LF.
+    /// Skips an extension; quoted strings need no special handling because they cannot contain CR and LF.
     fn extension(&mut self, byte: u8) -> Result<ChunkState, ChunkedError> {
         self.count_line_byte()?;
         match byte {
@@ -293,7 +293,7 @@ impl ChunkedDecoder {
         }
     }
 
-    /// The grammar of extensions without the white space that it calls bad.
+    /// Checks the grammar of extensions; the white space that it calls bad is refused.
     fn strict_extension(&mut self, place: Ext, byte: u8) -> Result<ChunkState, ChunkedError> {
         let next = match (place, byte) {
             (Ext::Start | Ext::Name, _) if is_token(byte) => Ext::Name,
@@ -310,7 +310,7 @@ impl ChunkedDecoder {
         Ok(ChunkState::Strict(next))
     }
 
-    /// Behind the size or a whole extension: another one, or the end of the line.
+    /// After the size or a complete extension: either another extension or the end of the line must follow.
     fn behind_extension(&mut self, byte: u8) -> Result<ChunkState, ChunkedError> {
         match byte {
             b'\r' | b'\n' => self.extension(byte),
@@ -349,7 +349,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Body, bytes used, and whether the end was seen, when `input` arrives in the given pieces.
+    /// Decodes `input` in the given pieces. Returns the body, the number of bytes used, and whether the end was found.
     fn decode<'a>(
         pieces: impl IntoIterator<Item = &'a [u8]>,
     ) -> Result<(Vec<u8>, usize, bool), ChunkedError> {
@@ -441,7 +441,7 @@ mod tests {
         let decode = |line: &str, strict: bool| {
             let text = format!("{line}\r\nx\r\n0\r\n\r\n");
             let mut decoder = ChunkedDecoder::strict(strict);
-            // Byte by byte, so that each border between states is one between pieces.
+            // Byte by byte, so that pieces end in every state.
             text.as_bytes().chunks(1).map(|piece| decoder.handle(piece)).find_map(Result::err)
         };
         for line in ["1", "01", "1;a", "1;a=b", "1;a=\"b;\\\" \t\"", "1;a=\"\"", "1;a;b=c;d=\"e\";f"] {
@@ -514,7 +514,7 @@ mod tests {
         assert!(!decoder.is_done());
     }
 
-    /// Body and trailer section when `input` arrives in pieces of `len` bytes.
+    /// Decodes `input` in pieces of `len` bytes. Returns the body and the trailer section.
     fn decode_with_trailers(input: &[u8], len: usize) -> Result<(Vec<u8>, Vec<u8>), ChunkedError> {
         let mut decoder = ChunkedDecoder::default();
         let (mut body, mut trailers) = (Vec::new(), Vec::new());

@@ -1,8 +1,8 @@
-//! How long a body is, and chunked coding (RFC 9112 sections 6 and 7.1).
+//! Body length and chunked coding (RFC 9112 sections 6 and 7.1).
 //!
-//! [`ReplyFraming`] decides for a response from its parsed head; the head of a request knows it
-//! ([`crate::request::BodyLength`]). [`ChunkedDecoder`] takes a chunked body apart; [`chunk_header`] and
-//! [`push_last_chunk`] make one. Bodies themselves never pass through here: the decoder answers with ranges.
+//! [`ReplyFraming`] determines the length of a response body from the parsed head; for requests the head contains it
+//! ([`crate::request::BodyLength`]). [`ChunkedDecoder`] decodes a chunked body; [`chunk_header`] and [`push_last_chunk`] encode it.
+//! Body bytes are not copied: the decoder returns ranges.
 
 mod chunked;
 mod reply;
@@ -12,7 +12,7 @@ pub use reply::{ReplyFraming, may_be_trailer};
 
 use crate::response::{InvalidField, push_field};
 
-/// Room for the longest chunk header: sixteen hexadecimal digits and CRLF.
+/// Maximum length of a chunk header: sixteen hexadecimal digits and CRLF.
 pub const CHUNK_HEADER_LEN_MAX: usize = 18;
 
 /// The bytes after the data of each chunk.
@@ -21,8 +21,8 @@ pub const CHUNK_END: &[u8] = b"\r\n";
 /// The last chunk without trailers.
 pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
-/// Writes the header of a chunk of `len` bytes into `buf` and returns the text. `len` must not be zero: that would be the last
-/// chunk, and a body that flushes nothing must not end by it.
+/// Writes the header of a chunk of `len` bytes to `buf` and returns the text. `len` must not be zero: a chunk of zero bytes would
+/// end the body, for example after an empty flush.
 pub fn chunk_header(len: u64, buf: &mut [u8; CHUNK_HEADER_LEN_MAX]) -> &[u8] {
     assert!(len != 0, "an empty chunk ends the body");
     let digits = (u64::BITS - len.leading_zeros()).div_ceil(4) as usize;
@@ -34,10 +34,10 @@ pub fn chunk_header(len: u64, buf: &mut [u8; CHUNK_HEADER_LEN_MAX]) -> &[u8] {
     &buf[..digits + 2]
 }
 
-/// Appends the last chunk with trailer fields.
+/// Appends the last chunk, with trailer fields.
 ///
 /// # Errors
-/// [`InvalidField`] when a trailer would break the framing; `out` is unchanged then.
+/// [`InvalidField`] if a trailer would break the framing; `out` is unchanged then.
 pub fn push_last_chunk(trailers: &[(&[u8], &[u8])], out: &mut Vec<u8>) -> Result<(), InvalidField> {
     let before = out.len();
     out.extend_from_slice(b"0\r\n");

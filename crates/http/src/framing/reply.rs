@@ -1,29 +1,29 @@
-//! [`ReplyFraming`]: where the body of a response ends (RFC 9112 section 6.3), and which fields may be trailers.
+//! [`ReplyFraming`]: the end of a response body (RFC 9112 section 6.3), and the fields allowed as trailers.
 
 use crate::reply::ReplyHead;
 use crate::request::{HeaderId, Method};
 
-/// Where the body of a response ends. Contradictions between its fields were refused when the head was parsed
+/// Determines the end of a response body. Contradictory fields were refused when the head was parsed
 /// ([`crate::reply::ReplyError`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyFraming {
-    /// No body, in spite of any field: interim responses, 204, 304, the response to HEAD. The bytes after a 101, or a
-    /// 2xx to CONNECT, are not a body either but another protocol, which the caller handles.
+    /// No body, regardless of the fields: interim responses, 204, 304, the response to HEAD. The bytes after a 101, or after a 2xx
+    /// to CONNECT, are another protocol, which the caller handles.
     None,
-    /// Exactly this many bytes; fewer mean that the response was cut short.
+    /// Exactly this many bytes; the response is truncated if fewer arrive.
     Length(u64),
-    /// Chunks up to the last one; without it the response was cut short.
+    /// Chunks up to the last chunk; the response is truncated without it.
     Chunked,
-    /// Up to the end of the connection. A truncation cannot be detected.
+    /// The end of the connection ends the body. A truncation cannot be detected.
     UntilClose,
 }
 
 impl ReplyFraming {
-    /// The framing of the body that follows a complete head, which answers a request with `method` (as it was sent to
-    /// the upstream: a HEAD that was turned into GET is a GET).
+    /// Determines the framing of the body after a complete head. `method` is the request method as sent to the upstream: a HEAD
+    /// that was converted to GET counts as GET.
     ///
-    /// `Transfer-Encoding` in a response of HTTP/1.0 is followed, as nginx does; RFC 9112 section 6.1 requires the
-    /// connection to be closed afterwards, as [`crate::connection::reply_keeps_alive`] returns.
+    /// `Transfer-Encoding` in a response of HTTP/1.0 is obeyed, as in nginx. RFC 9112 section 6.1 requires closing the connection
+    /// afterwards; [`crate::connection::reply_keeps_alive`] returns false for it.
     #[must_use]
     pub fn of(method: Method, head: &ReplyHead) -> Self {
         let status = head.status();
@@ -38,7 +38,7 @@ impl ReplyFraming {
         }
     }
 
-    /// Whether there is anything to read.
+    /// Whether the response has a non-empty body.
     #[must_use]
     pub fn has_body(self) -> bool {
         !matches!(self, Self::None | Self::Length(0))
@@ -51,8 +51,8 @@ impl ReplyFraming {
     }
 }
 
-/// Whether a field may be in a trailer section (RFC 9110 section 6.5.1): not where it frames or routes the message,
-/// changes its processing or its readers, or describes the content. A proxy drops those.
+/// Whether a field is allowed in a trailer section (RFC 9110 section 6.5.1). Fields for framing, routing, request modifiers,
+/// response control, authentication and content format are not; a proxy drops these.
 #[must_use]
 pub fn may_be_trailer(id: HeaderId) -> bool {
     use HeaderId as Id;
@@ -68,7 +68,7 @@ pub fn may_be_trailer(id: HeaderId) -> bool {
             // Authentication and state.
             | Id::Authorization | Id::ProxyAuthorization | Id::WwwAuthenticate | Id::ProxyAuthenticate
             | Id::ProxyAuthenticationInfo | Id::Cookie | Id::SetCookie
-            // How the content is read.
+            // Format of the content.
             | Id::ContentEncoding | Id::ContentType | Id::ContentRange
             // The fields that nginx uses.
             | Id::XAccelExpires | Id::XAccelRedirect | Id::XAccelBuffering | Id::XAccelLimitRate

@@ -1,4 +1,4 @@
-//! `X-Accel-Expires`, by which an origin tells nginx how long to keep a response, regardless of other fields.
+//! `X-Accel-Expires`: an origin sets nginx's caching time with it, overriding other fields.
 
 use crate::cache_control::delta_seconds;
 
@@ -7,14 +7,14 @@ use crate::cache_control::delta_seconds;
 pub enum AccelExpires {
     /// `0`: the response is not stored.
     Off,
-    /// For this many seconds from now on.
+    /// Fresh for this many seconds from now.
     Seconds(u32),
-    /// `@` and seconds since 1970: up to that time.
+    /// `@` and seconds since 1970: fresh until that time.
     At(i64),
 }
 
 impl AccelExpires {
-    /// Reads the value as nginx does: text that is no number counts as no field.
+    /// Parses the value like nginx: a text that is not a number counts as an absent field.
     #[must_use]
     pub fn parse(value: &[u8]) -> Option<Self> {
         if let Some(time) = value.strip_prefix(b"@") {
@@ -26,7 +26,7 @@ impl AccelExpires {
         })
     }
 
-    /// Seconds that are left at `now`; none where the time has come.
+    /// Remaining seconds at `now`; 0 if the time has passed.
     #[must_use]
     pub fn seconds_left(self, now: i64) -> u32 {
         match self {

@@ -1,9 +1,9 @@
-//! The age of a response, its freshness lifetime (RFC 9111 section 4.2), and its permitted uses afterwards.
+//! The age of a response, its freshness lifetime (RFC 9111 section 4.2), and its permitted uses when stale.
 //!
-//! [`CacheFields`] is read once from a response's fields. From it come the ingredients, each a separate function:
-//! [`CacheFields::initial_age`] and [`current_age`], [`CacheFields::lifetime`], [`stale`] windows, and in [`store`]
-//! whether the response may be stored at all. [`store::judge`] combines them with the configuration. All times are
-//! seconds since 1970; nothing here reads a clock.
+//! [`CacheFields`] is collected once from the fields of a response. Separate functions compute from it:
+//! [`CacheFields::initial_age`] and [`current_age`], [`CacheFields::lifetime`], [`stale`] windows, and in [`store`] whether the
+//! response may be stored. [`store::judge`] combines them with the configuration. All times are seconds since 1970; no function
+//! reads a clock.
 
 mod accel;
 mod reuse;
@@ -26,42 +26,42 @@ pub enum Expires {
     /// The field is absent.
     #[default]
     Absent,
-    /// It is no date, `0` above all: the response has expired already (RFC 9111 section 5.3).
+    /// The value is not a date (often `0`): the response has already expired (RFC 9111 section 5.3).
     Invalid,
-    /// At this time.
+    /// Expires at this time.
     At(i64),
 }
 
-/// The information of a response's fields on storing and reusing it.
+/// The fields of a response that affect storing and reuse.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheFields {
-    /// The directives: of the first valid targeted field, else of `Cache-Control`.
+    /// The directives of the first valid targeted field, otherwise of `Cache-Control`.
     pub control: CacheControl,
-    /// Which targeted field they are from. `Expires` does not count beside one (RFC 9213 section 2.2).
+    /// Index of the targeted field that the directives are from. `Expires` is ignored then (RFC 9213 section 2.2).
     pub targeted: Option<usize>,
-    /// `Expires`, as it stands.
+    /// `Expires`, not yet compared with `Date`.
     pub expires: Expires,
-    /// `Date`; an invalid one is as none.
+    /// `Date`; `None` if absent or invalid.
     pub date: Option<i64>,
-    /// `Age` in seconds; an invalid one is as none.
+    /// `Age` in seconds; `None` if absent or invalid.
     pub age: Option<u32>,
-    /// `Last-Modified`; an invalid one is as none.
+    /// `Last-Modified`; `None` if absent or invalid.
     pub last_modified: Option<i64>,
-    /// The kind of `ETag`.
+    /// Strength of `ETag`.
     pub etag: Option<Strength>,
-    /// `Set-Cookie` is there.
+    /// Whether `Set-Cookie` is present.
     pub has_set_cookie: bool,
-    /// `Vary` is there.
+    /// Whether `Vary` is present.
     pub has_vary: bool,
-    /// `Vary` has `*`.
+    /// Whether `Vary` contains `*`.
     pub varies_always: bool,
-    /// `X-Accel-Expires`, with which an origin speaks to nginx alone.
+    /// `X-Accel-Expires`, which only nginx and this server obey.
     pub accel_expires: Option<AccelExpires>,
 }
 
 impl CacheFields {
-    /// Reads the fields of a response. `targets` are the names of targeted fields in order of preference; none, and
-    /// only `Cache-Control` counts. Of a field that has one value the first line counts.
+    /// Collects the fields of a response. `targets` lists the names of targeted fields in order of preference; if it is empty, only
+    /// `Cache-Control` is used. Of a field with a single value, the first line counts.
     #[must_use]
     pub fn collect<'a, I>(lines: I, targets: &[&[u8]]) -> Self
     where
@@ -114,9 +114,9 @@ impl CacheFields {
         self.etag.is_some() || self.last_modified.is_some()
     }
 
-    /// How old the response was when it came (RFC 9111 section 4.2.3, `corrected_initial_age`), in seconds.
+    /// Age of the response at its arrival in seconds (RFC 9111 section 4.2.3, `corrected_initial_age`).
     ///
-    /// A response without a valid `Date` is taken to have been made when it came (RFC 9110 section 6.6.1).
+    /// A response without a valid `Date` is assumed to be generated at its arrival (RFC 9110 section 6.6.1).
     #[must_use]
     pub fn initial_age(&self, times: Times) -> u32 {
         let apparent = times.response.saturating_sub(self.date.unwrap_or(times.response));
@@ -125,9 +125,9 @@ impl CacheFields {
         clamp_seconds(apparent.max(corrected))
     }
 
-    /// How long the response is fresh for a shared cache, counted from when it was made (RFC 9111 section 4.2.1):
-    /// `s-maxage`, then `max-age`, then `Expires` less `Date`, then the heuristic if enabled and allowed for `status`.
-    /// `None` without the field.
+    /// Freshness lifetime for a shared cache, counted from the generation of the response (RFC 9111 section 4.2.1). The sources in
+    /// order: `s-maxage`, `max-age`, `Expires` minus `Date`, and the heuristic if it is enabled and allowed for `status`. `None` if
+    /// no source applies.
     #[must_use]
     pub fn lifetime(&self, status: u16, times: Times, heuristic: Option<Heuristic>) -> Option<Lifetime> {
         let by = |source| move |seconds| Lifetime { seconds, source };
@@ -143,7 +143,7 @@ impl CacheFields {
             })
     }
 
-    /// `Expires` less `Date`; 0 for an invalid date, and none beside a targeted field.
+    /// `Expires` minus `Date`; 0 for an invalid date, `None` beside a targeted field.
     #[must_use]
     pub fn expires_lifetime(&self, times: Times) -> Option<u32> {
         match self.expires {
@@ -154,7 +154,7 @@ impl CacheFields {
         }
     }
 
-    /// A share of the time since the last change (RFC 9111 section 4.2.2).
+    /// The heuristic lifetime: a percentage of the time since the last modification (RFC 9111 section 4.2.2).
     #[must_use]
     pub fn heuristic_lifetime(&self, times: Times, heuristic: Heuristic) -> Option<u32> {
         let unchanged = self.date.unwrap_or(times.response).saturating_sub(self.last_modified?);
@@ -163,25 +163,25 @@ impl CacheFields {
     }
 }
 
-/// When a request was sent and its response's head came.
+/// Times of a request and of the arrival of its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// When the request was sent to the upstream.
+    /// Time at which the request was sent to the upstream.
     pub request: i64,
-    /// When the head of the response had come.
+    /// Time at which the head of the response was complete.
     pub response: i64,
 }
 
-/// Where a lifetime is from.
+/// Source of a lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LifetimeSource {
     /// `s-maxage`
     SMaxage,
     /// `max-age`
     MaxAge,
-    /// `Expires`, also an invalid one.
+    /// `Expires`, valid or invalid.
     Expires,
-    /// A guess from `Last-Modified`.
+    /// The heuristic based on `Last-Modified`.
     Heuristic,
     /// `X-Accel-Expires`
     AccelExpires,
@@ -192,50 +192,50 @@ pub enum LifetimeSource {
 /// A freshness lifetime and its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetime {
-    /// Seconds.
+    /// The lifetime in seconds.
     pub seconds: u32,
     /// The source.
     pub source: LifetimeSource,
 }
 
-/// Heuristic freshness, which is off unless configured: an origin without the fields does not expect to be cached.
+/// Heuristic freshness, off unless configured: an origin that sends no caching fields does not expect to be cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heuristic {
-    /// Share of the time since `Last-Modified`, in percent.
+    /// Percentage of the time since `Last-Modified`.
     pub percent: u8,
-    /// Longest lifetime that is guessed, in seconds.
+    /// Maximum heuristic lifetime, in seconds.
     pub seconds_max: u32,
 }
 
 impl Default for Heuristic {
-    /// The typical share of RFC 9111 section 4.2.2, and a day: beyond that RFC 7234 required a warning.
+    /// The typical percentage of RFC 9111 section 4.2.2, and one day: for longer heuristic lifetimes RFC 7234 required a warning.
     fn default() -> Self {
         Self { percent: 10, seconds_max: 24 * 3600 }
     }
 }
 
-/// How old a stored response is at `now` (RFC 9111 section 4.2.3, `current_age`), in seconds: the value of `Age` when it
-/// is served. A clock that was set back does not make it younger than it came.
+/// Age of a stored response at `now` in seconds (RFC 9111 section 4.2.3, `current_age`): the value of `Age` in a response from the
+/// cache. If the clock was set back, the age does not fall below `initial_age`.
 #[must_use]
 pub fn current_age(initial_age: u32, response_time: i64, now: i64) -> u32 {
     let resident = now.saturating_sub(response_time).max(0);
     clamp_seconds(i64::from(initial_age).saturating_add(resident))
 }
 
-/// `Age` (RFC 9111 section 5.1): of several values the first counts, and one that is no number is as none.
+/// Parses `Age` (RFC 9111 section 5.1): of several values the first counts; a value that is not a number is ignored.
 pub fn parse_age<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Option<u32> {
     let first = values.into_iter().next()?.split(|&byte| byte == b',').next()?;
     delta_seconds(crate::bytes::trim_ows(first))
 }
 
-/// `Expires` (RFC 9111 section 5.3). A date in another zone than GMT is invalid (section 4.2).
+/// Parses `Expires` (RFC 9111 section 5.3). A date in another time zone than GMT is invalid (section 4.2).
 #[must_use]
 pub fn parse_expires(value: &[u8]) -> Expires {
     date::parse_expiration(value).map_or(Expires::Invalid, Expires::At)
 }
 
-/// Whether a response with this status may have a heuristic lifetime (RFC 9110 section 15.1). 206 is one of them; a 304
-/// is not a stored response.
+/// Whether a response with this status may have a heuristic lifetime (RFC 9110 section 15.1). 206 is included; 304 is not, because
+/// it is never a stored response.
 #[must_use]
 pub fn is_heuristically_cacheable(status: u16) -> bool {
     matches!(status, 200 | 203 | 204 | 206 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501)

@@ -3,40 +3,40 @@
 
 use crate::cache_control::{CacheControl, DELTA_SECONDS_MAX, MaxStale, RequestCacheControl, Scope};
 
-/// Why a stale response would be used.
+/// Reason to use a stale response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StaleUse {
-    /// While it is validated in the background: `stale-while-revalidate`.
+    /// `stale-while-revalidate`: the response is revalidated in the background.
     WhileRevalidate,
-    /// Because the origin cannot be reached or answered 500, 502, 503 or 504: `stale-if-error`.
+    /// `stale-if-error`: the origin cannot be reached, or returned 500, 502, 503 or 504.
     IfError,
 }
 
-/// Why a stale response must not be used.
+/// Reason not to use a stale response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// `no-cache`: not even a fresh one is used unasked.
+    /// `no-cache`: even a fresh response needs revalidation.
     NoCache,
     /// `must-revalidate`
     MustRevalidate,
     /// `proxy-revalidate`
     ProxyRevalidate,
-    /// `s-maxage`, which has the meaning of `proxy-revalidate` in it (RFC 9111 section 5.2.2.10).
+    /// `s-maxage`, which implies `proxy-revalidate` (RFC 9111 section 5.2.2.10).
     SMaxage,
-    /// Nothing allows it.
+    /// No directive allows stale use.
     NotAllowed,
-    /// It is stale for longer than is allowed.
+    /// The response has been stale for longer than allowed.
     TooStale,
 }
 
-/// For how many seconds a response may be used beyond its lifetime, according to the response itself.
+/// Number of seconds after its lifetime for which the response's own directives allow to use it.
 ///
-/// `proxy_cache_use_stale` has nginx's meaning and does not use this. `s_maxage_forbids` is the rule of RFC 9111 for a
-/// response with `s-maxage`; without it, as in nginx, a response that has both `s-maxage` and an extension of RFC 5861
-/// follows the extension.
+/// `proxy_cache_use_stale` has nginx's meaning and does not use this function. `s_maxage_forbids` applies the rule of RFC 9111 to
+/// responses with `s-maxage`. Without it, as in nginx, a response with both `s-maxage` and an extension of RFC 5861 follows the
+/// extension.
 ///
 /// # Errors
-/// [`Refusal`], in the order of the directives' strength.
+/// [`Refusal`]; the strongest directive first.
 pub fn stale(control: &CacheControl, why: StaleUse, s_maxage_forbids: bool) -> Result<u32, Refusal> {
     let allowed = match why {
         StaleUse::WhileRevalidate => control.stale_while_revalidate,
@@ -59,12 +59,12 @@ pub enum Reuse {
     Fresh,
     /// Serve it stale: the client accepts it.
     Stale,
-    /// Ask the origin first; why.
+    /// Revalidate it with the origin first, for this reason.
     Validate(Refusal),
 }
 
-/// Whether a response of `age` seconds with this `lifetime` satisfies a request with these directives (RFC 9111 section
-/// 5.2.1). Where a client's directives are ignored, which is the default, `request` is empty.
+/// Whether a stored response of this `age` and `lifetime` satisfies a request with these directives (RFC 9111 section 5.2.1).
+/// `request` is empty if the client's directives are ignored, which is the default.
 #[must_use]
 pub fn reuse(control: &CacheControl, lifetime: u32, age: u32, request: &RequestCacheControl) -> Reuse {
     if control.no_cache == Scope::Whole || request.no_cache {

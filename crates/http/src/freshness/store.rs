@@ -1,30 +1,30 @@
-//! Whether a response may be stored in a shared cache, and for how long it is good (RFC 9111 sections 3, 3.3 and 3.5).
+//! Whether a response may be stored in a shared cache, and how long it is usable (RFC 9111 sections 3, 3.3 and 3.5).
 //!
-//! [`judge`] combines the response, the request and the configuration. The default is the stricter of nginx and the
-//! RFC: nginx stores no response with `Set-Cookie`, `no-cache` or `private` in any form. The RFC forbids to store one
-//! to a request with `Authorization` unless the response allows it.
+//! [`judge`] combines the response, the request and the configuration. The default is the stricter rule of nginx and the RFC. nginx
+//! stores no response with `Set-Cookie`, `no-cache` or any form of `private`. The RFC forbids to store the response to a request
+//! with `Authorization` unless the response allows it.
 
 use super::{
     AccelExpires, CacheFields, Expires, Heuristic, Lifetime, LifetimeSource, StaleUse, Times, stale,
 };
 use crate::cache_control::{CacheControl, Scope};
 
-/// Why a response is not stored. The order is the order of the checks: of several reasons the first is given.
+/// Reason why a response is not stored. The checks run in this order, and the first failing check gives the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NotStored {
-    /// An interim response or a change of protocol.
+    /// An interim response or a protocol switch.
     Interim,
-    /// A 304, which updates a stored response and is not stored itself.
+    /// A 304: it updates a stored response and is not stored itself.
     NotModified,
-    /// A 206, and the cache does not put parts together here.
+    /// A 206, and the cache does not combine partial responses here.
     Partial,
     /// `X-Accel-Expires: 0`
     AccelOff,
     /// `no-store`
     NoStore,
-    /// `private`, also with fields.
+    /// `private`, with or without field names.
     Private,
-    /// `no-cache` without fields.
+    /// `no-cache` without field names.
     NoCache,
     /// `must-understand`, and the status is not understood.
     StatusNotUnderstood,
@@ -32,15 +32,15 @@ pub enum NotStored {
     SetCookie,
     /// `Vary: *`
     VaryAny,
-    /// The request had `Authorization` and nothing in the response lets a shared cache store it.
+    /// The request had `Authorization`, and the response does not allow a shared cache to store it.
     Authorization,
-    /// No field limits its freshness.
+    /// No source gives a freshness lifetime.
     NoLifetime,
-    /// It has expired already, or is as old as it may become, and nothing allows to use it stale.
+    /// The response has already expired, or its age has reached its lifetime, and stale use is not allowed.
     Expired,
 }
 
-/// Fields of a response that are taken for absent: `proxy_ignore_headers`.
+/// Response fields that are treated as absent: `proxy_ignore_headers`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ignored {
     /// `Cache-Control` and targeted fields.
@@ -56,7 +56,7 @@ pub struct Ignored {
 }
 
 impl CacheFields {
-    /// The fields without those that are to be ignored. `Age` stays: it is no instruction.
+    /// Returns the fields without the ignored ones. `Age` remains, since it is not an instruction.
     #[must_use]
     pub fn without(self, ignored: Ignored) -> Self {
         let mut kept = self;
@@ -79,24 +79,24 @@ impl CacheFields {
     }
 }
 
-/// The configuration.
+/// Settings of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// `proxy_ignore_headers`
     pub ignored: Ignored,
-    /// `proxy_cache_valid` for this status, in seconds. As in nginx it applies where the response itself gives no
-    /// lifetime, and counts from the arrival of the response.
+    /// `proxy_cache_valid` for this status, in seconds. As in nginx it applies if the response itself gives no lifetime, and counts
+    /// from the arrival of the response.
     pub valid: Option<u32>,
-    /// Heuristic freshness.
+    /// Heuristic freshness; `None` if it is off.
     pub heuristic: Option<Heuristic>,
-    /// Whether parts (206) are put together.
+    /// Whether partial responses (206) are combined.
     pub stores_parts: bool,
-    /// Whether answers to requests with `Authorization` are stored like others: nginx's habit.
+    /// Whether responses to requests with `Authorization` are stored like others, as in nginx.
     pub stores_authorized: bool,
-    /// Whether a response that needs validation at each use (`no-cache`, expired) is stored if it has a validator.
-    /// nginx does not store it.
+    /// Whether a response that needs revalidation at each use (`no-cache`, expired) is stored if it has a validator. nginx does not
+    /// store such responses.
     pub stores_for_validation: bool,
-    /// Whether `s-maxage` forbids to serve stale: see [`stale`].
+    /// Whether `s-maxage` forbids stale use: see [`stale`].
     pub s_maxage_forbids_stale: bool,
 }
 
@@ -114,43 +114,42 @@ impl Default for Rules {
     }
 }
 
-/// Facts of an exchange besides the response's fields.
+/// Facts about an exchange besides the fields of the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exchange {
     /// The status of the response.
     pub status: u16,
     /// Whether the request had `Authorization`.
     pub is_authorized: bool,
-    /// When it took place.
+    /// Times of the request and of the response.
     pub times: Times,
 }
 
-/// The terms of storing a response.
+/// Terms under which a response is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// How long it is fresh, counted from when it was made.
+    /// Freshness lifetime, counted from the generation of the response.
     pub lifetime: Lifetime,
-    /// How old it was when it came.
+    /// Age of the response at its arrival, in seconds.
     pub initial_age: u32,
-    /// When it stops being fresh, in seconds since 1970: not later than when it came, if it was stale by then.
+    /// Time at which the response becomes stale, in seconds since 1970. Not later than the arrival if the response arrived stale.
     pub fresh_until: i64,
-    /// For how many seconds after that it may be served while it is validated in the background.
+    /// Number of seconds after that for which the stale response may be used during a background revalidation.
     pub stale_while_revalidate: u32,
-    /// For how many seconds after that it may be served when the origin fails.
+    /// Number of seconds after that for which the stale response may be used if the origin fails.
     pub stale_if_error: u32,
-    /// `must-revalidate` or `proxy-revalidate`: once stale it is not used without validation.
+    /// `must-revalidate` or `proxy-revalidate`: once stale, the response needs revalidation before each use.
     pub must_revalidate: bool,
-    /// `no-cache`: it is not used without validation at all.
+    /// `no-cache`: the response needs revalidation before each use, even while fresh.
     pub no_cache: bool,
-    /// Whether `no-cache` names fields, which must not be served without asking
-    /// ([`crate::cache_control::qualified_fields`]).
+    /// Whether `no-cache` names fields. These must not be sent without revalidation ([`crate::cache_control::qualified_fields`]).
     pub has_qualified_fields: bool,
 }
 
-/// Whether a response may be stored, and for how long it is good.
+/// Decides whether a response may be stored, and how long it is usable.
 ///
-/// Methods are not checked: `proxy_cache_methods` decides on those before. The order of sources of a lifetime is
-/// nginx's, `X-Accel-Expires`, `Cache-Control`, `Expires`, `proxy_cache_valid`, and then the heuristic.
+/// Methods are not checked; the caller has applied `proxy_cache_methods` before. The sources of a lifetime are used in nginx's
+/// order: `X-Accel-Expires`, `Cache-Control`, `Expires`, `proxy_cache_valid`, then the heuristic.
 ///
 /// # Errors
 /// [`NotStored`]
@@ -161,20 +160,20 @@ pub fn judge(fields: &CacheFields, exchange: Exchange, rules: &Rules) -> Result<
     let lifetime = lifetime(&fields, exchange, rules);
     let validates = rules.stores_for_validation && fields.has_validator();
     let lifetime = match lifetime {
-        // Fresh at no time: a cache asks at each use.
+        // Never fresh: the cache revalidates at each use.
         _ if validates && control.no_cache == Scope::Whole && fields.accel_expires.is_none() => {
             Lifetime { seconds: 0, source: LifetimeSource::MaxAge }
         }
         Some(lifetime) => lifetime,
         None => return Err(NotStored::NoLifetime),
     };
-    // Lifetimes from the configuration, or from fields for this cache alone, count from now.
+    // Lifetimes from the configuration or from `X-Accel-Expires` count from the arrival.
     let local = matches!(lifetime.source, LifetimeSource::AccelExpires | LifetimeSource::Configured);
     let initial_age = fields.initial_age(exchange.times);
     let fresh_for = i64::from(lifetime.seconds) - if local { 0 } else { i64::from(initial_age) };
     let now = exchange.times.response;
     let fresh_until = match fields.accel_expires {
-        // A moment in the past counts as it is: windows for stale use begin there.
+        // A time in the past is not adjusted: the windows for stale use begin at it.
         Some(AccelExpires::At(at)) => at,
         _ => now.saturating_add(fresh_for),
     };
@@ -184,7 +183,7 @@ pub fn judge(fields: &CacheFields, exchange: Exchange, rules: &Rules) -> Result<
     if fresh_until.saturating_add(longest) <= now && !validates {
         return Err(NotStored::Expired);
     }
-    // Fields that `X-Accel-Expires` overrules, as in `storable`.
+    // `X-Accel-Expires` overrides `no-cache`, as in `storable`.
     let heeds_no_cache = fields.accel_expires.is_none();
     Ok(Verdict {
         lifetime,
@@ -198,15 +197,15 @@ pub fn judge(fields: &CacheFields, exchange: Exchange, rules: &Rules) -> Result<
     })
 }
 
-/// Whether anything forbids to store the response (RFC 9111 section 3), its lifetime apart. `fields` are without the
-/// ignored ones.
+/// Checks whether a rule other than the lifetime forbids to store the response (RFC 9111 section 3). `fields` must not include
+/// ignored fields.
 ///
 /// # Errors
 /// [`NotStored`]
 pub fn storable(fields: &CacheFields, exchange: Exchange, rules: &Rules) -> Result<(), NotStored> {
     let control = &fields.control;
-    // `X-Accel-Expires` outranks the directives, as in nginx: its sender means this cache. It does not change the
-    // permitted readers of a response, so the rules about cookies and credentials remain.
+    // `X-Accel-Expires` overrides the directives, as in nginx: its sender addresses this cache. The rules for cookies and
+    // credentials still apply, since the field does not change who may read the response.
     let overruled = fields.accel_expires.is_some();
     let validates = rules.stores_for_validation && fields.has_validator();
     match exchange.status {
@@ -233,8 +232,7 @@ pub fn shares_authorized(control: &CacheControl) -> bool {
     control.public || control.must_revalidate || control.s_maxage.is_some()
 }
 
-/// Whether a status is understood for caching (RFC 9111 section 3, for `must-understand`): the final statuses of RFC
-/// 9110.
+/// Whether a status is understood for caching (RFC 9111 section 3, `must-understand`): the final statuses of RFC 9110.
 #[must_use]
 pub fn is_understood(status: u16) -> bool {
     matches!(status, 200..=206 | 300..=305 | 307 | 308 | 400..=417 | 421 | 422 | 426 | 500..=505)

@@ -52,7 +52,7 @@ fn initial_ages() {
         ("Date: {}", -5, -5, 0),
         ("Date: yesterday\nAge: 7", 0, 100, 107),
         ("Age: x", 0, 0, 0),
-        // A clock that went back between request and response.
+        // The clock was set back between request and response.
         ("Age: 10", 50, 0, 10),
         ("Age: 99999999999", 0, 0, DELTA_SECONDS_MAX),
     ] {
@@ -365,7 +365,7 @@ fn verdicts_in_full() {
 }
 
 proptest! {
-    /// For any input nothing overflows, and stored responses are fresh for some time.
+    /// No input causes an overflow, and each stored response is fresh or usable for some time.
     #[test]
     fn no_input_panics(
         control in "(max-age=[0-9]{0,12},?|no-cache,?|s-maxage=[0-9]{1,3},?|public,?){0,3}",

@@ -1,9 +1,9 @@
-//! A request as bytes of its protocol.
+//! A request, encoded in the protocol of the upstream.
 
 use super::{BodyFraming, memcached};
 use crate::Span;
 
-/// The protocol that a server speaks.
+/// Protocol of an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/1.0 and 1.1 (RFC 9112).
@@ -12,18 +12,18 @@ pub enum Protocol {
     Http2,
     /// FastCGI 1.0.
     FastCgi,
-    /// SCGI and uwsgi: the response of a script, up to its length or the end of the connection.
+    /// SCGI and uwsgi. The response is a CGI response; its length or the end of the connection delimits it.
     Script,
-    /// memcached, and the bits of flags that mark a value as compressed.
+    /// memcached, with the flag bits that mark a compressed value.
     Memcached {
         /// `memcached_gzip_flag`
         gzip_flag: u64,
     },
-    /// None: bytes pass in both directions from the beginning on (CONNECT).
+    /// No protocol: bytes are relayed in both directions from the beginning (CONNECT).
     Bytes,
 }
 
-/// The result of an encoder for the parts of a request.
+/// Encoded header section of a request, with the framing of its body.
 #[derive(Clone, Debug)]
 pub struct Encoded {
     pub(in crate::gateway) protocol: Protocol,
@@ -33,14 +33,14 @@ pub struct Encoded {
 }
 
 impl Encoded {
-    /// Nothing: a connection is the whole request.
+    /// Creates an empty request: the connection itself is the request.
     #[must_use]
     pub fn of_connection() -> Self {
         let framing = BodyFraming::Plain;
         Self { protocol: Protocol::Bytes, head: Vec::new(), target: Span::EMPTY, framing }
     }
 
-    /// The protocol, which the response has too.
+    /// The protocol of the request and of its response.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         self.protocol
@@ -52,19 +52,19 @@ impl Encoded {
         &self.head
     }
 
-    /// The target, for logs.
+    /// The request target, for logs.
     #[must_use]
     pub fn target(&self) -> &[u8] {
         self.target.of(&self.head)
     }
 
-    /// The requested key, if the protocol has one.
+    /// The requested key, for memcached.
     #[must_use]
     pub fn key(&self) -> Option<&[u8]> {
         matches!(self.protocol, Protocol::Memcached { .. }).then(|| memcached::key(&self.head))
     }
 
-    /// How the body is framed on its way.
+    /// The framing of the request body.
     #[must_use]
     pub fn framing(&self) -> BodyFraming {
         self.framing

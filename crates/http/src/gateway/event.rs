@@ -1,4 +1,4 @@
-//! Types that encoders and decoders of all protocols share: events, and framing around pieces of a body.
+//! Types shared by the encoders and decoders of all protocols: events, and framing of request bodies.
 
 use super::fastcgi;
 use crate::framing::{CHUNK_END, CHUNK_HEADER_LEN_MAX, LAST_CHUNK, chunk_header};
@@ -6,18 +6,18 @@ use crate::framing::{CHUNK_END, CHUNK_HEADER_LEN_MAX, LAST_CHUNK, chunk_header};
 /// How the body of a request is framed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyFraming {
-    /// Only its bytes are sent: its length was announced, or there is no body.
+    /// No framing: the body has an announced length, or there is no body.
     Plain,
     /// Chunks of HTTP/1 (RFC 9112 section 7.1).
     Chunks,
     /// Records of FastCGI (`FCGI_STDIN`).
     Records,
-    /// Frames of HTTP/2, which the connection makes: only it knows the windows. It must be notified of the end.
+    /// HTTP/2 frames. The connection creates them, because only it knows the flow-control windows; it must be notified of the end.
     Frames,
 }
 
 impl BodyFraming {
-    /// Most bytes of one piece.
+    /// Maximum number of bytes in one piece.
     #[must_use]
     pub fn piece_max(self) -> u64 {
         match self {
@@ -26,8 +26,7 @@ impl BodyFraming {
         }
     }
 
-    /// The bytes before and after a piece of `len` bytes, which is not empty and no longer than
-    /// [`BodyFraming::piece_max`].
+    /// Returns the bytes before and after a piece of `len` bytes. `len` is not 0 and at most [`BodyFraming::piece_max`].
     #[must_use]
     pub fn around(self, len: u64) -> (Vec<u8>, &'static [u8]) {
         match self {
@@ -37,7 +36,7 @@ impl BodyFraming {
         }
     }
 
-    /// The bytes behind the last piece.
+    /// The bytes after the last piece.
     #[must_use]
     pub fn end(self) -> &'static [u8] {
         match self {
@@ -51,46 +50,47 @@ impl BodyFraming {
 /// The result of [`Decoder::head`](super::Decoder::head).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadEvent {
-    /// More bytes are needed: append them to the same bytes and call again.
+    /// The head is incomplete: append received bytes to the input and call again.
     More,
-    /// A head of this many bytes that another one follows (RFC 9110 section 15.2). Take them off the front and clear
-    /// the [`ReplyHead`](crate::reply::ReplyHead).
+    /// An interim response of this many bytes; another head follows (RFC 9110 section 15.2). Remove these bytes from the front and
+    /// clear the [`ReplyHead`](crate::reply::ReplyHead).
     Interim(u32),
-    /// The head has this many bytes; the body starts behind them.
+    /// The head has this many bytes; the body starts after them.
     Head(u32),
-    /// The protocol has other heads, of this many bytes here. The parsed one belongs to the bytes of
+    /// The head is in another format and has this many bytes. The parsed head refers to the bytes of
     /// [`Decoder::take_written`](super::Decoder::take_written).
     Written(u32),
-    /// There is no head: the body starts with the first byte, and the status is 200.
+    /// No head: the body starts with the first byte, and the status is 200.
     NoHead,
 }
 
 /// The result of [`Decoder::body`](super::Decoder::body).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyEvent {
-    /// Bytes of the body: this range of the input.
+    /// A range of the input belongs to the body.
     Data {
         /// Index of the first byte.
         start: usize,
         /// Index after the last byte.
         end: usize,
     },
-    /// All input is used up; more is needed.
+    /// The input is used up; more bytes are needed.
     More,
-    /// The body ended. [`trailers`](super::Decoder::trailers) and [`keeps`](super::Decoder::keeps) hold from here on.
+    /// The body has ended. From here on [`trailers`](super::Decoder::trailers) and [`keeps`](super::Decoder::keeps) return final
+    /// values.
     End,
 }
 
 /// The result of [`Decoder::body`](super::Decoder::body).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BodyStep {
-    /// Bytes of the input that are done with; call again with the rest. Behind [`BodyEvent::End`] the rest is more than
-    /// belongs to the response.
+    /// Number of input bytes processed; call again with the remaining bytes. After [`BodyEvent::End`] the remaining bytes are not
+    /// part of the response.
     pub consumed: usize,
     /// The event.
     pub event: BodyEvent,
 }
 
-/// The framing of a body breaks the rules of its protocol, so its end cannot be found. With words for the error log.
+/// The framing of a body is invalid, so its end cannot be found. Contains the text for the error log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidBody(pub &'static str);

@@ -1,5 +1,6 @@
-//! The requests to servers that speak HTTP/2 (RFC 9113 section 8.3.1): a block of fields that needs no table, so that it can wait for
-//! its connection. Responses come as text of HTTP/1 with chunks, which `upstream` makes of frames: only it knows the tables.
+//! Encoder for HTTP/2 requests (RFC 9113 section 8.3.1): a field block that does not use the dynamic table, so it can be encoded
+//! before a connection is available. `upstream` converts the frames of a response to chunked HTTP/1 text, because only it has the
+//! tables of the connection.
 
 use crate::gateway::event::BodyFraming;
 use crate::gateway::{Encoded, Protocol};
@@ -7,7 +8,7 @@ use crate::h2::hpack;
 use crate::request::{BodyLength, HeaderId};
 use crate::{Span, push_decimal};
 
-/// The encoder of one request; see [`crate::gateway::Encoder`].
+/// Encoder of one request; see [`crate::gateway::Encoder`].
 #[derive(Clone, Debug)]
 pub struct Encoder {
     method: Vec<u8>,
@@ -17,11 +18,11 @@ pub struct Encoder {
     fields: Vec<u8>,
 }
 
-/// Bytes that the fields of most requests do with.
+/// Initial capacity in bytes, enough for the fields of most requests.
 const FIELD_BYTES: usize = 512;
 
 impl Encoder {
-    /// One for this scheme.
+    /// Creates an encoder for this scheme.
     #[must_use]
     pub fn new(scheme: &'static str) -> Self {
         let fields = Vec::with_capacity(FIELD_BYTES);
@@ -44,7 +45,7 @@ impl Encoder {
             | HeaderId::TransferEncoding
             | HeaderId::Upgrade => {}
             HeaderId::Te if !value.eq_ignore_ascii_case(b"trailers") => {}
-            // No value has a blank at its ends (section 8.2.1).
+            // A value must not begin or end with white space (section 8.2.1).
             _ => hpack::push_field(&mut self.fields, name, value.trim_ascii()),
         }
     }

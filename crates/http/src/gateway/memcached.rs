@@ -1,4 +1,4 @@
-//! The text protocol of memcached, of which `get` alone is spoken
+//! The text protocol of memcached, of which only `get` is used
 //! (<https://github.com/memcached/memcached/blob/master/doc/protocol.txt>).
 //!
 //! ```text
@@ -6,8 +6,8 @@
 //!            -->  END                                     where the key is not known
 //! ```
 //!
-//! Such a response has no header section of HTTP, so the decoder writes one: 200 with the length of the value, or 404. As
-//! in nginx a wrong end behind a complete value is a matter of the log and of the connection; the client has all of it.
+//! Such a response has no HTTP header section, so the decoder writes one: 200 with the length of the value, or 404. As in nginx,
+//! invalid bytes after a complete value are only logged, and the connection is not reused; the client receives the complete value.
 
 use super::event::{BodyEvent, BodyStep, HeadEvent, InvalidBody};
 use super::{BodyFraming, Encoded, Protocol};
@@ -15,19 +15,19 @@ use crate::reply::{FieldLine, HeadWriter, Limits, ReplyError, ReplyHead};
 use crate::request::Method;
 use crate::{Span, StatusCode, parse_decimal};
 
-/// The command in front of a key.
+/// The command before a key.
 const COMMAND: &[u8] = b"get ";
 
 /// The beginning of the first line of a value.
 const VALUE: &[u8] = b"VALUE ";
 
-/// The whole response where the key is not known.
+/// The complete response for an unknown key.
 const NOT_FOUND: &[u8] = b"END";
 
-/// The bytes behind a value.
+/// The bytes after a value.
 const END: &[u8] = b"\r\nEND\r\n";
 
-/// The key as it is sent: control bytes, spaces and percent signs are escaped, as in nginx.
+/// Escapes a key for sending: control bytes, spaces and percent signs, as in nginx.
 #[must_use]
 pub fn escaped(key: &[u8]) -> Vec<u8> {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
@@ -43,8 +43,7 @@ pub fn escaped(key: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A request for the value of a key. Its flags are compared with `gzip_flag`: where they share a bit, the value is
-/// compressed by gzip.
+/// Encodes a request for the value of a key. A value is gzip-compressed if its flags share a bit with `gzip_flag`.
 #[must_use]
 pub fn get(key: &[u8], gzip_flag: u64) -> Encoded {
     let head = [COMMAND, &escaped(key), b"\r\n"].concat();
@@ -52,7 +51,7 @@ pub fn get(key: &[u8], gzip_flag: u64) -> Encoded {
     Encoded { protocol, head, target: Span::EMPTY, framing: BodyFraming::Plain }
 }
 
-/// The key in a request that [`get`] made.
+/// Extracts the key from a request that [`get`] encoded.
 pub(super) fn key(head: &[u8]) -> &[u8] {
     let key = head.strip_prefix(COMMAND).unwrap_or_default();
     key.strip_suffix(b"\r\n").unwrap_or_default()
@@ -61,31 +60,31 @@ pub(super) fn key(head: &[u8]) -> &[u8] {
 /// See [`crate::gateway::Decoder`].
 #[derive(Debug)]
 pub struct Decoder {
-    /// As it was sent.
+    /// The key as sent, escaped.
     key: Vec<u8>,
     gzip_flag: u64,
     head_max: u32,
-    /// Whether the value is not wanted (HEAD).
+    /// Whether the client does not need the value (HEAD).
     is_bare: bool,
     keeps: bool,
     place: LinePart,
-    /// The header section that was made, until it is taken.
+    /// The generated header section, until the caller takes it.
     written: Vec<u8>,
     is_missing: bool,
-    /// Words for the log.
+    /// Text for the log.
     note: Option<&'static str>,
 }
 
-/// The element that the next byte belongs to.
+/// Element of the response that the next byte belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LinePart {
     /// The first line.
     Line,
-    /// The value, of which this many bytes are left.
+    /// The value, with this many bytes remaining.
     Value(u64),
-    /// [`END`], of which this many bytes were there.
+    /// [`END`], with this many bytes received.
     Trailer(usize),
-    /// The end has been reported.
+    /// The end was reported.
     Over,
 }
 
@@ -130,7 +129,7 @@ impl Decoder {
         Ok(HeadEvent::Written(line_feed as u32 + 1))
     }
 
-    /// Reads the line of a value behind its first word: its length, and whether it is compressed.
+    /// Parses a value line after its first word. Returns the length and whether the value is compressed.
     fn value(&self, rest: &[u8]) -> Result<(u64, bool), ReplyError> {
         let rest = rest.strip_prefix(&*self.key).ok_or(ReplyError::MemcachedKey)?;
         let rest = rest.strip_prefix(b" ").ok_or(ReplyError::MemcachedResponse)?;
@@ -139,7 +138,7 @@ impl Decoder {
         if flags.contains(&0) {
             return Err(ReplyError::MemcachedResponse);
         }
-        // nginx reads them only where they are needed.
+        // nginx parses the flags only if it needs them.
         let is_gzip = match self.gzip_flag {
             0 => false,
             flag => parse_decimal(flags).ok_or(ReplyError::MemcachedFlags)? & flag != 0,
@@ -157,7 +156,7 @@ impl Decoder {
 
     pub(super) fn body(&mut self, input: &[u8]) -> Result<BodyStep, InvalidBody> {
         if self.is_bare && matches!(self.place, LinePart::Value(_) | LinePart::Trailer(_)) {
-            // Bytes that follow would be taken for the next response.
+            // Without this check the bytes of the value would be parsed as the next response.
             self.keeps = is_whole(self.place, input);
             return Ok(self.ended(input.len()));
         }
@@ -226,7 +225,7 @@ impl Decoder {
     }
 }
 
-/// Whether the rest of a response is all that is here.
+/// Whether `input` is exactly the remaining part of the response.
 fn is_whole(place: LinePart, input: &[u8]) -> bool {
     match place {
         LinePart::Value(left) => {
@@ -238,7 +237,7 @@ fn is_whole(place: LinePart, input: &[u8]) -> bool {
     }
 }
 
-/// The header section that stands for a response.
+/// Writes the HTTP header section for a response.
 fn section(status_text: &[u8], length: u64, is_gzip: bool) -> Result<(Vec<u8>, ReplyHead), ReplyError> {
     let status = if status_text.starts_with(b"2") { StatusCode::OK } else { StatusCode::NOT_FOUND };
     let mut writer = HeadWriter::new(status, status_text, 96)?;
@@ -272,7 +271,7 @@ mod tests {
         }
     }
 
-    /// The flag, a line, and its status, length and whether it is compressed.
+    /// `gzip_flag`; a line; its status, length, and whether the value is compressed.
     type Line<'t> = (u64, &'t str, Result<(u16, u64, bool), ReplyError>);
 
     #[test]
@@ -321,10 +320,11 @@ mod tests {
         assert_eq!(long.head(&mut ReplyHead::new(), &[b'x'; 64]), Err(ReplyError::HeadTooLong));
     }
 
-    /// The line, what follows it, the body in that, and the end as [`decoded`] has it.
+    /// The line, the following bytes, the body in them, and the end as [`decoded`] returns it.
     type Row<'t> = (&'t str, &'t str, &'t str, Option<(bool, bool)>);
 
-    /// The body, whether the connection is kept alive, and whether the trailer is wrong; `None` before the end.
+    /// Returns the body, whether the connection is reusable, and whether the trailer is invalid; the last two are `None` before the
+    /// end.
     fn decoded(method: Method, line: &str, rest: &[u8], piece: usize) -> (Vec<u8>, Option<(bool, bool)>) {
         let mut decoder = decoder(0, method);
         decoder.head(&mut ReplyHead::new(), line.as_bytes()).expect("a good line");
@@ -369,7 +369,7 @@ mod tests {
                 assert_eq!(found, (body.as_bytes().to_vec(), *end), "{rest:?} in pieces of {piece}");
             }
         }
-        // More than the response in one piece is nginx's wrong trailer.
+        // Excess bytes in the same piece count as a wrong trailer, as in nginx.
         let more = decoded(Method::Get, five, b"hello\r\nEND\r\nVALUE", 100);
         assert_eq!(more, (b"hello".to_vec(), Some((false, true))));
     }

@@ -1,10 +1,9 @@
-//! The protocols that servers behind this one speak: a request becomes bytes, and bytes become events of a response.
+//! The protocols of upstreams: requests are encoded to bytes, and the bytes of responses are decoded to events.
 //!
-//! Main types: the encoder of each protocol and the decoder. An encoder ([`Encoder`] for HTTP, [`fastcgi::Encoder`],
-//! [`scgi::Encoder`], [`uwsgi::Encoder`], [`memcached::get`]) makes an [`Encoded`] of the parts of a request. [`Decoder`]
-//! takes received bytes and returns ranges of them. No byte of a body is copied here. The decoder is a closed enum, and a
-//! protocol is a variant with a separate directory: no box and no dynamic call for a request. The caller handles
-//! connections, timeouts and the choice of a server.
+//! Main types: an encoder per protocol, and the decoder. An encoder ([`Encoder`] for HTTP, [`fastcgi::Encoder`], [`scgi::Encoder`],
+//! [`uwsgi::Encoder`], [`memcached::get`]) makes an [`Encoded`] from the parts of a request. [`Decoder`] receives bytes and returns
+//! ranges of them; it copies no byte of a body. The decoder is a closed enum with one variant per protocol: HTTP/1 needs no box,
+//! and no call is dynamic. The caller handles connections, timeouts and the choice of a server.
 
 mod encoded;
 mod event;
@@ -23,22 +22,22 @@ use std::ops::Range;
 use crate::reply::{Limits, ReplyError, ReplyHead};
 use crate::request::{BodyLength, Method};
 
-/// The encoder of a request of HTTP, by version. Call [`begin`](Self::begin), then [`field`](Self::field) and
-/// [`body`](Self::body) in the order of the fields, then [`end`](Self::end).
+/// Encoder of an HTTP request, by version. Call [`begin`](Self::begin), then [`field`](Self::field) and [`body`](Self::body) in the
+/// order of the fields, then [`end`](Self::end).
 ///
-/// The caller has made sure that no part can end a line: methods and names are tokens, targets and values have no control
-/// bytes but tabs.
+/// The caller ensures that no part contains a line end: methods and names are tokens, targets and values have no control bytes
+/// except tabs.
 #[derive(Clone, Debug)]
 pub enum Encoder {
     /// HTTP/1.0 and 1.1.
     Http1(http1::Encoder),
-    /// HTTP/2; it is larger than the other, which is moved more often.
+    /// HTTP/2; boxed, because it is larger than the HTTP/1 encoder, which is moved more often.
     Http2(Box<http2::Encoder>),
 }
 
 impl Encoder {
-    /// Begins with the method and the target, which `target` appends to the bytes that it is given. Returns whether there
-    /// is a target; without one the request must not be sent.
+    /// Begins with the method and the target; `target` appends the target to its argument. Returns whether the target is not empty;
+    /// a request without a target must not be sent.
     pub fn begin(&mut self, method: &[u8], target: impl FnOnce(&mut Vec<u8>)) -> bool {
         match self {
             Self::Http1(encoder) => encoder.begin(method, target),
@@ -46,7 +45,7 @@ impl Encoder {
         }
     }
 
-    /// Adds a field. HTTP/2 has none about connections: they are left out there.
+    /// Adds a field. HTTP/2 omits fields about connections.
     #[inline]
     pub fn field(&mut self, name: &[u8], value: &[u8]) {
         match self {
@@ -55,7 +54,7 @@ impl Encoder {
         }
     }
 
-    /// Sets the length of the body and adds the fields about it. Without this call there is no body.
+    /// Sets the length of the body and adds the fields for it. Without this call the request has no body.
     pub fn body(&mut self, length: BodyLength) {
         match self {
             Self::Http1(encoder) => encoder.body(length),
@@ -73,10 +72,10 @@ impl Encoder {
     }
 }
 
-/// The decoder of one response, by the protocol that the server speaks.
+/// Decoder of one response, by the protocol of the upstream.
 #[derive(Debug)]
 pub enum Decoder {
-    /// HTTP/1.0 and 1.1 (RFC 9112), scripts, and what became of the frames of HTTP/2.
+    /// HTTP/1.0 and 1.1 (RFC 9112), CGI responses, and the text of converted HTTP/2 frames.
     Http1(http1::Decoder),
     /// FastCGI.
     FastCgi(Box<fastcgi::Decoder>),
@@ -85,7 +84,7 @@ pub enum Decoder {
 }
 
 impl Decoder {
-    /// One for the response to a request with `method`, as it was sent.
+    /// Creates a decoder for the response to a request with `method`, as it was sent.
     #[must_use]
     pub fn new(request: &Encoded, method: Method, limits: Limits) -> Self {
         match request.protocol {
@@ -100,14 +99,14 @@ impl Decoder {
         }
     }
 
-    /// One for the response to a request of HTTP/1 that was written elsewhere.
+    /// Creates a decoder for the response to an HTTP/1 request that another component encoded.
     #[must_use]
     pub fn http1(method: Method, limits: Limits) -> Self {
         Self::Http1(http1::Decoder::new(method, limits))
     }
 
-    /// Takes received bytes out of a framing that the header section has too, in place, and returns where they are then.
-    /// Each received byte passes through here once until [`Decoder::head`] has returned a header section.
+    /// Removes, in place, a framing that encloses the header section too, and returns the range of the remaining bytes. Each
+    /// received byte passes through this function once until [`Decoder::head`] has returned a header section.
     ///
     /// # Errors
     /// [`ReplyError`]; the connection must be closed.
@@ -118,7 +117,7 @@ impl Decoder {
         }
     }
 
-    /// Reads the head from the start of `input`, which is out of [`Decoder::unframe`]; `head` is new or was cleared.
+    /// Parses the head at the start of `input`, which [`Decoder::unframe`] returned; `head` is new or cleared.
     ///
     /// # Errors
     /// [`ReplyError`]; the connection must be closed.
@@ -130,7 +129,7 @@ impl Decoder {
         }
     }
 
-    /// Takes the next bytes behind the head: those that came with it, then new ones as received. Call until
+    /// Processes the next bytes after the head: first those received with it, then newly received bytes. Call until
     /// [`BodyEvent::More`] (then with new bytes) or [`BodyEvent::End`].
     ///
     /// # Errors
@@ -144,8 +143,8 @@ impl Decoder {
         }
     }
 
-    /// Whether the body ends within these bytes, which are the next ones: it can be taken as a whole then. False where
-    /// that would cost as much to find out as to decode them.
+    /// Whether the body ends within `input`, which are the next bytes, so that it can be processed in one step. Returns false where
+    /// this check would cost as much as decoding.
     #[must_use]
     pub fn ends_within(&self, input: &[u8]) -> bool {
         match self {
@@ -155,7 +154,7 @@ impl Decoder {
         }
     }
 
-    /// Bytes of the body that are still to come, where that is known.
+    /// Remaining bytes of the body, if known.
     #[must_use]
     pub fn left(&self) -> Option<u64> {
         match self {
@@ -175,7 +174,7 @@ impl Decoder {
         }
     }
 
-    /// The connection has ended. True where that is the end of the body, false where bytes are missing.
+    /// Notes the end of the connection. Returns whether that is the valid end of the body; false if bytes are missing.
     #[must_use]
     pub fn close(&mut self) -> bool {
         match self {
@@ -185,7 +184,7 @@ impl Decoder {
         }
     }
 
-    /// Whether the server lets the connection be used for another request.
+    /// Whether the connection can be reused for another request.
     #[must_use]
     pub fn keeps(&self) -> bool {
         match self {
@@ -195,7 +194,7 @@ impl Decoder {
         }
     }
 
-    /// The fields behind the body that may stand there ([`crate::framing::may_be_trailer`]): name and value.
+    /// Names and values of the trailer fields that are allowed as trailers ([`crate::framing::may_be_trailer`]).
     #[must_use]
     pub fn trailers(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         match self {
@@ -204,7 +203,7 @@ impl Decoder {
         }
     }
 
-    /// The server's messages beside the response since the last call, for the log.
+    /// Takes the server's messages for the log received since the last call.
     pub fn take_messages(&mut self) -> Option<Vec<u8>> {
         match self {
             Self::Http1(_) | Self::Memcached(_) => None,
@@ -220,7 +219,7 @@ impl Decoder {
         }
     }
 
-    /// The key that the server does not know, when the head has said so.
+    /// The key that the server does not have, if the head reported this.
     #[must_use]
     pub fn missing_key(&self) -> Option<&[u8]> {
         match self {
@@ -229,7 +228,7 @@ impl Decoder {
         }
     }
 
-    /// Words for the log about the end of a body that is complete nevertheless.
+    /// Takes a text for the log about an invalid end after a complete body.
     pub fn take_note(&mut self) -> Option<&'static str> {
         match self {
             Self::Http1(_) | Self::FastCgi(_) => None,
@@ -238,8 +237,7 @@ impl Decoder {
     }
 }
 
-/// Puts the next part of a body behind those before it, in place. Whichever is shorter is moved, over the framing between
-/// them; the first part stays where it is.
+/// Joins the next range of a body to the range before it, in place. The shorter range is moved over the framing between them.
 pub fn join(bytes: &mut [u8], body: &mut Range<usize>, part: Range<usize>) {
     debug_assert!(body.end <= part.start, "parts come in order");
     let (len, part_len) = (body.len(), part.len());

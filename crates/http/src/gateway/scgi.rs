@@ -1,17 +1,17 @@
-//! The requests to servers that speak SCGI 1 (<https://python.ca/scgi/protocol.txt>): parameters as one netstring, and the
-//! body behind it. `CONTENT_LENGTH` is the first one, and `SCGI` has to be among them. The response is that of a script.
+//! Encoder for SCGI 1 requests (<https://python.ca/scgi/protocol.txt>): parameters as one netstring, then the body.
+//! `CONTENT_LENGTH` is the first parameter, and `SCGI` is required. The response is a CGI response.
 
 use super::{BodyFraming, Encoded, Protocol};
 use crate::{Span, push_decimal};
 
-/// The encoder of one request. Call [`param`](Self::param) for each parameter, then [`end`](Self::end).
+/// Encoder of one request. Call [`param`](Self::param) for each parameter, then [`end`](Self::end).
 #[derive(Clone, Debug)]
 pub struct Encoder {
     params: Vec<u8>,
 }
 
 impl Encoder {
-    /// A request with a body of this length.
+    /// Creates a request with a body of this length.
     #[must_use]
     pub fn new(length: u64) -> Self {
         let mut params = b"CONTENT_LENGTH\0".to_vec();
@@ -20,7 +20,7 @@ impl Encoder {
         Self { params }
     }
 
-    /// Adds a parameter. A zero byte would end it early, so it becomes a blank.
+    /// Adds a parameter. A zero byte is replaced by a space, because it would end the parameter early.
     pub fn param(&mut self, name: &[u8], value: &[u8]) {
         for part in [name, value] {
             self.params.extend(part.iter().map(|byte| if *byte == 0 { b' ' } else { *byte }));

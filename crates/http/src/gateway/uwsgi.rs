@@ -1,21 +1,21 @@
-//! The requests to servers that speak uwsgi (<https://uwsgi-docs.readthedocs.io/en/latest/Protocol.html>): a header of four
-//! bytes, parameters, and the body behind them. The response is that of a script.
+//! Encoder for uwsgi requests (<https://uwsgi-docs.readthedocs.io/en/latest/Protocol.html>): a header of four bytes, parameters,
+//! then the body. The response is a CGI response.
 
 use super::{BodyFraming, Encoded, Protocol};
 use crate::Span;
 
-/// The encoder of one request. Call [`param`](Self::param) for each parameter, then [`end`](Self::end).
+/// Encoder of one request. Call [`param`](Self::param) for each parameter, then [`end`](Self::end).
 #[derive(Clone, Debug)]
 pub struct Encoder {
     bytes: Vec<u8>,
     is_short: bool,
 }
 
-/// Bytes before the parameters: the first modifier, their length, the second modifier.
+/// Length of the header before the parameters: first modifier, length, second modifier.
 const HEADER_LEN: usize = 4;
 
 impl Encoder {
-    /// A request with these modifiers, which select the language in a server of several.
+    /// Creates a request with these modifiers, which select the language of a server that supports several.
     #[must_use]
     pub fn new(modifier1: u8, modifier2: u8) -> Self {
         Self { bytes: vec![modifier1, 0, 0, modifier2], is_short: true }
@@ -30,12 +30,12 @@ impl Encoder {
         }
     }
 
-    /// Adds bytes behind the parameters (`uwsgi_string`).
+    /// Appends bytes after the parameters (`uwsgi_string`).
     pub fn string(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Ends the parameters; `None` where they are longer than the protocol can tell.
+    /// Ends the parameters; `None` if their length exceeds the length fields of the protocol.
     #[must_use]
     pub fn end(mut self) -> Option<Encoded> {
         let len = u16::try_from(self.bytes.len() - HEADER_LEN).ok().filter(|_| self.is_short)?;

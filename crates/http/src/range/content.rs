@@ -1,4 +1,4 @@
-//! Reading `Content-Range` (RFC 9110 section 14.4).
+//! Parsing of `Content-Range` (RFC 9110 section 14.4).
 
 use super::{ByteRange, number};
 use crate::reply::ReplyHead;
@@ -7,36 +7,36 @@ use crate::request::HeaderId;
 /// The value of `Content-Range`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentRange {
-    /// `bytes 0-4/10`: the position of the part, and the length of the whole if known (`bytes 0-4/*`).
+    /// `bytes 0-4/10`: the range, and the complete length if known (otherwise `bytes 0-4/*`).
     Part {
-        /// The part.
+        /// The range.
         range: ByteRange,
         /// The complete length.
         size: Option<u64>,
     },
-    /// `bytes */10` of a 416: how much there is.
+    /// `bytes */10` of a 416: the complete length.
     Unsatisfied {
         /// The complete length.
         size: u64,
     },
 }
 
-/// Why the parts of a response cannot be placed.
+/// Reason why a partial response cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentRangeError {
-    /// No such field.
+    /// The field is absent.
     Missing,
-    /// More than one, which is ambiguous.
+    /// The field occurs more than once, which is ambiguous.
     Repeated,
-    /// Another unit than bytes, or no range.
+    /// Another unit than bytes, or an invalid range.
     Invalid,
-    /// The body is said to have another length than the range.
+    /// `Content-Length` differs from the length of the range.
     LengthDiffers,
 }
 
 impl ContentRange {
-    /// Reads a value; `None` when it is no range of bytes. The unit has no case; as in nginx blanks are let pass
-    /// between the parts.
+    /// Parses a value; `None` if it is not a byte range. The unit is case-insensitive; as in nginx, spaces between the elements are
+    /// accepted.
     #[must_use]
     pub fn parse(value: &[u8]) -> Option<Self> {
         let (unit, rest) = value.split_at_checked(6)?;
@@ -56,18 +56,18 @@ impl ContentRange {
         let (first, rest) = number(range)?;
         let last = crate::bytes::trim_ows(crate::bytes::trim_ows(rest).strip_prefix(b"-")?);
         let last = crate::parse_decimal(last)?;
-        // Section 14.4: such a field must not be used to put parts together.
+        // Section 14.4: such a range must not be used to combine partial responses.
         if last < first || size.is_some_and(|size| size <= last) {
             return None;
         }
-        // Numbers end at i64::MAX, so one more is no overflow.
+        // Numbers are at most i64::MAX, so the addition cannot overflow.
         Some(Self::Part { range: ByteRange { start: first, end: last + 1 }, size })
     }
 
-    /// Reads the field of a 206 and checks it against `Content-Length`, if present.
+    /// Parses the field of a 206 and checks it against `Content-Length`, if present.
     ///
     /// # Errors
-    /// [`ContentRangeError`]; the response must not be stored, nor taken for the requested part.
+    /// [`ContentRangeError`]; the response must not be stored or used as the requested range.
     pub fn of_part(head: &ReplyHead, buf: &[u8]) -> Result<(ByteRange, Option<u64>), ContentRangeError> {
         let mut values = head.all(buf, HeaderId::ContentRange);
         let value = values.next().ok_or(ContentRangeError::Missing)?;

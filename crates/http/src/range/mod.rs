@@ -1,8 +1,8 @@
-//! Range requests (RFC 9110 section 14), read as nginx's range filter reads them.
+//! Range requests (RFC 9110 section 14), parsed like in nginx's range filter.
 //!
-//! [`parse`] turns the value of `Range` into byte ranges of one representation, [`if_range_matches`] returns whether it
-//! applies. Parts of a multi-range response are in [`multipart`]. [`ContentRange`] reads the range of an upstream's
-//! response, [`RangeSet`] records the present parts. Body bytes are the caller's business.
+//! [`parse`] converts the value of `Range` into byte ranges of one representation; [`if_range_matches`] decides whether `Range`
+//! applies. [`multipart`] frames the parts of a multi-range response. [`ContentRange`] parses the range of an upstream's response,
+//! [`RangeSet`] records stored ranges. The caller handles body bytes.
 
 mod content;
 pub mod multipart;
@@ -14,7 +14,7 @@ pub use set::{RangeSet, TooManyRanges};
 use crate::conditional::{Comparison, Validators, tags_match};
 use crate::{bytes, date};
 
-/// A piece of a representation, half-open.
+/// A half-open byte range of a representation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteRange {
     /// Offset of the first byte.
@@ -32,11 +32,11 @@ impl ByteRange {
     }
 }
 
-/// The response to a request with `Range`.
+/// Response to a request with `Range`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeOutcome {
-    /// 200 with everything: another unit, more ranges than allowed, or ranges that overlap so much that their sum
-    /// exceeds the representation.
+    /// 200 with the complete representation: another unit, too many ranges, or overlapping ranges whose sum exceeds the
+    /// representation.
     Whole,
     /// 206 with the ranges.
     Partial,
@@ -44,14 +44,14 @@ pub enum RangeOutcome {
     NotSatisfiable,
 }
 
-/// nginx's default of `max_ranges`; without the directive the size check below is the limit.
+/// nginx's default of `max_ranges`; by default only the size check below limits the ranges.
 pub const MAX_RANGES_DEFAULT: u32 = i32::MAX as u32;
 
 /// Parses the value of `Range` for a representation of `size` bytes into `out` (cleared first; empty unless the
 /// outcome is [`RangeOutcome::Partial`]).
 ///
-/// As in nginx, a malformed list after `bytes=` is 416 rather than ignored. An empty range from 0 on (a request for a
-/// part of an empty file) makes the response whole.
+/// As in nginx, a malformed list after `bytes=` leads to 416; it is not ignored. An empty range that starts at 0 (in a request for
+/// an empty file) leads to the complete representation.
 pub fn parse(value: &[u8], size: u64, max_ranges: u32, out: &mut Vec<ByteRange>) -> RangeOutcome {
     out.clear();
     let Some((unit, list)) = value.split_at_checked(6) else { return RangeOutcome::Whole };
@@ -75,8 +75,8 @@ fn parse_list(list: &[u8], size: u64, max_ranges: u32, out: &mut Vec<ByteRange>)
                 return RangeOutcome::Whole;
             }
             out.push(ByteRange { start, end });
-            // Cannot overflow before the ranges run out: each is at most `size`, which is below 2^63, and the
-            // sum is compared when it first exceeds it.
+            // The sum cannot overflow before the return: each range is at most `size`, which is below 2^63, and the sum is compared
+            // with `size` after each addition.
             total = total.saturating_add(end - start);
         } else if start == 0 {
             return RangeOutcome::Whole;
@@ -89,7 +89,7 @@ fn parse_list(list: &[u8], size: u64, max_ranges: u32, out: &mut Vec<ByteRange>)
     }
 }
 
-/// One element of the list.
+/// One element of the list of ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spec {
     /// `5-` or `5-9`.
@@ -99,7 +99,7 @@ enum Spec {
 }
 
 impl Spec {
-    /// Start and end in a representation of `size` bytes; empty when the end is not above the start.
+    /// Start and end in a representation of `size` bytes; the range is empty if end <= start.
     fn resolve(self, size: u64) -> (u64, u64) {
         match self {
             Self::From { first, last: None } => (first, size),
@@ -109,7 +109,7 @@ impl Spec {
     }
 }
 
-/// Spaces may stand around the numbers and the hyphen, but not inside `-5`, as in nginx.
+/// Parses one element. As in nginx, spaces are allowed around the numbers and the hyphen, but not inside `-5`.
 fn parse_spec(item: &[u8]) -> Option<Spec> {
     let item = skip_spaces(item);
     if let Some(suffix) = item.strip_prefix(b"-") {
@@ -125,7 +125,7 @@ fn parse_spec(item: &[u8]) -> Option<Spec> {
     skip_spaces(rest).is_empty().then_some(Spec::From { first, last: Some(last) })
 }
 
-/// The number at the start of `text`, and the rest; `None` above `i64::MAX`.
+/// Splits `text` into the number at its start and the remaining text; `None` above `i64::MAX`.
 fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (digits, rest) = text.split_at(digits);
@@ -136,9 +136,9 @@ fn skip_spaces(text: &[u8]) -> &[u8] {
     &text[text.iter().take_while(|&&byte| byte == b' ').count()..]
 }
 
-/// Whether `If-Range` lets `Range` apply (RFC 9110 section 13.1.5): a strong entity tag that is equal, or a date
-/// that is exactly the modification time. nginx also accepts an equal weak tag; the RFC forbids it, because two
-/// byte sequences may share one.
+/// Whether `If-Range` allows `Range` (RFC 9110 section 13.1.5): an equal strong entity tag, or a date equal to the modification
+/// time. nginx also accepts an equal weak tag; the RFC forbids it, because representations with different bytes may share a weak
+/// tag.
 #[must_use]
 pub fn if_range_matches(value: &[u8], validators: Validators<'_>) -> bool {
     if value.len() >= 2 && value.ends_with(b"\"") {
@@ -273,7 +273,7 @@ mod tests {
     }
 
     proptest! {
-        /// Marks each byte that each range covers, the slow way.
+        /// The model marks each byte of each range.
         #[test]
         fn agrees_with_a_naive_model(
             size in 0u64..40,

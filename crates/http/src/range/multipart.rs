@@ -1,4 +1,4 @@
-//! Framing of `multipart/byteranges` (RFC 9110 section 14.6), byte for byte as nginx writes it.
+//! Framing of `multipart/byteranges` (RFC 9110 section 14.6), with the same bytes as nginx.
 //!
 //! ```text
 //! CRLF --boundary CRLF Content-Type: .. CRLF Content-Range: .. CRLF CRLF  data     for each range
@@ -8,10 +8,10 @@
 use super::{ByteRange, push_content_range};
 use crate::bytes::decimal_len;
 
-/// The digits of nginx's boundary: a counter, padded.
+/// Length of nginx's boundary: a counter, padded with zeros.
 pub const BOUNDARY_LEN: usize = 20;
 
-/// Boundary, type and size of one multi-range response.
+/// Boundary, content type and size for one multi-range response.
 #[derive(Clone, Copy, Debug)]
 pub struct Multipart<'a> {
     boundary: [u8; BOUNDARY_LEN],
@@ -20,8 +20,8 @@ pub struct Multipart<'a> {
 }
 
 impl<'a> Multipart<'a> {
-    /// `boundary` must not occur in the data: nginx takes a counter that starts at a random number. `content_type`
-    /// is that of the representation, with its charset, and may be empty; `size` is its length.
+    /// `boundary` must not occur in the data; nginx uses a counter that starts at a random number. `content_type` is the type of
+    /// the representation with its charset, and may be empty; `size` is its length.
     #[must_use]
     pub fn new(boundary: u64, content_type: &'a [u8], size: u64) -> Self {
         let mut text = [b'0'; BOUNDARY_LEN];
@@ -33,7 +33,7 @@ impl<'a> Multipart<'a> {
         Self { boundary: text, content_type, size }
     }
 
-    /// Appends the value of the response's own `Content-Type`.
+    /// Appends the value of `Content-Type` for the response.
     pub fn push_content_type(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"multipart/byteranges; boundary=");
         out.extend_from_slice(&self.boundary);
@@ -59,7 +59,7 @@ impl<'a> Multipart<'a> {
         out.extend_from_slice(b"--\r\n");
     }
 
-    /// Length of the whole body: for `Content-Length`.
+    /// Length of the complete body, for `Content-Length`.
     #[must_use]
     pub fn total_len(&self, ranges: &[ByteRange]) -> u64 {
         let parts = ranges.iter().map(|&range| self.part_len(range) + range.len());

@@ -1,31 +1,31 @@
-//! [`RangeSet`]: which bytes of a representation are there, for a cache that stores parts.
+//! [`RangeSet`]: the stored byte ranges of a representation, for a cache of partial responses.
 //!
-//! Ranges that touch are merged, so the set has at most one more range than there are holes. [`crate::validator`]
-//! decides whether parts belong together.
+//! Adjacent and overlapping ranges are merged, so the set has at most one more range than there are holes. [`crate::validator`]
+//! decides whether ranges belong to the same representation.
 
 use super::ByteRange;
 
-/// Bytes that are there: ranges in order, with at least one byte missing between two of them.
+/// Stored bytes: ranges in order, with at least one missing byte between two ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RangeSet {
     ranges: Vec<ByteRange>,
 }
 
-/// Why a range was not taken up: the set would have more ranges than the caller allows.
+/// A range was not added: the set would exceed the caller's maximum number of ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyRanges;
 
 impl RangeSet {
-    /// An empty set.
+    /// Creates an empty set.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A set made from stored ranges in any order; empty ones are skipped.
+    /// Creates a set from ranges in any order; empty ranges are skipped.
     ///
     /// # Errors
-    /// [`TooManyRanges`] as soon as it would have more than `ranges_max`.
+    /// [`TooManyRanges`] if the set would have more than `ranges_max`.
     pub fn from_ranges(
         ranges: impl IntoIterator<Item = ByteRange>,
         ranges_max: usize,
@@ -41,28 +41,28 @@ impl RangeSet {
         &self.ranges
     }
 
-    /// Whether nothing is there.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// How many bytes are there.
+    /// Number of stored bytes.
     #[must_use]
     pub fn covered(&self) -> u64 {
         self.ranges.iter().map(|range| range.len()).sum()
     }
 
-    /// Adds a range; one that touches others becomes one with them.
+    /// Adds a range and merges it with adjacent and overlapping ranges.
     ///
     /// # Errors
-    /// [`TooManyRanges`] when it touches none and there are `ranges_max` already; the set is unchanged then. An origin
-    /// that sends byte by byte must not make the table of an entry grow without bounds.
+    /// [`TooManyRanges`] if the range cannot be merged and the set already has `ranges_max` ranges; the set is unchanged then. An
+    /// origin that sends single bytes must not make the table of an entry grow without limit.
     pub fn insert(&mut self, range: ByteRange, ranges_max: usize) -> Result<(), TooManyRanges> {
         if range.start >= range.end {
             return Ok(());
         }
-        // The ranges that end before it and those that start behind it stay; ranges between touch it.
+        // Ranges that end before this range or start after it are unchanged; ranges between these are merged with it.
         let first = self.ranges.partition_point(|other| other.end < range.start);
         let last = self.ranges.partition_point(|other| other.start <= range.end);
         let touched = self.ranges.get(first..last).unwrap_or_default();
@@ -77,7 +77,7 @@ impl RangeSet {
         Ok(())
     }
 
-    /// Takes everything from `size` on away: the representation turned out to be shorter.
+    /// Removes all bytes from offset `size` on: the representation is shorter than expected.
     pub fn truncate(&mut self, size: u64) {
         self.ranges.retain(|range| range.start < size);
         if let Some(last) = self.ranges.last_mut() {
@@ -85,26 +85,26 @@ impl RangeSet {
         }
     }
 
-    /// Whether all of `range` is there.
+    /// Whether all bytes of `range` are stored.
     #[must_use]
     pub fn contains(&self, range: ByteRange) -> bool {
         range.start >= range.end || self.present_from(range.start) >= range.end - range.start
     }
 
-    /// How many bytes are there without a gap from `at` on: the bytes that can be served before a gap.
+    /// Number of contiguous stored bytes from `at` on.
     #[must_use]
     pub fn present_from(&self, at: u64) -> u64 {
         let index = self.ranges.partition_point(|range| range.end <= at);
         self.ranges.get(index).filter(|range| range.start <= at).map_or(0, |range| range.end - at)
     }
 
-    /// The parts of `wanted` that are missing, in order.
+    /// The missing subranges of `wanted`, in order.
     pub fn holes(&self, wanted: ByteRange) -> impl Iterator<Item = ByteRange> + '_ {
         self.holes_joined(wanted, 0)
     }
 
-    /// The parts of `wanted` to ask the origin for, in order. Two holes are one request when fewer than `gap_max` bytes
-    /// between them are there: asking once more costs a round trip, fetching those again only bytes.
+    /// The subranges of `wanted` to request from the origin, in order. Two holes are combined into one request if fewer than
+    /// `gap_max` stored bytes are between them: a further request costs a round trip, refetching the gap only bytes.
     pub fn holes_joined(&self, wanted: ByteRange, gap_max: u64) -> impl Iterator<Item = ByteRange> + '_ {
         let mut index = self.ranges.partition_point(|range| range.end <= wanted.start);
         let mut at = wanted.start;
@@ -124,7 +124,7 @@ impl RangeSet {
                     at = wanted.end;
                     return Some(ByteRange { start, end: wanted.end });
                 };
-                // A part at the end of the requested range is no gap between two holes.
+                // A stored range at the end of `wanted` is not between two holes.
                 let is_gap = range.end < wanted.end && range.len() < gap_max;
                 if !is_gap {
                     at = range.start;
@@ -229,7 +229,7 @@ mod tests {
     }
 
     proptest! {
-        /// Compares with a table of bytes.
+        /// Compares with a table of single bytes.
         #[test]
         fn agrees_with_a_naive_model(
             inserts in proptest::collection::vec((0u64..40, 0u64..12), 0..12),
@@ -250,7 +250,7 @@ mod tests {
             prop_assert_eq!(&holes, &missing);
             prop_assert_eq!(found.contains(range(start, end)), missing.is_empty());
 
-            // Joined holes cover what is missing, begin and end with a missing byte, and are never more.
+            // Joined holes cover all missing bytes, begin and end with a missing byte, and are not more than the single holes.
             let joined: Vec<ByteRange> = found.holes_joined(range(start, end), gap_max).collect();
             prop_assert!(joined.len() <= found.holes(range(start, end)).count());
             prop_assert!(joined.windows(2).all(|pair| pair[0].end < pair[1].start));

@@ -1,29 +1,29 @@
-//! Why an upstream's response head is refused, and nginx's words for it.
+//! Errors in an upstream's response head, and nginx's log messages for them.
 
 use crate::request::HeaderId;
 
-/// Why a response head is refused. The upstream is at fault in every case: the client gets 502 or the next upstream is
-/// tried. The connection must be closed, since the start of the next response is unknown.
+/// Reason to refuse a response head. The upstream is always at fault: the client gets 502, or the next upstream is tried. The
+/// connection must be closed, since the start of the next response is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyError {
-    /// The line starts with `HTTP/` and is not a status line. nginx continues as with HTTP/0.9 and makes the head a
-    /// part of the body; a server that writes this much of a status line does not speak HTTP/0.9. A status below 100
-    /// and control bytes in the reason belong here too.
+    /// The line starts with `HTTP/` but is not a status line. nginx continues as with HTTP/0.9 and treats the head as body; a
+    /// server that sends `HTTP/` does not speak HTTP/0.9. A status below 100 and control bytes in the reason are also reported as
+    /// this error.
     InvalidStatusLine,
-    /// A carriage return that no line feed follows.
+    /// A carriage return without a line feed after it.
     BareCr,
     /// A field line that starts with white space (obs-fold).
     ObsoleteFolding,
-    /// A space, tab or control byte in a field name, among them white space before the colon.
+    /// A space, tab or control byte in a field name, including white space before the colon.
     InvalidByteInName,
-    /// A field line that starts with its colon.
+    /// A field line that starts with a colon.
     EmptyName,
     /// NUL in a field value.
     NulInValue,
-    /// A second field of a name that decides where the body ends.
+    /// A repeated field whose value determines the end of the body.
     Duplicate(HeaderId),
-    /// `Content-Length` is not a plain decimal number. A list of equal numbers is one too: nginx refuses it, and
-    /// RFC 9112 section 6.3 allows that.
+    /// `Content-Length` is not a plain decimal number. This includes a list of equal numbers: nginx refuses it, and RFC 9112
+    /// section 6.3 permits that.
     InvalidContentLength,
     /// Both `Content-Length` and `Transfer-Encoding`.
     LengthAndTransferEncoding,
@@ -33,30 +33,30 @@ pub enum ReplyError {
     HeadTooLong,
     /// More fields than [`super::Limits::fields_max`].
     TooManyFields,
-    /// The field `Status` of CGI does not begin with three digits.
+    /// The CGI field `Status` does not begin with three digits.
     InvalidStatus,
-    /// A record of FastCGI of another version than 1.
+    /// A FastCGI record whose version is not 1.
     RecordVersion,
-    /// A record of a request that was not made: connections are not shared by requests.
+    /// A record with an unknown request ID: a connection has one request at a time.
     RecordId,
-    /// A record of a type that no response has.
+    /// A record type that is invalid in a response.
     RecordType,
-    /// Messages without end beside the response.
+    /// Too many messages beside the response.
     TooManyMessages,
     /// The response has ended without a header section.
     StdoutClosed,
-    /// A line that is no response of memcached to `get`.
+    /// A line that is not a memcached response to `get`.
     MemcachedResponse,
     /// The value of another key.
     MemcachedKey,
-    /// Flags of a value that are no number.
+    /// Flags of a value that are not a number.
     MemcachedFlags,
-    /// A length of a value that is no number.
+    /// A length of a value that is not a number.
     MemcachedLength,
 }
 
 impl ReplyError {
-    /// nginx's words for the error log, without the text of the offending line.
+    /// nginx's message for the error log, without the text of the offending line.
     #[must_use]
     pub fn message(self) -> &'static str {
         match self {
@@ -87,7 +87,7 @@ impl ReplyError {
         }
     }
 
-    /// Whether nginx shows the requested key behind the offending line.
+    /// Whether nginx logs the requested key after the offending line.
     #[must_use]
     pub fn shows_key(self) -> bool {
         matches!(self, Self::MemcachedKey | Self::MemcachedFlags | Self::MemcachedLength)

@@ -1,11 +1,11 @@
-//! The head of an upstream's response (RFC 9112 sections 4 and 5): the response, as ranges of the caller's buffer.
+//! The head of an upstream's response (RFC 9112 sections 4 and 5), as ranges of the caller's buffer.
 //!
-//! Main types: [`ReplyHead`], filled by [`parse`] within [`Limits`]. It is reused for the life of a connection:
-//! [`ReplyHead::clear`] keeps its field table. Where the body ends is [`crate::framing::ReplyFraming`]; whether the
-//! response may be stored is [`crate::freshness`]. Writing a head is [`crate::response`]; heads that are kept are
-//! written by [`HeadWriter`] and read by [`parse_written`].
+//! Main types: [`ReplyHead`], filled by [`parse`] within [`Limits`]. A head is reused for the life of a connection:
+//! [`ReplyHead::clear`] retains the memory of its field table. [`crate::framing::ReplyFraming`] determines the end of the body,
+//! [`crate::freshness`] whether the response may be stored. [`crate::response`] writes heads for clients. Heads for storage are
+//! written by [`HeadWriter`] and parsed by [`parse_written`].
 //!
-//! The parser takes what nginx's upstream parser takes, and [`ReplyError`] lists where it is stricter.
+//! The parser accepts the same input as nginx's upstream parser; [`ReplyError`] lists where it is stricter.
 
 mod error;
 mod parse;
@@ -23,33 +23,33 @@ use crate::fields::FieldTable;
 use crate::request::{Field, HeaderId, Version};
 use crate::{Span, StatusCode};
 
-/// The result of a parser call.
+/// Result of a call of the parser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyProgress {
-    /// The head is complete; the body, or after an interim response the next head, starts at `head_len`.
+    /// The head is complete. At `head_len` the body starts, or the next head after an interim response.
     Complete {
-        /// Bytes of the head, with the empty line that ends it.
+        /// Length of the head in bytes, including the empty line that ends it.
         head_len: u32,
     },
-    /// More bytes are needed: append them to the same buffer and call again.
+    /// The head is incomplete: append received bytes to the same buffer and call again.
     Incomplete,
-    /// There is no status line: a response of HTTP/0.9, all of which is body. nginx passes such bytes on with status
-    /// 200 and closes the connection; whether to do that is the caller's choice.
+    /// No status line: a response of HTTP/0.9, which consists of a body only. nginx passes such bytes on with status 200 and closes
+    /// the connection; the caller decides whether to do that.
     Http09,
 }
 
 /// Limits of one head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest head in bytes: `proxy_buffer_size`.
+    /// Maximum length of the head in bytes: `proxy_buffer_size`.
     pub head_max: u32,
-    /// Most field lines.
+    /// Maximum number of field lines.
     pub fields_max: u16,
 }
 
-/// nginx's default of `proxy_buffer_size`, one page: more than the cookies and policies of an ordinary site.
+/// nginx's default of `proxy_buffer_size`, one page: more than the cookies and policies of an ordinary site need.
 pub const HEAD_MAX_DEFAULT: u32 = 4 * 1024;
-/// As many field lines as a request may have by default; what bounds them in practice is the size of the head.
+/// Maximum number of field lines, the same as for requests; in practice the size of the head is the limit.
 pub const FIELDS_MAX_DEFAULT: u16 = 1000;
 
 impl Default for Limits {
@@ -59,32 +59,32 @@ impl Default for Limits {
     }
 }
 
-/// One field line as bytes: the input of the functions for caching, from either source.
+/// One field line as bytes: the input of the caching functions, from a parsed head or from storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldLine<'a> {
-    /// The name as a number.
+    /// The ID of the name.
     pub id: HeaderId,
     /// The name as received.
     pub name: &'a [u8],
-    /// The value without white space at its ends.
+    /// The value, without white space at both ends.
     pub value: &'a [u8],
 }
 
 impl<'a> FieldLine<'a> {
-    /// A line from its two parts.
+    /// Creates a line from its name and value.
     #[must_use]
     pub fn new(name: &'a [u8], value: &'a [u8]) -> Self {
         Self { id: HeaderId::of(name), name, value }
     }
 }
 
-/// A response head; see the module. All spans point into the buffer that was parsed.
+/// A response head; see the module. All spans refer to the buffer that was parsed.
 #[derive(Clone, Debug)]
 pub struct ReplyHead {
     phase: ReplyPhase,
-    /// Start of the line in flight.
+    /// Start of the current line.
     line_start: u32,
-    /// Up to where the line in flight is known to have no line feed.
+    /// Offset up to which the current line was searched for a line feed.
     scanned: u32,
     version: Version,
     status: StatusCode,
@@ -93,11 +93,11 @@ pub struct ReplyHead {
     fields: FieldTable,
     content_length: Option<u64>,
     chunked: bool,
-    /// Whether it is of a script, which has no status line.
+    /// Whether the head is a CGI response, which has no status line.
     is_cgi: bool,
 }
 
-/// Where the parser stands.
+/// State of the parser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReplyPhase {
     /// Before the end of the status line.
@@ -115,19 +115,19 @@ impl Default for ReplyHead {
 }
 
 impl ReplyHead {
-    /// An empty head with room for an ordinary response's fields.
+    /// Creates an empty head with room for the fields of an ordinary response.
     #[must_use]
     pub fn new() -> Self {
         Self { fields: FieldTable::new(), ..EMPTY }
     }
 
-    /// Makes the head ready for the next response; the field table keeps its memory unless a hostile response made
-    /// it far larger than an ordinary one needs.
+    /// Resets the head for the next response. The field table retains its memory, unless a hostile response made it far larger than
+    /// usual.
     pub fn clear(&mut self) {
         *self = Self { fields: self.fields.renewed(), ..EMPTY };
     }
 
-    /// The version to behave by. nginx takes any version from 1.0 on; from 1.1 on it is spoken to as 1.1.
+    /// The effective version. Like nginx it accepts any version from 1.0 on, and treats versions from 1.1 on as 1.1.
     #[must_use]
     pub fn version(&self) -> Version {
         self.version
@@ -139,27 +139,26 @@ impl ReplyHead {
         self.status
     }
 
-    /// Whether another head follows on the connection (RFC 9110 section 15.2). 101 is not among these: after it the
-    /// connection speaks another protocol.
+    /// Whether another head follows (RFC 9110 section 15.2). False for 101: after it the connection uses another protocol.
     #[must_use]
     pub fn is_interim(&self) -> bool {
         matches!(self.status.code(), 100 | 102..=199)
     }
 
-    /// Status and reason as they were written (`403.1 Forbidden` too), which nginx sends to its client.
+    /// Status and reason as received (also `403.1 Forbidden`), which nginx sends to its client.
     #[must_use]
     pub fn status_text(&self) -> Span {
         self.status_text
     }
 
-    /// Whether it is read as that of a script, which has no status line.
+    /// Whether the head is parsed as a CGI response, which has no status line.
     #[must_use]
     pub fn is_cgi(&self) -> bool {
         self.is_cgi
     }
 
-    /// Status and reason for storage and for the client: those of the response, or of this server if a script has sent no
-    /// reason.
+    /// Status and reason for storage and for the client: those of the response, or this server's reason phrase if a script sent
+    /// none.
     #[must_use]
     pub fn status_line<'a>(&self, buf: &'a [u8]) -> Cow<'a, [u8]> {
         match self.is_cgi && self.status_text.is_empty() {
@@ -168,7 +167,7 @@ impl ReplyHead {
         }
     }
 
-    /// The reason as it was sent; `None` if a script has sent none.
+    /// The reason as received; `None` if a script sent none.
     #[must_use]
     pub fn told_reason<'a>(&self, buf: &'a [u8]) -> Option<&'a [u8]> {
         (!self.is_cgi || !self.reason.is_empty()).then(|| self.reason.of(buf))
@@ -180,7 +179,7 @@ impl ReplyHead {
         self.reason
     }
 
-    /// All fields in order, but for those that were left out.
+    /// All fields in order, without ignored lines.
     #[must_use]
     pub fn fields(&self) -> &[Field] {
         &self.fields.lines
@@ -212,25 +211,24 @@ impl ReplyHead {
         self.fields.all(buf, id)
     }
 
-    /// Values of all fields with this name, in any case of letters.
+    /// Values of all fields with this name, ignoring case.
     pub fn named<'a>(&'a self, buf: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
         self.fields.named(buf, name)
     }
 
-    /// Values of all fields that nginx's variable `$upstream_http_<name>` stands for: lower case, hyphens as
-    /// underscores.
+    /// Values of all fields for nginx's variable `$upstream_http_<name>`: `name` is in lower case, with underscores for hyphens.
     pub fn variable<'a>(&'a self, buf: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
         self.fields.variable(buf, name)
     }
 
-    /// How many lines were left out: second fields of a name that has one value ([`HeaderId::is_first_only`]), and
-    /// status lines that some servers repeat among the fields.
+    /// Number of ignored lines: repeated fields that allow one value ([`HeaderId::is_first_only`]), and status lines that some
+    /// servers repeat among the fields.
     #[must_use]
     pub fn ignored_count(&self) -> u16 {
         self.fields.ignored_count
     }
 
-    /// The first line that was left out, for the error log.
+    /// The first ignored line, for the error log.
     #[must_use]
     pub fn first_ignored(&self) -> Option<Span> {
         self.fields.first_ignored
@@ -248,14 +246,14 @@ impl ReplyHead {
         self.chunked
     }
 
-    /// Index at which the line in flight starts; after an error that is the offending line, for the log.
+    /// Index of the start of the current line; after an error, of the offending line, for the log.
     #[must_use]
     pub fn line_start(&self) -> u32 {
         self.line_start
     }
 }
 
-/// A head before its first byte, without a field table.
+/// Initial state of a head, without a field table.
 const EMPTY: ReplyHead = ReplyHead {
     phase: ReplyPhase::StatusLine,
     line_start: 0,

@@ -1,20 +1,20 @@
-//! The parser of a response head (RFC 9112 sections 4 and 5, after the behaviour of nginx's upstream module).
+//! The parser of a response head (RFC 9112 sections 4 and 5, with the behaviour of nginx's upstream module).
 //!
-//! Works on one growing buffer and parses a line only when its line feed has arrived. So the pieces in which a header
-//! section arrives cannot change the result; each byte is searched for a line feed once. Only the first five bytes are
-//! examined earlier: a response of HTTP/0.9 may have no line feed at all.
+//! The parser works on one growing buffer and parses a line only when its line feed has arrived. Therefore the result does not
+//! depend on how the head is split; each byte is searched for a line feed once. Only the first five bytes are examined earlier: a
+//! response of HTTP/0.9 may have no line feed.
 
 use super::{Limits, ReplyError, ReplyHead, ReplyPhase, ReplyProgress};
 use crate::bytes::{find_control, find_name_end, trim_ows};
 use crate::request::{Field, HeaderId, Version};
 use crate::{Span, StatusCode};
 
-/// Parses as much of `buf` as is there. Call again with the same buffer grown by new bytes after
-/// [`ReplyProgress::Incomplete`]; with another response's bytes (the final one after an interim one, too) only after
-/// [`ReplyHead::clear`], starting at its first byte.
+/// Parses the received bytes in `buf`. After [`ReplyProgress::Incomplete`], call again with the same buffer and new bytes appended.
+/// For another response (also the final response after an interim one) call [`ReplyHead::clear`] first and pass its first byte at
+/// index 0.
 ///
 /// # Errors
-/// [`ReplyError`]; the head is of no further use but for [`ReplyHead::line_start`], and the connection must be closed.
+/// [`ReplyError`]; only [`ReplyHead::line_start`] of the head is usable afterwards, and the connection must be closed.
 pub fn parse(head: &mut ReplyHead, buf: &[u8], limits: &Limits) -> Result<ReplyProgress, ReplyError> {
     if head.phase == ReplyPhase::Done {
         return Ok(ReplyProgress::Complete { head_len: head.line_start });
@@ -27,8 +27,8 @@ pub fn parse(head: &mut ReplyHead, buf: &[u8], limits: &Limits) -> Result<ReplyP
     lines(head, buf, limits)
 }
 
-/// The same for the response of a script (RFC 3875 section 6.2): there is no status line, and the status is that of the
-/// field `Status`, 302 where there is a `Location` without one, or 200.
+/// Like [`parse`], for a CGI response (RFC 3875 section 6.2). It has no status line: the status is the value of the field `Status`;
+/// without it 302 if `Location` is present, otherwise 200.
 ///
 /// # Errors
 /// As [`parse`].
@@ -65,7 +65,7 @@ fn cgi_status(head: &mut ReplyHead, buf: &[u8]) -> Result<(), ReplyError> {
     Ok(())
 }
 
-/// Parses lines until the header section is complete.
+/// Parses lines until the head is complete.
 fn lines(head: &mut ReplyHead, buf: &[u8], limits: &Limits) -> Result<ReplyProgress, ReplyError> {
     while let Some(len) = memchr::memchr(b'\n', &buf[head.scanned as usize..]) {
         let (start, line_feed) = (head.line_start as usize, head.scanned as usize + len);
@@ -85,7 +85,7 @@ fn lines(head: &mut ReplyHead, buf: &[u8], limits: &Limits) -> Result<ReplyProgr
             return Ok(ReplyProgress::Complete { head_len: head.line_start });
         }
     }
-    // The line end that is missing would lie behind the limit.
+    // The line end, still missing, would be beyond the limit.
     if buf.len() >= limits.head_max as usize {
         return Err(ReplyError::HeadTooLong);
     }
@@ -93,10 +93,10 @@ fn lines(head: &mut ReplyHead, buf: &[u8], limits: &Limits) -> Result<ReplyProgr
     Ok(ReplyProgress::Incomplete)
 }
 
-/// The first bytes of every status line; any other byte means HTTP/0.9.
+/// The first bytes of every status line; other bytes mean HTTP/0.9.
 const STATUS_LINE_START: &[u8] = b"HTTP/";
 
-/// Reads `HTTP/1.1 200 OK`, whose line feed is at `line_feed`.
+/// Parses `HTTP/1.1 200 OK`, whose line feed is at `line_feed`.
 pub(super) fn status_line(
     head: &mut ReplyHead,
     buf: &[u8],
@@ -108,7 +108,7 @@ pub(super) fn status_line(
     let (version, code, code_start) = line.version_and_code().ok_or(ReplyError::InvalidStatusLine)?;
     let rest_start = code_start + CODE_DIGITS;
     let rest = &buf[rest_start..end];
-    // The digits after a dot are a sub-status of IIS (`403.1`).
+    // The digits after a dot are a substatus of IIS (`403.1`).
     if !matches!(rest.first(), None | Some(b' ' | b'.')) || find_control(rest, 0) != rest.len() {
         return Err(ReplyError::InvalidStatusLine);
     }
@@ -119,7 +119,7 @@ pub(super) fn status_line(
     Ok(())
 }
 
-/// Where the reason is, of a status and its reason that start at `start`.
+/// Span of the reason in a status and reason that start at `start`.
 pub(super) fn reason(start: usize, status_text: &[u8]) -> Span {
     let len = status_text.len();
     let space = status_text.iter().position(|&byte| byte == b' ').map_or(len, |space| space + 1);
@@ -128,10 +128,10 @@ pub(super) fn reason(start: usize, status_text: &[u8]) -> Span {
 
 /// Digits of a status.
 const CODE_DIGITS: usize = 3;
-/// Most digits of a major or minor version: nginx gives up above 99 before it takes another digit.
+/// Maximum number of digits of a major or minor version: nginx gives up above 99, before the next digit.
 const VERSION_DIGITS_MAX: usize = 3;
 
-/// A reader of one line.
+/// Parser of one line.
 struct Line<'a> {
     buf: &'a [u8],
     at: usize,
@@ -139,7 +139,7 @@ struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// Version, status and where the status stands, from behind `HTTP/`.
+    /// Parses the text after `HTTP/`: version, status, and the position of the status.
     fn version_and_code(mut self) -> Option<(Version, StatusCode, usize)> {
         if self.peek() == Some(b'0') {
             return None;
@@ -165,7 +165,7 @@ impl Line<'_> {
         Some((version, code, code_start))
     }
 
-    /// One to three digits; returns their value.
+    /// Parses one to three digits; returns their value.
     fn version_number(&mut self) -> Option<u16> {
         let mut value = self.digit()?;
         for _ in 1..VERSION_DIGITS_MAX {
@@ -192,7 +192,7 @@ impl Line<'_> {
     }
 }
 
-/// Reads a field line, or the empty line that ends the head.
+/// Parses a field line, or the empty line that ends the head.
 fn field_line(
     head: &mut ReplyHead,
     buf: &[u8],
@@ -221,9 +221,9 @@ fn field_line(
     check_count(head, limits)
 }
 
-/// Name and value of a line without its line feed, as ranges of the line.
+/// Splits a line without its line feed into name and value, as ranges of the line.
 fn split_field(line: &[u8]) -> Result<Field, ReplyError> {
-    // nginx takes any number of carriage returns before the line feed, and none inside the line.
+    // nginx accepts any number of carriage returns before the line feed, but none inside the line.
     let end = line.iter().rposition(|&byte| byte != b'\r').map_or(0, |last| last + 1);
     let text = &line[..end];
     let ends_name = |byte: &u8| matches!(byte, 0..=b' ' | b':' | 0x7f);
@@ -233,8 +233,8 @@ fn split_field(line: &[u8]) -> Result<Field, ReplyError> {
     let value_start = match text.get(name_end) {
         Some(b':') if name_end == 0 => return Err(ReplyError::EmptyName),
         Some(b':') => name_end + 1,
-        // A line without a colon: nginx takes the whole of it for a name with an empty value. Text that is no field name,
-        // such as the first line of a page, is not part of a header section.
+        // A line without a colon: nginx treats the complete line as a name with an empty value. Text that is not a field name, such
+        // as the first line of a page, is refused.
         None if name_end > 0 && text.iter().all(|byte| crate::bytes::is_token(*byte)) => name_end,
         None if name_end > 0 => return Err(ReplyError::InvalidByteInName),
         None => return Err(ReplyError::BareCr),
@@ -250,12 +250,12 @@ fn split_field(line: &[u8]) -> Result<Field, ReplyError> {
     let value = trim_ows(&text[value_start..]);
     let blank = text[value_start..].iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
     let value_start = value_start + blank;
-    // Every known name is made of letters and hyphens.
+    // Every known name consists of letters and hyphens.
     let id = if plain_end == name_end { HeaderId::of_plain(&text[..name_end]) } else { HeaderId::Other };
     Ok(Field { name: Span::new(0, name_end), value: Span::new(value_start, value_start + value.len()), id })
 }
 
-/// Adds a field to the table, unless it repeats one of which the first counts.
+/// Adds a field to the table, unless it repeats a field of which only the first counts.
 pub(super) fn add_field(head: &mut ReplyHead, field: Field) -> Result<(), ReplyError> {
     if let Some(first) = head.fields.first.get_mut(field.id as usize) {
         if *first == 0 {
@@ -275,8 +275,8 @@ fn check_count(head: &ReplyHead, limits: &Limits) -> Result<(), ReplyError> {
     if head.fields.count() > usize::from(limits.fields_max) { Err(ReplyError::TooManyFields) } else { Ok(()) }
 }
 
-/// RFC 9112 section 6.3: whatever could make two parties disagree about the length is refused, whether or not the
-/// response has a body.
+/// RFC 9112 section 6.3: refuses contradictory lengths, over which two parties could disagree, whether or not the response has a
+/// body.
 pub(super) fn finish(head: &mut ReplyHead, buf: &[u8]) -> Result<(), ReplyError> {
     if let Some(value) = head.get(buf, HeaderId::ContentLength) {
         let length = crate::parse_decimal(value).ok_or(ReplyError::InvalidContentLength)?;
@@ -293,8 +293,8 @@ pub(super) fn finish(head: &mut ReplyHead, buf: &[u8]) -> Result<(), ReplyError>
     Ok(())
 }
 
-/// Reads a whole section of field lines, without the empty line at its end, into `out` (cleared first): trailers, or
-/// stored fields. All fields are kept.
+/// Parses a complete section of field lines, without the final empty line, into `out` (cleared first): trailers or stored fields.
+/// No field is ignored.
 ///
 /// # Errors
 /// [`ReplyError`] as in a head; `out` is empty then. [`ReplyError::TooManyFields`] above `fields_max`.

@@ -1,4 +1,4 @@
-//! Tables of the head parser: what is read, what is refused, and that pieces do not matter.
+//! Tables for the head parser: accepted input, refused input, and independence of how the input is split.
 
 use super::*;
 use proptest::prelude::*;
@@ -16,7 +16,7 @@ fn complete(text: &str) -> ReplyHead {
     head
 }
 
-/// A 200 with these field lines.
+/// Creates a 200 response with these field lines.
 fn with(lines: &str) -> String {
     format!("HTTP/1.1 200 OK\r\n{lines}\r\n")
 }
@@ -231,7 +231,7 @@ fn what_decides_the_length_is_checked() {
         Some(i64::MAX as u64)
     );
     assert!(complete(&with("Transfer-Encoding: ChunKed\r\n")).is_chunked());
-    // White space hides nothing.
+    // White space cannot hide a field.
     refuse("Content-Length : 5\r\n", Error::InvalidByteInName);
 }
 
@@ -307,7 +307,7 @@ fn sections_of_fields() {
     parse_fields(b"", 0, &mut fields).expect("no fields");
 }
 
-/// Everything that a result says, for comparison.
+/// Formats the complete result, for comparison.
 fn digest(result: Result<(ReplyHead, ReplyProgress), ReplyError>) -> String {
     result.map_or_else(
         |error| format!("{error:?}"),

@@ -1,4 +1,4 @@
-//! Heads for storage: written line by line together with their parsed form ([`HeadWriter`]), and parsed again
+//! Heads for storage: written line by line together with their parsed form ([`HeadWriter`]), and parsed again later
 //! ([`parse_written`]).
 
 use super::{FieldLine, ReplyError, ReplyHead, ReplyPhase, parse};
@@ -8,10 +8,10 @@ use crate::{Span, StatusCode};
 /// The text before the status.
 const VERSION: &[u8] = b"HTTP/1.1 ";
 
-/// The separator of a name and its value.
+/// The separator between a name and its value.
 const SEPARATOR: &[u8] = b": ";
 
-/// Writes a head. Its lines come from parsed heads, so that its [`ReplyHead`] is known without parsing.
+/// Writer of a head. Its lines come from parsed heads, so its [`ReplyHead`] is known without parsing.
 #[derive(Debug)]
 pub struct HeadWriter {
     bytes: Vec<u8>,
@@ -19,11 +19,11 @@ pub struct HeadWriter {
 }
 
 impl HeadWriter {
-    /// One that begins with a status line; `status_text` is the status and its reason ([`ReplyHead::status_text`]), and
-    /// `capacity` how many bytes are expected.
+    /// Creates a head that begins with a status line. `status_text` is the status with its reason ([`ReplyHead::status_text`]);
+    /// `capacity` is the expected size in bytes.
     ///
     /// # Errors
-    /// No text: a response of HTTP/0.9 has no head that could be kept.
+    /// `status_text` is empty: a response of HTTP/0.9 has no head that could be stored.
     pub fn new(status: StatusCode, status_text: &[u8], capacity: usize) -> Result<Self, ReplyError> {
         if status_text.is_empty() {
             return Err(ReplyError::InvalidStatusLine);
@@ -41,11 +41,10 @@ impl HeadWriter {
         Ok(HeadWriter { bytes, head })
     }
 
-    /// Writes a line. A repetition of a name of which the first value counts is written, but not entered into the
-    /// parsed form.
+    /// Writes a line. A repeated field of which only the first counts is written, but not added to the parsed form.
     ///
     /// # Errors
-    /// A second line of a name that must not come twice, or too many lines.
+    /// A repeated field that must be unique, or too many lines.
     pub fn push(&mut self, line: &FieldLine<'_>) -> Result<(), ReplyError> {
         let name = self.append(line.name);
         self.bytes.extend_from_slice(SEPARATOR);
@@ -54,10 +53,10 @@ impl HeadWriter {
         parse::add_field(&mut self.head, Field { name, value, id: line.id })
     }
 
-    /// The bytes, with the empty line at their end, and their parsed form.
+    /// Returns the bytes, including the final empty line, and their parsed form.
     ///
     /// # Errors
-    /// As where a head is parsed: lines about the length of the body that contradict each other.
+    /// Contradictory fields for the length of the body, as in the parser.
     pub fn finish(mut self) -> Result<(Vec<u8>, ReplyHead), ReplyError> {
         self.bytes.extend_from_slice(b"\r\n");
         self.head.end_at(&self.bytes)?;
@@ -71,8 +70,8 @@ impl HeadWriter {
     }
 }
 
-/// Parses the output of a [`HeadWriter`] and only searches the bounds of names and values: for bytes with a verified
-/// checksum. `None` where they are not a head; bytes behind it are ignored.
+/// Parses the output of a [`HeadWriter`]. Only finds the bounds of names and values: the input must have a verified checksum.
+/// Returns `None` if the bytes are not a head; bytes after the head are ignored.
 #[must_use]
 pub fn parse_written(bytes: &[u8]) -> Option<ReplyHead> {
     if !bytes.starts_with(VERSION) {
@@ -96,14 +95,14 @@ pub fn parse_written(bytes: &[u8]) -> Option<ReplyHead> {
         }
         let name = Span::new(start, start + name_len);
         let value = Span::new(start + value_start, start + line.len());
-        // No byte that parsers accept in a name could be mistaken for a byte of a known name.
+        // No byte that the parsers accept in a name can be confused with a byte of a known name.
         let id = HeaderId::of_plain(&line[..name_len]);
         parse::add_field(&mut head, Field { name, value, id }).ok()?;
     }
 }
 
 impl ReplyHead {
-    /// The head is complete, and these are all of its bytes.
+    /// Marks the head as complete, consisting of all of `bytes`.
     fn end_at(&mut self, bytes: &[u8]) -> Result<(), ReplyError> {
         parse::finish(self, bytes)?;
         self.phase = ReplyPhase::Done;

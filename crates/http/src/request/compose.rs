@@ -1,15 +1,14 @@
-//! Request heads that never were text of HTTP/1: the fields of a request of a later version, which come one by one, and
-//! requests that a server makes of itself.
+//! Request heads that were never HTTP/1 text: the fields of HTTP/2 and later, which arrive one by one, and requests that the server
+//! generates.
 //!
-//! Main type: [`Composer`]. The result is the same [`Head`] that [`parse`](super::parse) fills, so its readers see no
-//! difference except its version.
+//! Main type: [`Composer`]. It produces the same [`Head`] as [`parse`](super::parse); only the version differs for its users.
 
 use super::parse::{add_field, check_count, finish, name_classes};
 use super::{BodyLength, Field, Head, HeaderId, Method, ParseError, Phase, Policy, Version};
 use crate::Span;
 use crate::bytes::{find_control, find_target_end, trim_ows};
 
-/// Fills a head part by part. The bytes go to a buffer, which the spans of the head point into.
+/// Fills a head part by part. The bytes are appended to a buffer, which the spans of the head refer to.
 #[derive(Debug)]
 pub struct Composer<'a> {
     head: &'a mut Head,
@@ -18,11 +17,11 @@ pub struct Composer<'a> {
 }
 
 impl<'a> Composer<'a> {
-    /// Begins with the parts of HTTP/1's request line; later versions have pseudo fields for them. `head` is a new or
-    /// cleared one, `buf` is empty.
+    /// Begins with the parts of an HTTP/1 request line, which later versions send as pseudo-header fields. `head` must be new or
+    /// cleared, `buf` empty.
     ///
     /// # Errors
-    /// As [`parse`](super::parse) for a request line.
+    /// The errors of [`parse`](super::parse) for a request line.
     pub fn begin(
         head: &'a mut Head,
         buf: &'a mut Vec<u8>,
@@ -50,10 +49,10 @@ impl<'a> Composer<'a> {
         Ok(Self { head, buf, policy })
     }
 
-    /// Adds a field; an authority that stands apart is the field `Host`.
+    /// Adds a field; a separate authority is added as the field `Host`.
     ///
     /// # Errors
-    /// As [`parse`](super::parse) for a field line.
+    /// The errors of [`parse`](super::parse) for a field line.
     pub fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), ParseError> {
         if name.is_empty() {
             return Err(ParseError::EmptyName);
@@ -74,10 +73,10 @@ impl<'a> Composer<'a> {
         check_count(self.head, self.policy)
     }
 
-    /// Ends the head; `has_body` is whether a body follows, which is unknown without a length.
+    /// Ends the head. `has_body` is whether a body follows; its length is unknown without `Content-Length`.
     ///
     /// # Errors
-    /// As [`parse`](super::parse) for a whole head. No later version has transfer codings (RFC 9113 section 8.2.2).
+    /// The errors of [`parse`](super::parse) for a complete head. Later versions have no transfer codings (RFC 9113 section 8.2.2).
     pub fn finish(self, has_body: bool) -> Result<(), ParseError> {
         let Self { head, buf, policy } = self;
         if head.field(HeaderId::TransferEncoding).is_some() {
@@ -92,7 +91,7 @@ impl<'a> Composer<'a> {
     }
 }
 
-/// Puts bytes behind the others; where they stand.
+/// Appends bytes; returns their span.
 fn append(buf: &mut Vec<u8>, bytes: &[u8]) -> Span {
     let start = buf.len();
     buf.extend_from_slice(bytes);
@@ -121,7 +120,7 @@ mod tests {
         Ok((head, buf))
     }
 
-    /// The parts of a request that readers of its head see.
+    /// The parts of a request that users of its head see.
     fn shown(head: &Head, buf: &[u8]) -> Vec<Vec<u8>> {
         let mut all = vec![head.method_span().of(buf).to_vec(), head.request_uri(buf).to_vec()];
         all.push(head.host_text().of(buf).to_vec());

@@ -1,42 +1,42 @@
-//! Why a request head is refused, and the status for the client.
+//! Reasons to refuse a request head, and the status for the client.
 
 use super::HeaderId;
 use crate::StatusCode;
 use crate::host::HostError;
 
-/// Why a request head is refused. The peer is at fault in every case, and the bytes after the header section cannot be
-/// trusted to be a request, so the connection ends after the response.
+/// Reason to refuse a request head. The client is always at fault. The bytes after the head may not be a request, so the connection
+/// is closed after the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseError {
-    /// The method has another byte than an upper-case letter, `_` or `-`, or is empty.
+    /// The method is empty, or has another byte than an upper-case letter, `_` or `-`.
     InvalidMethod,
-    /// The target has no form that RFC 9112 section 3.2 knows, or a control byte.
+    /// The target has none of the forms of RFC 9112 section 3.2, or contains a control byte.
     InvalidTarget,
-    /// The request line ends after the target: HTTP/0.9, which is not spoken here.
+    /// The request line ends after the target: HTTP/0.9, which is not supported.
     Http09,
-    /// The version is not `HTTP/digit.digit`, or more than it stands on the line.
+    /// The version is not `HTTP/digit.digit`, or other text follows it on the line.
     InvalidVersion,
     /// The major version is above 1.
     UnsupportedVersion,
-    /// White space that nginx tolerates in a request line, under the strict policy.
+    /// White space in the request line that nginx tolerates, under the strict policy.
     LooseRequestLine,
     /// A carriage return without a line feed after it.
     BareCr,
     /// A field line that starts with white space after another field (obs-fold).
     ObsoleteFolding,
-    /// A space, tab or control byte in a field name, among them white space before the colon.
+    /// A space, tab or control byte in a field name, including white space before the colon.
     InvalidByteInName,
-    /// A field line that starts with its colon.
+    /// A field line that starts with a colon.
     EmptyName,
     /// NUL or another control byte in a field value.
     InvalidByteInValue,
-    /// A name with bytes that nginx calls invalid but harmless, under the strict policy.
+    /// A name with bytes that nginx calls invalid, under the strict policy.
     InvalidName,
-    /// A second field of a name that may stand once.
+    /// A repeated field whose name must be unique.
     Duplicate(HeaderId),
     /// HTTP/1.1 without `Host`.
     MissingHost,
-    /// `Host` or the authority of the target is no host.
+    /// `Host` or the authority of the target is not a valid host.
     InvalidHost(HostError),
     /// `Content-Length` is not a plain decimal number.
     InvalidContentLength,
@@ -50,18 +50,18 @@ pub enum ParseError {
     RequestLineTooLong,
     /// A field line is longer than the policy allows.
     FieldLineTooLong,
-    /// The whole head is longer than the policy allows.
+    /// The head is longer than the policy allows.
     HeadTooLong,
     /// More fields than the policy allows.
     TooManyFields,
-    /// `TRACE`, which would send credentials back to a script.
+    /// `TRACE`, whose response would show credentials to a script.
     TraceRefused,
-    /// `CONNECT` where no tunnel is offered.
+    /// `CONNECT` where tunnels are not enabled.
     ConnectRefused,
 }
 
 impl ParseError {
-    /// The status nginx answers with; 494 is internal (see [`StatusCode::on_wire`]).
+    /// The status that nginx returns; 494 is internal (see [`StatusCode::on_wire`]).
     #[must_use]
     pub fn status(self) -> StatusCode {
         match self {
@@ -76,14 +76,14 @@ impl ParseError {
         }
     }
 
-    /// Whether the connection must be closed after the response. Always true today; a method, so that callers need not
-    /// know the statuses.
+    /// Whether the connection must be closed after the response. Always true at present; it is a method so that callers do not
+    /// depend on statuses.
     #[must_use]
     pub fn closes(self) -> bool {
         true
     }
 
-    /// nginx's words for the error log, without the text of the offending line.
+    /// nginx's message for the error log, without the text of the offending line.
     #[must_use]
     pub fn message(self) -> &'static str {
         match self {

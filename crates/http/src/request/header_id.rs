@@ -1,11 +1,11 @@
-//! [`HeaderId`]: field names that the server itself acts on (RFC 9110).
+//! [`HeaderId`]: field names that the server handles itself (RFC 9110).
 //!
-//! The parser looks each name up once, by length and first letter, so that later code asks for a number instead of
-//! comparing strings. Names outside the list are [`HeaderId::Other`] and are found by text.
+//! The parser looks each name up once, by length and first letter; later code compares IDs instead of strings. Other names are
+//! [`HeaderId::Other`] and are searched by text.
 
 use crate::bytes::{find_name_end, name_eq_lower};
 
-/// A field name the server knows.
+/// ID of a known field name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum HeaderId {
@@ -117,7 +117,7 @@ pub enum HeaderId {
     ProxyAuthenticate,
     /// `Proxy-Authentication-Info`
     ProxyAuthenticationInfo,
-    /// `Proxy-Connection`, which some old clients send in place of `Connection`
+    /// `Proxy-Connection`, which some old clients send instead of `Connection`
     ProxyConnection,
     /// `Cache-Status` (RFC 9211)
     CacheStatus,
@@ -141,13 +141,13 @@ impl HeaderId {
     /// Number of known names, without [`HeaderId::Other`].
     pub const COUNT: usize = Self::Other as usize;
 
-    /// The identifier of `name`, in any case of letters.
+    /// Returns the ID of `name`, ignoring case.
     #[must_use]
     pub fn of(name: &[u8]) -> Self {
         if find_name_end(name, 0) == name.len() { Self::of_plain(name) } else { Self::Other }
     }
 
-    /// The identifier of a name that is made of letters, digits and hyphens only, as all known ones are.
+    /// Returns the ID of a name that consists of letters, digits and hyphens only, as all known names do.
     pub(crate) fn of_plain(name: &[u8]) -> Self {
         let Some(&first) = name.first() else { return Self::Other };
         let candidates: &[Self] = match (name.len(), first | 0x20) {
@@ -215,8 +215,8 @@ impl HeaderId {
         NAMES[self as usize]
     }
 
-    /// Whether nginx takes the first field of this name from an upstream, and drops a second one with a warning: fields
-    /// with one value, whose repetition does not affect the end of the body.
+    /// Whether nginx uses the first field of this name from an upstream and drops repetitions with a warning. These fields have one
+    /// value and do not affect the end of the body.
     #[must_use]
     pub fn is_first_only(self) -> bool {
         matches!(
@@ -237,8 +237,7 @@ impl HeaderId {
         )
     }
 
-    /// Whether a second field of this name makes the request invalid, as in nginx: which of the two a party
-    /// behind us would believe is unknown.
+    /// Whether a repetition of this field makes the request invalid, as in nginx: upstreams might use either of the two values.
     #[must_use]
     pub fn is_unique(self) -> bool {
         matches!(

@@ -1,6 +1,6 @@
-//! [`Method`]: the methods that nginx knows by name (RFC 9110 section 9, RFC 4918 for WebDAV).
+//! [`Method`]: the methods that nginx recognises (RFC 9110 section 9, RFC 4918 for WebDAV).
 
-/// A request method. Others are legal too; their text is in [`super::Head::method_span`].
+/// A request method. Other methods are valid too; their text is in [`super::Head::method_span`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Method {
     /// GET
@@ -35,13 +35,13 @@ pub enum Method {
     Trace,
     /// CONNECT
     Connect,
-    /// A method without a meaning here.
+    /// Any other method.
     #[default]
     Other,
 }
 
 impl Method {
-    /// The method of this name; methods are case-sensitive.
+    /// Returns the method with this name; methods are case-sensitive.
     #[must_use]
     pub fn of(name: &[u8]) -> Self {
         match name {

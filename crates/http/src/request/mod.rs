@@ -1,7 +1,7 @@
-//! The request head (RFC 9112 sections 3 and 5): the request, as ranges of the caller's buffer.
+//! The request head (RFC 9112 sections 3 and 5), as ranges of the caller's buffer.
 //!
 //! Main types: [`Head`], filled by [`parse`] or a [`Composer`] under a [`Policy`]. A head is reused for the life of a connection:
-//! [`Head::clear`] keeps its field table. Nothing here reads a body ([`crate::framing`]) or decodes a path
+//! [`Head::clear`] retains the memory of its field table. This module does not read bodies ([`crate::framing`]) or decode paths
 //! ([`crate::uri`]).
 
 mod compose;
@@ -25,20 +25,19 @@ pub use crate::fields::Field;
 use crate::fields::FieldTable;
 use crate::host::Host;
 
-/// The result of a parser call.
+/// Result of a call of the parser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// The head is complete; the body, or the next request, starts at `head_len`.
     Complete {
-        /// Bytes of the head, with empty lines before it and the one that ends it.
+        /// Length of the head in bytes, including empty lines before it and the empty line that ends it.
         head_len: u32,
     },
-    /// More bytes are needed: append them to the same buffer and call again.
+    /// The head is incomplete: append received bytes to the same buffer and call again.
     Incomplete,
 }
 
-/// Where the parser stands; distinguishes a buffer limit that was hit in the request line (414) from one hit later
-/// (494).
+/// State of the parser. It distinguishes a buffer limit reached in the request line (414) from one reached later (494).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
     /// Before the first byte of the request line; empty lines may precede it.
@@ -66,8 +65,7 @@ pub enum Version {
     Http3,
 }
 
-/// The length of a request's body, as far as the header section determines it. Whatever the protocol, it is known when
-/// the head is read.
+/// Length of a request body, as far as the head determines it. In every protocol it is known when the head is complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyLength {
     /// The request has no body.
@@ -75,44 +73,44 @@ pub enum BodyLength {
     None,
     /// Exactly this many bytes; may be zero.
     Exactly(u64),
-    /// The end of the body determines it: the last chunk in HTTP/1.1, the end of the stream in later versions.
+    /// Known only at the end of the body: the last chunk in HTTP/1.1, the end of the stream in later versions.
     Unknown,
 }
 
 impl BodyLength {
-    /// Whether there is anything to read.
+    /// Whether a body has to be read.
     #[must_use]
     pub fn has_body(self) -> bool {
         !matches!(self, Self::None | Self::Exactly(0))
     }
 }
 
-/// How tolerant the parser is, and its limits.
+/// Tolerance and limits of the parser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// `ignore_invalid_headers`: drop fields with odd names instead of keeping them.
+    /// `ignore_invalid_headers`: drop fields with invalid names instead of accepting them.
     pub ignore_invalid_headers: bool,
-    /// `underscores_in_headers`: an underscore does not make a name odd.
+    /// `underscores_in_headers`: an underscore is valid in a name.
     pub underscores_in_headers: bool,
-    /// `http_strict`: refuse what nginx drops or tolerates.
+    /// `http_strict`: refuse input that nginx drops or tolerates.
     pub strict: bool,
-    /// Let CONNECT through to the caller instead of 405.
+    /// Accept CONNECT instead of refusing it with 405.
     pub allow_connect: bool,
-    /// Let TRACE through to the caller instead of 405.
+    /// Accept TRACE instead of refusing it with 405.
     pub allow_trace: bool,
-    /// Longest request line in bytes, with its line end.
+    /// Maximum length of the request line in bytes, including its line end.
     pub request_line_max: u32,
-    /// Longest field line in bytes, with its line end.
+    /// Maximum length of a field line in bytes, including its line end.
     pub field_line_max: u32,
-    /// Longest head in bytes.
+    /// Maximum length of the head in bytes.
     pub head_max: u32,
-    /// `max_headers`: most field lines, dropped ones included.
+    /// `max_headers`: maximum number of field lines, including dropped lines.
     pub fields_max: u16,
 }
 
-/// One buffer of `large_client_header_buffers 4 8k`, nginx's default: no line may be longer.
+/// One buffer of `large_client_header_buffers 4 8k`, nginx's default: the maximum length of a line.
 pub const LINE_MAX_DEFAULT: u32 = 8 * 1024;
-/// All buffers of `large_client_header_buffers 4 8k` and one `client_header_buffer_size 1k` before them.
+/// All buffers of `large_client_header_buffers 4 8k`, and the preceding `client_header_buffer_size 1k`.
 pub const HEAD_MAX_DEFAULT: u32 = 33 * 1024;
 /// nginx's default of `max_headers`; a browser sends about twenty.
 pub const FIELDS_MAX_DEFAULT: u16 = 1000;
@@ -134,13 +132,13 @@ impl Default for Policy {
     }
 }
 
-/// A request head; see the module. All spans point into the buffer that was parsed.
+/// A request head; see the module. All spans refer to the buffer that was parsed.
 #[derive(Clone, Debug)]
 pub struct Head {
     phase: Phase,
-    /// Start of the line in flight.
+    /// Start of the current line.
     line_start: u32,
-    /// The end of the part of the present line that was searched for a line feed; 0 when none was.
+    /// Offset up to which the current line was searched for a line feed; 0 if it was not searched.
     scanned: u32,
     method: Method,
     method_span: Span,
@@ -163,31 +161,31 @@ impl Default for Head {
 }
 
 impl Head {
-    /// An empty head with room for an ordinary browser's fields.
+    /// Creates an empty head with room for the fields of an ordinary browser.
     #[must_use]
     pub fn new() -> Self {
         Self { fields: FieldTable::new(), ..EMPTY }
     }
 
-    /// Makes the head ready for the next request; the field table keeps its memory unless a hostile request
-    /// made it far larger than an ordinary one needs.
+    /// Resets the head for the next request. The field table retains its memory, unless a hostile request made it far larger than
+    /// usual.
     pub fn clear(&mut self) {
         *self = Self { fields: self.fields.renewed(), ..EMPTY };
     }
 
-    /// Where the parser stands.
+    /// State of the parser.
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// Whether the request line is still incomplete: a full buffer means 414 then, 494 afterwards.
+    /// Whether the request line is incomplete: a full buffer then leads to 414, afterwards to 494.
     #[must_use]
     pub fn in_request_line(&self) -> bool {
         matches!(self.phase, Phase::BeforeRequest | Phase::RequestLine)
     }
 
-    /// Index at which the line in flight starts; a caller with nginx's buffer rules measures the line from here.
+    /// Index of the start of the current line; a caller with nginx's buffer rules measures the line from here.
     #[must_use]
     pub fn line_start(&self) -> u32 {
         self.line_start
@@ -199,7 +197,7 @@ impl Head {
         self.method
     }
 
-    /// The method as it was written.
+    /// The method as received.
     #[must_use]
     pub fn method_span(&self) -> Span {
         self.method_span
@@ -211,44 +209,44 @@ impl Head {
         self.target
     }
 
-    /// The target as it was written.
+    /// The target as received.
     #[must_use]
     pub fn target_span(&self) -> Span {
         self.target_span
     }
 
-    /// Path and query of the target; empty, or starting with `?`, where an absolute target has no path, and
-    /// empty for the forms `*` and `host:port`.
+    /// Path and query of the target. If an absolute target has no path, the span is empty or starts with `?`. It is empty for the
+    /// forms `*` and `host:port`.
     #[must_use]
     pub fn path(&self) -> Span {
         self.path
     }
 
-    /// Path and query as nginx's `$request_uri`: `/` replaces a missing one.
+    /// Path and query as in nginx's `$request_uri`: `/` replaces a missing path.
     #[must_use]
     pub fn request_uri<'a>(&self, buf: &'a [u8]) -> &'a [u8] {
         if self.path.is_empty() { b"/" } else { self.path.of(buf) }
     }
 
-    /// The request line without its line end, for logs; empty where it cannot be read, and in versions without one.
+    /// The request line without its line end, for logs; empty if it is invalid, and in versions without a request line.
     #[must_use]
     pub fn request_line(&self) -> Span {
         self.request_line
     }
 
-    /// Whether method, target and version are known.
+    /// Whether method, target and version have been parsed.
     #[must_use]
     pub fn is_begun(&self) -> bool {
         !self.request_line.is_empty() || matches!(self.phase, Phase::Fields | Phase::Done)
     }
 
-    /// The version to behave by.
+    /// The effective version.
     #[must_use]
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// Appends the version as the client wrote it (`HTTP/1.7`), or as nginx shows one that has no text (`HTTP/2.0`).
+    /// Appends the version as the client sent it (`HTTP/1.7`), or nginx's text for versions without one (`HTTP/2.0`).
     pub fn push_protocol(&self, out: &mut Vec<u8>) {
         match self.version {
             Version::Http10 | Version::Http11 => {
@@ -266,13 +264,13 @@ impl Head {
         &self.fields.lines
     }
 
-    /// Gives a field another value, or adds it; further fields of that name are taken away. The text is appended to `buf`,
-    /// which was parsed. The framing and the host already parsed stay.
+    /// Sets the value of a field, or adds it; removes further fields of that name. The text is appended to `buf`, the buffer that
+    /// was parsed. The parsed framing and host do not change.
     pub fn set_field(&mut self, buf: &mut Vec<u8>, name: &[u8], value: &[u8]) {
         self.fields.set(buf, name, value);
     }
 
-    /// Removes all fields with a matching name. The framing and the host already parsed stay.
+    /// Removes all fields whose name matches `is_one`. The parsed framing and host do not change.
     pub fn remove_fields(&mut self, buf: &[u8], is_one: impl Fn(&[u8]) -> bool) {
         self.fields.remove(buf, is_one);
     }
@@ -294,17 +292,17 @@ impl Head {
         self.fields.all(buf, id)
     }
 
-    /// Values of all fields with this name, in any case of letters.
+    /// Values of all fields with this name, ignoring case.
     pub fn named<'a>(&'a self, buf: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
         self.fields.named(buf, name)
     }
 
-    /// Values of all fields that nginx's variable `$http_<name>` stands for: lower case, hyphens as underscores.
+    /// Values of all fields for nginx's variable `$http_<name>`: `name` is in lower case, with underscores for hyphens.
     pub fn variable<'a>(&'a self, buf: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
         self.fields.variable(buf, name)
     }
 
-    /// How many fields the policy dropped.
+    /// Number of fields that the policy dropped.
     #[must_use]
     pub fn ignored_count(&self) -> u16 {
         self.fields.ignored_count
@@ -316,27 +314,27 @@ impl Head {
         self.fields.first_ignored
     }
 
-    /// The host to choose a server by, from the target if it names one, else from `Host`; `None` only in
-    /// HTTP/1.0. Its `name` is a span of the parsed buffer.
+    /// The host for the choice of a server: from the target if it has one, otherwise from `Host`; `None` only in HTTP/1.0. Its
+    /// `name` is a span of the parsed buffer.
     #[must_use]
     pub fn host(&self) -> Option<Host> {
         self.host
     }
 
-    /// The text that [`Head::host`] was read from, with its port.
+    /// The text that [`Head::host`] was parsed from, including the port.
     #[must_use]
     pub fn host_text(&self) -> Span {
         self.host_text
     }
 
-    /// How long the body is.
+    /// Length of the body.
     #[must_use]
     pub fn body(&self) -> BodyLength {
         self.body
     }
 }
 
-/// A head before its first byte, without a field table.
+/// Initial state of a head, without a field table.
 const EMPTY: Head = Head {
     phase: Phase::BeforeRequest,
     line_start: 0,

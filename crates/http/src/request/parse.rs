@@ -1,8 +1,8 @@
-//! The parser of a request head (RFC 9112 sections 3 and 5, after the behaviour of nginx 1.31).
+//! The parser of a request head (RFC 9112 sections 3 and 5, with the behaviour of nginx 1.31).
 //!
-//! Works line by line on one growing buffer. A line is parsed from its start as soon as bytes of it are there,
-//! so a head that arrives whole is read once; a line that arrives in pieces is searched for its end only, each
-//! byte once, and parsed when the end is there. Either way the cost stays linear in the bytes.
+//! The parser works line by line on one growing buffer. A line is parsed when its first bytes arrive, so a head that arrives in one
+//! piece is read once. If the line is incomplete, new bytes are only searched for its end, each byte once; the line is parsed again
+//! when the end has arrived. The cost is linear in the number of bytes in both cases.
 
 use super::{
     BodyLength, Field, Head, HeaderId, Method, ParseError, Phase, Policy, Progress, Target, Version,
@@ -11,13 +11,13 @@ use crate::Span;
 use crate::bytes::{find_any_control, find_control, find_name_end, find_target_end};
 use crate::host::{self, HostError};
 
-/// Parses as much of `buf` as is there. Call again with the same buffer grown by new bytes after
-/// [`Progress::Incomplete`]; with another request's bytes only after [`Head::clear`].
+/// Parses the received bytes in `buf`. After [`Progress::Incomplete`], call again with the same buffer and new bytes appended. For
+/// another request call [`Head::clear`] first.
 ///
 /// # Errors
-/// [`ParseError`]; the head is of no further use but for its request line, and the connection must be closed after the
-/// response. A line that is malformed and also too long may be refused for either reason, depending on the pieces it
-/// came in; every other result does not depend on them.
+/// [`ParseError`]; only the request line of the head is usable afterwards, and the connection must be closed after the response. A
+/// line that is both malformed and too long may be refused for either reason, depending on how the input is split. No other result
+/// depends on the split.
 pub fn parse(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<Progress, ParseError> {
     loop {
         let next = match head.phase {
@@ -42,7 +42,7 @@ pub fn parse(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<Progress, P
     }
 }
 
-/// Moves on to the line at `next`.
+/// Continues with the line at `next`.
 fn advance(head: &mut Head, next: usize, policy: &Policy) -> Result<(), ParseError> {
     let first_line = matches!(head.phase, Phase::BeforeRequest | Phase::RequestLine);
     head.phase = match head.phase {
@@ -60,13 +60,13 @@ pub(super) fn check_count(head: &Head, policy: &Policy) -> Result<(), ParseError
     if head.fields.count() > usize::from(policy.fields_max) { Err(ParseError::TooManyFields) } else { Ok(()) }
 }
 
-/// Whether the present line should be parsed: it was not examined yet, or its line feed has arrived.
+/// Whether to parse the current line: it was not examined yet, or its line feed has arrived.
 fn line_may_be_complete(head: &Head, buf: &[u8]) -> bool {
     let scanned = head.scanned as usize;
     scanned == 0 || memchr::memchr(b'\n', &buf[scanned..]).is_some()
 }
 
-/// Refuses a line, or a head, that reaches to `end` and is longer than the policy allows.
+/// Refuses a line, or a head, that extends to `end` and is longer than the policy allows.
 fn check_lengths(head: &Head, end: usize, policy: &Policy) -> Result<(), ParseError> {
     let line_len = end - head.line_start as usize;
     match head.phase {
@@ -79,7 +79,7 @@ fn check_lengths(head: &Head, end: usize, policy: &Policy) -> Result<(), ParseEr
     }
 }
 
-/// Skips empty lines before a request (RFC 9112 section 2.2); answers where the request line starts.
+/// Skips empty lines before a request (RFC 9112 section 2.2); returns the start of the request line.
 fn skip_empty_lines(head: &mut Head, buf: &[u8]) -> Result<Option<usize>, ParseError> {
     let mut at = head.line_start as usize;
     loop {
@@ -96,7 +96,7 @@ fn skip_empty_lines(head: &mut Head, buf: &[u8]) -> Result<Option<usize>, ParseE
     }
 }
 
-/// Parses the request line; answers where the next line starts, or `None` when bytes are missing.
+/// Parses the request line; returns the start of the next line, or `None` if bytes are missing.
 fn request_line(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<Option<usize>, ParseError> {
     let start = head.line_start as usize;
     let is_method = |byte: &u8| byte.is_ascii_uppercase() || matches!(byte, b'_' | b'-');
@@ -128,7 +128,7 @@ fn request_line(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<Option<u
     Ok(Some(next))
 }
 
-/// Index after the spaces that start at `at`; nginx takes any number of them, strict takes one.
+/// Skips the spaces at `at`; nginx accepts any number of them, the strict policy one.
 fn skip_spaces(buf: &[u8], at: usize, policy: &Policy) -> Result<usize, ParseError> {
     let count = buf[at..].iter().take_while(|&&byte| byte == b' ').count();
     if policy.strict && count > 1 {
@@ -180,7 +180,7 @@ fn version(
     version_line_end(buf, text_end, policy)
 }
 
-/// Digits of a minor version that nginx reads before it gives up.
+/// Maximum number of digits of a minor version that nginx reads.
 const MINOR_DIGITS_MAX: usize = 3;
 
 fn version_line_end(
@@ -203,7 +203,7 @@ fn version_line_end(
 enum LineEnd {
     /// A line end; the next line starts here.
     At(usize),
-    /// Nothing yet, or a CR whose LF has not arrived.
+    /// No byte yet, or a CR without its LF yet.
     Missing,
     /// Another byte.
     Other,
@@ -220,7 +220,7 @@ fn line_end(buf: &[u8], at: usize) -> Result<LineEnd, ParseError> {
     }
 }
 
-/// Parses field lines as long as they are plain, and moves on behind them.
+/// Parses field lines as long as they have the usual form, and advances after each.
 fn plain_field_lines(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<(), ParseError> {
     while let Some((name, value, next)) = plain_line(buf, head.line_start as usize) {
         add_field(head, buf, Field { name, value, id: HeaderId::Other }, 0, policy)?;
@@ -232,7 +232,7 @@ fn plain_field_lines(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<(),
     Ok(())
 }
 
-/// Parses one field line, or the empty line that ends the head; answers where the next line starts.
+/// Parses one field line, or the empty line that ends the head; returns the start of the next line.
 fn field_line(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<Option<usize>, ParseError> {
     let start = head.line_start as usize;
     match line_end(buf, start)? {
@@ -249,7 +249,7 @@ fn field_line(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<Option<usi
     let value_start = match stop {
         b':' if name_end == start => return Err(ParseError::EmptyName),
         b':' => skip_white_space(buf, name_end + 1),
-        // A line without a colon: nginx takes the whole of it for a name with an empty value.
+        // A line without a colon: nginx treats the complete line as a name with an empty value.
         b'\r' | b'\n' => {
             seen |= NAME_ODD;
             name_end
@@ -274,8 +274,8 @@ fn field_line(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<Option<usi
     Ok(Some(next))
 }
 
-/// The line at `start` when it looks as nearly every line does: a plain name, a colon, at most one space, a value
-/// without tabs and without space at its ends, CRLF. Anything else, errors among it, is left to the long way.
+/// Parses the line at `start` if it has the form of nearly every line: a plain name, a colon, at most one space, a value without
+/// tabs and without space at its ends, CRLF. Returns `None` for other lines, including invalid ones, which [`field_line`] handles.
 fn plain_line(buf: &[u8], start: usize) -> Option<(Span, Span, usize)> {
     let name_end = find_name_end(buf, start);
     if name_end == start || buf.get(name_end) != Some(&b':') {
@@ -293,8 +293,8 @@ fn plain_line(buf: &[u8], start: usize) -> Option<(Span, Span, usize)> {
     Some((Span::new(start, name_end), Span::new(value_start, value_end), value_end + 2))
 }
 
-/// End of the name that starts at `start`, the byte that ends it, and the classes of its bytes; `None` when bytes are
-/// missing. Nearly every name is plain and ends at its colon, which the first scan finds.
+/// Returns the end of the name at `start`, the byte that ends it, and the classes of its bytes; `None` if bytes are missing. Nearly
+/// every name is plain and ends at its colon, which the first scan finds.
 fn scan_name(buf: &[u8], start: usize) -> Option<(usize, u8, u8)> {
     let mut end = find_name_end(buf, start);
     let mut seen = 0;
@@ -309,7 +309,7 @@ fn scan_name(buf: &[u8], start: usize) -> Option<(usize, u8, u8)> {
     }
 }
 
-/// The classes of the bytes of a name; `None` if one of them cannot be in a name.
+/// Returns the classes of the bytes of a name; `None` if a byte is not allowed in a name.
 pub(super) fn name_classes(name: &[u8]) -> Option<u8> {
     let classes = name.iter().map(|&byte| NAME_CLASS[usize::from(byte)]);
     let seen = classes.fold(0, |seen, class| seen | class);
@@ -328,7 +328,7 @@ fn is_white_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }
 
-/// Adds a well-formed field to the table, unless its name is odd and the policy drops it.
+/// Adds a well-formed field to the table, unless its name is invalid and the policy drops it.
 pub(super) fn add_field(
     head: &mut Head,
     buf: &[u8],
@@ -344,7 +344,7 @@ pub(super) fn add_field(
         head.fields.ignore(Span { start: field.name.start, end: field.value.end });
         return Ok(());
     }
-    // Every known name is made of letters and hyphens.
+    // Every known name consists of letters and hyphens.
     if seen == 0 {
         field.id = HeaderId::of_plain(field.name.of(buf));
     }
@@ -360,14 +360,14 @@ pub(super) fn add_field(
 }
 
 impl Head {
-    /// Whether any field line was seen, dropped ones included.
+    /// Whether any field line was parsed, including dropped lines.
     fn has_fields(&self) -> bool {
         self.fields.count() > 0
     }
 }
 
-/// The checks that need all fields: `Host`, the length of the body, the method. In nginx's order where a request
-/// breaks several rules.
+/// Runs the checks that need all fields: `Host`, the length of the body, the method. The order is nginx's, which matters if a
+/// request breaks several rules.
 pub(super) fn finish(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<(), ParseError> {
     finish_host(head, buf)?;
     finish_framing(head, buf)?;
@@ -378,7 +378,7 @@ pub(super) fn finish(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<(),
     }
 }
 
-/// RFC 9112 section 3.2.2: the authority of an absolute target wins, yet `Host` must be there and valid.
+/// RFC 9112 section 3.2.2: the authority of an absolute target has precedence, but `Host` must be present and valid.
 fn finish_host(head: &mut Head, buf: &[u8]) -> Result<(), ParseError> {
     if let Target::Absolute { authority, .. } | Target::Authority { authority } = head.target {
         set_host(head, buf, authority)?;
@@ -393,7 +393,7 @@ fn finish_host(head: &mut Head, buf: &[u8]) -> Result<(), ParseError> {
 
 fn set_host(head: &mut Head, buf: &[u8], text: Span) -> Result<(), ParseError> {
     let mut host = host::validate(text.of(buf)).map_err(|error: HostError| ParseError::InvalidHost(error))?;
-    // The span of the name counts from the text; the head's spans count from the buffer.
+    // The span of the name is relative to the text; the head's spans are relative to the buffer.
     host.name.start += text.start;
     host.name.end += text.start;
     head.host = Some(host);
@@ -401,7 +401,7 @@ fn set_host(head: &mut Head, buf: &[u8], text: Span) -> Result<(), ParseError> {
     Ok(())
 }
 
-/// RFC 9112 section 6.1 to 6.3; whatever could make two parties disagree about the length is refused.
+/// RFC 9112 section 6.1 to 6.3: refuses contradictory lengths, over which two parties could disagree.
 fn finish_framing(head: &mut Head, buf: &[u8]) -> Result<(), ParseError> {
     if let Some(value) = head.get(buf, HeaderId::ContentLength) {
         let length = crate::parse_decimal(value).ok_or(ParseError::InvalidContentLength)?;
@@ -423,9 +423,9 @@ fn finish_framing(head: &mut Head, buf: &[u8]) -> Result<(), ParseError> {
 
 /// Letters, digits and hyphens have class 0.
 const NAME_UNDERSCORE: u8 = 1;
-/// Bytes that nginx calls invalid in a name but that no reader takes for something else.
+/// Bytes that nginx calls invalid in a name, but that are not ambiguous.
 const NAME_ODD: u8 = 2;
-/// From here on a byte ends the name: the colon, white space and control bytes.
+/// Classes from this value on end the name: the colon, white space and control bytes.
 const NAME_STOP: u8 = 8;
 
 /// Class of each byte in a field name.

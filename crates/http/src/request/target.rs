@@ -3,7 +3,7 @@
 use super::{Method, ParseError};
 use crate::Span;
 
-/// Which form the target has. The path and query are in `Head::path`.
+/// Form of the request target. The path and query are in `Head::path`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Target {
     /// `/path?query`
@@ -25,13 +25,13 @@ pub enum Target {
     },
 }
 
-/// Classifies `text` (which is at `base` in the buffer); the second value is the span of path and query.
+/// Classifies `text`, which is at offset `base` in the buffer; the second result is the span of path and query.
 pub(super) fn classify(method: Method, text: &[u8], base: usize) -> Result<(Target, Span), ParseError> {
     let end = base + text.len();
     let none = Span::new(end, end);
     if method == Method::Connect {
         let authority_end = authority_end(text, 0);
-        // CONNECT needs the port; nginx refuses its absence as part of the request line.
+        // CONNECT requires a port; nginx reports a missing port as an invalid request line.
         if authority_end != text.len() || !text.contains(&b':') {
             return Err(ParseError::InvalidTarget);
         }
@@ -63,8 +63,8 @@ fn absolute(text: &[u8], base: usize) -> Result<(Target, Span), ParseError> {
     Ok((target, Span::new(base + path, base + text.len())))
 }
 
-/// Index after host and port that start at `start`. Only letters, digits, dots and hyphens (or an IP literal) are
-/// taken, as nginx does in a target, so user information is an error.
+/// Index after the host and port that start at `start`. As in nginx, only letters, digits, dots and hyphens (or an IP literal) are
+/// accepted in a target, so user information is an error.
 fn authority_end(text: &[u8], start: usize) -> usize {
     let host_end = match text.get(start) {
         Some(b'[') => text[start..].iter().position(|&byte| byte == b']').map_or(start, |at| start + at + 1),

@@ -1,4 +1,4 @@
-//! Tables of the head parser: what is read, what is refused, and that pieces do not matter.
+//! Tables for the head parser: accepted input, refused input, and independence of how the input is split.
 
 use super::*;
 use crate::StatusCode;
@@ -42,7 +42,7 @@ fn refuse_400(text: &str, error: ParseError) {
     assert_eq!(error.status(), StatusCode::BAD_REQUEST, "{text:?}");
 }
 
-/// A 1.1 request with these field lines.
+/// Creates a 1.1 request with these field lines.
 fn with(lines: &str) -> String {
     format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n")
 }
@@ -378,8 +378,8 @@ fn several_or_unknown_transfer_encodings_are_refused() {
     assert_eq!((head.body(), head.body().has_body()), (BodyLength::Unknown, true));
 }
 
-/// Ways to hide one of the two framing fields from one of two parties. Each must be refused, or the odd field
-/// must be gone for everybody behind us.
+/// Ways to hide one of the two framing fields from one of two parties. Each must be refused, or the unusual field must be removed
+/// before the request is passed on.
 #[test]
 fn smuggling_corpus() {
     let refused = [
@@ -548,7 +548,7 @@ fn phases_tell_where_the_parser_stands() {
     }
 }
 
-/// Everything a caller can see of a result.
+/// Formats all parts of a result that a caller can see.
 fn digest(result: Result<(Head, Progress), ParseError>) -> String {
     match result {
         Err(error) => format!("{error:?}"),
@@ -598,7 +598,7 @@ fn every_split_point_gives_the_same_result() {
         let bytes = text.as_bytes();
         for policy in [LENIENT, STRICT, Policy { ignore_invalid_headers: false, ..LENIENT }] {
             let whole = digest(run(bytes, &policy));
-            // All of them would take Miri hours.
+            // Miri would need hours for all of them.
             for first in (0..=bytes.len()).step_by(if cfg!(miri) { 17 } else { 1 }) {
                 for second in [first, (first + 1).min(bytes.len()), bytes.len()] {
                     assert_eq!(

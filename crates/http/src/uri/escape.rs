@@ -1,20 +1,20 @@
 //! Percent-encoding and HTML escaping with nginx's sets of characters, and decoding.
 //!
-//! Which set applies where: [`Escape::Uri`] for a decoded path that goes into `Location` or to an upstream,
-//! [`Escape::Args`] for a value put into a query, [`Escape::UriComponent`] for text between separators.
+//! Use [`Escape::Uri`] for a decoded path in `Location` or in a request to an upstream, [`Escape::Args`] for a value in a query,
+//! and [`Escape::UriComponent`] for text between separators.
 
-/// Which bytes are encoded. Control bytes, DEL and bytes above 0x7f always are.
+/// Set of bytes to encode. Control bytes, DEL and bytes above 0x7f are always encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Escape {
     /// A path: also space `"` `#` `%` `<` `>` `?` `\` `^` `` ` `` `{` `|` `}`.
     Uri,
     /// A query argument: the path's set and `&` `+` `;`.
     Args,
-    /// All but letters, digits and `-` `.` `_` `~`.
+    /// All bytes except letters, digits and `-` `.` `_` `~`.
     UriComponent,
-    /// A text as a part of an address in HTML: what `Refresh` has, and `#` `%`.
+    /// Text in a URI inside HTML: the set of `Refresh`, and `#` `%`.
     Html,
-    /// An address in a `Refresh` attribute of HTML: space `"` `'` `<` `>` and the last column of the path's set.
+    /// A URI in a `Refresh` attribute of HTML: space `"` `'` `<` `>` `\` `^` `` ` `` `{` `|` `}`.
     Refresh,
 }
 
@@ -34,7 +34,7 @@ impl Escape {
     }
 }
 
-/// Appends `text` with the bytes of the set as `%XX`.
+/// Appends `text`, with the bytes of the set encoded as `%XX`.
 pub fn escape(kind: Escape, text: &[u8], out: &mut Vec<u8>) {
     for &byte in text {
         if kind.applies(byte) {
@@ -46,18 +46,18 @@ pub fn escape(kind: Escape, text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Length that [`escape`] would append.
+/// Length of the text that [`escape`] appends.
 #[must_use]
 pub fn escaped_len(kind: Escape, text: &[u8]) -> usize {
     text.iter().map(|&byte| if kind.applies(byte) { 3 } else { 1 }).sum()
 }
 
-/// Appends a decoded path, encoded for a URI.
+/// Appends a decoded path, percent-encoded for a URI.
 pub fn escape_uri(path: &[u8], out: &mut Vec<u8>) {
     escape(Escape::Uri, path, out);
 }
 
-/// Appends a text, encoded as an argument of a query.
+/// Appends a text, percent-encoded as a query argument.
 pub fn escape_args(text: &[u8], out: &mut Vec<u8>) {
     escape(Escape::Args, text, out);
 }
@@ -75,8 +75,7 @@ pub fn escape_html(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends `text` decoded. As in nginx, an invalid escape loses its per cent sign, and its first digit too when that
-/// was valid.
+/// Appends `text` decoded. As in nginx, an invalid escape loses its percent sign, and its first digit too if that digit is valid.
 pub fn unescape(text: &[u8], out: &mut Vec<u8>) {
     let mut rest = text;
     while let Some((&byte, tail)) = rest.split_first() {
@@ -94,17 +93,17 @@ pub fn unescape(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The characters behind a per cent sign.
+/// Result of parsing the bytes after a percent sign.
 enum Escaped {
     /// A byte in hexadecimal.
     Byte { value: u8, digits: [u8; 2] },
-    /// No digit: this byte stands for itself.
+    /// No hexadecimal digit: this byte is literal.
     None(u8),
-    /// One digit, and another byte.
+    /// One hexadecimal digit, followed by another byte.
     Half,
 }
 
-/// Takes what belongs to a per cent sign off the front; nothing where the text ends before that is known.
+/// Removes an escape (after its percent sign) from the front of `rest`; `None` if the text ends within it.
 fn take_escape(rest: &mut &[u8]) -> Option<Escaped> {
     let (&first, tail) = rest.split_first()?;
     *rest = tail;
@@ -115,9 +114,9 @@ fn take_escape(rest: &mut &[u8]) -> Option<Escaped> {
     Some(low.map_or(Escaped::Half, |low| Escaped::Byte { value: high << 4 | low, digits: [first, second] }))
 }
 
-/// Appends a target that a client is to be sent to, without the escapes that it does not need: printable bytes above
-/// the per cent sign are decoded, others keep their escape. As in nginx, the query is left as it is, an escaped
-/// question mark starts one, and invalid escapes are dropped as by [`unescape`].
+/// Appends the target of a redirect without unnecessary escapes: printable bytes above the percent sign are decoded, others remain
+/// escaped. As in nginx, the query is unchanged, an escaped question mark begins a query, and invalid escapes are dropped as by
+/// [`unescape`].
 pub fn unescape_redirect(text: &[u8], out: &mut Vec<u8>) {
     let mut rest = text;
     while let Some((&byte, tail)) = rest.split_first() {

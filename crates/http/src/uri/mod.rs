@@ -1,7 +1,7 @@
-//! Request paths: normalisation, escaping, query arguments (RFC 3986, after nginx's reading of it).
+//! Request paths: normalisation, escaping, query arguments (RFC 3986, as nginx applies it).
 //!
-//! [`normalise`] turns path and query as received into the path for finding locations and files. It decodes, removes
-//! dot segments and refuses paths that leave the root; it does not touch a file system.
+//! [`normalise`] converts path and query as received into the path for the lookup of locations and files. It decodes, removes dot
+//! segments, and refuses paths above the root. It does not access the file system.
 
 mod args;
 mod escape;
@@ -14,51 +14,51 @@ pub use escape::{
 use crate::Span;
 use crate::bytes::hex_value;
 
-/// Longest name of a file on Linux (`NAME_MAX`); a longer path segment cannot exist.
+/// Maximum length of a file name on Linux (`NAME_MAX`); no longer path segment can exist.
 pub const SEGMENT_LEN_MAX: usize = 255;
-/// Longest path that a system call takes (`PATH_MAX` without its NUL).
+/// Maximum length of a path in a system call (`PATH_MAX` without its NUL).
 pub const PATH_LEN_MAX: usize = 4095;
 
 /// Path and query, normalised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uri {
-    /// The path in the input when it was clean already; else it is in `out`.
+    /// The path as a span of the input if it needed no change; otherwise the path is in `out`.
     clean: Option<Span>,
-    /// The query in the input, without its question mark; `None` when there is no question mark.
+    /// The query as a span of the input, without its question mark; `None` if there is no question mark.
     pub args: Option<Span>,
-    /// The part of the path after the last dot of its last segment, as a span of the path (nginx's `exten`).
+    /// The file extension (nginx's `exten`): the text after the last dot of the last segment, as a span of the path.
     pub extension: Option<Span>,
 }
 
 impl Uri {
-    /// The path, decoded, from the two buffers that were given to [`normalise`].
+    /// The decoded path, from the two buffers that were passed to [`normalise`].
     #[must_use]
     pub fn path<'a>(&self, input: &'a [u8], out: &'a [u8]) -> &'a [u8] {
         self.clean.map_or(out, |span| span.of(input))
     }
 
-    /// Whether the path in the input was clean, so that nothing was written to `out`.
+    /// Whether the path needed no change, so that nothing was written to `out`.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.clean.is_some()
     }
 }
 
-/// Why a path is refused; each is a 400.
+/// Reason to refuse a path; each means 400.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UriError {
-    /// It does not start with a slash (or a question mark).
+    /// The path does not start with a slash (or a question mark).
     NoSlash,
     /// A per cent sign without two hexadecimal digits after it.
     InvalidEscape,
-    /// `%00`, which would end the name for the kernel.
+    /// `%00`, which would end the file name in a system call.
     Nul,
     /// `..` above the root.
     AboveRoot,
 }
 
-/// Normalises `input`, which is path and query as [`crate::request::Head::path`] gives them, into `out` (cleared
-/// first). A clean path is scanned once and not copied. A fragment, which no client should send, is cut off.
+/// Normalises `input`, path and query as [`crate::request::Head::path`] returns them, into `out` (cleared first). A path that needs
+/// no change is scanned once and not copied. A fragment, which no client should send, is cut off.
 ///
 /// # Errors
 /// [`UriError`], all of which mean 400.
@@ -66,7 +66,7 @@ pub fn normalise(input: &[u8], merge_slashes: bool, out: &mut Vec<u8>) -> Result
     out.clear();
     match input.first() {
         Some(b'/') => {}
-        // An absolute target may have no path (RFC 9110 section 4.2.3): it means the root.
+        // An absolute target may have an empty path (RFC 9110 section 4.2.3), which means the root.
         None | Some(b'?') => {
             out.push(b'/');
             let args = (!input.is_empty()).then(|| args_span(input, 0));
@@ -84,23 +84,23 @@ pub fn normalise(input: &[u8], merge_slashes: bool, out: &mut Vec<u8>) -> Result
     }
 }
 
-/// Whether a path cannot name a file because one of its segments, or all of it, is too long for Linux. nginx
-/// learns this from `open` and answers 404 (file handlers) for ENAMETOOLONG; asking first saves the call.
+/// Whether a path cannot name a file because a segment or the complete path is too long for Linux. nginx returns 404 (file
+/// handlers) when `open` fails with ENAMETOOLONG; this check saves the call.
 #[must_use]
 pub fn is_too_long_for_file(path: &[u8]) -> bool {
     path.len() > PATH_LEN_MAX
         || path.split(|&byte| byte == b'/').any(|segment| segment.len() > SEGMENT_LEN_MAX)
 }
 
-/// Result of the first look at a path.
+/// Result of the first scan of a path.
 enum Scan {
-    /// Nothing to decode or remove before `path_len`.
+    /// The path needs no decoding and no removal.
     Clean { path_len: usize, dot: Option<usize> },
-    /// The long way is needed.
+    /// The path must be rewritten.
     Complex,
 }
 
-/// Steps from one byte that has a meaning to the next; the bytes between them need one look each.
+/// Searches for special bytes; the bytes between them need a single table lookup each.
 fn scan_clean(input: &[u8]) -> Scan {
     let mut dot = None;
     let mut from = 0;
@@ -118,14 +118,14 @@ fn scan_clean(input: &[u8]) -> Scan {
     }
 }
 
-/// The query after the question mark at `mark`, up to a fragment.
+/// Span of the query after the question mark at `mark`, up to a fragment.
 fn args_span(input: &[u8], mark: usize) -> Span {
     let start = mark + 1;
     let end = memchr::memchr(b'#', &input[start..]).map_or(input.len(), |at| start + at);
     Span::new(start, end)
 }
 
-/// The last output, which decides the meaning of a slash or a dot.
+/// Last bytes of the output; they decide the meaning of a slash or a dot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum UriState {
     /// An ordinary byte of a segment.
@@ -138,8 +138,8 @@ enum UriState {
     DotDot,
 }
 
-/// The long way: decodes and removes dot segments in one pass. A decoded byte counts like a plain one (so `%2e%2e` is a
-/// dot segment and `%2F` a separator), but a decoded `?`, `#` or `%` is an ordinary byte.
+/// Decodes and removes dot segments in one pass. A decoded byte counts like a plain one (`%2e%2e` is a dot segment, `%2F` a
+/// separator), but a decoded `?`, `#` or `%` is an ordinary byte.
 fn rewrite(input: &[u8], merge_slashes: bool, out: &mut Vec<u8>) -> Result<Uri, UriError> {
     let mut state = UriState::Usual;
     let mut at = 0;
@@ -165,7 +165,7 @@ fn rewrite(input: &[u8], merge_slashes: bool, out: &mut Vec<u8>) -> Result<Uri, 
     Ok(Uri { clean: None, args, extension: extension_of(out) })
 }
 
-/// Appends one decoded byte, or takes back a dot segment that it ends.
+/// Appends one decoded byte, or removes the dot segment that it ends.
 fn push(byte: u8, state: UriState, merge_slashes: bool, out: &mut Vec<u8>) -> Result<UriState, UriError> {
     match (byte, state) {
         (b'/', UriState::Slash) if merge_slashes => return Ok(UriState::Slash),
@@ -187,7 +187,7 @@ fn push(byte: u8, state: UriState, merge_slashes: bool, out: &mut Vec<u8>) -> Re
     })
 }
 
-/// Takes `/segment/..` back to `/`; `out` ends in `/..`.
+/// Removes the last segment and its `/..`; `out` ends in `/..`.
 fn remove_parent(out: &mut Vec<u8>) -> Result<(), UriError> {
     let slash = out.len() - 3;
     let parent = out[..slash].iter().rposition(|&byte| byte == b'/').ok_or(UriError::AboveRoot)?;
@@ -195,7 +195,7 @@ fn remove_parent(out: &mut Vec<u8>) -> Result<(), UriError> {
     Ok(())
 }
 
-/// The byte of the escape that `input` starts with.
+/// Decodes the escape at the start of `input`.
 fn decode(input: &[u8]) -> Result<u8, UriError> {
     let &[_, high, low, ..] = input else { return Err(UriError::InvalidEscape) };
     match (hex_value(high), hex_value(low)) {
@@ -205,8 +205,8 @@ fn decode(input: &[u8]) -> Result<u8, UriError> {
     }
 }
 
-/// After the last dot of the last segment. nginx does not check for one among up to three dots that start the segment,
-/// because it is still deciding there whether they are a dot segment.
+/// Returns the text after the last dot of the last segment. Up to three dots at the start of the segment do not begin an extension:
+/// nginx checks there for a dot segment.
 fn extension_of(path: &[u8]) -> Option<Span> {
     let segment = path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
     let leading = path[segment..].iter().take(3).take_while(|&&byte| byte == b'.').count();
@@ -214,7 +214,7 @@ fn extension_of(path: &[u8]) -> Option<Span> {
     (dot >= segment + leading).then(|| Span::new(dot + 1, path.len()))
 }
 
-/// Bytes that mean something to the first look at a path.
+/// Bytes that are special in the first scan of a path.
 const HAS_MEANING: [bool; 256] = {
     let mut table = [false; 256];
     let bytes = b"/.?%#";
@@ -333,7 +333,7 @@ mod tests {
         assert!(is_too_long_for_file("/a".repeat(PATH_LEN_MAX).as_bytes()));
     }
 
-    /// Decodes, splits and walks: slow and obvious.
+    /// A reference implementation: decodes, splits, then walks the segments. Slow and obvious.
     fn model(input: &[u8]) -> Option<Vec<u8>> {
         let end = input.iter().position(|byte| matches!(byte, b'?' | b'#')).unwrap_or(input.len());
         let mut decoded = Vec::new();

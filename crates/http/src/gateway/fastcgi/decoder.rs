@@ -1,4 +1,4 @@
-//! The responses of servers that speak FastCGI: header section and body in records, with messages between them.
+//! Decoder for FastCGI responses: header section and body in records, interleaved with messages for the log.
 //!
 //! ```text
 //!   Header --8 bytes--> Content --all of it--> Padding --all of it--> Header
@@ -20,31 +20,31 @@ pub struct Decoder {
     method: Method,
     limits: Limits,
     place: RecordPart,
-    /// The header of the record, as far as it is here.
+    /// Header of the current record; the first `header_len` bytes are received.
     header: [u8; HEADER_LEN],
     header_len: usize,
-    /// Remaining bytes of the record's content, and of its padding.
+    /// Remaining bytes of the record's content; `padding`: remaining bytes of its padding.
     content: usize,
     padding: usize,
-    /// Whether an empty record of the response has come.
+    /// Whether an empty `FCGI_STDOUT` record was received.
     stdout_closed: bool,
-    /// Bytes of the body that are out of their records already, as they came with the header section.
+    /// Number of body bytes already unframed, because they arrived with the header section.
     plain: usize,
-    /// The missing bytes of the body, if its length is known.
+    /// Remaining bytes of the body, if its length is known.
     length: Option<u64>,
-    /// Whether the response has no body, whatever its header section contains (RFC 9110 section 6.4.1).
+    /// Whether the response has no body regardless of its header section (RFC 9110 section 6.4.1).
     is_bare: bool,
     is_over: bool,
-    /// Whether bytes came behind the end.
+    /// Whether bytes arrived after the end of the response.
     has_excess: bool,
     messages: Vec<u8>,
-    /// Bytes of messages so far, among them those that were taken.
+    /// Number of message bytes received so far, including those already taken.
     messages_len: usize,
-    /// Bytes of records so far that were no part of the response.
+    /// Number of record bytes received so far that were not part of the response.
     noise: u64,
 }
 
-/// Where the next byte belongs.
+/// Part of a record that the next byte belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RecordPart {
     Header,
@@ -53,7 +53,7 @@ enum RecordPart {
     Over,
 }
 
-/// The result of a call of [`Decoder::step`].
+/// Result of [`Decoder::step`].
 enum Found {
     /// Bytes of the response: this range of the input.
     Data(usize, usize),
@@ -61,11 +61,11 @@ enum Found {
     End,
 }
 
-/// Most bytes of messages of one response that are kept for the log. A server that floods it is not heard any more.
+/// Maximum number of message bytes per response that are stored for the log; further bytes are dropped.
 const MESSAGES_MAX: usize = 64 << 10;
 
-/// Most bytes of one response beside it: messages, and headers of records without a byte of it. A server that sends more never
-/// comes to its end.
+/// Maximum number of bytes per response that are not response data: messages, and headers of empty records. It stops a server that
+/// sends such records endlessly.
 const NOISE_MAX: u64 = 64 << 20;
 
 impl Decoder {
@@ -133,7 +133,7 @@ impl Decoder {
             return Ok(BodyStep { consumed: input.len(), event: BodyEvent::More });
         }
         if self.is_bare {
-            // The following bytes are ignored, and the connection is kept if the end has come already.
+            // The following bytes are ignored. The connection is reusable if the end was already received.
             self.is_over = true;
             return Ok(BodyStep { consumed: input.len(), event: BodyEvent::End });
         }
@@ -173,7 +173,7 @@ impl Decoder {
         }
     }
 
-    /// Subtracts bytes from the length, if it is known; how many of them are the body's.
+    /// Subtracts `len` from the remaining length, if it is known. Returns how many of the bytes belong to the body.
     fn counted(&mut self, len: usize) -> usize {
         let Some(left) = &mut self.length else { return len };
         let taken = len.min((*left).min(usize::MAX as u64) as usize);
@@ -204,7 +204,7 @@ impl Decoder {
                 Some(left) => left == 0,
                 None => self.stdout_closed || self.place == RecordPart::Over,
             };
-        // The connection is of no more use.
+        // The connection cannot be reused.
         self.has_excess = true;
         self.is_over |= ends;
         ends
@@ -218,7 +218,7 @@ impl Decoder {
         (!self.messages.is_empty()).then(|| std::mem::take(&mut self.messages))
     }
 
-    /// Takes the next bytes of records, up to bytes of the response or the end; how many are done with.
+    /// Processes records up to the next response bytes or the end. Returns the number of bytes consumed.
     fn step(&mut self, input: &[u8]) -> Result<(usize, Found), ReplyError> {
         let mut at = 0;
         loop {
@@ -257,7 +257,7 @@ impl Decoder {
         }
     }
 
-    /// Reads the header of a record.
+    /// Parses the header of a record.
     fn begin_record(&mut self) -> Result<(), ReplyError> {
         self.header_len = 0;
         let [version, kind, id_high, id, len_high, len, padding, _] = self.header;
@@ -269,7 +269,7 @@ impl Decoder {
         }
         (self.content, self.padding) =
             (usize::from(u16::from_be_bytes([len_high, len])), usize::from(padding));
-        // Behind the end of the response none of it may follow.
+        // After the end of the response no further `FCGI_STDOUT` record may follow.
         let is_known = matches!(kind, STDERR | END_REQUEST) || kind == STDOUT && !self.stdout_closed;
         if !is_known {
             return Err(ReplyError::RecordType);
@@ -284,7 +284,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Goes where the next byte belongs.
+    /// Moves to the part of the record that the next byte belongs to.
     fn end_record(&mut self) {
         self.place = match (self.content, self.padding) {
             (0, 0) if self.header[1] == END_REQUEST => RecordPart::Over,
@@ -294,7 +294,7 @@ impl Decoder {
         };
     }
 
-    /// Keeps a message for the log.
+    /// Stores a message for the log.
     fn hear(&mut self, text: &[u8]) {
         let len = text.len().min(MESSAGES_MAX - self.messages_len);
         self.messages_len += len;
@@ -306,7 +306,7 @@ impl Decoder {
 mod tests {
     use super::*;
 
-    /// A record with this much padding.
+    /// Creates a record with this much padding.
     fn record(kind: u8, content: &[u8], padding: u8) -> Vec<u8> {
         let len = (content.len() as u16).to_be_bytes();
         let header = [1, kind, 0, 1, len[0], len[1], padding, 0];
@@ -317,8 +317,8 @@ mod tests {
         record(END_REQUEST, &[0; 8], 0)
     }
 
-    /// Decodes a response that comes in pieces of this size; status, body, what was said beside it, and whether the
-    /// connection is kept.
+    /// Decodes a response that arrives in pieces of this size. Returns status, body, messages, and whether the connection is
+    /// reusable.
     fn decoded(method: Method, bytes: &[u8], piece: usize) -> Result<(u16, Vec<u8>, Vec<u8>, bool), String> {
         let mut decoder = Decoder::new(method, Limits::default());
         let (mut head, mut input, mut body, mut messages) =
@@ -407,11 +407,11 @@ mod tests {
         let closed = || Err("closed".to_owned());
         for piece in [1, 1000] {
             assert_eq!(get(&[head("3"), body.clone(), end()], piece), Ok((b"abc".to_vec(), true)));
-            // The rest is dropped, as in nginx.
+            // Excess bytes are dropped, as in nginx.
             assert_eq!(get(&[head("2"), body.clone(), end()], piece), Ok((b"ab".to_vec(), true)));
             let short = "upstream prematurely closed FastCGI stdout".to_owned();
             assert_eq!(get(&[head("4"), body.clone(), end()], piece), Err(short));
-            // Without the end of the request: whole by its length, or by the empty record.
+            // Without `FCGI_END_REQUEST`: the length or the empty record shows that the body is complete.
             assert_eq!(get(&[head("3"), body.clone()], piece), Ok((b"abc".to_vec(), false)));
             assert_eq!(get(&[head("4"), body.clone()], piece), closed());
             let bare = record(STDOUT, b"A: b\r\n\r\n", 0);
@@ -419,7 +419,7 @@ mod tests {
             assert_eq!(get(&[bare.clone(), body.clone(), stdout_end], piece), Ok((b"abc".to_vec(), false)));
             assert_eq!(get(&[bare, body.clone()], piece), closed());
         }
-        // Bytes behind the end.
+        // Bytes after the end.
         assert_eq!(get(&[head("3"), body.clone(), end(), end()], 1000), Ok((b"abc".to_vec(), false)));
     }
 

@@ -1,27 +1,27 @@
-//! The requests to servers that speak FastCGI: parameters, and the beginning and the end around them.
+//! Encoder for FastCGI requests: the parameters, with the records before and after them.
 
 use super::{BEGIN_REQUEST, CONTENT_MAX, HEADER_LEN, PARAMS, header};
 use crate::Span;
 use crate::gateway::{BodyFraming, Encoded, Protocol};
 
-/// The encoder of one request. Call [`param`](Self::param) for each parameter, in order, then [`end`](Self::end).
+/// Encoder of one request. Call [`param`](Self::param) for each parameter, in order, then [`end`](Self::end).
 #[derive(Clone, Debug)]
 pub struct Encoder {
-    /// The first record, room for the header of the second one, and the parameters.
+    /// The first record, space for the header of the second record, and the parameters.
     bytes: Vec<u8>,
 }
 
-/// Bytes that most requests do with: twenty parameters of a usual length and the client's fields.
+/// Initial capacity in bytes, enough for most requests: twenty parameters of usual length and the client's fields.
 const HEAD_BYTES: usize = 2048;
 
-/// Where the parameters begin.
+/// Offset of the parameters.
 const PARAMS_START: usize = 3 * HEADER_LEN;
 
-/// Lengths from here on take four bytes, marked by the first bit.
+/// Lengths of at least this value are encoded in four bytes, with the highest bit set.
 const LONG: usize = 0x80;
 
 impl Encoder {
-    /// A request after which the server keeps the connection, or closes it.
+    /// Creates a request; `keeps` tells the server to keep the connection open afterwards.
     #[must_use]
     pub fn new(keeps: bool) -> Self {
         const RESPONDER: u8 = 1;
@@ -50,7 +50,7 @@ impl Encoder {
         let mut head = self.bytes;
         let len = head.len() - PARAMS_START;
         if len > CONTENT_MAX {
-            // The parameters are one stream, which records may cut anywhere.
+            // The parameters are one stream, which may be split into records at any byte.
             let params = head.split_off(PARAMS_START);
             head.truncate(PARAMS_START - HEADER_LEN);
             for piece in params.chunks(CONTENT_MAX) {
@@ -71,7 +71,7 @@ impl Encoder {
 mod tests {
     use super::*;
 
-    /// Types and contents of records.
+    /// Parses records into types and contents.
     fn records(mut bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
         let mut found = Vec::new();
         while let Some((header, rest)) = bytes.split_first_chunk::<HEADER_LEN>() {

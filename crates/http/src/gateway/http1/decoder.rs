@@ -1,4 +1,4 @@
-//! The responses of servers that speak HTTP/1: heads as text, bodies by length, in chunks or up to the end of the connection.
+//! Decoder for HTTP/1 responses: a head as text, and a body delimited by length, by chunks or by the end of the connection.
 
 use crate::connection::reply_keeps_alive;
 use crate::framing::{ChunkedDecoder, Event, ReplyFraming, may_be_trailer};
@@ -16,33 +16,33 @@ pub struct Decoder {
     place: BodyPart,
 }
 
-/// The source of the text.
+/// Source of the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
     /// A server that speaks HTTP/1.
     Server,
-    /// A script; its response may have no status line.
+    /// A script; its response may lack a status line.
     Script,
-    /// A stream of HTTP/2; its body is always in chunks, whatever length its header section has.
+    /// A stream of HTTP/2, converted to text. Its body is always chunked, regardless of `Content-Length`.
     Stream,
 }
 
-/// How the body ends.
+/// Framing of the body and the current position in it.
 #[derive(Debug)]
 enum BodyPart {
-    /// This many bytes are left; none before the head is complete.
+    /// This many bytes remain; 0 before the head is complete.
     Length(u64),
-    /// Chunks, and the lines of trailers so far.
+    /// Chunked coding, and the trailer lines received so far.
     Chunks(ChunkedDecoder, Vec<u8>),
-    /// The end of the connection.
+    /// The body extends to the end of the connection.
     Close,
-    /// It has ended; the lines of its trailers.
+    /// The body has ended; contains the trailer lines.
     Over(Vec<u8>),
 }
 
 const INVALID_CHUNKS: InvalidBody = InvalidBody("upstream sent invalid chunked response");
 
-/// Most fields of a trailer section that are passed on: more than any protocol sends, and little memory.
+/// Maximum number of trailer fields that are passed on: more than any protocol uses, and little memory.
 const TRAILERS_MAX: u16 = 100;
 
 impl Decoder {
@@ -50,12 +50,12 @@ impl Decoder {
         Self { method, limits, origin: Origin::Server, keeps: false, place: BodyPart::Length(0) }
     }
 
-    /// One that takes the responses of scripts too. Their connections are not kept alive.
+    /// Creates a decoder that also accepts CGI responses. Their connections are not reused.
     pub(in crate::gateway) fn of_script(method: Method, limits: Limits) -> Self {
         Self { origin: Origin::Script, ..Self::new(method, limits) }
     }
 
-    /// One for what became of the frames of a stream of HTTP/2.
+    /// Creates a decoder for the text of a converted HTTP/2 stream.
     pub(in crate::gateway) fn of_stream(method: Method, limits: Limits) -> Self {
         Self { origin: Origin::Stream, ..Self::new(method, limits) }
     }
@@ -127,7 +127,7 @@ impl Decoder {
                 Ok(BodyStep { consumed: step.consumed, event })
             }
             BodyPart::Close => Ok(data(input.len())),
-            // More than was announced.
+            // More bytes than announced.
             BodyPart::Over(_) => Ok(BodyStep { consumed: input.len(), event: BodyEvent::More }),
         }
     }
@@ -135,7 +135,7 @@ impl Decoder {
     pub(in crate::gateway) fn ends_within(&self, input: &[u8]) -> bool {
         match &self.place {
             BodyPart::Length(left) => input.len() as u64 >= *left,
-            // Looked through first: where the end is no end after all, nothing must be lost.
+            // The body is decoded on trial first: if its end is not at the end of the input, no state may change.
             BodyPart::Chunks(decoder, _) => ends_with_last_chunk(input) && is_whole(*decoder, input),
             BodyPart::Close | BodyPart::Over(_) => false,
         }
@@ -176,18 +176,18 @@ impl Decoder {
     }
 }
 
-/// The first this many bytes are all body.
+/// All `len` bytes belong to the body.
 fn data(len: usize) -> BodyStep {
     let event = if len == 0 { BodyEvent::More } else { BodyEvent::Data { start: 0, end: len } };
     BodyStep { consumed: len, event }
 }
 
-/// Whether bytes may hold the last chunk, which is cheaper than to decode them in vain.
+/// Whether the bytes may contain the last chunk. This check is cheaper than decoding.
 fn ends_with_last_chunk(bytes: &[u8]) -> bool {
     bytes.ends_with(b"0\r\n\r\n")
 }
 
-/// Whether the body ends in these bytes and at their end, without trailers: the last one may end like the last chunk.
+/// Whether the body ends exactly at the end of these bytes and has no trailers. A trailer line may look like a last chunk.
 fn is_whole(mut decoder: ChunkedDecoder, bytes: &[u8]) -> bool {
     let (mut at, mut trailers) = (0, Vec::new());
     loop {
@@ -214,7 +214,7 @@ mod tests {
         }
     }
 
-    /// The body in pieces of this many bytes, and how many bytes are left behind its end, if that came.
+    /// Decodes the body in pieces of this many bytes. Returns also the number of bytes after its end, if the end was received.
     fn decoded(
         decoder: &mut Decoder,
         input: &[u8],
@@ -234,8 +234,8 @@ mod tests {
         }
     }
 
-    /// The lines after the first, the body, whether it ends (and the bytes behind it), whether the connection is kept
-    /// alive.
+    /// The head without `HTTP/`; the input; the body; the number of bytes after the end, if the body ends; whether the connection
+    /// is reusable.
     type Row<'t> = (&'t str, &'t str, &'t str, Option<usize>, bool);
 
     const ROWS: [Row<'static>; 11] = [
@@ -266,7 +266,7 @@ mod tests {
                 let (mut decoder, len) = decoder(Method::Get, text.as_bytes());
                 assert_eq!(decoder.keeps(), keeps, "{head}");
                 let found = decoded(&mut decoder, &text.as_bytes()[len..], piece).expect(head);
-                // No bytes after the last piece are visible.
+                // Bytes after the last piece are not visible.
                 let behind = behind.map(|behind| (body.as_bytes().to_vec(), Some(behind)));
                 assert_eq!(found, behind.unwrap_or((body.as_bytes().to_vec(), None)), "{head} {piece}");
                 assert_eq!(decoder.is_over(), found.1.is_some(), "{head} {piece}");
@@ -310,7 +310,7 @@ mod tests {
         ] {
             let mut decoder = Decoder::of_script(Method::Get, Limits::default());
             let mut head = ReplyHead::new();
-            // Each byte may be the last one that is here.
+            // Each byte may be the last one received.
             let len = (1..=text.len()).find_map(|end| {
                 match decoder.head(&mut head, &text.as_bytes()[..end]).expect("a good head") {
                     HeadEvent::Head(len) => Some(len as usize),
@@ -345,7 +345,7 @@ mod tests {
         }
     }
 
-    /// Only what ends with the last chunk, and at its end, is taken as a whole.
+    /// `ends_within` is true only for a body that ends with its last chunk at the end of the input.
     #[test]
     fn a_whole_chunked_body_is_told_from_a_part() {
         let text = b"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -353,11 +353,11 @@ mod tests {
         assert!(whole("3\r\nabc\r\n0\r\n\r\n"));
         assert!(whole("0\r\n\r\n"));
         assert!(!whole("3\r\nabc\r\n"));
-        // The text of the last chunk inside of a longer one, something behind it, and no chunks at all.
+        // The text of the last chunk inside a longer chunk; bytes after it; no chunks at all.
         assert!(!whole("9\r\nabc0\r\n\r\n"));
         assert!(!whole("0\r\n\r\nabc0\r\n\r\n"));
         assert!(!whole("zz\r\n0\r\n\r\n"));
-        // Trailers, which are read where a body is read piece by piece.
+        // Trailers, which are only processed when a body is decoded piece by piece.
         assert!(!whole("3\r\nabc\r\n0\r\ngrpc-status: 0\r\n\r\n"));
     }
 }

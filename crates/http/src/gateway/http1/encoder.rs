@@ -1,11 +1,11 @@
-//! The requests to servers that speak HTTP/1: their heads are written as text at once, without a table of parts before.
+//! Encoder for HTTP/1 requests: the head is written directly as text, without an intermediate table.
 
 use crate::gateway::event::BodyFraming;
 use crate::gateway::{Encoded, Protocol};
 use crate::request::{BodyLength, Version};
 use crate::{Span, push_decimal};
 
-/// The encoder of one request; see [`crate::gateway::Encoder`].
+/// Encoder of one request; see [`crate::gateway::Encoder`].
 #[derive(Clone, Debug)]
 pub struct Encoder {
     version: Version,
@@ -14,11 +14,11 @@ pub struct Encoder {
     framing: BodyFraming,
 }
 
-/// Bytes that most heads of requests do with.
+/// Initial capacity in bytes, enough for most heads of requests.
 const HEAD_BYTES: usize = 512;
 
 impl Encoder {
-    /// One for this version; later ones are spoken to as 1.1.
+    /// Creates an encoder for `version`; later versions are sent as 1.1.
     #[must_use]
     pub fn new(version: Version) -> Self {
         let head = Vec::with_capacity(HEAD_BYTES);
@@ -72,7 +72,7 @@ impl Encoder {
 mod tests {
     use super::*;
 
-    /// A whole request with this body, a piece at a time.
+    /// Encodes a complete request with this body, a piece at a time.
     fn encoded(version: Version, length: BodyLength, pieces: &[&str]) -> String {
         let mut encoder = Encoder::new(version);
         assert!(encoder.begin(b"PUT", |out| out.extend_from_slice(b"/a?b")));
